@@ -23,9 +23,8 @@ from gpusight.comparison.baseline_file import load_baseline, save_baseline
 from gpusight.comparison.digest import Digest
 from gpusight.errors import GpusightError, UsageError
 from gpusight.output_files import PART_SUFFIX, replacing, staged, staged_folder, write_file
-from gpusight.recording.inside.environment import RecorderPlan
-from gpusight.recording.inside.processes import STARTED_VARIABLE, written
-from gpusight.recording.inside.run_files import RunFolder
+from gpusight.recording.inside.environment import STARTED_VARIABLE, RecorderPlan, written
+from gpusight.recording.inside.step_recorders import RunFolder
 from tests.faults.killing import killed_at
 from tests.shared import DATA
 

@@ -195,14 +195,14 @@ def test_percent_signs_in_names_are_not_macros() -> None:
 
 def test_environments_are_left_out_where_nsys_can() -> None:
     told = {**NSYS["2025.3.1"].options, "--discard-environment": frozenset({"true", "false"})}
-    newer = replace(NEWEST, version=ToolVersion(2026, 2), told=told)
+    newer = replace(NEWEST, version=ToolVersion(2026, 2), help_options=told)
     assert options(newer, ask())["--discard-environment"] == ["true"]
 
 
 def test_a_tool_newer_than_any_known_gets_what_its_help_lists() -> None:
     told = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--cpuctxsw"}
     told["--gpu-metrics-devices"] = frozenset({"all"})
-    newer = replace(NEWEST, version=ToolVersion(2031, 1), told=told)
+    newer = replace(NEWEST, version=ToolVersion(2031, 1), help_options=told)
     given = options(newer, ask(gpu_metrics=True))
     assert "--cpuctxsw" not in given
     assert given["--gpu-metrics-devices"] == ["all"]
@@ -210,7 +210,7 @@ def test_a_tool_newer_than_any_known_gets_what_its_help_lists() -> None:
 
 def test_what_cannot_be_left_out_is_not_left_out() -> None:
     told = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--capture-range"}
-    newer = replace(NEWEST, version=ToolVersion(2031, 1), told=told)
+    newer = replace(NEWEST, version=ToolVersion(2031, 1), help_options=told)
     with pytest.raises(RecordError, match=r"nsys 2031\.1\.0 has no option --capture-range"):
         options(newer, ask(range_name="fwd"))
 

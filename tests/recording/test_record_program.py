@@ -20,8 +20,7 @@ import gpusight as gs
 from gpusight.errors import GpusightError, RecordError, UsageError
 from gpusight.recording import choose_tool, record_program
 from gpusight.recording.capture_names import name_lock
-from gpusight.recording.inside.environment import VARIABLE, RecorderPlan
-from gpusight.recording.inside.processes import STARTED_VARIABLE
+from gpusight.recording.inside.environment import STARTED_VARIABLE, VARIABLE, RecorderPlan
 from gpusight.recording.launch_program import ProgramExit
 from gpusight.recording.parse_request import kernel_regex, make_request
 from gpusight.recording.programs import InterpreterInfo, options_of
@@ -402,7 +401,7 @@ def test_why_ncu_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for able, message in ((NOBODY, "ERR_NVGPUCTRPERM"), (ROOT, "met no kernel")):
         limits = {"/proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"}
         machine = Described(files={**limits, "/proc/self/status": status(able)})
-        monkeypatch.setattr(record_program, "ThisMachine", lambda machine=machine: machine)
+        monkeypatch.setattr(record_program, "Machine", lambda machine=machine: machine)
         with pytest.raises(RecordError) as error:
             gs.record(program, tool="ncu")
         assert message in str(error.value)
@@ -431,8 +430,7 @@ def test_a_program_that_was_stopped_needs_no_second_look(ended: ProgramExit) -> 
 @pytest.mark.parametrize("target", ["nowhere", "run.nsys-rep"])
 def test_links_that_lead_nowhere_are_no_captures(target: str) -> None:
     Path("run.nsys-rep").symlink_to(target)
-    taken = record_program.CaptureFiles.take(Path("run"), ".nsys-rep")
-    assert (taken.states, taken.written_since()) == ({}, [])
+    assert record_program._times_and_sizes(Path("run"), ".nsys-rep") == {}
     if target == "nowhere":
         done = gs.record([PYTHON, script()], output="run", overwrite=True)
         assert done.paths == (Path("run.nsys-rep"),)

@@ -11,11 +11,12 @@ import pytest
 
 from gpusight.errors import RecordError
 from gpusight.recording import ncu_command, nsys_command, tools
-from gpusight.recording.doctor.machine import ThisMachine
+from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import (
     BrokenTool,
     InstalledTool,
+    ToolOption,
     ToolVersion,
     every_tool,
     find_tool,
@@ -139,7 +140,7 @@ def test_a_tool_in_the_current_folder_is_not_run(
     monkeypatch.setenv("PATH", entries)
     monkeypatch.setenv("CUDA_HOME", ".")
     assert every_tool(Tool.NSYS) == []
-    assert ThisMachine().which("nsys") is None
+    assert Machine().which("nsys") is None
     assert on_path("./nsys") == "./nsys"  # who names the place means it
     assert not (root / "ran").exists()
 
@@ -226,7 +227,7 @@ def test_the_tool_s_own_help_is_asked(root: Path) -> None:
         f'[ "$1" = profile ] && exec cat {root}/help\necho version 2099.1.1',
     )
     found = require_tool(Tool.NSYS)
-    assert found.told == {
+    assert found.help_options == {
         "--sample": {"process-tree", "none"},
         "--export": {"none", "sqlite"},
         "--gpu-metrics-devices": {"none", "all"},
@@ -245,7 +246,7 @@ def test_the_tool_s_own_help_is_asked(root: Path) -> None:
 def test_without_its_help_the_version_decides(root: Path, help_: str) -> None:
     put(root / "path/nsys", f'[ "$1" = profile ] && {help_} && exit\necho version 2022.4.2')
     found = require_tool(Tool.NSYS)
-    assert found.told is None
+    assert found.help_options is None
     assert found.spelling(nsys_command.GPU_METRICS) == "--gpu-metrics-device"
     assert found.spelling(nsys_command.PYTHON_STACKS) is None
 
@@ -253,8 +254,10 @@ def test_without_its_help_the_version_decides(root: Path, help_: str) -> None:
 @pytest.mark.parametrize("facts", [*NSYS.values(), *NCU.values()], ids=str)
 def test_the_table_and_the_help_agree_on_every_option(facts: Facts) -> None:
     asked, unasked = facts.installed(asked=True), facts.installed(asked=False)
-    table = nsys_command.NSYS_OPTIONS if facts.tool is Tool.NSYS else ncu_command.NCU_OPTIONS
-    for option in table:
+    module = nsys_command if facts.tool is Tool.NSYS else ncu_command
+    options = [value for value in vars(module).values() if isinstance(value, ToolOption)]
+    assert len(options) > 15
+    for option in options:
         assert unasked.spelling(option) == asked.spelling(option)
 
 

@@ -1,4 +1,4 @@
-"""What captures are called, and which names are taken, also by recordings under way."""
+"""Names of captures, and which are taken, also by recordings under way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import tempfile
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -24,50 +24,50 @@ from gpusight.recording.programs import (
 from gpusight.recording.request import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @contextlib.contextmanager
 def name_lock(capture: Path) -> Iterator[None]:
     """Keep a name while the block runs; raises where another recording has it.
 
-    The mark is locked, so that one which a killed process left behind counts for nothing.
+    The file is locked, so that one which a killed process left behind counts for nothing.
     """
-    mark = _mark(capture)
+    lock_file = _lock_file(capture)
     try:
-        file = mark.open("a")
+        file = lock_file.open("a")
     except OSError as error:
         why = error.strerror or str(error)
         raise RecordError(f"cannot write {capture}", why=why, hint="choose another -o") from error
     with file:
-        if not _locks(file):
+        if not _lock(file):
             raise RecordError(
                 f"another gpusight record is writing {capture}", hint="choose another name for -o"
             )
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # it lies about, and holds nobody up
-                mark.unlink()
+            with contextlib.suppress(OSError):  # without the lock it blocks nobody
+                lock_file.unlink()
 
 
 def is_locked(capture: Path) -> bool:
-    """Tell whether a recording that runs now has this name."""
+    """Return whether a recording that runs now has this name."""
     try:
-        with _mark(capture).open("r") as file:
-            return not _locks(file)
+        with _lock_file(capture).open("r") as file:
+            return not _lock(file)
     except OSError:
         return False
 
 
-def _mark(capture: Path) -> Path:
+def _lock_file(capture: Path) -> Path:
     return capture.with_name(f".{capture.name}.recording")
 
 
-def _locks(file: IO[str]) -> bool:
+def _lock(file: IO[str]) -> bool:
     """Lock an open file until it is closed; False where another process has it locked.
 
-    Where files cannot be locked (Windows, some shared file systems), nobody is held up.
+    True where files cannot be locked (Windows, some shared file systems).
     """
     if sys.platform == "win32":
         return True
@@ -85,9 +85,13 @@ def _locks(file: IO[str]) -> bool:
 _SCRIPTS = (".py", ".pyc", ".pyz", ".sh", ".bash", ".exe", ".ipynb")
 _UNUSUAL = re.compile(r"[^\w.+-]+")
 _MAX_NAME_BYTES = 100
-_OLD_NSYS = ".qdrep"
-_LOOSE = {Tool.TORCH: (".json.gz", ".json")}
-"""Endings that people give for a tool's captures besides its own."""
+_ENDINGS = {
+    Tool.NSYS: (Tool.NSYS.suffix, ".qdrep"),
+    Tool.NCU: (Tool.NCU.suffix,),
+    Tool.TORCH: (Tool.TORCH.suffix, ".json.gz", ".json"),
+    Tool.CUPTI: (Tool.CUPTI.suffix,),
+}
+"""What people give as the end of the name of a tool's capture."""
 _PLACEHOLDER = re.compile(r"%(%|q\{(\w+)\}|.?)")
 
 
@@ -109,7 +113,12 @@ def _main_word(words: list[str]) -> str:
     for index, word in enumerate(words[1:], start=1):
         if is_interpreter(word) or launches_torch([word]) is not None:
             return _main_word(words[index:])
-    return _script_among(words[1:]) or _wrapped_word(words)
+    arguments = [word for word in words[1:] if not word.startswith("-")]
+    script = next((word for word in arguments if word.endswith(_SCRIPTS)), None)
+    if script is not None or base_name(words[0]) not in LAUNCHERS | CONTAINERS:
+        return script or words[0]
+    # `mpirun -n 4 ./solver`
+    return next((word for word in arguments if "/" in word), words[0])
 
 
 def _launched_word(words: Sequence[str]) -> str | None:
@@ -123,31 +132,21 @@ def _launched_word(words: Sequence[str]) -> str | None:
     return None
 
 
-def _script_among(words: Iterable[str]) -> str | None:
-    return next((w for w in words if w.endswith(_SCRIPTS) and not w.startswith("-")), None)
-
-
-def _wrapped_word(words: Sequence[str]) -> str:
-    """Find what `mpirun -n 4 ./solver` runs: the first word with a path, else the wrapper."""
-    if base_name(words[0]) not in LAUNCHERS | CONTAINERS:
-        return words[0]
-    return next((w for w in words[1:] if "/" in w and not w.startswith("-")), words[0])
-
-
 def expand(text: str, environ: Mapping[str, str]) -> str:
     """Fill in `%h` (the machine) and `%q{VARIABLE}`, which people know from nsys and ncu."""
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] == "%":
+    def value(placeholder: re.Match[str]) -> str:
+        kind, variable = placeholder.groups()
+        if kind == "%":
             return "%"
-        if found[1] == "h":
+        if kind == "h":
             return socket.gethostname()
-        if found[2] and found[2] in environ:
-            return environ[found[2]]
-        if found[2]:
-            raise UsageError(f"-o {text} names {found[2]}, which is not set")
+        if variable and variable in environ:
+            return environ[variable]
+        if variable:
+            raise UsageError(f"-o {text} names {variable}, which is not set")
         raise UsageError(
-            f"-o {text} has {found[0]}, which is not known",
+            f"-o {text} has {placeholder[0]}, which is not known",
             hint="%h is the machine's name, %q{VARIABLE} a variable, %% a percent sign",
         )
 
@@ -155,12 +154,10 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 def base_of(output: Path, tool: Tool) -> Path:
-    """Take the tool's suffix off a name; refuses one that belongs to another tool."""
-    endings = {t: (t.suffix, *_LOOSE.get(t, ())) for t in Tool}
-    endings[Tool.NSYS] += (_OLD_NSYS,)
+    """Remove the tool's suffix from a name; refuses one that belongs to another tool."""
     lower = output.name.lower()
     for other in (tool, *(t for t in Tool if t is not tool)):
-        ending = next((e for e in endings[other] if lower.endswith(e)), None)
+        ending = next((e for e in _ENDINGS[other] if lower.endswith(e)), None)
         if ending is None:
             continue
         if other is not tool:
@@ -180,25 +177,25 @@ def with_rank(base: Path, rank: int | None) -> Path:
 
 
 def family(base: Path, suffix: str) -> list[Path]:
-    """List the captures that go by a name: its own, and those of its ranks and processes."""
+    """List the captures of a name: its own, and those of its ranks and processes."""
     if not base.parent.is_dir():
         return []
-    ours = re.compile(
+    own_name = re.compile(
         re.escape(base.name) + r"(\.rank(?P<rank>\d+))?(\.pid\d+)?(\.\d+)?" + re.escape(suffix)
     )
-    found = [(ours.fullmatch(path.name), path) for path in base.parent.iterdir()]
-    kept = [(int(match["rank"] or 0), path) for match, path in found if match is not None]
-    return [path for _, path in sorted(kept)]
+    matches = [(own_name.fullmatch(path.name), path) for path in base.parent.iterdir()]
+    ranked = [(int(match["rank"] or 0), path) for match, path in matches if match is not None]
+    return [path for _, path in sorted(ranked)]
 
 
 def free_base(base: Path, suffix: str, rank: int | None = None) -> Path:
-    """Give the name itself, or with the first number that no capture (of the rank) has."""
-    candidates = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in count(1))
-    return next(c for c in candidates if not _is_taken(with_rank(c, rank), suffix))
-
-
-def _is_taken(base: Path, suffix: str) -> bool:
-    return bool(family(base, suffix)) or is_locked(base.with_name(base.name + suffix))
+    """Return the name itself, or with the first number that no capture (of the rank) has."""
+    numbered = (base.with_name(f"{base.name}-{number}") for number in count(2))
+    for candidate in chain([base], numbered):
+        own = with_rank(candidate, rank)
+        if not family(own, suffix) and not is_locked(own.with_name(own.name + suffix)):
+            return candidate
+    raise AssertionError("numbers do not end")
 
 
 def refuse_taken(base: Path, suffix: str, *, overwrite: bool) -> None:
@@ -214,7 +211,7 @@ def refuse_taken(base: Path, suffix: str, *, overwrite: bool) -> None:
 
 
 def absolute(path: Path) -> Path:
-    """Give the whole path; raises where the current folder, which it begins in, is gone."""
+    """Return the absolute path; raises where the current folder is gone."""
     try:
         return path.absolute()
     except OSError as error:
@@ -226,7 +223,7 @@ def absolute(path: Path) -> Path:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder, and raise where nothing can be written there: now, not after an hour."""
+    """Make the folder; raises where nothing can be written there: now, not after an hour."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -238,7 +235,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def output_path(text: str, program: Sequence[str]) -> Path:
-    """Read what `-o` says; a slash at its end means a folder, also one that is yet to be made."""
+    """Read the value of `-o`; a slash at its end means a folder, also one that does not exist."""
     path = Path(text)
     try:
         is_folder = path.is_dir()

@@ -1,4 +1,4 @@
-"""Which tool records: the requested one, else the best for this machine and this program."""
+"""Chooses the tool that records: the requested one, else the best for machine and program."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from gpusight.recording.tools import find_tool, require_tool, why_not_found
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpusight.recording.programs import InterpreterInfo
     from gpusight.recording.tools import InstalledTool
 
 
 _INSIDE = (Tool.TORCH, Tool.CUPTI)
 """These record from within the program's Python."""
 _GPU_SIGNS = (*DEVICE_FILES, "/proc/driver/nvidia/version")
-_CAN = {
+_SUPPORTED_BY = {
     "gpu_metrics": ("--gpu-metrics", (Tool.NSYS,)),
     "memory": ("--memory", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "python_stacks": ("--python-stacks", (Tool.NSYS, Tool.TORCH)),
@@ -43,7 +42,7 @@ _CAN = {
     "launch_count": ("--launch-count", (Tool.NCU,)),
     "extra": ("--tool-option", (Tool.NSYS, Tool.NCU)),
 }
-"""Which tools do what a field of the request asks for."""
+"""The option of each field of a request, and the tools that have it."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,17 @@ class ToolChoice:
 
 def choose(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:
     """Choose the tool for a request; raises where none can do it."""
-    _refuse_second_profiler(environ)
-    choice = _requested_tool(request.tool) if request.tool else _best(request, program, environ)
+    profiler = surrounding_profiler(environ)
+    if profiler is not None:
+        raise RecordError(
+            f"this runs under {profiler} already, and a GPU has one profiler at a time",
+            hint=f"run the program itself, without gpusight record, or leave {profiler} out",
+        )
+    if request.tool is None:
+        choice = _best(request, program, environ)
+    else:
+        installed = None if request.tool in _INSIDE else require_tool(request.tool)
+        choice = ToolChoice(request.tool, installed, "asked for")
     _refuse_unsupported(request, choice.tool)
     choice = replace(choice, notes=_unlisted(request, choice))
     if not is_injected(request, choice.tool):
@@ -74,33 +82,18 @@ def choose(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, s
 
 
 def _unlisted(request: RecordRequest, choice: ToolChoice) -> tuple[str, ...]:
-    """Name options for the tool that its help does not list; it takes shortened ones too."""
+    """Note options for the tool that its help does not list; it takes shortened ones too."""
     tool = choice.installed
-    if tool is None or tool.told is None:
+    if tool is None or tool.help_options is None:
         return ()
     names = (option.partition("=")[0] for option in request.extra if option.startswith("--"))
-    unknown = (name for name in names if not any(known.startswith(name) for known in tool.told))
+    unknown = (n for n in names if not any(known.startswith(n) for known in tool.help_options))
     return tuple(f"the help of {tool} lists no {name}" for name in unknown)
 
 
 def is_injected(request: RecordRequest, tool: Tool) -> bool:
-    """Tell whether something of ours runs within the program: a recorder, or what counts steps."""
+    """Return whether something of ours runs in the program: a recorder, or what counts steps."""
     return tool in _INSIDE or request.steps is not None
-
-
-def _refuse_second_profiler(environ: Mapping[str, str]) -> None:
-    around = surrounding_profiler(environ)
-    if around is not None:
-        raise RecordError(
-            f"this runs under {around} already, and a GPU has one profiler at a time",
-            hint=f"run the program itself, without gpusight record, or leave {around} out",
-        )
-
-
-def _requested_tool(tool: Tool) -> ToolChoice:
-    if tool in _INSIDE:
-        return ToolChoice(tool, None, "asked for")
-    return ToolChoice(tool, require_tool(tool), "asked for")
 
 
 def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:
@@ -117,18 +110,14 @@ def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, st
             f"{why_not_found(Tool.NSYS)}, and nothing else records a program that is not Python",
             hint="see: gpusight doctor",
         )
-    return _best_inside(program, environ)
-
-
-def _best_inside(program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:
     absent = why_not_found(Tool.NSYS)
-    answer = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
-    if answer is None:
+    python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
+    if python is None:
         why = f"{absent}; which packages the program's Python has is not known"
         return ToolChoice(Tool.TORCH, None, why)
     if has_gpu() and find_cupti(str(program.interpreter), environ) is not None:
         return ToolChoice(Tool.CUPTI, None, absent)
-    if "torch" in answer.packages:
+    if "torch" in python.packages:
         return ToolChoice(Tool.TORCH, None, f"{absent}; the program's Python has torch")
     raise RecordError(
         "nothing can record this program",
@@ -138,7 +127,7 @@ def _best_inside(program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice
 
 
 def has_gpu() -> bool:
-    """Tell whether this machine shows signs of an NVIDIA GPU; nothing is initialised."""
+    """Return whether this machine shows signs of an NVIDIA GPU; nothing is initialized."""
     if sys.platform == "win32":
         return Path(r"C:\Windows\System32\nvcuda.dll").exists()
     return any(Path(sign).exists() for sign in _GPU_SIGNS)
@@ -146,10 +135,9 @@ def has_gpu() -> bool:
 
 def _refuse_unsupported(request: RecordRequest, tool: Tool) -> None:
     """Refuse what the tool cannot do: a capture without it would look complete."""
-    for field, (option, able) in _CAN.items():
-        given = getattr(request, field)
-        if given not in (None, False, ()) and tool not in able:
-            others = " or ".join(f"--with {other.value}" for other in able)
+    for field, (option, tools) in _SUPPORTED_BY.items():
+        if getattr(request, field) not in (None, False, ()) and tool not in tools:
+            others = " or ".join(f"--with {other.value}" for other in tools)
             raise RecordError(
                 f"{tool.value} has nothing for {option}", hint=f"leave it out, or give {others}"
             )
@@ -160,8 +148,9 @@ def _refuse_unsupported(request: RecordRequest, tool: Tool) -> None:
 def _checked_python(
     choice: ToolChoice, program: ProgramInfo, environ: Mapping[str, str]
 ) -> ToolChoice:
-    """Refuse programs that we cannot get into; adds what could not be made sure of."""
+    """Refuse programs that we cannot be loaded into; notes what is not sure."""
     tool = choice.tool
+    oldest = ".".join(map(str, OLDEST_PYTHON))
     needed_for = f"--with {tool.value}" if tool in _INSIDE else "--steps"
     if program.kind is ProgramKind.BINARY:
         hint = "give --with nsys" if tool in _INSIDE else "give --range, --delay or --duration"
@@ -174,38 +163,30 @@ def _checked_python(
             why="that option shuts out PYTHONPATH and sitecustomize",
             hint=f"leave {program.deaf_flag} out",
         )
-    answer = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
-    if answer is None:
-        unsure = f"{needed_for} works if {program.word} runs Python {_oldest()} or later"
+    python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
+    if python is None:
+        unsure = f"{needed_for} works if {program.word} runs Python {oldest} or later"
         return replace(choice, notes=(*choice.notes, unsure))
-    where = str(program.interpreter)
-    _check_version(needed_for, answer)
-    if tool is Tool.TORCH and "torch" not in answer.packages:
-        raise _lacks(tool, "torch", "torch", where)
+    if python.version < OLDEST_PYTHON:
+        version = ".".join(map(str, python.version))
+        raise RecordError(
+            f"{needed_for} needs Python {oldest} in the program, which has {version}",
+            hint="give --with nsys without --steps",
+        )
+    path = str(program.interpreter)
+    if tool is Tool.TORCH and "torch" not in python.packages:
+        raise _lacks(tool, "torch", "torch", path)
     if tool is not Tool.CUPTI:
         return choice
-    library = find_cupti(where, environ)
+    library = find_cupti(path, environ)
     if library is None:
-        raise _lacks(tool, "a libcupti that the driver takes", "cupti-python", where)
+        raise _lacks(tool, "a libcupti that the driver takes", "cupti-python", path)
     return replace(choice, why=f"{choice.why}; libcupti is {library}")
 
 
-def _check_version(needed_for: str, answer: InterpreterInfo) -> None:
-    if answer.version < OLDEST_PYTHON:
-        version = ".".join(map(str, answer.version))
-        raise RecordError(
-            f"{needed_for} needs Python {_oldest()} in the program, which has {version}",
-            hint="give --with nsys without --steps",
-        )
-
-
-def _lacks(tool: Tool, what: str, package: str, where: str) -> RecordError:
+def _lacks(tool: Tool, needed: str, package: str, python: str) -> RecordError:
     return RecordError(
-        f"--with {tool.value} needs {what} in the program's Python",
-        why=f"{where} finds none",
-        hint=f"{shlex.quote(where)} -m pip install {package}; or see: gpusight doctor",
+        f"--with {tool.value} needs {needed} in the program's Python",
+        why=f"{python} finds none",
+        hint=f"{shlex.quote(python)} -m pip install {package}; or see: gpusight doctor",
     )
-
-
-def _oldest() -> str:
-    return ".".join(map(str, OLDEST_PYTHON))

@@ -56,23 +56,23 @@ def run_program(
     `may_outlive`: the profiler around the program may end before it does, as nsys does when its
     time is up. Where the system lets us adopt the program, its end is waited for all the same.
     """
-    began = time.monotonic()
+    start_s = time.monotonic()
     below = () if list(argv) == list(program) else tuple(program)
-    passing = _Passing(below)
-    with passing.listening(), _adopting(may_outlive):
+    signals = _SignalForwarding(below)
+    with signals.listening(), _adopting(may_outlive):
         try:
             # The user's own program.
             child = subprocess.Popen(list(argv), env=dict(environ))  # noqa: S603
         except OSError as error:
             raise _cannot_run(argv[0], error) from error
         with child:
-            passing.start(child)
+            signals.start(child)
             code = child.wait()
         if may_outlive and below:
-            passing.root = os.getpid()
+            signals.root = os.getpid()
             code = _adopted_code(below, code)
-    ended = SIGNALLED - code if code < 0 else code
-    return ProgramExit(ended, time.monotonic() - began, passing.signalled)
+    exit_code = SIGNALLED - code if code < 0 else code
+    return ProgramExit(exit_code, time.monotonic() - start_s, signals.signalled)
 
 
 def exec_program(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
@@ -112,7 +112,7 @@ def _adopting(wanted: bool) -> Iterator[None]:
 
 
 def _adopted_code(program: Sequence[str], code: int) -> int:
-    """Wait for a program that outlived what was around it; gives its code, else `code`."""
+    """Wait for a program that outlived its profiler; returns its code, else `code`."""
     pid = find_program(os.getpid(), program)
     parents = _parents()
     while pid is not None and parents.get(pid) != os.getpid():
@@ -123,8 +123,8 @@ def _adopted_code(program: Sequence[str], code: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-class _Passing:
-    """Passes signals on while the child runs."""
+class _SignalForwarding:
+    """Passes signals on to the program while the child runs."""
 
     def __init__(self, program: Sequence[str]) -> None:
         self._program = tuple(program)
@@ -137,17 +137,17 @@ class _Passing:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals over, but those that are ignored (`nohup`), and give them back."""
-        before = {}
+        """Handle the signals meanwhile, except those that are ignored (`nohup`)."""
+        handlers = {}
         if threading.current_thread() is threading.main_thread():
             known = (getattr(signal, name, None) for name in _PASSED_ON)
-            wanted = [number for number in known if number is not None]
-            handled = [n for n in wanted if signal.getsignal(n) != signal.SIG_IGN]
-            before = {number: signal.signal(number, self._handle) for number in handled}
+            for number in filter(None, known):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    handlers[number] = signal.signal(number, self._handle)
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
     def start(self, child: subprocess.Popen[bytes]) -> None:
@@ -175,7 +175,7 @@ class _Passing:
 
 
 def _in_foreground() -> bool:
-    """Tell whether we belong to what a terminal's keys reach."""
+    """Return whether this process is in the foreground of a terminal."""
     if sys.platform == "win32":
         return True
     try:
@@ -195,35 +195,30 @@ def find_program(root: int, program: Sequence[str]) -> int | None:
     children: dict[int, list[int]] = {}
     for pid, parent in _parents().items():
         children.setdefault(parent, []).append(pid)
-    waiting = deque(children.get(root, ()))
-    while waiting:
-        pid = waiting.popleft()
-        if _runs(_command_line(pid), program):
-            return pid
-        waiting.extend(children.get(pid, ()))
+    queue = deque(children.get(root, ()))
+    while queue:
+        pid = queue.popleft()
+        with contextlib.suppress(OSError):  # it ended just now
+            command_line = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[:-1]
+            if _runs([os.fsdecode(word) for word in command_line], program):
+                return pid
+        queue.extend(children.get(pid, ()))
     return None
 
 
 def _parents() -> dict[int, int]:
-    """Give the parent of each process of this machine."""
-    found = {}
+    """Return the parent of each process of this machine."""
+    parents = {}
     for entry in _PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # it ended just now
             # The name is in brackets and may hold any character, brackets too.
             parent = entry.read_text(errors="replace").rpartition(")")[2].split()[1]
-            found[int(entry.parent.name)] = int(parent)
-    return found
-
-
-def _command_line(pid: int) -> list[str]:
-    with contextlib.suppress(OSError):
-        text = (_PROC / str(pid) / "cmdline").read_bytes()
-        return [os.fsdecode(word) for word in text.split(b"\0")[:-1]]
-    return []
+            parents[int(entry.parent.name)] = int(parent)
+    return parents
 
 
 def _runs(words: Sequence[str], program: Sequence[str]) -> bool:
-    """Tell whether a process runs the program.
+    """Return whether a process runs the program.
 
     A script's own command line has its interpreter in front; one that `env` or the like became
     lacks the wrapper's words.

@@ -1,7 +1,4 @@
-"""The command line that measures kernels with Nsight Compute.
-
-Its options, sections and NVTX filters.
-"""
+"""The command line that measures kernels with Nsight Compute: options, sections, NVTX filters."""
 
 from __future__ import annotations
 
@@ -57,25 +54,6 @@ NVTX_SCOPE = option("--nvtx-push-pop-scope", since=ToolVersion(2025, 1))
 FROM_START = option("--profile-from-start")
 KILL = option("--kill", since=ToolVersion(2020, 2))
 
-NCU_OPTIONS = (
-    EXPORT,
-    OVERWRITE,
-    CLOCKS,
-    PROCESSES,
-    SET,
-    SECTION,
-    SASS,
-    KERNEL,
-    KERNEL_BASE,
-    SKIP,
-    COUNT,
-    NVTX,
-    NVTX_INCLUDE,
-    NVTX_SCOPE,
-    FROM_START,
-    KILL,
-)
-
 BASIC_SECTIONS = ("LaunchStats", "Occupancy", "SpeedOfLight")
 """Of the set that ncu takes by itself; that set is called `default`, later `basic`."""
 RULE_SECTIONS = (
@@ -107,13 +85,13 @@ _REGEX = "regex:"
 def of_range(text: str) -> tuple[str, ...]:
     """Write the filters for a range `NAME` or `NAME@DOMAIN`, of either kind; one must fit."""
     name, _, domain = text.partition("@")
-    found = either_kind(name, domain=domain)
-    if not found:
+    filters = either_kind(name, domain=domain)
+    if not filters:
         raise UsageError(
             f"Nsight Compute cannot be told of a range {text!r}",
             hint="rename it, or record between cudaProfilerStart and Stop: --steps",
         )
-    return found
+    return filters
 
 
 def either_kind(name: str, *, domain: str | None) -> tuple[str, ...]:
@@ -195,84 +173,78 @@ def ncu_command(
     Clocks are left as they are (`--clock-control none`): by default ncu locks them to the base
     clock, and times would not compare with those of the timeline, in which they ran free. Child
     processes are measured too, because Python programs are often started by others (torchrun,
-    bash). NVTX is on, so that the report says in which ranges a kernel was launched.
+    bash). NVTX is on, so that the report has the ranges in which a kernel was launched.
     """
     if EXPORT.among(extra):
         raise UsageError(
             "ncu's own --export would hide the capture from gpusight",
             hint="say where to with -o",
         )
-    found = ToolOptions(installed, extra, joined=False)
-    found.add(CLOCKS, "none")
-    found.add(PROCESSES, "all")
-    _measure(found, level, own=_own_sections(extra))
-    _choose(found, chosen)
+    options = ToolOptions(installed, extra, joined=False)
+    options.add(CLOCKS, "none")
+    options.add(PROCESSES, "all")
+    own_sections = SET.among(extra) or SECTION.among(extra)
+    _add_sections(options, level, own=own_sections)
+    _add_filters(options, chosen)
     produces = output if output.name.endswith(SUFFIX) else output.with_name(output.name + SUFFIX)
     if overwrite:
-        found.add(OVERWRITE)
-    found.add(EXPORT, str(produces).replace("%", "%%"))
-    argv = (str(installed.path), *found.argv, *program)
-    return ToolCommand(argv, produces, _environment(extra), tuple(found.notes))
+        options.add(OVERWRITE)
+    options.add(EXPORT, str(produces).replace("%", "%%"))
+    argv = (str(installed.path), *options.argv, *program)
+    # Keep ncu from writing into the home folder, unless sections of the user's may lie there.
+    environment = {} if own_sections else {STOCK_SECTIONS: "1"}
+    return ToolCommand(argv, produces, environment, tuple(options.notes))
 
 
-def _measure(found: ToolOptions, level: NcuLevel, *, own: bool) -> None:
+def _add_sections(options: ToolOptions, level: NcuLevel, *, own: bool) -> None:
     """Name what is measured of each launch.
 
     `quick`: how busy SMs and memory are, and what limits occupancy. `detail`: what our rules and
     the roofline ask for. `full`: everything that ncu has, about 2 s a launch.
     """
     if level is NcuLevel.FULL:
-        found.add(SET, "full")
+        options.add(SET, "full")
     sections = {NcuLevel.QUICK: BASIC_SECTIONS, NcuLevel.DETAIL: RULE_SECTIONS}
     for section in sections.get(level, ()):
-        found.add(SECTION, section)
+        options.add(SECTION, section)
     if level is NcuLevel.QUICK:
         # The machine code of every loaded library makes reports a hundred times as large.
         if not own:
-            found.add(SASS, "no")
-    elif found.installed.version >= HAS_ARITHMETIC:
+            options.add(SASS, "no")
+    elif options.installed.version >= HAS_ARITHMETIC:
         for section in ARITHMETIC_SECTIONS:
-            found.add(SECTION, section)
+            options.add(SECTION, section)
     else:
-        found.notes.append(
-            f"{found.installed} does not count operations of FP16 and tensor cores "
+        options.notes.append(
+            f"{options.installed} does not count operations of FP16 and tensor cores "
             f"({HAS_ARITHMETIC.year}.{HAS_ARITHMETIC.minor} and newer do): "
             "their roofline is estimated"
         )
 
 
-def _choose(found: ToolOptions, chosen: KernelFilter) -> None:
+def _add_filters(options: ToolOptions, chosen: KernelFilter) -> None:
     """Name which launches are measured."""
-    found.add(NVTX)
+    options.add(NVTX)
     if chosen.kernel is not None:
         # The older spelling always means a regular expression.
-        by_name = found.installed.spelling(KERNEL) == "--kernel-name"
-        found.need(KERNEL, f"regex:{chosen.kernel}" if by_name else chosen.kernel)
+        by_name = options.installed.spelling(KERNEL) == "--kernel-name"
+        options.need(KERNEL, f"regex:{chosen.kernel}" if by_name else chosen.kernel)
         if chosen.base != _BY_FUNCTION:
-            found.need(KERNEL_BASE, chosen.base)
+            options.need(KERNEL_BASE, chosen.base)
     for statement in chosen.nvtx_include:
-        found.need(NVTX_INCLUDE, statement)
+        options.need(NVTX_INCLUDE, statement)
     if chosen.nvtx_include and chosen.process_scope:
-        found.add(
+        options.add(
             NVTX_SCOPE,
             "process",
             otherwise="looks for a range on one thread only: kernels of the backward pass, which "
             "autograd launches from a thread of its own, are not measured",
         )
     if not chosen.from_start:
-        found.need(FROM_START, "off")
+        options.need(FROM_START, "off")
     if chosen.launch_skip:
-        found.need(SKIP, str(chosen.launch_skip))
+        options.need(SKIP, str(chosen.launch_skip))
     if chosen.launch_count is not None:
-        found.need(COUNT, str(chosen.launch_count))
+        options.need(COUNT, str(chosen.launch_count))
         if chosen.kill:
-            found.add(KILL, "yes", otherwise="cannot end the program: it runs to its end")
-
-
-def _own_sections(extra: tuple[str, ...]) -> bool:
-    return SET.among(extra) or SECTION.among(extra)
-
-
-def _environment(extra: tuple[str, ...]) -> dict[str, str]:
-    """Keep ncu from writing into the home folder, unless sections of the user's may lie there."""
-    return {} if _own_sections(extra) else {STOCK_SECTIONS: "1"}
+            options.add(KILL, "yes", otherwise="cannot end the program: it runs to its end")

@@ -52,29 +52,6 @@ DURATION = option("--duration", short="-d")
 KILL = option("--kill")
 DISCARD_ENVIRONMENT = option("--discard-environment", since=UNDATED)
 
-NSYS_OPTIONS = (
-    TRACE,
-    OSRT_THRESHOLD,
-    OSRT_BACKTRACES,
-    SAMPLE,
-    CONTEXT_SWITCHES,
-    OUTPUT,
-    OVERWRITE,
-    MEMORY,
-    GRAPHS,
-    GPU_METRICS,
-    PYTHON_STACKS,
-    CUDA_STACKS,
-    CAPTURE_RANGE,
-    NVTX_CAPTURE,
-    RANGE_END,
-    STOP_ON_RANGE_END,
-    DELAY,
-    DURATION,
-    KILL,
-    DISCARD_ENVIRONMENT,
-)
-
 TAKES_TENTHS = ToolVersion(2023, 4)
 """Of a second, for `--delay` and `--duration`, to which it rounds; 2022.4 refuses them."""
 MAX_DURATION_S = 1_000_000
@@ -98,147 +75,131 @@ def nsys_command(
     output: Path,
     program: tuple[str, ...],
 ) -> ToolCommand:
-    """Build `nsys profile …` for what is asked, as this version of nsys takes it.
+    """Build `nsys profile …` for a request, as this version of nsys takes it.
 
-    Recorded are CUDA, NVTX and calls of the operating system that took 100 µs or more: those tell
-    a host that waits for input from one that computes. All of them were a thousand times as many
-    where we looked, and filled 2 GB in three training steps; a stack is taken only of those of a
-    second. CPU sampling and context switches are off: they cost most, and need permissions that
-    containers seldom give. Of a range that opens again and again, the first time is recorded.
+    Recorded are CUDA, NVTX and calls of the operating system that took 100 µs or more: those
+    distinguish a host that waits for input from one that computes. All of them were a thousand
+    times as many where we looked, and filled 2 GB in three training steps; a stack is taken only
+    of those of a second. CPU sampling and context switches are off: they cost most, and need
+    permissions that containers seldom have. Of a range that opens repeatedly the first is recorded.
 
-    Steps are counted in the program, which says by cudaProfilerStart and Stop when. `program` is
-    what runs under nsys, `request.program` or one made from it.
+    Steps are counted in the program, which calls cudaProfilerStart and Stop. `program` is what
+    runs under nsys, `request.program` or one made from it.
     """
-    found = ToolOptions(installed, request.extra, joined=True)
-    _refuse_output(request.extra)
-    _what(found, request)
+    if OUTPUT.among(request.extra):
+        raise UsageError(
+            "nsys's own --output would hide the capture from gpusight",
+            hint="say where to with gpusight record -o",
+        )
+    options = ToolOptions(installed, request.extra, joined=True)
+    _add_sources(options, request)
     environment = {}
     if request.steps is not None:
-        _when_between(found, "cudaProfilerApi", request)
+        _record_between(options, "cudaProfilerApi", request)
     elif request.range_name is not None:
-        _when_between(found, "nvtx", request)
+        _record_between(options, "nvtx", request)
         environment[REGISTERED_ONLY] = "0"
     else:
-        _when_timed(found, request)
-    stem = _without_suffix(output)
-    found.add(DISCARD_ENVIRONMENT, "true")
+        _record_for(options, request)
+    suffix = next((s for s in _SUFFIXES if output.name.endswith(s) and output.name != s), "")
+    stem = output.with_name(output.name.removesuffix(suffix))
+    options.add(DISCARD_ENVIRONMENT, "true")
     if request.overwrite:
-        found.add(OVERWRITE, "true")
-    found.add(OUTPUT, str(stem).replace("%", "%%"))
+        options.add(OVERWRITE, "true")
+    options.add(OUTPUT, str(stem).replace("%", "%%"))
+    own_suffix = ".nsys-rep" if installed.version >= WRITES_NSYS_REP else ".qdrep"
     return ToolCommand(
-        (str(installed.path), "profile", *found.argv, *program),
-        stem.with_name(stem.name + _suffix(installed)),
+        (str(installed.path), "profile", *options.argv, *program),
+        stem.with_name(stem.name + own_suffix),
         environment,
-        tuple(found.notes),
+        tuple(options.notes),
     )
 
 
-def _what(found: ToolOptions, request: RecordRequest) -> None:
+def _add_sources(options: ToolOptions, request: RecordRequest) -> None:
     """Choose what is recorded."""
     # nsys for Windows traces no calls of the operating system.
     os_calls = () if sys.platform == "win32" else ("osrt",)
-    found.add(TRACE, ",".join(("cuda", "nvtx", *os_calls)))
+    options.add(TRACE, ",".join(("cuda", "nvtx", *os_calls)))
     if os_calls:
-        found.add(OSRT_THRESHOLD, str(_MIN_OS_CALL_NS))
-        found.add(OSRT_BACKTRACES, str(_MIN_OS_CALL_WITH_STACK_NS))
-    _stacks(found, wanted=request.python_stacks)
+        options.add(OSRT_THRESHOLD, str(_MIN_OS_CALL_NS))
+        options.add(OSRT_BACKTRACES, str(_MIN_OS_CALL_WITH_STACK_NS))
+    _add_stacks(options, wanted=request.python_stacks)
     if request.memory:
-        found.add(MEMORY, "true")
+        options.add(MEMORY, "true")
     if request.gpu_metrics:
         # Other people's GPUs of the same machine may not be ours to measure.
-        visible = found.installed.lists(GPU_METRICS, "cuda-visible")
-        found.add(
+        visible = options.installed.lists(GPU_METRICS, "cuda-visible")
+        options.add(
             GPU_METRICS,
             "cuda-visible" if visible else "all",
             otherwise="cannot sample GPU metrics (2021.2 and newer can): recorded without them",
         )
     if request.graph_nodes:
         # Versions without the option trace every node anyway.
-        found.add(GRAPHS, "node")
+        options.add(GRAPHS, "node")
 
 
-def _stacks(found: ToolOptions, *, wanted: bool) -> None:
+def _add_stacks(options: ToolOptions, *, wanted: bool) -> None:
     """Ask for the Python stack of every CUDA call, which nsys takes only while it samples."""
-    sampling = wanted and found.add(
+    sampling = wanted and options.add(
         PYTHON_STACKS,
         "cuda",
         otherwise="cannot record Python stacks (2023.4 and newer can): recorded without them",
     )
     if not sampling:
-        found.add(SAMPLE, "none")
-        found.add(CONTEXT_SWITCHES, "none")
+        options.add(SAMPLE, "none")
+        options.add(CONTEXT_SWITCHES, "none")
         return
-    found.add(SAMPLE, "process-tree")
+    options.add(SAMPLE, "process-tree")
     # Without a threshold of 0 only calls of 80 µs get a stack, and launches are shorter.
-    found.add(CUDA_STACKS, "all:0")
+    options.add(CUDA_STACKS, "all:0")
 
 
-def _when_between(found: ToolOptions, kind: str, request: RecordRequest) -> None:
-    """Record from where the program, or a range of it, says start to where it says stop."""
-    found.need(CAPTURE_RANGE, kind)
+def _record_between(options: ToolOptions, kind: str, request: RecordRequest) -> None:
+    """Record between cudaProfilerStart and Stop, or while a range is open."""
+    options.need(CAPTURE_RANGE, kind)
     if kind == "nvtx" and request.range_name is not None:
         name = request.range_name
-        found.need(NVTX_CAPTURE, name if "@" in name else f"{name}@*")
+        options.need(NVTX_CAPTURE, name if "@" in name else f"{name}@*")
     end = "stop-shutdown" if request.stop else "stop"
-    if not found.add(RANGE_END, end):
-        found.add(STOP_ON_RANGE_END, "true")
-        found.add(KILL, "sigterm" if request.stop else "none")
+    if not options.add(RANGE_END, end):
+        options.add(STOP_ON_RANGE_END, "true")
+        options.add(KILL, "sigterm" if request.stop else "none")
     elif request.stop:
-        found.add(KILL, "sigterm")
+        options.add(KILL, "sigterm")
 
 
-def _when_timed(found: ToolOptions, request: RecordRequest) -> None:
+def _record_for(options: ToolOptions, request: RecordRequest) -> None:
     """Record from a time on, for a time."""
-    delay, duration = request.delay_s, request.duration_s
-    wait = _seconds(found, delay or 0, math.floor)
-    if wait != "0":  # which nsys calls illegal
-        found.need(DELAY, wait)
+    duration = request.duration_s
+    delay = _seconds(options, request.delay_s or 0, math.floor)
+    if delay != "0":  # which nsys calls illegal
+        options.need(DELAY, delay)
     if duration is None:
         return
-    found.need(DURATION, _seconds(found, duration, _at_least_one))
-    found.add(KILL, "sigterm" if request.stop else "none")
-    ends_first = not request.stop and found.installed.version >= GOES_ON_ALONE
+    options.need(DURATION, _seconds(options, duration, lambda units: max(1, math.ceil(units))))
+    options.add(KILL, "sigterm" if request.stop else "none")
+    ends_first = not request.stop and options.installed.version >= GOES_ON_ALONE
     if ends_first and sys.platform != "linux":  # there, the program's end is waited for
-        found.notes.append(
-            f"{found.installed} ends with the {duration:g} s: the program then goes on by itself, "
-            "and its exit code is not known"
+        options.notes.append(
+            f"{options.installed} ends with the {duration:g} s: the program then goes on by "
+            "itself, and its exit code is not known"
         )
 
 
-def _at_least_one(units: float) -> int:
-    return max(1, math.ceil(units))
-
-
-def _seconds(found: ToolOptions, value: float, whole: Callable[[float], int]) -> str:
+def _seconds(options: ToolOptions, value_s: float, to_integer: Callable[[float], int]) -> str:
     """Write a time in the steps that nsys takes, so that nothing wanted is missed."""
-    tenths = found.installed.version >= TAKES_TENTHS
-    # Of 0.3 s, too, a float holds no whole number of tenths.
-    units = round(value * 10, 6) if tenths else value
-    made = whole(units) / 10 if tenths else whole(units)
-    if made > MAX_DURATION_S:
+    tenths = options.installed.version >= TAKES_TENTHS
+    # Of 0.3 s, too, a float holds no integer of tenths.
+    units = round(value_s * 10, 6) if tenths else value_s
+    rounded_s = to_integer(units) / 10 if tenths else to_integer(units)
+    if rounded_s > MAX_DURATION_S:
         raise RecordError(
-            f"{value:g} s is longer than nsys waits", hint=f"give at most {MAX_DURATION_S:,} s"
+            f"{value_s:g} s is longer than nsys waits", hint=f"give at most {MAX_DURATION_S:,} s"
         )
-    if whole(units) != units:
+    if to_integer(units) != units:
         kind = "tenths of a second" if tenths else "whole seconds"
-        found.notes.append(f"{found.installed} takes {kind} only: {value:g} s is made {made:g} s")
-    return f"{made:.10g}"
-
-
-def _refuse_output(extra: tuple[str, ...]) -> None:
-    if OUTPUT.among(extra):
-        raise UsageError(
-            "nsys's own --output would hide the capture from gpusight",
-            hint="say where to with gpusight record -o",
-        )
-
-
-def _without_suffix(output: Path) -> Path:
-    for suffix in _SUFFIXES:
-        if output.name.endswith(suffix) and output.name != suffix:
-            return output.with_name(output.name[: -len(suffix)])
-    return output
-
-
-def _suffix(installed: InstalledTool) -> str:
-    return ".nsys-rep" if installed.version >= WRITES_NSYS_REP else ".qdrep"
+        note = f"takes {kind} only: {value_s:g} s is made {rounded_s:g} s"
+        options.notes.append(f"{options.installed} {note}")
+    return f"{rounded_s:.10g}"

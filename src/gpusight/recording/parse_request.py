@@ -46,7 +46,9 @@ def make_request(
     words = split_command(program)
     if not words:
         return RecordRequest(words)  # which refuses it
-    _refuse_empty(range, tool_options)
+    if range is not None and not range.strip():
+        raise UsageError("--range has no name", hint="gpusight record --range forward -- …")
+    _refuse_words(tool_options)
     return RecordRequest(
         words,
         tool=None if tool in (None, AUTO) else enum_value(Tool, tool, "tool"),
@@ -70,22 +72,20 @@ def make_request(
     )
 
 
-def _refuse_empty(name: str | None, tool_options: Sequence[str]) -> None:
+def _refuse_words(tool_options: Sequence[str]) -> None:
     """Refuse what a tool would take for something else, such as the program to run."""
-    if name is not None and not name.strip():
-        raise UsageError("--range has no name", hint="gpusight record --range forward -- …")
-    before = ""
+    previous = ""
     for option in tool_options:
-        takes_value = before.startswith("-") and "=" not in before
+        takes_value = previous.startswith("-") and "=" not in previous
         if option.strip("-") == "" or not (option.startswith("-") or takes_value):
             raise UsageError(
                 f"--tool-option={option} is no option", hint="such as --tool-option=--trace=cuda"
             )
-        before = option
+        previous = option
 
 
 def split_command(program: Sequence[str | os.PathLike[str]] | str) -> tuple[str, ...]:
-    """Give the words of a command line; one text is split like a shell's."""
+    """Return the words of a command line; one text is split like a shell's."""
     if not isinstance(program, str):
         return tuple(os.fspath(word) for word in program)
     try:
@@ -99,8 +99,8 @@ def split_command(program: Sequence[str | os.PathLike[str]] | str) -> tuple[str,
 def kernel_regex(pattern: str) -> str:
     """Write a pattern for kernel names, as every command takes them, as a regular expression.
 
-    One that every dialect reads: which one Nsight Compute has is not said anywhere. Only regular
-    expressions tell capitals apart; a glob must match from the beginning to the end.
+    One that every dialect reads: which one Nsight Compute has is not documented. Only regular
+    expressions are case-sensitive; a glob must match from the beginning to the end.
     """
     if pattern.startswith("regex:"):
         return _checked(pattern.removeprefix("regex:"))

@@ -1,7 +1,4 @@
-"""What a program is, from its command line.
-
-Python, a launcher of several ranks, or something else.
-"""
+"""What a program is, from its command line: Python, a launcher of ranks, or something else."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _ASK = (
     "print(json.dumps([list(sys.version_info[:2]),"
     "[m for m in ('torch',) if u.find_spec(m)]]))"
 )
-_ASK_CUPTI = Path(__file__).parent / "doctor" / "probes" / "ask_cupti.py"
+_PROBES = Path(__file__).parent / "doctor" / "probes.py"
 _INTERPRETER = re.compile(r"(python\d?(\.\d+)?[a-z]?|pythonw|py)(\.exe)?", re.IGNORECASE)
 _SHEBANG = re.compile(
     r"^(?:#!\s*|'''exec'\s+['\"]?)(?P<path>[^\s'\"]+)(?:[ \t]+(?P<next>\S+))?", re.M
@@ -44,7 +41,7 @@ _PROGRAMS = (b"#!", b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How scripts begin, and machine code of Linux, Windows and macOS."""
 _VALUE_FLAGS = "WX"
 """Short options of the interpreter that take a value, which may be the next word."""
-_UNHEARD = "IES"
+_ISOLATING_FLAGS = "IES"
 """With these the interpreter reads neither PYTHONPATH nor sitecustomize."""
 PYTHON_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 _LAUNCHER_MODULES = frozenset(
@@ -54,10 +51,16 @@ LAUNCHERS = frozenset(
     {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun", "flux"}
 )
 CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
-_WRAPPERS = frozenset({"env", "nice", "numactl", "taskset", "stdbuf", "time", "timeout", "nohup"})
-_RUNNERS = frozenset({"uv", "uvx", "pixi", "poetry", "hatch", "pdm", "pipenv", "conda", "mamba"})
-_OTHERS = frozenset({"apptainer", "singularity", "enroot", "micromamba", "make", "sudo", "setsid"})
+_STARTERS = frozenset(
+    (
+        *(*LAUNCHERS, *CONTAINERS),
+        *("sh", "bash", "zsh", "dash", "ksh", "fish"),
+        *("env", "nice", "numactl", "taskset", "stdbuf", "time", "timeout", "nohup"),
+        *("uv", "uvx", "pixi", "poetry", "hatch", "pdm", "pipenv", "conda", "mamba"),
+        *("apptainer", "singularity", "enroot", "micromamba", "make", "sudo", "setsid"),
+    )
+)
+"""Launchers, containers, shells, wrappers and runners, which may start Python."""
 
 
 class ProgramKind(enum.Enum):
@@ -91,13 +94,13 @@ class ProgramInfo:
 
     @property
     def is_launcher(self) -> bool:
-        """Tell whether it starts several processes of one program."""
+        """Return whether it starts several processes of one program."""
         return self.word in LAUNCHERS or launches_torch(self.argv) is not None
 
 
 @dataclass(frozen=True)
 class InterpreterInfo:
-    """What a program's Python said about itself."""
+    """What a program's Python reports about itself."""
 
     version: tuple[int, int]
     packages: frozenset[str]
@@ -112,31 +115,36 @@ def inspect_program(argv: Sequence[str], environ: Mapping[str, str]) -> ProgramI
     interpreter = path if is_interpreter(words[0]) else _shebang_interpreter(Path(path), environ)
     if interpreter is not None:
         flags = read_python(words).flags if is_interpreter(words[0]) else ""
-        deaf = next((f"-{flag}" for flag in flags if flag in _UNHEARD), None)
-        return ProgramInfo(words, path, ProgramKind.PYTHON, interpreter, deaf)
+        isolating = next((f"-{flag}" for flag in flags if flag in _ISOLATING_FLAGS), None)
+        return ProgramInfo(words, path, ProgramKind.PYTHON, interpreter, isolating)
     below = _python_below(words[1:], environ)
-    if below is not None or _may_start_python(words, Path(path)):
-        return ProgramInfo(words, path, ProgramKind.PERHAPS, below)
-    return ProgramInfo(words, path, ProgramKind.BINARY, None)
+    may_start_python = (
+        below is not None
+        or base_name(words[0]) in _STARTERS
+        or any(word.endswith(".py") for word in words[1:])
+        or _head(Path(path)).startswith(b"#!")
+    )
+    kind = ProgramKind.PERHAPS if may_start_python else ProgramKind.BINARY
+    return ProgramInfo(words, path, kind, below)
 
 
 def ask_interpreter(interpreter: str, environ: Mapping[str, str]) -> InterpreterInfo | None:
     """Ask a Python what it has; None where it does not answer."""
-    told = _answer([interpreter, "-c", _ASK], environ)
-    if not isinstance(told, list):
+    answer = _ask([interpreter, "-c", _ASK], environ)
+    if not isinstance(answer, list):
         return None
-    version, packages = told
+    version, packages = answer
     return InterpreterInfo((int(version[0]), int(version[1])), frozenset(packages))
 
 
 def find_cupti(interpreter: str, environ: Mapping[str, str]) -> str | None:
-    """Say where the libcupti is that a recorder in this Python would load; None for none."""
-    told = _answer([interpreter, str(_ASK_CUPTI)], environ)
-    return told["library"] if isinstance(told, dict) else None
+    """Return the libcupti that a recorder in this Python would load; None for none."""
+    answer = _ask([interpreter, str(_PROBES), "ask_cupti"], environ)
+    return answer["library"] if isinstance(answer, dict) else None
 
 
-def _answer(argv: list[str], environ: Mapping[str, str]) -> Any:
-    """Give the last line that a program prints, which is JSON; None where it does not answer."""
+def _ask(argv: list[str], environ: Mapping[str, str]) -> Any:
+    """Return the last line that a program prints, read as JSON; None where it does not answer."""
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter that the user is about to run
             argv,
@@ -152,52 +160,52 @@ def _answer(argv: list[str], environ: Mapping[str, str]) -> Any:
 
 
 def is_interpreter(word: str) -> bool:
-    """Tell whether a word is the name of a Python interpreter."""
+    """Return whether a word is the name of a Python interpreter."""
     return _INTERPRETER.fullmatch(base_name(word)) is not None
 
 
 def base_name(word: str) -> str:
-    """Give the last part of a path, also of one written for Windows."""
-    pure = PureWindowsPath(word) if "\\" in word else PurePosixPath(word)
-    return pure.name
+    """Return the last part of a path, also of one written for Windows."""
+    return (PureWindowsPath(word) if "\\" in word else PurePosixPath(word)).name
 
 
 @dataclass(frozen=True)
 class PythonLine:
-    """An interpreter's command line, taken apart."""
+    """An interpreter's command line, split into its parts."""
 
     flags: str
     """Its short options that take no value, without dashes."""
     runs: str | None
     """The script or module; None for `-c`, standard input or nothing."""
     position: int
-    """Where that stands."""
+    """The index of that word."""
 
 
 def read_python(argv: Sequence[str]) -> PythonLine:
-    """Take an interpreter's command line apart."""
-    seen, index = "", 1
+    """Split an interpreter's command line into its parts."""
+    flags, index = "", 1
     while index < len(argv):
         word = argv[index]
         if not word.startswith("-") or word == "-":
-            return PythonLine(seen, None if word == "-" else word, index)
-        for place, flag in enumerate("" if word.startswith("--") else word[1:], start=2):
-            attached = word[place:]
+            return PythonLine(flags, None if word == "-" else word, index)
+        for end, flag in enumerate("" if word.startswith("--") else word[1:], start=2):
+            attached = word[end:]
             if flag == "c":
-                return PythonLine(seen, None, index)
+                return PythonLine(flags, None, index)
             if flag == "m":
-                at = index if attached else index + 1
-                return PythonLine(seen, attached or next(iter(argv[at : at + 1]), None), at)
+                index += 0 if attached else 1
+                module = attached or (argv[index] if index < len(argv) else None)
+                return PythonLine(flags, module, index)
             if flag in _VALUE_FLAGS:
                 index += 0 if attached else 1
                 break
-            seen += flag
+            flags += flag
         index += 1
-    return PythonLine(seen, None, index)
+    return PythonLine(flags, None, index)
 
 
 def launches_torch(argv: Sequence[str]) -> int | None:
-    """Give the position after the words `torchrun` or `python -m torch.distributed.run`, if so."""
+    """Return the index after the words `torchrun` or `python -m torch.distributed.run`, if so."""
     word = base_name(argv[0]).removesuffix(".exe")
     if word in PYTHON_LAUNCHERS:
         return 1
@@ -206,60 +214,52 @@ def launches_torch(argv: Sequence[str]) -> int | None:
 
 
 def _absent(word: str) -> RecordError:
-    where = Path(word)
+    path = Path(word)
     if not word:
         return RecordError("the program has no name", hint="gpusight record -- python train.py")
-    if where.is_dir():
+    if path.is_dir():
         return RecordError(f"{word} is a folder, not a program", hint="name a program to record")
-    if where.is_file() and where.suffix in _RUN_BY:
-        runs = f"{_RUN_BY[where.suffix]} {shlex.quote(word)}"
-        return RecordError(f"{word} is not executable", hint=f"gpusight record -- {runs}")
-    if where.is_file() and not _head(where).startswith(_PROGRAMS):
+    if not path.is_file():
+        return RecordError(
+            f"there is no program {word}", hint="give its path, or activate its environment"
+        )
+    if path.suffix in _RUN_BY:
+        command = f"{_RUN_BY[path.suffix]} {shlex.quote(word)}"
+        return RecordError(f"{word} is not executable", hint=f"gpusight record -- {command}")
+    if not _head(path).startswith(_PROGRAMS):
         return RecordError(
             f"{word} is not a program",
             why="it has neither a #! line nor machine code",
             hint="name a program to record",
         )
-    if where.is_file():
-        mine = not hasattr(os, "geteuid") or where.stat().st_uid == os.geteuid()
-        hint = f"chmod +x {shlex.quote(word)}" if mine else "ask its owner to make it so"
-        return RecordError(f"{word} is not executable", hint=hint)
-    return RecordError(
-        f"there is no program {word}", hint="give its path, or activate its environment"
-    )
+    is_owner = not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
+    hint = f"chmod +x {shlex.quote(word)}" if is_owner else "ask its owner to make it so"
+    return RecordError(f"{word} is not executable", hint=hint)
 
 
 def _shebang_interpreter(path: Path, environ: Mapping[str, str]) -> str | None:
-    """Give the Python that a script's first lines name; also where a shell starts it for them."""
+    """Return the Python that a script's first lines name; also where a shell starts it for them."""
     head = _head(path)
     if not head.startswith(b"#!"):
         return None
     lines = head.decode("utf-8", "replace").splitlines()[:2]
-    for found in _SHEBANG.finditer("\n".join(lines)):
-        word = found["path"]
-        if base_name(word) == "env" and found["next"]:
-            word = found["next"]
+    for shebang in _SHEBANG.finditer("\n".join(lines)):
+        word = shebang["path"]
+        if base_name(word) == "env" and shebang["next"]:
+            word = shebang["next"]
         if is_interpreter(word):
             return shutil.which(word, path=environ.get("PATH"))
     return None
 
 
 def _python_below(words: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """Give the Python that the arguments name, or that a launcher among them is a script of."""
+    """Return the Python that the arguments name, or that a launcher among them is a script of."""
     for word in words:
         candidate = is_interpreter(word) or base_name(word) in PYTHON_LAUNCHERS
         path = shutil.which(word, path=environ.get("PATH")) if candidate else None
         if path is not None:
             return path if is_interpreter(word) else _shebang_interpreter(Path(path), environ)
     return None
-
-
-def _may_start_python(words: Sequence[str], path: Path) -> bool:
-    """Tell whether Python may run below: in shells, wrappers and launchers, or given a script."""
-    known = LAUNCHERS | CONTAINERS | _SHELLS | _WRAPPERS | _RUNNERS | _OTHERS
-    if base_name(words[0]) in known or any(word.endswith(".py") for word in words[1:]):
-        return True
-    return _head(path).startswith(b"#!")
 
 
 def _head(path: Path) -> bytes:
@@ -291,15 +291,15 @@ def options_of(request: RecordRequest) -> list[str]:
         "--rank": str(request.ranks),
     }
     flags = ("memory", "gpu_metrics", "python_stacks", "graph_nodes", "stop", "overwrite")
-    given = [f"{name}={value}" for name, value in valued.items() if value is not None]
-    given += [f"--{name.replace('_', '-')}" for name in flags if getattr(request, name)]
-    return given + [f"--tool-option={option}" for option in request.extra]
+    options = [f"{name}={value}" for name, value in valued.items() if value is not None]
+    options += [f"--{name.replace('_', '-')}" for name in flags if getattr(request, name)]
+    return options + [f"--tool-option={option}" for option in request.extra]
 
 
 def per_rank(
     request: RecordRequest, program: ProgramInfo, tool: Tool, output: Path
 ) -> tuple[str, ...]:
-    """Give the launcher's command line with `gpusight record` in it; raises where it is not sure.
+    """Return the launcher's command line with `gpusight record` in it; raises where not sure.
 
     Only torchrun's options are known well enough to put something into its command line.
     """
@@ -318,7 +318,7 @@ def per_rank(
 
 
 def _torchrun_parts(program: ProgramInfo) -> tuple[list[str], list[str]] | None:
-    """Take torchrun's command line apart: what comes before the script, and what each rank runs."""
+    """Split torchrun's command line into what comes before the script, and what each rank runs."""
     words = list(program.argv)
     index = launches_torch(words)
     if index is None or not words[index - 1].endswith(_TORCHRUN):
@@ -330,30 +330,24 @@ def _torchrun_parts(program: ProgramInfo) -> tuple[list[str], list[str]] | None:
             return None
         flags.add(name)
         index += 1 if name in _FLAGS or "=" in name else 2
-    options = [w for w in words[start:index] if w.replace("_", "-") not in _RUNNING]
+    options = [w for w in words[start:index] if w.replace("_", "-") not in _REPLACED]
     module = ["-m"] if flags & {"-m", "--module"} else []
     python = [] if "--no-python" in flags else [str(program.interpreter), "-u", *module]
     script = words[index + 1 :] if words[index : index + 1] == ["--"] else words[index:]
     return [*words[:start], *options], [*python, *script]
 
 
-_RUNNING = frozenset({"--no-python", "--module", "-m"})
+_REPLACED = frozenset({"--no-python", "--module", "-m"})
 """How torchrun starts the script: replaced, as it starts us."""
 
 
 def _hint(request: RecordRequest, program: ProgramInfo, tool: Tool) -> str:
     recorder = f"gpusight record --with {tool.value} --rank {request.ranks}"
-    at = _program_position(program.argv)
-    if at is None:
-        return f"{program.word} … {recorder} -- PROGRAM"
-    return f"{shlex.join(program.argv[:at])} {recorder} -- {shlex.join(program.argv[at:])}"
-
-
-def _program_position(words: Sequence[str]) -> int | None:
-    """Find where a launcher's options end, where that is plain: at a Python or a path."""
+    words = program.argv
     for index, word in enumerate(words[1:], start=1):
         if word.startswith("-"):
             continue
+        # The launcher's options surely end at a Python or a path.
         if is_interpreter(word) or word.startswith(("./", "../")) or base_name(word) in _TORCHRUN:
-            return index
-    return None
+            return f"{shlex.join(words[:index])} {recorder} -- {shlex.join(words[index:])}"
+    return f"{program.word} … {recorder} -- PROGRAM"

@@ -1,7 +1,4 @@
-"""Records a program.
-
-Plans how, runs it, and reports which captures it left, or why there is none.
-"""
+"""Records a program: plans how, runs it, and reports its captures, or why there is none."""
 
 from __future__ import annotations
 
@@ -18,17 +15,21 @@ from gpusight.errors import RecordError
 from gpusight.recording import capture_names
 from gpusight.recording.capture_names import family, name_lock
 from gpusight.recording.choose_tool import ToolChoice, choose, is_injected
-from gpusight.recording.doctor.machine import ThisMachine
-from gpusight.recording.doctor.permission_checks import CounterAccess, counters
-from gpusight.recording.inside.environment import CUPTI, PROFILER_API, TORCH, VARIABLE, RecorderPlan
-from gpusight.recording.inside.processes import (
+from gpusight.recording.doctor.environment_checks import CounterAccess, counters
+from gpusight.recording.doctor.machine import Machine
+from gpusight.recording.inside.environment import (
+    CUPTI,
+    PROFILER_API,
     STARTED_VARIABLE,
+    TORCH,
+    VARIABLE,
     ProcessRank,
+    RecorderPlan,
     current_rank,
     disagreement,
 )
 from gpusight.recording.launch_program import SIGNALLED, ProgramExit, run_program
-from gpusight.recording.ncu_command import KernelFilter, filter_for, ncu_command
+from gpusight.recording.ncu_command import filter_for, ncu_command
 from gpusight.recording.nsys_command import nsys_command
 from gpusight.recording.programs import CONTAINERS, ProgramInfo, inspect_program, per_rank
 from gpusight.recording.request import RecordRequest, Tool
@@ -40,32 +41,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-@dataclass(frozen=True)
-class CaptureFiles:
-    """The captures of a name at some moment."""
-
-    base: Path
-    suffix: str
-    states: dict[Path, tuple[int, int]]
-
-    @classmethod
-    def take(cls, base: Path, suffix: str) -> CaptureFiles:
-        """Look now."""
-        return cls(base, suffix, _states(base, suffix))
-
-    def written_since(self) -> list[Path]:
-        """List the captures that were written since, ranks in order; empty files are none."""
-        now = _states(self.base, self.suffix)
-        return [p for p, state in now.items() if state != self.states.get(p) and state[1] > 0]
-
-
-def _states(base: Path, suffix: str) -> dict[Path, tuple[int, int]]:
-    found = {}
+def _times_and_sizes(base: Path, suffix: str) -> dict[Path, tuple[int, int]]:
+    """Return when each capture of a name was written and its size, ranks in order."""
+    states = {}
     for path in family(base, suffix):
-        with contextlib.suppress(OSError):  # a link that leads nowhere is no capture
+        with contextlib.suppress(OSError):  # a broken link is no capture
             status = path.stat()
-            found[path] = (status.st_mtime_ns, status.st_size)
-    return found
+            states[path] = (status.st_mtime_ns, status.st_size)
+    return states
 
 
 def why_nothing(
@@ -75,7 +58,7 @@ def why_nothing(
     ended: ProgramExit,
     damaged: Mapping[Path, str] | None = None,
 ) -> tuple[str, str]:
-    """Say why a run left no capture, as far as that can be told, and what to do."""
+    """Return why a run left no capture, as far as that is known, and what to do."""
     for path, fault in (damaged or {}).items():
         return (
             f"{path} was written, but is not a capture ({fault})",
@@ -94,7 +77,7 @@ def why_nothing(
         return never_came
     if ended.code != 0:
         return _why_failed(tool, ended)
-    if tool is Tool.NCU and counters(ThisMachine()) is CounterAccess.CLOSED:
+    if tool is Tool.NCU and counters(Machine()) is CounterAccess.CLOSED:
         return (
             "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)",
             "see how to allow it: gpusight doctor",
@@ -103,7 +86,7 @@ def why_nothing(
 
 
 def _why_failed(tool: Tool, ended: ProgramExit) -> tuple[str, str]:
-    """Say that it failed; whether nsys or ncu refused to start the program is not known."""
+    """Describe a failure; whether nsys or ncu refused to start the program is not known."""
     if ended.signalled or ended.code - SIGNALLED in set(signal.Signals):
         return f"the program was stopped (exit code {ended.code})", ""
     if tool in (Tool.NSYS, Tool.NCU):
@@ -115,11 +98,13 @@ def _why_failed(tool: Tool, ended: ProgramExit) -> tuple[str, str]:
 
 
 def _never_came(request: RecordRequest, ended: ProgramExit) -> tuple[str, str] | None:
-    """Say what was waited for; None where recording was to begin at once."""
+    """Return what was waited for; None where recording was to begin at once."""
     if request.steps is not None:
-        told = f"no recording came of step {request.steps.first}: the program told fewer or none"
         return (
-            f"{told}, or recording could not be switched on (see above)",
+            (
+                f"no recording came of step {request.steps.first}: the program told fewer or none, "
+                "or recording could not be switched on (see above)"
+            ),
             "steps are what gs.step() tells, else those of the first torch optimizer",
         )
     if request.range_name is not None:
@@ -154,7 +139,7 @@ _MEANINGS = {
 
 
 SITE = Path(__file__).parent / "inside" / "site"
-"""What the program's Python looks into first: our sitecustomize."""
+"""First in the program's PYTHONPATH: our sitecustomize."""
 INJECTED = ("PYTHONPATH", VARIABLE)
 """The variables that bring our recorder into the program."""
 _RECORDERS = {Tool.TORCH: TORCH, Tool.CUPTI: CUPTI, Tool.NSYS: PROFILER_API, Tool.NCU: PROFILER_API}
@@ -179,7 +164,7 @@ class RecordingPlan:
 
     @property
     def leads(self) -> bool:
-        """Tell whether this process speaks for all ranks of the run."""
+        """Return whether this process prints for all ranks of the run."""
         chosen = self.request.ranks.chosen
         return self.rank is None or self.rank.rank == (min(chosen) if chosen else 0)
 
@@ -221,7 +206,7 @@ class Recording:
         return str(self.path)
 
     def failure(self) -> RecordError:
-        """Give the error that says that nothing was recorded."""
+        """Return the error that nothing was recorded."""
         why, hint = self.why_nothing or ("", "")
         return RecordError("nothing was recorded", why=why, hint=hint)
 
@@ -235,72 +220,34 @@ def plan_recording(
     """
     environ = os.environ if environ is None else environ
     program = inspect_program(request.program, environ)
-    rank = _rank_of_process(request, program, environ)
-    _refuse_absent_ranks(request, rank)
-    if not request.ranks.include(None if rank is None else rank.rank):
-        return None
-    choice = choose(request, program, environ)
-    return _planned(request, choice, program, rank, environ)
-
-
-def _rank_of_process(
-    request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]
-) -> ProcessRank | None:
-    """Give this process's rank, where others run beside it and the choice of ranks is about them.
-
-    A launcher below us, such as a torchrun on every node, has ranks of its own.
-    """
     rank = current_rank(environ)
-    chosen_below = program.is_launcher and request.ranks.chosen is not None
-    return None if rank is None or not rank.is_one_of_several or chosen_below else rank
-
-
-def _planned(
-    request: RecordRequest,
-    choice: ToolChoice,
-    program: ProgramInfo,
-    rank: ProcessRank | None,
-    environ: Mapping[str, str],
-) -> RecordingPlan:
-    suffix = _suffix(request, choice)
-    is_inside = choice.tool in (Tool.TORCH, Tool.CUPTI)
-    if is_inside and program.is_launcher:
-        rank = None  # each process below knows its own
-    number = None if rank is None else rank.rank
-    base = _base(request, choice.tool, suffix, number, environ)
-    own = capture_names.with_rank(base, number)
-    told = base if is_inside else own
-    command = _command(request, choice, program, told, rank, environ)
-    odd = disagreement(environ)
-    notes = (*choice.notes, *command.notes, *_launcher_notes(request, choice.tool, program, rank))
-    notes = notes if odd is None else (*notes, odd)
-    others = _has_others(environ)
-    return RecordingPlan(request, choice, command, own, suffix, rank, notes, others)
-
-
-def _has_others(environ: Mapping[str, str]) -> bool:
-    """Tell whether a launcher started this process; torchrun makes much of a lone one, too."""
-    rank = current_rank(environ)
-    return (rank is not None and rank.is_one_of_several) or "TORCHELASTIC_RUN_ID" in environ
-
-
-def _refuse_absent_ranks(request: RecordRequest, rank: ProcessRank | None) -> None:
+    if rank is not None and not rank.is_one_of_several:
+        rank = None
+    has_others = rank is not None or "TORCHELASTIC_RUN_ID" in environ
     chosen = request.ranks.chosen
-    if rank is None or rank.world is None or chosen is None:
-        return
-    if min(chosen) >= rank.world:
+    if program.is_launcher and chosen is not None:
+        rank = None  # a launcher below us, such as a torchrun on every node, has ranks of its own
+    if rank is not None and rank.world is not None and chosen and min(chosen) >= rank.world:
         raise RecordError(
             f"--rank {request.ranks} is not among the {rank.world} ranks of this run",
             hint="ranks are counted from 0",
         )
-
-
-def _suffix(request: RecordRequest, choice: ToolChoice) -> str:
-    """Give what the capture's name ends in; older versions of nsys have another."""
-    if choice.tool is not Tool.NSYS:
-        return choice.tool.suffix
-    trial = _tool_command(request, choice, Path("x"))
-    return trial.produces.name.removeprefix("x")
+    if not request.ranks.include(None if rank is None else rank.rank):
+        return None
+    choice = choose(request, program, environ)
+    is_inside = choice.tool in (Tool.TORCH, Tool.CUPTI)
+    if is_inside and program.is_launcher:
+        rank = None  # each process below knows its own
+    number = None if rank is None else rank.rank
+    suffix = choice.tool.suffix
+    if choice.tool is Tool.NSYS:  # older versions have another
+        suffix = _tool_command(request, choice, Path("x")).produces.name.removeprefix("x")
+    base = _base(request, choice.tool, suffix, number, environ)
+    own = capture_names.with_rank(base, number)
+    command = _command(request, choice, program, base if is_inside else own, rank, environ)
+    notes = [*choice.notes, *command.notes, *_launcher_notes(request, choice.tool, program, rank)]
+    notes += filter(None, [disagreement(environ)])
+    return RecordingPlan(request, choice, command, own, suffix, rank, tuple(notes), has_others)
 
 
 def _base(
@@ -310,10 +257,10 @@ def _base(
     default = capture_names.default_name(request.program)
     if request.output is None:
         return capture_names.free_base(Path(default), suffix, rank)
-    given = Path(capture_names.expand(str(request.output), environ))
-    if given.is_dir():
-        return capture_names.free_base(given / default, suffix, rank)
-    base = capture_names.base_of(given, tool)
+    output = Path(capture_names.expand(str(request.output), environ))
+    if output.is_dir():
+        return capture_names.free_base(output / default, suffix, rank)
+    base = capture_names.base_of(output, tool)
     capture_names.refuse_taken(
         capture_names.with_rank(base, rank), suffix, overwrite=request.overwrite
     )
@@ -324,22 +271,22 @@ def _command(
     request: RecordRequest,
     choice: ToolChoice,
     program: ProgramInfo,
-    told: Path,
+    output: Path,
     rank: ProcessRank | None,
     environ: Mapping[str, str],
 ) -> ToolCommand:
     tool = choice.tool
-    produces = told.with_name(told.name + tool.suffix)
+    produces = output.with_name(output.name + tool.suffix)
     if tool in (Tool.TORCH, Tool.CUPTI):
         command = ToolCommand(request.program, produces)
     elif rank is None and program.is_launcher and request.ranks.chosen is not None:
         return ToolCommand(per_rank(request, program, tool, produces), produces)
     else:
-        command = _tool_command(request, choice, told)
+        command = _tool_command(request, choice, output)
     if not is_injected(request, tool):
         return command
     return replace(
-        command, environment={**command.environment, **_injection(request, tool, told, environ)}
+        command, environment={**command.environment, **_injection(request, tool, output, environ)}
     )
 
 
@@ -347,36 +294,30 @@ def _tool_command(request: RecordRequest, choice: ToolChoice, output: Path) -> T
     assert choice.installed is not None
     if choice.tool is Tool.NSYS:
         return nsys_command(choice.installed, request, output, request.program)
+    launches = filter_for(request)
+    # Other commands know kernels by their whole name, template arguments too. A pattern for its
+    # beginning means the function, since that name begins with a return type and namespaces.
+    if not (request.kernel or "^").startswith("^"):
+        launches = replace(launches, base="demangled")
     return ncu_command(
         choice.installed,
         request.program,
         output,
-        _filter(request),
+        launches,
         request.level,
         request.extra,
         overwrite=request.overwrite,
     )
 
 
-def _filter(request: RecordRequest) -> KernelFilter:
-    """Choose launches by the name that other commands know kernels by.
-
-    That is the whole one, template arguments too; a pattern for its beginning means the function,
-    since the whole one begins with a return type and namespaces.
-    """
-    chosen = filter_for(request)
-    by_function = (request.kernel or "^").startswith("^")
-    return chosen if by_function else replace(chosen, base="demangled")
-
-
 def _injection(
-    request: RecordRequest, tool: Tool, told: Path, environ: Mapping[str, str]
+    request: RecordRequest, tool: Tool, output: Path, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Give the variables through which our recorder gets into the program's Python."""
+    """Return the variables through which our recorder gets into the program's Python."""
     steps, ranks = request.steps, request.ranks.chosen
     plan = RecorderPlan(
         recorder=_RECORDERS[tool],
-        output=str(capture_names.absolute(told)),
+        output=str(capture_names.absolute(output)),
         first_step=None if steps is None else steps.first,
         last_step=None if steps is None else steps.last,
         range_name=request.range_name,
@@ -388,8 +329,7 @@ def _injection(
         stop=request.stop and tool is not Tool.NSYS,  # nsys ends the program itself
         overwrite=request.overwrite,
     )
-    before = environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(SITE), before] if before else [str(SITE)])
+    path = os.pathsep.join(filter(None, [str(SITE), environ.get("PYTHONPATH")]))
     return {"PYTHONPATH": path, VARIABLE: plan.to_text()}
 
 
@@ -402,8 +342,12 @@ def _launcher_notes(
         return []
     if request.ranks.chosen is not None:
         return [f"{program.word} starts gpusight in every rank, which records {request.ranks}"]
-    whole = f"{tool.value} records all processes that {program.word} starts into one report"
-    return [f"{whole}; for one each, let {program.word} start gpusight record"]
+    return [
+        (
+            f"{tool.value} records all processes that {program.word} starts into one report; "
+            f"for one each, let {program.word} start gpusight record"
+        )
+    ]
 
 
 def record_request(request: RecordRequest) -> Recording:
@@ -422,19 +366,27 @@ def record_request(request: RecordRequest) -> Recording:
 def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Recording:
     """Run a program as planned, and look at what came of it."""
     capture_names.prepare_folder(plan.own.parent)
-    outlives = plan.choice.tool is Tool.NSYS and plan.request.duration_s is not None
-    with _claimed(plan):
-        before = CaptureFiles.take(plan.own, plan.suffix)
+    tool, installed = plan.choice.tool, plan.choice.installed
+    outlives = tool is Tool.NSYS and plan.request.duration_s is not None
+    locked: AbstractContextManager[None] = nullcontext()  # gpusight runs once more below
+    if installed is None or plan.command.argv[0] == str(installed.path):
+        locked = name_lock(plan.own.with_name(plan.own.name + plan.suffix))
+    with locked:
+        before = _times_and_sizes(plan.own, plan.suffix)
         ended = run_command(
             plan.command,
             plan.request.program,
             environ,
             may_outlive=outlives and not plan.request.stop,
         )
-        written = {path: why_not_recorded(path) for path in before.written_since()}
-    tool = plan.choice.tool
-    paths = tuple(path for path, fault in written.items() if fault is None)
-    damaged = {path: fault for path, fault in written.items() if fault is not None}
+        after = _times_and_sizes(plan.own, plan.suffix)
+        faults = {
+            path: why_not_recorded(path)
+            for path, (written_ns, size) in after.items()
+            if before.get(path) != (written_ns, size) and size > 0
+        }
+    paths = tuple(path for path, fault in faults.items() if fault is None)
+    damaged = {path: fault for path, fault in faults.items() if fault is not None}
     nothing = None if paths else why_nothing(plan.request, tool, plan.own, ended, damaged)
     code = 0 if paths and _was_stopped(plan, ended) else ended.code
     return Recording(
@@ -450,18 +402,10 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
     )
 
 
-def _claimed(plan: RecordingPlan) -> AbstractContextManager[None]:
-    """Keep the capture's name; where gpusight runs once more below, it is that one's to keep."""
-    tool = plan.choice.installed
-    if tool is not None and plan.command.argv[0] != str(tool.path):
-        return nullcontext()
-    return name_lock(plan.own.with_name(plan.own.name + plan.suffix))
-
-
 def _was_stopped(plan: RecordingPlan, ended: ProgramExit) -> bool:
-    """Tell whether the tool ended the program by a signal, as was asked for; nobody else did.
+    """Return whether the tool ended the program by a signal, as was asked for; nobody else did.
 
-    Nsight Compute gives the number of that signal itself where others add 128 to it.
+    Nsight Compute returns the number of that signal itself where others add 128 to it.
     """
     base = 0 if plan.choice.tool is Tool.NCU and ended.code < SIGNALLED else SIGNALLED
     return plan.request.stop and not ended.signalled and ended.code - base in _ENDING

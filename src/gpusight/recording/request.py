@@ -86,7 +86,7 @@ class Ranks:
         return cls(frozenset(map(int, parts)))
 
     def include(self, rank: int | None) -> bool:
-        """Tell whether this rank is recorded; a process without a rank always is."""
+        """Return whether this rank is recorded; a process without a rank always is."""
         return self.chosen is None or rank is None or rank in self.chosen
 
     def __str__(self) -> str:
@@ -161,6 +161,6 @@ class RecordRequest:
 
     @property
     def is_partial(self) -> bool:
-        """Tell whether recording ends before the program does."""
+        """Return whether recording ends before the program does."""
         ends = self.steps is not None and self.steps.last is not None
         return self.range_name is not None or ends or self.duration_s is not None

@@ -1,7 +1,4 @@
-"""NVIDIA's nsys and ncu on this machine.
-
-Where they are, their versions, and how each spells its options.
-"""
+"""NVIDIA's nsys and ncu on this machine: where they are, their versions and their options."""
 
 from __future__ import annotations
 
@@ -39,8 +36,8 @@ class ToolVersion(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> ToolVersion | None:
         """Find the version in what a tool prints, or in what a report says made it."""
-        found = _VERSION.search(text)
-        return cls(*(int(part or 0) for part in found.groups())) if found else None
+        version = _VERSION.search(text)
+        return cls(*(int(part or 0) for part in version.groups())) if version else None
 
     def __str__(self) -> str:
         """Write it as NVIDIA does."""
@@ -67,27 +64,27 @@ _NCU_VALUES = re.compile(
 
 def read_help(tool: Tool, text: str) -> HelpOptions:
     """Read what `nsys profile --help` or `ncu --help` printed."""
-    if tool is Tool.NSYS:
-        return {name: _nsys_values(block) for name, block in _blocks(_NSYS_OPTION, text)}
-    return {name: _ncu_values(block) for name, block in _blocks(_NCU_OPTION, text)}
+    pattern, values = (
+        (_NSYS_OPTION, _nsys_values) if tool is Tool.NSYS else (_NCU_OPTION, _ncu_values)
+    )
+    options = list(pattern.finditer(text))
+    ends = [*(option.start() for option in options[1:]), len(text)]
+    return {
+        option[1]: values(text[option.end() : end])
+        for option, end in zip(options, ends, strict=False)
+    }
 
 
-def _blocks(start: re.Pattern[str], text: str) -> list[tuple[str, str]]:
-    """Give each option with the text up to the next one."""
-    found = list(start.finditer(text))
-    ends = [*(match.start() for match in found), len(text)][1:]
-    return [(match[1], text[match.end() : end]) for match, end in zip(found, ends, strict=True)]
-
-
-def _nsys_values(block: str) -> frozenset[str]:
-    found = _NSYS_VALUES.search(block)
-    listed = (found[1] or found[2]) if found else ""
+def _nsys_values(description: str) -> frozenset[str]:
+    values = _NSYS_VALUES.search(description)
+    listed = (values[1] or values[2]) if values else ""
     words = [] if _OPEN_ENDED.search(listed) else _WORD.findall(listed)
     return frozenset(_QUOTED.findall(listed) or words) - _JOINING
 
 
-def _ncu_values(block: str) -> frozenset[str]:
-    return frozenset(part for line in _NCU_VALUES.findall(block) for part in line.split("/"))
+def _ncu_values(description: str) -> frozenset[str]:
+    lines = _NCU_VALUES.findall(description)
+    return frozenset(value for line in lines for value in line.split("/"))
 
 
 _ANSWER_SECONDS = 30
@@ -127,17 +124,17 @@ class InstalledTool:
     tool: Tool
     path: Path
     version: ToolVersion
-    told: HelpOptions | None = field(default=None, compare=False)
-    """Options that its own help lists, with their values; None: not asked."""
+    help_options: HelpOptions | None = field(default=None, compare=False)
+    """Options that its own help lists, with their values; None: not read."""
 
     def spelling(self, option: ToolOption) -> str | None:
         """Write an option as this version does; None: it has no such."""
-        return option.spelled(self.version, self.told)
+        return option.spelled(self.version, self.help_options)
 
     def lists(self, option: ToolOption, value: str) -> bool:
-        """Tell whether its help lists this value of an option; False also when it was not asked."""
+        """Return whether its help lists this value of an option; False where it was not read."""
         spelled = self.spelling(option)
-        return spelled is not None and value in (self.told or {}).get(spelled, ())
+        return spelled is not None and value in (self.help_options or {}).get(spelled, ())
 
     def __str__(self) -> str:
         """Name it for people: `nsys 2025.3.1`."""
@@ -162,31 +159,28 @@ def on_path(name: str, folders: Iterable[str] | None = None) -> str | None:
         return shutil.which(name)
     if folders is None:
         folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    places = (str(Path(folder) / name) for folder in folders if os.path.isabs(folder))  # noqa: PTH117
-    return next((found for place in places if (found := shutil.which(place))), None)
+    paths = (str(Path(folder) / name) for folder in folders if os.path.isabs(folder))  # noqa: PTH117
+    return next(filter(None, map(shutil.which, paths)), None)
 
 
 def find_tool(tool: Tool) -> InstalledTool | None:
-    """Give the newest that runs; None where there is none."""
-    began = time.monotonic()
-    return _best(every_tool(tool), began)
+    """Return the newest that runs; None where there is none."""
+    return _newest(tool)[0]
 
 
-def _best(every: list[InstalledTool | BrokenTool], began_s: float) -> InstalledTool | None:
-    best = next((one for one in every if isinstance(one, InstalledTool)), None)
-    return None if best is None else replace(best, told=_options_in_help(best, began_s))
-
-
-def _why_none(tool: Tool, every: list[InstalledTool | BrokenTool]) -> str:
-    broken = next((one for one in every if isinstance(one, BrokenTool)), None)
-    if broken is None:
-        return "none was found"
-    said = f"{broken.path} does not start, {broken.why}"
-    return said if override_of(tool) is None else f"{_variable(tool)} is set, and {said}"
+def _newest(tool: Tool) -> tuple[InstalledTool | None, list[InstalledTool | BrokenTool]]:
+    """Return the newest that runs, with the options in its help, and all candidates."""
+    start_s = time.monotonic()
+    candidates = every_tool(tool)
+    newest = next((c for c in candidates if isinstance(c, InstalledTool)), None)
+    if newest is not None:
+        rest_s = max(_ANSWER_SECONDS - (time.monotonic() - start_s), _MIN_ANSWER_SECONDS)
+        newest = replace(newest, help_options=_options_in_help(newest, rest_s))
+    return newest, candidates
 
 
 def why_not_found(tool: Tool) -> str:
-    """Say that there is no such tool; a variable that names the wrong one is the reason."""
+    """Describe that there is no such tool; a variable that names the wrong one is the reason."""
     chosen = override_of(tool)
     if chosen is None:
         return f"{tool.value} was not found"
@@ -194,50 +188,58 @@ def why_not_found(tool: Tool) -> str:
 
 
 def require_tool(tool: Tool) -> InstalledTool:
-    """Give the newest that runs, or say what is missing and how to get it."""
-    began = time.monotonic()
-    every = every_tool(tool)
-    found = _best(every, began)
-    if found is None:
-        name, title = tool.value, _TITLES[tool]
-        raise RecordError(
-            f"{name} is needed and none runs here",
-            why=_why_none(tool, every),
-            hint=f"install NVIDIA {title} or set {_variable(tool)} to where {name} is; "
-            "gpusight doctor says what this machine can capture with",
-        )
-    return found
+    """Return the newest that runs; raises with what is missing and how to get it."""
+    newest, candidates = _newest(tool)
+    if newest is not None:
+        return newest
+    why = "none was found"
+    if candidates:
+        broken = candidates[0]
+        assert isinstance(broken, BrokenTool)
+        why = f"{broken.path} does not start, {broken.why}"
+        if override_of(tool) is not None:
+            why = f"{_variable(tool)} is set, and {why}"
+    raise RecordError(
+        f"{tool.value} is needed and none runs here",
+        why=why,
+        hint=f"install NVIDIA {_TITLES[tool]} or set {_variable(tool)} to where {tool.value} is; "
+        "gpusight doctor says what this machine can capture with",
+    )
 
 
 def every_tool(tool: Tool) -> list[InstalledTool | BrokenTool]:
     """Try every one on this machine: the one that would be used first, broken ones last."""
-    found: dict[str, InstalledTool | BrokenTool] = {}
+    running: list[InstalledTool] = []
+    broken: list[BrokenTool] = []
+    paths: dict[str, Path] = {}
     for path in _candidates(tool):
-        real = os.path.realpath(path)
-        if real not in found:
-            found[real] = _tried(tool, path)
-    return sorted(found.values(), key=_newness, reverse=True)
+        paths.setdefault(os.path.realpath(path), path)
+    for path in paths.values():
+        version = installed_version(path)
+        if isinstance(version, str):
+            broken.append(BrokenTool(path, version))
+        else:
+            running.append(InstalledTool(tool, path, version))
+    return [*sorted(running, key=lambda found: found.version, reverse=True), *broken]
 
 
 def override_of(tool: Tool) -> Path | None:
-    """Give the one that the user chose through the environment."""
+    """Return the one that the user chose through the environment."""
     chosen = os.environ.get(_variable(tool))
     return Path(chosen) if chosen else None
 
 
 def installed_version(path: str | Path) -> ToolVersion | str:
-    """Ask a tool for its version; gives why not where it does not say."""
+    """Ask a tool for its version; returns the reason where it does not answer."""
     answer = _answer(path, "--version")
     if isinstance(answer, str):
         return answer
-    said = answer.stdout + answer.stderr
+    output = answer.stdout + answer.stderr
     if answer.returncode != 0:
-        return f"exit code {answer.returncode} {_last_line(said)}".rstrip()
-    return ToolVersion.parse(said) or "it does not say which version it is"
-
-
-def _newness(found: InstalledTool | BrokenTool) -> ToolVersion:
-    return found.version if isinstance(found, InstalledTool) else ToolVersion(0, 0)
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        last = lines[-1][:200] if lines else ""
+        return f"exit code {answer.returncode} {last}".rstrip()
+    return ToolVersion.parse(output) or "it does not say which version it is"
 
 
 def _variable(tool: Tool) -> str:
@@ -249,40 +251,28 @@ def _candidates(tool: Tool) -> Iterator[Path]:
     if chosen is not None:
         yield chosen
         return
-    cuda = (os.environ.get(variable, "") for variable in _CUDA_VARIABLES)
-    toolkits = [str(Path(folder) / "bin") for folder in cuda if folder]
-    for found in (on_path(tool.value), *(on_path(tool.value, [bin_]) for bin_ in toolkits)):
-        if found is not None:
-            yield Path(found)
+    homes = filter(None, (os.environ.get(variable) for variable in _CUDA_VARIABLES))
+    in_toolkits = (on_path(tool.value, [str(Path(home) / "bin")]) for home in homes)
+    yield from map(Path, filter(None, (on_path(tool.value), *in_toolkits)))
     for pattern in _INSTALL_FOLDERS[tool]:
         # Newest first, so that links to it are named after it.
         yield from sorted(_ROOT.glob(pattern), reverse=True)
 
 
-def _tried(tool: Tool, path: Path) -> InstalledTool | BrokenTool:
-    version = installed_version(path)
-    if isinstance(version, str):
-        return BrokenTool(path, version)
-    return InstalledTool(tool, path, version)
-
-
-def _options_in_help(installed: InstalledTool, began_s: float) -> HelpOptions | None:
+def _options_in_help(installed: InstalledTool, limit_s: float) -> HelpOptions | None:
     """Read its help; where that fails the version alone must do."""
-    left_s = _ANSWER_SECONDS - (time.monotonic() - began_s)
-    answer = _answer(
-        installed.path, *_HELP[installed.tool], within_s=max(left_s, _MIN_ANSWER_SECONDS)
-    )
+    answer = _answer(installed.path, *_HELP[installed.tool], within_s=limit_s)
     if isinstance(answer, str) or answer.returncode != 0:
         return None
-    told = read_help(installed.tool, answer.stdout + answer.stderr)
+    options = read_help(installed.tool, answer.stdout + answer.stderr)
     # A help that is laid out anew would look as if it had no options.
-    return told if _EVERY_HELP_LISTS[installed.tool] <= told.keys() else None
+    return options if _EVERY_HELP_LISTS[installed.tool] <= options.keys() else None
 
 
 def _answer(
     path: str | Path, *arguments: str, within_s: float | None = None
 ) -> subprocess.CompletedProcess[str] | str:
-    """Run it; gives why not where it cannot be started."""
+    """Run it; returns the reason where it cannot be started."""
     limit_s = _ANSWER_SECONDS if within_s is None else within_s
     try:
         child = subprocess.Popen(  # noqa: S603 - a tool that the user installed
@@ -317,11 +307,6 @@ def _end_all(child: subprocess.Popen[str]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else ""
-
-
 @dataclass(frozen=True)
 class ToolCommand:
     """What to run, with what added to the environment, and the file that comes of it."""
@@ -330,7 +315,7 @@ class ToolCommand:
     produces: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What was asked for and this version of the tool cannot do, and what is done instead."""
+    """What this version of the tool cannot do, and what is done instead."""
 
     def __str__(self) -> str:
         """Write it as it can be pasted into a shell."""
@@ -341,7 +326,7 @@ class ToolCommand:
 HelpOptions = Mapping[str, frozenset[str]]
 """Options that a tool's help lists, each with its values; none where the help lists no values."""
 UNDATED = ToolVersion(9999, 0)
-"""First version of an option that no version we know has: only the tool's own help can tell."""
+"""First version of an option that no version we know has: only the tool's own help lists it."""
 
 
 @dataclass(frozen=True)
@@ -355,7 +340,7 @@ class OptionSpelling:
     """First version that does not take it any more."""
 
     def fits(self, version: ToolVersion) -> bool:
-        """Tell whether this version takes it."""
+        """Return whether this version takes it."""
         after = self.since is None or version >= self.since
         return after and (self.until is None or version < self.until)
 
@@ -371,16 +356,15 @@ class ToolOption:
     repeats: bool = False
     """The tool takes it several times; others it refuses the second time."""
 
-    def spelled(self, version: ToolVersion, told: HelpOptions | None) -> str | None:
-        """Write it for a tool of this version whose help listed `told`; None: it has no such."""
+    def spelled(self, version: ToolVersion, listed: HelpOptions | None) -> str | None:
+        """Write it for a tool of this version whose help has `listed`; None: it has no such."""
         for spelling in self.spellings:
-            listed = spelling.fits(version) if told is None else spelling.text in told
-            if listed:
+            if spelling.fits(version) if listed is None else spelling.text in listed:
                 return spelling.text
         return None
 
     def among(self, arguments: tuple[str, ...]) -> bool:
-        """Tell whether the user gave it too, in any spelling."""
+        """Return whether the user gave it too, in any spelling."""
         names = {spelling.text for spelling in self.spellings} | {self.short}
         return any(argument.partition("=")[0] in names for argument in arguments)
 
@@ -406,7 +390,7 @@ class ToolOptions:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Give ours, then the user's."""
+        """Return ours, then the user's."""
         return (*self._argv, *self._extra)
 
     def add(self, option: ToolOption, value: str | None = None, *, otherwise: str = "") -> bool:
@@ -417,7 +401,10 @@ class ToolOptions:
                 self.notes.append(f"{self.installed} {otherwise}")
             return False
         if option.repeats or not option.among(self._extra):
-            self._argv += self._written(spelled, value)
+            if self._joined and value is not None:
+                self._argv.append(f"{spelled}={value}")
+            else:
+                self._argv += [spelled] if value is None else [spelled, value]
         return True
 
     def need(self, option: ToolOption, value: str) -> None:
@@ -429,8 +416,3 @@ class ToolOptions:
                 f"{self.installed} has no option {name}, which this needs",
                 hint=f"set GPUSIGHT_{tool.name} to another {tool.value}",
             )
-
-    def _written(self, spelled: str, value: str | None) -> list[str]:
-        if value is None:
-            return [spelled]
-        return [f"{spelled}={value}"] if self._joined else [spelled, value]

@@ -24,7 +24,7 @@ CLOSED = {"/proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"}
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Described:
     described = h200(files=CLOSED)
-    monkeypatch.setattr(checkup, "ThisMachine", lambda: described)
+    monkeypatch.setattr(checkup, "Machine", lambda: described)
     return described
 
 

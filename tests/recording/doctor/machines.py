@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from gpusight.recording.doctor.machine import CommandResult
+from gpusight.recording.doctor.machine import CommandResult, Machine
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import BrokenTool, InstalledTool, ToolVersion
 
@@ -19,7 +19,7 @@ CUPTI_13 = "/opt/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcupti.so.1
 
 
 @dataclass
-class Described:
+class Described(Machine):
     """A machine made of files, programs by their name, and variables."""
 
     system: str = "Linux"
@@ -55,8 +55,8 @@ class Described:
         return next((path for path in paths if path in self.programs), None)
 
     def run(self, argv: Sequence[str], timeout_s: float = 20.0) -> CommandResult | None:  # noqa: ARG002
-        probe = next((Path(word).stem for word in argv[1:] if word.endswith(".py")), None)
-        return self.programs.get(probe or argv[0])
+        is_probe = len(argv) > 1 and argv[1].endswith("probes.py")
+        return self.programs.get(argv[2] if is_probe else argv[0])
 
     def free_bytes(self, folder: str) -> int | None:
         return self.shared if folder == "/dev/shm" else self.free

@@ -16,8 +16,8 @@ from gpusight.recording.doctor.machine import (
     CheckState,
     Checkup,
     CommandResult,
+    Machine,
     MachineCheck,
-    ThisMachine,
 )
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import BrokenTool
@@ -446,7 +446,7 @@ def test_text_fits_and_json_is_whole() -> None:
 
 
 def test_this_machine_answers() -> None:
-    machine = ThisMachine()
+    machine = Machine()
     assert machine.read("/no/such/file") is None
     assert machine.names("/no/such/folder") == ()
     assert machine.run(["/no/such/program"]) is None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gpusight.recording.inside.cupti_library import Cupti
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -42,7 +44,7 @@ FUNCTIONS = {
 }
 
 
-class FakeCupti:
+class FakeCupti(Cupti):
     """Takes rows from the test and hands them over in buffers, as libcupti does."""
 
     version = "13.0"

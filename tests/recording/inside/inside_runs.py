@@ -24,12 +24,17 @@ class Ran:
 
     code: int
     out: str
-    said: list[str]
-    """Our lines on stderr."""
     errors: str
-    """All of it."""
-    files: list[str]
     folder: Path
+
+    @property
+    def said(self) -> list[str]:
+        """Our lines on stderr."""
+        return [line for line in self.errors.splitlines() if line.startswith("gpusight:")]
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(file.name for file in self.folder.iterdir())
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Read the complete events of a PyTorch trace."""
@@ -47,6 +52,16 @@ class Ran:
         return [e["name"] for e in sorted(whole, key=lambda e: float(e["ts"]))]
 
 
+def _environment(
+    output: Path, plan: dict[str, Any], variables: dict[str, str], path: tuple[Path, ...]
+) -> dict[str, str]:
+    output.mkdir(exist_ok=True)
+    wanted = RecorderPlan(output=str(output / "run"), **{"recorder": "torch", **plan})
+    own = {k: v for k, v in os.environ.items() if k not in _LAUNCHERS_OWN}
+    search = os.pathsep.join(map(str, (SITE, *path)))
+    return {**own, **variables, VARIABLE: wanted.to_text(), "PYTHONPATH": search}
+
+
 def run(
     folder: Path,
     *arguments: str,
@@ -58,21 +73,81 @@ def run(
 ) -> Ran:
     """Run Python with these arguments under a plan; captures go to `folder/out`."""
     output = folder / "out"
-    output.mkdir(exist_ok=True)
-    wanted = RecorderPlan(output=str(output / "run"), **{"recorder": "torch", **plan})
-    environment = {k: v for k, v in os.environ.items() if k not in _LAUNCHERS_OWN}
-    environment.update(variables or {})
-    environment[VARIABLE] = wanted.to_text()
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, (SITE, *path)))
     done = subprocess.run(
         [python, *arguments],
-        env=environment,
+        env=_environment(output, plan, variables or {}, path),
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
     )
-    said = [line for line in done.stderr.splitlines() if line.startswith("gpusight:")]
-    files = sorted(file.name for file in output.iterdir())
-    return Ran(done.returncode, done.stdout, said, done.stderr, files, output)
+    return Ran(done.returncode, done.stdout, done.stderr, output)
+
+
+_SERVER = """
+import json, os, sys
+import torch, torch._dynamo, torch.profiler  # profilers and optimizers import dynamo
+from gpusight.recording.inside import environment, start_recording, torch_recorder
+
+for line in sys.stdin:
+    program = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    raise SystemExit
+os.environ.clear()
+os.environ.update(program["environ"])
+os.chdir(program["folder"])
+for number, name in enumerate(("/dev/null", "stdout", "stderr")):
+    os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
+sys.argv = ["program", *program["arguments"]]
+start_recording.start(environment.current_plan())
+exec(program["code"], {"__name__": "__main__"})
+"""
+
+
+class TorchPrograms:
+    """A Python that has imported torch, and runs each program in a fork of its own.
+
+    Starting torch takes longer than any of these programs. A fork begins as a process in which the
+    recorder starts after torch was imported; that it may also be imported later, and that our
+    sitecustomize is what starts it, is for `run`.
+    """
+
+    def __init__(self) -> None:
+        package = Path(inside.__file__).parents[3]
+        environ = {k: v for k, v in os.environ.items() if k not in _LAUNCHERS_OWN}
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", _SERVER],
+            env={**environ, "PYTHONPATH": str(package)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(
+        self,
+        folder: Path,
+        code: str,
+        *arguments: str,
+        variables: dict[str, str] | None = None,
+        **plan: Any,
+    ) -> Ran:
+        """Run a program under a plan; captures go to `folder/out`."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        output = folder / "out"
+        environ = _environment(output, plan, variables or {}, ())
+        program = {"code": code, "arguments": arguments, "environ": environ, "folder": str(folder)}
+        self._server.stdin.write(json.dumps(program) + "\n")
+        self._server.stdin.flush()
+        ended = int(self._server.stdout.readline())
+        out, errors = ((folder / name).read_text() for name in ("stdout", "stderr"))
+        return Ran(ended, out, errors, output)
+
+    def close(self) -> None:
+        assert self._server.communicate()[0] == ""
+        assert self._server.returncode == 0

@@ -16,8 +16,9 @@ import torch
 import gpusight as gs
 from gpusight.errors import UsageError
 from gpusight.recording.inside import nvtx_backend
+from gpusight.recording.inside.annotate import range_recorder
 from gpusight.recording.inside.step_hub import HUB
-from gpusight.recording.inside.torch_hooks import profiler_runs, range_recorder
+from gpusight.recording.inside.torch_recorder import profiler_runs
 from tests.recording.inside.heard import Heard, hearing
 from tests.shared import tool
 

@@ -16,7 +16,7 @@ from gpusight.recording.inside.cupti_library import (
     DRIVER_CALLS,
     RUNTIME,
     RUNTIME_CALLS,
-    LoadedCupti,
+    Cupti,
 )
 from gpusight.recording.inside.cupti_write import is_wanted, unwanted_functions
 
@@ -92,7 +92,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_records_come_back_from_a_thread_of_the_library(stand_in: Path) -> None:
-    cupti = LoadedCupti(stand_in)
+    cupti = Cupti(stand_in)
     walker = BufferWalker(cupti)
     buffers = CuptiBuffers(walker, StringIds())
     cupti.register(buffers.request, buffers.complete)
@@ -109,7 +109,7 @@ def test_records_come_back_from_a_thread_of_the_library(stand_in: Path) -> None:
 
 
 def test_small_questions(stand_in: Path) -> None:
-    cupti = LoadedCupti(stand_in)
+    cupti = Cupti(stand_in)
     assert cupti.version == "13.0"
     assert cupti.time_ns() == 1_794_756_449_633_000_001
     assert cupti.use_system_thread_ids()
@@ -200,7 +200,7 @@ def test_a_library_newer_than_the_driver_is_passed_over(nowhere: Path) -> None:
 
 
 def test_what_is_loaded_is_taken(stand_in: Path) -> None:
-    LoadedCupti(stand_in)
+    Cupti(stand_in)
     assert cupti_library.loaded_library() is not None
 
 

@@ -48,7 +48,7 @@ nvtx.pop_range()
 told()
 """
 _STEPS = """
-from gpusight.recording.inside.torch_hooks import OptimizerSteps
+from gpusight.recording.inside.step_hub import OptimizerSteps
 import torch
 
 made = []

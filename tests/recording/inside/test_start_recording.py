@@ -20,14 +20,21 @@ from typing import Any
 import pytest
 
 from gpusight.errors import RecordError
-from gpusight.recording.inside import cuda_driver, processes
-from gpusight.recording.inside.environment import VARIABLE, RecorderPlan, current_plan, log_line
+from gpusight.recording.inside import cuda_driver, environment
+from gpusight.recording.inside.environment import (
+    VARIABLE,
+    ProcessRole,
+    RecorderPlan,
+    current_plan,
+    log_line,
+    role_of,
+)
 from gpusight.recording.inside.import_hooks import when_imported
-from gpusight.recording.inside.processes import ProcessRole, role_of
-from gpusight.recording.inside.recorders import ProfilerApiRecorder, recorder_for
 from gpusight.recording.inside.recording_window import (
+    ProfilerApiRecorder,
     RecordingWindow,
     WindowState,
+    recorder_for,
     run_on_main_thread,
 )
 from gpusight.recording.inside.step_hub import StepHub
@@ -297,7 +304,7 @@ def test_a_function_runs_on_the_main_thread() -> None:
 
 @pytest.fixture
 def began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(processes.STARTED_VARIABLE, str(time.time_ns()))
+    monkeypatch.setenv(environment.STARTED_VARIABLE, str(time.time_ns()))
 
 
 @pytest.mark.usefixtures("began")
@@ -306,7 +313,7 @@ def test_names_that_nobody_has(tmp_path: Path) -> None:
     pid = os.getpid()
 
     def names(rank: int | None) -> str:
-        return processes.written(plan, ".x", rank, lambda path: _fill(path, "new")).name
+        return environment.written(plan, ".x", rank, lambda path: _fill(path, "new")).name
 
     assert [names(None), names(None), names(None)] == [
         "run.x",
@@ -322,12 +329,12 @@ def test_an_earlier_file_is_replaced_when_asked_and_a_siblings_never(tmp_path: P
     old = tmp_path / "run.x"
     old.write_text("old")
     os.utime(old, (1, 1))
-    kept = processes.written(RecorderPlan("torch", str(tmp_path / "run")), ".x", None, _new)
+    kept = environment.written(RecorderPlan("torch", str(tmp_path / "run")), ".x", None, _new)
     plan = RecorderPlan("torch", str(tmp_path / "run"), overwrite=True)
     assert (kept.name, old.read_text()) == (f"run.pid{os.getpid()}.x", "old")
-    assert processes.written(plan, ".x", None, _new) == old
+    assert environment.written(plan, ".x", None, _new) == old
     assert old.read_text() == "new"
-    assert processes.written(plan, ".x", None, _new) != old
+    assert environment.written(plan, ".x", None, _new) != old
 
 
 @pytest.mark.usefixtures("began")
@@ -337,7 +344,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        processes.written(RecorderPlan("torch", str(tmp_path / "run")), ".x", None, fail)
+        environment.written(RecorderPlan("torch", str(tmp_path / "run")), ".x", None, fail)
     assert not list(tmp_path.iterdir())
 
 
@@ -482,9 +489,9 @@ def test_a_file_from_just_before_the_run_is_replaced_too(
     old.write_text("old")
     an_instant_later_ns = old.stat().st_mtime_ns + 200_000_000
     time.sleep(0.25)
-    monkeypatch.setenv(processes.STARTED_VARIABLE, str(an_instant_later_ns))
-    assert processes.written(plan, ".x", None, _new) == old
-    assert processes.written(plan, ".x", None, _new) != old
+    monkeypatch.setenv(environment.STARTED_VARIABLE, str(an_instant_later_ns))
+    assert environment.written(plan, ".x", None, _new) == old
+    assert environment.written(plan, ".x", None, _new) != old
 
 
 def test_a_plan_that_is_none_is_said_by_the_name_of_the_variable(

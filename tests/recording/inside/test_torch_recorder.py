@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import gpusight as gs
-from tests.recording.inside.inside_runs import run
+from tests.recording.inside.inside_runs import TorchPrograms, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="programs run in forks")
 
 TRACE = "run.trace.json.gz"
 TRAIN = """
@@ -33,6 +40,13 @@ if __name__ == "__main__":
     main()
     raise SystemExit(sys.argv[2])
 """
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[TorchPrograms]:
+    started = TorchPrograms()
+    yield started
+    started.close()
 
 
 @pytest.fixture
@@ -62,8 +76,8 @@ def test_steps_of_a_module_are_recorded_and_end_it(folder: Path) -> None:
     assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
-def test_steps_that_never_come_are_named(folder: Path) -> None:
-    done = run(folder, "train.py", "fork", "0", first_step=9, last_step=10)
+def test_steps_that_never_come_are_named(tmp_path: Path, programs: TorchPrograms) -> None:
+    done = programs.run(tmp_path, TRAIN, "fork", "0", first_step=9, last_step=10)
     assert (done.code, done.files) == (1, [])
     assert len(done.said) == 1
     assert "step 9 never began (4 were counted)" in done.said[0]
@@ -74,7 +88,7 @@ def test_steps_that_never_come_are_named(folder: Path) -> None:
     [("", []), ("raise ValueError", [TRACE]), ("os.kill(os.getpid(), 15)", [TRACE])],
 )
 def test_what_follows_the_last_step_of_an_optimizer_is_none(
-    tmp_path: Path, end: str, files: list[str]
+    tmp_path: Path, programs: TorchPrograms, end: str, files: list[str]
 ) -> None:
     code = (
         "import os, torch\n"
@@ -85,46 +99,52 @@ def test_what_follows_the_last_step_of_an_optimizer_is_none(
         "    optimizer.step()\n"
         f"torch.ones(2) + 1\n{end}\n"
     )
-    done = run(tmp_path, "-c", code, first_step=2, last_step=5)
+    done = programs.run(tmp_path, code, first_step=2, last_step=5)
     assert done.files == files
     assert any("step 2 never ended (2 were counted)" in line for line in done.said) is not bool(
         files
     )
 
 
-def test_a_program_that_is_terminated_leaves_its_capture(tmp_path: Path) -> None:
+def test_a_program_that_is_terminated_leaves_its_capture(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
     code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGTERM)"
-    done = run(tmp_path, "-c", code)
+    done = programs.run(tmp_path, code)
     assert (done.code, done.files) == (-signal.SIGTERM, [TRACE])
     assert "aten::add" in done.names(TRACE)
 
 
-def test_the_program_has_its_signals_back_once_recording_is_over(tmp_path: Path) -> None:
+def test_the_program_has_its_signals_back_once_recording_is_over(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
     code = (
         "import torch, signal, gpusight as gs\n"
         "for number in gs.step(range(3)):\n"
         "    torch.ones(2) + 1\n"
         "    print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)\n"
     )
-    done = run(tmp_path, "-c", code, first_step=1, last_step=1)
+    done = programs.run(tmp_path, code, first_step=1, last_step=1)
     assert done.files == [TRACE]
     assert done.out.split() == ["True", "False", "True"]
 
 
-def test_nothing_can_be_written_past_os_exit(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", "import torch, os; torch.ones(2); os._exit(7)")
+def test_nothing_can_be_written_past_os_exit(tmp_path: Path, programs: TorchPrograms) -> None:
+    done = programs.run(tmp_path, "import torch, os; torch.ones(2); os._exit(7)")
     assert (done.code, done.files, done.said) == (7, [], [])
 
 
-def test_the_program_may_have_the_profiler_for_itself(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
+def test_the_program_may_have_the_profiler_for_itself(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
+    code = (
         "import torch\n"
         "torch.ones(2) + 1\n"
         "with torch.profiler.profile() as own:\n"
         "    torch.ones(2) * 2\n"
         "print(sorted({event.name for event in own.events()}))\n"
     )
-    done = run(tmp_path, "own.py")
+    done = programs.run(tmp_path, code)
     assert done.code == 0
     assert "aten::mul" in done.out
     assert "aten::add" not in done.out
@@ -133,8 +153,10 @@ def test_the_program_may_have_the_profiler_for_itself(tmp_path: Path) -> None:
     assert "uses torch.profiler itself" in done.said[0]
 
 
-def test_a_range_is_recorded_from_its_first_opening_to_its_end(tmp_path: Path) -> None:
-    (tmp_path / "ranges.py").write_text(
+def test_a_range_is_recorded_from_its_first_opening_to_its_end(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
+    code = (
         "import torch\n"
         "torch.ones(2) + 1\n"
         "for _ in range(2):\n"
@@ -144,15 +166,17 @@ def test_a_range_is_recorded_from_its_first_opening_to_its_end(tmp_path: Path) -
         "        torch.ones(2) * 2\n"
         "    torch.ones(2) / 2\n"
     )
-    done = run(tmp_path, "ranges.py", range_name="forward")
+    done = programs.run(tmp_path, code, range_name="forward")
     assert done.files == [TRACE]
     names = [event["name"] for event in done.events(TRACE)]
     assert (names.count("aten::mul"), names.count("forward")) == (1, 2)
     assert not {"aten::add", "aten::div"} & set(names)
 
 
-def test_ranges_and_steps_that_the_program_tells_are_in_the_trace(tmp_path: Path) -> None:
-    (tmp_path / "told.py").write_text(
+def test_ranges_and_steps_that_the_program_tells_are_in_the_trace(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
+    code = (
         "import threading, torch, gpusight as gs\n"
         "def work(name):\n"
         "    with gs.annotate(name):\n"
@@ -163,28 +187,32 @@ def test_ranges_and_steps_that_the_program_tells_are_in_the_trace(tmp_path: Path
         "    other.start()\n"
         "    other.join()\n"
     )
-    done = run(tmp_path, "told.py")
+    done = programs.run(tmp_path, code)
     names = [event["name"] for event in done.events(TRACE)]
     assert (names.count("here"), names.count("there")) == (2, 2)
     assert {"step 0", "step 1"} <= set(names)
     assert done.steps(TRACE) == ["ProfilerStep#0", "ProfilerStep#1"]
 
 
-def test_the_clock_starts_and_stops_it_on_the_thread_that_works(tmp_path: Path) -> None:
-    (tmp_path / "busy.py").write_text(
-        "import threading, time, torch\n"
-        "began = time.monotonic()\n"
-        "def work(end):\n"
-        "    while time.monotonic() - began < end:\n"
+def test_the_clock_starts_and_stops_it_on_the_thread_that_works(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
+    code = (
+        "import os, threading, time, torch\n"
+        "end = time.monotonic() + 60\n"
+        "def work():\n"
+        f"    while time.monotonic() < end and not os.path.exists('out/{TRACE}'):\n"
         "        torch.ones(2) + 1\n"
         "        time.sleep(0.01)\n"
-        "other = threading.Thread(target=work, args=(3,))\n"
+        "    print(time.monotonic() < end)\n"
+        "other = threading.Thread(target=work)\n"
         "other.start()\n"
-        "work(3)\n"
+        "work()\n"
         "other.join()\n"
     )
-    done = run(tmp_path, "busy.py", delay_s=0.1, duration_s=0.3)
-    assert done.files == [TRACE]
+    done = programs.run(tmp_path, code, delay_s=0.1, duration_s=0.3)
+    assert (done.files, done.said) == ([TRACE], [])
+    assert done.out.split() == ["True", "True"]  # it was written while the program ran
     added = [event for event in done.events(TRACE) if event["name"] == "aten::add"]
     assert len({event["tid"] for event in added}) == 2
     times = [float(event["ts"]) for event in added]
@@ -207,8 +235,10 @@ def test_each_rank_has_its_file_and_the_launcher_none(tmp_path: Path) -> None:
     assert done.files == ["run.rank0.trace.json.gz", "run.rank1.trace.json.gz"]
 
 
-def test_a_fork_that_trains_is_recorded_where_its_parent_was_not(tmp_path: Path) -> None:
-    (tmp_path / "forks.py").write_text(
+def test_a_fork_that_trains_is_recorded_where_its_parent_was_not(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
+    code = (
         "import multiprocessing, torch\n"
         "def train():\n"
         "    model = torch.nn.Linear(2, 2)\n"
@@ -220,44 +250,49 @@ def test_a_fork_that_trains_is_recorded_where_its_parent_was_not(tmp_path: Path)
         "child.start()\n"
         "child.join()\n"
     )
-    done = run(tmp_path, "forks.py", first_step=1, last_step=None)
+    done = programs.run(tmp_path, code, first_step=1, last_step=None)
     assert (done.code, done.files, done.said) == (0, [TRACE], [])
     assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
-def test_a_program_that_hangs_up_leaves_its_capture(tmp_path: Path) -> None:
+def test_a_program_that_hangs_up_leaves_its_capture(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
     code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGHUP)"
-    done = run(tmp_path, "-c", code)
+    done = programs.run(tmp_path, code)
     assert (done.code, done.files) == (-signal.SIGHUP, [TRACE])
 
 
-@pytest.mark.parametrize("how", ["-c", "-m"])
+@pytest.mark.parametrize("is_module", [False, True])
 def test_an_interrupted_program_leaves_its_capture_and_dies_of_the_signal(
-    tmp_path: Path, how: str
+    tmp_path: Path, programs: TorchPrograms, is_module: bool
 ) -> None:
     code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGINT)"
     (tmp_path / "interrupted.py").write_text(code)
-    done = run(tmp_path, how, code if how == "-c" else "interrupted")
+    done = run(tmp_path, "-m", "interrupted") if is_module else programs.run(tmp_path, code)
     assert (done.code, done.files) == (-signal.SIGINT, [TRACE])
 
 
-def test_an_interrupt_that_the_program_caught_changes_nothing(tmp_path: Path) -> None:
+def test_an_interrupt_that_the_program_caught_changes_nothing(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
     code = (
         "import torch, os, signal\ntorch.ones(2) + 1\n"
         "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    signal.pause()\n"
         "except KeyboardInterrupt:\n    raise SystemExit(7)\n"
     )
-    done = run(tmp_path, "-c", code)
+    done = programs.run(tmp_path, code)
     assert (done.code, done.files) == (7, [TRACE])
 
 
-def test_an_interrupt_while_we_write_is_one_line(tmp_path: Path) -> None:
+def test_an_interrupt_while_we_write_is_one_line(tmp_path: Path, programs: TorchPrograms) -> None:
     code = (
-        "import torch, os, signal\nfrom gpusight.recording.inside import run_files\n"
-        "run_files.write_trace = lambda *_: (os.kill(os.getpid(), signal.SIGINT), signal.pause())\n"
+        "import torch, os, signal\nfrom gpusight.recording.inside import torch_recorder\n"
+        "own = os.getpid()\n"
+        "torch_recorder.write_trace = lambda *_: (os.kill(own, signal.SIGINT), signal.pause())\n"
         "torch.ones(2) + 1\nos.kill(os.getpid(), signal.SIGINT)\n"
     )
-    done = run(tmp_path, "-c", code)
+    done = programs.run(tmp_path, code)
     assert (done.code, done.files, len(done.said)) == (-signal.SIGINT, [], 1)
     assert "is not written" in done.said[0]
     assert done.errors.count("Traceback") == 1  # the program's own
@@ -270,8 +305,12 @@ def test_a_program_without_torch_is_told_so(tmp_path: Path) -> None:
     assert "the program has not imported torch" in done.said[0]
 
 
-def test_memory_without_a_gpu_has_no_history_and_says_so(tmp_path: Path) -> None:
+def test_memory_without_a_gpu_has_no_history_and_says_so(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
     variables = {"CUDA_VISIBLE_DEVICES": ""}
-    done = run(tmp_path, "-c", "import torch; torch.ones(2) + 1", memory=True, variables=variables)
+    done = programs.run(
+        tmp_path, "import torch; torch.ones(2) + 1", memory=True, variables=variables
+    )
     assert (done.files, len(done.said)) == ([TRACE], 1)
     assert "no history of the GPU's memory: this process has no GPU" in done.said[0]

@@ -16,15 +16,21 @@ import torch
 
 import gpusight as gs
 from gpusight.errors import RecordError, UsageError
-from gpusight.recording.inside import cuda_driver, nvtx_backend, run_files, torch_session
+from gpusight.recording.inside import (
+    cuda_driver,
+    nvtx_backend,
+    step_recorders,
+    torch_recorder,
+    torch_session,
+)
 from gpusight.recording.inside.environment import (
     VARIABLE,
     RecorderPlan,
     surrounding_profiler,
     surrounding_tool,
 )
-from gpusight.recording.inside.run_files import RunFolder
 from gpusight.recording.inside.step_hub import HUB
+from gpusight.recording.inside.step_recorders import RunFolder
 from gpusight.recording.inside.torch_settings import (
     ProfilerWarning,
     ScheduledTorchOptions,
@@ -149,7 +155,7 @@ def test_a_disk_that_fails_costs_the_artefact_only(monkeypatch: pytest.MonkeyPat
     def full(_profiler: object, _path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run_files, "write_trace", full)
+    monkeypatch.setattr(step_recorders, "write_trace", full)
     prof = gs.torch_profile(active=1, warmup=1)
     with pytest.warns(ProfilerWarning, match=r"trace\.json\.gz is missing: OSError.*No space"):
         run(prof, 3)
@@ -171,7 +177,7 @@ def test_a_trace_that_torch_wrote_in_part_is_refused_and_goes(
     ending: str, text: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RecordError, match="did not write the whole trace"):
-        run_files.write_trace(Full(ending, text), tmp_path / "x.gz")
+        torch_recorder.write_trace(Full(ending, text), tmp_path / "x.gz")
     assert files(tmp_path) == []
 
 
@@ -179,7 +185,7 @@ def test_a_trace_that_torch_wrote_in_part_is_refused_and_goes(
 def test_why_torch_could_not_write_is_the_disk_s_own_reason(tmp_path: Path) -> None:
     (tmp_path / "x.gz.json").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
-        run_files.write_trace(Full(".tmp", "{"), tmp_path / "x.gz")
+        torch_recorder.write_trace(Full(".tmp", "{"), tmp_path / "x.gz")
     assert files(tmp_path) == []
 
 

@@ -84,6 +84,6 @@ def test_a_run_too_short_is_said(
 
 
 def test_no_warmup_is_allowed_with_a_caution() -> None:
-    assert "warmup=0" in StepSchedule(warmup=0).cautions()[0]
-    assert not StepSchedule().cautions()
-    assert not StepSchedule(0, 0, None).cautions()
+    assert StepSchedule(warmup=0).starts_cold
+    assert not StepSchedule().starts_cold
+    assert not StepSchedule(0, 0, None).starts_cold

@@ -1,7 +1,4 @@
-"""What this machine can capture with, and what to do about what is missing.
-
-As a result with tables.
-"""
+"""Runs all checks of a machine: what it can capture with, as a result with tables."""
 
 from __future__ import annotations
 
@@ -10,37 +7,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpusight.recording.doctor.environment_checks import (
-    find_interpreter,
-    python_checks,
+    container_checks,
+    permission_checks,
     surrounding_checks,
+    wsl_checks,
 )
 from gpusight.recording.doctor.gpu_checks import gpu_checks, survey
 from gpusight.recording.doctor.machine import (
     Ability,
     CheckState,
     Checkup,
+    Machine,
     MachineCheck,
-    ThisMachine,
     ToolVerdict,
 )
-from gpusight.recording.doctor.permission_checks import (
-    container_checks,
-    permission_checks,
-    wsl_checks,
-)
-from gpusight.recording.doctor.tool_checks import tool_checks
+from gpusight.recording.doctor.tool_checks import python_checks, tool_checks
 from gpusight.recording.request import Tool
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from gpusight.recording.doctor.gpu_checks import InstalledHardware
-    from gpusight.recording.doctor.machine import CheckEffect, Machine
+    from gpusight.recording.doctor.machine import CheckEffect
 
 
 _RECORD_ORDER = (Tool.NSYS, Tool.CUPTI, Tool.TORCH)
-"""As `gpusight record` chooses where it is not told; ncu measures kernels, no timeline."""
+"""In which order `gpusight record` prefers them; ncu measures kernels, no timeline."""
 _WORST = (Ability.NO, Ability.PARTLY, Ability.YES)
 
 
@@ -52,39 +44,31 @@ def examine(
     `python` is the interpreter that programs are run with, else the one that `python` starts;
     `folder` is where captures would go, else the current one.
     """
-    machine = machine or ThisMachine()
-    folder = folder or str(Path.cwd())
-    checks = tuple(_checks(machine, survey(machine), python, folder))
+    machine = machine or Machine()
+    hardware = survey(machine)
+    checks = (
+        *gpu_checks(machine, hardware),
+        *tool_checks(machine, hardware),
+        *python_checks(machine, hardware, python),
+        *permission_checks(machine, hardware),
+        *container_checks(machine),
+        *wsl_checks(machine, hardware),
+        *surrounding_checks(machine, folder or str(Path.cwd())),
+    )
     verdicts = tuple(_verdict(tool, checks) for tool in Tool)
     able = [verdict.tool for verdict in verdicts if verdict.can is not Ability.NO]
     return Checkup(checks, verdicts, next((t for t in _RECORD_ORDER if t in able), None))
 
 
-def _checks(
-    machine: Machine, hardware: InstalledHardware, python: str | None, folder: str
-) -> Iterator[MachineCheck]:
-    yield from gpu_checks(machine, hardware)
-    yield from tool_checks(machine, hardware)
-    found = find_interpreter(machine, python)
-    if isinstance(found, MachineCheck):
-        yield found
-    else:
-        yield from python_checks(machine, hardware, found)
-    yield from permission_checks(machine, hardware)
-    yield from container_checks(machine)
-    yield from wsl_checks(machine, hardware)
-    yield from surrounding_checks(machine, folder)
-
-
 def _verdict(tool: Tool, checks: Sequence[MachineCheck]) -> ToolVerdict:
-    """Draw together what all checks say about one tool: the worst of it decides."""
+    """Combine what all checks say about one tool: the worst of it decides."""
     effects = [effect for check in checks for effect in check.effects if effect.tool is tool]
     can = next((level for level in _WORST if any(e.can is level for e in effects)), Ability.YES)
-    own = next((check for check in checks if check.key == tool.value), None)
-    there = own is not None and own.state in {CheckState.OK, CheckState.LIMITED}
+    usable = (CheckState.OK, CheckState.LIMITED)
+    found = next((c.found for c in checks if c.key == tool.value and c.state in usable), "")
     without = () if can is Ability.NO else _whys(effects, Ability.YES)
     why = () if can is Ability.YES else _whys(effects, can)
-    return ToolVerdict(tool, can, own.found if own is not None and there else "", why, without)
+    return ToolVerdict(tool, can, found, why, without)
 
 
 def _whys(effects: Sequence[CheckEffect], level: Ability) -> tuple[str, ...]:
@@ -121,7 +105,7 @@ FACTS = (_USES,)
 
 
 def checkup_page(checkup: Checkup) -> Composite:
-    """Give the verdicts, then every check."""
+    """Return the verdicts, then every check."""
     uses = checkup.record_uses
     fact = replace(_USES, value=None if uses is None else uses.value)
     title = "What this machine can capture with"
@@ -139,22 +123,14 @@ def tools_table(checkup: Checkup) -> TableResult:
 def checks_table(checkup: Checkup) -> TableResult:
     """List what was looked at."""
     rows: list[_Row] = [
-        (
-            c.key,
-            c.title,
-            c.state.value,
-            c.found,
-            c.means or None,
-            c.fix or None,
-            c.commands,
-        )
+        (c.key, c.title, c.state.value, c.found, c.means or None, c.fix or None, c.commands)
         for c in checkup.checks
     ]
     return _table("checks", "Checks", CHECK_FIELDS, rows)
 
 
 def tool_summary(verdict: ToolVerdict) -> str:
-    """Say in a line what a tool can do here."""
+    """Summarize in one line what a tool can do here."""
     parts = [verdict.found, *verdict.why]
     if verdict.without:
         parts.append(f"without {', '.join(verdict.without)}")

@@ -1,213 +1,326 @@
-"""Checks of the program's Python, and of what is around it.
-
-System, disks, other tools, other ranks.
-"""
+"""Checks of what this user may measure, of containers and WSL, of disks and of other tools."""
 
 from __future__ import annotations
 
-import sys
+import enum
+import re
 import tempfile
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpusight.errors import UsageError
-from gpusight.recording.doctor.gpu_checks import last_line, probe
 from gpusight.recording.doctor.machine import Ability, CheckEffect, CheckState, MachineCheck, shown
-from gpusight.recording.inside.environment import INJECTIONS, surrounding_profiler
-from gpusight.recording.inside.processes import current_rank, disagreement
-from gpusight.recording.programs import OLDEST_PYTHON
+from gpusight.recording.inside.environment import (
+    INJECTIONS,
+    current_rank,
+    disagreement,
+    surrounding_profiler,
+)
 from gpusight.recording.request import Tool
 from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from gpusight.recording.doctor.gpu_checks import InstalledHardware
-    from gpusight.recording.doctor.machine import CommandResult, Machine
+    from gpusight.recording.doctor.machine import Machine
 
 
-_TORCH_TIMEOUT_S = 90.0
-"""Importing PyTorch from a cold network disk takes its time."""
-_INSIDE = (Tool.CUPTI, Tool.TORCH)
+_VARIABLES = {
+    "KUBERNETES_SERVICE_HOST": "Kubernetes",
+    "APPTAINER_CONTAINER": "Apptainer",
+    "SINGULARITY_CONTAINER": "Singularity",
+}
+_FILES = {"/run/.containerenv": "Podman", "/.dockerenv": "Docker"}
+_CGROUPS = {
+    "kubepods": "Kubernetes",
+    "docker": "Docker",
+    "libpod": "Podman",
+    "containerd": "containerd",
+}
+_MIN_SHM_BYTES = 1 << 30
+"""DataLoader workers pass batches through shared memory; Docker's default is 64 MB."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramPython:
-    """The Python that programs are run with."""
-
-    path: str
-    place: str
-    """The path as it is shown."""
-    version: tuple[int, ...]
-    packages: Mapping[str, str | None] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Give its version and place."""
-        return f"{'.'.join(map(str, self.version))} ({self.place})"
+def container_kind(machine: Machine) -> str | None:
+    """Name what kind of container this looks like; None for none."""
+    for variable, kind in _VARIABLES.items():
+        if variable in machine.environment:
+            return kind
+    for path, kind in _FILES.items():
+        if machine.exists(path):
+            return kind
+    cgroup = machine.read("/proc/1/cgroup") or ""
+    return next((kind for word, kind in _CGROUPS.items() if word in cgroup), None)
 
 
-def find_interpreter(machine: Machine, python: str | None) -> ProgramPython | MachineCheck:
-    """Ask the Python that was named, or the one that `python` starts; a Check says why not."""
-    path = _path(machine, python)
-    told = probe(machine, path, "ask_packages")
-    if isinstance(told, dict):
-        return ProgramPython(path, shown(machine, path), tuple(told["python"]), told["packages"])
-    return _mute(shown(machine, path), told)
+def with_capability(kind: str | None) -> str | None:
+    """Return how a container gets CAP_SYS_ADMIN; None where it cannot have more than the user."""
+    return None if kind in _USERS_OWN or kind is None else _CAPABLE.get(kind, _CAPABLE["Docker"])
 
 
-def _path(machine: Machine, python: str | None) -> str:
-    if python is None:
-        return machine.which("python") or machine.which("python3") or sys.executable
-    found = machine.which(python)
-    if found is None:
-        raise UsageError(f"no Python at {python}", hint="--python takes the path of an interpreter")
-    return found
+_USERS_OWN = ("Apptainer", "Singularity")
+_CAPABLE = {
+    "Docker": "docker run --gpus all --cap-add=SYS_ADMIN …",
+    "Podman": "sudo podman run --device nvidia.com/gpu=all --cap-add=SYS_ADMIN …",
+    "Kubernetes": "securityContext: {capabilities: {add: [SYS_ADMIN]}}",
+}
 
 
-def _mute(place: str, ran: CommandResult | None) -> MachineCheck:
-    return MachineCheck(
-        "python",
-        "Python",
-        CheckState.MISSING,
-        f"{place} does not answer: {last_line(ran)}",
-        "What records inside a program (cupti, torch, --steps) needs a Python that works.",
-        "Name the Python of your program:",
-        ("gpusight doctor --python PATH",),
-        tuple(CheckEffect(tool, Ability.NO, "Python does not answer") for tool in _INSIDE),
-    )
-
-
-def python_checks(
-    machine: Machine, hardware: InstalledHardware, python: ProgramPython
-) -> Iterator[MachineCheck]:
-    """Look at a Python and the packages in it."""
-    yield _python(python)
-    yield _cupti(machine, hardware, python)
-    yield _torch(machine, hardware, python)
-    yield _nvtx(python)
-
-
-def _python(python: ProgramPython) -> MachineCheck:
-    if python.version >= OLDEST_PYTHON:
-        return MachineCheck("python", "Python", CheckState.OK, python.name)
-    return MachineCheck(
-        "python",
-        "Python",
-        CheckState.LIMITED,
-        python.name,
-        "What records inside a Python program (cupti, torch, --steps) needs Python 3.10.",
-        "Name another Python, or record with nsys as a whole:",
-        ("gpusight doctor --python PATH",),
-        tuple(CheckEffect(tool, Ability.NO, "needs Python 3.10") for tool in _INSIDE),
-    )
-
-
-def _cupti(machine: Machine, hardware: InstalledHardware, python: ProgramPython) -> MachineCheck:
-    told = probe(machine, python.path, "ask_cupti")
-    if not isinstance(told, dict):
-        return _no_cupti(
-            CheckState.LIMITED, f"cannot be looked for: {last_line(told)}", hardware, python
-        )
-    if told["library"] is None and told["unfit"] is None:
-        return _no_cupti(CheckState.MISSING, f"{python.place} finds no libcupti", hardware, python)
-    place = shown(machine, told["library"] or told["unfit"])
-    if told["library"] is None:
-        found = f"{place} is for a later CUDA than the driver's"
-        return _no_cupti(CheckState.LIMITED, found, hardware, python)
-    if hardware.usable and not told["works"]:
-        found = f"{place} does not work: {told['why']}"
-        return _no_cupti(CheckState.LIMITED, found, hardware, python)
-    return MachineCheck("cupti", "cupti", CheckState.OK, place)
-
-
-def _no_cupti(
-    state: CheckState, found: str, hardware: InstalledHardware, python: ProgramPython
-) -> MachineCheck:
-    package = "cupti-python" if hardware.cuda is None else f"'cupti-python=={hardware.cuda[0]}.*'"
-    return MachineCheck(
-        "cupti",
-        "cupti",
-        state,
-        found,
-        "Without nsys, CUPTI records any CUDA program that runs in Python.",
-        "Install a libcupti for the driver's CUDA (PyTorch's CUDA packages, Triton and CUDA "
-        "toolkits bring one too; CUDA_HOME says where a toolkit is):",
-        (f"{python.place} -m pip install {package}",),
-        (CheckEffect(Tool.CUPTI, Ability.NO, found),),
-    )
-
-
-def _torch(machine: Machine, hardware: InstalledHardware, python: ProgramPython) -> MachineCheck:
-    if python.packages.get("torch") is None:
-        return _no_torch(python)
-    told = probe(machine, python.path, "ask_torch", _TORCH_TIMEOUT_S)
-    if not isinstance(told, dict):
-        found = f"torch {python.packages['torch']} cannot be imported: {last_line(told)}"
-        effects = (CheckEffect(Tool.TORCH, Ability.NO, found),)
-        return MachineCheck(
-            "torch", "torch", CheckState.MISSING, found, "It cannot record.", effects=effects
-        )
-    return _ask_torch(hardware, told)
-
-
-def _ask_torch(hardware: InstalledHardware, told: dict[str, Any]) -> MachineCheck:
-    found = f"torch {told['version']}, built for {_build(told)}"
-    if not hardware.usable:  # said already, and no fault of PyTorch
-        return MachineCheck("torch", "torch", CheckState.OK, found)
-    if not told["available"]:
-        blame = _blame(hardware, told)
-        means = f"PyTorch sees no GPU{blame}; it records operators on the CPU."
-        fix = "Install the PyTorch that is built for the driver's CUDA."
-        why = "PyTorch sees no GPU: CPU operators only"
-    elif "CUDA" not in told["activities"]:
-        means = "This PyTorch was built without CUPTI: its traces hold no kernels."
-        fix = "Record with --with nsys, or install a PyTorch that is built with Kineto and CUPTI."
-        why = "this PyTorch records no kernels"
+def container_checks(machine: Machine) -> Iterator[MachineCheck]:
+    """Look at the container and what it leaves out."""
+    kind = container_kind(machine)
+    if kind is None:
+        return
+    names = machine.names("/dev")
+    if "dxg" in names or any(re.fullmatch(r"nvidia\d+", name) for name in names):
+        found = f"looks like {kind}; GPUs are mounted"
+        yield MachineCheck("container", "Container", CheckState.OK, found)
     else:
-        return MachineCheck("torch", "torch", CheckState.OK, f"{found}, sees the GPU")
-    effects = (CheckEffect(Tool.TORCH, Ability.PARTLY, why),)
-    return MachineCheck("torch", "torch", CheckState.LIMITED, found, means, fix, effects=effects)
+        yield MachineCheck(
+            "container",
+            "Container",
+            CheckState.LIMITED,
+            f"looks like {kind}; no GPU is mounted",
+            "If the machine has a GPU, programs in this container do not see it.",
+            "Start it with the GPUs (NVIDIA's container toolkit must be installed on the host):",
+            _START.get(kind, ("docker run --gpus all …",)),
+        )
+    shared = machine.free_bytes("/dev/shm")  # noqa: S108 - the kernel's place, not ours
+    if shared is not None and shared < _MIN_SHM_BYTES:
+        yield MachineCheck(
+            "shared-memory",
+            "Shared memory",
+            CheckState.LIMITED,
+            f"{format_bytes(shared)} free in /dev/shm",
+            "Programs with DataLoader workers may stop with a bus error, recorded or not.",
+            "Give the container more:",
+            (_MORE_SHM.get(kind, "docker run --shm-size=8g …"),),
+        )
 
 
-def _build(told: dict[str, Any]) -> str:
-    if told["cuda"]:
-        return f"CUDA {told['cuda']}"
-    return f"ROCm {told['hip']}" if told["hip"] else "the CPU"
+_START = {
+    "Podman": ("podman run --device nvidia.com/gpu=all …",),
+    "Apptainer": ("apptainer exec --nv IMAGE …",),
+    "Singularity": ("singularity exec --nv IMAGE …",),
+    "Kubernetes": ("resources: {limits: {nvidia.com/gpu: 1}}",),
+}
+_MORE_SHM = {
+    "Kubernetes": "Mount an emptyDir with medium: Memory at /dev/shm.",
+    "Podman": "podman run --shm-size=8g …",
+}
+_WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
+_NCU_DRIVER = 525
+"""Nsight Compute profiles in WSL2 from this Windows driver on (Windows 11; 545 on Windows 10)."""
 
 
-def _blame(hardware: InstalledHardware, told: dict[str, Any]) -> str:
-    """Say why, where the driver is older than the CUDA that PyTorch was built for."""
-    if not told["cuda"]:
-        return ", since it was built without CUDA"
-    built = int(str(told["cuda"]).partition(".")[0])
-    if hardware.cuda is not None and built > hardware.cuda[0]:
-        return f", since the driver supports CUDA {hardware.cuda[0]} only"
-    return ""
+def is_wsl(machine: Machine) -> bool:
+    """Return whether this is Linux inside Windows."""
+    return machine.system == "Linux" and "microsoft" in machine.kernel.lower()
 
 
-def _nvtx(python: ProgramPython) -> MachineCheck:
-    version = python.packages.get("nvtx")
-    found = "not installed; gs.annotate does not need it" if version is None else f"nvtx {version}"
-    return MachineCheck("nvtx", "nvtx", CheckState.OK, found)
+def wsl_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[MachineCheck]:
+    """Look at what WSL leaves out."""
+    if not is_wsl(machine):
+        return
+    if machine.kernel.startswith("4.4."):
+        no_gpu = "WSL 1 has no GPU"
+        yield MachineCheck(
+            "wsl",
+            "WSL",
+            CheckState.MISSING,
+            "version 1, which has no GPU",
+            "CUDA programs cannot run here.",
+            "Convert the distribution to WSL2 (in PowerShell):",
+            ("wsl --set-version DISTRIBUTION 2",),
+            tuple(CheckEffect(tool, Ability.NO, no_gpu) for tool in (Tool.NCU, Tool.CUPTI)),
+        )
+    elif not machine.exists(_WSL_LIBRARY):
+        yield MachineCheck(
+            "wsl",
+            "WSL",
+            CheckState.MISSING,
+            "version 2, but Windows does not offer its driver",
+            "CUDA programs find no GPU.",
+            "Install NVIDIA's driver on Windows (not inside WSL), then restart WSL "
+            "(in PowerShell):",
+            ("wsl --shutdown",),
+        )
+    else:
+        yield _wsl2(hardware)
 
 
-def _no_torch(python: ProgramPython) -> MachineCheck:
+def _wsl2(hardware: InstalledHardware) -> MachineCheck:
+    major = (hardware.driver or "").partition(".")[0]
+    ncu = CheckEffect(Tool.NCU, Ability.PARTLY, "WSL2: counters must be allowed on Windows")
+    if major.isdecimal() and int(major) < _NCU_DRIVER:
+        why = f"WSL2 with driver {hardware.driver}: 525 is needed"
+        ncu = CheckEffect(Tool.NCU, Ability.NO, why)
     return MachineCheck(
-        "torch",
-        "torch",
+        "wsl",
+        "WSL",
+        CheckState.LIMITED,
+        "version 2, with the driver of Windows",
+        "Kernels are recorded with a recent driver and nsys; older ones record the calls but no "
+        "kernels. GPU metrics and CPU samples are not available, and ncu needs Windows driver 525 "
+        "or newer (545 on Windows 10).",
+        "Record something short, then see whether kernels came; if not, update the driver on "
+        "Windows and nsys here:",
+        ("gpusight info CAPTURE",),
+        (
+            CheckEffect(Tool.NSYS, Ability.PARTLY, "WSL2: no GPU metrics, no CPU samples"),
+            ncu,
+            CheckEffect(
+                Tool.TORCH, Ability.PARTLY, "WSL2: kernels only with a recent driver and PyTorch"
+            ),
+            CheckEffect(Tool.CUPTI, Ability.PARTLY, "WSL2: kernels only with a recent driver"),
+        ),
+    )
+
+
+_SYS_ADMIN = 21
+_PERFMON = 38
+_ADMIN_ONLY = re.compile(r"RmProfilingAdminOnly:\s*(\d)")
+_MAX_PARANOID = 2
+"""From the kernel's 3 up, unprivileged users get no samples at all."""
+_CONTAINER_FIX = "Start the container with the capability:"
+_DRIVER_FIX = (
+    "Let everybody use the counters (an administrator does it once, then reboots or reloads the "
+    "driver), or run as root:"
+)
+_DRIVER_COMMAND = (
+    "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0'"
+    " | sudo tee /etc/modprobe.d/nvidia-profiling.conf"
+)
+
+
+class CounterAccess(enum.Enum):
+    """Who may read the GPU's counters, seen from this process."""
+
+    OPEN = "open to all users"
+    OURS = "for administrators, which this process is"
+    PERHAPS = "for administrators; this process has CAP_PERFMON"
+    """Recent drivers take that capability, older ones do not."""
+    CLOSED = "for administrators only (RmProfilingAdminOnly: 1)"
+    UNKNOWN = "not known"
+
+
+def counters(machine: Machine) -> CounterAccess:
+    """Return whether this process may read the GPU's counters; only known on Linux."""
+    setting = _ADMIN_ONLY.search(machine.read("/proc/driver/nvidia/params") or "")
+    if setting is None:
+        return CounterAccess.UNKNOWN
+    if setting[1] == "0":
+        return CounterAccess.OPEN
+    if _has_capability(machine, _SYS_ADMIN):
+        return CounterAccess.OURS
+    return CounterAccess.PERHAPS if _has_capability(machine, _PERFMON) else CounterAccess.CLOSED
+
+
+def permission_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[MachineCheck]:
+    """Look at what this user may measure; Linux only, other systems have other rules."""
+    if machine.system != "Linux":
+        return
+    if hardware.gpus or hardware.driver:
+        yield _counters(machine)
+    yield _cpu_samples(machine)
+
+
+def _has_capability(machine: Machine, number: int) -> bool:
+    """Return whether a capability is in effect for this process."""
+    bits = re.search(r"^CapEff:\s*([0-9a-f]+)", machine.read("/proc/self/status") or "", re.M)
+    return bits is not None and bool(int(bits[1], 16) >> number & 1)
+
+
+def _counters(machine: Machine) -> MachineCheck:
+    key, title, access = "counters", "GPU counters", counters(machine)
+    if access is CounterAccess.UNKNOWN:
+        return _unknown_counters(machine)
+    if access is CounterAccess.PERHAPS:
+        return MachineCheck(
+            key,
+            title,
+            CheckState.LIMITED,
+            access.value,
+            "Recent drivers accept CAP_PERFMON for counters, older ones want CAP_SYS_ADMIN.",
+            "If ncu says ERR_NVGPUCTRPERM, add CAP_SYS_ADMIN.",
+            effects=(
+                CheckEffect(Tool.NCU, Ability.PARTLY, "older drivers do not take CAP_PERFMON"),
+            ),
+        )
+    if access is not CounterAccess.CLOSED:
+        return MachineCheck(key, title, CheckState.OK, access.value)
+    start_container = with_capability(container_kind(machine))
+    return MachineCheck(
+        key,
+        title,
         CheckState.MISSING,
-        f"torch is not installed in {python.place}",
-        "Only programs that use PyTorch need it.",
-        "Install it, or name another Python with --python:",
-        (f"{python.place} -m pip install torch",),
-        (CheckEffect(Tool.TORCH, Ability.NO, "torch is not installed"),),
+        access.value,
+        "ncu and --gpu-metrics fail with ERR_NVGPUCTRPERM. Timelines (nsys, cupti, torch) need no "
+        "counters.",
+        _DRIVER_FIX if start_container is None else _CONTAINER_FIX,
+        (start_container or _DRIVER_COMMAND,),
+        (
+            CheckEffect(Tool.NCU, Ability.NO, "the GPU's counters are for administrators only"),
+            CheckEffect(Tool.NSYS, Ability.YES, "GPU metrics (--gpu-metrics)"),
+        ),
+    )
+
+
+def _unknown_counters(machine: Machine) -> MachineCheck:
+    if is_wsl(machine):
+        fix = (
+            "On Windows: NVIDIA Control Panel, Desktop, Enable Developer Settings; then Developer, "
+            "Manage GPU Performance Counters, Allow access to all users."
+        )
+        found = "decided on Windows, which cannot be seen from here"
+    else:
+        fix = "If ncu says ERR_NVGPUCTRPERM, see docs/capture-containers.md."
+        found = "/proc/driver/nvidia/params tells nothing"
+    means = "ncu and --gpu-metrics need them; whether they may be used shows when they are."
+    return MachineCheck("counters", "GPU counters", CheckState.UNKNOWN, found, means, fix)
+
+
+def _cpu_samples(machine: Machine) -> MachineCheck:
+    key, title = "cpu-samples", "CPU samples"
+    level = (machine.read("/proc/sys/kernel/perf_event_paranoid") or "").strip()
+    privileged = _has_capability(machine, _SYS_ADMIN) or _has_capability(machine, _PERFMON)
+    container = container_kind(machine)
+    seccomp = re.search(r"^Seccomp:\s*2", machine.read("/proc/self/status") or "", re.M)
+    command: str | None = None
+    try:
+        paranoid = int(level)
+    except ValueError:
+        found, fix = "this kernel has no perf events", ""
+    else:
+        if privileged:
+            found = f"allowed (perf_event_paranoid {paranoid}, privileged)"
+            return MachineCheck(key, title, CheckState.OK, found)
+        if paranoid > _MAX_PARANOID:
+            found = f"perf_event_paranoid is {paranoid}, needed is 2 or less"
+            fix, command = (
+                "Lower it until the next boot:",
+                "sudo sysctl kernel.perf_event_paranoid=2",
+            )
+        elif seccomp and container is not None:
+            found = "system calls are filtered (seccomp)"
+            fix = "Start the container with the capability, or a seccomp profile that allows perf:"
+            command = with_capability(container)
+        else:
+            found = f"allowed (perf_event_paranoid {paranoid})"
+            return MachineCheck(key, title, CheckState.OK, found)
+    return MachineCheck(
+        key,
+        title,
+        CheckState.LIMITED,
+        found,
+        "nsys cannot sample the CPU, which --python-stacks needs. Everything else works.",
+        fix,
+        (command,) if command else (),
+        (CheckEffect(Tool.NSYS, Ability.YES, "CPU samples (--python-stacks)"),),
     )
 
 
 _MIN_DISK_BYTES = 5_000_000_000
 """A few steps with every system call traced can take 2 GB, and a report as much again."""
-_LOCK = "nsight-compute-lock"
 
 
 def surrounding_checks(machine: Machine, folder: str) -> Iterator[MachineCheck]:
@@ -215,13 +328,28 @@ def surrounding_checks(machine: Machine, folder: str) -> Iterator[MachineCheck]:
     if machine.system != "Linux":
         yield _system(machine)
     yield _disk(machine, "output-disk", "Output folder", folder, tuple(Tool))
-    temporary = _temporary(machine)
+    temporary = machine.environment.get("TMPDIR") or tempfile.gettempdir()
     yield _disk(machine, "temporary-disk", "Temporary folder", temporary, (Tool.NSYS, Tool.NCU))
-    lock = f"{temporary}/{_LOCK}"
+    lock = f"{temporary}/nsight-compute-lock"
     if machine.exists(lock) and not machine.writable(lock):
-        yield _locked(lock)
-    yield from _others(machine)
-    yield from _rank(machine)
+        yield MachineCheck(
+            "ncu-lock",
+            "ncu lock file",
+            CheckState.MISSING,
+            f"{lock} belongs to another user",
+            "ncu waits for this file and cannot open it.",
+            "Give ncu a temporary folder of your own:",
+            ("export TMPDIR=$(mktemp -d)",),
+            (CheckEffect(Tool.NCU, Ability.NO, "its lock file belongs to another user"),),
+        )
+    yield from _other_tools(machine)
+    rank = current_rank(machine.environment)
+    if rank is not None:
+        of = "" if rank.world is None else f" of {rank.world}"
+        found = f"this is rank {rank.rank}{of} ({rank.source})"
+        conflict = disagreement(machine.environment)
+        state = CheckState.OK if conflict is None else CheckState.LIMITED
+        yield MachineCheck("rank", "Rank", state, found, conflict or "")
 
 
 def _system(machine: Machine) -> MachineCheck:
@@ -243,10 +371,6 @@ def _system(machine: Machine) -> MachineCheck:
         "There is no CUDA here, so nothing of a GPU can be recorded; captures made elsewhere are "
         "read as anywhere.",
     )
-
-
-def _temporary(machine: Machine) -> str:
-    return machine.environment.get("TMPDIR") or tempfile.gettempdir()
 
 
 def _disk(
@@ -280,63 +404,30 @@ def _disk(
     )
 
 
-def _locked(lock: str) -> MachineCheck:
-    return MachineCheck(
-        "ncu-lock",
-        "ncu lock file",
-        CheckState.MISSING,
-        f"{lock} belongs to another user",
-        "ncu waits for this file and cannot open it.",
-        "Give ncu a temporary folder of your own:",
-        ("export TMPDIR=$(mktemp -d)",),
-        (CheckEffect(Tool.NCU, Ability.NO, "its lock file belongs to another user"),),
-    )
-
-
-def _others(machine: Machine) -> Iterator[MachineCheck]:
-    around = surrounding_profiler(machine.environment)
-    injected = [name for name in INJECTIONS if machine.environment.get(name)]
-    if around is not None:
-        yield _around(around)
-    elif injected:
-        yield _injected(injected)
-
-
-def _around(profiler: str) -> MachineCheck:
-    why = f"this runs under {profiler} already"
-    return MachineCheck(
-        "injection",
-        "Other tools",
-        CheckState.MISSING,
-        why,
-        "A GPU has one profiler at a time, so record refuses to start.",
-        f"Record from a shell that was not started by {profiler}.",
-        effects=tuple(CheckEffect(tool, Ability.NO, why) for tool in Tool),
-    )
-
-
-def _injected(names: list[str]) -> MachineCheck:
-    listed = " and ".join(names)
-    why = "another tool is injected into CUDA programs"
-    return MachineCheck(
-        "injection",
-        "Other tools",
-        CheckState.LIMITED,
-        f"{listed} {'is' if len(names) == 1 else 'are'} set",
-        "A tool is already injected into CUDA programs started from here, and CUPTI takes one at a "
-        "time.",
-        "Record from a shell without them:",
-        (f"unset {' '.join(names)}",),
-        tuple(CheckEffect(tool, Ability.PARTLY, why) for tool in Tool),
-    )
-
-
-def _rank(machine: Machine) -> Iterator[MachineCheck]:
-    rank = current_rank(machine.environment)
-    if rank is None:
-        return
-    of = "" if rank.world is None else f" of {rank.world}"
-    found = f"this is rank {rank.rank}{of} ({rank.source})"
-    quarrel = disagreement(machine.environment)
-    state = CheckState.OK if quarrel is None else CheckState.LIMITED
-    yield MachineCheck("rank", "Rank", state, found, quarrel or "")
+def _other_tools(machine: Machine) -> Iterator[MachineCheck]:
+    profiler = surrounding_profiler(machine.environment)
+    names = [name for name in INJECTIONS if machine.environment.get(name)]
+    if profiler is not None:
+        why = f"this runs under {profiler} already"
+        yield MachineCheck(
+            "injection",
+            "Other tools",
+            CheckState.MISSING,
+            why,
+            "A GPU has one profiler at a time, so record refuses to start.",
+            f"Record from a shell that was not started by {profiler}.",
+            effects=tuple(CheckEffect(tool, Ability.NO, why) for tool in Tool),
+        )
+    elif names:
+        why = "another tool is injected into CUDA programs"
+        yield MachineCheck(
+            "injection",
+            "Other tools",
+            CheckState.LIMITED,
+            f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} set",
+            "A tool is already injected into CUDA programs started from here, and CUPTI takes one "
+            "at a time.",
+            "Record from a shell without them:",
+            (f"unset {' '.join(names)}",),
+            tuple(CheckEffect(tool, Ability.PARTLY, why) for tool in Tool),
+        )

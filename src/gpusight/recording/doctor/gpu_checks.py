@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from gpusight.recording.doctor.machine import CommandResult, Machine
 
 
-PROBES = Path(__file__).parent / "probes"
-SMI_PATHS = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi")
+_PROBES = Path(__file__).parent / "probes.py"
+_SMI_PATHS = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi")
 _FIELDS = ("name", "driver_version", "compute_cap", "mig.mode.current")
 _OLD_FIELDS = ("name", "driver_version", "mig.mode.current")
-"""Drivers before 510 do not tell the compute capability."""
+"""Drivers before 510 do not report the compute capability."""
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([\d.]+)")
 
 
@@ -38,10 +38,10 @@ class InstalledGpu:
 
 @dataclass(frozen=True, slots=True)
 class InstalledHardware:
-    """What nvidia-smi and the driver's library tell."""
+    """What nvidia-smi and the driver's library report."""
 
     gpus: tuple[InstalledGpu, ...] = ()
-    """Those of the machine; where only CUDA was asked, those it shows this user."""
+    """All of the machine; where nvidia-smi did not answer, those visible to CUDA."""
     driver: str | None = None
     """The driver's version, such as 580.82.07."""
     cuda: Pair | None = None
@@ -49,11 +49,11 @@ class InstalledHardware:
     library: bool | None = None
     """The driver's library could be loaded; None: it was not asked."""
     visible: int | None = None
-    """GPUs that CUDA shows to programs started from here."""
+    """GPUs visible to CUDA programs started from here."""
     failed: int = 0
     """The error of the driver's library when asked for GPUs; 0: none."""
     complaint: str = ""
-    """What nvidia-smi said when it did not answer."""
+    """The last line of an nvidia-smi that failed."""
 
     @property
     def capabilities(self) -> tuple[Pair, ...]:
@@ -62,43 +62,49 @@ class InstalledHardware:
 
     @property
     def usable(self) -> bool:
-        """Tell whether a program started from here finds a GPU."""
+        """Return whether a program started from here finds a GPU."""
         return bool(self.gpus) and self.visible != 0 and not self.failed
 
 
 def survey(machine: Machine) -> InstalledHardware:
-    """Ask the machine for its GPUs; nothing is initialised in this process."""
-    told = _ask_driver(machine)
+    """List the GPUs of the machine; nothing is initialized in this process."""
+    answer = probe(machine, sys.executable, "ask_driver")
+    library = answer if isinstance(answer, dict) else {}
     gpus, driver, complaint = _ask_smi(machine)
-    devices = tuple(
+    visible = tuple(
         InstalledGpu(str(d["name"]), (d["capability"][0], d["capability"][1]))
-        for d in told.get("devices", ())
+        for d in library.get("devices", ())
     )
-    version = told.get("version") or 0
+    known = {gpu.name: gpu.capability for gpu in visible}
+    if not driver:
+        module = _MODULE.search(machine.read("/proc/driver/nvidia/version") or "")
+        driver = module[1] if module else None
+    version = library.get("version") or 0
     return InstalledHardware(
-        gpus=_with_capability(gpus, devices) or devices,
-        driver=driver or _module_version(machine),
+        gpus=tuple(replace(g, capability=g.capability or known.get(g.name)) for g in gpus)
+        or visible,
+        driver=driver,
         cuda=(version // 1000, version % 1000 // 10) if version else None,
-        library=told.get("library"),
-        visible=len(devices) if told.get("library") else None,
-        failed=told.get("failed", 0),
+        library=library.get("library"),
+        visible=len(visible) if library.get("library") else None,
+        failed=library.get("failed", 0),
         complaint=complaint,
     )
 
 
 def probe(machine: Machine, python: str, name: str, timeout_s: float = 20.0) -> Any:
-    """Run a probe with a Python; gives what it said, or how it ended without an answer."""
-    ran = machine.run([python, str(PROBES / f"{name}.py")], timeout_s)
+    """Run one of `probes.py` with a Python; returns its answer, or how it failed to answer."""
+    ran = machine.run([python, str(_PROBES), name], timeout_s)
     if ran is None or not ran.fine:
         return ran
     try:
-        return json.loads(ran.out.splitlines()[-1])  # packages may print on import
+        return json.loads(ran.out.splitlines()[-1])
     except (IndexError, ValueError):
         return ran
 
 
 def last_line(ran: CommandResult | None) -> str:
-    """Give the last thing that a program said when it failed."""
+    """Return the last line that a failed program printed."""
     if ran is None:
         return "it cannot be started"
     if ran.code is None:
@@ -107,52 +113,30 @@ def last_line(ran: CommandResult | None) -> str:
     return lines[-1] if lines else f"it ended with code {ran.code}"
 
 
-def _ask_driver(machine: Machine) -> dict[str, Any]:
-    told = probe(machine, sys.executable, "ask_driver")
-    return told if isinstance(told, dict) else {}
-
-
-def _ask_smi(machine: Machine) -> tuple[tuple[InstalledGpu, ...], str | None, str]:
-    program = machine.which("nvidia-smi") or next(filter(machine.exists, SMI_PATHS), None)
+def _ask_smi(machine: Machine) -> tuple[list[InstalledGpu], str | None, str]:
+    """Return the GPUs and the driver that nvidia-smi lists, and why it does not answer."""
+    program = machine.which("nvidia-smi") or next(filter(machine.exists, _SMI_PATHS), None)
     if program is None:
-        return (), None, ""
+        return [], None, ""
     ran: CommandResult | None = None
     for fields in (_FIELDS, _OLD_FIELDS):
         query = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
         ran = machine.run(query)
-        if ran is not None and ran.fine:
-            rows = [_row(fields, line) for line in ran.out.splitlines() if line.strip()]
-            driver = rows[0]["driver_version"] if rows else None
-            return tuple(map(_gpu_of_row, rows)), driver, ""
-    return (), None, last_line(ran)
-
-
-def _row(fields: tuple[str, ...], line: str) -> dict[str, str]:
-    return dict(zip(fields, (cell.strip() for cell in line.split(",")), strict=False))
-
-
-def _gpu_of_row(row: dict[str, str]) -> InstalledGpu:
-    return InstalledGpu(
-        row["name"], _pair(row.get("compute_cap", "")), row.get("mig.mode.current") == "Enabled"
-    )
-
-
-def _pair(text: str) -> Pair | None:
-    found = re.fullmatch(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
-
-
-def _with_capability(
-    gpus: tuple[InstalledGpu, ...], devices: tuple[InstalledGpu, ...]
-) -> tuple[InstalledGpu, ...]:
-    """Fill in from CUDA what an old nvidia-smi does not tell."""
-    known = {device.name: device.capability for device in devices}
-    return tuple(InstalledGpu(g.name, g.capability or known.get(g.name), g.mig) for g in gpus)
-
-
-def _module_version(machine: Machine) -> str | None:
-    found = _MODULE.search(machine.read("/proc/driver/nvidia/version") or "")
-    return found[1] if found else None
+        if ran is None or not ran.fine:
+            continue
+        rows = [
+            dict(zip(fields, map(str.strip, line.split(",")), strict=False))
+            for line in ran.out.splitlines()
+            if line.strip()
+        ]
+        gpus = []
+        for row in rows:
+            number = re.fullmatch(r"(\d+)\.(\d+)", row.get("compute_cap", ""))
+            capability = (int(number[1]), int(number[2])) if number else None
+            mig = row.get("mig.mode.current") == "Enabled"
+            gpus.append(InstalledGpu(row["name"], capability, mig))
+        return gpus, rows[0]["driver_version"] if rows else None, ""
+    return [], None, last_line(ran)
 
 
 _DRIVER_ERRORS = {
@@ -163,6 +147,7 @@ _DRIVER_ERRORS = {
 }
 _DRIVER_FIXES = {802: "sudo systemctl start nvidia-fabricmanager", 803: "sudo reboot"}
 _MONITORS = ("nv-hostengine", "dcgm-exporter")
+"""Processes that sample the GPUs' counters all the time."""
 
 
 def gpu_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[MachineCheck]:
@@ -171,16 +156,17 @@ def gpu_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[Machin
     yield _driver(hardware)
     if any(gpu.mig for gpu in hardware.gpus):
         yield _mig(hardware)
-    monitor = _monitor(machine)
+    numbers = (name for name in machine.names("/proc") if name.isdecimal())
+    commands = ((machine.read(f"/proc/{number}/comm") or "").strip() for number in numbers)
+    monitor = next((command for command in commands if command in _MONITORS), None)
     if monitor:
         yield _dcgm(monitor)
 
 
 def _gpus(machine: Machine, hardware: InstalledHardware) -> MachineCheck:
-    title = "GPU"
     if not hardware.gpus:
         return MachineCheck(
-            "gpu", title, CheckState.MISSING, _why_none(machine, hardware), *_NO_GPU
+            "gpu", "GPU", CheckState.MISSING, _why_none(machine, hardware), *_NO_GPU
         )
     counts = Counter((gpu.name, gpu.capability) for gpu in hardware.gpus)
     found = "; ".join(
@@ -188,10 +174,17 @@ def _gpus(machine: Machine, hardware: InstalledHardware) -> MachineCheck:
         for (name, cap), count in counts.items()
     )
     if hardware.usable:
-        return MachineCheck("gpu", title, CheckState.OK, found)
-    return MachineCheck(
-        "gpu", title, CheckState.LIMITED, f"{found}, hidden from CUDA", *_hidden(machine, hardware)
-    )
+        return MachineCheck("gpu", "GPU", CheckState.OK, found)
+    means = "Programs started from here find no GPU."
+    effects = _nothing_to_record("the GPU is hidden from CUDA")
+    if "CUDA_VISIBLE_DEVICES" in machine.environment and hardware.failed in {0, 100}:
+        fix, command = "CUDA_VISIBLE_DEVICES leaves none.", "unset CUDA_VISIBLE_DEVICES"
+    else:
+        error = _DRIVER_ERRORS.get(hardware.failed, f"CUDA error {hardware.failed}")
+        fix, command = f"CUDA says: {error}.", _DRIVER_FIXES.get(hardware.failed, "")
+    commands = (command,) if command else ()
+    found = f"{found}, hidden from CUDA"
+    return MachineCheck("gpu", "GPU", CheckState.LIMITED, found, means, fix, commands, effects)
 
 
 def _why_none(machine: Machine, hardware: InstalledHardware) -> str:
@@ -201,7 +194,7 @@ def _why_none(machine: Machine, hardware: InstalledHardware) -> str:
         return f"CUDA error {hardware.failed}: {_DRIVER_ERRORS.get(hardware.failed, 'unknown')}"
     if machine.system == "Darwin":
         return "macOS has no NVIDIA GPUs"
-    smi = machine.which("nvidia-smi") or any(map(machine.exists, SMI_PATHS))
+    smi = machine.which("nvidia-smi") or any(map(machine.exists, _SMI_PATHS))
     return "none found" if smi else "none found (no nvidia-smi, no CUDA driver)"
 
 
@@ -220,18 +213,6 @@ _NO_GPU = (
     (),
     _nothing_to_record("no GPU"),
 )
-
-
-def _hidden(
-    machine: Machine, hardware: InstalledHardware
-) -> tuple[str, str, tuple[str, ...], tuple[CheckEffect, ...]]:
-    means = "Programs started from here find no GPU."
-    effects = _nothing_to_record("the GPU is hidden from CUDA")
-    if "CUDA_VISIBLE_DEVICES" in machine.environment and hardware.failed in {0, 100}:
-        return means, "CUDA_VISIBLE_DEVICES leaves none.", ("unset CUDA_VISIBLE_DEVICES",), effects
-    why = _DRIVER_ERRORS.get(hardware.failed, f"CUDA error {hardware.failed}")
-    command = _DRIVER_FIXES.get(hardware.failed)
-    return means, f"CUDA says: {why}.", (command,) if command else (), effects
 
 
 def _driver(hardware: InstalledHardware) -> MachineCheck:
@@ -272,13 +253,6 @@ def _mig(hardware: InstalledHardware) -> MachineCheck:
             CheckEffect(Tool.NCU, Ability.YES, "counters of units shared between MIG instances"),
         ),
     )
-
-
-def _monitor(machine: Machine) -> str | None:
-    """Find a process that samples the GPUs' counters all the time."""
-    numbers = (name for name in machine.names("/proc") if name.isdecimal())
-    commands = ((machine.read(f"/proc/{number}/comm") or "").strip() for number in numbers)
-    return next((command for command in commands if command in _MONITORS), None)
 
 
 def _dcgm(monitor: str) -> MachineCheck:
@@ -335,6 +309,6 @@ _BY_CAPABILITY: dict[Pair, GpuGeneration] = {
 }
 
 
-def generation(capability: Pair | None) -> GpuGeneration | None:
-    """Give what is known about GPUs of a compute capability; None for unknown ones."""
-    return None if capability is None else _BY_CAPABILITY.get(capability)
+def generation(capability: Pair) -> GpuGeneration | None:
+    """Look up the GPUs of a compute capability; None for unknown ones."""
+    return _BY_CAPABILITY.get(capability)

@@ -1,4 +1,4 @@
-"""The machine as the checks see it (files, programs, variables), and what a check can find."""
+"""The machine as the checks see it (files, programs, variables), and the results of a check."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from gpusight.recording.tools import on_path
+from gpusight.recording.tools import every_tool, on_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,78 +34,20 @@ class CommandResult:
 
     @property
     def fine(self) -> bool:
-        """Tell whether it did what it was asked."""
+        """Return whether it succeeded."""
         return self.code == 0
 
 
-class Machine(Protocol):
-    """What checks may ask."""
-
-    @property
-    def system(self) -> str:
-        """Name the operating system: `Linux`, `Windows` or `Darwin`."""
-        ...
-
-    @property
-    def kernel(self) -> str:
-        """Give the release of its kernel."""
-        ...
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Give the environment of this process."""
-        ...
-
-    def read(self, path: str) -> str | None:
-        """Give the text of a small file; None where there is none that can be read."""
-        ...
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """List a folder; nothing where there is none."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Tell whether there is such a file or folder."""
-        ...
-
-    def writable(self, path: str) -> bool:
-        """Tell whether this user may write there."""
-        ...
-
-    def real_path(self, path: str) -> str:
-        """Follow links."""
-        ...
-
-    def which(self, name: str) -> str | None:
-        """Find a program on the PATH."""
-        ...
-
-    def run(self, argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> CommandResult | None:
-        """Run a program and wait; None where it cannot be started."""
-        ...
-
-    def free_bytes(self, folder: str) -> int | None:
-        """Give the free space of the disk that a folder lies on."""
-        ...
-
-    def tools(self, tool: Tool) -> Sequence[InstalledTool | BrokenTool]:
-        """Find every nsys or ncu, the one that would be used first."""
-        ...
-
-
-class ThisMachine:
-    """The machine that this process runs on."""
+class Machine:
+    """The machine that this process runs on, as far as the checks use it; tests describe others."""
 
     system = platform.system()
+    """`Linux`, `Windows` or `Darwin`."""
     kernel = platform.release()
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Give the environment of this process."""
-        return os.environ
+    environment: Mapping[str, str] = os.environ
 
     def read(self, path: str) -> str | None:
-        """Give the text of a small file; None where there is none that can be read."""
+        """Return the text of a small file; None where it cannot be read."""
         try:
             with Path(path).open(encoding="utf-8", errors="replace") as file:
                 return file.read(_MAX_CHARACTERS)
@@ -120,11 +62,11 @@ class ThisMachine:
             return ()
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is such a file or folder."""
+        """Return whether there is such a file or folder."""
         return os.path.exists(path)  # noqa: PTH110 - never raises, whatever the path
 
     def writable(self, path: str) -> bool:
-        """Tell whether this user may write there."""
+        """Return whether this user may write there."""
         return os.access(path, os.W_OK)
 
     def real_path(self, path: str) -> str:
@@ -149,10 +91,11 @@ class ThisMachine:
             return CommandResult(None, "")
         except OSError:
             return None
-        return CommandResult(done.returncode, _text(done.stdout), _text(done.stderr))
+        out, err = (output.decode("utf-8", "replace") for output in (done.stdout, done.stderr))
+        return CommandResult(done.returncode, out, err)
 
     def free_bytes(self, folder: str) -> int | None:
-        """Give the free space of the disk that a folder lies on."""
+        """Return the free space of the disk that a folder lies on."""
         try:
             return shutil.disk_usage(folder).free
         except OSError:
@@ -160,8 +103,6 @@ class ThisMachine:
 
     def tools(self, tool: Tool) -> Sequence[InstalledTool | BrokenTool]:
         """Find every nsys or ncu, the one that would be used first."""
-        from gpusight.recording.tools import every_tool
-
         return every_tool(tool)
 
 
@@ -169,10 +110,6 @@ def shown(machine: Machine, path: str) -> str:
     """Write a path without the user's name in it: what lies at home begins with `~`."""
     home = machine.environment.get("HOME", "").rstrip("/")
     return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
-
-
-def _text(output: bytes) -> str:
-    return output.decode("utf-8", "replace")
 
 
 class CheckState(str, enum.Enum):
@@ -243,5 +180,5 @@ class Checkup:
     """What `gpusight record` takes by itself; None where nothing can record."""
 
     def verdict(self, tool: Tool) -> ToolVerdict:
-        """Give what was found about one tool."""
+        """Return what was found about one tool."""
         return next(verdict for verdict in self.verdicts if verdict.tool is tool)

@@ -1,28 +1,33 @@
-"""Checks of NVIDIA's tools: every nsys and ncu on the machine, and whether they know the GPU."""
+"""Checks of what records: every nsys and ncu on the machine, and the program's Python."""
 
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpusight.recording.doctor.gpu_checks import generation, last_line
+from gpusight.errors import UsageError
+from gpusight.recording.doctor.gpu_checks import generation, last_line, probe
 from gpusight.recording.doctor.machine import Ability, CheckEffect, CheckState, MachineCheck, shown
+from gpusight.recording.programs import OLDEST_PYTHON
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import InstalledTool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gpusight.recording.doctor.gpu_checks import GpuGeneration, InstalledHardware, Pair
-    from gpusight.recording.doctor.machine import CommandResult, Machine
-    from gpusight.recording.tools import BrokenTool
+    from gpusight.recording.doctor.machine import Machine
+    from gpusight.recording.tools import BrokenTool, ToolVersion
 
 
-IMPORTER = "QdstrmImporter"
+_IMPORTER = "QdstrmImporter"
+"""The program that makes a report of what nsys collected."""
 _MISSING_LIBRARY = re.compile(r"shared libraries: (\S+?):")
 _PACKAGES = {"libdw.so.1": "libdw1", "libelf.so.1": "libelf1"}
-"""Where Debian and Ubuntu keep what nsys's importer asks for."""
+"""The packages of Debian and Ubuntu for what the importer needs."""
 _CUPTI = re.compile(r"libcupti\.so\.(\d+)\.(\d+)")
 _NAMES = {Tool.NSYS: "Nsight Systems", Tool.NCU: "Nsight Compute"}
 _WITHOUT = {
@@ -33,25 +38,23 @@ _WITHOUT = {
 
 def tool_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[MachineCheck]:
     """Look at nsys, its importer, and ncu."""
-    nsys, ncu = machine.tools(Tool.NSYS), machine.tools(Tool.NCU)
-    folders = _folders(machine, nsys)
-    yield _tool(machine, Tool.NSYS, nsys, _nsys_too_old(machine, hardware, _best(nsys), folders))
+    found = {tool: machine.tools(tool) for tool in (Tool.NSYS, Tool.NCU)}
+    running = {
+        tool: [candidate for candidate in candidates if isinstance(candidate, InstalledTool)]
+        for tool, candidates in found.items()
+    }
+    nsys = running[Tool.NSYS]
+    # The one on the PATH can be a link, or a script elsewhere.
+    paths = [str(tool.path) for tool in nsys if tool.version == nsys[0].version]
+    real_paths = (place for path in paths for place in (path, machine.real_path(path)))
+    folders = list(dict.fromkeys(PurePath(path).parent for path in real_paths))
+    too_old = _nsys_too_old(machine, hardware, nsys[0], folders) if nsys else None
+    yield _tool(machine, Tool.NSYS, found[Tool.NSYS], too_old)
     if folders and machine.system == "Linux":
         yield _importer(machine, folders)
-    yield _tool(machine, Tool.NCU, ncu, _ncu_unsupported(hardware, _best(ncu)))
-
-
-def _best(found: Sequence[InstalledTool | BrokenTool]) -> InstalledTool | None:
-    """Give the one that is used, which comes first of those that run."""
-    return next((one for one in found if isinstance(one, InstalledTool)), None)
-
-
-def _folders(machine: Machine, found: Sequence[InstalledTool | BrokenTool]) -> list[PurePath]:
-    """Give where the best one may lie: what is on the PATH can be a link, or a script elsewhere."""
-    best, running = _best(found), [one for one in found if isinstance(one, InstalledTool)]
-    paths = [str(one.path) for one in running if best is not None and one.version == best.version]
-    places = (place for path in paths for place in (path, machine.real_path(path)))
-    return list(dict.fromkeys(PurePath(place).parent for place in places))
+    ncu = running[Tool.NCU]
+    unsupported = _ncu_unsupported(hardware, ncu[0].version) if ncu else None
+    yield _tool(machine, Tool.NCU, found[Tool.NCU], unsupported)
 
 
 def _tool(
@@ -60,11 +63,28 @@ def _tool(
     found: Sequence[InstalledTool | BrokenTool],
     unfit: str | None,
 ) -> MachineCheck:
-    first = _best(found)
-    if first is None:
-        return _absent(machine, tool, found)
-    others = [_spelled(machine, one) for one in found if one is not first]
-    text = "; also ".join((_spelled(machine, first), *others))
+    """List every candidate: the first that runs is the one that is used."""
+    running, broken = [], []
+    for candidate in found:
+        path = shown(machine, str(candidate.path))
+        if isinstance(candidate, InstalledTool):
+            running.append(f"{candidate.version} ({path})")
+        else:
+            broken.append(f"{path} {candidate.why}")
+    export = (f"export GPUSIGHT_{tool.name}=/path/to/{tool.value}",)
+    if not running:
+        why = f"{tool.value} does not start" if found else f"no {tool.value}"
+        return MachineCheck(
+            tool.value,
+            tool.value,
+            CheckState.MISSING,
+            "; ".join(broken) or "not found",
+            _WITHOUT[tool],
+            f"Install {_NAMES[tool]} (it comes with the CUDA toolkit), or say where it is:",
+            export,
+            (CheckEffect(tool, Ability.NO, why),),
+        )
+    text = "; also ".join((*running, *broken))
     if unfit is None:
         return MachineCheck(tool.value, tool.value, CheckState.OK, text)
     can = Ability.NO if tool is Tool.NCU else Ability.PARTLY
@@ -75,121 +95,217 @@ def _tool(
         text,
         f"{unfit[0].upper()}{unfit[1:]}.",
         f"Install another {_NAMES[tool]}, or say where it is:",
-        (f"export GPUSIGHT_{tool.name}=/path/to/{tool.value}",),
+        export,
         (CheckEffect(tool, can, unfit),),
     )
-
-
-def _spelled(machine: Machine, one: InstalledTool | BrokenTool) -> str:
-    place = shown(machine, str(one.path))
-    if isinstance(one, InstalledTool):
-        return f"{one.version} ({place})"
-    return f"{place} {one.why}"
-
-
-def _absent(
-    machine: Machine, tool: Tool, found: Sequence[InstalledTool | BrokenTool]
-) -> MachineCheck:
-    text = "; ".join(_spelled(machine, one) for one in found) or "not found"
-    why = f"{tool.value} does not start" if found else f"no {tool.value}"
-    return MachineCheck(
-        tool.value,
-        tool.value,
-        CheckState.MISSING,
-        text,
-        _WITHOUT[tool],
-        f"Install {_NAMES[tool]} (it comes with the CUDA toolkit), or say where it is:",
-        (f"export GPUSIGHT_{tool.name}=/path/to/{tool.value}",),
-        (CheckEffect(tool, Ability.NO, why),),
-    )
-
-
-def _unknown_to(hardware: InstalledHardware, newest: Pair) -> GpuGeneration | None:
-    """Find a GPU that is younger than a CUDA release."""
-    known = map(generation, hardware.capabilities)
-    return next((one for one in known if one is not None and one.cuda > newest), None)
 
 
 def _nsys_too_old(
     machine: Machine,
     hardware: InstalledHardware,
-    nsys: InstalledTool | None,
+    nsys: InstalledTool,
     folders: list[PurePath],
 ) -> str | None:
-    """Say when the CUPTI libraries that nsys brings along are older than the GPU."""
+    """Return why the CUPTI libraries that nsys brings along are older than the GPU, if so."""
     names = (name for folder in folders for name in machine.names(str(folder)))
-    versions = [(int(one[1]), int(one[2])) for one in map(_CUPTI.fullmatch, names) if one]
-    if nsys is None or not versions:
+    versions = [(int(file[1]), int(file[2])) for file in map(_CUPTI.fullmatch, names) if file]
+    if not versions:
         return None
     newest = max(versions)
-    young = _unknown_to(hardware, newest)
-    if young is None:
+    gpus = filter(None, map(generation, hardware.capabilities))
+    unknown = next((gpu for gpu in gpus if gpu.cuda > newest), None)
+    if unknown is None:
         return None
     return (
-        f"nsys {nsys.version} records with CUPTI up to {newest[0]}.{newest[1]}, and {young.name} "
-        f"GPUs need {young.cuda[0]}.{young.cuda[1]}: kernels may be missing"
+        f"nsys {nsys.version} records with CUPTI up to {newest[0]}.{newest[1]}, and {unknown.name} "
+        f"GPUs need {unknown.cuda[0]}.{unknown.cuda[1]}: kernels may be missing"
     )
 
 
-def _ncu_unsupported(hardware: InstalledHardware, ncu: InstalledTool | None) -> str | None:
-    """Say when no GPU of the machine is one that this ncu measures."""
-    known = [one for one in map(generation, hardware.capabilities) if one is not None]
-    if ncu is None or not known or len(known) < len(hardware.capabilities):
-        return None
-    reasons = [_why_unsupported(one, (ncu.version.year, ncu.version.minor)) for one in known]
-    return None if None in reasons else f"ncu {ncu.version}: {reasons[0]}"
+def _ncu_unsupported(hardware: InstalledHardware, ncu: ToolVersion) -> str | None:
+    """Return why this ncu measures no GPU of the machine, if so."""
+    gpus = [generation(capability) for capability in hardware.capabilities]
+    reasons = [None if gpu is None else _why_unsupported(gpu, ncu[:2]) for gpu in gpus]
+    return None if not reasons or None in reasons else f"ncu {ncu}: {reasons[0]}"
 
 
-def _why_unsupported(one: GpuGeneration, version: Pair) -> str | None:
-    if one.first_ncu is None:
-        return f"{one.name} GPUs were never supported by ncu"
-    if version < one.first_ncu:
-        return f"{one.name} GPUs need ncu {one.first_ncu[0]}.{one.first_ncu[1]} or newer"
-    if one.last_ncu is not None and version > one.last_ncu:
-        return f"{one.name} GPUs need ncu {one.last_ncu[0]}.{one.last_ncu[1]} or older"
+def _why_unsupported(gpu: GpuGeneration, ncu: Pair) -> str | None:
+    if gpu.first_ncu is None:
+        return f"{gpu.name} GPUs were never supported by ncu"
+    if ncu < gpu.first_ncu:
+        return f"{gpu.name} GPUs need ncu {gpu.first_ncu[0]}.{gpu.first_ncu[1]} or newer"
+    if gpu.last_ncu is not None and ncu > gpu.last_ncu:
+        return f"{gpu.name} GPUs need ncu {gpu.last_ncu[0]}.{gpu.last_ncu[1]} or older"
     return None
 
 
 def _importer(machine: Machine, folders: list[PurePath]) -> MachineCheck:
-    """Start the program that makes reports of what nsys collected."""
+    """Start the importer, which lies in a folder beside the one of nsys."""
     key, title = "importer", "nsys importer"
-    path = _importer_path(machine, folders)
+    beside = (
+        folder.parent / name for folder in folders for name in machine.names(str(folder.parent))
+    )
+    paths = (str(folder / _IMPORTER) for folder in beside)
+    path = next(filter(machine.exists, paths), None)
     if path is None:
-        return MachineCheck(key, title, CheckState.UNKNOWN, f"no {IMPORTER} beside nsys")
+        return MachineCheck(key, title, CheckState.UNKNOWN, f"no {_IMPORTER} beside nsys")
     ran = machine.run([path, "--version"])
     if ran is not None and ran.fine:
         return MachineCheck(key, title, CheckState.OK, "starts")
-    return _broken_importer(ran)
-
-
-def _broken_importer(ran: CommandResult | None) -> MachineCheck:
-    said = last_line(ran)
-    lacking = _MISSING_LIBRARY.search(said)
-    found = f"needs {lacking[1]}, which is not installed" if lacking else said
+    error = last_line(ran)
+    lacking = _MISSING_LIBRARY.search(error)
     package = _PACKAGES.get(lacking[1]) if lacking else None
+    why = "its importer does not start: .qdstrm instead of a report"
     return MachineCheck(
-        "importer",
-        "nsys importer",
+        key,
+        title,
         CheckState.LIMITED,
-        found,
+        f"needs {lacking[1]}, which is not installed" if lacking else error,
         "nsys records, but leaves a .qdstrm file instead of a report.",
         f"Import the .qdstrm on another machine, or install what it needs{':' if package else '.'}",
         (f"sudo apt-get install {package}",) if package else (),
-        (
-            CheckEffect(
-                Tool.NSYS,
-                Ability.PARTLY,
-                "its importer does not start: .qdstrm instead of a report",
-            ),
-        ),
+        (CheckEffect(Tool.NSYS, Ability.PARTLY, why),),
     )
 
 
-def _importer_path(machine: Machine, folders: list[PurePath]) -> str | None:
-    """Look in the folders beside the one that nsys lies in."""
-    for beside in (folder.parent for folder in folders):
-        for name in machine.names(str(beside)):
-            path = str(beside / name / IMPORTER)
-            if machine.exists(path):
-                return path
-    return None
+_TORCH_TIMEOUT_S = 90.0
+"""Importing PyTorch from a cold network disk takes its time."""
+_INSIDE = (Tool.CUPTI, Tool.TORCH)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPython:
+    """The Python that programs are run with."""
+
+    path: str
+    place: str
+    """The path as it is shown."""
+    packages: Mapping[str, str | None]
+
+
+def python_checks(
+    machine: Machine, hardware: InstalledHardware, python: str | None
+) -> Iterator[MachineCheck]:
+    """Look at a Python, by default the one that `python` starts, and at the packages in it."""
+    path = machine.which("python" if python is None else python)
+    if path is None and python is not None:
+        raise UsageError(f"no Python at {python}", hint="--python takes the path of an interpreter")
+    path = path or machine.which("python3") or sys.executable
+    place = shown(machine, path)
+    answer = probe(machine, path, "ask_packages")
+    if not isinstance(answer, dict):
+        yield MachineCheck(
+            "python",
+            "Python",
+            CheckState.MISSING,
+            f"{place} does not answer: {last_line(answer)}",
+            "What records inside a program (cupti, torch, --steps) needs a Python that works.",
+            "Name the Python of your program:",
+            ("gpusight doctor --python PATH",),
+            tuple(CheckEffect(tool, Ability.NO, "Python does not answer") for tool in _INSIDE),
+        )
+        return
+    program = ProgramPython(path, place, answer["packages"])
+    yield _python_version(place, tuple(answer["python"]))
+    yield _cupti(machine, hardware, program)
+    yield _torch(machine, hardware, program)
+    nvtx = program.packages.get("nvtx")
+    found = "not installed; gs.annotate does not need it" if nvtx is None else f"nvtx {nvtx}"
+    yield MachineCheck("nvtx", "nvtx", CheckState.OK, found)
+
+
+def _python_version(place: str, version: tuple[int, ...]) -> MachineCheck:
+    found = f"{'.'.join(map(str, version))} ({place})"
+    if version >= OLDEST_PYTHON:
+        return MachineCheck("python", "Python", CheckState.OK, found)
+    return MachineCheck(
+        "python",
+        "Python",
+        CheckState.LIMITED,
+        found,
+        "What records inside a Python program (cupti, torch, --steps) needs Python 3.10.",
+        "Name another Python, or record with nsys as a whole:",
+        ("gpusight doctor --python PATH",),
+        tuple(CheckEffect(tool, Ability.NO, "needs Python 3.10") for tool in _INSIDE),
+    )
+
+
+def _cupti(machine: Machine, hardware: InstalledHardware, python: ProgramPython) -> MachineCheck:
+    answer = probe(machine, python.path, "ask_cupti")
+    state = CheckState.LIMITED
+    if not isinstance(answer, dict):
+        found = f"cannot be looked for: {last_line(answer)}"
+    elif answer["library"] is None and answer["unfit"] is None:
+        state, found = CheckState.MISSING, f"{python.place} finds no libcupti"
+    elif answer["library"] is None:
+        found = f"{shown(machine, answer['unfit'])} is for a later CUDA than the driver's"
+    else:
+        found = shown(machine, answer["library"])
+        if answer["works"] or not hardware.usable:
+            return MachineCheck("cupti", "cupti", CheckState.OK, found)
+        found = f"{found} does not work: {answer['why']}"
+    package = "cupti-python" if hardware.cuda is None else f"'cupti-python=={hardware.cuda[0]}.*'"
+    return MachineCheck(
+        "cupti",
+        "cupti",
+        state,
+        found,
+        "Without nsys, CUPTI records any CUDA program that runs in Python.",
+        "Install a libcupti for the driver's CUDA (PyTorch's CUDA packages, Triton and CUDA "
+        "toolkits bring one too; CUDA_HOME says where a toolkit is):",
+        (f"{python.place} -m pip install {package}",),
+        (CheckEffect(Tool.CUPTI, Ability.NO, found),),
+    )
+
+
+def _torch(machine: Machine, hardware: InstalledHardware, python: ProgramPython) -> MachineCheck:
+    if python.packages.get("torch") is None:
+        return MachineCheck(
+            "torch",
+            "torch",
+            CheckState.MISSING,
+            f"torch is not installed in {python.place}",
+            "Only programs that use PyTorch need it.",
+            "Install it, or name another Python with --python:",
+            (f"{python.place} -m pip install torch",),
+            (CheckEffect(Tool.TORCH, Ability.NO, "torch is not installed"),),
+        )
+    answer = probe(machine, python.path, "ask_torch", _TORCH_TIMEOUT_S)
+    if not isinstance(answer, dict):
+        found = f"torch {python.packages['torch']} cannot be imported: {last_line(answer)}"
+        effects = (CheckEffect(Tool.TORCH, Ability.NO, found),)
+        return MachineCheck(
+            "torch", "torch", CheckState.MISSING, found, "It cannot record.", effects=effects
+        )
+    return _imported_torch(hardware, answer)
+
+
+def _imported_torch(hardware: InstalledHardware, torch: dict[str, Any]) -> MachineCheck:
+    build = f"ROCm {torch['hip']}" if torch["hip"] else "the CPU"
+    if torch["cuda"]:
+        build = f"CUDA {torch['cuda']}"
+    found = f"torch {torch['version']}, built for {build}"
+    if not hardware.usable:  # the check of the GPU says so already
+        return MachineCheck("torch", "torch", CheckState.OK, found)
+    if not torch["available"]:
+        means = f"PyTorch sees no GPU{_cause(hardware, torch)}; it records operators on the CPU."
+        fix = "Install the PyTorch that is built for the driver's CUDA."
+        why = "PyTorch sees no GPU: CPU operators only"
+    elif "CUDA" not in torch["activities"]:
+        means = "This PyTorch was built without CUPTI: its traces hold no kernels."
+        fix = "Record with --with nsys, or install a PyTorch that is built with Kineto and CUPTI."
+        why = "this PyTorch records no kernels"
+    else:
+        return MachineCheck("torch", "torch", CheckState.OK, f"{found}, sees the GPU")
+    effects = (CheckEffect(Tool.TORCH, Ability.PARTLY, why),)
+    return MachineCheck("torch", "torch", CheckState.LIMITED, found, means, fix, effects=effects)
+
+
+def _cause(hardware: InstalledHardware, torch: dict[str, Any]) -> str:
+    """Return why PyTorch sees no GPU, where its build does not fit the driver."""
+    if not torch["cuda"]:
+        return ", since it was built without CUDA"
+    built = int(str(torch["cuda"]).partition(".")[0])
+    if hardware.cuda is not None and built > hardware.cuda[0]:
+        return f", since the driver supports CUDA {hardware.cuda[0]} only"
+    return ""

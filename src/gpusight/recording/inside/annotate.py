@@ -1,7 +1,4 @@
-"""Ranges and marks in people's own code.
-
-`gs.annotate` and `gs.mark`, and opening a range for any listener.
-"""
+"""Ranges and marks in people's own code: `gs.annotate` and `gs.mark`; ranges for any listener."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
 from gpusight.errors import UsageError
 from gpusight.recording.inside import nvtx_backend
 from gpusight.recording.inside.step_hub import HUB
-from gpusight.recording.inside.torch_hooks import range_recorder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
 
     from typing_extensions import Self
 
@@ -25,27 +21,42 @@ if TYPE_CHECKING:
 
 
 class OpenRange(NamedTuple):
-    """A range that somebody heard, and what closes it."""
+    """An open range, and what closes it."""
 
     domain: str | None
-    told: str | None
-    """What listeners were told."""
-    speaker: nvtx_backend.NvtxBackend | None
+    hub_name: str | None
+    """The name that listeners of the hub got."""
+    backend: nvtx_backend.NvtxBackend | None
     handle: Any
     """Of a start/end range; None for push/pop."""
-    recorded: Any
-    """PyTorch's `record_function`."""
+    record_function: Any
+    """PyTorch's."""
+
+
+def range_recorder(torch: Any) -> Callable[[], bool]:
+    """Return what checks, fast, whether a profiler would record a range of this thread.
+
+    `emit_nvtx` counts as a profiler, too, but would only repeat our own NVTX ranges.
+    """
+    profiler, here = torch.autograd.profiler, torch.autograd._profiler_enabled
+    kind = getattr(torch._C._autograd, "_profiler_type", None)
+    if kind is None or not hasattr(profiler, "_is_profiler_enabled"):
+        return cast("Callable[[], bool]", here)
+    return lambda: (profiler._is_profiler_enabled or here()) and kind().name != "NVTX"
 
 
 class _Torch:
     """PyTorch's profiler and compiler, where the program has imported them; we never do."""
 
     def __init__(self) -> None:
-        self.records: Callable[[], bool] = self._records
-        self.compiles: Callable[[], bool] = self._compiles
+        # Both are replaced by PyTorch's own functions once it is found.
+        self.records: Callable[[], bool] = lambda: self.find() and self.records()
+        """Whether the profiler runs."""
+        self.compiles: Callable[[], bool] = lambda: self.find() and self.compiles()
+        """Whether the compiler is tracing what we are called from."""
 
     def find(self) -> bool:
-        """Look for them; once found, they are asked without looking."""
+        """Look for them; once found, they are called without looking."""
         torch = sys.modules.get("torch")
         if torch is None:
             return False
@@ -58,23 +69,15 @@ class _Torch:
         self.records = lambda: not compiles() and records()
         return True
 
-    def _records(self) -> bool:
-        """Tell whether the profiler runs."""
-        return self.find() and self.records()
-
-    def _compiles(self) -> bool:
-        """Tell whether the compiler is tracing what we are called from."""
-        return self.find() and self.compiles()
-
 
 _TORCH = _Torch()
 _TORCH.find()
 
 
 def listened() -> bool:
-    """Tell whether anybody would hear a range that this thread opens now.
+    """Return whether anything records or hears a range that this thread opens now.
 
-    Nobody does in a function that `torch.compile` traces: its parts do not run one by one, and
+    Nothing does in a function that `torch.compile` traces: its parts do not run one by one, and
     opening a range would break its graph.
     """
     heard = not nvtx_backend.CHOICE.quiet or HUB.heard or _TORCH.records()
@@ -82,7 +85,7 @@ def listened() -> bool:
 
 
 def compiling() -> bool:
-    """Tell whether `torch.compile` is tracing what calls this."""
+    """Return whether `torch.compile` is tracing what calls this."""
     return _TORCH.compiles()
 
 
@@ -98,11 +101,11 @@ def open_range(
     Listeners come first: what they switch on shall see the range.
     """
     name = name or "range"
-    told = _notify(name, domain)
-    speaker = nvtx_backend.backend()
-    if speaker is not None:
-        speaker.push(nvtx_backend.NvtxEvent(name, domain, category, color, payload))
-    return OpenRange(domain, told, speaker, None, record_range(name))
+    hub_name = _notify(name, domain)
+    backend = nvtx_backend.backend()
+    if backend is not None:
+        backend.push(nvtx_backend.NvtxEvent(name, domain, category, color, payload))
+    return OpenRange(domain, hub_name, backend, None, record_range(name))
 
 
 def start_range(
@@ -114,46 +117,46 @@ def start_range(
 ) -> OpenRange | None:
     """Open a range that any thread may close, in any order; None where nobody listens."""
     name = name or "range"
-    told = _notify(name, domain)
-    speaker = nvtx_backend.backend()
-    if told is None and speaker is None:
+    hub_name = _notify(name, domain)
+    backend = nvtx_backend.backend()
+    if hub_name is None and backend is None:
         return None
     event = nvtx_backend.NvtxEvent(name, domain, category, color, payload)
-    handle = speaker.start(event) if speaker else None
-    return OpenRange(domain, told, speaker, handle, None)
+    handle = backend.start(event) if backend else None
+    return OpenRange(domain, hub_name, backend, handle, None)
 
 
 def close_range(opened: OpenRange | None) -> None:
-    """Close a range, whoever heard it open and whoever listens by now."""
+    """Close a range wherever it was opened, whoever listens by now."""
     if opened is None:
         return
-    if opened.recorded is not None:
-        opened.recorded.__exit__(None, None, None)
-    if opened.speaker is not None:
+    if opened.record_function is not None:
+        opened.record_function.__exit__(None, None, None)
+    if opened.backend is not None:
         if opened.handle is None:
-            opened.speaker.pop(opened.domain)
+            opened.backend.pop(opened.domain)
         else:
-            opened.speaker.end(opened.handle)
-    if opened.told is not None:
-        HUB.end_range(opened.told)
+            opened.backend.end(opened.handle)
+    if opened.hub_name is not None:
+        HUB.end_range(opened.hub_name)
 
 
 def _notify(name: str, domain: str | None) -> str | None:
-    """Tell listeners of a range, as `name@domain` where it has one."""
+    """Notify listeners of a range, as `name@domain` where it has one."""
     if not HUB.heard:
         return None
-    told = name if domain is None else f"{name}@{domain}"
-    HUB.begin_range(told)
-    return told
+    hub_name = name if domain is None else f"{name}@{domain}"
+    HUB.begin_range(hub_name)
+    return hub_name
 
 
 def record_range(name: str) -> Any:
     """Open a range in PyTorch's profiler, if it runs."""
     if not _TORCH.records():
         return None
-    recorded = sys.modules["torch"].autograd.profiler.record_function(name)
-    recorded.__enter__()
-    return recorded
+    record_function = sys.modules["torch"].autograd.profiler.record_function(name)
+    record_function.__enter__()
+    return record_function
 
 
 _MAX_PAYLOAD = 2**63 - 1
@@ -170,7 +173,7 @@ class Annotation:
     runs, up to its next `yield`.
     """
 
-    __slots__ = ("_opened", "_what")
+    __slots__ = ("_arguments", "_opened")
 
     def __init__(
         self,
@@ -184,39 +187,34 @@ class Annotation:
             color = nvtx_backend.argb(color)
         if payload is not None:
             payload = _checked(payload)
-        self._what = (name, domain, category, color, payload)
+        self._arguments = (name, domain, category, color, payload)
         self._opened: dict[int, list[OpenRange | None]] = {}
+        """The open ranges of each thread."""
 
     def __enter__(self) -> Self:
         """Open it on this thread."""
-        if listened() or self._opened:
-            self._open()
+        heard = listened()
+        if heard or self._opened:  # where it is open further out, note that it is not heard now
+            stack = self._opened.setdefault(threading.get_ident(), [])
+            stack.append(open_range(*self._arguments) if heard else None)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close what this thread opened last."""
-        if self._opened:
-            self._close()
-
-    def _open(self) -> None:
-        """Open it, or note that nobody hears it now while it is open further out."""
-        mine = self._opened.setdefault(threading.get_ident(), [])
-        mine.append(open_range(*self._what) if listened() else None)
-
-    def _close(self) -> None:
-        """Close it, unless it was opened before anybody listened."""
-        thread = threading.get_ident()
-        mine = self._opened.get(thread)
-        if mine is None:
+        """Close what this thread opened last, unless that was before anybody listened."""
+        if not self._opened:
             return
-        last = mine.pop()
-        if not mine:
+        thread = threading.get_ident()
+        stack = self._opened.get(thread)
+        if stack is None:
+            return
+        last = stack.pop()
+        if not stack:
             del self._opened[thread]
         close_range(last)
 
     async def __aenter__(self) -> Self:
         """Open it for this task."""
-        self._opened.setdefault(_TASKS, []).append(start_range(*self._what))
+        self._opened.setdefault(_TASKS, []).append(start_range(*self._arguments))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -225,8 +223,10 @@ class Annotation:
 
     def __call__(self, function: Function) -> Function:
         """Open it whenever the function runs."""
-        what = (self._what[0] or _name_of(function), *self._what[1:])
-        return cast("Function", _wrapped(function, what))
+        own_name = getattr(function, "__qualname__", None) or type(function).__name__
+        arguments = (self._arguments[0] or own_name, *self._arguments[1:])
+        wrap = next((wrap for is_kind, wrap in _WRAPPERS if is_kind(function)), _plain)
+        return cast("Function", functools.wraps(function)(wrap(function, arguments)))
 
 
 @overload
@@ -280,13 +280,13 @@ def mark(
     """
     if payload is not None:
         payload = _checked(payload)
-    shade = nvtx_backend.argb(color) if color is not None else None
-    speaker = nvtx_backend.backend()
-    if speaker is not None:
-        speaker.mark(nvtx_backend.NvtxEvent(name, domain, category, shade, payload))
-    recorded = record_range(name)
-    if recorded is not None:
-        recorded.__exit__(None, None, None)
+    argb = None if color is None else nvtx_backend.argb(color)
+    backend = nvtx_backend.backend()
+    if backend is not None:
+        backend.mark(nvtx_backend.NvtxEvent(name, domain, category, argb, payload))
+    record_function = record_range(name)
+    if record_function is not None:
+        record_function.__exit__(None, None, None)
 
 
 def _checked(payload: float) -> float:
@@ -298,27 +298,11 @@ def _checked(payload: float) -> float:
     raise UsageError(f"payload {payload!r} is not a number of 64 bits")
 
 
-def _name_of(function: Any) -> str:
-    return getattr(function, "__qualname__", None) or type(function).__name__
-
-
-def _wrapped(function: Any, what: tuple[Any, ...]) -> Any:
-    """Wrap a function of whatever kind."""
-    for is_kind, wrap in (
-        (inspect.isasyncgenfunction, _async_generator),
-        (inspect.iscoroutinefunction, _coroutine),
-        (inspect.isgeneratorfunction, _generator),
-    ):
-        if is_kind(function):
-            return functools.wraps(function)(wrap(function, what))
-    return functools.wraps(function)(_plain(function, what))
-
-
-def _plain(function: Callable[..., Any], what: tuple[Any, ...]) -> Callable[..., Any]:
+def _plain(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not listened():
             return function(*args, **kwargs)
-        opened = open_range(*what)
+        opened = open_range(*arguments)
         try:
             return function(*args, **kwargs)
         finally:
@@ -327,9 +311,9 @@ def _plain(function: Callable[..., Any], what: tuple[Any, ...]) -> Callable[...,
     return run
 
 
-def _coroutine(function: Callable[..., Awaitable[Any]], what: tuple[Any, ...]) -> Any:
+def _coroutine(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     async def run(*args: Any, **kwargs: Any) -> Any:
-        opened = start_range(*what)
+        opened = start_range(*arguments)
         try:
             return await function(*args, **kwargs)
         finally:
@@ -338,12 +322,12 @@ def _coroutine(function: Callable[..., Awaitable[Any]], what: tuple[Any, ...]) -
     return run
 
 
-def _generator(function: Callable[..., Generator[Any, Any, Any]], what: tuple[Any, ...]) -> Any:
+def _generator(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         inner = function(*args, **kwargs)
         resume = functools.partial(next, inner)
         while True:
-            with Annotation(*what):
+            with Annotation(*arguments):
                 try:
                     value = resume()
                 except StopIteration as end:
@@ -351,7 +335,7 @@ def _generator(function: Callable[..., Generator[Any, Any, Any]], what: tuple[An
             try:
                 resume = functools.partial(inner.send, (yield value))
             except GeneratorExit:
-                with Annotation(*what):
+                with Annotation(*arguments):
                     inner.close()
                 raise
             except BaseException as error:  # noqa: BLE001 - passed on to the generator
@@ -360,14 +344,12 @@ def _generator(function: Callable[..., Generator[Any, Any, Any]], what: tuple[An
     return run
 
 
-def _async_generator(
-    function: Callable[..., AsyncGenerator[Any, Any]], what: tuple[Any, ...]
-) -> Any:
+def _async_generator(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)
         resume = inner.__anext__
         while True:
-            opened = start_range(*what)
+            opened = start_range(*arguments)
             try:
                 value = await resume()
             except StopAsyncIteration:
@@ -383,3 +365,11 @@ def _async_generator(
                 resume = functools.partial(inner.athrow, error)
 
     return run
+
+
+_WRAPPERS: tuple[tuple[Callable[[Any], bool], Callable[..., Any]], ...] = (
+    (inspect.isasyncgenfunction, _async_generator),
+    (inspect.iscoroutinefunction, _coroutine),
+    (inspect.isgeneratorfunction, _generator),
+)
+"""What wraps each kind of function; `_plain` all others."""

@@ -1,15 +1,16 @@
-"""The CUDA driver and runtime of this process, found without making CUDA ready."""
+"""The CUDA driver and runtime of this process, found without initializing CUDA."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import ctypes.util
+import itertools
 import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusight.errors import RecordError
 
@@ -26,7 +27,7 @@ _LOADED: list[ctypes.CDLL] = []
 
 
 def driver_version() -> int | None:
-    """Give the version of CUDA that the driver supports, such as 13000; None without a driver."""
+    """Return the version of CUDA that the driver supports, such as 13000; None without a driver."""
     try:
         driver = ctypes.CDLL(LIBRARIES[0])
     except OSError:
@@ -37,23 +38,23 @@ def driver_version() -> int | None:
 
 
 def cuda_is_initialized() -> bool:
-    """Tell whether anything here has called cuInit, which comes before all other use of CUDA.
+    """Return whether anything here has called cuInit, which comes before all other use of CUDA.
 
-    Cheap enough to ask often, and does not load the driver. Where that cannot be told (on
-    Windows) the answer is yes.
+    Cheap enough to call often, and does not load the driver. Where that is not known (on Windows)
+    it is True.
     """
-    if not _can_ask():
+    if not _CAN_FIND_LOADED:
         return True
     driver = _loaded_driver()
     return driver is not None and _device_count(driver) is not None
 
 
 def cuda_in_use() -> bool:
-    """Tell whether this process works with a GPU already.
+    """Return whether this process works with a GPU already.
 
     Where the driver cannot be asked without loading it (on Windows) PyTorch is.
     """
-    if not _can_ask():
+    if not _CAN_FIND_LOADED:
         return _torch_with_gpu() is not None
     driver = _loaded_driver()
     if driver is None:
@@ -73,15 +74,19 @@ def borrow_context() -> None:
 
 
 def wait_for_gpus() -> None:
-    """Wait until the GPUs have done what they were given, so that all of it has an end.
+    """Wait until the GPUs have finished all activities, so that each has an end.
 
     Does nothing in a process that has not used CUDA, or while PyTorch captures a CUDA graph, which
     waiting would spoil. A GPU that answers with an error has failed the program too, which has
-    said so.
+    reported it.
     """
     torch = _torch_with_gpu()
-    if torch is not None and _cannot_be_waited_for(torch):
-        return
+    if torch is not None:
+        try:
+            if torch.cuda.is_current_stream_capturing():
+                return
+        except RuntimeError:  # the GPU has failed
+            return
     driver = _loaded_driver()
     if driver is None:
         if torch is not None:
@@ -91,26 +96,15 @@ def wait_for_gpus() -> None:
     if _has_context(driver):
         driver.cuCtxSynchronize()  # may be one that the program made for itself
     for device in _devices_in_use(driver):
-        with _primary_context(driver, device) as entered:
-            if entered:
-                driver.cuCtxSynchronize()
+        _synchronize_primary(driver, device)
 
 
-def _cannot_be_waited_for(torch: Any) -> bool:
-    """Tell whether a graph is being captured; a GPU that has failed does not even say that."""
-    try:
-        return bool(torch.cuda.is_current_stream_capturing())
-    except RuntimeError:
-        return True
-
-
-def _can_ask() -> bool:
-    return hasattr(os, "RTLD_NOLOAD")
+_CAN_FIND_LOADED = hasattr(os, "RTLD_NOLOAD")
 
 
 def _loaded_driver() -> ctypes.CDLL | None:
-    """Give the driver's library if this process has loaded it; never load it."""
-    if not _can_ask():
+    """Return the driver's library if this process has loaded it; never load it."""
+    if not _CAN_FIND_LOADED:
         return None
     if not _LOADED:
         try:
@@ -121,7 +115,7 @@ def _loaded_driver() -> ctypes.CDLL | None:
 
 
 def _torch_with_gpu() -> Any:
-    """Give torch if the program has made CUDA ready through it."""
+    """Return torch if the program has initialized CUDA through it."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)  # not there while torch is being imported
     return torch if cuda is not None and cuda.is_initialized() else None
@@ -139,7 +133,7 @@ def _device_count(driver: ctypes.CDLL) -> int | None:
 
 
 def _devices_in_use(driver: ctypes.CDLL) -> Iterator[int]:
-    """Give the devices on which anything in this process works."""
+    """Yield the devices with an active primary context in this process."""
     for number in range(_device_count(driver) or 0):
         device, flags, active = ctypes.c_int(0), ctypes.c_uint(0), ctypes.c_int(0)
         if driver.cuDeviceGet(ctypes.byref(device), number):
@@ -149,27 +143,22 @@ def _devices_in_use(driver: ctypes.CDLL) -> Iterator[int]:
             yield device.value
 
 
-@contextlib.contextmanager
-def _primary_context(driver: ctypes.CDLL, device: int) -> Iterator[bool]:
-    """Enter what PyTorch and the runtime work with on a device; tells whether that could be."""
+def _synchronize_primary(driver: ctypes.CDLL, device: int) -> None:
+    """Wait for the context that PyTorch and the runtime work with on a device."""
     context = ctypes.c_void_p()
     if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
-        yield False
         return
-    try:
-        entered = driver.cuCtxPushCurrent_v2(context) == 0
-        yield entered
-        if entered:
-            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-    finally:
-        driver.cuDevicePrimaryCtxRelease_v2(device)
+    if driver.cuCtxPushCurrent_v2(context) == 0:
+        driver.cuCtxSynchronize()
+        driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+    driver.cuDevicePrimaryCtxRelease_v2(device)
 
 
 _MAPPINGS = Path("/proc/self/maps")
 
 
 def mapped_libraries(name: re.Pattern[str]) -> list[Path]:
-    """List those whose file name begins like this; none where a system does not tell."""
+    """List the loaded libraries whose file name begins like this; none where that is unknown."""
     try:
         lines = _MAPPINGS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -178,22 +167,25 @@ def mapped_libraries(name: re.Pattern[str]) -> list[Path]:
     return sorted(path for path in paths if name.match(path.name))
 
 
+_WHEEL_FOLDERS = ("*/lib", "*/bin", "*/bin/x86_64")
+_TOOLKIT_FOLDERS = ("lib64", "lib", "targets/*/lib", "bin", "bin/x64")
 _RUNTIME_FILES = ("libcudart.so*", "libcudart-*.so*", "cudart64_*.dll", "libcudart*.dylib")
 _RUNTIME = re.compile(r"(lib)?cudart(64_|[-.])", re.IGNORECASE)
 _LOADER_NAMES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so")
 _NO_CONTEXT = {3, 201}
-"""The driver's: CUDA is not initialised; no context is current on this thread."""
+"""The driver's errors: CUDA is not initialized; no context is current on this thread."""
 
 
 class CudaNotFoundError(RecordError):
     """No CUDA library can be loaded here."""
 
 
-class _Profiler:
+class _Profiler(NamedTuple):
     """Two functions of one CUDA library, and where it was found."""
 
-    def __init__(self, where: str, start: Callable[[], Any], stop: Callable[[], Any]) -> None:
-        self.where, self.start, self.stop = where, start, stop
+    where: str
+    start: Callable[[], Any]
+    stop: Callable[[], Any]
 
 
 def profiler_start() -> None:
@@ -219,7 +211,7 @@ def _check(status: int, call: str, where: str) -> None:
 
 _PROFILER_LIBRARY: list[_Profiler] = []
 _MISSED: dict[bool, CudaNotFoundError] = {}
-"""What a search in vain said, without torch and with it: looking takes long, a loop asks often."""
+"""The error of a search in vain, without torch and with it: searching takes long."""
 
 
 def _profiler_library() -> _Profiler:
@@ -236,16 +228,21 @@ def _profiler_library() -> _Profiler:
 
 
 def _find() -> _Profiler:
-    """Try the places from the surest on; any runtime will do, a profiler sees all of them."""
+    """Try the surest candidates first; any runtime will do, a profiler sees all of them."""
     tried: list[str] = []
     torch = _torch_profiler()
     if torch is not None:
         return torch
     for candidate in _candidates():
         tried.append(candidate)
-        profiler = _loaded(candidate)
-        if profiler is not None:
-            return profiler
+        try:
+            library = ctypes.CDLL(candidate)
+        except OSError:
+            continue
+        for prefix in ("cuda", "cu"):  # the runtime's, the driver's
+            start, stop = f"{prefix}ProfilerStart", f"{prefix}ProfilerStop"
+            if hasattr(library, start):
+                return _Profiler(candidate, getattr(library, start), getattr(library, stop))
     raise CudaNotFoundError(
         "no CUDA runtime was found",
         why=f"looked in PyTorch, this process, {', '.join(tried)}",
@@ -254,7 +251,7 @@ def _find() -> _Profiler:
 
 
 def _torch_profiler() -> _Profiler | None:
-    """Take PyTorch's own runtime where the program has imported it and it has a GPU."""
+    """Use PyTorch's own runtime where the program has imported it and it has a GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None
@@ -264,45 +261,15 @@ def _torch_profiler() -> _Profiler | None:
 
 def _candidates() -> Iterator[str]:
     yield from map(str, mapped_libraries(_RUNTIME))
-    yield from _in_wheels()
-    yield from _in_toolkits()
-    found = ctypes.util.find_library("cudart")
-    if found:
-        yield found
+    # NVIDIA's wheels: nvidia/cuda_runtime, and nvidia/cu13 since CUDA 13.
+    wheels = [Path(entry) / "nvidia" for entry in sys.path if entry]
+    variables = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"))
+    toolkits = map(Path, dict.fromkeys([*filter(None, variables), "/usr/local/cuda"]))
+    for roots, folders in ((wheels, _WHEEL_FOLDERS), (toolkits, _TOOLKIT_FOLDERS)):
+        for root, folder, pattern in itertools.product(roots, folders, _RUNTIME_FILES):
+            yield from map(str, sorted(root.glob(f"{folder}/{pattern}"), reverse=True))
+    system = ctypes.util.find_library("cudart")
+    if system:
+        yield system
     yield from _LOADER_NAMES
     yield from LIBRARIES
-
-
-def _in_wheels() -> Iterator[str]:
-    """Look into NVIDIA's wheels: nvidia/cuda_runtime, and nvidia/cu13 since CUDA 13."""
-    for entry in sys.path:
-        nvidia = Path(entry) / "nvidia"
-        if entry and nvidia.is_dir():
-            for folder in ("*/lib", "*/bin", "*/bin/x86_64"):
-                yield from _runtimes(nvidia, folder)
-
-
-def _in_toolkits() -> Iterator[str]:
-    named = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"))
-    for home in dict.fromkeys([*filter(None, named), "/usr/local/cuda"]):
-        for folder in ("lib64", "lib", "targets/*/lib", "bin", "bin/x64"):
-            yield from _runtimes(Path(home), folder)
-
-
-def _runtimes(root: Path, folder: str) -> Iterator[str]:
-    for pattern in _RUNTIME_FILES:
-        yield from map(str, sorted(root.glob(f"{folder}/{pattern}"), reverse=True))
-
-
-def _loaded(candidate: str) -> _Profiler | None:
-    try:
-        library = ctypes.CDLL(candidate)
-    except OSError:
-        return None
-    for start, stop in (
-        ("cudaProfilerStart", "cudaProfilerStop"),
-        ("cuProfilerStart", "cuProfilerStop"),
-    ):
-        if hasattr(library, start):
-            return _Profiler(candidate, getattr(library, start), getattr(library, stop))
-    return None

@@ -1,4 +1,4 @@
-"""The buffers that CUPTI fills, the records in them, and the texts that records point to."""
+"""The buffers that CUPTI fills, the records in them, and the strings that records point to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import mmap
 import tempfile
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING
 
 from gpusight.recording.inside.cupti_library import LAYOUTS, RecordLayout, RecordReader
@@ -27,7 +27,7 @@ _TEXTS = {kind: layout.texts for kind, layout in LAYOUTS.items() if layout.texts
 
 
 class CuptiBuffers:
-    """Lends buffers to CUPTI and keeps a copy of what comes back.
+    """Gives buffers to CUPTI and keeps a copy of what comes back.
 
     CUPTI calls on threads of its own and in the middle of the program's CUDA calls, so nothing here
     waits for a lock: the garbage collector may run in any of these lines, free something on the
@@ -51,7 +51,7 @@ class CuptiBuffers:
         self._unkept_bytes, self._unkept_why = 0, ""
 
     def request(self) -> tuple[int, int]:
-        """Give the address and the size of an empty buffer."""
+        """Return the address and the size of an empty buffer."""
         try:
             return self._free.pop(), BUFFER_BYTES
         except IndexError:
@@ -74,18 +74,18 @@ class CuptiBuffers:
                 self._writing.release()
 
     def _keep(self, records: bytearray) -> None:
-        places, end = self._walker.places(records)
+        positions, end = self._walker.positions(records)
         for kind, offsets in _TEXTS.items():
-            if kind in places:
-                self._texts.keep(records, places[kind], offsets)
-        self.counts.update({kind: len(found) for kind, found in places.items()})
+            if kind in positions:
+                self._texts.keep(records, positions[kind], offsets)
+        self.counts.update({kind: len(starts) for kind, starts in positions.items()})
         self.lost_bytes += len(records) - end
         del records[end:]
         self._recent.append(records)
 
     @property
     def unkept(self) -> str:
-        """Say what there was no place for, if anything."""
+        """Describe the records that there was no space for, if any."""
         if not self._unkept_bytes:
             return ""
         return f"{self._unkept_bytes} bytes of records could not be kept: {self._unkept_why}"
@@ -105,12 +105,12 @@ class CuptiBuffers:
         if self._file is None:  # unbuffered: a fork must not find anything to write a second time
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
         self._file.seek(sum(self._lengths))
-        left = memoryview(records)
-        while left:
-            left = left[self._file.write(left) :]
+        rest = memoryview(records)
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
     def contents(self) -> Iterator[bytearray]:
-        """Give what each buffer held, in the order in which they came back."""
+        """Yield what each buffer held, in the order in which they came back."""
         if self._file is not None:
             self._file.seek(0)
             for length in self._lengths:
@@ -125,7 +125,7 @@ class CuptiBuffers:
         self.counts.clear()
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         if self._file is not None:
             self._file.close()
         self._recent.clear()
@@ -133,12 +133,13 @@ class CuptiBuffers:
 
 _WORD = 4
 _ALIGNMENT = 8
+"""Records begin, and addresses in them lie, at multiples of this."""
 
 
 class BufferWalker:
-    """Takes buffers apart.
+    """Splits buffers into records.
 
-    Records follow each other without gaps; how long one of a kind is, the library says once.
+    Records follow each other without gaps; the library knows how long one of a kind is.
     """
 
     def __init__(self, cupti: Cupti) -> None:
@@ -147,34 +148,30 @@ class BufferWalker:
         self._readers: dict[int, RecordReader] = {}
 
     def rows(self, buffer: bytearray) -> Iterator[tuple[RecordLayout, list[tuple[Any, ...]]]]:
-        """Give the rows of each kind that we read, in the order of the buffer."""
-        for kind, places in self.places(buffer)[0].items():
+        """Yield the rows of each kind that we read, in the order of the buffer."""
+        for kind, starts in self.positions(buffer)[0].items():
             if kind in self._readers:
                 row = self._readers[kind].row
-                yield LAYOUTS[kind], [row(buffer, place) for place in places]
+                yield LAYOUTS[kind], [row(buffer, start) for start in starts]
 
-    def places(self, buffer: bytearray) -> tuple[dict[int, list[int]], int]:
+    def positions(self, buffer: bytearray) -> tuple[dict[int, list[int]], int]:
         """List where the records of each kind begin, and where what can be read ends."""
         words = memoryview(buffer)[: len(buffer) // _ALIGNMENT * _ALIGNMENT].cast("I")
-        places: dict[int, list[int]] = {}
-        sizes, at, end = self._words, 0, len(words)
-        while at < end:
-            kind = words[at]
-            size = sizes.get(kind) or self._learn(kind, buffer, at)
+        positions: dict[int, list[int]] = defaultdict(list)
+        sizes, word, end = self._words, 0, len(words)
+        while word < end:
+            kind = words[word]
+            size = sizes.get(kind) or self._learn(kind, buffer, word)
             if not size:
                 break
-            known = places.get(kind)
-            if known is None:
-                places[kind] = [at * _WORD]
-            else:
-                known.append(at * _WORD)
-            at += size
-        return places, at * _WORD
+            positions[kind].append(word * _WORD)
+            word += size
+        return positions, word * _WORD
 
-    def _learn(self, kind: int, buffer: bytearray, at: int) -> int:
-        """Ask how long a record of this kind is, in words; 0 where nobody knows."""
+    def _learn(self, kind: int, buffer: bytearray, word: int) -> int:
+        """Ask CUPTI how long a record of this kind is, in words; 0 where it does not know."""
         start = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        size = self._cupti.record_size(start, len(buffer), at * _WORD)
+        size = self._cupti.record_size(start, len(buffer), word * _WORD)
         if not size or size % _ALIGNMENT or kind == 0:
             return 0
         self._words[kind] = size // _WORD
@@ -183,22 +180,18 @@ class BufferWalker:
         return self._words[kind]
 
 
-_TEXTS_WORD = 8
-"""Records begin, and addresses in them lie, at multiples of this."""
-
-
 class StringIds:
-    """Numbers every text once, as `StringIds` has them; 0 is no text."""
+    """Numbers every text once, as the table `StringIds` does; 0 is no text."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self._unused = itertools.count(1)
 
     def number(self, text: str) -> int:
-        """Give a text's number."""
+        """Return a text's number."""
         return self._of(text.encode("utf-8", "surrogateescape"))
 
-    def keep(self, buffer: bytearray, places: list[int], offsets: tuple[int, ...]) -> None:
+    def keep(self, buffer: bytearray, starts: list[int], offsets: tuple[int, ...]) -> None:
         """Replace the addresses of texts in these records by the texts' numbers.
 
         CUPTI promises the texts only until it has its buffer back, and the same address may hold
@@ -206,12 +199,12 @@ class StringIds:
         """
         words, read, numbers = memoryview(buffer).cast("q"), ctypes.string_at, self._numbers
         for offset in offsets:
-            for place in places:
-                at = (place + offset) // _TEXTS_WORD
-                address = words[at]
+            for start in starts:
+                word = (start + offset) // _ALIGNMENT
+                address = words[word]
                 if address:
                     text = read(address)
-                    words[at] = numbers.get(text) or self._of(text)
+                    words[word] = numbers.get(text) or self._of(text)
 
     def items(self) -> list[tuple[int, str]]:
         """List all numbers and texts."""

@@ -1,7 +1,4 @@
-"""libcupti through ctypes.
-
-Where it is, the few functions that recording takes, its record layouts.
-"""
+"""libcupti through ctypes: where it is, its record layouts, the functions that recording needs."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusight.errors import RecordError
 from gpusight.recording.inside.cuda_driver import driver_version, mapped_libraries
@@ -23,13 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Requested = Callable[[], tuple[int, int]]
-    """Gives the address and the size of an empty buffer."""
+    """Returns the address and the size of an empty buffer."""
     Completed = Callable[[int, int], None]
     """Takes the address of a buffer back, with how many of its bytes hold records."""
 
 
 _LIBRARY = re.compile(r"libcupti\.so")
 _VERSIONED = re.compile(r"libcupti\.so\.(\d{1,2})(?:\.\d+)?$")
+"""With the major version of CUDA, which `libcupti.so.2025.3.1` and `libcupti.so` lack."""
 _WHEELS = ("nvidia/*/lib", "triton/backends/nvidia/lib/cupti")
 _TOOLKIT = ("extras/CUPTI/lib64", "lib64", "lib")
 _SYSTEM = (*(f"/usr/local/cuda/{part}" for part in _TOOLKIT), "/usr/lib/*-linux-gnu")
@@ -37,7 +35,7 @@ HINT = "pip install cupti-python (it brings libcupti), or set CUDA_HOME to a CUD
 
 
 def loaded_library() -> Path | None:
-    """Give the libcupti that this process has loaded already: there must not be a second."""
+    """Return the libcupti that this process has loaded already: there must not be a second."""
     return next(iter(mapped_libraries(_LIBRARY)), None)
 
 
@@ -51,31 +49,22 @@ def find_library(driver_major: int | None = None) -> Path | None:
     if loaded is not None:
         return loaded
     for folder in _folders():
-        usable = [
-            (major, path)
-            for path in glob.glob(f"{glob.escape(folder)}/libcupti.so*")  # noqa: PTH207 - text
-            if (major := _major(path)) is not None
-            and (driver_major is None or major <= driver_major)
-        ]
+        paths = glob.glob(f"{glob.escape(folder)}/libcupti.so*")  # noqa: PTH207 - text
+        versions = [(int(name[1]), name.string) for name in map(_VERSIONED.search, paths) if name]
+        usable = [v for v in versions if driver_major is None or v[0] <= driver_major]
         if usable:
             return Path(max(usable)[1])
     return None
 
 
-def _major(path: str) -> int | None:
-    """Tell the major version of CUDA; `libcupti.so.2025.3.1` and `libcupti.so` do not say it."""
-    found = _VERSIONED.search(path)
-    return int(found.group(1)) if found else None
-
-
 def _folders() -> list[str]:
     patterns = [f"{glob.escape(root)}/{wheel}" for root in sys.path if root for wheel in _WHEELS]
-    named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    patterns += [f"{glob.escape(home)}/{part}" for home in named for part in _TOOLKIT]
+    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    patterns += [f"{glob.escape(home)}/{part}" for home in homes for part in _TOOLKIT]
     searched = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     patterns += [*(glob.escape(folder) for folder in searched if folder), *_SYSTEM]
-    found = [path for pattern in patterns for path in sorted(glob.glob(pattern))]  # noqa: PTH207
-    return list(dict.fromkeys(found))
+    paths = [path for pattern in patterns for path in sorted(glob.glob(pattern))]  # noqa: PTH207
+    return list(dict.fromkeys(paths))
 
 
 MEMCPY, MEMSET, DRIVER, RUNTIME = 1, 2, 4, 5
@@ -120,13 +109,13 @@ class RecordField(NamedTuple):
 
 
 class RecordReader(NamedTuple):
-    """Takes rows out of records of one size."""
+    """Reads rows from records of one size."""
 
     struct: struct.Struct
     missing: tuple[None, ...]
 
     def row(self, buffer: Any, at: int) -> tuple[Any, ...]:
-        """Give the fields of the record that begins here."""
+        """Return the fields of the record that begins here."""
         return self.struct.unpack_from(buffer, at) + self.missing
 
 
@@ -163,8 +152,8 @@ def _layout(kind: int, text: str) -> RecordLayout:
     """Read `name@offset:code` words. 64-bit numbers are read as signed: SQLite has no others."""
     fields = []
     for word in text.split():
-        name, _, place = word.partition("@")
-        offset, _, code = place.partition(":")
+        name, _, rest = word.partition("@")
+        offset, _, code = rest.partition(":")
         fields.append(RecordField(name, int(offset), code or "I"))
     return RecordLayout(kind, tuple(fields))
 
@@ -258,57 +247,19 @@ _CALLED_FROM_C: list[Any] = []
 """What CUPTI may call until the process ends must not be collected before."""
 
 
-class Cupti(Protocol):
-    """What recording asks of libcupti."""
-
-    version: str
-    path: Path | None
-    """Where the library lies, for NVTX to load it too."""
-    dropped: int
-    """Records that CUPTI had no room for, as far as it has said."""
-
-    def register(self, requested: Requested, completed: Completed) -> None:
-        """Have buffers asked for and given back through these."""
-
-    def enable(self, kind: int) -> str:
-        """Record this kind from now on; gives why not, or nothing.
-
-        Devices, contexts and streams that are there already are recorded too.
-        """
-
-    def disable(self, kind: int) -> None:
-        """Record this kind no more."""
-
-    def switch_off(self, domain: int, function: int) -> bool:
-        """Leave one function out of the calls recorded; tells whether it could."""
-
-    def flush(self, *, forced: bool) -> None:
-        """Have buffers given back: those that are complete, or all."""
-
-    def time_ns(self) -> int:
-        """Give the time as records have it."""
-
-    def use_system_thread_ids(self) -> bool:
-        """Have records name threads as the operating system does."""
-
-    def function_name(self, domain: int, function: int) -> str | None:
-        """Name a function of the CUDA API; None where there is none of that number."""
-
-    def record_size(self, address: int, valid: int, at: int) -> int | None:
-        """Give the size of the record at this offset of a buffer; None where CUPTI knows none."""
-
-
-class LoadedCupti:
-    """libcupti as it is on this machine."""
+class Cupti:
+    """The functions of libcupti that recording needs; tests stand in for it."""
 
     def __init__(self, path: Path) -> None:
         self.path: Path | None = path
+        """Where the library lies, for NVTX to load it too."""
         self.dropped = 0
+        """Records that CUPTI had no room for, as far as it has reported."""
         self._library = ctypes.CDLL(str(path))
         self.version = self._version()
 
     def register(self, requested: Requested, completed: Completed) -> None:
-        """Have buffers asked for and given back through these."""
+        """Let CUPTI request and return buffers through these functions."""
 
         def ask(buffer: Any, size: Any, most: Any) -> None:
             buffer[0] = None  # without one CUPTI drops records; we may fail
@@ -317,14 +268,21 @@ class LoadedCupti:
 
         def take(context: int | None, stream: int, buffer: int, _size: int, valid: int) -> None:
             completed(buffer, valid)
-            self._count_dropped(context, stream)
+            dropped = ctypes.c_size_t(0)
+            self._library.cuptiActivityGetNumDroppedRecords(
+                ctypes.c_void_p(context), ctypes.c_uint32(stream), ctypes.byref(dropped)
+            )
+            self.dropped += dropped.value
 
         callbacks = (_REQUESTED(ask), _COMPLETED(take))
         _CALLED_FROM_C.append(callbacks)
         self._check(self._library.cuptiActivityRegisterCallbacks(*callbacks), "register buffers")
 
     def enable(self, kind: int) -> str:
-        """Record this kind from now on; gives why not, or nothing."""
+        """Record this kind from now on; returns why not, or nothing.
+
+        Devices, contexts and streams that exist already are recorded too.
+        """
         enable = self._library.cuptiActivityEnable
         if kind in _OBJECT_KINDS:
             enable = getattr(self._library, "cuptiActivityEnableAndDump", enable)
@@ -336,17 +294,17 @@ class LoadedCupti:
         self._library.cuptiActivityDisable(kind)
 
     def switch_off(self, domain: int, function: int) -> bool:
-        """Leave one function out of the calls recorded; tells whether it could."""
+        """Leave one function out of the calls recorded; returns whether it could."""
         name = "Runtime" if domain == RUNTIME_CALLS else "Driver"
         switch = getattr(self._library, f"cuptiActivityEnable{name}Api", None)
         return switch is not None and switch(function, 0) == 0
 
     def flush(self, *, forced: bool) -> None:
-        """Have buffers given back: those that are complete, or all."""
+        """Have CUPTI return buffers: those that are complete, or all."""
         self._library.cuptiActivityFlushAll(1 if forced else 0)
 
     def time_ns(self) -> int:
-        """Give the time as records have it."""
+        """Return the time as records have it."""
         time = ctypes.c_uint64(0)
         self._check(self._library.cuptiGetTimestamp(ctypes.byref(time)), "tell the time")
         return time.value
@@ -364,7 +322,7 @@ class LoadedCupti:
         return name.value.decode("ascii", "replace") if name.value else None
 
     def record_size(self, address: int, valid: int, at: int) -> int | None:
-        """Give the size of the record at this offset of a buffer; None where CUPTI knows none."""
+        """Return the size of the record at this offset of a buffer; None where it is unknown."""
         record = ctypes.c_void_p(address + at)
         code = self._library.cuptiActivityGetNextRecord(
             ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)
@@ -372,13 +330,6 @@ class LoadedCupti:
         if code == _NO_MORE_RECORDS:
             return valid - at
         return None if code or not record.value else record.value - address - at
-
-    def _count_dropped(self, context: int | None, stream: int) -> None:
-        dropped = ctypes.c_size_t(0)
-        self._library.cuptiActivityGetNumDroppedRecords(
-            ctypes.c_void_p(context), ctypes.c_uint32(stream), ctypes.byref(dropped)
-        )
-        self.dropped += dropped.value
 
     def _version(self) -> str:
         number = ctypes.c_uint32(0)
@@ -411,7 +362,7 @@ def load_cupti() -> Cupti:
         why = f"there is no libcupti for CUDA {version // 1000} or earlier"
         raise RecordError("CUPTI cannot record here", why=why, hint=HINT)
     try:
-        return LoadedCupti(path)
+        return Cupti(path)
     except OSError as error:
         why = f"{path} cannot be loaded: {error}"
         raise RecordError("CUPTI cannot record here", why=why, hint=HINT) from error

@@ -11,10 +11,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import RecordError
-from gpusight.recording.inside import cupti_library, nvtx_backend
+from gpusight.recording.inside import nvtx_backend
 from gpusight.recording.inside.cuda_driver import driver_version, wait_for_gpus
 from gpusight.recording.inside.cupti_buffers import BufferWalker, CuptiBuffers, StringIds
-from gpusight.recording.inside.cupti_library import load_cupti
+from gpusight.recording.inside.cupti_library import (
+    CONTEXT,
+    CUDA_EVENT,
+    DEVICE,
+    DRIVER,
+    KERNEL,
+    KIND_NAMES,
+    MARKER,
+    MARKER_DATA,
+    MEMCPY,
+    MEMCPY_PEER,
+    MEMORY,
+    MEMSET,
+    NAME,
+    OVERHEAD,
+    RUNTIME,
+    STREAM,
+    SYNCHRONIZATION,
+    load_cupti,
+)
 from gpusight.recording.inside.cupti_write import (
     RecordedActivity,
     unwanted_functions,
@@ -28,32 +47,28 @@ if TYPE_CHECKING:
     from gpusight.recording.inside.environment import RecorderPlan
 
 
-_DRIVER = re.compile(r"Kernel Module(?: for \w+)?\s+(\d[\d.]*)")
-_QUOTED = re.compile(r'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
+_DRIVER_VERSION = re.compile(r"Kernel Module(?: for \w+)?\s+(\d[\d.]*)")
+_SYSTEM = re.compile(r'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _CPU = re.compile(r"^model name\s*:\s*(.*)$", re.MULTILINE)
 _FACTS = (
-    ("NvDriverVersion", "/proc/driver/nvidia/version", _DRIVER),
-    ("OsDescription", "/etc/os-release", _QUOTED),
+    ("NvDriverVersion", "/proc/driver/nvidia/version", _DRIVER_VERSION),
+    ("OsDescription", "/etc/os-release", _SYSTEM),
     ("CpuDescription", "/proc/cpuinfo", _CPU),
 )
 
 
 def facts(cuda_version: int | None) -> dict[str, str]:
-    """Give driver, CUDA, system and processor, under the names that nsys has for them."""
-    known = {name: _first_match(Path(path), pattern) for name, path, pattern in _FACTS}
-    known["CudaDriverVersion"] = str(cuda_version) if cuda_version else None
+    """Return driver, CUDA, system and processor, under the names that nsys has for them."""
+    matches = {name: pattern.search(_read(Path(path)) or "") for name, path, pattern in _FACTS}
+    known = {name: match[1].strip() for name, match in matches.items() if match}
+    known["CudaDriverVersion"] = str(cuda_version or "")
     return {name: value for name, value in known.items() if value}
-
-
-def process_name() -> str:
-    """Name this process as a profiler outside would: by its executable."""
-    return Path(sys.executable or "python").name
 
 
 def thread_names() -> dict[int, str]:
     """Name the threads that live now, by their system id.
 
-    Where the system only knows the process's name, Python's name for a thread says more.
+    Where a thread has only the process's name, Python's name for it says more.
     """
     names: dict[int, str] = {}
     for folder in Path("/proc/self/task").glob("*"):
@@ -69,17 +84,12 @@ def thread_names() -> dict[int, str]:
 
 
 def python_thread_ids() -> dict[int, int]:
-    """Give the system ids of Python's threads by the low 32 bits of their POSIX ids."""
+    """Map the low 32 bits of the POSIX ids of Python's threads to their system ids."""
     return {
         thread.ident & 0xFFFFFFFF: thread.native_id
         for thread in threading.enumerate()
         if thread.ident is not None and thread.native_id is not None
     }
-
-
-def _first_match(path: Path, pattern: re.Pattern[str]) -> str | None:
-    found = pattern.search(_read(path) or "")
-    return found.group(1).strip() if found else None
 
 
 def _read(path: Path) -> str | None:
@@ -89,25 +99,10 @@ def _read(path: Path) -> str | None:
         return None
 
 
-_ALWAYS = (cupti_library.DEVICE, cupti_library.CONTEXT, cupti_library.STREAM, cupti_library.NAME)
-_NEEDED = (cupti_library.KERNEL, cupti_library.MEMCPY, cupti_library.MEMSET, cupti_library.RUNTIME)
-_OPTIONAL = (
-    cupti_library.DRIVER,
-    cupti_library.MEMCPY_PEER,
-    cupti_library.SYNCHRONIZATION,
-    cupti_library.MARKER,
-    cupti_library.MARKER_DATA,
-    cupti_library.OVERHEAD,
-    cupti_library.CUDA_EVENT,
-)
-_WORK = (
-    cupti_library.KERNEL,
-    cupti_library.MEMCPY,
-    cupti_library.MEMCPY_PEER,
-    cupti_library.MEMSET,
-    cupti_library.RUNTIME,
-    cupti_library.DRIVER,
-)
+_ALWAYS = (DEVICE, CONTEXT, STREAM, NAME)
+_NEEDED = (KERNEL, MEMCPY, MEMSET, RUNTIME)
+_OPTIONAL = (DRIVER, MEMCPY_PEER, SYNCHRONIZATION, MARKER, MARKER_DATA, OVERHEAD, CUDA_EVENT)
+_WORK = (KERNEL, MEMCPY, MEMCPY_PEER, MEMSET, RUNTIME, DRIVER)
 
 
 class CuptiRecorder:
@@ -134,7 +129,7 @@ class CuptiRecorder:
         self._unwanted: list[tuple[int, int]] = []
         self._threads: dict[int, str] = {}
         self._warnings: list[str] = []
-        self._lead_nvtx()
+        self._attach_nvtx()
 
     def prepare(self) -> None:
         """Register buffers; devices, contexts and streams are recorded from here on."""
@@ -146,7 +141,7 @@ class CuptiRecorder:
         self._unwanted = unwanted_functions(self._cupti)
 
     def cancel(self) -> None:
-        """Have all buffers back: CUPTI must not call us after Python has ended."""
+        """Get all buffers back: CUPTI must not call us after Python has ended."""
         self._disable()
         self._cupti.flush(forced=True)
 
@@ -165,7 +160,7 @@ class CuptiRecorder:
             self._cupti.switch_off(domain, function)
 
     def step_began(self, number: int) -> None:
-        """Do nothing: steps are told through NVTX."""
+        """Do nothing: steps are marked through NVTX."""
 
     def step_ended(self, number: int) -> None:
         """Do nothing."""
@@ -180,11 +175,11 @@ class CuptiRecorder:
             self.cancel()
 
     def is_empty(self) -> bool:
-        """Tell whether the process did nothing with CUDA while it was recorded."""
+        """Return whether the process did nothing with CUDA while it was recorded."""
         return not any(self._buffers.counts[kind] for kind in _WORK)
 
     def why_empty(self) -> str:
-        """Say what did not happen."""
+        """Return what did not happen."""
         return "it did nothing with CUDA meanwhile"
 
     def write(self, path: Path) -> None:
@@ -202,7 +197,7 @@ class CuptiRecorder:
                 end_ns=self._end_ns,
                 start_utc_ns=self._start_utc_ns,
                 facts=facts(driver_version()),
-                process_name=process_name(),
+                process_name=Path(sys.executable or "python").name,
                 thread_names=self._threads,
                 thread_ids=None if self._system_ids else python_thread_ids(),
                 warnings=self._warnings,
@@ -216,14 +211,14 @@ class CuptiRecorder:
         self._buffers.forget()
 
     def _kinds(self) -> tuple[int, ...]:
-        return (*_NEEDED, *_OPTIONAL, *((cupti_library.MEMORY,) if self._plan.memory else ()))
+        return (*_NEEDED, *_OPTIONAL, *((MEMORY,) if self._plan.memory else ()))
 
     def _enable(self, kind: int) -> None:
-        """Have a kind recorded; without some there is no capture worth having."""
+        """Enable a kind of record; without some there is no capture worth having."""
         why = self._cupti.enable(kind)
         if not why:
             return
-        what = cupti_library.KIND_NAMES[kind]
+        what = KIND_NAMES[kind]
         if kind in _NEEDED:
             raise RecordError(
                 f"CUPTI cannot record {what}", why=why, hint="another profiler may be in its place"
@@ -234,15 +229,14 @@ class CuptiRecorder:
         for kind in (*self._kinds(), *_ALWAYS):
             self._cupti.disable(kind)
 
-    def _lead_nvtx(self) -> None:
-        """Have NVTX, when the program first uses it, tell its ranges to our copy of CUPTI."""
+    def _attach_nvtx(self) -> None:
+        """Have NVTX, when the program first uses it, pass its ranges to our copy of CUPTI."""
         if self._cupti.path is None:
             return
-        taken = os.environ.setdefault(nvtx_backend.PATH_VARIABLE, str(self._cupti.path))
+        library = os.environ.setdefault(nvtx_backend.PATH_VARIABLE, str(self._cupti.path))
         nvtx_backend.choose_again()
-        if taken != str(self._cupti.path):
+        if library != str(self._cupti.path):
             self._warnings.append(
                 f"{nvtx_backend.PATH_VARIABLE} already led NVTX to another tool: ranges may "
-                "be missing, "
-                "and CUPTI serves one tool at a time"
+                "be missing, and CUPTI serves one tool at a time"
             )

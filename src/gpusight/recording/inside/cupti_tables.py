@@ -5,8 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusight.recording.inside import cupti_library
-from gpusight.recording.inside.cupti_library import LAYOUTS
+from gpusight.recording.inside.cupti_library import (
+    CONTEXT,
+    CUDA_EVENT,
+    DEVICE,
+    DRIVER,
+    KERNEL,
+    LAYOUTS,
+    MARKER,
+    MARKER_DATA,
+    MEMCPY,
+    MEMCPY_PEER,
+    MEMORY,
+    MEMSET,
+    NAME,
+    OVERHEAD,
+    RUNTIME,
+    STREAM,
+    SYNCHRONIZATION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +56,7 @@ class TableInsert:
 
     @property
     def is_work(self) -> bool:
-        """Tell whether a row left out is work that had not ended."""
+        """Return whether a row that is left out is GPU activity that had not ended."""
         return self.only == _COMPLETE and self.table != "calls"
 
     def statement(self, kind: int, constants: Mapping[str, str]) -> str:
@@ -86,7 +103,7 @@ _CALL_COLUMNS = {
 }
 
 INSERTS: dict[int, TableInsert] = {
-    cupti_library.KERNEL: TableInsert(
+    KERNEL: TableInsert(
         "CUPTI_ACTIVITY_KIND_KERNEL",
         {
             **_ON_GPU,
@@ -117,10 +134,10 @@ INSERTS: dict[int, TableInsert] = {
         },
         _COMPLETE,
     ),
-    cupti_library.MEMCPY: TableInsert(
+    MEMCPY: TableInsert(
         "CUPTI_ACTIVITY_KIND_MEMCPY", {**_COPY, "copyCount": "{copy_count}"}, _COMPLETE
     ),
-    cupti_library.MEMCPY_PEER: TableInsert(
+    MEMCPY_PEER: TableInsert(
         "CUPTI_ACTIVITY_KIND_MEMCPY",
         {
             **_COPY,
@@ -131,7 +148,7 @@ INSERTS: dict[int, TableInsert] = {
         },
         _COMPLETE,
     ),
-    cupti_library.MEMSET: TableInsert(
+    MEMSET: TableInsert(
         "CUPTI_ACTIVITY_KIND_MEMSET",
         {
             **_ON_GPU,
@@ -142,7 +159,7 @@ INSERTS: dict[int, TableInsert] = {
         },
         _COMPLETE,
     ),
-    cupti_library.SYNCHRONIZATION: TableInsert(
+    SYNCHRONIZATION: TableInsert(
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
         {
             **{k: v for k, v in _ON_GPU.items() if k != "deviceId"},
@@ -153,7 +170,7 @@ INSERTS: dict[int, TableInsert] = {
         },
         _COMPLETE,
     ),
-    cupti_library.CUDA_EVENT: TableInsert(
+    CUDA_EVENT: TableInsert(
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
         {
             "deviceId": "0",
@@ -165,7 +182,7 @@ INSERTS: dict[int, TableInsert] = {
             "eventSyncId": "{event_sync}",
         },
     ),
-    cupti_library.MEMORY: TableInsert(
+    MEMORY: TableInsert(
         "CUDA_GPU_MEMORY_USAGE_EVENTS",
         {
             "start": "max({time} - {origin}, 0)",
@@ -192,9 +209,9 @@ INSERTS: dict[int, TableInsert] = {
         },
         "{operation} IN (1, 2)",
     ),
-    cupti_library.RUNTIME: TableInsert("calls", {"class": "0", **_CALL_COLUMNS}, _COMPLETE),
-    cupti_library.DRIVER: TableInsert("calls", {"class": "1", **_CALL_COLUMNS}, _COMPLETE),
-    cupti_library.MARKER: TableInsert(
+    RUNTIME: TableInsert("calls", {"class": "0", **_CALL_COLUMNS}, _COMPLETE),
+    DRIVER: TableInsert("calls", {"class": "1", **_CALL_COLUMNS}, _COMPLETE),
+    MARKER: TableInsert(
         "markers",
         {
             "id": "{id}",
@@ -207,7 +224,7 @@ INSERTS: dict[int, TableInsert] = {
         },
         "{time} > 0",
     ),
-    cupti_library.MARKER_DATA: TableInsert(
+    MARKER_DATA: TableInsert(
         "marker_data",
         {
             "id": "{id}",
@@ -218,7 +235,7 @@ INSERTS: dict[int, TableInsert] = {
             "category": "{category}",
         },
     ),
-    cupti_library.OVERHEAD: TableInsert(
+    OVERHEAD: TableInsert(
         "PROFILER_OVERHEAD",
         {
             **_TIMES,
@@ -229,7 +246,7 @@ INSERTS: dict[int, TableInsert] = {
         },
         f"{_COMPLETE} AND {{overhead}} IN ({', '.join(map(str, OVERHEADS))})",
     ),
-    cupti_library.NAME: TableInsert(
+    NAME: TableInsert(
         "names",
         {
             "object": "{object}",
@@ -240,7 +257,7 @@ INSERTS: dict[int, TableInsert] = {
         },
         "{name} > 0",
     ),
-    cupti_library.CONTEXT: TableInsert(
+    CONTEXT: TableInsert(
         "TARGET_INFO_CUDA_CONTEXT_INFO",
         {
             "nullStreamId": "{null_stream}",
@@ -253,7 +270,7 @@ INSERTS: dict[int, TableInsert] = {
             "isGreenContext": "{green}",
         },
     ),
-    cupti_library.STREAM: TableInsert(
+    STREAM: TableInsert(
         "TARGET_INFO_CUDA_STREAM",
         {
             "streamId": "{stream}",
@@ -265,7 +282,7 @@ INSERTS: dict[int, TableInsert] = {
             "flag": "{flag}",
         },
     ),
-    cupti_library.DEVICE: TableInsert(
+    DEVICE: TableInsert(
         "TARGET_INFO_GPU",
         {
             "vmId": str(VM << 48),

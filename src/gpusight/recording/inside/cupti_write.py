@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
+import functools
 import re
 import sqlite3
 import struct
@@ -54,7 +54,7 @@ _DRIVER = 1
 
 
 def is_wanted(domain: int, name: str) -> bool:
-    """Tell whether a call of this function is worth a row of its own."""
+    """Return whether a call of this function is worth a row of its own."""
     if domain == RUNTIME_CALLS:
         return _RUNTIME_NOISE.match(name) is None
     return _DRIVER_WORK.match(name) is not None
@@ -113,43 +113,30 @@ def write_calls(database: sqlite3.Connection, cupti: Cupti, texts: StringIds) ->
     database.execute("CREATE TEMP TABLE work (correlation INTEGER PRIMARY KEY)")
     for table in _WORK_TABLES:
         database.execute(_WORK.format(table=table))
-    rows = map(_Call._make, database.execute(_ORDERED))
-    database.executemany(_INSERT, _kept(rows, cupti, texts))
+    calls = map(_Call._make, database.execute(_ORDERED))
+    database.executemany(_INSERT, _kept(calls, cupti, texts))
 
 
 def _kept(calls: Iterator[_Call], cupti: Cupti, texts: StringIds) -> Iterator[tuple[int, ...]]:
-    known: dict[tuple[int, int], tuple[int, bool]] = {}
-    around: _Call | None = None
+    @functools.cache
+    def name_and_wanted(kind: int, function: int) -> tuple[int, bool]:
+        domain = DRIVER_CALLS if kind == _DRIVER else RUNTIME_CALLS
+        name = cupti.function_name(domain, function)
+        if name is None:
+            return texts.number(f"{'cu' if kind == _DRIVER else 'cuda'}[{function}]"), True
+        return texts.number(name), is_wanted(domain, name)
+
+    runtime: _Call | None = None
     for call in calls:
-        key = (call.kind, call.function)
-        if key not in known:
-            known[key] = _known(*key, cupti, texts)
-        name, wanted = known[key]
+        name, wanted = name_and_wanted(call.kind, call.function)
+        keep = wanted or bool(call.has_work)
         if call.kind != _DRIVER:
-            around = call
-            keep = wanted or bool(call.has_work)
-        elif around and around.thread == call.thread and call.end <= around.end:
-            keep = bool(call.has_work) and not around.has_work
-        else:
-            keep = wanted or bool(call.has_work)
+            runtime = call
+        elif runtime and runtime.thread == call.thread and call.end <= runtime.end:
+            keep = bool(call.has_work) and not runtime.has_work
         if keep:
-            yield (
-                call.start,
-                call.end,
-                call.kind,
-                call.thread,
-                call.correlation,
-                name,
-                call.result,
-            )
-
-
-def _known(kind: int, function: int, cupti: Cupti, texts: StringIds) -> tuple[int, bool]:
-    domain = DRIVER_CALLS if kind == _DRIVER else RUNTIME_CALLS
-    name = cupti.function_name(domain, function)
-    if name is None:
-        return texts.number(f"{'cu' if kind == _DRIVER else 'cuda'}[{function}]"), True
-    return texts.number(name), is_wanted(domain, name)
+            row = (call.start, call.end, call.kind, call.thread, call.correlation, name)
+            yield (*row, call.result)
 
 
 _INSTANT, _START, _END = 1, 2, 4
@@ -212,14 +199,14 @@ def _ranges(markers: Iterator[_Marker], domains: dict[int, int]) -> Iterator[tup
             opened[marker.id] = marker
             stacks.setdefault((marker.thread, marker.domain), []).append(marker.id)
         elif marker.flags & _END and marker.id in opened:
-            began = opened.pop(marker.id)
-            stack = stacks[began.thread, began.domain]
+            start = opened.pop(marker.id)
+            stack = stacks[start.thread, start.domain]
             on_top = stack[-1] == marker.id
             stack.remove(marker.id)
-            nested = on_top and marker.thread == began.thread and began.object != _PROCESS
-            yield _row(began, domains, _PUSH_POP if nested else _START_END, marker)
-    for began in opened.values():  # still open when recording ended
-        yield _row(began, domains, _START_END if began.object == _PROCESS else _PUSH_POP)
+            nested = on_top and marker.thread == start.thread and start.object != _PROCESS
+            yield _row(start, domains, _PUSH_POP if nested else _START_END, marker)
+    for start in opened.values():  # still open when recording ended
+        yield _row(start, domains, _START_END if start.object == _PROCESS else _PUSH_POP)
 
 
 def _row(
@@ -244,7 +231,7 @@ _NO_PAYLOAD = (None, None, None)
 
 
 def _payload(marker: _Marker) -> tuple[int | None, int | None, float | None]:
-    """Give the payload as unsigned, signed or real. A zero cannot be told from no payload."""
+    """Return the payload as unsigned, signed or real. A zero looks like no payload."""
     if not marker.payload:
         return _NO_PAYLOAD
     if marker.payload_kind == _DOUBLE:
@@ -296,9 +283,9 @@ class RecordedActivity:
 
 
 def write_capture(recorded: RecordedActivity, path: Path) -> dict[str, int]:
-    """Write a new file, and say how many rows each table has."""
+    """Write a new file; returns how many rows each table has."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        # The file gets its name once it is whole: a crash loses it, journal or not.
+        # The file gets its name once it is complete: a crash loses it, journal or not.
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("PRAGMA synchronous = OFF")
         database.execute("BEGIN")
@@ -340,7 +327,7 @@ def _write_texts(database: sqlite3.Connection, texts: StringIds) -> None:
 def _write_records(database: sqlite3.Connection, recorded: RecordedActivity) -> None:
     own = recorded.global_pid
     database.create_function("thread_of", 1, recorded.global_tid, deterministic=True)
-    direct = f"({own} | ({{thread}} & {TID_MASK}))"
+    direct = f"({own} | ({{thread}} & {TID_MASK}))"  # much faster than a call of Python
     constants = {
         "origin": str(recorded.start_ns),
         "pid": str(own),
@@ -352,9 +339,9 @@ def _write_records(database: sqlite3.Connection, recorded: RecordedActivity) -> 
     unfinished: Counter[int] = Counter()
     for buffer in recorded.buffers.contents():
         for layout, rows in recorded.walker.rows(buffer):
-            put = database.executemany(statements[layout.kind], rows).rowcount
+            inserted = database.executemany(statements[layout.kind], rows).rowcount
             if INSERTS[layout.kind].is_work:
-                unfinished[layout.kind] += len(rows) - put
+                unfinished[layout.kind] += len(rows) - inserted
     recorded.warnings.extend(
         f"{count} {KIND_NAMES[kind]} had not ended when recording did and are left out"
         for kind, count in unfinished.items()
@@ -403,7 +390,7 @@ def _write_names(database: sqlite3.Connection, recorded: RecordedActivity) -> No
     database.executemany(
         f"INSERT INTO TARGET_INFO_NVTX_CUDA_STREAM SELECT ?3, 0, {VM}, {recorded.process}, "
         "coalesce((SELECT deviceId FROM contexts WHERE contextId = ?1), 0), ?1, ?2",
-        [(*place, name) for place, name in streams.items()],
+        [(*stream, name) for stream, name in streams.items()],
     )
 
 
@@ -413,13 +400,22 @@ def _write_facts(database: sqlite3.Connection, recorded: RecordedActivity) -> No
         (VM << 48, "CurrentState", name, 0, value) for name, value in recorded.facts.items()
     )
     _insert(database, "TARGET_INFO_SYSTEM_ENV", environment)
-    begun = dt.datetime.fromtimestamp(recorded.start_utc_ns // 10**9, dt.timezone.utc)
-    at = f"{begun:%Y-%m-%dT%H:%M:%S}"
-    _insert(database, "TARGET_INFO_SESSION_START_TIME", [(recorded.start_utc_ns, at, at)])
-    lasted = recorded.end_ns - recorded.start_ns
-    _insert(database, "ANALYSIS_DETAILS", [(VM << 48, lasted, 0, lasted)])
-    _insert(database, "DIAGNOSTIC_EVENT", _messages(recorded, lasted))
-    _insert(database, "META_DATA_EXPORT", _about(recorded))
+    start = dt.datetime.fromtimestamp(recorded.start_utc_ns // 10**9, dt.timezone.utc)
+    utc = f"{start:%Y-%m-%dT%H:%M:%S}"
+    _insert(database, "TARGET_INFO_SESSION_START_TIME", [(recorded.start_utc_ns, utc, utc)])
+    duration_ns = recorded.end_ns - recorded.start_ns
+    _insert(database, "ANALYSIS_DETAILS", [(VM << 48, duration_ns, 0, duration_ns)])
+    _insert(database, "DIAGNOSTIC_EVENT", _messages(recorded, duration_ns))
+    major, minor, micro = SCHEMA_VERSION.split(".")
+    about = {
+        "EXPORT_PRODUCT_NAME": PRODUCT,
+        "EXPORT_PRODUCT_VERSION": recorded.cupti.version,
+        "EXPORT_SCHEMA_VERSION": SCHEMA_VERSION,
+        "EXPORT_SCHEMA_VERSION_MAJOR": major,
+        "EXPORT_SCHEMA_VERSION_MINOR": minor,
+        "EXPORT_SCHEMA_VERSION_MICRO": micro,
+    }
+    _insert(database, "META_DATA_EXPORT", about.items())
 
 
 def _messages(recorded: RecordedActivity, at_ns: int) -> Iterable[tuple[Any, ...]]:
@@ -435,26 +431,10 @@ def _messages(recorded: RecordedActivity, at_ns: int) -> Iterable[tuple[Any, ...
     return [(at_ns, 1, 1, severity, text, recorded.global_pid) for severity, text in texts]
 
 
-def _about(recorded: RecordedActivity) -> list[tuple[str, str]]:
-    major, minor, micro = SCHEMA_VERSION.split(".")
-    return [
-        ("EXPORT_PRODUCT_NAME", PRODUCT),
-        ("EXPORT_PRODUCT_VERSION", recorded.cupti.version),
-        ("EXPORT_SCHEMA_VERSION", SCHEMA_VERSION),
-        ("EXPORT_SCHEMA_VERSION_MAJOR", major),
-        ("EXPORT_SCHEMA_VERSION_MINOR", minor),
-        ("EXPORT_SCHEMA_VERSION_MICRO", micro),
-    ]
-
-
 def _insert(database: sqlite3.Connection, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-    rows = iter(rows)
-    first = next(rows, None)
-    if first is not None:
-        places = ", ".join("?" * len(first))
-        database.executemany(
-            f"INSERT INTO {table} VALUES ({places})", itertools.chain([first], rows)
-        )
+    for row in rows:
+        marks = ", ".join("?" * len(row))
+        database.execute(f"INSERT INTO {table} VALUES ({marks})", row)
 
 
 def _drop_empty(database: sqlite3.Connection) -> dict[str, int]:

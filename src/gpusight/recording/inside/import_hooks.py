@@ -1,7 +1,4 @@
-"""Runs a function once a module has been imported.
-
-Hooks the ranges of torch.cuda.nvtx, nvtx and record_function.
-"""
+"""Runs a function once a module is imported; hooks ranges of torch.cuda.nvtx, nvtx, torch."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Finder:
-    """Finds nothing itself: asks the others, and has the loader tell when the module is there."""
+    """Finds nothing itself: asks the others, and wraps the loader to learn of the import."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Action]] = {}
@@ -36,19 +33,28 @@ class _Finder:
             return None
         self._asking.add(asking)
         try:
-            spec = _ask_others(self, name, path, target)
+            spec = self._ask_others(name, path, target)
         finally:
             self._asking.discard(asking)
         if spec is not None and spec.loader is not None:
-            self._follow(name, spec.loader)
+            try:
+                self._attach(name, spec.loader)
+            except AttributeError as error:  # a loader without attributes or `exec_module`
+                self.waiting.pop(name, None)
+                log_error(f"following the import of {name}", error)
         return spec
 
-    def _follow(self, name: str, loader: Any) -> None:
-        try:
-            self._attach(name, loader)
-        except AttributeError as error:  # one that takes no attributes, or is of the oldest kind
-            self.waiting.pop(name, None)
-            log_error(f"following the import of {name}", error)
+    def _ask_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            find_spec = getattr(finder, "find_spec", None)
+            if finder is self or find_spec is None:
+                continue
+            spec: importlib.machinery.ModuleSpec | None = find_spec(name, path, target)
+            if spec is not None:
+                return spec
+        return None
 
     def _attach(self, name: str, loader: Any) -> None:
         """Wrap the one method on the loader itself, so that it stays what it is otherwise."""
@@ -76,33 +82,16 @@ _FINDER = _Finder()
 def when_imported(name: str, action: Action) -> None:
     """Call `action` with a module once it is imported; at once if it is already.
 
-    An import that fails does not count: the next try does. What `action` raises is said, and the
+    An import that fails does not count: the next try does. What `action` raises is logged, and the
     import goes on.
     """
     module = sys.modules.get(name)
-    if module is not None and not _is_loading(module):
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
         _run(action, module)
         return
     _FINDER.waiting.setdefault(name, []).append(action)
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
-
-
-def _is_loading(module: ModuleType) -> bool:
-    return bool(getattr(module.__spec__, "_initializing", False))
-
-
-def _ask_others(
-    asker: _Finder, name: str, path: Sequence[str] | None, target: ModuleType | None
-) -> importlib.machinery.ModuleSpec | None:
-    for finder in list(sys.meta_path):
-        find_spec = getattr(finder, "find_spec", None)
-        if finder is asker or find_spec is None:
-            continue
-        spec: importlib.machinery.ModuleSpec | None = find_spec(name, path, target)
-        if spec is not None:
-            return spec
-    return None
 
 
 def _run(action: Action, module: ModuleType) -> None:
@@ -122,14 +111,18 @@ class _Stacks(threading.local):
         self.by_domain: dict[str | None, list[str]] = {}
 
     def push(self, name: str, domain: str | None = None) -> None:
-        told = name if domain is None else f"{name}@{domain}"
-        self.by_domain.setdefault(domain, []).append(told)
-        HUB.begin_range(told)
+        hub_name = _hub_name(name, domain)
+        self.by_domain.setdefault(domain, []).append(hub_name)
+        HUB.begin_range(hub_name)
 
     def pop(self, domain: str | None = None) -> None:
         stack = self.by_domain.get(domain)
         if stack:
             HUB.end_range(stack.pop())
+
+
+def _hub_name(name: str, domain: str | None) -> str:
+    return name if domain is None else f"{name}@{domain}"
 
 
 def hook_ranges() -> None:
@@ -153,35 +146,36 @@ def _hook_nvtx(package: ModuleType) -> None:
     _hook_stack(package, "push_range", "pop_range")
     _hook_handles(package, "start_range", "end_range")
     annotate = package.annotate
-    initialise, call = annotate.__init__, annotate.__call__
+    initialize, call = annotate.__init__, annotate.__call__
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for theirs
-        initialise(self, *args, **kwargs)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - replaces theirs
+        initialize(self, *args, **kwargs)
         message = args[0] if args else kwargs.get("message")
-        self._told = message, _name_and_domain(args, kwargs)[1]
+        self._name_and_domain = message, _name_and_domain(args, kwargs)[1]
 
-    def __call__(self: Any, function: Any) -> Any:  # noqa: N807 - stands in for theirs
-        name, domain = self._told
-        told = str(name or function.__name__), domain
-        return _around(call(self, function), told)
+    def __call__(self: Any, function: Any) -> Any:  # noqa: N807 - replaces theirs
+        name, domain = self._name_and_domain
+        hub_name = _hub_name(str(name or function.__name__), domain)
+        annotated = call(self, function)
 
-    annotate.__init__ = functools.wraps(initialise)(__init__)
+        @functools.wraps(annotated)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            HUB.begin_range(hub_name)
+            try:
+                return annotated(*args, **kwargs)
+            finally:
+                HUB.end_range(hub_name)
+
+        return wrapper
+
+    annotate.__init__ = functools.wraps(initialize)(__init__)
     annotate.__call__ = functools.wraps(call)(__call__)
-    _hook_manager(annotate, lambda manager: (str(manager._told[0] or ""), manager._told[1]))
 
+    def name_of(manager: Any) -> tuple[str, str | None]:
+        name, domain = manager._name_and_domain
+        return str(name or ""), domain
 
-def _around(function: Callable[..., Any], told: tuple[str, str | None]) -> Callable[..., Any]:
-    stacks = _Stacks()
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        stacks.push(*told)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            stacks.pop(told[1])
-
-    return wrapper
+    _hook_manager(annotate, name_of)
 
 
 def _hook_stack(module: Any, push: str, pop: str) -> None:
@@ -204,7 +198,7 @@ def _hook_stack(module: Any, push: str, pop: str) -> None:
 
 
 def _hook_handles(module: Any, start: str, end: str) -> None:
-    """Follow a pair of functions that open a range and close it by what the first gave."""
+    """Follow a pair of functions that open a range and close it by the handle of the first."""
     names: dict[Any, list[str]] = {}
     starting, ending = getattr(module, start, None), getattr(module, end, None)
     if starting is None or ending is None:
@@ -212,11 +206,10 @@ def _hook_handles(module: Any, start: str, end: str) -> None:
 
     @functools.wraps(starting)
     def started(*args: Any, **kwargs: Any) -> Any:
-        name, domain = _name_and_domain(args, kwargs)
-        told = name if domain is None else f"{name}@{domain}"
-        HUB.begin_range(told)
+        hub_name = _hub_name(*_name_and_domain(args, kwargs))
+        HUB.begin_range(hub_name)
         handle = starting(*args, **kwargs)
-        names.setdefault(handle, []).append(told)  # all are None while nobody listens
+        names.setdefault(handle, []).append(hub_name)  # all are None while nobody listens
         return handle
 
     @functools.wraps(ending)
@@ -235,12 +228,12 @@ def _hook_manager(manager: Any, name_of: Callable[[Any], tuple[str, str | None]]
     stacks, entering, leaving = _Stacks(), manager.__enter__, manager.__exit__
 
     @functools.wraps(entering)
-    def __enter__(self: Any) -> Any:  # noqa: N807 - stands in for theirs
+    def __enter__(self: Any) -> Any:  # noqa: N807 - replaces theirs
         stacks.push(*name_of(self))
         return entering(self)
 
     @functools.wraps(leaving)
-    def __exit__(self: Any, *error: Any) -> Any:  # noqa: N807 - stands in for theirs
+    def __exit__(self: Any, *error: Any) -> Any:  # noqa: N807 - replaces theirs
         result = leaving(self, *error)
         stacks.pop(name_of(self)[1])
         return result

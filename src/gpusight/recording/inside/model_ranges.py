@@ -44,12 +44,12 @@ class ModuleCall:
 
     def path(self) -> list[ModuleCall]:
         """List the calls around it, outermost first, and itself."""
-        found: list[ModuleCall] = []
+        calls: list[ModuleCall] = []
         call: ModuleCall | None = self
         while call is not None:
-            found.append(call)
+            calls.append(call)
             call = call.outer
-        return found[::-1]
+        return calls[::-1]
 
 
 class _Pass:
@@ -79,21 +79,7 @@ class BackwardRanges:
         """Ranges lie on the stack of the thread; not where several threads share a pass."""
         self._thread = _Thread()
 
-    def watch_outputs(self, call: ModuleCall, tensors: list[Any]) -> None:
-        """Begin the call's backward when a gradient of these arrives."""
-        for tensor in tensors:
-            tensor.register_hook(lambda _: self._begin(call))
-
-    def watch_inputs(self, call: ModuleCall, tensors: list[Any]) -> None:
-        """End the call's backward when the gradients of all of these are complete.
-
-        One that other calls use as well is complete later than the call; the next begins before.
-        """
-        call.inputs = len(tensors)
-        for tensor in tensors:
-            tensor.register_hook(lambda _: self._receive(call))
-
-    def _begin(self, call: ModuleCall) -> None:
+    def begin(self, call: ModuleCall) -> None:
         """Open the call's range and those around it; close what has no part in it."""
         base = self._current_pass().base
         open_now = self._thread.open
@@ -103,49 +89,58 @@ class BackwardRanges:
         while len(open_now) > base and open_now[-1][0] not in path:
             open_now.pop()[1]()
         known = [opened for opened, _ in open_now[base:]]
-        for each in path:
-            if each not in known:
-                each.awaited = each.inputs
-                open_now.append((each, self._open(each.name)))
+        for outer in path:
+            if outer not in known:
+                outer.awaited = outer.inputs
+                open_now.append((outer, self._open(outer.name)))
 
-    def _receive(self, call: ModuleCall) -> None:
-        """Close the call's range and those inside, if it is open and this was the last input."""
+    def receive(self, call: ModuleCall) -> None:
+        """Close the call's range and those inside, if it is open and this was the last input.
+
+        A gradient that other calls add to is complete later than the call; the next begins before.
+        """
         depth = self._depth(call, self._current_pass().base)
         call.awaited -= 1
         if depth is not None and call.awaited <= 0:
             self._close_to(self._thread.open, depth)
 
     def _depth(self, call: ModuleCall, base: int) -> int | None:
-        """Tell at which depth of the stack the call is open."""
+        """Return at which depth of the stack the call is open."""
         open_now = self._thread.open
         return next((i for i in range(base, len(open_now)) if open_now[i][0] is call), None)
 
     def _open(self, name: str) -> Callable[[], None]:
-        """Open a range; gives what closes it."""
-        speaker = nvtx_backend.backend()
-        if speaker is None:
+        """Open a range; returns what closes it."""
+        backend = nvtx_backend.backend()
+        if backend is None:
             return lambda: None
         if self._stacked:
-            speaker.push(nvtx_backend.NvtxEvent(name, self._domain))
-            return lambda: speaker.pop(self._domain)
-        handle = speaker.start(nvtx_backend.NvtxEvent(name, self._domain))
-        return lambda: speaker.end(handle)
+            backend.push(nvtx_backend.NvtxEvent(name, self._domain))
+            return lambda: backend.pop(self._domain)
+        handle = backend.start(nvtx_backend.NvtxEvent(name, self._domain))
+        return lambda: backend.end(handle)
 
     def _current_pass(self) -> _Pass:
-        """Give the backward pass that runs; at its first gradient, ask to be told of its end."""
-        thread, task = self._thread, _graph_task()
-        while thread.passes and (thread.passes[-1].over or _is_outer(thread.passes, task)):
-            self._close_to(thread.open, thread.passes.pop().base)
-        if not thread.passes or thread.passes[-1].task != task:
-            thread.passes.append(_Pass(task, len(thread.open)))
-            self._finish_later(thread.passes[-1])
-        return thread.passes[-1]
+        """Return the backward pass that runs; at its first gradient, register for its end."""
+        passes, torch = self._thread.passes, sys.modules["torch"]
+        graph_task = getattr(torch._C, "_current_graph_task_id", None)
+        task = 0 if graph_task is None else int(graph_task())  # PyTorch 1 has no numbers
+        # Where a pass further out goes on, the innermost has ended without notice.
+        while passes and (
+            passes[-1].over
+            or (passes[-1].task != task and any(outer.task == task for outer in passes[:-1]))
+        ):
+            self._close_to(self._thread.open, passes.pop().base)
+        if not passes or passes[-1].task != task:
+            passes.append(_Pass(task, len(self._thread.open)))
+            self._finish_later(passes[-1])
+        return passes[-1]
 
     def _finish_later(self, done: _Pass) -> None:
         """Close what is open when the pass ends.
 
-        The end is told on the thread that did the last of its work. Where that is another one, its
-        hands are off our stack, and our next gradient clears up.
+        The callback runs on the thread that did the last of the pass. Where that is another one,
+        it must leave our stack alone, and our next gradient clears up.
         """
         passes, open_now, thread = self._thread.passes, self._thread.open, threading.get_ident()
 
@@ -165,17 +160,6 @@ class BackwardRanges:
             open_now.pop()[1]()
 
 
-def _is_outer(passes: list[_Pass], task: int) -> bool:
-    """Tell whether a pass further out goes on, so that the innermost is over unheard."""
-    return passes[-1].task != task and any(known.task == task for known in passes[:-1])
-
-
-def _graph_task() -> int:
-    """Number the backward pass that runs on this thread; PyTorch 1 cannot tell them apart."""
-    ask = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
-    return int(ask()) if ask is not None else 0
-
-
 _DEEPEST = 5
 """How far into nested outputs tensors are looked for."""
 
@@ -186,9 +170,9 @@ class ModuleHook:
     def __init__(self, act: Callable[..., None]) -> None:
         self._act = act
 
-    def __call__(self, *given: Any) -> None:
-        """Let it act; it gives nothing, so nothing is changed."""
-        self._act(*given)
+    def __call__(self, *arguments: Any) -> None:
+        """Let it act; it returns nothing, so nothing is changed."""
+        self._act(*arguments)
 
     def __deepcopy__(self, memory: object) -> Self:
         """Mark what the copy does, too."""
@@ -213,7 +197,7 @@ class _Entered:
     ) -> None:
         self.owner, self.call, self.opened = owner, call, opened
         self.nodes = nodes
-        """What made the inputs, in autograd's graph; an output from there is no work of ours."""
+        """What made the inputs, in autograd's graph; the call did not compute their outputs."""
 
 
 class EnteredModules(threading.local):
@@ -244,22 +228,23 @@ class ModuleHooks:
         self._domain = domain
         self._entered, self._backward = entered, backward
 
-    def enter(self, _module: object, *given: object) -> None:
-        """Open the forward range, and note what the call was given."""
+    def enter(self, _module: object, *arguments: object) -> None:
+        """Open the forward range; end the backward one when all inputs have their gradients."""
         heard = listened()
         if not heard and (compiling() or not self._entered.calls):
             return
         calls = self._entered.calls
         call = ModuleCall(self._backward_name, calls[-1].call if calls else None)
         opened = open_range(self._name, self._domain) if heard else None
-        nodes = []
-        if self._backward is not None and nvtx_backend.backend() is not None:
-            inputs = list(_with_gradient(given))
-            nodes = [tensor.grad_fn for tensor in inputs]
-            self._backward.watch_inputs(call, inputs)
+        nodes, backward = [], self._backward
+        if backward is not None and nvtx_backend.backend() is not None:
+            for tensor in _with_gradient(arguments):
+                nodes.append(tensor.grad_fn)
+                tensor.register_hook(lambda _: backward.receive(call))
+            call.inputs = len(nodes)
         calls.append(_Entered(self, call, opened, nodes))
 
-    def leave(self, _module: object, *given: object) -> None:
+    def leave(self, _module: object, *arguments: object) -> None:
         """Close it, and whatever an exception left open inside."""
         if compiling():
             return
@@ -267,34 +252,30 @@ class ModuleHooks:
         own = next((i for i in reversed(range(len(calls))) if calls[i].owner is self), None)
         if own is None:
             return
-        if self._backward is not None and nvtx_backend.backend() is not None:
-            nodes = calls[own].nodes
-            made = [out for out in _with_gradient(given[-1]) if not _among(out.grad_fn, nodes)]
-            self._backward.watch_outputs(calls[own].call, made)
+        backward, call = self._backward, calls[own].call
+        if backward is not None and nvtx_backend.backend() is not None:
+            for output in _with_gradient(arguments[-1]):
+                if not any(output.grad_fn is node for node in calls[own].nodes):
+                    output.register_hook(lambda _: backward.begin(call))
         self._entered.leave(own)
 
     def reset(self, *_: object) -> None:
-        """Forget calls that never returned; for a PyTorch that does not tell of exceptions."""
+        """Forget calls that never returned; for a PyTorch without hooks on exceptions."""
         if not compiling():
             self._entered.leave(0)
 
 
-def _among(node: object, nodes: list[Any]) -> bool:
-    return any(node is known for known in nodes)
-
-
-def _with_gradient(value: object) -> Iterator[Any]:
-    """Give the tensors in a value that autograd computes a gradient for and then lets go.
+def _with_gradient(value: object) -> list[Any]:
+    """List the tensors in a value that autograd computes a gradient for and then lets go.
 
     A leaf, such as a parameter that is passed along, lives on, and so would hooks on it.
     """
-    for tensor in _tensors(value, sys.modules["torch"].Tensor, _DEEPEST):
-        if tensor.requires_grad and tensor.grad_fn is not None:
-            yield tensor
+    tensors = _tensors(value, sys.modules["torch"].Tensor, _DEEPEST)
+    return [tensor for tensor in tensors if tensor.requires_grad and tensor.grad_fn is not None]
 
 
 def _tensors(value: object, kind: type, deepest: int) -> Iterator[Any]:
-    """Give the tensors in tuples, lists, mappings and dataclasses."""
+    """Yield the tensors in tuples, lists, mappings and dataclasses."""
     if isinstance(value, kind):
         yield value
         return
@@ -305,8 +286,8 @@ def _tensors(value: object, kind: type, deepest: int) -> Iterator[Any]:
         inner = value
     elif dataclasses.is_dataclass(value):
         inner = (getattr(value, field.name) for field in dataclasses.fields(value))
-    for each in inner if deepest else ():
-        yield from _tensors(each, kind, deepest - 1)
+    for item in inner if deepest else ():
+        yield from _tensors(item, kind, deepest - 1)
 
 
 class ModelRanges:
@@ -325,7 +306,7 @@ class ModelRanges:
         self.remove()
 
     def remove(self) -> None:
-        """Take all hooks away again."""
+        """Remove all hooks."""
         while self._hooks:
             self._hooks.pop().remove()
         if self._operations is not None:
@@ -335,13 +316,13 @@ class ModelRanges:
     def add_module(self, module: Any, hooks: ModuleHooks, *, is_root: bool) -> None:
         """Follow a module's calls, with what this PyTorch offers."""
         pre, post = module.register_forward_pre_hook, module.register_forward_hook
-        tells_keywords = "with_kwargs" in inspect.signature(pre).parameters
-        tells_exceptions = "always_call" in inspect.signature(post).parameters
-        if is_root and not tells_exceptions:
+        has_keywords = "with_kwargs" in inspect.signature(pre).parameters
+        has_exceptions = "always_call" in inspect.signature(post).parameters
+        if is_root and not has_exceptions:
             self._hooks.append(pre(ModuleHook(hooks.reset)))
-        first = {"prepend": True, "with_kwargs": True} if tells_keywords else {}
+        first = {"prepend": True, "with_kwargs": True} if has_keywords else {}
         self._hooks.append(pre(ModuleHook(hooks.enter), **first))
-        always = {"always_call": True} if tells_exceptions else {}
+        always = {"always_call": True} if has_exceptions else {}
         self._hooks.append(post(ModuleHook(hooks.leave), **always))
 
     def add_optimizer(self, optimizer: Any, domain: str | None) -> None:
@@ -356,7 +337,7 @@ class ModelRanges:
         )
 
         def begin(*_: object) -> None:
-            hooks.reset()  # a step that failed has told nobody of its end
+            hooks.reset()  # a step that raised has called no hook at its end
             hooks.enter(optimizer)
 
         self._hooks.append(optimizer.register_step_pre_hook(ModuleHook(begin)))
@@ -409,42 +390,33 @@ def annotate_model(
     Inside functions that `torch.compile` compiles nothing is marked, and no graph is broken. A
     model goes into `torch.cuda.make_graphed_callables` only without the ranges.
     """
-    _check_model(model)
-    wanted = _wanted(include)
-    former = _ANNOTATED.pop(model, None)
-    if former is not None:
-        former.remove()
-    ranges = _ANNOTATED[model] = ModelRanges()
-    entered = EnteredModules()
-    following = None
-    if backward:
-        following = BackwardRanges(domain or nvtx_backend.DOMAIN, stacked=_on_one_thread(model))
-    for path, module in _modules(model, depth):
-        if wanted(path, module):
-            hooks = ModuleHooks(path, type(module).__name__, domain, entered, following)
-            ranges.add_module(module, hooks, is_root=not path)
-    for each in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
-        if each is not None:
-            ranges.add_optimizer(each, domain)
-    if ops:
-        ranges.add_operations()
-    return ranges
-
-
-def _check_model(model: Any) -> None:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
         raise UsageError(
             f"a {type(model).__name__} is not a module of PyTorch",
             hint="gs.annotate marks parts of any program",
         )
-
-
-def _modules(model: Any, depth: int | None) -> Iterator[tuple[str, Any]]:
-    """Give each module once, by the first of its paths; shared ones have several."""
-    for path, module in model.named_modules():
-        if depth is None or len(path.split(".") if path else []) <= depth:
-            yield path, module
+    wanted = _wanted(include)
+    former = _ANNOTATED.pop(model, None)
+    if former is not None:
+        former.remove()
+    ranges = _ANNOTATED[model] = ModelRanges()
+    entered = EnteredModules()
+    backward_ranges = None
+    if backward:
+        stacked = _on_one_thread(model)
+        backward_ranges = BackwardRanges(domain or nvtx_backend.DOMAIN, stacked=stacked)
+    for path, module in model.named_modules():  # a shared one once, by the first of its paths
+        level = path.count(".") + 1 if path else 0
+        if (depth is None or level <= depth) and wanted(path, module):
+            hooks = ModuleHooks(path, type(module).__name__, domain, entered, backward_ranges)
+            ranges.add_module(module, hooks, is_root=not path)
+    for item in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
+        if item is not None:
+            ranges.add_optimizer(item, domain)
+    if ops:
+        ranges.add_operations()
+    return ranges
 
 
 def _wanted(include: str | Callable[[str, Any], bool] | None) -> Callable[[str, Any], bool]:
@@ -460,7 +432,7 @@ def _wanted(include: str | Callable[[str, Any], bool] | None) -> Callable[[str, 
 
 
 def _on_one_thread(model: Any) -> bool:
-    """Tell whether one thread runs the backward pass: autograd has one for each device."""
+    """Return whether one thread runs the backward pass: autograd has one for each device."""
     torch = sys.modules["torch"]
     if any(isinstance(module, torch.nn.DataParallel) for module in model.modules()):
         return False

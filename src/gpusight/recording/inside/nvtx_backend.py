@@ -1,4 +1,4 @@
-"""The one way to NVTX, through which a program tells a profiler what it is doing."""
+"""The one way to NVTX, through which a program marks for a profiler what it is doing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpusight.errors import UsageError
 PATH_VARIABLE = "NVTX_INJECTION64_PATH" if sys.maxsize > 2**32 else "NVTX_INJECTION32_PATH"
 """Holds the library of the tool that listens."""
 DOMAIN = "gpusight"
-"""Of ranges that we open on our own account, apart from the program's own."""
+"""Of ranges that we open ourselves, apart from the program's own."""
 _COLORS = {
     "black": 0x000000,
     "blue": 0x0000FF,
@@ -41,7 +41,7 @@ class NvtxUnavailableWarning(UserWarning):
 
 
 class NvtxEvent(NamedTuple):
-    """What a range or a mark says of itself."""
+    """The attributes of a range or a mark."""
 
     name: str
     domain: str | None = None
@@ -52,7 +52,7 @@ class NvtxEvent(NamedTuple):
 
 
 class NvtxBackend(Protocol):
-    """Speaks NVTX."""
+    """Passes ranges and marks on to the tool that listens."""
 
     def push(self, event: NvtxEvent) -> None:
         """Open a range on this thread's stack in the domain."""
@@ -61,13 +61,13 @@ class NvtxBackend(Protocol):
         """Close the innermost of that stack."""
 
     def start(self, event: NvtxEvent) -> object:
-        """Open a range that any thread may close, in any order; gives what `end` needs."""
+        """Open a range that any thread may close, in any order; returns what `end` needs."""
 
     def end(self, handle: Any) -> None:
         """Close it."""
 
     def mark(self, event: NvtxEvent) -> None:
-        """Say that something happens now."""
+        """Mark that something happens now."""
 
 
 class _Choice:
@@ -77,11 +77,11 @@ class _Choice:
         self.made = False
         self.backend: NvtxBackend | None = None
         self.quiet = False
-        """It is known that nobody listens."""
-        self.lock = threading.RLock()  # a finaliser or a signal may bring us here again
+        """It is known that no tool listens."""
+        self.lock = threading.RLock()  # a finalizer or a signal may bring us here again
 
     def make(self, backend: NvtxBackend | None) -> None:
-        """Stay with this one."""
+        """Keep this one."""
         self.backend, self.quiet, self.made = backend, backend is None, True
 
 
@@ -89,8 +89,13 @@ CHOICE = _Choice()
 
 
 def backend() -> NvtxBackend | None:
-    """Give what speaks to the tool that listens, None where none does."""
-    return CHOICE.backend if CHOICE.made else _choose()
+    """Return the backend of the tool that listens, None where none does."""
+    if not CHOICE.made:
+        with CHOICE.lock:
+            if not CHOICE.made:
+                path = os.environ.get(PATH_VARIABLE)
+                CHOICE.make(_find(path) if path else None)
+    return CHOICE.backend
 
 
 def choose_again() -> None:
@@ -98,21 +103,11 @@ def choose_again() -> None:
     CHOICE.made = CHOICE.quiet = False
 
 
-def _choose() -> NvtxBackend | None:
-    with CHOICE.lock:
-        if not CHOICE.made:
-            path = os.environ.get(PATH_VARIABLE)
-            CHOICE.make(_find(path) if path else None)
-    return CHOICE.backend
-
-
 def _find(path: str) -> NvtxBackend | None:
     """Load the tool's library; NVTX_DISABLE is what the `nvtx` package calls its switch."""
     if os.environ.get("NVTX_DISABLE"):
         return None
-    from gpusight.recording.inside.nvtx_direct import (
-        DirectBackend,  # ctypes only where it is needed
-    )
+    from gpusight.recording.inside.nvtx_direct import DirectBackend  # ctypes is slow to import
 
     try:
         return DirectBackend.load(path)
@@ -123,10 +118,8 @@ def _find(path: str) -> NvtxBackend | None:
 
 
 @functools.lru_cache(maxsize=256)
-def argb(color: str | int | None) -> int | None:
-    """Read a colour: a name, `#rrggbb` or a number 0xAARRGGBB."""
-    if color is None:
-        return None
+def argb(color: str | int) -> int:
+    """Read a color: a name, `#rrggbb` or a number 0xAARRGGBB."""
     if isinstance(color, int) and 0 <= color <= 0xFFFFFFFF:
         return color
     if isinstance(color, str):
@@ -143,13 +136,13 @@ def argb(color: str | int | None) -> int | None:
 
 
 def start_range(name: str, *, domain: str | None = None) -> object | None:
-    """Open a range that any thread may close; None where nobody listens."""
-    speaker = backend()
-    return None if speaker is None else (speaker, speaker.start(NvtxEvent(name, domain)))
+    """Open a range that any thread may close; None where no tool listens."""
+    chosen = backend()
+    return None if chosen is None else (chosen, chosen.start(NvtxEvent(name, domain)))
 
 
 def end_range(handle: Any) -> None:
-    """Close what `start_range` gave."""
+    """Close what `start_range` returned."""
     if handle is not None:
-        speaker, opened = handle
-        speaker.end(opened)
+        chosen, opened = handle
+        chosen.end(opened)

@@ -91,7 +91,7 @@ _OLD_SIGNATURES: dict[int, Any] = {
 
 
 class _Offer:
-    """The tables that a tool asks for while it is initialised, and fills in."""
+    """The tables that a tool asks for while it is initialized, and fills in."""
 
     def __init__(self) -> None:
         self.slots = (ctypes.c_void_p * _SLOTS)()
@@ -108,11 +108,11 @@ class _Offer:
 
     @staticmethod
     def _pointers(slots: Any) -> Any:
-        """Make what the tool expects: pointers to where its functions go, ending in a null."""
+        """Return what the tool expects: pointers to where its functions go, ending in a null."""
         first = ctypes.addressof(slots)
         size = ctypes.sizeof(ctypes.c_void_p)
-        places = (first + size * index for index in range(1, _SLOTS))
-        return (ctypes.c_void_p * (_SLOTS + 1))(None, *places, None)
+        addresses = (first + size * index for index in range(1, _SLOTS))
+        return (ctypes.c_void_p * (_SLOTS + 1))(None, *addresses, None)
 
     def _get(self, table: int) -> int | None:
         known = {_CALLBACKS_TABLE: self._callbacks, _VERSION_TABLE: self._version}
@@ -167,10 +167,10 @@ class DirectBackend:
     def load(cls, path: str) -> DirectBackend:
         """Load the tool's library and let it fill in its functions."""
         library = ctypes.CDLL(path)
-        initialise = library.InitializeInjectionNvtx2
-        initialise.argtypes, initialise.restype = [_Export], ctypes.c_int
+        initialize = library.InitializeInjectionNvtx2
+        initialize.argtypes, initialize.restype = [_Export], ctypes.c_int
         offer = _Offer()
-        if not initialise(offer.export):
+        if not initialize(offer.export):
             raise RuntimeError("it refuses")
         return cls(offer, library, old=hasattr(library, "cuptiGetVersion"))
 
@@ -192,11 +192,11 @@ class DirectBackend:
         self._end(*opened)
 
     def mark(self, event: NvtxEvent) -> None:
-        """Say that something happens now."""
+        """Mark that something happens now."""
         self._mark(*self._made(event))
 
     def _made(self, event: NvtxEvent) -> tuple[int | None, Any]:
-        """Give the domain's handle and the attributes; those without a payload are kept."""
+        """Return the domain's handle and the attributes; those without a payload are kept."""
         known = self._known.get(event)
         if known is None:
             known = self._attributes(event)
@@ -205,23 +205,27 @@ class DirectBackend:
         return known
 
     def _attributes(self, event: NvtxEvent) -> tuple[int | None, Any]:
-        name, domain, category, color, _ = event
+        name = event.name
         payload: Any = event.payload
-        place = self._domain(domain)
+        domain = self._domain(event.domain)
+        known = domain.strings
+        can_register = name in known or len(known) < _MAX_REGISTERED
         made = _Attributes(version=_VERSION, size=ctypes.sizeof(_Attributes))
-        if (self._old and place.handle is None) or not _is_registered(place, name):
+        if (self._old and domain.handle is None) or not can_register:
             made.text = _encoded(name)  # kept as long as what points to it
             made.message_type, made.message = _ASCII, ctypes.cast(made.text, ctypes.c_void_p)
-        else:
-            made.message_type, made.message = _REGISTERED, self._string(place, name)
-        made.category = self._category(place, category)
-        if color is not None:
-            made.color_type, made.color = _COLOR_ARGB, color
+        else:  # tools that filter by name look at registered strings only
+            if name not in known:
+                known[name] = self._register_string(domain.handle, _encoded(name))
+            made.message_type, made.message = _REGISTERED, known[name]
+        made.category = self._category(domain, event.category)
+        if event.color is not None:
+            made.color_type, made.color = _COLOR_ARGB, event.color
         if isinstance(payload, int):
             made.payload_type, made.payload.integer = _INT64, payload
         elif payload is not None:
             made.payload_type, made.payload.number = _DOUBLE, payload
-        return place.handle, ctypes.byref(made)
+        return domain.handle, ctypes.byref(made)
 
     def _domain(self, name: str | None) -> _Domain:
         """Create a domain at its first use; the default one has no handle."""
@@ -232,14 +236,8 @@ class DirectBackend:
                 known = self._domains.setdefault(name, _Domain(handle))
         return known
 
-    def _string(self, domain: _Domain, text: str) -> int | None:
-        """Register a string: tools that filter by name look at registered ones only."""
-        if text not in domain.strings:
-            domain.strings[text] = self._register_string(domain.handle, _encoded(text))
-        return domain.strings[text]
-
     def _category(self, domain: _Domain, category: str | int | None) -> int:
-        """Give a category's number; a named one gets the next."""
+        """Return a category's number; a named one gets the next."""
         if category is None or isinstance(category, int):
             return category or 0
         known = domain.categories.get(category)
@@ -251,12 +249,8 @@ class DirectBackend:
         return known
 
 
-def _is_registered(domain: _Domain, text: str) -> bool:
-    return text in domain.strings or len(domain.strings) < _MAX_REGISTERED
-
-
 def _by_domain(functions: dict[int, Any], offer: _Offer) -> dict[int, Any]:
-    """Give functions that call the old ones where the domain, their first argument, is none."""
+    """Return functions that call the old ones where the domain, their first argument, is none."""
 
     def chosen(slot: int) -> Any:
         address, new = offer.old_slots[_OLD[slot]], functions[slot]

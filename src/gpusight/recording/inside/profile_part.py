@@ -47,7 +47,8 @@ class _Switch:
     def enter(self, *, strict: bool) -> None:
         """Switch the profiler on, if this is the first part that is open."""
         with self._lock:
-            if self._parts == 0 and not self._decided_elsewhere():
+            # `gpusight record` switches the profiler on and off itself.
+            if self._parts == 0 and VARIABLE not in os.environ:
                 self._start(strict=strict)
             self._parts += 1
 
@@ -58,11 +59,6 @@ class _Switch:
             if self._parts == 0 and self._on:
                 self._on = False
                 self._stop(strict=strict)
-
-    @staticmethod
-    def _decided_elsewhere() -> bool:
-        """Tell whether `gpusight record` switches the profiler on and off, and not the program."""
-        return VARIABLE in os.environ
 
     def _start(self, *, strict: bool) -> None:
         try:
@@ -94,7 +90,7 @@ _SWITCH = _Switch()
 
 
 def _finish_gpu_work() -> None:
-    """Wait for the GPU, so that the recording has all of what is inside and nothing else.
+    """Wait for the GPU, so that the recording has all GPU activity of the part and nothing else.
 
     Only where a tool may be recording; a part that nobody records does not slow the program.
     """
@@ -151,11 +147,24 @@ class profile:  # noqa: N801 - used like a function: with gs.profile("name")
             raise UsageError(
                 "gs.profile cannot be put on an asynchronous generator", hint="use it inside"
             )
-        wrapper: Any = self._plain(function)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self._part(_open):
+                return function(*args, **kwargs)
+
+        async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
+            with self._part(start_range):
+                return await function(*args, **kwargs)
+
+        def run_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            with self._part(start_range):
+                return (yield from function(*args, **kwargs))
+
+        wrapper: Any = run
         if inspect.iscoroutinefunction(function):
-            wrapper = self._coroutine(function)
+            wrapper = run_coroutine
         elif inspect.isgeneratorfunction(function):
-            wrapper = self._generator(function)
+            wrapper = run_generator
         return cast("Function", functools.wraps(function)(wrapper))
 
     @contextlib.contextmanager
@@ -171,28 +180,7 @@ class profile:  # noqa: N801 - used like a function: with gs.profile("name")
         finally:
             _SWITCH.leave(strict=self._strict)
 
-    def _plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with self._part(_open):
-                return function(*args, **kwargs)
-
-        return run
-
-    def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        async def run(*args: Any, **kwargs: Any) -> Any:
-            with self._part(start_range):
-                return await function(*args, **kwargs)
-
-        return run
-
-    def _generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            with self._part(start_range):
-                return (yield from function(*args, **kwargs))
-
-        return run
-
 
 def _open(name: str) -> OpenRange | None:
-    """Open a range on this thread's stack, if anybody hears it."""
+    """Open a range on this thread's stack, if anybody listens."""
     return open_range(name) if listened() else None

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpusight.recording.inside.run_files import warn
+from gpusight.recording.inside.step_recorders import warn
 from gpusight.recording.inside.torch_session import TorchSession
 from gpusight.recording.inside.torch_settings import OUTPUT_DIR, TorchSettings
 
@@ -64,18 +64,15 @@ class ProfilerCallback:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings; what is being recorded stays in this process."""
-        modules = tuple(m for m, name in _BASES.items() if isinstance(self, _base(m, name)))
+        modules = tuple(m for m in _BASES if m in sys.modules and isinstance(self, _base(m)))
         state = {**self.__dict__, "_session": None}
-        return _rebuilt, (_declared(type(self)), modules), state
+        return _rebuilt, (_DECLARED.get(type(self), type(self)), modules), state
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         """Ignore events that only some versions of the frameworks have."""
         if name.startswith("on_"):
-            return _ignore
+            return lambda *_args, **_more: None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _begin(self, session: TorchSession) -> None:
-        self._session = session
 
     def _end(self, *, failed: bool = False) -> None:
         session, self._session = self._session, None
@@ -93,22 +90,19 @@ class ProfilerCallback:
         """Start counting from the step that training starts or resumes at."""
         self._end(failed=True)  # a training before this one that raised
         first = int(state.global_step)
-        self._begin(
-            TorchSession(
-                self.settings,
-                place=(args.process_index, args.world_size),
-                first_step=first,
-                total_steps=state.max_steps - first if state.max_steps > 0 else None,
-            )
+        self._session = TorchSession(
+            self.settings,
+            place=(args.process_index, args.world_size),
+            first_step=first,
+            total_steps=state.max_steps - first if state.max_steps > 0 else None,
         )
 
-    def on_epoch_begin(self, *_args: object, **_more: object) -> None:
-        """Begin a step here: the epoch's first batch is loaded next."""
-        self._step_begins()
-
     def on_step_begin(self, *_args: object, **_more: object) -> None:
-        """Begin a step, if nothing before did."""
-        self._step_begins()
+        """Begin a step, if nothing before did: an epoch begins by loading its first batch."""
+        if self._session is not None:
+            self._session.begin_step()
+
+    on_epoch_begin = on_train_epoch_start = on_train_batch_start = on_step_begin
 
     def on_step_end(
         self,
@@ -131,22 +125,12 @@ class ProfilerCallback:
         first = int(trainer.global_step)
         self._stepped_before = first
         total = _lightning_steps(trainer, module)
-        self._begin(
-            TorchSession(
-                self.settings,
-                place=(trainer.global_rank, trainer.world_size),
-                first_step=first,
-                total_steps=None if total is None else max(0, total - first),
-            )
+        self._session = TorchSession(
+            self.settings,
+            place=(trainer.global_rank, trainer.world_size),
+            first_step=first,
+            total_steps=None if total is None else max(0, total - first),
         )
-
-    def on_train_epoch_start(self, *_args: object) -> None:
-        """Begin a step here: the epoch's first batch is loaded next."""
-        self._step_begins()
-
-    def on_train_batch_start(self, *_args: object) -> None:
-        """Begin a step, if nothing before did."""
-        self._step_begins()
 
     def on_train_batch_end(
         self, trainer: Any, module: Any, _outputs: Any, _batch: Any, batch: int, *_more: Any
@@ -158,19 +142,13 @@ class ProfilerCallback:
         self._stepped_before = stepped
         self._step_ends(another_follows=not _lightning_pauses(trainer, batch))
 
-    def on_exception(self, *_args: object) -> None:
-        """Write what there is."""
+    def teardown(self, *_args: object, **_more: object) -> None:
+        """Write what there is, whatever way the run ended."""
         self._end(failed=True)
 
-    def teardown(self, *_args: object, **_more: object) -> None:
-        """Close up whatever way the run ended."""
-        self._end(failed=True)
+    on_exception = teardown
 
     # Both -----------------------------------------------------------------------------------------
-
-    def _step_begins(self) -> None:
-        if self._session is not None:
-            self._session.begin_step()
 
     def _step_ends(self, *, another_follows: bool) -> None:
         if self._session is not None:
@@ -180,7 +158,7 @@ class ProfilerCallback:
 
 
 def _lightning_steps(trainer: Any, module: Any) -> int | None:
-    """Give how many steps Lightning plans, None where it cannot know."""
+    """Return how many steps Lightning plans, None where it cannot know."""
     planned = trainer.num_training_batches * (trainer.max_epochs or 1)
     if module.automatic_optimization:
         try:
@@ -192,54 +170,41 @@ def _lightning_steps(trainer: Any, module: Any) -> int | None:
 
 
 def _lightning_pauses(trainer: Any, batch: int) -> bool:
-    """Tell whether validation, the end of an epoch or that of training comes after this batch."""
+    """Return whether validation, the end of an epoch or of training comes after this batch."""
     if trainer.is_last_batch or trainer.should_stop:
         return True
     if 0 <= trainer.max_steps <= trainer.global_step:
         return True
-    every = trainer.val_check_batch
-    if not trainer.enable_validation or every is None or every == float("inf"):
+    interval = trainer.val_check_batch
+    if not trainer.enable_validation or interval is None or interval == float("inf"):
         return False
     of_run = trainer.check_val_every_n_epoch is None
     number = trainer.fit_loop.total_batch_idx if of_run else batch
-    return bool((number + 1) % every == 0)
+    return bool((number + 1) % interval == 0)
 
 
-def _ignore(*_args: object, **_more: object) -> None:
-    pass
-
-
-def _base(module: str, name: str) -> type:
-    """Give a framework's class; one that derives from nothing where it is not imported."""
-    found = sys.modules.get(module)
-    return getattr(found, name) if found is not None else _NoBase
-
-
-class _NoBase:
-    pass
+def _base(module: str) -> type:
+    """Return the class that an imported framework wants callbacks to derive from."""
+    base: type = getattr(sys.modules[module], _BASES[module])
+    return base
 
 
 def _kind(cls: type, modules: tuple[str, ...]) -> type:
     """Derive a class from these frameworks' too, once for each combination."""
-    known = _KINDS.get((cls, modules))
-    if known is None:
-        bases = [_base(module, _BASES[module]) for module in modules]
-        missing = [base for base in bases if not issubclass(cls, base)]
-        known = cls
+    kind = _KINDS.get((cls, modules))
+    if kind is None:
+        missing = [base for base in map(_base, modules) if not issubclass(cls, base)]
+        kind = cls
         if missing:
             names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-            known = type(cls.__name__, (cls, *missing), {**names, "__doc__": cls.__doc__})
-            _DECLARED[known] = cls
-        _KINDS[cls, modules] = known
-    return known
+            kind = type(cls.__name__, (cls, *missing), {**names, "__doc__": cls.__doc__})
+            _DECLARED[kind] = cls
+        _KINDS[cls, modules] = kind
+    return kind
 
 
 _DECLARED: dict[type, type] = {}
 """From a derived class to the one that somebody wrote."""
-
-
-def _declared(kind: type) -> type:
-    return _DECLARED.get(kind, kind)
 
 
 def _rebuilt(cls: type, modules: tuple[str, ...]) -> object:

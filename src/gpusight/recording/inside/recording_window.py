@@ -1,41 +1,171 @@
-"""When recording begins and ends: by steps, by a range, by the clock, or all the way."""
+"""What records a process, and when: by steps, by a range, by the clock, or all the way."""
 
 from __future__ import annotations
 
 import ctypes
 import enum
+import importlib
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from gpusight.errors import RecordError
+from gpusight.recording.inside import cuda_driver, environment
 from gpusight.recording.inside.environment import log_error, log_line
 from gpusight.recording.inside.step_hub import HUB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from gpusight.recording.inside.environment import RecorderPlan
-    from gpusight.recording.inside.recorders import Recorder
+
+
+_POLL_S = 0.005
+_RECORDERS = {
+    environment.TORCH: ("gpusight.recording.inside.torch_recorder", "TorchRecorder"),
+    environment.CUPTI: ("gpusight.recording.inside.cupti_recorder", "CuptiRecorder"),
+}
+
+
+class Recorder(Protocol):
+    """Records this process, once: `prepare`, `start`, steps, `stop`, `write`.
+
+    Each is called at most once, `prepare` perhaps never; never two at a time, but not always on
+    the same thread. What it raises is logged in one line, and the program goes on.
+    """
+
+    suffix: str | None
+    """What the name of its file ends in; None: it writes none."""
+    on_main_thread: bool
+    """Start and stop are better called there."""
+
+    def prepare(self) -> None:
+        """Get warm: `start` follows within about a step."""
+
+    def cancel(self) -> None:
+        """Undo `prepare`, instead of `start`: the process ends before."""
+
+    def start(self) -> None:
+        """Record from here on."""
+
+    def step_began(self, number: int) -> None:
+        """Mark a step, if the recording has its own way to; called between start and stop."""
+
+    def step_ended(self, number: int) -> None:
+        """Mark its end."""
+
+    def stop(self) -> None:
+        """Record no more, and keep what was recorded."""
+
+    def is_empty(self) -> bool:
+        """Return whether nothing came that is worth a file; called after `stop`."""
+
+    def why_empty(self) -> str | None:
+        """Return what did not happen, where it is empty; None: that has been logged."""
+
+    def write(self, path: Path) -> None:
+        """Write what was recorded to a new file; `path` exists, empty, and is renamed later."""
+
+    def forget(self) -> None:
+        """Let go without touching the profiler: this is a forked child, it is the parent's."""
+
+
+def recorder_for(plan: RecorderPlan) -> Recorder:
+    """Return the recorder that a plan names; raises where this process cannot have it."""
+    if plan.recorder == environment.PROFILER_API:
+        return ProfilerApiRecorder()
+    if plan.recorder not in _RECORDERS:
+        raise RecordError(f"no recorder is called {plan.recorder!r}")
+    module, name = _RECORDERS[plan.recorder]
+    recorder: Recorder = getattr(importlib.import_module(module), name)(plan)
+    return recorder
+
+
+class ProfilerApiRecorder:
+    """Switches the profiler around this process, nsys or ncu, on and off.
+
+    Before the program uses CUDA there is nothing to record, and cudaProfilerStart would initialize
+    CUDA on device 0 of a process that may fork, or choose another device. So it waits for that.
+    """
+
+    suffix: str | None = None
+    on_main_thread = False
+
+    def __init__(self) -> None:
+        self._started = self._is_refused = False
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Do nothing: the other tool is ready."""
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+    def start(self) -> None:
+        """Switch it on, now or when the program first uses CUDA."""
+        if cuda_driver.cuda_in_use():
+            cuda_driver.wait_for_gpus()
+            self._switch_on()
+        else:
+            threading.Thread(target=self._wait, name="gpusight", daemon=True).start()
+
+    def step_began(self, number: int) -> None:
+        """Do nothing: steps are marked through NVTX."""
+
+    def step_ended(self, number: int) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Switch it off, once the GPU has done what was launched."""
+        self._over.set()
+        with self._lock:
+            if self._started:
+                cuda_driver.wait_for_gpus()
+                cuda_driver.profiler_stop()
+
+    def is_empty(self) -> bool:
+        """Return whether it was never on."""
+        return not self._started
+
+    def why_empty(self) -> str | None:
+        """Return why it was never on."""
+        if self._is_refused:
+            return None
+        if cuda_driver.driver_version() is None:
+            return "the profiler is switched on through CUDA, and there is no CUDA driver here"
+        return "the process did not use CUDA meanwhile"
+
+    def write(self, path: Path) -> None:
+        """Refuse: the other tool writes."""
+        raise RecordError(f"{path} is written by another tool")
+
+    def forget(self) -> None:
+        """Leave it to the parent."""
+        self._over.set()
+        self._started = False
+
+    def _wait(self) -> None:
+        while not self._over.wait(_POLL_S):
+            if cuda_driver.cuda_in_use():
+                cuda_driver.borrow_context()
+                try:
+                    self._switch_on()
+                except RecordError as error:
+                    self._is_refused = True
+                    log_error("starting the recording", error)
+                return
+
+    def _switch_on(self) -> None:
+        with self._lock:
+            if not self._over.is_set():
+                cuda_driver.profiler_start()
+                self._started = True
 
 
 _PATIENCE_S = 1.0
 """A main thread that does not run any Python for longer than this only waits for others."""
-
-
-class _Once:
-    """A function that runs once, on whichever thread gets to it first."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action = action
-        self._claim = threading.Lock()
-        self.done = threading.Event()
-
-    def run(self) -> None:
-        if self._claim.acquire(blocking=False):
-            try:
-                self._action()
-            finally:
-                self.done.set()
 
 
 _Pending = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -48,10 +178,18 @@ def run_on_main_thread(action: Callable[[], None]) -> None:
 
     A main thread that is stuck in a call into C runs no Python.
     """
-    once = _Once(action)
-    if ask_main_thread(once.run):
-        once.done.wait(_PATIENCE_S)
-    once.run()
+    claim, done = threading.Lock(), threading.Event()
+
+    def run_once() -> None:
+        if claim.acquire(blocking=False):
+            try:
+                action()
+            finally:
+                done.set()
+
+    if ask_main_thread(run_once):
+        done.wait(_PATIENCE_S)
+    run_once()
 
 
 def ask_main_thread(action: Callable[[], None]) -> bool:
@@ -116,21 +254,21 @@ class RecordingWindow:
 
     @property
     def by_steps(self) -> bool:
-        """Tell whether steps say when."""
+        """Return whether steps say when."""
         return self._plan.first_step is not None or self._plan.last_step is not None
 
     @property
     def by_range(self) -> bool:
-        """Tell whether a range says when."""
+        """Return whether a range says when."""
         return self._plan.range_name is not None
 
     def ready(self) -> None:
         """Begin, unless something else says when: this process has come to work of its own."""
         if self.by_steps or self.by_range or self._timers:
             return
-        left_s = (self._plan.delay_s or 0.0) - (time.monotonic() - self._began_s)
-        if left_s > 0:
-            self._guarded("waiting to record", lambda: self._later(left_s, self.start))
+        wait_s = (self._plan.delay_s or 0.0) - (time.monotonic() - self._began_s)
+        if wait_s > 0:
+            self._guarded("waiting to record", lambda: self._later(wait_s, self.start))
         else:
             self.start()
 
@@ -188,7 +326,12 @@ class RecordingWindow:
             self._state = WindowState.RECORDING
             if not self._guarded("starting the recording", self._recorder.start):
                 return
-        self._follow()
+        try:
+            self._opened()
+            if self._plan.duration_s is not None:
+                self._later(self._plan.duration_s, self.stop)
+        except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
+            log_line(f"recording may not end as it was asked to: {error}")
 
     def stop(self) -> None:
         """End now."""
@@ -218,7 +361,7 @@ class RecordingWindow:
         self._timers = []
 
     def missed(self) -> str | None:
-        """Say what was waited for in vain; None when recording began, or nothing was awaited."""
+        """Return what was waited for in vain; None when recording began, or nothing was awaited."""
         if self._state not in (WindowState.WAITING, WindowState.PREPARED):
             return None
         if self.by_steps:
@@ -230,12 +373,12 @@ class RecordingWindow:
         return None
 
     def unfinished(self) -> str | None:
-        """Say that no step that was wanted has ended, where steps are guessed; else None.
+        """Return that no step that was wanted has ended, where steps are guessed; else None.
 
         With the end of each guessed step another one begins, which after the last is none.
         """
-        is_whole = self.steps_seen > (self._plan.first_step or 0)
-        return None if is_whole or HUB.explicit or not self.by_steps else self._never("ended")
+        has_step = self.steps_seen > (self._plan.first_step or 0)
+        return None if has_step or HUB.explicit or not self.by_steps else self._never("ended")
 
     def _never(self, came: str) -> str:
         seen = f"{self.steps_seen} were counted" if self.steps_seen else "none was counted"
@@ -249,17 +392,8 @@ class RecordingWindow:
 
     def _is_allowed(self) -> bool:
         answers: list[bool] = []
-        asked = self._guarded("asking for the rank", lambda: answers.append(self._allowed()))
-        return asked and answers[0]
-
-    def _follow(self) -> None:
-        """See to it that what has begun will end."""
-        try:
-            self._opened()
-            if self._plan.duration_s is not None:
-                self._later(self._plan.duration_s, self.stop)
-        except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
-            log_line(f"recording may not end as it was asked to: {error}")
+        self._guarded("asking for the rank", lambda: answers.append(self._allowed()))
+        return any(answers)
 
     def _guarded(self, doing: str, action: Callable[[], None]) -> bool:
         try:
@@ -283,14 +417,14 @@ class RecordingWindow:
         self._timers.append(timer)
         timer.start()
 
-    def _is_wanted(self, told: str) -> bool:
-        """Compare `NAME` or `NAME@DOMAIN`; who told no domain does not know it."""
+    def _is_wanted(self, opened: str) -> bool:
+        """Compare `NAME` or `NAME@DOMAIN`; a range without a domain matches any."""
         wanted = self._plan.range_name or ""
         name, domain = _split(wanted)
-        told_name, told_domain = _split(told)
-        if told == wanted or domain is None:
-            return told == wanted or told_name == wanted
-        return name == told_name and (told_domain is None or domain in ("*", told_domain))
+        opened_name, opened_domain = _split(opened)
+        if opened == wanted or domain is None:
+            return opened == wanted or opened_name == wanted
+        return name == opened_name and (opened_domain is None or domain in ("*", opened_domain))
 
 
 def _split(text: str) -> tuple[str, str | None]:

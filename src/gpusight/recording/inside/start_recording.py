@@ -14,56 +14,66 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpusight.recording.inside import cuda_driver, environment, processes
-from gpusight.recording.inside.environment import log_error, log_line
-from gpusight.recording.inside.import_hooks import when_imported
-from gpusight.recording.inside.processes import ProcessRole, current_rank, own_role
-from gpusight.recording.inside.recorders import recorder_for
-from gpusight.recording.inside.recording_window import RecordingWindow, WindowState, ask_main_thread
-from gpusight.recording.inside.step_hub import HUB
+from gpusight.recording.inside import cuda_driver, environment
+from gpusight.recording.inside.environment import (
+    ProcessRole,
+    current_rank,
+    log_error,
+    log_line,
+    own_rank,
+    role_of,
+    written,
+)
+from gpusight.recording.inside.import_hooks import hook_ranges, when_imported
+from gpusight.recording.inside.recording_window import (
+    RecordingWindow,
+    WindowState,
+    ask_main_thread,
+    recorder_for,
+)
+from gpusight.recording.inside.step_hub import HUB, OptimizerSteps
 
 if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     from gpusight.recording.inside.environment import RecorderPlan
-    from gpusight.recording.inside.recorders import Recorder
-    from gpusight.recording.inside.torch_hooks import OptimizerSteps
+    from gpusight.recording.inside.recording_window import Recorder
 
 
 _POLL_S = 0.005
 """Much less than CUDA takes from cuInit to the first kernel."""
 
 
-def start(wanted: RecorderPlan) -> None:
+def start(plan: RecorderPlan) -> None:
     """Record this process as planned, if it is one of those that are wanted."""
     if _CURRENT:  # another sitecustomize may bring the interpreter back to ours
         return
-    processes.note_start()
-    role = own_role()
+    os.environ.setdefault(environment.STARTED_VARIABLE, str(time.time_ns()))
+    role = role_of(list(sys.orig_argv))
     if role is ProcessRole.HELPER:
         return
-    if not _is_chosen(wanted, processes.own_rank()):
-        _say_if_none_is_chosen(wanted)
+    if not _is_chosen(plan, own_rank()):
+        _report_missing_ranks(plan)
         return
-    session = ProcessRecording(wanted, role)
+    session = ProcessRecording(plan, role)
     _CURRENT.append(session)
     session.begin()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)
 
 
-def _is_chosen(wanted: RecorderPlan, rank: int | None) -> bool:
-    return wanted.ranks is None or rank is None or rank in wanted.ranks
+def _is_chosen(plan: RecorderPlan, rank: int | None) -> bool:
+    return plan.ranks is None or rank is None or rank in plan.ranks
 
 
-def _say_if_none_is_chosen(wanted: RecorderPlan) -> None:
-    """Say on one rank that those which are wanted do not exist."""
-    place = current_rank()
-    if place is None or place.rank != 0 or place.world is None or wanted.ranks is None:
+def _report_missing_ranks(plan: RecorderPlan) -> None:
+    """Report on rank 0 that none of the chosen ranks exists."""
+    own = current_rank()
+    if own is None or own.rank != 0 or own.world is None or plan.ranks is None:
         return
-    if min(wanted.ranks) >= place.world:
-        asked = ", ".join(map(str, wanted.ranks))
-        log_line(f"nothing is recorded: rank {asked} was asked for, and there are {place.world}")
+    if min(plan.ranks) >= own.world:
+        chosen = ", ".join(map(str, plan.ranks))
+        log_line(f"nothing is recorded: rank {chosen} was asked for, and there are {own.world}")
 
 
 def _forked() -> None:
@@ -80,14 +90,14 @@ def _forked() -> None:
 class ProcessRecording:
     """The recording of one process.
 
-    It begins when the process shows that it works: when it makes CUDA ready, or an optimizer.
-    Launchers, and children that only load data, never do. Where there is no GPU, PyTorch's
-    profiler starts when the main process imports torch. Not earlier: a profiler that was on
-    before a fork is of no use in the child, which may be the one that trains.
+    It begins when the process initializes CUDA or makes an optimizer. Launchers, and children that
+    only load data, never do. Where there is no GPU, PyTorch's profiler starts when the main
+    process imports torch. Not earlier: a profiler that was on before a fork is of no use in the
+    child, which may be the one that trains.
     """
 
-    def __init__(self, wanted: RecorderPlan, role: ProcessRole) -> None:
-        self.plan = wanted
+    def __init__(self, plan: RecorderPlan, role: ProcessRole) -> None:
+        self.plan = plan
         self._role = role
         self._rank: int | None = None
         self._has_worked = False
@@ -95,9 +105,9 @@ class ProcessRecording:
         self._finishing = threading.Lock()
         self._is_exiting = self._is_terminated = False
         self._must_die: int | None = None
-        self._recorder: Recorder = recorder_for(wanted)
+        self._recorder: Recorder = recorder_for(plan)
         self._window = RecordingWindow(
-            wanted,
+            plan,
             self._recorder,
             opened=self._opened,
             ended=self._ended,
@@ -112,16 +122,14 @@ class ProcessRecording:
         atexit.register(self._exit)
         when_imported("torch", self._torch_imported)
         if self._window.by_range:
-            from gpusight.recording.inside import import_hooks
-
-            import_hooks.hook_ranges()
+            hook_ranges()
         if self.plan.recorder == environment.CUPTI:
             threading.Thread(target=self._wait_for_cuda, name="gpusight", daemon=True).start()
         elif self.plan.recorder == environment.PROFILER_API and self._role is ProcessRole.MAIN:
             self._window.ready()
 
     def finish(self) -> None:
-        """End the recording with the process, and say what never came."""
+        """End the recording with the process, and report what never came."""
         if not self._finishing.acquire(blocking=False):
             return
         self._is_exiting = True
@@ -140,7 +148,7 @@ class ProcessRecording:
         _die_of_interrupt()
 
     def is_left_to_parent(self) -> bool:
-        """Let go of everything in a fork; tells whether the parent records, or has recorded."""
+        """Let go of everything in a fork; returns whether the parent records, or has recorded."""
         atexit.unregister(self._exit)
         state = self._window.state
         self._window.abandon()
@@ -156,21 +164,22 @@ class ProcessRecording:
             self._steps.remove()
 
     def _torch_imported(self, module: ModuleType) -> None:
-        from gpusight.recording.inside.torch_hooks import OptimizerSteps
-
         if self._window.state is WindowState.OVER:
             return
         torch: Any = module
         by_torch = self.plan.recorder == environment.TORCH
         self._steps = OptimizerSteps(torch, self._works, marks=not by_torch)
         self._steps.install()
-        if by_torch and self._role is ProcessRole.MAIN and not _may_use_gpu():
-            self._window.ready()
-        else:
-            torch.cuda._lazy_call(self._works)  # when CUDA is made ready, before it is used
+        if by_torch and self._role is ProcessRole.MAIN:
+            from gpusight.recording.inside.torch_recorder import may_use_gpu
+
+            if not may_use_gpu():
+                self._window.ready()
+                return
+        torch.cuda._lazy_call(self._works)  # when CUDA is initialized, before it is used
 
     def _wait_for_cuda(self) -> None:
-        """Begin once anything in this process makes CUDA ready."""
+        """Begin once anything in this process initializes CUDA."""
         while self._window.state is WindowState.WAITING and not self._has_worked:
             if cuda_driver.cuda_is_initialized():
                 self._works()
@@ -186,7 +195,7 @@ class ProcessRecording:
     def _learn_rank(self) -> None:
         """Keep the rank: at the end the program's process group may be gone."""
         if self._rank is None:
-            self._rank = processes.own_rank()
+            self._rank = own_rank()
 
     def _is_allowed(self) -> bool:
         self._learn_rank()
@@ -239,10 +248,10 @@ class ProcessRecording:
             if why is not None and is_program:
                 log_line(f"nothing was recorded in process {os.getpid()}: {why}")
         elif self._recorder.suffix is not None:
-            processes.written(self.plan, self._recorder.suffix, self._rank, self._recorder.write)
+            written(self.plan, self._recorder.suffix, self._rank, self._recorder.write)
 
     def _is_cut_off(self) -> bool:
-        """Tell whether the process goes on, or ends before it wanted to, perhaps within a step."""
+        """Return whether the process goes on, or was ended early, perhaps within a step."""
         return not self._is_exiting or self._is_terminated or hasattr(sys, "last_type")
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
@@ -270,9 +279,3 @@ def _die_of_interrupt() -> None:
     if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")  # noqa: S102 - nothing else sets it
-
-
-def _may_use_gpu() -> bool:
-    from gpusight.recording.inside.torch_recorder import may_use_gpu
-
-    return may_use_gpu()

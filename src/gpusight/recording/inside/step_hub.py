@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import threading
-from typing import Protocol
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpusight.recording.inside import nvtx_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class StepListener(Protocol):
-    """Wants to know what begins and ends. Called on the thread where it happens."""
+    """Is called when steps and ranges begin and end, on the thread where it happens."""
 
     def step_began(self, number: int) -> None:
         """Step `number`, counted from 0, begins now."""
@@ -23,33 +31,33 @@ class StepListener(Protocol):
 
 
 class StepHub:
-    """Passes on what happens; counts steps.
+    """Notifies listeners of steps and ranges, and counts steps.
 
     A program's own `gs.step` is more exact than a guess from its optimizer: from the first
-    explicit step on, steps that hooks tell are ignored. Of explicit steps within each other on one
+    explicit step on, steps of hooks are ignored. Of explicit steps within each other on one
     thread (`gs.step` in the loop of a callback) the outermost counts.
     """
 
     def __init__(self) -> None:
         self._listeners: tuple[StepListener, ...] = ()
         self.heard = False
-        """Somebody listens; asked for every range, so not worked out then."""
+        """Somebody listens; kept because every range needs it."""
         self.explicit = False
         self.next_step = 0
         self._inside: dict[int, int] = {}
         """Which explicit step each thread is in."""
 
     def listen(self, listener: StepListener) -> None:
-        """Tell this one too."""
+        """Notify this one too."""
         self._listeners, self.heard = (*self._listeners, listener), True
 
     def forget(self, listener: StepListener) -> None:
-        """Tell this one no more."""
+        """Notify this one no more."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
         self.heard = bool(self._listeners)
 
     def begin_step(self, *, explicit: bool = True) -> int | None:
-        """Count a step that begins; gives its number.
+        """Count a step that begins; returns its number.
 
         None when it was a guess not needed, or lies within another step: it is not counted.
         """
@@ -66,7 +74,7 @@ class StepHub:
         return number
 
     def end_step(self, number: int | None) -> None:
-        """Tell that a step ended, on whatever thread; None, one that did not count, is ignored."""
+        """End a step, on whatever thread; None, one that did not count, is ignored."""
         if number is None:
             return
         for thread, inside in list(self._inside.items()):
@@ -76,7 +84,7 @@ class StepHub:
             listener.step_ended(number)
 
     def pass_step(self) -> None:
-        """Count an explicit step that nobody knew to be one before it ended; it is not told."""
+        """Count an explicit step that was not known to be one before it ended, without notice."""
         if threading.get_ident() not in self._inside:
             self._trust_program()
             self.next_step += 1
@@ -86,15 +94,104 @@ class StepHub:
             self.explicit, self.next_step = True, 0
 
     def begin_range(self, name: str) -> None:
-        """Tell that a range was opened."""
+        """Notify listeners that a range was opened."""
         for listener in self._listeners:
             listener.range_began(name)
 
     def end_range(self, name: str) -> None:
-        """Tell that a range was closed."""
+        """Notify listeners that a range was closed."""
         for listener in self._listeners:
             listener.range_ended(name)
 
 
 HUB = StepHub()
 """The one of this process."""
+
+
+class OptimizerSteps:
+    """Counts the steps of one PyTorch optimizer in the hub.
+
+    `marks` also names each step but the first in NVTX, as a start/end range: that disturbs no
+    stack and spans the threads of the backward pass. Where the first began is only a guess.
+    """
+
+    def __init__(self, torch: Any, made: Callable[[], None], *, marks: bool) -> None:
+        self._torch, self._made, self._marks = torch, made, marks
+        self._first: weakref.ref[Any] | None = None
+        self._steps = 0
+        self._number: int | None = None
+        self._range: object = None
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Hook PyTorch; versions before 2.0 have no such hooks, and only `gs.step` counts."""
+        optimizer = importlib.import_module("torch.optim.optimizer")  # torch has it loaded
+        register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+        if register is None:
+            return
+        self._undo.append(register(self._stepped).remove)
+        self._wrap(optimizer.Optimizer, "__init__", self._was_made)
+        # Where gradients overflowed, these leave a step of the optimizer out.
+        modules = (getattr(self._torch, "amp", None), getattr(self._torch.cuda, "amp", None))
+        scalers = {getattr(module, "GradScaler", None) for module in modules}
+        for scaler in scalers:
+            if scaler is not None and "step" in vars(scaler):
+                self._wrap(scaler, "step", self._scaled)
+
+    def remove(self) -> None:
+        """Remove every hook. A range stays open: what follows the last step is none."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _wrap(self, owner: Any, name: str, then: Callable[..., None]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            before = self._steps
+            result = original(*args, **kwargs)
+            if self._undo:
+                then(before, *args)
+            return result
+
+        def unwrap() -> None:
+            if getattr(owner, name) is wrapper:  # else somebody wrapped it again, and calls ours
+                setattr(owner, name, original)
+
+        setattr(owner, name, wrapper)
+        self._undo.append(unwrap)
+
+    def _was_made(self, _before: int, *_: Any) -> None:
+        """Begin step 0: programs make their optimizer just before they loop."""
+        self._made()
+        if self._steps == 0 and self._number is None:
+            self._number = HUB.begin_step(explicit=False)
+
+    def _scaled(self, before: int, _scaler: Any, optimizer: Any, *_: Any) -> None:
+        """Count a step that was left out; one that was taken is counted already."""
+        if self._steps == before and self._is_ours(optimizer):
+            self._next()
+
+    def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        compiler = getattr(self._torch, "compiler", None)
+        is_compiling = getattr(compiler, "is_compiling", lambda: False)
+        if not is_compiling() and self._is_ours(optimizer):
+            self._next()
+
+    def _is_ours(self, optimizer: Any) -> bool:
+        """Follow one optimizer; when it is gone, the next that steps."""
+        if self._first is None or self._first() is None:
+            self._first = weakref.ref(optimizer)
+        return self._first() is optimizer
+
+    def _next(self) -> None:
+        self._steps += 1
+        nvtx_backend.end_range(self._range)
+        self._range = None
+        if not HUB.explicit:
+            HUB.end_step(self._number)
+        self._number = HUB.begin_step(explicit=False)
+        if self._marks and self._number is not None:
+            self._range = nvtx_backend.start_range(
+                f"step {self._number}", domain=nvtx_backend.DOMAIN
+            )

@@ -33,8 +33,8 @@ INPUT = "input"
 class StepScope:
     """A step, begun and ended any number of times; each time is the next one.
 
-    A step within a step, also one that a callback or `gs.torch_profile` tells, is a range without
-    a number and is not counted. On a function, each call is a step.
+    A step within a step, also one of a callback or of `gs.torch_profile`, is a range without a
+    number and is not counted. On a function, each call is a step.
     """
 
     def __init__(self, name: str) -> None:
@@ -59,7 +59,12 @@ class StepScope:
 
     def __call__(self, function: Function) -> Function:
         """Make each call of a function a step."""
-        if not _is_plain(function):
+        kinds = (
+            inspect.iscoroutinefunction,
+            inspect.isgeneratorfunction,
+            inspect.isasyncgenfunction,
+        )
+        if any(is_kind(function) for is_kind in kinds):
             raise UsageError("gs.step cannot be put on a function that is left and entered again")
 
         @functools.wraps(function)
@@ -68,11 +73,6 @@ class StepScope:
                 return function(*args, **kwargs)
 
         return cast("Function", run)
-
-
-def _is_plain(function: Any) -> bool:
-    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return not any(is_kind(function) for is_kind in kinds)
 
 
 class StepLoop(Generic[Batch]):
@@ -104,7 +104,7 @@ class StepLoop(Generic[Batch]):
             return
 
     def __len__(self) -> int:
-        """Give the number of batches, where they have one."""
+        """Return the number of batches, where they have one."""
         return len(self._batches)  # type: ignore[arg-type] # raises what len() of them raises
 
     def __getattr__(self, name: str) -> Any:

@@ -1,25 +1,165 @@
-"""What records the active steps: torch.profiler, or a tool around the program."""
+"""What records the active steps (torch.profiler, or a tool around the program), and its files."""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import itertools
+import os
 import pickle
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpusight.errors import RecordError
-from gpusight.recording.inside import nvtx_backend, run_files
+from gpusight.recording.inside import nvtx_backend
+from gpusight.recording.inside.environment import VARIABLE
 from gpusight.recording.inside.profile_part import profile
-from gpusight.recording.inside.torch_hooks import AllocatorHistory, profiler_runs
+from gpusight.recording.inside.torch_recorder import AllocatorHistory, profiler_runs, write_trace
+from gpusight.recording.inside.torch_settings import ProfilerWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gpusight.recording.inside.run_files import RunFolder
     from gpusight.recording.inside.torch_settings import TorchSettings
 
 
-_STACKS_NEED = "verbose"
-"""Without it torch keeps stacks for the trace alone."""
+TRACE = "trace.json.gz"
+KEY_AVERAGES = "key_averages.txt"
+STACKS = "stacks.txt"
+SNAPSHOT = "memory_snapshot.pickle"
+TIMELINE = "memory-timeline.html"
+_STARTED_S = time.time()
+"""When this process began to use the profiler; files of its own run are younger."""
+_NAME_WIDTH = 120
+"""Of names in the table: room for the part in which names of kernels differ."""
+_HELPER_TIMEOUT_S = 600
+_OURS = ("gpusight.", "contextlib")
+
+
+class RunFolder:
+    """Where one rank puts the files of one run."""
+
+    def __init__(self, base: Path, rank: int, *, since_s: float = _STARTED_S) -> None:
+        self._base, self._rank, self._since_s = base.absolute(), rank, since_s
+        _refuse_unwritable(self._base)
+        self.root = self._free()
+
+    def _free(self) -> Path:
+        """Return the first folder without files of an earlier run."""
+        numbered = (self._base.with_name(f"{self._base.name}-{n}") for n in itertools.count(2))
+        folders = itertools.chain([self._base], numbered)
+        return next(folder for folder in folders if not self._is_taken(folder))
+
+    def _is_taken(self, folder: Path) -> bool:
+        own = f"rank{self._rank}_"
+        return any(
+            file.name.startswith(own) or file.stat().st_mtime < self._since_s
+            for file in folder.glob("iteration_*/rank*_*")
+        )
+
+    def publish(self, cycle: str, name: str, write: Callable[[Path], object]) -> Path:
+        """Let `write` make a file, then give it its name once it is complete.
+
+        Another program may have come to the same folder meanwhile: then this run takes the next.
+        """
+        file_name = f"rank{self._rank}_{name}"
+        self.root.mkdir(parents=True, exist_ok=True)
+        part = self.root / f".{file_name}.{os.getpid()}.part"
+        try:
+            write(part)
+            while not _placed(part, self.root / cycle / file_name):
+                self.root = self._free()
+            return self.root / cycle / file_name
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _placed(part: Path, final: Path) -> bool:
+    """Move a finished file to its name, unless that is taken."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(part, final)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if final.exists():
+            return False
+        part.replace(final)
+    return True
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Find out before the training rather than after an hour of it."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise RecordError(f"nothing can be written to {folder}", why=f"{existing} is a file")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise RecordError(
+            f"nothing can be written to {folder}",
+            why=f"{existing} is not writable ({error.strerror})",
+            hint="choose another output_dir",
+        ) from error
+
+
+@contextlib.contextmanager
+def optional(artefact: str) -> Iterator[None]:
+    """Turn whatever goes wrong with an artefact into one warning that names it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - no artefact is worth the end of a training
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        warn(f"{artefact} is missing: {why}")
+
+
+def warn(text: str) -> None:
+    """Warn of what cannot be had, at the line of the program that we were called from."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, ProfilerWarning, stacklevel=level)
+
+
+def draw_memory(capture: Path, path: Path) -> None:
+    """Draw memory over time from a snapshot or a trace."""
+    picture = path.with_name(f"{path.name}.html")
+    try:
+        done = _gpusight("memory", str(capture), "-o", str(picture))
+        if done.returncode:
+            raise RecordError("it could not be drawn", why=done.stderr.strip())
+        picture.replace(path)
+    finally:
+        picture.unlink(missing_ok=True)
+
+
+def print_diagnosis(trace: Path) -> None:
+    """Print the bottlenecks of a trace, and what a fix would save."""
+    done = _gpusight("diagnose", str(trace))
+    sys.stdout.write(done.stdout)
+    sys.stdout.flush()
+    sys.stderr.write(done.stderr)  # why there is none, in one line
+
+
+def _gpusight(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own: analyses stay out of the program's.
+
+    It must not be recorded itself.
+    """
+    return subprocess.run(  # noqa: S603 - this interpreter, on files that we wrote
+        [sys.executable or "python", "-m", "gpusight", *arguments],
+        env={name: text for name, text in os.environ.items() if name != VARIABLE},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=_HELPER_TIMEOUT_S,
+    )
 
 
 class StepRecorder(Protocol):
@@ -58,9 +198,8 @@ class TorchStepRecorder:
                 "a profiler of torch is already running in this process",
                 hint="end that one first, or leave one of the two out",
             )
-        gpu = settings.cuda and self._torch.cuda.is_available()
-        self.on_gpu: bool = gpu
-        if not (settings.cpu or gpu):
+        self._on_gpu: bool = settings.cuda and self._torch.cuda.is_available()
+        if not (settings.cpu or self._on_gpu):
             raise RecordError("there is nothing to record: no GPU, and cpu=False")
         self._profiler: Any = None
         self._mark: Any = None
@@ -71,7 +210,20 @@ class TorchStepRecorder:
         """Make a profiler and let it set itself up."""
         if profiler_runs(self._torch):
             raise RecordError("another profiler of torch is running")
-        self._profiler = self._make()
+        profiler, settings = self._torch.profiler, self._settings
+        kinds = profiler.ProfilerActivity
+        options: dict[str, Any] = {}
+        if settings.stacks:  # without `verbose` torch keeps stacks for the trace alone
+            config = self._torch._C._profiler._ExperimentalConfig(verbose=True)
+            options["experimental_config"] = config
+        self._profiler = profiler.profile(
+            activities=[*([kinds.CPU] * settings.cpu), *([kinds.CUDA] * self._on_gpu)],
+            record_shapes=settings.record_shapes,
+            profile_memory=settings.profile_memory or settings.memory_timeline,
+            with_stack=settings.with_stack or settings.stacks,
+            with_flops=settings.with_flops,
+            **options,
+        )
         self._profiler.prepare_trace()
 
     def start(self) -> None:
@@ -79,31 +231,12 @@ class TorchStepRecorder:
         if self._profiler is None:
             self.prepare()
         if self._settings.memory_snapshot:
-            with run_files.optional(run_files.SNAPSHOT):
-                self._begin_history()
+            with optional(SNAPSHOT):
+                if not self._on_gpu:
+                    raise RecordError("only CUDA's allocator keeps a history, and there is no GPU")
+                self._history = AllocatorHistory(self._torch)
         self._profiler.start_trace()
         self._is_on = True
-
-    def _make(self) -> Any:
-        profiler, settings = self._torch.profiler, self._settings
-        kinds = profiler.ProfilerActivity
-        more: dict[str, Any] = {}
-        if settings.stacks:
-            make = self._torch._C._profiler._ExperimentalConfig
-            more["experimental_config"] = make(**{_STACKS_NEED: True})
-        return profiler.profile(
-            activities=[*([kinds.CPU] * settings.cpu), *([kinds.CUDA] * self.on_gpu)],
-            record_shapes=settings.record_shapes,
-            profile_memory=settings.profile_memory or settings.memory_timeline,
-            with_stack=settings.with_stack or settings.stacks,
-            with_flops=settings.with_flops,
-            **more,
-        )
-
-    def _begin_history(self) -> None:
-        if not self.on_gpu:
-            raise RecordError("only CUDA's allocator keeps a history, and there is no GPU")
-        self._history = AllocatorHistory(self._torch)
 
     def begin_step(self, number: int) -> None:
         """Mark a step as torch's own schedule does."""
@@ -141,31 +274,39 @@ class TorchStepRecorder:
         self.end_step()  # what was left open until now
 
     def _write(self, profiler: Any, cycle: str) -> Iterator[Path]:
-        settings, gpu = self._settings, self.on_gpu
-        writers: dict[str, tuple[bool, Callable[[Path], object]]] = {
-            run_files.TRACE: (True, lambda path: run_files.write_trace(profiler, path)),
-            run_files.KEY_AVERAGES: (
-                settings.key_averages,
-                lambda path: run_files.write_key_averages(
-                    profiler, path, rows=settings.rows, on_gpu=gpu
-                ),
-            ),
-            run_files.STACKS: (
-                settings.stacks,
-                lambda path: run_files.write_stacks(profiler, path, on_gpu=gpu),
-            ),
-            run_files.SNAPSHOT: (settings.memory_snapshot and gpu, self._dump_history),
-        }
-        for name, (wanted, write) in writers.items():
-            if wanted:
-                with run_files.optional(name):
-                    yield self.folder.publish(cycle, name, write)
+        settings = self._settings
+        order = f"self_{'cuda' if self._on_gpu else 'cpu'}_time_total"
 
-    def _dump_history(self, path: Path) -> None:
-        if self._history is None:
-            raise RecordError("no history was kept")
-        with path.open("wb") as file:
-            pickle.dump(self._history.snapshot(), file)
+        def write_key_averages(path: Path) -> None:
+            averages = profiler.key_averages()
+            table = averages.table(
+                sort_by=order, row_limit=settings.rows, max_name_column_width=_NAME_WIDTH
+            )
+            path.write_text(f"{table}\n", encoding="utf-8")
+
+        def write_stacks(path: Path) -> None:
+            profiler.export_stacks(str(path), order)
+            if not path.stat().st_size:
+                raise RecordError(
+                    "torch gave no stacks", hint="the trace has them: with_stack=True"
+                )
+
+        def write_snapshot(path: Path) -> None:
+            if self._history is None:
+                raise RecordError("no history was kept")
+            with path.open("wb") as file:
+                pickle.dump(self._history.snapshot(), file)
+
+        writers: list[tuple[bool, str, Callable[[Path], object]]] = [
+            (True, TRACE, lambda path: write_trace(profiler, path)),
+            (settings.key_averages, KEY_AVERAGES, write_key_averages),
+            (settings.stacks, STACKS, write_stacks),
+            (settings.memory_snapshot and self._on_gpu, SNAPSHOT, write_snapshot),
+        ]
+        for wanted, name, write in writers:
+            if wanted:
+                with optional(name):
+                    yield self.folder.publish(cycle, name, write)
 
     def _end_history(self) -> None:
         if self._history is not None:
@@ -227,7 +368,7 @@ class NoStepRecorder:
         """Do nothing."""
 
     def finish(self, cycle: str) -> list[Path]:  # noqa: ARG002 - nothing is written
-        """Have nothing."""
+        """Write nothing."""
         return []
 
 

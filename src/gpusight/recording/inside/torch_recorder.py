@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import os
 import pickle
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,6 @@ from gpusight.errors import GpusightError, RecordError
 from gpusight.output_files import staged
 from gpusight.recording.inside.cuda_driver import DEVICE_FILES, cuda_is_initialized
 from gpusight.recording.inside.environment import log_line
-from gpusight.recording.inside.torch_hooks import AllocatorHistory, profiler_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,18 +24,86 @@ if TYPE_CHECKING:
 
 SUFFIX = ".trace.json.gz"
 _SNAPSHOT_SUFFIX = ".memory.pickle"
+_COMPRESSION = 3
+"""Fast, for the program waits: 250 MB/s; six makes a fifth less in twice the time."""
+_TAIL = 64
 _DEVICE_FILES = (*DEVICE_FILES, "/dev/kfd")
-"""Of NVIDIA's driver; of AMD's."""
+"""Of NVIDIA's driver, and of AMD's."""
 
 
 def may_use_gpu() -> bool:
-    """Tell whether this process could come to use a GPU; asking CUDA would spoil later forks."""
+    """Return whether this process could come to use a GPU; asking CUDA would spoil later forks."""
     torch = sys.modules["torch"]
     if not (torch.version.cuda or getattr(torch.version, "hip", None)):
         return False
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
     return sys.platform == "win32" or any(Path(file).exists() for file in _DEVICE_FILES)
+
+
+def profiler_runs(torch: Any) -> bool:
+    """Return whether one runs: two at once are not possible.
+
+    `_profiler_enabled` knows of profilers of this thread; the variable of the module, which
+    PyTorch has since 2.1, of those of all threads.
+    """
+    everywhere = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+    return bool(everywhere or torch.autograd._profiler_enabled())
+
+
+_ENTRIES = 1_000_000
+
+
+class AllocatorHistory:
+    """Switches the history on and off again; one that the program keeps itself is left on."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        is_kept = getattr(torch._C, "_cuda_isHistoryEnabled", bool)
+        self._is_ours = not is_kept()
+        if self._is_ours:
+            record = torch.cuda.memory._record_memory_history
+            record("all", stacks="python", max_entries=_ENTRIES)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the history, and the memory as it is now."""
+        taken: dict[str, Any] = self._torch.cuda.memory._snapshot()
+        return taken
+
+    def end(self) -> None:
+        """Keep no more of it."""
+        if self._is_ours:
+            self._is_ours = False
+            self._torch.cuda.memory._record_memory_history(None)
+
+
+def write_trace(profiler: Any, path: Path) -> None:
+    """Write the trace, compressed.
+
+    torch would compress through the system's temporary folder, and slowly.
+    """
+    plain = path.with_name(f"{path.name}.json")
+    unfinished = path.with_name(f"{plain.name}.tmp")
+    try:
+        profiler.export_chrome_trace(str(plain))
+        _refuse_partial(plain)
+        with plain.open("rb") as source, gzip.open(path, "wb", _COMPRESSION) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+    finally:
+        plain.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
+
+
+def _refuse_partial(trace: Path) -> None:
+    """Raise where torch could not write all of a trace: it does not do so itself."""
+    if trace.exists():
+        with trace.open("rb") as file:
+            file.seek(max(0, trace.stat().st_size - _TAIL))
+            if file.read(_TAIL).rstrip().endswith((b"}", b"]")):
+                return
+    with trace.open("ab") as file:  # whatever kept torch from it, such as a full disk, raises here
+        file.write(bytes(1 << 20))
+    raise RecordError("torch did not write the whole trace")
 
 
 class TorchRecorder:
@@ -58,7 +128,18 @@ class TorchRecorder:
         torch = _torch()
         if profiler_runs(torch):
             raise RecordError("the program uses torch.profiler itself, and there can be but one")
-        self._profiler = _made(torch, self._plan)
+        kinds = torch.profiler.ProfilerActivity
+        options: dict[str, Any] = {}
+        with contextlib.suppress(TypeError):  # older versions cannot record threads that exist
+            every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+            options["experimental_config"] = every_thread
+        self._profiler = torch.profiler.profile(
+            activities=[kinds.CPU, *([kinds.CUDA] if may_use_gpu() else [])],
+            record_shapes=True,
+            profile_memory=self._plan.memory,
+            with_stack=self._plan.python_stacks,
+            **options,
+        )
         self._profiler.prepare_trace()
 
     def cancel(self) -> None:
@@ -98,22 +179,23 @@ class TorchRecorder:
             self._history.end()
 
     def is_empty(self) -> bool:
-        """Tell whether neither an operator nor GPU work came."""
+        """Return whether neither an operator nor GPU activity came."""
         return self._is_empty
 
     def why_empty(self) -> str:
-        """Say what did not happen."""
+        """Return what did not happen."""
         return "PyTorch did no work meanwhile"
 
     def write(self, path: Path) -> None:
         """Write the trace, and beside it the history of the GPU's memory if that was wanted."""
-        from gpusight.recording.inside.run_files import write_trace
-
         write_trace(self._profiler, path)
         if self._snapshot is not None:
             self._write_snapshot(path)
         elif self._plan.memory:
-            log_line(f"no history of the GPU's memory: {_why_no_history()}")
+            why = "this process had not used the GPU when recording began"
+            if not may_use_gpu():
+                why = "this process has no GPU; tensors' allocations are in the trace"
+            log_line(f"no history of the GPU's memory: {why}")
         self._profiler = None  # its events take as much memory as the trace
 
     def forget(self) -> None:
@@ -145,7 +227,7 @@ class TorchRecorder:
 
 
 def _torch() -> Any:
-    """Give torch, which the program has imported: we never do it for it."""
+    """Return torch, which the program has imported: we never do it for it."""
     torch = sys.modules.get("torch")
     if torch is None:
         raise RecordError(
@@ -154,37 +236,8 @@ def _torch() -> Any:
     return torch
 
 
-def _why_no_history() -> str:
-    if not may_use_gpu():
-        return "this process has no GPU; tensors' allocations are in the trace"
-    return "this process had not used the GPU when recording began"
-
-
-def _made(torch: Any, plan: RecorderPlan) -> Any:
-    kinds = torch.profiler.ProfilerActivity
-    more: dict[str, Any] = {}
-    every_thread = _every_thread(torch)
-    if every_thread is not None:
-        more["experimental_config"] = every_thread
-    return torch.profiler.profile(
-        activities=[kinds.CPU, *([kinds.CUDA] if may_use_gpu() else [])],
-        record_shapes=True,
-        profile_memory=plan.memory,
-        with_stack=plan.python_stacks,
-        **more,
-    )
-
-
-def _every_thread(torch: Any) -> Any:
-    """Give the setting that records threads which were there before; None in older versions."""
-    try:
-        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    except TypeError:
-        return None
-
-
 def _guard(ours: Any, give_way: Callable[[], None]) -> Callable[[], None]:
-    """Have `give_way` called before any other profiler sets itself up; gives what ends that.
+    """Have `give_way` called before any other profiler sets itself up; returns what ends that.
 
     Two cannot run at once: the program's would raise, or take our events for its own.
     """

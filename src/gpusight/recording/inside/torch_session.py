@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import enum
+import functools
 import os
 import shlex
 import sys
@@ -15,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import UsageError
-from gpusight.recording.inside import run_files
-from gpusight.recording.inside.environment import log_line, surrounding_tool
-from gpusight.recording.inside.processes import current_rank
-from gpusight.recording.inside.run_files import RunFolder, warn
+from gpusight.recording.inside import step_recorders
+from gpusight.recording.inside.environment import current_rank, log_line, surrounding_tool
 from gpusight.recording.inside.step_hub import HUB
 from gpusight.recording.inside.step_recorders import (
     NoStepRecorder,
+    RunFolder,
     ToolStepRecorder,
     TorchStepRecorder,
+    warn,
 )
 from gpusight.recording.inside.torch_settings import OUTPUT_DIR, StepPhase, TorchSettings
 from gpusight.units import format_bytes
@@ -71,7 +72,7 @@ class TorchSession:
         self._recorder = self._choose_recorder()
         self._first, self.done = first_step, 0
         self._state = _State.OFF
-        self._told_step: int | None = None
+        self._counted_step: int | None = None
         self._in_step = self._is_marked = False
         self.paths: list[Path] = []
         self._bytes = 0
@@ -86,42 +87,39 @@ class TorchSession:
         if not self._is_chosen:
             return NoStepRecorder()
         if settings.mode == "nvtx" or (settings.mode == "auto" and tool is not None):
-            self._say_how(tool)
+            if tool is None:
+                self._print(f"nothing listens, so steps are not recorded; run\n{self._commands()}")
+            else:
+                self._print(f"steps are marked for {tool}; it records, nothing is written here")
             return ToolStepRecorder(tool)
         if tool is not None:
             warn(f"mode='torch' inside {tool}: two profilers disturb each other; see mode='auto'")
         return TorchStepRecorder(settings, RunFolder(Path(settings.output_dir), self.rank))
 
     def _caution(self, world: int | None, total_steps: int | None) -> None:
-        """Say beforehand what will not come as it was asked for."""
+        """Warn beforehand of what will not come as it was asked for."""
         chosen = self._settings.chosen.chosen or ()
-        beyond = [rank for rank in chosen if world and rank >= world]
-        is_none_left = len(beyond) == len(chosen)
-        if beyond and (self._is_chosen or (is_none_left and self.rank == 0)):
-            so = ": nothing is recorded" if is_none_left else ""
-            warn(f"ranks {sorted(beyond)} do not exist, there are {world}{so}")
+        missing = [rank for rank in chosen if world and rank >= world]
+        none_exists = len(missing) == len(chosen)
+        if missing and (self._is_chosen or (none_exists and self.rank == 0)):
+            effect = ": nothing is recorded" if none_exists else ""
+            warn(f"ranks {sorted(missing)} do not exist, there are {world}{effect}")
         if not self._is_chosen:
             return
-        if isinstance(self._recorder, TorchStepRecorder):
-            for caution in self._schedule.cautions():
-                self._tell(caution)
+        if self._schedule.starts_cold and isinstance(self._recorder, TorchStepRecorder):
+            self._print(
+                "with warmup=0 the first recorded step also pays for the start of the profiler"
+            )
         self._shortfall = self._schedule.shortfall(total_steps)
         if self._shortfall:
             warn(self._shortfall)
 
-    def _say_how(self, tool: str | None) -> None:
-        if tool is None:
-            self._tell(f"nothing listens, so steps are not recorded; run\n{self._commands()}")
-        else:
-            self._tell(f"steps are marked for {tool}; it records, nothing is written here")
-
     def _commands(self) -> str:
         """Write the commands that record the active steps of this very program."""
-        program = shlex.join(sys.orig_argv)
-        first, last = self._schedule.recorded_steps()
-        steps = f"{first}:{'' if last is None else last}"
-        times = self._schedule.cycles
-        end = "stop" if times == 1 else f"repeat:{times}"
+        program, schedule = shlex.join(sys.orig_argv), self._schedule
+        first, active = schedule.before, schedule.active
+        steps = f"{first}:{'' if active is None else first + active - 1}"
+        end = "stop" if schedule.cycles == 1 else f"repeat:{schedule.cycles}"
         return (
             f"  gpusight record --steps {steps} -- {program}\n"
             f"or\n  nsys profile --trace=cuda,nvtx --capture-range=cudaProfilerApi "
@@ -131,9 +129,9 @@ class TorchSession:
     # Steps ------------------------------------------------------------------------------------
 
     def begin_step(self, *, marked: bool = True) -> None:
-        """Say that the next step begins, if it has not.
+        """Begin the next step, if it has not begun.
 
-        `marked` False: it may turn out to be none, so it gets no name and nobody is told.
+        `marked` False: it may turn out to be none, so it gets no name and no listener hears of it.
         """
         if self._in_step:
             return
@@ -146,11 +144,11 @@ class TorchSession:
                 self._recorder.start()
         self._in_step, self._is_marked = True, marked
         if marked:
-            self._told_step = HUB.begin_step()
+            self._counted_step = HUB.begin_step()
             self._recorder.begin_step(self._first + self.done)
 
     def end_step(self) -> None:
-        """Say that the step is complete."""
+        """End the step: it is complete."""
         if not self._in_step:
             return
         self._recorder.end_step()
@@ -162,8 +160,8 @@ class TorchSession:
             self._end_cycle()
 
     def _leave_step(self) -> None:
-        HUB.end_step(self._told_step)
-        self._told_step, self._in_step = None, False
+        HUB.end_step(self._counted_step)
+        self._counted_step, self._in_step = None, False
 
     def _end_cycle(self) -> None:
         if self._state is _State.ON:
@@ -174,11 +172,11 @@ class TorchSession:
     def _keep(self, paths: list[Path]) -> None:
         """Note what was written now; at the end somebody may have moved it elsewhere."""
         self.paths += paths
-        self._bytes += run_files.total_bytes(paths)
+        self._bytes += sum(path.stat().st_size for path in paths)
 
     @contextmanager
     def _guarded(self, then: _State) -> Iterator[None]:
-        """Come to a state, or say why this cycle is not recorded; the program goes on."""
+        """Come to a state, or warn why this cycle is not recorded; the program goes on."""
         try:
             yield
             self._state = then
@@ -189,51 +187,41 @@ class TorchSession:
     # The end ----------------------------------------------------------------------------------
 
     def close(self, *, failed: bool = False) -> None:
-        """Write what there is, and say what came of it; `failed`: the program raised."""
+        """Write what there is, and report what came of it; `failed`: the program raised."""
         if self not in _OPEN:
             return
         _OPEN.discard(self)
         if self._in_step:
             self._recorder.drop_step()
             self._leave_step()
-        if self._state is _State.ON and (failed or self._has_steps):
-            self._cut_short()
+        schedule = self._schedule
+        kept = schedule.recorded_of_cycle(self.done)
+        if self._state is _State.ON and (failed or schedule.records_all or kept):
+            if schedule.active is not None:
+                self._remarks.append(f"the last cycle holds {kept} of {schedule.active} steps")
+            self._end_cycle()
         elif self._state in {_State.ON, _State.READY}:
             with self._guarded(_State.OFF):
                 self._recorder.cancel()
         if self._is_chosen:
-            self._draw()
+            if self._settings.memory_timeline:
+                self._draw()
             self._report(failed=failed)
 
-    @property
-    def _has_steps(self) -> bool:
-        """Tell whether the cycle under way recorded a whole step, or was not asked for steps."""
-        schedule = self._schedule
-        return schedule.records_all or schedule.recorded_of_cycle(self.done) > 0
-
-    def _cut_short(self) -> None:
-        active = self._schedule.active
-        if active is not None:
-            kept = self._schedule.recorded_of_cycle(self.done)
-            self._remarks.append(f"the last cycle holds {kept} of {active} steps")
-        self._end_cycle()
-
     def _draw(self) -> None:
-        if not self._settings.memory_timeline:
-            return
+        """Draw memory over time for each trace."""
         for trace in self._traces():
-            snapshot = trace.with_name(trace.name.replace(run_files.TRACE, run_files.SNAPSHOT))
+            name = trace.name.replace(step_recorders.TRACE, step_recorders.SNAPSHOT)
+            snapshot = trace.with_name(name)
             source = snapshot if snapshot in self.paths else trace
-            with run_files.optional(run_files.TIMELINE):
-                self._keep([self._draw_one(source, trace.parent.name)])
-
-    def _draw_one(self, source: Path, cycle: str) -> Path:
-        assert isinstance(self._recorder, TorchStepRecorder), "only torch.profiler leaves traces"
-        draw = self._recorder.folder.publish
-        return draw(cycle, run_files.TIMELINE, lambda path: run_files.draw_memory(source, path))
+            assert isinstance(self._recorder, TorchStepRecorder), "only torch.profiler has traces"
+            draw = functools.partial(step_recorders.draw_memory, source)
+            publish = self._recorder.folder.publish
+            with step_recorders.optional(step_recorders.TIMELINE):
+                self._keep([publish(trace.parent.name, step_recorders.TIMELINE, draw)])
 
     def _traces(self) -> list[Path]:
-        return [path for path in self.paths if path.name.endswith(run_files.TRACE)]
+        return [path for path in self.paths if path.name.endswith(step_recorders.TRACE)]
 
     def _report(self, *, failed: bool) -> None:
         shortfall = self._schedule.shortfall(self.done)
@@ -245,25 +233,25 @@ class TorchSession:
         size = format_bytes(self._bytes)
         remarks = "".join(f" ({remark})" for remark in self._remarks)
         folder = _shown(traces[-1].parent.parent)
-        self._tell(f"wrote {len(self.paths)} files, {size}, to {folder}{remarks}")
-        if self._speaks and self._settings.diagnose and not failed:
-            with run_files.optional("the diagnosis"):
-                run_files.print_diagnosis(traces[-1])
+        self._print(f"wrote {len(self.paths)} files, {size}, to {folder}{remarks}")
+        if self._prints and self._settings.diagnose and not failed:
+            with step_recorders.optional("the diagnosis"):
+                step_recorders.print_diagnosis(traces[-1])
         else:
-            self._tell(f"next: gpusight diagnose {shlex.quote(_shown(traces[-1]))}")
+            self._print(f"next: gpusight diagnose {shlex.quote(_shown(traces[-1]))}")
 
     @property
-    def _speaks(self) -> bool:
-        """Tell whether this is the rank that prints for all."""
+    def _prints(self) -> bool:
+        """Return whether this is the rank that prints for all."""
         return self.rank == min(self._settings.chosen.chosen or {0})
 
-    def _tell(self, text: str) -> None:
-        if self._speaks:
+    def _print(self, text: str) -> None:
+        if self._prints:
             log_line(text)
 
 
 _OPEN: set[TorchSession] = set()
-"""Sessions that nobody has closed: Hugging Face's Trainer says nothing when a training fails."""
+"""Sessions that nobody has closed: Hugging Face's Trainer calls nothing when a training fails."""
 
 
 @atexit.register
@@ -278,12 +266,12 @@ def _rank_and_world() -> RankAndWorld:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    told = current_rank()
-    return (0, 1) if told is None else (told.rank, told.world)
+    launched = current_rank()
+    return (0, 1) if launched is None else (launched.rank, launched.world)
 
 
 def _shown(path: Path) -> str:
-    """Write a path as short as it can be typed here."""
+    """Write a path relative to the current folder, if it lies below."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (OSError, ValueError):  # the folder that the program worked in is gone; not below it
@@ -304,12 +292,12 @@ class TorchProfile:
         if self._session is not None:
             raise UsageError("this profile has begun already", hint="make another one")
         self._session = TorchSession(self._settings)
-        # A block whose steps nobody tells must not look like one long step.
+        # A block in which `step` is never called must not look like one long step.
         self._session.begin_step(marked=not self._settings.schedule.records_all)
         return self
 
     def step(self) -> None:
-        """Say that a step ended and the next one begins."""
+        """End a step and begin the next one."""
         if self._session is None:
             raise UsageError("step() belongs into the block", hint="with gs.torch_profile() as p:")
         self._session.end_step()

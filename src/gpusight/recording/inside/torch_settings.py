@@ -49,7 +49,7 @@ class StepSchedule:
         """Refuse what is no schedule."""
         for name, least in _MIN_COUNTS.items():
             if name != "active" or self.active is not None:
-                object.__setattr__(self, name, _whole(name, getattr(self, name), least))
+                object.__setattr__(self, name, _integer(name, getattr(self, name), least))
         if self.active is None and self.cycles != 1:
             raise UsageError(
                 f"cycles={self.cycles} never come with active=None, which records to the end",
@@ -63,8 +63,13 @@ class StepSchedule:
 
     @property
     def records_all(self) -> bool:
-        """Tell whether recording begins at once and never ends."""
+        """Return whether recording begins at once and never ends."""
         return self.active is None and self.before == 0
+
+    @property
+    def starts_cold(self) -> bool:
+        """Return whether the first recorded step also pays for the start of the profiler."""
+        return not (self.warmup or self.records_all)
 
     @property
     def total(self) -> int | None:
@@ -72,7 +77,7 @@ class StepSchedule:
         return None if self.active is None else self.cycles * (self.before + self.active)
 
     def phase(self, step: int) -> StepPhase:
-        """Say what happens to a step, counted from 0."""
+        """Return what happens to a step, counted from 0."""
         if self.total is not None and step >= self.total:
             return StepPhase.DONE
         place = self._place(step)
@@ -81,7 +86,7 @@ class StepSchedule:
         return StepPhase.ACTIVE
 
     def ends_cycle(self, step: int) -> bool:
-        """Tell whether this step is the last that its cycle records."""
+        """Return whether this step is the last that its cycle records."""
         if self.active is None or self.phase(step) is not StepPhase.ACTIVE:
             return False
         return self._place(step) == self.before + self.active - 1
@@ -89,58 +94,39 @@ class StepSchedule:
     def _place(self, step: int) -> int:
         return step if self.active is None else step % (self.before + self.active)
 
-    def cautions(self) -> tuple[str, ...]:
-        """Say what a reader of the result should know beforehand."""
-        if self.warmup or self.records_all:
-            return ()
-        return ("with warmup=0 the first recorded step also pays for the start of the profiler",)
-
     def shortfall(self, steps: int | None) -> str | None:
-        """Say what a run of this many steps leaves out, None when nothing or not known."""
+        """Describe what a run of this many steps leaves out; None when nothing or not known."""
         enough = self.before + (not self.records_all) if self.total is None else self.total
         if steps is None or steps >= enough:
             return None
-        recorded = self._cycles_in(steps)
         many = f"{steps} step{'' if steps == 1 else 's'}"
-        if self.active is None or self.cycles == 1:
-            need = self.before + (self.active or 1)
-            return f"the schedule ({self}) needs {need} steps and the run has {many}"
-        missing = f"{recorded} of {self.cycles} cycles"
-        return f"a run of {many} has room for {missing} of the schedule ({self})"
-
-    def _cycles_in(self, steps: int) -> int:
-        """Give how many cycles are whole after so many steps."""
         period = self.before + (self.active or 1)
-        return min(self.cycles, steps // period)
+        if self.active is None or self.cycles == 1:
+            return f"the schedule ({self}) needs {period} steps and the run has {many}"
+        complete = f"{min(self.cycles, steps // period)} of {self.cycles} cycles"
+        return f"a run of {many} has room for {complete} of the schedule ({self})"
 
     def recorded_of_cycle(self, steps: int) -> int:
-        """Give how many steps of the cycle under way are recorded after so many steps."""
+        """Count the recorded steps of the cycle under way after so many steps."""
         return max(0, self._place(steps) - self.before)
-
-    def recorded_steps(self) -> tuple[int, int | None]:
-        """Give the first and the last step that the first cycle records."""
-        return self.before, None if self.active is None else self.before + self.active - 1
 
     def __str__(self) -> str:
         """Write it as it is given."""
         return f"wait={self.wait}, warmup={self.warmup}, active={self.active}, cycles={self.cycles}"
 
 
-def _whole(name: str, value: object, least: int) -> int:
-    """Read a whole number that is not too small; a truth value is none."""
+def _integer(name: str, value: object, least: int) -> int:
+    """Read an integer that is not too small; a bool is none."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise UsageError(f"{name}={value!r} is no number of {_counts(name)}")
+        unit = "cycles" if name == "cycles" else "steps"
+        raise UsageError(f"{name}={value!r} is no number of {unit}")
     if number < least:
         raise UsageError(f"{name}={number} is too small", hint=f"the least is {least}")
     return number
-
-
-def _counts(name: str) -> str:
-    return "cycles" if name == "cycles" else "steps"
 
 
 Mode = Literal["auto", "torch", "nvtx"]
@@ -181,7 +167,7 @@ class TorchSettings:
     """When to record, what, and which files to write of it."""
 
     output_dir: str | os.PathLike[str] = OUTPUT_DIR
-    """Everything that is written lies in here; see `artefacts.py` for the names."""
+    """Everything that is written lies in here; see `step_recorders.py` for the names."""
     wait: int = 4
     """Steps of each cycle that run as if there were no profiler."""
     warmup: int = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.recording.inside.processes import ProcessRank, current_rank, disagreement
+from gpusight.recording.inside.environment import ProcessRank, current_rank, disagreement
 
 SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}
 SRUN = {**SBATCH, "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
