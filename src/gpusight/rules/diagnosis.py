@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight import units
-from gpusight.analysis.join.kernel_keys import NEEDS
-from gpusight.analysis.join.launch_matching import ORDER, cover, in_launch_order
+from gpusight.analysis.join.launch_matching import NEEDS, ORDER, cover, in_launch_order
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.join.kernel_keys import normal_name
+from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.analysis.steps.step_list import called
 from gpusight.naming.kernel_names import classify
 from gpusight.rules.context import sample_steps

@@ -37,7 +37,7 @@ def nest(starts: Ints, ends: Ints, groups: Ints) -> tuple[Ints, Ints]:
     when another begins does not enclose it.
     """
     n = len(starts)
-    order = _outer_first(starts, ends, groups)
+    order = outer_first(starts, ends, groups)
     start, end, group = starts[order], ends[order], groups[order]
     # Doubling makes room for an instantaneous interval to close just after it opened.
     depth_sorted = _open_before(2 * start, 2 * end + (end == start), group)
@@ -48,7 +48,7 @@ def nest(starts: Ints, ends: Ints, groups: Ints) -> tuple[Ints, Ints]:
     return depth, parent
 
 
-def _outer_first(starts: Ints, ends: Ints, groups: Ints) -> Ints:
+def outer_first(starts: Ints, ends: Ints, groups: Ints) -> Ints:
     """Order by group, then start; longer first among equal starts, so that the outer one leads."""
     if bool((starts[1:] >= starts[:-1]).all()):
         order = stable_argsort(groups)
