@@ -170,11 +170,7 @@ THEORETICAL_OCCUPANCY = LaunchQuantity(
     _OCCUPANCY,
 )
 REGISTERS = LaunchQuantity(
-    "registers",
-    "",
-    "Registers of each thread",
-    (metric("launch__registers_per_thread"),),
-    _LAUNCH,
+    "registers", "", "Registers of each thread", (metric("launch__registers_per_thread"),), _LAUNCH
 )
 STATIC_SHARED = LaunchQuantity(
     "static_shared_bytes",
@@ -198,11 +194,7 @@ SHARED_CONFIG = LaunchQuantity(
     _LAUNCH,
 )
 BARRIERS = LaunchQuantity(
-    "barriers",
-    "",
-    "Barriers that the code uses",
-    (metric("launch__barrier_count"),),
-    _LAUNCH,
+    "barriers", "", "Barriers that the code uses", (metric("launch__barrier_count"),), _LAUNCH
 )
 GRID_SIZE = LaunchQuantity(
     "grid_size", "", "Blocks of the grid", (metric("launch__grid_size"),), _LAUNCH

@@ -277,24 +277,10 @@ def classes(counted: CountedOperators, roofs: GpuRoofs) -> pl.DataFrame:
 
 
 _CLASS_SCHEMA: dict[str, pl.DataType] = {
-    "family": pl.String(),
-    "name": pl.String(),
-    "sizes": pl.String(),
-    "precision": pl.String(),
-    "tensor_core": pl.Boolean(),
-    "gpu": pl.String(),
-    "flops": pl.Int64(),
-    "min_bytes": pl.Int64(),
-    "least_ns": pl.Float64(),
-    "compute_ns": pl.Float64(),
-    "memory_ns": pl.Float64(),
-    "peak": pl.Float64(),
-    "bandwidth": pl.Float64(),
-    "guessed": pl.Boolean(),
-    "assumed": pl.String(),
-    "calls": pl.Int64(),
-    "gpu_ns": pl.Int64(),
-    "device": pl.Int64(),
+    **dict.fromkeys(("family", "name", "sizes", "precision", "gpu", "assumed"), pl.String()),
+    **dict.fromkeys(("tensor_core", "guessed"), pl.Boolean()),
+    **dict.fromkeys(("flops", "min_bytes", "calls", "gpu_ns", "device"), pl.Int64()),
+    **dict.fromkeys(("least_ns", "compute_ns", "memory_ns", "peak", "bandwidth"), pl.Float64()),
 }
 
 

@@ -325,15 +325,15 @@ def join(
 
 def _nothing_common(joined: JoinedLaunches) -> NotApplicable:
     """Explain that no launch matches, with the kernels that take most time on each side."""
-    here, there = _longest(joined.timeline, _TIME), _longest(joined.report, DURATION)
-    if not there:
+    timeline, report = _longest(joined.timeline, _TIME), _longest(joined.report, DURATION)
+    if not report:
         reason = "the report measured ranges or graphs as wholes, not single kernels"
         return NotApplicable(COMMAND, reason, "measure with: ncu --replay-mode kernel …")
     what = "grids and blocks" if (joined.timeline["why"] == NO_SHAPE).any() else "names"
     return NotApplicable(
         COMMAND,
-        f"no measured launch fits a kernel of the timeline by its {what}: the timeline has {here}, "
-        f"the report {there}",
+        f"no measured launch fits a kernel of the timeline by its {what}: the timeline has "
+        f"{timeline}, the report {report}",
         "measure the same program, on the same input, with: ncu --set full -o report PROGRAM",
     )
 
@@ -450,11 +450,12 @@ def _speed_notes(joined: JoinedLaunches) -> list[str]:
 
 
 def _gpu_notes(timeline: Trace, report: Trace) -> list[str]:
-    here, there = (
-        sorted({name for name in device_names(trace).values() if name})
-        for trace in (timeline, report)
+    ours, theirs = (
+        {name for name in device_names(trace).values() if name} for trace in (timeline, report)
     )
-    if not here or not there or set(here) & set(there):
+    if not ours or not theirs or ours & theirs:
         return []
-    gpus = f"the timeline is of {', '.join(here)}, the report of {', '.join(there)}"
+    gpus = (
+        f"the timeline is of {', '.join(sorted(ours))}, the report of {', '.join(sorted(theirs))}"
+    )
     return [f"{gpus}: what was measured need not hold"]

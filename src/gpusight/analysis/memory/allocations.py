@@ -106,17 +106,9 @@ def _pair(rows: Ints, allocates: Flags, sizes: Ints, address: Ints, process: Int
 
 
 COLUMNS = (
-    "time_ns",
-    "device",
-    "process",
-    "operation",
-    "memory_kind",
-    "address",
-    "bytes",
-    "allocator",
-    "allocated_bytes",
-    "reserved_bytes",
-)
+    "time_ns", "device", "process", "operation", "memory_kind", "address", "bytes", "allocator",
+    "allocated_bytes", "reserved_bytes",
+)  # fmt: skip
 """Columns of `memory_events` that the levels are computed from."""
 ROW = "row"
 """Column with the number of a row in its whole table."""

@@ -134,17 +134,9 @@ _MAX_SIZE = 1 << 58
 _MAX_SUM = 1 << 61
 """No machine reaches them; far below where integers overflow."""
 _FINAL = (
-    "device",
-    "stream",
-    "segment",
-    "segment_bytes",
-    "segment_kind",
-    "expandable",
-    "address",
-    "bytes",
-    "requested_bytes",
-    "state",
-)
+    "device", "stream", "segment", "segment_bytes", "segment_kind", "expandable", "address",
+    "bytes", "requested_bytes", "state",
+)  # fmt: skip
 
 
 class DeviceMemories:
