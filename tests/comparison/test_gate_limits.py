@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpusight.api import DEFAULT_GATE_LIMIT
 from gpusight.comparison.gate_limits import (
-    DEFAULT,
     NAME,
     GateConfig,
     GateLimit,
@@ -167,7 +167,7 @@ def test_limits_given_stand_for_the_configured_ones_of_their_metric() -> None:
 
 
 def test_the_default_is_a_limit() -> None:
-    assert read_limit(DEFAULT).metric == "step_time"
+    assert read_limit(DEFAULT_GATE_LIMIT).metric == "step_time"
 
 
 # `gpusight.toml`.

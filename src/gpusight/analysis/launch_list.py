@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION
-from gpusight.analysis.attribution.framework_operators import WAYS
 from gpusight.analysis.attribution.work_causes import (
+    WAYS,
     SelectedWork,
     WorkSelection,
     names_of_causes,

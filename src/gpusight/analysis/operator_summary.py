@@ -10,9 +10,10 @@ import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of, share_of
 from gpusight.analysis.attribution.call_sites import is_module, is_own_code, stack_sites
-from gpusight.analysis.attribution.framework_operators import WAYS, FrameworkOperators
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
 from gpusight.analysis.attribution.work_causes import (
+    WAYS,
+    FrameworkOperators,
     WorkSelection,
     names_of_causes,
     selected_work,

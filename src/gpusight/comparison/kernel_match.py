@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpusight.analysis.join.kernel_keys import normal_name
+from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.launch_alignment import FUSIBLE, LaunchPairs, StepLaunch
 

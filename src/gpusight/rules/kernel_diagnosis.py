@@ -22,8 +22,7 @@ from gpusight.analysis.counters.source_lines import (
     source_texts,
     with_lines,
 )
-from gpusight.analysis.join.kernel_keys import NEEDS
-from gpusight.analysis.join.launch_matching import ORDER, cover, in_launch_order
+from gpusight.analysis.join.launch_matching import NEEDS, ORDER, cover, in_launch_order
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable

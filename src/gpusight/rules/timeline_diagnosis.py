@@ -12,7 +12,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_completeness import lost_sources, reported_losses
 from gpusight.analysis.capture_gpus import names_of_used
-from gpusight.analysis.join.kernel_keys import normal_name
+from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_list import called

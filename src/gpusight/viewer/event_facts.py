@@ -19,8 +19,7 @@ from gpusight.analysis.attribution.work_causes import (
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.launch_quantities import DURATION, measured
-from gpusight.analysis.join.kernel_keys import NEEDS
-from gpusight.analysis.join.launch_matching import ORDER, cover, in_launch_order
+from gpusight.analysis.join.launch_matching import NEEDS, ORDER, cover, in_launch_order
 from gpusight.analysis.kernel_summary import SHAPE
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.results import Fact, Fmt

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.attribution.framework_operators import FrameworkOperators
+from gpusight.analysis.attribution.work_causes import FrameworkOperators
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.trace.schema import TABLES

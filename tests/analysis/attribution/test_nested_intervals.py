@@ -58,7 +58,7 @@ def test_it_is_what_a_stack_gives(
 ) -> None:
     """However the intervals lie; without any steps outwards, all is found by halving."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nested_intervals, "_STEPS", steps)
+        patch.setattr(nested_intervals, "_MAX_STEPS", steps)
         found = laid_out(intervals)
         outer = with_a_stack(found)
         assert found.outer.tolist() == outer

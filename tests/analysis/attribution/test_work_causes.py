@@ -13,8 +13,14 @@ import polars as pl
 import pytest
 
 from gpusight.analysis.attribution.call_sites import is_own_code, site_of_stack, text_of
-from gpusight.analysis.attribution.framework_operators import FrameworkOperators
-from gpusight.analysis.attribution.work_causes import attribute, causes_of_rows, names_of_causes
+from gpusight.analysis.attribution.work_causes import (
+    FrameworkOperators,
+    WorkSelection,
+    attribute,
+    causes_of_rows,
+    names_of_causes,
+    selected_work,
+)
 from gpusight.readers.frame_source import FrameSource
 from gpusight.readers.open import open_trace
 from gpusight.trace.trace import Meta, Trace
@@ -246,7 +252,7 @@ def test_kernels_inside_a_graph_belong_to_its_launch(launch: str) -> None:
     )
     found = [(c["op"], c["range"], c["in_graph"]) for c in causes(trace)]
     assert found == [("mm", "replay", True), ("mm", "replay", True), (None, None, True)]
-    (note,) = attribute(trace).notes
+    (note,) = selected_work(WorkSelection(trace)).notes
     assert note.startswith("3 pieces of GPU work ran inside CUDA graphs: only the launch of the")
 
 
@@ -375,7 +381,7 @@ def test_threads_and_processes_without_number_take_no_time() -> None:
         )
     )
     began = time.process_time()
-    assert attribute(trace).count("time") == n
+    assert (attribute(trace).frames["kernels"]["found"] == "time").sum() == n
     assert time.process_time() - began < 5
 
 

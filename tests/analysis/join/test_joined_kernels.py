@@ -11,8 +11,15 @@ import polars as pl
 import pytest
 
 from gpusight.analysis.join.joined_kernels import join
-from gpusight.analysis.join.kernel_keys import NEEDS, base_name, launch_keys, normal_name
-from gpusight.analysis.join.launch_matching import cover, in_launch_order, match
+from gpusight.analysis.join.launch_matching import (
+    NEEDS,
+    base_name,
+    cover,
+    in_launch_order,
+    launch_keys,
+    match,
+    normal_name,
+)
 from gpusight.analysis.orion.orion_matching import timeline_launches
 from gpusight.analysis.selection import Selection
 from gpusight.readers.open import open_trace

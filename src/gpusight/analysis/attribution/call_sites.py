@@ -1,4 +1,4 @@
-"""The line of Python or native code that launched GPU work."""
+"""The line of Python or native code that launched a GPU activity."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
+from gpusight.analysis.attribution.nested_intervals import NestedIntervals, lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from gpusight.analysis.attribution.nested_intervals import Mask
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -24,89 +23,76 @@ MODULE_PREFIX = "nn.Module: "
 
 _FRAME = re.compile(r"(?P<path>[^()<>]+\.pyx?|<ipython-input[^()<>]*>)\(\d+\): ")
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
-_STANDARD_FOLDER = re.compile(r"^(?:.*/)?lib/python\d[\d.]*/")
-_MACHINERY = frozenset({"torch", "functorch", "torchgen", "triton", "numpy", "gpusight"})
-"""Packages that launch for others, or only mark what they do: their callers are who to ask."""
+_STANDARD_LIBRARY = re.compile(r"^(?:.*/)?lib/python\d[\d.]*/")
+_FRAMEWORK = frozenset({"torch", "functorch", "torchgen", "triton", "numpy", "gpusight"})
+"""Packages that launch on behalf of their callers."""
 _GENERATED = re.compile(r"torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
-"""Files that torch.compile writes: in a folder of that name where the whole path is kept, named by
-a hash in a folder of two letters in any case."""
-_LONGEST = 4_000
-"""What is looked at of a frame's text; nobody's path is longer."""
+"""Files that torch.compile writes: in a folder of that name, or named by a hash in a folder of two
+letters where the path is cut."""
+_MAX_FRAME_CHARS = 4_000
+"""No path is longer; bounds the regular expressions on hostile names."""
 
 
 def is_module(name: str) -> bool:
-    """Tell whether a Python call is that of a module."""
+    """Whether a Python call is one of an nn.Module."""
     return name.startswith(MODULE_PREFIX)
 
 
 def is_frame(name: str) -> bool:
-    """Tell whether a Python call is a function with a file and a line."""
-    return _FRAME.match(name[:_LONGEST]) is not None
+    """Whether a Python call is a function with a file and a line."""
+    return _FRAME.match(name[:_MAX_FRAME_CHARS]) is not None
 
 
 def is_own_code(name: str) -> bool:
-    """Tell whether a frame lies in the user's code: not the framework's, nor Python's own."""
-    match = _FRAME.match(name[:_LONGEST])
+    """Whether a frame is in the user's code: not the framework's, nor the standard library's."""
+    match = _FRAME.match(name[:_MAX_FRAME_CHARS])
     if match is None:
         return False
     path = match["path"].replace("\\", "/")
     if _GENERATED.search(path):
         return False
     package, installed = _INSTALLED.subn("", path)
-    first = package.lstrip("/").partition("/")[0].removesuffix(".py")
-    if first in _MACHINERY:
+    top_level = package.lstrip("/").partition("/")[0].removesuffix(".py")
+    if top_level in _FRAMEWORK:
         return False
     if installed:
         return True
-    return first not in sys.stdlib_module_names and _STANDARD_FOLDER.match(path) is None
+    return top_level not in sys.stdlib_module_names and _STANDARD_LIBRARY.match(path) is None
 
 
 def site_of_stack(stack: str) -> str | None:
-    """Give the innermost frame of the user's code in a stack, or its innermost frame."""
+    """Return the innermost frame of the user's code in a stack, else its innermost frame."""
     frames = [f.strip() for f in stack.split(";") if f.strip()]
     return next(filter(is_own_code, frames), next(filter(is_frame, frames), None))
 
 
 class PythonCalls:
-    """The calls of Python functions, ready to say which of them were open at a time."""
+    """The calls of Python functions, to look up which were open at a time."""
 
     def __init__(self, trace: Trace) -> None:
         calls = trace.table("python_calls", ["start_ns", "end_ns", "thread", "name"])
-        self.nested = NestedIntervals.of(
-            calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy(), calls["thread"]
-        )
-        self._names = calls["name"]
+        self.nested = nested = NestedIntervals.of_table(calls)
         tests = (is_module, is_own_code, is_frame)
-        self._nearest = [self.nested.nearest(self.marked(test)) for test in tests]
-
-    def marked(self, test: Callable[[str], bool]) -> Mask:
-        """Test the name of every place, looking at each distinct one once."""
-        flags = np.array([test(n) for n in names_of(self._names)], dtype=np.bool_)
-        marks: Mask = flags[self._names.to_physical().to_numpy()[self.nested.rows]]
-        return marks
+        self._nearest = [nested.nearest(nested.marked(calls["name"], test)) for test in tests]
 
     def at(self, times: Ints, threads: pl.Series) -> tuple[Ints, Ints, Ints]:
-        """Give the rows of the module, of the user's code and of any code open at each time."""
-        places = self.nested.innermost(times, threads)
-        module, own, frame = (self._rows(nearest, places) for nearest in self._nearest)
-        return module, own, first_known([own, frame, self.nested.rows_at(places)])
-
-    def _rows(self, nearest: Ints, places: Ints) -> Ints:
-        if not len(nearest):
-            return places
-        return self.nested.rows_at(np.where(places >= 0, nearest[places], NONE))
+        """Return the rows of the module, of the user's code and of any code open at each time."""
+        nested = self.nested
+        places = nested.innermost(times, threads)
+        module, own, frame = (nested.rows_at(lookup(near, places)) for near in self._nearest)
+        return module, own, first_known([own, frame, nested.rows_at(places)])
 
 
 def stack_sites(stacks: pl.Series) -> pl.Series:
-    """Give the call site of each stack of operators, looking at each distinct one once."""
+    """Return the call site of each operator's stack; each distinct stack is parsed once."""
     sites = pl.Series([site_of_stack(s) for s in names_of(stacks)], dtype=pl.String)
     return sites.gather(stacks.to_physical())
 
 
 def text_of(names: pl.Series, rows: pl.Series) -> pl.Series:
-    """Give the names in these rows as text; null where there is no row.
+    """Return the names in these rows as text; null where there is no row.
 
-    The rows point at the text of the distinct names: a cast would write a long one for each row.
+    Gathers from the distinct names: a cast would copy a long text for each row.
     """
     if not isinstance(names.dtype, pl.Enum):
         return names.gather(rows).cast(pl.String)
@@ -114,22 +100,22 @@ def text_of(names: pl.Series, rows: pl.Series) -> pl.Series:
 
 
 def first_known(candidates: Iterable[Ints]) -> Ints:
-    """Take, one by one, the first of several rows that is known."""
+    """Return, for each element, the first of several row numbers that is not -1."""
     first, *others = candidates
     for other in others:
         first = np.where(first >= 0, first, other)
     return first
 
 
-_NATIVE_MACHINERY = (
+_SYSTEM_LIBRARIES = (
     r"^(?:lib(?:cuda|cudart|nv|cupti|cublas|cudnn|nccl|pthread|c|m|dl|stdc|gcc|c10|torch)[-\w]*\.so"
     r"|ld-linux|\[)"
 )
-"""Binaries that calls go through, whoever made them."""
+"""Binaries that every call goes through: CUDA, libc, PyTorch."""
 
 
 def sites_of(trace: Trace, table: str, rows: pl.Series) -> pl.Series:
-    """Give the innermost known function outside of the usual libraries, for calls of a table."""
+    """Return the innermost known function outside the usual libraries, for calls of a table."""
     chains = trace.table(table, ["callchain"])["callchain"].gather(rows)
     columns = ["source", "callchain", "depth", "symbol", "module", "unresolved", "file", "line"]
     place = pl.format("{} ({}:{})", pl.col("symbol").cast(pl.String), "file", "line")
@@ -139,7 +125,7 @@ def sites_of(trace: Trace, table: str, rows: pl.Series) -> pl.Series:
             pl.col("source").cast(pl.String) == table,
             pl.col("callchain").is_in(chains.unique().drop_nulls().to_list()),
             ~pl.col("unresolved").fill_null(value=False),
-            ~pl.col("module").cast(pl.String).str.contains(_NATIVE_MACHINERY).fill_null(value=True),
+            ~pl.col("module").cast(pl.String).str.contains(_SYSTEM_LIBRARIES).fill_null(value=True),
         )
         .sort("callchain", "depth")
         .unique("callchain", keep="first", maintain_order=True)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.trace.intervals import number
+from gpusight.analysis.aggregates import names_of
+from gpusight.trace.intervals import number, outer_first
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeAlias
 
     from numpy.typing import NDArray
@@ -22,80 +24,87 @@ if TYPE_CHECKING:
 
 
 NONE = -1
-"""Stands for no row and no place."""
-_STEPS = 32
+"""No row, no place."""
+_MAX_STEPS = 32
 """Steps outwards before the rest is searched by halving: real stacks are rarely deeper."""
-_WIDE = 1 << 62
-_LEAST = np.iinfo(np.int64).min
+_MAX_JOINT_KEY = 1 << 62
+_INT64_MIN = np.iinfo(np.int64).min
 
 
 def optional(rows: Ints) -> pl.Series:
-    """Give rows as a column, null where there is none."""
+    """Return row numbers as a column, null where there is none (-1)."""
     column = pl.Series(rows, dtype=pl.Int64)
     return column.set(column < 0, None)
 
 
+def lookup(values: Ints, positions: Ints) -> Ints:
+    """Return the values at positions; -1 stays -1."""
+    return np.where(positions >= 0, values[positions], NONE) if len(values) else positions
+
+
 @dataclass(frozen=True)
 class NestedIntervals:
-    """Intervals laid out so that what is open at a time, and what encloses what, can be asked.
+    """Intervals of many threads, sorted to look up what is open at a time and what encloses what.
 
-    Places are positions in that order, rows are positions in what the intervals were made of.
+    A place is a position in the sorted order, a row a position in the input.
     """
 
     rows: Ints
     starts: Ints
     ends: Ints
     threads: Ints
-    """Number of each place's thread, rising."""
+    """Thread of each place, numbered from 0; sorted."""
     known: pl.Series
-    """The threads' keys, in the order of their numbers."""
+    """The key of each thread number, sorted."""
 
     @classmethod
     def of(cls, starts: Ints, ends: Ints, threads: pl.Series) -> NestedIntervals:
-        """Lay intervals out; those without a thread share one of their own."""
-        keys = threads.fill_null(_LEAST)
+        """Sort intervals by thread and start; those without a thread count as one more thread."""
+        keys = threads.fill_null(_INT64_MIN)
         codes = number(keys)
-        order = _outer_first(starts, ends, codes)
+        order = outer_first(starts, ends, codes)
         return cls(order, starts[order], ends[order], codes[order], keys.unique().sort())
+
+    @classmethod
+    def of_table(cls, table: pl.DataFrame, by: str = "thread") -> NestedIntervals:
+        """Sort the rows of a table of host events, by thread or another column."""
+        return cls.of(table["start_ns"].to_numpy(), table["end_ns"].to_numpy(), table[by])
 
     @cached_property
     def outer(self) -> Ints:
-        """The place of what encloses each place, -1 at the top."""
-        # What only lasts an instant is not inside what ends at that instant.
-        need = np.maximum(self.ends, self.starts + 1)
+        """The place of the innermost enclosing interval, -1 at the top."""
+        # An instantaneous interval is not inside one that ends at that instant.
+        min_end = np.maximum(self.ends, self.starts + 1)
         outer = np.arange(-1, len(self.rows) - 1)
-        outer[self._firsts] = NONE
-        todo = np.flatnonzero((outer >= 0) & (self.ends[outer] < need))
-        for _ in range(_STEPS):
-            # What the one before jumped over is jumped over at once, so the steps double.
+        first_of_thread = np.flatnonzero(np.diff(self.threads, prepend=NONE))
+        outer[first_of_thread] = NONE
+        todo = np.flatnonzero((outer >= 0) & (self.ends[outer] < min_end))
+        for _ in range(_MAX_STEPS):
+            # Intervals that the previous place skipped are skipped at once, so the steps double.
             outer[todo] = outer[outer[todo]]
-            at = outer[todo]
-            todo = todo[(at >= 0) & (self.ends[at] < need[todo])]
+            candidates = outer[todo]
+            todo = todo[(candidates >= 0) & (self.ends[candidates] < min_end[todo])]
             if not len(todo):
                 return outer
-        outer[todo] = self._search(todo, need[todo], self.threads[todo])
+        outer[todo] = self._search(todo, min_end[todo], self.threads[todo])
         return outer
 
     @cached_property
     def last(self) -> Ints:
-        """The last place inside each place, itself where it encloses nothing."""
+        """The last place inside each place; the place itself where it encloses nothing."""
         last = np.arange(len(self.rows))
         inner = np.flatnonzero(self.outer >= 0)
-        last[self.outer[inner]] = inner  # written in order: the last one inside stays
-        while True:
-            further = last[last]
-            if np.array_equal(further, last):
-                return last
-            last = further
+        last[self.outer[inner]] = inner  # written in order: the last one inside wins
+        return _fixed_point(last)
 
     def totals(self, values: Ints) -> Ints:
-        """Sum the values of each place and of all that lies inside it."""
+        """Sum the values of each place and of everything inside it."""
         running = np.zeros(len(values) + 1, dtype=np.int64)
         np.cumsum(values, out=running[1:])
         return running[self.last + 1] - running[:-1]
 
     def inside(self, values: Ints) -> Ints:
-        """Sum the values of what lies directly inside each place."""
+        """Sum the values of the direct children of each place."""
         sums = np.zeros(len(values), dtype=np.int64)
         inner = np.flatnonzero(self.outer >= 0)
         np.add.at(sums, self.outer[inner], values[inner])
@@ -103,64 +112,59 @@ class NestedIntervals:
 
     def nearest(self, marked: Mask) -> Ints:
         """Find the innermost marked place at or around each place, -1 where there is none."""
-        at = np.where(marked, np.arange(len(marked)), self.outer)
-        # A marked place points to itself, so following pointers of pointers stops there.
-        while True:
-            further = np.where(at >= 0, at[at], NONE)
-            if np.array_equal(further, at):
-                return at
-            at = further
+        # A marked place points to itself, so following pointers stops there.
+        return _fixed_point(np.where(marked, np.arange(len(marked)), self.outer))
+
+    def nearest_rows(self, marked: Mask) -> Ints:
+        """Find the innermost marked row at or around each row, -1 where there is none."""
+        found = np.empty(len(marked), dtype=np.int64)
+        found[self.rows] = self.rows_at(self.nearest(marked[self.rows]))
+        return found
+
+    def marked(self, names: pl.Series, test: Callable[[str], object]) -> Mask:
+        """Mark the places whose name passes a test; each distinct name is tested once."""
+        passed = np.array([bool(test(name)) for name in names_of(names)], dtype=np.bool_)
+        marks: Mask = passed[names.to_physical().to_numpy()[self.rows]]
+        return marks
 
     def innermost(self, times: Ints, threads: pl.Series) -> Ints:
-        """Find the place that was open at each time on each thread, the last one to have begun.
+        """Find the innermost place that was open at each time on each thread, -1 where none was.
 
-        A thread that is null was not recorded: nothing is open there. -1 stands for nothing.
+        A thread that is null was not recorded: nothing is open there.
         """
-        codes = self._codes(threads)
         if not len(self.rows):
             return np.full(len(times), NONE, dtype=np.int64)
+        codes = self._codes(threads)
         keys, wanted = joint_keys(self.threads, self.starts, codes, times)
-        at = np.searchsorted(keys, wanted, side="right") - 1
-        at[(at >= 0) & (self.threads[at] != codes)] = NONE
-        return self._climb(at, times, codes)
+        places = np.searchsorted(keys, wanted, side="right") - 1
+        places[(places >= 0) & (self.threads[places] != codes)] = NONE
+        # Step outwards from the last one to have begun until one is open.
+        todo = np.flatnonzero((places >= 0) & (self.ends[places] <= times))
+        for _ in range(_MAX_STEPS):
+            if not len(todo):
+                return places
+            candidates = self.outer[places[todo]]
+            places[todo] = candidates
+            todo = todo[(candidates >= 0) & (self.ends[candidates] <= times[todo])]
+        places[todo] = self._search(places[todo], times[todo] + 1, codes[todo])
+        return places
 
     def rows_at(self, places: Ints) -> Ints:
-        """Give the rows of places; -1 stays -1."""
-        if not len(self.rows):
-            return places
-        return np.where(places >= 0, self.rows[places], NONE)
+        """Return the rows of places; -1 stays -1."""
+        return lookup(self.rows, places)
 
     def places(self) -> Ints:
-        """Give the place of every row."""
+        """Return the place of every row."""
         places = np.empty(len(self.rows), dtype=np.int64)
         places[self.rows] = np.arange(len(self.rows))
         return places
 
-    @property
-    def _firsts(self) -> Ints:
-        """The first place of each thread."""
-        return np.flatnonzero(np.diff(self.threads, prepend=NONE))
-
     def _codes(self, threads: pl.Series) -> Ints:
-        """Number threads as here; -1 for those without intervals."""
+        """Number threads as in `threads`; -1 for those without intervals."""
         known = self.known.to_numpy()
-        keys = threads.fill_null(_LEAST).to_numpy()
-        if not len(known):
-            return np.full(len(keys), NONE, dtype=np.int64)
+        keys = threads.fill_null(_INT64_MIN).to_numpy()
         codes = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where((known[codes] == keys) & (keys != _LEAST), codes, NONE)
-
-    def _climb(self, at: Ints, times: Ints, codes: Ints) -> Ints:
-        """Step outwards until what a place stands for is open at its time."""
-        todo = np.flatnonzero((at >= 0) & (self.ends[at] <= times))
-        for _ in range(_STEPS):
-            if not len(todo):
-                return at
-            at[todo] = self.outer[at[todo]]
-            here = at[todo]
-            todo = todo[(here >= 0) & (self.ends[here] <= times[todo])]
-        at[todo] = self._search(at[todo], times[todo] + 1, codes[todo])
-        return at
+        return np.where((known[codes] == keys) & (keys != _INT64_MIN), codes, NONE)
 
     def _search(self, before: Ints, reach: Ints, codes: Ints) -> Ints:
         """Find the last place before each, on the same thread, that ends at `reach` or later."""
@@ -168,26 +172,25 @@ class NestedIntervals:
         return np.where((found >= 0) & (self.threads[found] == codes), found, NONE)
 
 
-def _outer_first(starts: Ints, ends: Ints, codes: Ints) -> Ints:
-    """Order by thread and start; longer first among equal starts, so that the outer one leads."""
-    keys, _ = joint_keys(codes, starts, codes[:0], starts[:0])
-    order = np.argsort(keys, kind="stable")
-    key, end = keys[order], ends[order]
-    if ((key[1:] == key[:-1]) & (end[1:] > end[:-1])).any():
-        return np.lexsort((-ends, keys))
-    return order
+def _fixed_point(pointers: Ints) -> Ints:
+    """Follow pointers (positions in the array, -1 for none) until they no longer change."""
+    while True:
+        further = np.where(pointers >= 0, pointers[pointers], NONE)
+        if np.array_equal(further, pointers):
+            return pointers
+        pointers = further
 
 
 def joint_keys(codes: Ints, times: Ints, more_codes: Ints, more_times: Ints) -> tuple[Ints, Ints]:
-    """Make one number of a group and a time, for two sets at once; it rises with both."""
-    every = (times, more_times)
-    low = min((int(t.min()) for t in every if len(t)), default=0)
-    span = max((int(t.max()) for t in every if len(t)), default=0) - low + 1
-    if span * (int(codes.max(initial=0)) + 1) < _WIDE:
+    """Combine group and time into one sortable number, comparable between the two sets."""
+    all_times = (times, more_times)
+    low = min((int(t.min()) for t in all_times if len(t)), default=0)
+    span = max((int(t.max()) for t in all_times if len(t)), default=0) - low + 1
+    if span * (int(codes.max(initial=0)) + 1) < _MAX_JOINT_KEY:
         return codes * span + (times - low), more_codes * span + (more_times - low)
-    # Times too far apart for one number keep their order when they are counted through instead.
-    distinct = np.unique(np.concatenate(every))
-    ranks, more_ranks = (np.searchsorted(distinct, t) for t in every)
+    # Times too far apart for 64 bits: their ranks keep the order.
+    distinct = np.unique(np.concatenate(all_times))
+    ranks, more_ranks = (np.searchsorted(distinct, t) for t in all_times)
     return codes * len(distinct) + ranks, more_codes * len(distinct) + more_ranks
 
 
@@ -200,7 +203,7 @@ def _last_reaching(values: Ints, before: Ints, reach: Ints) -> Ints:
     levels = [values]
     while len(levels[-1]) > 1:
         top = levels[-1]
-        top = np.append(top, _LEAST) if len(top) % 2 else top
+        top = np.append(top, _INT64_MIN) if len(top) % 2 else top
         levels[-1] = top
         levels.append(np.maximum(top[::2], top[1::2]))
     node, height = before.copy(), np.full(len(before), NONE, dtype=np.int64)

@@ -29,24 +29,25 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-_WILD = frozenset("*?[")
-_LONGEST = 2_000
-"""What a pattern looks at: a hostile name of a megabyte could keep it busy for hours."""
-_SHOWN = 5
-_DEEPEST = 64
-"""Ranges inside ranges that can be told apart; a hostile name has a slash in every letter."""
-NO_COUNTERS_HINT = "measure the kernels with: ncu --set full -o report PROGRAM"
+_WILDCARDS = frozenset("*?[")
+_MAX_NAME_CHARS = 2_000
+"""A pattern looks at no more: a hostile name of a megabyte could keep it busy for hours."""
+_MAX_LISTED_KERNELS = 5
+_MAX_RANGE_DEPTH = 64
+"""Nested ranges that are told apart: a hostile name could be nothing but slashes."""
 
 
 def no_counters(command: str) -> NotApplicable:
     """Explain that a capture holds no hardware counters."""
     return NotApplicable(
-        command, "the capture has no hardware counters of kernels", NO_COUNTERS_HINT
+        command,
+        "the capture has no hardware counters of kernels",
+        "measure the kernels with: ncu --set full -o report PROGRAM",
     )
 
 
 class LaunchSelection(ResolvedSelection):
-    """A selection of measured launches; ranges are those open when they were launched."""
+    """A selection of profiled launches; ranges are those open when they were launched."""
 
     def __init__(
         self,
@@ -62,13 +63,12 @@ class LaunchSelection(ResolvedSelection):
 
     @property
     def everything(self) -> bool:
-        """Tell whether nothing is left out."""
+        """Whether nothing is left out."""
         return not self.selection and self._kernel is None and not self._launches
 
     def profiles(self, columns: Sequence[str]) -> pl.DataFrame:
-        """Give these columns of the selected launches, in order."""
-        extra = ["launch", "device", "name", "ranges"]
-        frame = self._load("profiles", columns, extra)
+        """Return these columns of the selected launches, in order."""
+        frame = self._load("profiles", columns, ["launch", "device", "name", "ranges"])
         if self.selection.device is not None:
             frame = frame.filter(pl.col("device") == self.selection.device)
         if self._launches:
@@ -81,60 +81,58 @@ class LaunchSelection(ResolvedSelection):
         return frame.select(columns)
 
     def launches(self) -> pl.Series:
-        """Give the keys of the selected launches, in order."""
+        """Return the keys of the selected launches, in order."""
         return self.profiles(["launch"])["launch"]
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """Find the names that a pattern means.
+    """Find the names that a pattern matches.
 
-    That is the name itself, else what a glob or regular expression matches; a plain text means the
-    names that start with it, else those that hold it.
+    That is the name itself, else what a glob or regular expression matches; plain text matches the
+    names that start with it, else those that contain it.
     """
     known = list(names)
     if pattern in known:
         return [pattern]
-    if _WILD.intersection(pattern) or _is_regex(pattern):
+    if _WILDCARDS.intersection(pattern) or _is_regex(pattern):
         matches = matcher(pattern)
-        return [name for name in known if matches(name[:_LONGEST])]
+        return [name for name in known if matches(name[:_MAX_NAME_CHARS])]
     wanted = pattern.lower()
-    begun = [name for name in known if name.lower().startswith(wanted)]
-    return begun or [name for name in known if wanted in name[:_LONGEST].lower()]
+    prefixed = [name for name in known if name.lower().startswith(wanted)]
+    return prefixed or [name for name in known if wanted in name[:_MAX_NAME_CHARS].lower()]
 
 
 def kernel_codes(
     names: Mapping[int, tuple[str, str]], pattern: str, what: str = "kernel"
 ) -> list[int]:
-    """Find the kernels that a pattern means; `names` are the full name and the readable label.
+    """Find the kernels that a pattern matches; `names` are the full name and the readable label.
 
-    That is those of the very name, else what a glob, a regular expression or a part of the name
-    matches. Raises UsageError where none is meant; `what` is what the message calls them.
+    That is those of exactly that name, else what a glob, a regular expression or a part of the name
+    matches. Raises UsageError where none matches; `what` is what the message calls them.
     """
-    found = [code for code, texts in names.items() if pattern in texts]
-    if not found:
-        matches = _kernel_matcher(pattern)
-        found = [c for c, texts in names.items() if any(matches(t[:_LONGEST]) for t in texts)]
-    if not found:
+    exact = [code for code, texts in names.items() if pattern in texts]
+    if exact:
+        return exact
+    matches: Callable[[str], object]
+    if _is_regex(pattern):
+        matches = matcher(pattern)
+    else:  # unlike a regular expression, case-insensitive
+        glob = pattern if _WILDCARDS.intersection(pattern) else f"*{pattern}*"
+        matches = re.compile(fnmatch.translate(glob), re.IGNORECASE).match
+    codes = [c for c, texts in names.items() if any(matches(t[:_MAX_NAME_CHARS]) for t in texts)]
+    if not codes:
         labels = list(dict.fromkeys(label for _, label in names.values()))
-        shown = ", ".join(repr(label) for label in labels[:_SHOWN])
+        listed = ", ".join(repr(label) for label in labels[:_MAX_LISTED_KERNELS])
         raise UsageError(
             f"no {what} matches {pattern!r}",
-            why=f"there is {shown}" if shown else "nothing else is selected",
+            why=f"there is {listed}" if listed else "nothing else is selected",
             hint="see: gpusight kernels FILE",
         )
-    return found
-
-
-def _kernel_matcher(pattern: str) -> Callable[[str], object]:
-    """Turn a pattern into a test; only regular expressions tell capitals apart."""
-    if _is_regex(pattern):
-        return matcher(pattern)
-    glob = pattern if _WILD.intersection(pattern) else f"*{pattern}*"
-    return re.compile(fnmatch.translate(glob), re.IGNORECASE).match
+    return codes
 
 
 def of_kernel(names: pl.Series, pattern: str) -> pl.Series:
-    """Tell which rows of a column of names are of the kernels that a pattern means."""
+    """Mark the rows of a column of names whose kernel a pattern matches."""
     known = names_of(names)
     codes = names.to_physical().unique().sort().to_list()
     labels = {code: (known[code], classify(known[code]).short) for code in codes}
@@ -142,11 +140,17 @@ def of_kernel(names: pl.Series, pattern: str) -> pl.Series:
 
 
 def chosen_metrics(known: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Find the metrics that any of the patterns means, in the order of `known`."""
+    """Find the metrics that any of the patterns matches, in the order of `known`."""
     names = list(known)
-    found: set[str] = set()
-    for pattern in _each(patterns, set(names)):
-        hits = _metrics(pattern, names)
+    chosen: set[str] = set()
+    for pattern in _single_patterns(patterns, set(names)):
+        # By name, by its name in older versions, or by its label on the profiler's pages.
+        label = metric_for("", pattern) or ""
+        hits = (
+            matching(pattern, names)
+            or matching(canonical(pattern), names)
+            or [name for name in names if name == label]
+        )
         if not hits:
             # Lists of other metrics, which have a colon in their names, are hardly ever meant.
             near = near_matches(pattern, sorted(names, key=lambda name: ":" in name))
@@ -155,26 +159,16 @@ def chosen_metrics(known: Iterable[str], patterns: Sequence[str]) -> list[str]:
                 why=f"the capture has {near}" if names else "the capture has no metrics",
                 hint="see: gpusight counters FILE --list",
             )
-        found.update(hits)
-    return [name for name in names if name in found]
+        chosen.update(hits)
+    return [name for name in names if name in chosen]
 
 
-def _each(patterns: Sequence[str], known: set[str]) -> Iterator[str]:
-    """Give pattern after pattern; several may stand in one, between commas, as ncu has them."""
+def _single_patterns(patterns: Sequence[str], known: set[str]) -> Iterator[str]:
+    """Split patterns at commas, which separate metrics as in ncu's own option."""
     for pattern in patterns:
-        is_one = pattern in known or _is_regex(pattern)
-        parts = [] if is_one else [part.strip() for part in pattern.split(",")]
+        is_single = pattern in known or _is_regex(pattern)
+        parts = [] if is_single else [part.strip() for part in pattern.split(",")]
         yield from [part for part in parts if part] or [pattern]
-
-
-def _metrics(pattern: str, names: list[str]) -> list[str]:
-    """Find metrics by name, by a name of former years, or by what the profiler's pages call it."""
-    labelled = metric_for("", pattern) or ""
-    return (
-        matching(pattern, names)
-        or matching(canonical(pattern), names)
-        or [name for name in names if name == labelled]
-    )
 
 
 def _is_regex(pattern: str) -> bool:
@@ -186,16 +180,15 @@ def _check_launches(frame: pl.DataFrame, wanted: Sequence[int]) -> None:
     known = set(frame["launch"].to_list())
     missing = [n for n in wanted if n not in known]
     if missing:
-        last = max(known, default=0)
+        first, last = min(known, default=0), max(known, default=0)
         raise UsageError(
             f"no launch {missing[0]} in the capture",
-            hint=f"launches are numbered {min(known, default=0)} to {last}; "
-            "see: gpusight launches FILE",
+            hint=f"launches are numbered {first} to {last}; see: gpusight launches FILE",
         )
 
 
 def _inside(frame: pl.DataFrame, within: str) -> pl.DataFrame:
-    """Keep the launches inside ranges that a pattern names."""
+    """Keep the launches inside ranges that a pattern matches."""
     texts = frame["ranges"].drop_nulls().unique().to_list()
     if not texts:
         raise MissingDataError(
@@ -204,27 +197,27 @@ def _inside(frame: pl.DataFrame, within: str) -> pl.DataFrame:
             hint="measure with: ncu --nvtx …",
         )
     names = {text: set(range_names(text)) for text in texts}
-    everything = sorted({name for found in names.values() for name in found})
+    every_name = sorted(set().union(*names.values()))
     matches = matcher(within)
-    exact = within in everything
-    found = {n for n in everything if (n == within if exact else matches(n[:_LONGEST]))}
-    if not found:
+    exact = within in every_name
+    chosen = {n for n in every_name if (n == within if exact else matches(n[:_MAX_NAME_CHARS]))}
+    if not chosen:
         raise UsageError(
             f"no range matches {within!r}",
-            why="ranges are named like " + near_matches(within, everything),
+            why="ranges are named like " + near_matches(within, every_name),
             hint="see the ranges of each launch: gpusight launches FILE --wide",
         )
-    return frame.filter(pl.col("ranges").is_in([t for t in texts if names[t] & found]))
+    return frame.filter(pl.col("ranges").is_in([t for t in texts if names[t] & chosen]))
 
 
 def range_names(text: str) -> Iterator[str]:
-    """Give what ranges may be called: each range alone, and each stretch of nested ones.
+    """Yield the names that ranges can be selected by: each range, and each path of nested ones.
 
     The text is `domain:outer/inner; other`; a name may itself hold a slash or a colon.
     """
     for stack in text.split(BETWEEN_STACKS):
         for path in {stack, stack.partition(":")[2]} - {""}:
-            parts = path.split("/", _DEEPEST)
+            parts = path.split("/", _MAX_RANGE_DEPTH)
             for start in range(len(parts)):
                 for end in range(start + 1, len(parts) + 1):
                     yield "/".join(parts[start:end])

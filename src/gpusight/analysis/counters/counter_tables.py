@@ -51,7 +51,7 @@ WIDE_FIELDS = (
     _KERNEL,
     Field("METRIC [UNIT]", "Metric", Fmt.COUNT, "A column for each metric chosen; texts as text"),
 )
-"""What rows of the wide form hold, for the documentation."""
+"""Columns of the wide form, for the documentation."""
 INSTANCE_FIELDS = (
     _LAUNCH,
     _KERNEL,
@@ -75,13 +75,13 @@ _HEADLINES = (
     q.DYNAMIC_SHARED,
     q.WAVES,
 )
-_FEW = 12
+_MAX_BRIEF_METRICS = 12
 _DURATION = "gpu__time_duration.sum"
 
 
 def tidy(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult:
     """List what was measured: one row for each launch and metric."""
-    rows = _selected(scope, metrics, ["value", "text", "unit", "label"])
+    rows = _selected_rows(scope, "counters", metrics, ["value", "text", "unit", "label"])
     frame = rows.with_columns(pl.col("metric", "unit", "label").cast(pl.String))
     return TableResult(
         COMMAND,
@@ -96,17 +96,17 @@ def wide(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult:
     """List launches with a column for each metric, named `metric [unit]`."""
     listed = tidy(scope, metrics)
     rows = listed.frame
-    names = rows.select("metric", "unit", "text").group_by("metric", maintain_order=True)
-    about = names.agg(pl.col("unit").drop_nulls().first(), pl.col("text").is_not_null().any())
+    about = rows.group_by("metric", maintain_order=True).agg(
+        pl.col("unit").drop_nulls().first(), pl.col("text").is_not_null().any()
+    )
     heading = {m: f"{m} [{u}]" if u else m for m, u, _ in about.iter_rows()}
     texts = {m for m, _, is_text in about.iter_rows() if is_text}
-    frame = rows.unique(["launch", "kernel"], keep="first", maintain_order=True)
-    frame = frame.select("launch", "kernel")
-    for column, chosen in (("value", heading.keys() - texts), ("text", texts)):
-        some = rows.filter(pl.col("metric").is_in(list(chosen)))
-        if column == "text":  # a metric that is a text at times is one throughout
-            some = some.with_columns(pl.coalesce("text", pl.col("value").cast(pl.String)))
-        wide = some.pivot(on="metric", index="launch", values=column, aggregate_function="first")
+    frame = rows.select("launch", "kernel").unique(keep="first", maintain_order=True)
+    for column, names in (("value", heading.keys() - texts), ("text", texts)):
+        values = rows.filter(pl.col("metric").is_in(list(names)))
+        if column == "text":  # a metric that is a text in some launches is one in all
+            values = values.with_columns(pl.coalesce("text", pl.col("value").cast(pl.String)))
+        wide = values.pivot(on="metric", index="launch", values=column, aggregate_function="first")
         frame = frame.join(wide, on="launch", how="left", maintain_order="left")
     frame = frame.select("launch", "kernel", *heading).rename(heading)
     return TableResult(
@@ -120,7 +120,7 @@ def wide(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult:
 
 def metric_list(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult:
     """List the metrics of the selected launches, by name."""
-    rows = _selected(scope, metrics, ["value", "unit", "instances"])
+    rows = _selected_rows(scope, "counters", metrics, ["value", "unit", "instances"])
     frame = (
         rows.group_by("metric")
         .agg(
@@ -131,7 +131,7 @@ def metric_list(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult:
             pl.col("instances").max(),
         )
         .with_columns(pl.col("metric").cast(pl.String))
-        # Series over time and lists of other metrics come last.
+        # Time series and lists of other metrics come last.
         .sort(pl.col("metric").str.contains(r"^[A-Z]|:"), "metric")
     )
     return TableResult(
@@ -144,7 +144,7 @@ def metric_list(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult:
 
 
 def instances(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult | NotApplicable:
-    """List the parts that metrics are made of: by instruction, unit, moment or operation."""
+    """List the instances of metrics: by instruction, unit, time or operation."""
     if not scope.trace.has("counter_instances"):
         return NotApplicable(
             COMMAND,
@@ -152,7 +152,8 @@ def instances(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult | N
             "reports of ncu hold their parts: by instruction with --section SourceCounters",
         )
     rows = _selected_rows(scope, "counter_instances", metrics, ["instance", "key", "value", "text"])
-    units = _selected(scope, metrics, ["unit"]).unique(["launch", "metric"], keep="first")
+    units = _selected_rows(scope, "counters", metrics, ["unit"])
+    units = units.unique(["launch", "metric"], keep="first")
     same = pl.Enum(list(dict.fromkeys([*names_of(rows["metric"]), *names_of(units["metric"])])))
     frame = rows.with_columns(pl.col("metric").cast(same)).join(
         units.with_columns(pl.col("metric").cast(same)),
@@ -171,39 +172,10 @@ def instances(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult | N
     )
 
 
-def brief(scope: LaunchSelection, *, as_wide: bool) -> TableResult:
-    """List the few metrics that tell most, and say how many there are."""
-    known = names_of(scope.trace.table("counters", ["metric"])["metric"])
-    chosen = headlines(known) or known[:_FEW]
-    result = (wide if as_wide else tidy)(scope, chosen)
-    if not as_wide:
-        order = pl.col("metric").cast(pl.Enum(chosen))
-        result = replace(result, frame=result.frame.sort("launch", order, maintain_order=True))
-    if len(chosen) == len(known):
-        return result
-    are = "is" if len(chosen) == 1 else "are"
-    note = f"{len(chosen)} of {len(known):,} metrics {are} shown; all: --metrics '*', or --list"
-    return replace(result, notes=(*result.notes, note))
-
-
-def headlines(known: Sequence[str]) -> list[str]:
-    """Choose of these metrics the few that tell most: those that tables of kernels show."""
-    present = set(known)
-    wanted = [_DURATION]
-    for quantity in _HEADLINES:
-        ways = (f.metrics for f in quantity.formulas if present.issuperset(f.metrics))
-        wanted += next(ways, ())
-    return [name for name in dict.fromkeys(wanted) if name in present]
-
-
-def _selected(scope: LaunchSelection, metrics: Sequence[str], columns: list[str]) -> pl.DataFrame:
-    return _selected_rows(scope, "counters", metrics, columns)
-
-
 def _selected_rows(
     scope: LaunchSelection, table: str, metrics: Sequence[str], columns: list[str]
 ) -> pl.DataFrame:
-    """Give `launch`, `metric` and these columns, of the chosen launches and metrics."""
+    """Return `launch`, `metric` and these columns, of the chosen launches and metrics."""
     frame = scope.trace.table(table, ["launch", "metric", *columns])
     if not scope.everything:
         frame = frame.filter(pl.col("launch").is_in(scope.launches().implode()))
@@ -225,7 +197,7 @@ def _meta(frame: pl.DataFrame) -> dict[str, int]:
 
 
 def short_kernels(result: TableResult) -> TableResult:
-    """Give kernels by their readable label, as tables for people do."""
+    """Replace kernel names by their readable labels, for tables on a screen."""
     names = result.frame["kernel"].unique().drop_nulls().to_list()
     label = {name: classify(name).short for name in names}
     frame = result.frame.with_columns(pl.col("kernel").replace_strict(label, default=None))
@@ -272,8 +244,28 @@ def brief_counters(
     launches: Sequence[int] = (),
     as_wide: bool = False,
 ) -> TableResult | NotApplicable:
-    """List the few metrics that tell most, for people."""
+    """List only the key metrics, and note how many there are."""
     if not trace.has("counters"):
         return no_counters(COMMAND)
     scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
-    return brief(scope, as_wide=as_wide)
+    known = names_of(trace.table("counters", ["metric"])["metric"])
+    chosen = _headlines(known) or known[:_MAX_BRIEF_METRICS]
+    result = (wide if as_wide else tidy)(scope, chosen)
+    if not as_wide:
+        order = pl.col("metric").cast(pl.Enum(chosen))
+        result = replace(result, frame=result.frame.sort("launch", order, maintain_order=True))
+    if len(chosen) == len(known):
+        return result
+    are = "is" if len(chosen) == 1 else "are"
+    note = f"{len(chosen)} of {len(known):,} metrics {are} shown; all: --metrics '*', or --list"
+    return replace(result, notes=(*result.notes, note))
+
+
+def _headlines(known: Sequence[str]) -> list[str]:
+    """Choose the metrics behind the quantities that tables of kernels show."""
+    present = set(known)
+    wanted = [_DURATION]
+    for quantity in _HEADLINES:
+        complete = (f.metrics for f in quantity.formulas if present.issuperset(f.metrics))
+        wanted += next(complete, ())
+    return [name for name in dict.fromkeys(wanted) if name in present]

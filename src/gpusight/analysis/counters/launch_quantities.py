@@ -18,54 +18,54 @@ if TYPE_CHECKING:
 DURATION = "duration_ns"
 SHARE = "share"
 """Unit of a quantity that is a fraction of 1."""
-_MOST = 2.0**63
+_MAX_VALUE = 2.0**63
 
 
 @dataclass(frozen=True, slots=True)
 class QuantityFormula:
-    """One way to have a quantity: the counters that it takes, and what is done with them."""
+    """One way to compute a quantity: the metrics it needs, and the expression over them."""
 
     metrics: tuple[str, ...]
     compute: Callable[[Sequence[pl.Expr]], pl.Expr]
-    """From the counters' values, in the order of `metrics`."""
+    """From the metrics' values, in the order of `metrics`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchQuantity:
-    """Something to know of a launch, whichever counters tell it."""
+    """A quantity of a launch, whichever metrics it is computed from."""
 
     key: str
     """Column that it becomes."""
     unit: str
     meaning: str
     formulas: tuple[QuantityFormula, ...]
-    """Ways to have it, the best first."""
+    """Ways to compute it, the best first."""
     section: str
     """Section of Nsight Compute that collects it: `--section SpeedOfLight`."""
 
 
 def metric(name: str, scale: float = 1.0) -> QuantityFormula:
-    """Take one counter, times something."""
+    """Take one metric, times a factor."""
     return QuantityFormula((name,), lambda values: values[0] * scale)
 
 
 def percent(name: str) -> QuantityFormula:
-    """Take a counter in percent as a fraction of 1."""
+    """Take a metric in percent as a fraction of 1."""
     return metric(name, 0.01)
 
 
 def total(*names: str, scale: float = 1.0) -> QuantityFormula:
-    """Add counters up; all must be there."""
+    """Sum metrics; all must be known."""
     return QuantityFormula(names, lambda values: reduce(add, values) * scale)
 
 
 def during(*rates: str) -> QuantityFormula:
-    """Turn rates a second into amounts, by the duration of the launch."""
+    """Turn rates per second into amounts, by the duration of the launch."""
     return QuantityFormula(rates, lambda values: reduce(add, values) * pl.col(DURATION) * 1e-9)
 
 
 def ratio(over: str, under: str, scale: float = 1.0) -> QuantityFormula:
-    """Divide one counter by another; nothing by nothing is not known."""
+    """Divide one metric by another; null where the divisor is 0."""
     return QuantityFormula(
         (over, under),
         lambda values: pl.when(values[1] != 0).then(values[0] / values[1] * scale),
@@ -75,24 +75,32 @@ def ratio(over: str, under: str, scale: float = 1.0) -> QuantityFormula:
 def measured(
     trace: Trace, quantities: Iterable[LaunchQuantity], columns: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Give one row for each profiled launch: `launch`, `duration_ns`, `columns`, quantities.
+    """Return one row for each profiled launch: `launch`, `duration_ns`, `columns`, quantities.
 
     `columns` are further columns of the table `profiles`. Rows are in the order of `profiles`.
-    Every number is finite or null, so that nothing spreads from a failed measurement to a sum.
+    Every number is finite or null, so that a failed measurement does not spoil a sum.
     """
     wanted = tuple(quantities)
     names = dict.fromkeys(m for q in wanted for f in q.formulas for m in f.metrics)
     keys = dict.fromkeys(("launch", DURATION, *columns))
     launches = trace.table("profiles", tuple(keys)).with_columns(_finite(pl.col(DURATION)))
     wide = launches.join(_wide(trace, list(names)), on="launch", how="left", maintain_order="left")
-    return wide.select(*keys, *(_value(quantity).alias(quantity.key) for quantity in wanted))
+    return wide.select(
+        *keys,
+        *(
+            pl.coalesce(
+                [_finite(f.compute([pl.col(m) for m in f.metrics])) for f in quantity.formulas]
+            ).alias(quantity.key)
+            for quantity in wanted
+        ),
+    )
 
 
 def _wide(trace: Trace, names: list[str]) -> pl.DataFrame:
-    """Give a column for each of these counters; null where a launch, or the capture, has none."""
+    """Return a column for each of these metrics; null where a launch, or the capture, has none."""
     rows = trace.table("counters", ("launch", "metric", "value"))
-    # A failed pass leaves NaN, a division by nothing infinity, and damage what nothing can count.
-    rows = rows.with_columns(pl.when(pl.col("value").abs() < _MOST).then(pl.col("value")))
+    # A failed pass leaves NaN, a division by 0 infinity, a damaged file impossible numbers.
+    rows = rows.with_columns(pl.when(pl.col("value").abs() < _MAX_VALUE).then(pl.col("value")))
     metrics = rows.get_column("metric")
     assert isinstance(metrics.dtype, pl.Enum)
     known = set(metrics.dtype.categories)
@@ -101,13 +109,6 @@ def _wide(trace: Trace, names: list[str]) -> pl.DataFrame:
     wide = chosen.pivot(on="metric", index="launch", values="value", aggregate_function="first")
     missing = [n for n in names if n not in wide.columns]
     return wide.with_columns(pl.lit(None, pl.Float64).alias(name) for name in missing)
-
-
-def _value(quantity: LaunchQuantity) -> pl.Expr:
-    """Take the first formula that comes to a number."""
-    return pl.coalesce(
-        [_finite(f.compute([pl.col(m) for m in f.metrics])) for f in quantity.formulas]
-    )
 
 
 def _finite(value: pl.Expr) -> pl.Expr:
@@ -169,11 +170,7 @@ THEORETICAL_OCCUPANCY = LaunchQuantity(
     _OCCUPANCY,
 )
 REGISTERS = LaunchQuantity(
-    "registers",
-    "",
-    "Registers of each thread",
-    (metric("launch__registers_per_thread"),),
-    _LAUNCH,
+    "registers", "", "Registers of each thread", (metric("launch__registers_per_thread"),), _LAUNCH
 )
 STATIC_SHARED = LaunchQuantity(
     "static_shared_bytes",
@@ -197,11 +194,7 @@ SHARED_CONFIG = LaunchQuantity(
     _LAUNCH,
 )
 BARRIERS = LaunchQuantity(
-    "barriers",
-    "",
-    "Barriers that the code uses",
-    (metric("launch__barrier_count"),),
-    _LAUNCH,
+    "barriers", "", "Barriers that the code uses", (metric("launch__barrier_count"),), _LAUNCH
 )
 GRID_SIZE = LaunchQuantity(
     "grid_size", "", "Blocks of the grid", (metric("launch__grid_size"),), _LAUNCH
@@ -223,9 +216,9 @@ REPORTED_SHARED_LIMIT = LaunchQuantity(
 
 
 def _least(values: Sequence[pl.Expr]) -> pl.Expr:
-    """Take the tightest limit, if the first two are told; old versions leave others out."""
-    told = values[0].is_not_null() & values[1].is_not_null()
-    return pl.when(told).then(pl.min_horizontal(*values))
+    """Take the tightest limit where the first two are known; old versions lack the others."""
+    known = values[0].is_not_null() & values[1].is_not_null()
+    return pl.when(known).then(pl.min_horizontal(*values))
 
 
 REPORTED_BLOCKS = LaunchQuantity(
@@ -255,7 +248,7 @@ SM_CLOCKS = (
     "gpc__cycles_elapsed.avg.per_second",
     "gpc__cycles_elapsed.max.per_second",
 )
-"""Counters of the clock that the SMs run at, the best first."""
+"""Metrics of the SM clock, the best first."""
 SM_CLOCK_HZ = LaunchQuantity(
     "sm_clock_hz",
     "hz",

@@ -42,10 +42,9 @@ _AVERAGED = (
     q.WAVES,
     q.SM_CLOCK_HZ,
 )
-"""What launches of one kernel have in common on average, weighted by their time."""
-_FIXED = (q.REGISTERS, q.STATIC_SHARED)
-"""What the compiler decided."""
-QUANTITIES = (*_AVERAGED, *_FIXED, q.DYNAMIC_SHARED)
+"""Averaged over the launches of a kernel, weighted by their time."""
+_COMPILED = (q.REGISTERS, q.STATIC_SHARED)
+"""Fixed at compile time."""
 
 _MEASURED = (
     Field("sm_share", "SM", Fmt.SHARE, q.SM_SHARE.meaning),
@@ -66,7 +65,7 @@ _MEASURED = (
     Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z", shown=False),
     Field("device", "GPU", Fmt.ID, "GPU that it ran on", shown=False),
 )
-NAMED = (
+_NAMED = (
     Field("category", "Category", Fmt.TEXT, "What the kernel does, from its name", shown=False),
     Field("precision", "Precision", Fmt.TEXT, "Number format it computes in", shown=False),
     Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether it uses tensor cores", shown=False),
@@ -74,7 +73,7 @@ NAMED = (
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 _SHARE = Field("share", "Share", Fmt.SHARE, "Part of the time of all selected launches")
-FIELDS = (_SHARE, *timing_fields("total_ns", "calls"), *_MEASURED, *NAMED)
+FIELDS = (_SHARE, *timing_fields("total_ns", "calls"), *_MEASURED, *_NAMED)
 LAUNCH_FIELDS = (
     Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch"),
     Field("duration_ns", "Duration", Fmt.TIME, "Time that the GPU needed for it"),
@@ -82,42 +81,41 @@ LAUNCH_FIELDS = (
     *_MEASURED,
     Field("stream", "Stream", Fmt.ID, "CUDA stream that it ran on", shown=False),
     Field("ranges", "Ranges", Fmt.NAME, "NVTX ranges open at the launch", shown=False),
-    *NAMED,
+    *_NAMED,
 )
-_COLUMNS = ("name", "kind", "device", "stream", "ranges", *SHAPE)
-GROUP = ("name", "device", *SHAPE, "dynamic_shared_bytes")
-"""What launches agree in that are one row of the table of kernels."""
+_GROUP = ("name", "device", *SHAPE, "dynamic_shared_bytes")
+"""Launches equal in these are one row of the table of kernels."""
 
 
 def kernel_table(trace: Trace, selection: Selection = EVERYTHING) -> TableResult:
     """Sum up measured launches by kernel and launch shape, the longest first."""
     scope = LaunchSelection(trace, selection)
-    return summed_up(scope, measured_launches(scope))
+    return _by_kernel(scope, _measured_launches(scope))
 
 
-def summed_up(
+def _by_kernel(
     scope: LaunchSelection,
     rows: pl.DataFrame,
     fields: tuple[Field, ...] = FIELDS,
     further: Sequence[pl.Expr] = (),
 ) -> TableResult:
-    """Sum up rows of `measured_launches`; `further` aggregates what `fields` adds to `FIELDS`."""
-    total_ns = _total_ns(rows)
+    """Sum up measured launches; `further` aggregates what `fields` adds to `FIELDS`."""
+    # The sum of no durations is not known, rather than 0.
+    known_total = pl.when(pl.col("mean_ns").is_not_null()).then(pl.col("total_ns"))
     frame = (
-        rows.group_by(GROUP, maintain_order=True)
+        rows.group_by(_GROUP, maintain_order=True)
         .agg(
             *timing(),
             *(weighed_mean(quantity.key) for quantity in _AVERAGED),
-            *(pl.col(quantity.key).max() for quantity in _FIXED),
+            *(pl.col(quantity.key).max() for quantity in _COMPILED),
             *further,
             pl.col("launch").first(),
         )
-        .with_columns(_known_total())
-        .with_columns(share_of(pl.col("total_ns"), pl.lit(total_ns)).alias("share"))
+        .with_columns(known_total.alias("total_ns"))
+        .with_columns(share_of(pl.col("total_ns"), pl.lit(_total_ns(rows))).alias("share"))
         .sort(["total_ns", "launch"], descending=[True, False], nulls_last=True)
     )
-    named = _with_names(_with_shape(frame))
-    return _result(scope, "kernels", "Kernels by GPU time", fields, named, rows)
+    return _result(scope, "kernels", "Kernels by GPU time", fields, frame, rows)
 
 
 def launch_table(
@@ -125,12 +123,11 @@ def launch_table(
 ) -> TableResult:
     """List measured launches in order."""
     scope = LaunchSelection(trace, selection, kernel=kernel)
-    rows = measured_launches(scope)
-    share = share_of(pl.col(DURATION), pl.lit(_total_ns(rows))).alias("share")
-    frame = _with_names(_with_shape(rows.with_columns(share)))
+    rows = _measured_launches(scope)
+    frame = rows.with_columns(share_of(pl.col(DURATION), pl.lit(_total_ns(rows))).alias("share"))
     result = _result(scope, "launches", "Measured launches in order", LAUNCH_FIELDS, frame, rows)
-    told = frame["ranges"].null_count() < frame.height
-    fields = tuple(replace(f, shown=told) if f.key == "ranges" else f for f in result.fields)
+    has_ranges = rows["ranges"].null_count() < rows.height
+    fields = tuple(replace(f, shown=has_ranges) if f.key == "ranges" else f for f in result.fields)
     return replace(result, fields=fields)
 
 
@@ -143,9 +140,12 @@ def by_duration(result: TableResult) -> TableResult:
     )
 
 
-def measured_launches(scope: LaunchSelection) -> pl.DataFrame:
-    """Give the selected launches in order, with all that the tables are made from."""
-    frame = measured(scope.trace, QUANTITIES, _COLUMNS)
+def _measured_launches(scope: LaunchSelection) -> pl.DataFrame:
+    """Return the selected launches in order, with all columns that the tables need."""
+    quantities = (*_AVERAGED, *_COMPILED, q.DYNAMIC_SHARED)
+    frame = measured(
+        scope.trace, quantities, ("name", "kind", "device", "stream", "ranges", *SHAPE)
+    )
     if scope.everything:
         return frame
     return frame.filter(pl.col("launch").is_in(scope.launches().implode()))
@@ -155,30 +155,19 @@ def _total_ns(rows: pl.DataFrame) -> float:
     return float(rows[DURATION].sum())
 
 
-def _known_total() -> pl.Expr:
-    """Null a sum of nothing: launches without a duration did not take no time."""
-    return pl.when(pl.col("mean_ns").is_not_null()).then(pl.col("total_ns")).alias("total_ns")
-
-
-def _with_shape(frame: pl.DataFrame) -> pl.DataFrame:
-    static, dynamic = pl.col("static_shared_bytes"), pl.col("dynamic_shared_bytes")
+def _with_shape_and_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add sizes of grid, block and shared memory, and what the kernel names show."""
+    names = classified(frame["name"])
     return frame.with_columns(
         product(GRID).alias("blocks"),
         product(BLOCK).alias("block_threads"),
         *shape_texts(),
-        (static + dynamic).alias("shared_bytes"),
-    )
-
-
-def _with_names(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add what the name tells."""
-    known = classified(frame["name"])
-    return frame.with_columns(
+        (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
         pl.col("name").cast(pl.String),
-        pl.Series("short_name", [name.short for name in known], pl.String),
-        pl.Series("category", [str(name.category) for name in known], pl.String),
-        pl.Series("precision", [name.precision for name in known], pl.String),
-        pl.Series("tensor_core", [name.tensor_core for name in known], pl.Boolean),
+        pl.Series("short_name", [name.short for name in names], pl.String),
+        pl.Series("category", [str(name.category) for name in names], pl.String),
+        pl.Series("precision", [name.precision for name in names], pl.String),
+        pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
     )
 
 
@@ -190,7 +179,7 @@ def _result(
     frame: pl.DataFrame,
     rows: pl.DataFrame,
 ) -> TableResult:
-    frame = frame.select([f.key for f in fields])
+    frame = _with_shape_and_names(frame).select([f.key for f in fields])
     return TableResult(
         command,
         title,
@@ -212,10 +201,10 @@ def _notes(scope: LaunchSelection, rows: pl.DataFrame) -> tuple[str, ...]:
         return (*notes, "no launch was measured inside the selection")
     untimed = rows[DURATION].null_count()
     if untimed:
-        which = "the launches have" if untimed == rows.height else f"{untimed:,} launches have"
-        which = "1 launch has" if untimed == 1 else which
+        subject = "the launches have" if untimed == rows.height else f"{untimed:,} launches have"
+        subject = "1 launch has" if untimed == 1 else subject
         notes.append(
-            f"{which} no duration; measure gpu__time_duration.sum (--section SpeedOfLight)"
+            f"{subject} no duration; measure gpu__time_duration.sum (--section SpeedOfLight)"
         )
     others = rows.filter(pl.col("kind").cast(pl.String) != "kernel").height
     if others:
@@ -225,13 +214,14 @@ def _notes(scope: LaunchSelection, rows: pl.DataFrame) -> tuple[str, ...]:
     return tuple(notes)
 
 
-TOP_KERNELS = 10
-_LIMITS = (
+_TOP_KERNELS = 10
+SUMMARY_FIELDS = (
+    *FIELDS[: -len(_NAMED)],
     Field("roof_share", "Of roof", Fmt.SHARE, "How near to the roofline: 1 is at the roof"),
     Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
+    *_NAMED,
 )
-SUMMARY_FIELDS = (*FIELDS[: -len(NAMED)], *_LIMITS, *NAMED)
-"""Those of the table of kernels, and how near to what the GPU can do."""
+"""Those of the table of kernels, and how close it came to the roofline."""
 _SHOWN = ("share", "total_ns", "calls", "sm_share", "memory_share", "dram_share",
           "roof_share", "bound", "short_name")  # fmt: skip
 _AVERAGES = (
@@ -245,11 +235,15 @@ _NEXT = "why each kernel is slow, and what to change: gpusight diagnose FILE"
 
 
 def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
-    """Answer in one screen where the time of the measured launches went."""
-    table = _kernels(trace, selection)
+    """Summarize on one screen where the time of the measured launches went."""
+    scope = LaunchSelection(trace, selection)
+    points = roofline_points(trace).select("launch", "roof_share", "bound")
+    rows = _measured_launches(scope).join(points, on="launch", how="left", maintain_order="left")
+    further = (weighed_mean("roof_share"), pl.col("bound").first())
+    table = _by_kernel(scope, prevailing(rows, _GROUP, "bound"), SUMMARY_FIELDS, further)
     fields = tuple(replace(f, shown=f.shown and f.key in _SHOWN) for f in table.fields)
-    frame = table.frame.head(TOP_KERNELS)
-    more = f": the first {TOP_KERNELS} of {table.frame.height:,}"
+    frame = table.frame.head(_TOP_KERNELS)
+    more = f": the first {_TOP_KERNELS} of {table.frame.height:,}"
     title = table.title + (more if table.frame.height > frame.height else "")
     return Composite(
         "summary",
@@ -259,15 +253,6 @@ def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
         meta={"path": trace.meta.path},
         notes=tuple(dict.fromkeys((*table.notes, *trace.meta.notes, _NEXT))),
     )
-
-
-def _kernels(trace: Trace, selection: Selection) -> TableResult:
-    """Sum up launches by kernel, with how near to the roofline they came."""
-    scope = LaunchSelection(trace, selection)
-    under = roofline_points(trace).select("launch", "roof_share", "bound")
-    rows = measured_launches(scope).join(under, on="launch", how="left", maintain_order="left")
-    further = (weighed_mean("roof_share"), pl.col("bound").first())
-    return summed_up(scope, prevailing(rows, GROUP, "bound"), SUMMARY_FIELDS, further)
 
 
 def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
@@ -286,11 +271,11 @@ def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
 
 
 def _bounds(frame: pl.DataFrame) -> str | None:
-    """Say for which part of the time what was the limit: `memory 61%, latency 39%`."""
-    total = float(frame["total_ns"].sum())
+    """Return the share of time by what bounds it: `memory 61%, latency 39%`."""
+    total_ns = float(frame["total_ns"].sum())
     known = frame.filter(pl.col("bound").is_not_null())
-    if not total or known.is_empty():
+    if not total_ns or known.is_empty():
         return None
-    by = known.group_by("bound").agg(pl.col("total_ns").sum())
-    by = by.sort("total_ns", "bound", descending=[True, False])
-    return ", ".join(f"{bound} {time / total:.0%}" for bound, time in by.iter_rows())
+    by_bound = known.group_by("bound").agg(pl.col("total_ns").sum())
+    by_bound = by_bound.sort("total_ns", "bound", descending=[True, False])
+    return ", ".join(f"{bound} {ns / total_ns:.0%}" for bound, ns in by_bound.iter_rows())

@@ -1,4 +1,4 @@
-"""Question and answer of `drill`: kernels, filters, commands, what was measured; and its tables."""
+"""Options and result of `drill`: kernels, filters, commands, what was measured; and its tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpusight.analysis.drill.drill_kernels import (
     MIN_TIME_SHARE,
     DrillChoice,
 )
-from gpusight.analysis.join.kernel_keys import NEEDS, launch_keys
+from gpusight.analysis.join.launch_matching import NEEDS, launch_keys
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.errors import UsageError
 from gpusight.recording import capture_names
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-PASSES = {NcuLevel.QUICK: 10, NcuLevel.DETAIL: 34, NcuLevel.FULL: 38}
-"""How often Nsight Compute runs a kernel; seen on an H200, other GPUs differ somewhat."""
-_LAUNCH_S = {NcuLevel.QUICK: 0.3, NcuLevel.DETAIL: 1.2, NcuLevel.FULL: 2.0}
-"""What a launch costs beside those runs of it, on the same machine."""
+_PASSES = {NcuLevel.QUICK: 10, NcuLevel.DETAIL: 34, NcuLevel.FULL: 38}
+"""Passes of Nsight Compute over a kernel, measured on an H200; other GPUs differ somewhat."""
+_LAUNCH_OVERHEAD_S = {NcuLevel.QUICK: 0.3, NcuLevel.DETAIL: 1.2, NcuLevel.FULL: 2.0}
+"""Time per launch besides the passes, on the same machine."""
 
 
 @dataclass(frozen=True)
@@ -45,64 +45,57 @@ class DrillResult:
     """Kernels worth measuring, and how to measure them."""
 
     kernels: tuple[DrillKernel, ...]
-    """By time, the longest first: those that matter."""
+    """Those that take most time, the longest first."""
     plan: LaunchPlan | None
     """None where nothing is worth measuring."""
     level: NcuLevel
     commands: tuple[ToolCommand, ...] = ()
     """One for each run of the plan."""
     tool: str = ""
-    """What the commands are for: `ncu 2025.3.1`."""
+    """Tool and version of the commands: `ncu 2025.3.1`."""
     installed: bool = False
     """Whether it is on this machine."""
     program: tuple[str, ...] | None = None
-    """What is measured; None: commands name a stand-in."""
+    """The program to measure; None: commands have a placeholder."""
     steps: int = 0
     """Steps in the window; 0 where none are known."""
     window_ns: int | None = None
     kernel_ns: int = 0
     """Time of all kernels in the window."""
     measured: Mapping[int, MeasuredLaunches] | None = None
-    """What reports hold of the chosen kernels; None: no report was given."""
+    """Measured launches of the chosen kernels; None: no report was given."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @property
-    def title(self) -> str:
-        """What it is about."""
-        return "Kernels worth measuring"
+    title = "Kernels worth measuring"
 
     @property
     def chosen(self) -> tuple[DrillKernel, ...]:
-        """What to measure, the longest first."""
+        """Kernels to measure, the longest first."""
         return tuple(k for k in self.kernels if k.verdict is DrillChoice.CHOSEN)
 
     @property
     def missing(self) -> tuple[DrillKernel, ...]:
-        """What was to be measured and is in no report."""
-        held = self.measured
-        return () if held is None else tuple(k for k in self.chosen if not held[k.group].launches)
-
-    @property
-    def per_step(self) -> int:
-        """What to divide by for a step: 1 where none are known."""
-        return max(1, self.steps)
+        """Chosen kernels that are in no report."""
+        if self.measured is None:
+            return ()
+        return tuple(k for k in self.chosen if not self.measured[k.group].launches)
 
     @property
     def estimate_s(self) -> float | None:
-        """How long measuring takes, roughly, beside the program's own time."""
+        """Estimated measuring time, besides the program's own time."""
         if self.plan is None:
             return None
-        longest = max(k.time_ns / max(1, k.launches) for k in self.chosen)
-        launch_s = _LAUNCH_S[self.level] + PASSES[self.level] * longest * 1e-9
+        longest_ns = max(k.time_ns / max(1, k.launches) for k in self.chosen)
+        launch_s = _LAUNCH_OVERHEAD_S[self.level] + _PASSES[self.level] * longest_ns * 1e-9
         return self.plan.launches * launch_s
 
     def with_warnings(self, warnings: Sequence[str]) -> DrillResult:
-        """Say first what is wrong with the capture."""
+        """Return it with the warnings about the capture before its notes."""
         return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
 
     def document(self) -> dict[str, Any]:
-        """Give what `--format json` writes, as plain objects."""
+        """Return what `--format json` writes, as plain objects."""
         plan = self.plan
         return {
             "meta": {"command": COMMAND, **self.meta},
@@ -114,7 +107,7 @@ class DrillResult:
             "anchor": None if plan is None else plan.anchor.value,
             "why": None if plan is None else plan.why,
             "exact": None if plan is None else plan.exact,
-            "runs": [] if plan is None else [self._run(n) for n in range(len(plan.runs))],
+            "runs": self._runs(),
             "tool": self.tool or None,
             "installed": self.installed,
             "program": None if self.program is None else list(self.program),
@@ -122,21 +115,23 @@ class DrillResult:
             "notes": list(self.notes),
         }
 
-    def _run(self, number: int) -> dict[str, Any]:
-        assert self.plan is not None
-        told = self.plan.runs[number].document()
-        if number >= len(self.commands):
-            return told
-        command = self.commands[number]
-        return told | {
-            "command": list(command.argv),
-            "environment": dict(command.environment),
-            "report": str(command.produces),
-            "notes": list(command.notes),
-        }
+    def _runs(self) -> list[dict[str, Any]]:
+        runs = [] if self.plan is None else [run.document() for run in self.plan.runs]
+        for run, command in zip(runs, self.commands, strict=False):
+            run |= {
+                "command": list(command.argv),
+                "environment": dict(command.environment),
+                "report": str(command.produces),
+                "notes": list(command.notes),
+            }
+        return runs
+
+    def measured_of(self, kernel: DrillKernel) -> MeasuredLaunches | None:
+        """Return what the reports hold of a kernel; None where it was not looked for."""
+        return None if self.measured is None else self.measured.get(kernel.group)
 
     def _kernel(self, kernel: DrillKernel) -> dict[str, Any]:
-        held = None if self.measured is None else self.measured.get(kernel.group)
+        measured = self.measured_of(kernel)
         return {
             "kernel": kernel.group,
             "name": kernel.name,
@@ -153,14 +148,14 @@ class DrillResult:
             "roof_share": kernel.roof_share,
             "verdict": kernel.verdict.value,
             "why": kernel.why,
-            "measured": None if held is None else held.launches,
-            "measured_other_shapes": None if held is None else held.other_shapes,
+            "measured": None if measured is None else measured.launches,
+            "measured_other_shapes": None if measured is None else measured.other_shapes,
         }
 
 
 @dataclass(frozen=True)
 class DrillOptions:
-    """What to measure, and how."""
+    """What `drill` measures, and how."""
 
     selection: Selection = EVERYTHING
     top: int = DEFAULT_TOP_KERNELS
@@ -185,7 +180,7 @@ class DrillOptions:
         rank: str | int = "all",
         overwrite: bool = False,
     ) -> DrillOptions:
-        """Make it of words and numbers; a program given as one text is split like a shell's."""
+        """Parse the options; a program given as one text is split like a shell command."""
         words = split_command(program or ())
         if top < 0:
             raise UsageError(f"{top} kernels cannot be chosen", hint="0 chooses all that matter")
@@ -203,21 +198,20 @@ class DrillOptions:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLaunches:
-    """What reports hold of one kernel."""
+    """Measured launches of one kernel, in all reports."""
 
     launches: int
-    """Measured launches of its name, grid and block, in all reports."""
+    """With its grid and block."""
     other_shapes: int
-    """Of its name alone."""
+    """With another grid or block."""
 
 
 def measured_launches_of(
     timeline: Trace, kernels: Sequence[DrillKernel], reports: Sequence[Trace]
 ) -> dict[int, MeasuredLaunches]:
     """Count the measured launches of each kernel, by its group."""
-    rows = [kernel.row for kernel in kernels]
-    left = timeline.table("kernels", NEEDS)[rows]
-    counts = {kernel.group: MeasuredLaunches(0, 0) for kernel in kernels}
+    left = timeline.table("kernels", NEEDS)[[kernel.row for kernel in kernels]]
+    same_shape, same_name = ([0] * len(kernels) for _ in range(2))
     for report in reports:
         if not report.has("profiles"):
             what = f"{report.meta.path} is no report of Nsight Compute"
@@ -225,14 +219,13 @@ def measured_launches_of(
         right = report.table("profiles", ["kind", *NEEDS])
         right = right.filter(pl.col("kind").cast(pl.String) == "kernel").select(NEEDS)
         keys = launch_keys(left, right)
-        for number, kernel in enumerate(kernels):
-            same = int((keys.right == keys.left[number]).sum())
-            named = int((keys.right_name == keys.left_name[number]).sum())
-            before = counts[kernel.group]
-            counts[kernel.group] = MeasuredLaunches(
-                before.launches + same, before.other_shapes + named - same
-            )
-    return counts
+        for number in range(len(kernels)):
+            same_shape[number] += int((keys.right == keys.left[number]).sum())
+            same_name[number] += int((keys.right_name == keys.left_name[number]).sum())
+    return {
+        kernel.group: MeasuredLaunches(shape, name - shape)
+        for kernel, shape, name in zip(kernels, same_shape, same_name, strict=True)
+    }
 
 
 FIELDS = (
@@ -258,41 +251,37 @@ DRILL_FACTS = (
     Field("measures", "Measures", Fmt.TEXT, "How many launches, how thoroughly, how long it takes"),
 )
 _NUMBERS = (Fmt.SHARE, Fmt.TIME, Fmt.COUNT)
-_YES = "yes"
-_NEXT = 3
+_MAX_LATER = 3
 """Kernels shown that come after the chosen ones."""
-_MINUTE_S = 60
 
 
 def drill_page(drill: DrillResult) -> Composite:
-    """Lay it out for a screen."""
+    """Lay the result out for a screen."""
     return Composite(
         COMMAND,
         drill.title,
         _facts(drill),
-        (kernel_table(drill, following=_NEXT),),
+        (kernel_table(drill, max_later=_MAX_LATER),),
         meta=dict(drill.meta),
         notes=drill.notes,
     )
 
 
-def kernel_table(drill: DrillResult, *, following: int | None = None) -> TableResult:
-    """List the kernels that were chosen, and those that matter and were not.
+def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableResult:
+    """List the chosen kernels, and the others that take a noticeable share of the time.
 
-    `following` limits those that only come after the chosen ones.
+    `max_later` limits those that only come after the chosen ones.
     """
     kernels = [
         k for k in drill.kernels if k.verdict is DrillChoice.CHOSEN or k.share >= MIN_TIME_SHARE
     ]
-    later = [k for k in kernels if k.verdict is DrillChoice.NEXT][following:] if following else []
+    later = [k for k in kernels if k.verdict is DrillChoice.NEXT][max_later:] if max_later else []
     hidden = {k.group for k in later}
     rows = [_row(drill, kernel) for kernel in kernels if kernel.group not in hidden]
     schema = {f.key: pl.Float64() if f.fmt in _NUMBERS else pl.String() for f in FIELDS}
     frame = pl.DataFrame(rows, schema=schema)
     empty = {f.key for f in FIELDS if frame[f.key].null_count() == frame.height}
-    fields = tuple(
-        Field(f.key, f.label, f.fmt, f.meaning, f.shown and f.key not in empty) for f in FIELDS
-    )
+    fields = tuple(replace(f, shown=f.shown and f.key not in empty) for f in FIELDS)
     each = "a step" if drill.steps else "the window"
     more = f"{len(hidden)} more kernels take {format_share(MIN_TIME_SHARE)} or more each"
     notes = (f"{more}: gpusight kernels FILE",) if hidden else ()
@@ -300,14 +289,15 @@ def kernel_table(drill: DrillResult, *, following: int | None = None) -> TableRe
 
 
 def _row(drill: DrillResult, kernel: DrillKernel) -> dict[str, Any]:
-    held = None if drill.measured is None else drill.measured.get(kernel.group)
+    measured = drill.measured_of(kernel)
+    steps = max(1, drill.steps)
     return {
-        "verdict": _YES if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
+        "verdict": "yes" if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
         "share": kernel.share,
-        "time_ns": kernel.time_ns / drill.per_step,
-        "launches": kernel.launches / drill.per_step,
+        "time_ns": kernel.time_ns / steps,
+        "launches": kernel.launches / steps,
         "roof_share": kernel.roof_share,
-        "measured": None if held is None else held.launches,
+        "measured": None if measured is None else measured.launches,
         "grid": _shape(kernel.shape[:3]),
         "block": _shape(kernel.shape[3:]),
         "short_name": kernel.short_name,
@@ -322,12 +312,12 @@ def _shape(sizes: tuple[int | None, ...]) -> str | None:
 
 
 def _facts(drill: DrillResult) -> tuple[Fact, ...]:
-    window = drill.window_ns
+    window_ns = drill.window_ns
     values: dict[str, Any] = {
-        "window_ns": None if drill.steps else window,
-        "step_ns": window / drill.steps if window and drill.steps else None,
+        "window_ns": None if drill.steps else window_ns,
+        "step_ns": window_ns / drill.steps if window_ns and drill.steps else None,
         "steps": drill.steps or None,
-        "kernel_share": drill.kernel_ns / window if window else None,
+        "kernel_share": drill.kernel_ns / window_ns if window_ns else None,
         "counted": None if drill.plan is None else drill.plan.why,
         "measures": _measures(drill),
     }
@@ -339,18 +329,13 @@ def _measures(drill: DrillResult) -> str | None:
     plan, seconds = drill.plan, drill.estimate_s
     if plan is None or seconds is None or drill.measured is not None:
         return None
-    many = "1 launch" if plan.launches == 1 else f"{plan.launches:,} launches"
+    launches = "1 launch" if plan.launches == 1 else f"{plan.launches:,} launches"
     runs = f" in {len(plan.runs)} runs" if len(plan.runs) > 1 else ""
-    chosen = format_share(sum(k.share for k in drill.chosen))
+    share = format_share(sum(k.share for k in drill.chosen))
+    estimate = "less than a second"
+    if seconds >= 1:
+        estimate = f"about {seconds:.0f} s" if seconds < 60 else f"about {seconds / 60:.0f} min"
     return (
-        f"{many}{runs} at level {drill.level.value}, of kernels with {chosen} of kernel time; "
-        f"takes {_roughly(seconds)}, besides the program's own time"
+        f"{launches}{runs} at level {drill.level.value}, of kernels with {share} of kernel time; "
+        f"takes {estimate}, besides the program's own time"
     )
-
-
-def _roughly(seconds: float) -> str:
-    if seconds < 1:
-        return "less than a second"
-    if seconds < _MINUTE_S:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / _MINUTE_S:.0f} min"

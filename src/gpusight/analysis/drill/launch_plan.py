@@ -1,4 +1,4 @@
-"""ncu filters that hit the wanted launches after warm-up, as requests to record."""
+"""ncu filters that select the chosen kernels' launches after warm-up, as requests to record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpusight.analysis.drill.launch_anchors import (
     countings,
 )
 from gpusight.analysis.kernel_summary import SHAPE, kernels
-from gpusight.recording import ncu_command as options
+from gpusight.recording import ncu_command
 from gpusight.recording.request import Ranks, RecordedSteps, RecordRequest, Tool
 from gpusight.results import NotApplicable
 from gpusight.units import format_count
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpusight.analysis.drill.drill_kernels import DrillSelection
+    from gpusight.analysis.drill.launch_anchors import AnchorStep
     from gpusight.recording.request import NcuLevel
     from gpusight.recording.tools import InstalledTool
     from gpusight.trace.intervals import Ints
@@ -58,23 +59,23 @@ class LaunchWindow:
 
 
 def shortest_window(keys: Ints, wanted: int, parts: Sequence[PositionRange]) -> LaunchWindow | None:
-    """Find the shortest run inside one part that holds 0 to `wanted` - 1; the first of equals."""
+    """Find the shortest run inside one part with all keys below `wanted`; the first of equals."""
     best: LaunchWindow | None = None
     for number, (first, after) in enumerate(parts):
-        found = _shortest_from(keys[first:after], wanted)
-        if found is not None and (best is None or found[1] < best.count):
-            best = LaunchWindow(first + found[0], found[1], number)
+        run = _shortest_run(keys[first:after], wanted)
+        if run is not None and (best is None or run[1] < best.count):
+            best = LaunchWindow(first + run[0], run[1], number)
         if best is not None and best.count == wanted:
             break
     return best
 
 
-def _shortest_from(keys: Ints, wanted: int) -> PositionRange | None:
-    """Give the first position and the length of the shortest run that holds all."""
+def _shortest_run(keys: Ints, wanted: int) -> tuple[int, int] | None:
+    """Return the first position and the length of the shortest run with all wanted keys."""
     positions = np.arange(len(keys))
     begin = np.full(len(keys), len(keys), dtype=np.int64)
     for key in range(wanted):
-        # Where the last one was, at every position: a run that ends here must begin there.
+        # The latest occurrence up to each position: a run that ends here must begin there.
         latest = np.maximum.accumulate(np.where(keys == key, positions, -1))
         begin = np.minimum(begin, latest)
     length = np.where(begin >= 0, positions - begin + 1, len(keys) + 1)
@@ -85,23 +86,22 @@ def _shortest_from(keys: Ints, wanted: int) -> PositionRange | None:
 
 
 def sure_length(keys: Ints, wanted: int) -> int | None:
-    """Say how many launches hold every wanted one wherever they begin.
+    """Return how many launches include every wanted key wherever they begin.
 
-    The sequence is taken to go round: whole steps, of which more come before and after. None where
-    a wanted one is missing.
+    The sequence is cyclic: whole steps, with more before and after. None where a key is missing.
     """
-    longest = 0
+    longest_gap = 0
     for key in range(wanted):
-        at = np.flatnonzero(keys == key)
-        if not len(at):
+        positions = np.flatnonzero(keys == key)
+        if not len(positions):
             return None
-        longest = max(longest, int(np.diff(at, append=at[0] + len(keys)).max()))
-    return longest
+        gaps = np.diff(positions, append=positions[0] + len(keys))
+        longest_gap = max(longest_gap, int(gaps.max()))
+    return longest_gap
 
 
 MAX_LAUNCHES_PER_RUN = 64
-"""Launches measured in one run of the program; beyond, names are told apart by template arguments,
-or each kernel gets a run of its own."""
+"""Beyond, names are compared with template arguments, or each kernel gets a run of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +109,27 @@ class PlannedRun:
     """One run of the program under Nsight Compute, and what it measures."""
 
     covers: tuple[int, ...]
-    """Which of the chosen kernels, by their place."""
+    """Groups of the kernels that it measures."""
     pattern: str
     """Regular expression that names must match."""
     base: str
-    """What of a name: `function` or `mangled`."""
+    """Name base: `function` or `mangled`."""
     skip: int
-    """Launches that match, before the first that is measured."""
+    """Matching launches before the first that is measured."""
     count: int
     include: tuple[str, ...] = ()
-    """NVTX filters, of which one must fit."""
+    """NVTX filters, of which one must match."""
     process_scope: bool = False
-    """They are to hold for what other threads launch."""
+    """Ranges include launches of other threads."""
     from_start: bool = True
     """Whether launches count from the start of the program, not from where it starts profilers."""
     step: int | None = None
-    """Step at which gpusight switches the profiler on, counted from 0 inside the program."""
+    """Step at which gpusight starts the profiler, counted from 0 inside the program."""
     inside: str = ""
     """Name of the range or step that it lies in."""
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
+        """Return it as plain objects."""
         return {
             "kernels": list(self.covers),
             "kernel_regex": self.pattern,
@@ -155,17 +155,17 @@ class LaunchPlan:
 
     @property
     def launches(self) -> int:
-        """How many launches are measured."""
+        """Number of launches to measure."""
         return sum(run.count for run in self.runs)
 
     @property
     def exact(self) -> bool:
-        """Whether the very launches are hit, as long as the program does the same again."""
+        """Whether exactly these launches are hit, as long as the program repeats itself."""
         return self.anchor is not LaunchAnchor.UNSURE
 
 
 def plan_launches(picked: DrillSelection, means: AnchorSupport | None = None) -> LaunchPlan | None:
-    """Work out filters for the chosen kernels; None where none were chosen."""
+    """Compute filters for the chosen kernels; None where none were chosen."""
     chosen = picked.chosen
     if not chosen:
         return None
@@ -181,14 +181,14 @@ def plan_launches(picked: DrillSelection, means: AnchorSupport | None = None) ->
 def _runs(
     picked: DrillSelection, counting: LaunchCounting, chosen: Sequence[DrillKernel]
 ) -> tuple[PlannedRun, ...] | None:
-    """Measure all kernels at once where that is short; else each by itself."""
+    """Measure all kernels in one run where that is short; else each in its own."""
     together = _shortest(picked, counting, chosen)
     if together is not None and together.count <= MAX_LAUNCHES_PER_RUN:
         return (together,)
-    alone = [_shortest(picked, counting, [kernel]) for kernel in chosen]
-    found = tuple(run for run in alone if run is not None)
-    if len(found) == len(chosen):
-        return found
+    separate = [_shortest(picked, counting, [kernel]) for kernel in chosen]
+    runs = tuple(run for run in separate if run is not None)
+    if len(runs) == len(chosen):
+        return runs
     return None if together is None else (together,)
 
 
@@ -196,12 +196,12 @@ def _shortest(
     picked: DrillSelection, counting: LaunchCounting, wanted: Sequence[DrillKernel]
 ) -> PlannedRun | None:
     """Compare names by function; by mangled name where that would measure too much."""
-    run = _run(picked, counting, wanted, FUNCTION)
-    if run is not None and run.count <= max(MAX_LAUNCHES_PER_RUN, len(wanted)):
-        return run
-    exact = _run(picked, counting, wanted, MANGLED)
-    known = [found for found in (run, exact) if found is not None]
-    return min(known, key=lambda found: found.count, default=None)
+    by_function = _run(picked, counting, wanted, FUNCTION)
+    if by_function and by_function.count <= max(MAX_LAUNCHES_PER_RUN, len(wanted)):
+        return by_function
+    by_mangled = _run(picked, counting, wanted, MANGLED)
+    runs = [run for run in (by_function, by_mangled) if run is not None]
+    return min(runs, key=lambda run: run.count, default=None)
 
 
 def _run(
@@ -212,34 +212,33 @@ def _run(
     if len(texts) < len(names):
         return None
     matching = _Matching.of(picked, counting, wanted, base, texts)
-    found = matching.sure() if counting.sure else matching.anywhere()
-    if found is None:
+    window = matching.sure() if counting.sure else matching.anywhere()
+    if window is None:
         return None
-    skip, count, number = found
-    part = counting.parts[number]
+    skip, count, number = window
+    part, anchor = counting.parts[number], counting.anchor
+    in_range = anchor in {LaunchAnchor.RANGE, LaunchAnchor.RANGES}
+    in_step = anchor is LaunchAnchor.STEP
     return PlannedRun(
         covers=tuple(kernel.group for kernel in wanted),
         pattern=pattern_of(texts),
         base=base,
         skip=skip,
         count=count,
-        include=part.include
-        if counting.anchor in {LaunchAnchor.RANGE, LaunchAnchor.RANGES}
-        else (),
+        include=part.include if in_range else (),
         process_scope=counting.process_scope,
-        from_start=counting.begins is not LaunchAnchor.PROFILER
-        and counting.anchor is not LaunchAnchor.STEP,
-        step=part.number if counting.anchor is LaunchAnchor.STEP else None,
+        from_start=counting.begins is not LaunchAnchor.PROFILER and not in_step,
+        step=part.number if in_step else None,
         inside=part.name,
     )
 
 
 @dataclass(frozen=True)
 class _Matching:
-    """The launches that a filter matches, in order, and the parts that they lie in."""
+    """The launches that a filter matches, in order."""
 
     keys: Ints
-    """Which of the wanted kernels each is; -1 for none, or outside the window."""
+    """Position of each in the wanted kernels; -1 for others, and outside the window."""
     times: Ints
     counting: LaunchCounting
     wanted: int
@@ -257,52 +256,44 @@ class _Matching:
         rows = picked.launches.filter(pl.col(column).cast(pl.String).is_in(set(texts)))
         if counting.thread is not None:
             rows = rows.filter(pl.col("thread") == counting.thread)
-        place = {kernel.group: number for number, kernel in enumerate(wanted)}
-        key = pl.col("group").replace_strict(place, default=-1, return_dtype=pl.Int64)
+        positions = {kernel.group: number for number, kernel in enumerate(wanted)}
+        key = pl.col("group").replace_strict(positions, default=-1, return_dtype=pl.Int64)
         keys = rows.select(pl.when("inside").then(key).otherwise(-1)).to_series().fill_null(-1)
         return cls(keys.to_numpy(), rows["launch_ns"].to_numpy(), counting, len(wanted))
 
-    def slices(self, parts: Sequence[Any]) -> list[tuple[int, int]]:
-        """Give the positions of the launches in each part."""
+    def slices(self, parts: Sequence[AnchorStep]) -> list[PositionRange]:
+        """Return the positions of the launches in each part."""
         first = np.searchsorted(self.times, [part.start_ns for part in parts])
         after = np.searchsorted(self.times, [part.end_ns for part in parts])
         return [(int(a), max(int(a), int(b))) for a, b in zip(first, after, strict=True)]
 
     def sure(self) -> tuple[int, int, int] | None:
-        """Find the shortest run; gives what to skip, its length, and the number of its part."""
+        """Find the shortest run: launches to skip, its length, and the number of its part."""
         parts = self.slices(self.counting.parts)
         window = shortest_window(self.keys, self.wanted, parts)
         if window is None:
             return None
-        skip = self._skipped(window, parts)
+        skip = self._launches_before(window, parts)
         return None if skip is None else (skip, window.count, window.part)
 
-    def _skipped(self, window: LaunchWindow, parts: Sequence[tuple[int, int]]) -> int | None:
-        """Count what comes before a run, from where counting begins."""
-        if self.counting.anchor in {
-            LaunchAnchor.PROGRAM,
-            LaunchAnchor.PROFILER,
-            LaunchAnchor.UNSURE,
-        }:
-            return window.first
+    def _launches_before(self, window: LaunchWindow, parts: Sequence[PositionRange]) -> int | None:
+        """Count the launches before a run, from where counting begins."""
+        counting = self.counting
         inside = window.first - parts[window.part][0]
-        if self.counting.anchor is not LaunchAnchor.RANGES:
+        if counting.anchor in {LaunchAnchor.RANGE, LaunchAnchor.STEP}:
             return inside
-        every = self.slices(self.counting.everywhere)
-        start = self.counting.parts[window.part].start_ns
-        before = [
-            after - first
-            for part, (first, after) in zip(self.counting.everywhere, every, strict=True)
-            if part.start_ns < start
-        ]
-        if self.counting.begins is not None:
-            return sum(before) + inside
-        each = {after - first for first, after in parts}
-        # Before the capture there were more ranges: only of equal ones is it known what they hold.
-        return SKIPPED_STEPS * each.pop() + inside if len(each) == 1 else None
+        if counting.anchor is not LaunchAnchor.RANGES:
+            return window.first
+        if counting.begins is not None:
+            start_ns = counting.parts[window.part].start_ns
+            earlier = [part for part in counting.everywhere if part.start_ns < start_ns]
+            return inside + sum(after - first for first, after in self.slices(earlier))
+        # There were more ranges before the capture: their launches are only known if all are equal.
+        launches = {after - first for first, after in parts}
+        return SKIPPED_STEPS * launches.pop() + inside if len(launches) == 1 else None
 
     def anywhere(self) -> tuple[int, int, int] | None:
-        """Find a length that holds all wherever it begins, whole steps being alike."""
+        """Find a length that includes all wherever it begins, as whole steps are alike."""
         parts = self.slices(self.counting.parts)
         first, after = parts[0][0], parts[-1][1]
         length = sure_length(self.keys[first:after], self.wanted)
@@ -310,8 +301,8 @@ class _Matching:
             return None
         if self.counting.anchor is LaunchAnchor.STEP:
             return 0, length, 0
-        each = round((after - first) / len(parts))
-        return SKIPPED_STEPS * each, length, 0
+        launches_per_step = round((after - first) / len(parts))
+        return SKIPPED_STEPS * launches_per_step, length, 0
 
 
 def _notes(counting: LaunchCounting, runs: Sequence[PlannedRun]) -> tuple[str, ...]:
@@ -322,13 +313,12 @@ def _notes(counting: LaunchCounting, runs: Sequence[PlannedRun]) -> tuple[str, .
             "that one is measured"
         )
     if len(runs) > 1:
-        many = format_count(len(runs))
         notes.append(
-            f"{many} runs of the program: the kernels lie too far apart to be measured in one"
+            f"{format_count(len(runs))} runs of the program: the kernels lie too far apart to be "
+            "measured in one"
         )
-    long = [run for run in runs if run.count > MAX_LAUNCHES_PER_RUN]
-    if long:
-        most = max(run.count for run in long)
+    most = max(run.count for run in runs)
+    if most > MAX_LAUNCHES_PER_RUN:
         notes.append(f"{most:,} launches are measured where one is wanted: names alone do not tell")
     return tuple(notes)
 
@@ -343,7 +333,18 @@ def request_of(
     ranks: Ranks | None = None,
     overwrite: bool = False,
 ) -> RecordRequest:
-    """Ask for the launches of a run; the program ends once they are measured."""
+    """Return the request to record a run; the program ends once its launches are measured."""
+    options = (
+        (run.base != FUNCTION, ncu_command.KERNEL_BASE, run.base),
+        *((True, ncu_command.NVTX_INCLUDE, text) for text in run.include),
+        (run.process_scope, ncu_command.NVTX_SCOPE, "process"),
+        (not run.from_start and run.step is None, ncu_command.FROM_START, "off"),
+    )
+    extra: list[str] = []
+    for needed, option, value in options:
+        spelling = installed.spelling(option) if needed else None
+        if spelling is not None:
+            extra += [spelling, value]
     return RecordRequest(
         program,
         tool=Tool.NCU,
@@ -356,29 +357,13 @@ def request_of(
         launch_skip=run.skip or None,
         launch_count=run.count,
         level=level,
-        extra=_extra(run, installed),
+        extra=tuple(extra),
     )
 
 
-def _extra(run: PlannedRun, installed: InstalledTool) -> tuple[str, ...]:
-    """Write what a request has no words for."""
-    wanted = (
-        (run.base != FUNCTION, options.KERNEL_BASE, run.base),
-        *((True, options.NVTX_INCLUDE, text) for text in run.include),
-        (run.process_scope, options.NVTX_SCOPE, "process"),
-        (not run.from_start and run.step is None, options.FROM_START, "off"),
-    )
-    found: list[str] = []
-    for asked, option, value in wanted:
-        spelled = installed.spelling(option) if asked else None
-        if spelled is not None:
-            found += [spelled, value]
-    return tuple(found)
-
-
-_MEASURED = 8
-"""Launches of each kernel: several, since their shapes may differ."""
-_WHY = (
+_LAUNCHES_OF_TOTALS = 8
+"""Launches measured of each kernel: several, since their shapes may differ."""
+_WHY_TOTALS = (
     "approximate: totals do not tell the order of launches, so of each kernel some from the middle "
     "are measured"
 )
@@ -387,34 +372,32 @@ _WHY = (
 def pick_totals(
     trace: Trace, *, top: int = DEFAULT_TOP_KERNELS, kernel: str | None = None
 ) -> tuple[tuple[DrillKernel, ...], tuple[str, ...]] | NotApplicable:
-    """Choose kernels by their total time; gives them with what a reader must know."""
+    """Choose kernels of a table of totals by their time; returns them with notes."""
     table = kernels(trace)
     if isinstance(table, NotApplicable):
         return NotApplicable(COMMAND, table.reason, table.hint)
     frame = table.frame
     if kernel is not None:
         frame = frame.filter(pl.col("name").is_in(matching_names(frame["name"], kernel)))
-    found = [
-        DrillKernel(
-            group=group,
-            row=-1,
-            name=row["name"],
-            function=_function(row["name"]),
-            mangled_name=None,
-            shape=(None,) * len(SHAPE),
-            launches=row["calls"],
-            time_ns=row["total_ns"],
-            share=row["share"] or 0.0,
-            roof_share=None,
+    candidates = []
+    for group, row in enumerate(frame.iter_rows(named=True)):
+        name = row["name"]
+        candidates.append(
+            DrillKernel(
+                group=group,
+                row=-1,
+                name=name,
+                # A function that the table cut short keeps the mark of that.
+                function=function_of(name.removesuffix(CUT) if "<" in name else name),
+                mangled_name=None,
+                shape=(None,) * len(SHAPE),
+                launches=row["calls"],
+                time_ns=row["total_ns"],
+                share=row["share"] or 0.0,
+                roof_share=None,
+            )
         )
-        for group, row in enumerate(frame.iter_rows(named=True))
-    ]
-    return choose_kernels(found, top, asked=kernel is not None), table.notes
-
-
-def _function(name: str) -> str:
-    """Give the function; one that the table cut short keeps the mark of that."""
-    return function_of(name.removesuffix(CUT) if "<" in name else name)
+    return choose_kernels(candidates, top, asked=kernel is not None), table.notes
 
 
 def plan_totals(chosen: tuple[DrillKernel, ...]) -> LaunchPlan | None:
@@ -427,8 +410,8 @@ def plan_totals(chosen: tuple[DrillKernel, ...]) -> LaunchPlan | None:
             pattern=pattern_of([kernel.function]),
             base=FUNCTION,
             skip=kernel.launches // 2,
-            count=min(_MEASURED, kernel.launches - kernel.launches // 2),
+            count=min(_LAUNCHES_OF_TOTALS, kernel.launches - kernel.launches // 2),
         )
         for kernel in chosen
     )
-    return LaunchPlan(LaunchAnchor.UNSURE, _WHY, runs)
+    return LaunchPlan(LaunchAnchor.UNSURE, _WHY_TOTALS, runs)

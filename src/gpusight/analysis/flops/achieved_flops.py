@@ -11,13 +11,14 @@ from gpusight.analysis.attribution.work_causes import WorkSelection
 from gpusight.analysis.flops.counted_operators import GENERATED, count_ops
 from gpusight.analysis.flops.flops_tables import (
     BY,
+    OperatorArithmetic,
     classes,
     operators,
     rest,
+    roofs_of,
     step_table,
     whole_steps,
 )
-from gpusight.analysis.flops.operator_roofs import OperatorArithmetic, roofs_of
 from gpusight.analysis.gpu_time import gpu_time, overhead_note
 from gpusight.analysis.kernel_summary import no_kernels
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusight.analysis.flops.counted_operators import CountedOperators
-    from gpusight.analysis.flops.operator_roofs import GpuRoofs
+    from gpusight.analysis.flops.flops_tables import GpuRoofs
     from gpusight.analysis.steps.step_list import TraceSteps
     from gpusight.trace.trace import Trace
 
@@ -85,12 +86,11 @@ FLOPS_FACTS = tuple(
 """The facts at the top, without their values; those that are not known are left out."""
 
 _UNITS = {True: " on tensor cores", False: " without tensor cores", None: ""}
-_WORTH_SAYING = 0.01
-_PARTS = (
+_MIN_NOTED_SHARE = 0.01
+_NO_WHOLE_STEP = (
     "the selected ranges hold no step wholly, and the FLOPs of a part do not compare with the time "
     "of the whole"
 )
-_GIVE = "--peak TFLOPS and --bandwidth GB/S say them"
 _OVER_PEAK = (
     "more than 100% of the peak is possible only where the GPU ran above its boost clock, where "
     "fewer operations were done than the formula counts (sparsity, Winograd), or where the "
@@ -109,12 +109,16 @@ def flops(
     peak: float | None = None,
     bandwidth: float | None = None,
 ) -> Composite | NotApplicable:
-    """Relate what operators had to compute to what the GPU could have in their time.
+    """Compare achieved with peak FLOP/s, by operator and step.
 
     `by` groups operators by `shapes`, `op` or `family`. `peak` in TFLOP/s and `bandwidth` in GB/s
-    stand for what the GPU can do, in place of the GPU table.
+    override the GPU table.
     """
-    _check(by, peak, bandwidth)
+    if by not in BY:
+        raise UsageError(f"cannot group operators by {by!r}", hint=f"choose from {', '.join(BY)}")
+    for name, value in (("peak", peak), ("bandwidth", bandwidth)):
+        if value is not None and not 0 < value < 1e9:
+            raise UsageError(f"{value} is not a {name}", hint="give a number above 0")
     absent = _absent(trace)
     if absent is not None:
         return absent
@@ -126,33 +130,29 @@ def flops(
         peak=None if peak is None else peak * 1e12,
         bandwidth=None if bandwidth is None else bandwidth * 1e9,
     )
-    each = classes(counted, roofs)
-    most = _most(each, roofs, given=peak is not None)
-    table = operators(each, by, counted.gpu_ns)
-    found = find_steps(trace)
-    steps = _steps(scope, found, counted, most)
+    calls = classes(counted, roofs)
+    main = _main_peak(calls, roofs, given=peak is not None)
+    table = operators(calls, by, counted.gpu_ns)
+    trace_steps = find_steps(trace)
+    steps = _steps(scope, trace_steps, counted, main.peak)
+    step_notes: tuple[str, ...] = ()
+    if isinstance(steps, TableResult):  # all notes are shown together
+        steps, step_notes = replace(steps, notes=()), steps.notes
     times = gpu_time(trace, selection)
+    busy_ns = int(times.frame["busy_ns"].sum()) if isinstance(times, TableResult) else 0
     return Composite(
         "flops",
         "FLOPs" + (f" of {selection.within}" if selection.within else ""),
-        _facts(scope, counted, each, most, _busy_ns(times)),
-        (_bare(steps), table, rest(counted)),
-        meta={"flops": _total(each, "flops"), "by": by},
+        _facts(scope, counted, calls, main, busy_ns),
+        (steps, table, rest(counted)),
+        meta={"flops": _total_flops(calls), "by": by},
         notes=(
             *scope.notes,
-            *_notes(counted, each, roofs, most, table),
-            *overhead_note(scope, times, found),
-            *_section_notes(steps),
+            *_notes(counted, calls, roofs, main, table),
+            *overhead_note(scope, times, trace_steps),
+            *step_notes,
         ),
     )
-
-
-def _check(by: str, peak: float | None, bandwidth: float | None) -> None:
-    if by not in BY:
-        raise UsageError(f"cannot group operators by {by!r}", hint=f"choose from {', '.join(BY)}")
-    for name, value in (("peak", peak), ("bandwidth", bandwidth)):
-        if value is not None and not 0 < value < 1e9:
-            raise UsageError(f"{value} is not a {name}", hint="give a number above 0")
 
 
 def _absent(trace: Trace) -> NotApplicable | None:
@@ -170,18 +170,18 @@ def _absent(trace: Trace) -> NotApplicable | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Most:
-    """The arithmetic that most FLOPs ran in, and the peak of all GPUs that computed in it."""
+class _MainPeak:
+    """The precision and unit of most FLOPs, and the peak of all GPUs that computed in it."""
 
     how: OperatorArithmetic | None = None
     peak: float | None = None
-    """Operations a second, of all these GPUs together."""
+    """FLOP/s of all these GPUs together."""
     gpus: int = 0
     given: bool = False
 
     @property
-    def text(self) -> str | None:
-        """Name the arithmetic for people."""
+    def label(self) -> str | None:
+        """Precision and unit as text."""
         if self.given:
             return "as given"
         if self.how is None or self.how.precision is None:
@@ -189,66 +189,73 @@ class _Most:
         return self.how.precision + _UNITS[self.how.tensor_core]
 
 
-def _most(each: pl.DataFrame, roofs: GpuRoofs, *, given: bool) -> _Most:
-    work = pl.col("flops").cast(pl.Float64) * pl.col("calls")
-    computing = each.filter(pl.col("flops") > 0)
+def _main_peak(calls: pl.DataFrame, roofs: GpuRoofs, *, given: bool) -> _MainPeak:
+    computing = calls.filter(pl.col("flops") > 0)
     if computing.is_empty():
-        return _Most()
-    first = (
+        return _MainPeak()
+    precision, tensor_core, _ = (
         computing.group_by("precision", "tensor_core", maintain_order=True)
-        .agg(work.sum().alias("total"))
+        .agg((pl.col("flops").cast(pl.Float64) * pl.col("calls")).sum().alias("total"))
         .sort("total", descending=True, maintain_order=True)
-        .row(0, named=True)
+        .row(0)
     )
-    how = OperatorArithmetic(first["precision"], first["tensor_core"])
-    devices = computing["device"].unique().to_list()
-    peaks = [roofs.of(device).peak(how) for device in devices]
+    how = OperatorArithmetic(precision, tensor_core)
+    peaks = [roofs.by_device[device].peak(how) for device in computing["device"].unique()]
     known = [peak for peak in peaks if peak]
-    return _Most(how, sum(known) if len(known) == len(peaks) else None, len(peaks), given=given)
+    peak = sum(known) if len(known) == len(peaks) else None
+    return _MainPeak(how, peak, len(peaks), given=given)
 
 
-def _total(each: pl.DataFrame, column: str) -> int:
-    return int((each[column].cast(pl.Float64) * each["calls"]).sum())
+def _total_flops(calls: pl.DataFrame) -> int:
+    return int((calls["flops"].cast(pl.Float64) * calls["calls"]).sum())
 
 
 def _steps(
-    scope: WorkSelection, steps: TraceSteps | NotApplicable, counted: CountedOperators, most: _Most
+    scope: WorkSelection,
+    steps: TraceSteps | NotApplicable,
+    counted: CountedOperators,
+    peak: float | None,
 ) -> TableResult | NotApplicable:
-    """Sum up the steps of which the selection holds everything."""
+    """Sum up the steps that lie wholly in the selection."""
     if isinstance(steps, NotApplicable):
         return steps
     if scope.selection.within is None:
-        return step_table(steps, counted, most.peak)
+        return step_table(steps, counted, peak)
     whole = whole_steps(steps, scope.spans)
     if not whole.any():
-        return NotApplicable("steps", _PARTS, f"select steps: --in {steps.steps[0].name!r}")
-    # What the other steps did decides when one of these begins.
+        return NotApplicable("steps", _NO_WHOLE_STEP, f"select steps: --in {steps.steps[0].name!r}")
+    # Where a step begins depends on the step before it, which may not be selected.
     everything = replace(scope.selection, within=None)
-    return step_table(steps, count_ops(WorkSelection(scope.trace, everything)), most.peak, whole)
+    return step_table(steps, count_ops(WorkSelection(scope.trace, everything)), peak, whole)
 
 
 def _facts(
-    scope: WorkSelection, counted: CountedOperators, each: pl.DataFrame, most: _Most, busy_ns: int
+    scope: WorkSelection,
+    counted: CountedOperators,
+    calls: pl.DataFrame,
+    main: _MainPeak,
+    busy_ns: int,
 ) -> tuple[Fact, ...]:
-    done = _total(each, "flops")
-    window = scope.window.length_ns
-    under = each.filter(pl.col("least_ns").is_not_null())
-    least, spent = float((under["least_ns"] * under["calls"]).sum()), int(under["gpu_ns"].sum())
-    rate = _ratio(done / 1e3, window)
-    peak = None if most.peak is None else most.peak / 1e12
+    flops = _total_flops(calls)
+    window_ns = scope.window.length_ns
+    roofed = calls.filter(pl.col("least_ns").is_not_null())
+    least_ns = float((roofed["least_ns"] * roofed["calls"]).sum())
+    roofed_ns = int(roofed["gpu_ns"].sum())
+    rate = _ratio(flops / 1e3, window_ns)
+    peak = None if main.peak is None else main.peak / 1e12
     values = {
-        "gpus": ", ".join(name for name in each["gpu"].unique(maintain_order=True) if name),
-        "window_ns": window,
+        "gpus": ", ".join(name for name in calls["gpu"].unique(maintain_order=True) if name),
+        "window_ns": window_ns,
         "gpu_ns": counted.gpu_ns,
-        "counted_share": _ratio(int(each["gpu_ns"].sum()), counted.gpu_ns),
-        "tflop": done / 1e12,
-        "busy_tflop_per_s": _ratio(done / 1e3, busy_ns),
+        "counted_share": _ratio(int(calls["gpu_ns"].sum()), counted.gpu_ns),
+        "tflop": flops / 1e12,
+        "busy_tflop_per_s": _ratio(flops / 1e3, busy_ns),
         "window_tflop_per_s": rate,
         "peak_tflop_per_s": peak,
-        "peak_of": most.text,
+        "peak_of": main.label,
         "mfu": rate / peak if rate is not None and peak else None,
-        "roof_share": _ratio(least, spent),
-        "over_roof_ns": spent - least if spent else None,
+        "roof_share": _ratio(least_ns, roofed_ns),
+        "over_roof_ns": roofed_ns - least_ns if roofed_ns else None,
     }
     facts = (replace(fact, value=values[fact.key]) for fact in FLOPS_FACTS)
     return tuple(fact for fact in facts if fact.value not in {None, ""})
@@ -258,93 +265,84 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _busy_ns(times: TableResult | NotApplicable) -> int:
-    """Add up the time during which kernels ran on each GPU."""
-    return int(times.frame["busy_ns"].sum()) if isinstance(times, TableResult) else 0
-
-
-def _section_notes(section: TableResult | NotApplicable) -> tuple[str, ...]:
-    return section.notes if isinstance(section, TableResult) else ()
-
-
-def _bare(section: TableResult | NotApplicable) -> TableResult | NotApplicable:
-    """Take the notes off a section: they are shown all together."""
-    return replace(section, notes=()) if isinstance(section, TableResult) else section
-
-
 # Notes --------------------------------------------------------------------------------------------
 
 
 def _notes(
-    counted: CountedOperators, each: pl.DataFrame, roofs: GpuRoofs, most: _Most, table: TableResult
+    counted: CountedOperators,
+    calls: pl.DataFrame,
+    roofs: GpuRoofs,
+    main: _MainPeak,
+    table: TableResult,
 ) -> Iterator[str]:
     yield from counted.notes
-    if each.is_empty():
+    if calls.is_empty():
         yield "no operator that could be counted launched GPU work here"
-    yield from _missed(counted)
+    yield from _not_counted(counted)
     yield from roofs.notes
-    yield from _without_roof(each, most)
-    if most.gpus > 1:
-        yield f"the peak is that of {most.gpus} GPUs together"
-    if not most.given:
-        yield from _mixed(counted)
-    yield from each["assumed"].drop_nulls().unique(maintain_order=True)
-    yield from _excess(table.frame)
-
-
-def _missed(counted: CountedOperators) -> Iterator[str]:
-    """Say how much arithmetic is missing from the count."""
-    share = _ratio(int(counted.rest["arithmetic_ns"].sum()), counted.gpu_ns)
-    if share is not None and share >= _WORTH_SAYING:
+    yield from _without_roof(calls, main)
+    if main.gpus > 1:
+        yield f"the peak is that of {main.gpus} GPUs together"
+    mixed = counted.calls.filter("mixed")
+    mixed_ns = int(mixed["gpu_ns"].sum())
+    if not main.given and _is_noted(mixed_ns, counted):
         yield (
-            f"{format_share(share)} of GPU time went to matrix products, convolutions or attention "
-            "that could not be counted: FLOPs, TFLOP/s and MFU are too low by those"
-        )
-    generated = counted.rest.filter(pl.col("why") == GENERATED)
-    share = _ratio(int(generated["gpu_ns"].sum()), counted.gpu_ns)
-    if share is not None and share >= _WORTH_SAYING:
-        yield (
-            f"{format_share(share)} of GPU time went to generated code (torch.compile, Triton), "
-            "which is not counted"
-        )
-
-
-def _mixed(counted: CountedOperators) -> Iterator[str]:
-    """Say how much ran in several precisions, of which one had to be chosen."""
-    calls = counted.calls.filter("mixed")
-    spent_ns = int(calls["gpu_ns"].sum())
-    share = _ratio(spent_ns, counted.gpu_ns)
-    if share is not None and share >= _WORTH_SAYING:
-        yield (
-            f"{calls.height:,} calls ({format_time(spent_ns)} of GPU time) ran kernels of several "
+            f"{mixed.height:,} calls ({format_time(mixed_ns)} of GPU time) ran kernels of several "
             "precisions or units: their peak is that of the fastest"
         )
+    yield from calls["assumed"].drop_nulls().unique(maintain_order=True)
+    yield from _above_one(table.frame)
 
 
-def _without_roof(each: pl.DataFrame, most: _Most) -> Iterator[str]:
-    """Say of what no peak and no bandwidth is known."""
-    computing = each.filter(pl.col("flops") > 0)
-    blind = computing.filter(pl.col("peak").is_null(), pl.col("bandwidth").is_null())
-    for name in blind["gpu"].unique(maintain_order=True):
-        whose = name or "the GPU, which the capture does not name"
-        yield f"no peak rate and no bandwidth is known for {whose}; {_GIVE}"
-    missing = computing.filter(pl.col("peak").is_null(), pl.col("bandwidth").is_not_null())
-    runs = missing.select("gpu", "precision", "tensor_core").unique(maintain_order=True)
-    for name, precision, tensor_core in runs.iter_rows():
+def _is_noted(part_ns: int, counted: CountedOperators) -> bool:
+    share = _ratio(part_ns, counted.gpu_ns)
+    return share is not None and share >= _MIN_NOTED_SHARE
+
+
+def _not_counted(counted: CountedOperators) -> Iterator[str]:
+    """Note how much arithmetic is missing from the count."""
+    arithmetic_ns = int(counted.rest["arithmetic_ns"].sum())
+    if _is_noted(arithmetic_ns, counted):
+        yield (
+            f"{format_share(arithmetic_ns / counted.gpu_ns)} of GPU time went to matrix products, "
+            "convolutions or attention that could not be counted: FLOPs, TFLOP/s and MFU are too "
+            "low by those"
+        )
+    generated_ns = int(counted.rest.filter(pl.col("why") == GENERATED)["gpu_ns"].sum())
+    if _is_noted(generated_ns, counted):
+        yield (
+            f"{format_share(generated_ns / counted.gpu_ns)} of GPU time went to generated code "
+            "(torch.compile, Triton), which is not counted"
+        )
+
+
+def _without_roof(calls: pl.DataFrame, main: _MainPeak) -> Iterator[str]:
+    """Note where peak or bandwidth are not known."""
+    computing = calls.filter(pl.col("flops") > 0)
+    unknown = computing.filter(pl.col("peak").is_null(), pl.col("bandwidth").is_null())
+    for name in unknown["gpu"].unique(maintain_order=True):
+        gpu = name or "the GPU, which the capture does not name"
+        yield (
+            f"no peak rate and no bandwidth is known for {gpu}; "
+            "--peak TFLOPS and --bandwidth GB/S say them"
+        )
+    no_peak = computing.filter(pl.col("peak").is_null(), pl.col("bandwidth").is_not_null())
+    units = no_peak.select("gpu", "precision", "tensor_core").unique(maintain_order=True)
+    for name, precision, tensor_core in units.iter_rows():
         what = (precision or "an unknown precision") + _UNITS[tensor_core]
         doubt = " (its kernels do not say on which units)" if tensor_core is None else ""
         yield f"no peak rate is known for {what}{doubt} on {name}; --peak TFLOPS says it"
-    if not most.given and bool(computing["guessed"].any()):
+    if not main.given and bool(computing["guessed"].any()):
         yield (
             "names of some kernels do not say whether tensor cores ran: their peak is that of "
             "tensor cores"
         )
-    if each["min_bytes"].null_count():
+    if calls["min_bytes"].null_count():
         yield "types of inputs were not recorded, so the bytes moved and the roof are not known"
 
 
-def _excess(frame: pl.DataFrame) -> Iterator[str]:
-    """Explain shares above 1 rather than hide them."""
+def _above_one(frame: pl.DataFrame) -> Iterator[str]:
+    """Explain shares above 100% rather than hide them."""
     over_peak = frame.filter(pl.col("peak_share") > 1)
     over_roof = frame.filter(pl.col("roof_share") > 1, pl.col("bound") == "memory")
     for rows, share, why in (

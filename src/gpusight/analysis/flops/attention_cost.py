@@ -3,71 +3,70 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from math import prod
+from typing import TYPE_CHECKING
 
 from gpusight.analysis.flops.operator_inputs import (
     MISFIT,
     OperatorCost,
     UnknownCost,
     by,
-    product,
     total_bytes,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from gpusight.analysis.flops.operator_inputs import Formula, OperatorInputs, TensorInput
 
-    from gpusight.analysis.flops.operator_inputs import OperatorInputs, TensorInput
-
-    Formula: TypeAlias = Callable[[OperatorInputs], OperatorCost | UnknownCost]
+    QueryKeyValue = tuple[TensorInput, TensorInput, TensorInput]
 
 
-_NOT_SAID = "attention not recorded as causal or not: all pairs of queries and keys"
-_EQUAL = (
+_CAUSAL_UNKNOWN = "attention not recorded as causal or not: all pairs of queries and keys"
+_EQUAL_LENGTHS = (
     "attention over sequences whose lengths were not recorded: taken as equally long, "
     "which is the least it can be"
 )
-_LENGTHS = UnknownCost("the lengths of the sequences are not recorded")
-_CACHED = UnknownCost("how many cached keys are looked at is not recorded")
+_LENGTHS_UNKNOWN = UnknownCost("the lengths of the sequences are not recorded")
+_CACHE_UNKNOWN = UnknownCost("how many cached keys are looked at is not recorded")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """How an operator writes its arguments; the places of flags differ among versions."""
+class _Signature:
+    """The arguments of an operator; positions of flags differ among versions."""
 
     heads_first: bool
     """[B,H,S,D] rather than [B,S,H,D]."""
     backward: bool = False
     causal_flag: int | None = 0
-    """Which of its truth values says causal; None when a number does."""
-    mask_after_flag: int = 0
-    """Where that number (0 none, 1 from the top left, 2 from the bottom right) is: how far from
-    the first truth value."""
+    """Which of its booleans is `is_causal`; None when a mask type says it."""
+    mask_type_after: int = 0
+    """Position of the mask type (0 none, 1 from the top left, 2 from the bottom right), relative to
+    the first boolean."""
     window_after: int | None = None
-    """Where the window's left and right reach are: how far behind the causal flag."""
-    last_query_sees_all: bool = False
-    """Causal from the bottom right: the last query looks at every key."""
+    """Position of the window's left and right size, relative to the causal flag."""
+    bottom_right: bool = False
+    """A causal mask is aligned to the bottom right: the last query sees every key."""
     bias: int | None = None
+    """Position of the bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """Which keys a query looks at; None reaches to the end."""
+    """How many keys to the left and right a query sees; None is all of them."""
 
     left: int | None = None
     right: int | None = None
-    from_end: bool = False
-    said: bool = True
+    bottom_right: bool = False
+    recorded: bool = True
 
     @property
     def causal(self) -> bool:
-        """Nothing after the query, everything before it."""
+        """Whether a query sees nothing after it and everything before."""
         return self.right == 0 and self.left is None
 
 
 @dataclass(frozen=True, slots=True)
-class _Heads:
-    """The sizes of one attention."""
+class _Sizes:
+    """The sizes of one attention call."""
 
     batch: int
     heads: int
@@ -77,26 +76,26 @@ class _Heads:
     value_width: int
 
 
-def _formula(kind: _Kind) -> Formula:
+def _formula(signature: _Signature) -> Formula:
     def formula(inputs: OperatorInputs) -> OperatorCost | UnknownCost:
-        first = 1 if kind.backward else 0
-        found = inputs.matrices(first, first + 1, first + 2)
-        if found is None:
+        first = 1 if signature.backward else 0
+        tensors = inputs.tensors(first, first + 1, first + 2)
+        if tensors is None:
             return MISFIT
-        q, k, v = found
-        mask = _mask(inputs, kind)
+        q, k, v = tensors
+        mask = _mask(inputs, signature)
         if len(q.shape) == 3:
-            return _packed(inputs, kind, (q, k, v), mask)
-        sizes = _sizes(q, k, v, heads_first=kind.heads_first)
+            return _packed(inputs, signature, (q, k, v), mask)
+        sizes = _sizes(q, k, v, heads_first=signature.heads_first)
         if sizes is None:
             return MISFIT
-        pairs = sizes.batch * twice_pairs(sizes.queries, sizes.keys, mask)
-        return _cost(inputs, kind, (q, k, v), sizes, pairs, mask)
+        twice_pairs = sizes.batch * _twice_pairs(sizes.queries, sizes.keys, mask)
+        return _cost(inputs, signature, (q, k, v), sizes, twice_pairs, mask)
 
     return formula
 
 
-def _sizes(q: TensorInput, k: TensorInput, v: TensorInput, *, heads_first: bool) -> _Heads | None:
+def _sizes(q: TensorInput, k: TensorInput, v: TensorInput, *, heads_first: bool) -> _Sizes | None:
     if {len(q.shape), len(k.shape), len(v.shape)} != {4}:
         return None
     head, seq = (1, 2) if heads_first else (2, 1)
@@ -104,77 +103,76 @@ def _sizes(q: TensorInput, k: TensorInput, v: TensorInput, *, heads_first: bool)
     shared = k.shape[head] and q.shape[head] % k.shape[head] == 0
     if not fits or not shared or k.shape[seq] != v.shape[seq]:
         return None
-    return _Heads(q.shape[0], q.shape[head], q.shape[seq], k.shape[seq], q.shape[3], v.shape[3])
+    return _Sizes(q.shape[0], q.shape[head], q.shape[seq], k.shape[seq], q.shape[3], v.shape[3])
 
 
 def _packed(
-    inputs: OperatorInputs,
-    kind: _Kind,
-    qkv: tuple[TensorInput, TensorInput, TensorInput],
-    mask: _Mask,
+    inputs: OperatorInputs, signature: _Signature, qkv: QueryKeyValue, mask: _Mask
 ) -> OperatorCost | UnknownCost:
-    """Count sequences laid end to end, [total,H,D], of which only number and longest are known."""
+    """Count packed sequences, [total,H,D], of which only number and longest are known."""
     q, k, v = qkv
-    bounds = _bounds(inputs, after=4 if kind.backward else 3)
-    if bounds is None or (len(k.shape), len(v.shape)) != (3, 3):
-        return _CACHED if len(k.shape) == 4 else _LENGTHS
-    count, (longest_q, longest_k) = bounds
+    lengths = _packed_lengths(inputs, after=4 if signature.backward else 3)
+    if lengths is None or (len(k.shape), len(v.shape)) != (3, 3):
+        return _CACHE_UNKNOWN if len(k.shape) == 4 else _LENGTHS_UNKNOWN
+    count, longest_q, longest_k = lengths
     all_q, all_k = q.shape[0], k.shape[0]
-    sizes = _Heads(count, q.shape[1], longest_q, longest_k, q.shape[2], v.shape[2])
+    sizes = _Sizes(count, q.shape[1], longest_q, longest_k, q.shape[2], v.shape[2])
+    assumed = ""
     if all_q == count * longest_q and all_k == count * longest_k:
-        pairs = count * twice_pairs(longest_q, longest_k, mask)
-        return _cost(inputs, kind, qkv, sizes, pairs, mask)
-    if longest_q == 1 and all_q == count and mask.left is None:
-        return _cost(inputs, kind, qkv, sizes, 2 * all_k, mask)
-    if all_q == all_k and longest_q == longest_k and mask.left is None:
-        each = all_q * all_q // count
-        return _cost(inputs, kind, qkv, sizes, each if mask.causal else 2 * each, mask, _EQUAL)
-    return _LENGTHS
+        twice_pairs = count * _twice_pairs(longest_q, longest_k, mask)
+    elif longest_q == 1 and all_q == count and mask.left is None:
+        twice_pairs = 2 * all_k
+    elif all_q == all_k and longest_q == longest_k and mask.left is None:
+        pairs = all_q * all_q // count
+        twice_pairs, assumed = pairs if mask.causal else 2 * pairs, _EQUAL_LENGTHS
+    else:
+        return _LENGTHS_UNKNOWN
+    return _cost(inputs, signature, qkv, sizes, twice_pairs, mask, assumed)
 
 
-def _bounds(inputs: OperatorInputs, after: int) -> tuple[int, tuple[int, int]] | None:
-    """Find how many sequences there are and the lengths of the longest query and key."""
-    ends = [
+def _packed_lengths(inputs: OperatorInputs, after: int) -> tuple[int, int, int] | None:
+    """Return how many sequences there are and the lengths of the longest query and key."""
+    offsets = [
         (index, tensor)
         for index in range(after, len(inputs))
         if (tensor := inputs.tensor(index)) is not None and len(tensor.shape) == 1
     ][:2]
-    if len(ends) < 2 or ends[0][1].shape != ends[1][1].shape or ends[0][1].shape[0] < 2:
+    if len(offsets) < 2:
         return None
-    longest = inputs.wholes_after(ends[1][0])[:2]
+    (_, of_queries), (last, of_keys) = offsets
+    longest = inputs.integers_after(last)[:2]
+    if of_queries.shape != of_keys.shape or of_queries.shape[0] < 2:
+        return None
     if len(longest) < 2 or min(longest) < 0:
         return None
-    return ends[0][1].shape[0] - 1, (longest[0], longest[1])
+    return of_queries.shape[0] - 1, longest[0], longest[1]
 
 
-def _mask(inputs: OperatorInputs, kind: _Kind) -> _Mask:
+def _mask(inputs: OperatorInputs, signature: _Signature) -> _Mask:
     flags = inputs.flag_positions()
-    if kind.causal_flag is None:
-        return _numbered_mask(inputs, kind, flags)
-    if len(flags) <= kind.causal_flag:
-        return _Mask(said=False)
-    place = flags[kind.causal_flag]
-    right = 0 if inputs.flag(place) else None
+    if signature.causal_flag is None:
+        mask_type = inputs.integer(flags[0] + signature.mask_type_after) if flags else None
+        if mask_type is None:
+            return _Mask(recorded=False)
+        return _Mask(right=0 if mask_type in {1, 2} else None, bottom_right=mask_type == 2)
+    if len(flags) <= signature.causal_flag:
+        return _Mask(recorded=False)
+    flag = flags[signature.causal_flag]
+    right = 0 if inputs.flag(flag) else None
     left = None
-    if kind.window_after is not None:
-        reach = [inputs.whole(place + kind.window_after + step) for step in (0, 1)]
-        left, ahead = (None if r is None or r < 0 else r for r in reach)
-        right = ahead if right is None else right
-    return _Mask(left, right, from_end=kind.last_query_sees_all)
+    if signature.window_after is not None:
+        first = flag + signature.window_after
+        window = (inputs.integer(position) for position in (first, first + 1))
+        left, window_right = (None if size is None or size < 0 else size for size in window)
+        right = window_right if right is None else right
+    return _Mask(left, right, signature.bottom_right)
 
 
-def _numbered_mask(inputs: OperatorInputs, kind: _Kind, flags: list[int]) -> _Mask:
-    number = inputs.whole(flags[0] + kind.mask_after_flag) if flags else None
-    if number is None:
-        return _Mask(said=False)
-    return _Mask(right=0 if number in {1, 2} else None, from_end=number == 2)
-
-
-def twice_pairs(queries: int, keys: int, mask: _Mask) -> int:
-    """Count the pairs of a query and a key it looks at, twice: half a square need not be whole."""
+def _twice_pairs(queries: int, keys: int, mask: _Mask) -> int:
+    """Count twice the pairs of a query and a key it sees: half a square may not be an integer."""
     if mask.causal and queries == keys:
         return queries * keys
-    shift = keys - queries if mask.from_end else 0
+    shift = keys - queries if mask.bottom_right else 0
     until, before = queries * keys, 0
     if mask.right is not None:
         past = shift + mask.right + 1
@@ -186,7 +184,7 @@ def twice_pairs(queries: int, keys: int, mask: _Mask) -> int:
 
 
 def _clamped_sum(start: int, stop: int, top: int) -> int:
-    """Add up the whole numbers from start to before stop, each held between 0 and top."""
+    """Sum the integers from start to before stop, each clamped to 0..top."""
     rising_from, rising_to = max(start, 0), min(stop, top)
     rising = 0
     if rising_to > rising_from:
@@ -196,32 +194,32 @@ def _clamped_sum(start: int, stop: int, top: int) -> int:
 
 def _cost(
     inputs: OperatorInputs,
-    kind: _Kind,
-    qkv: tuple[TensorInput, TensorInput, TensorInput],
-    sizes: _Heads,
-    pairs_twice: int,
+    signature: _Signature,
+    qkv: QueryKeyValue,
+    sizes: _Sizes,
+    twice_pairs: int,
     mask: _Mask,
     assumed: str = "",
 ) -> OperatorCost:
-    """Make the cost from twice the pairs of all sequences in one head."""
+    """Return the cost, given twice the pairs of all sequences in one head."""
     q = qkv[0]
     shape = (*q.shape[:-1], sizes.value_width)
-    out = replace(q, shape=shape, distinct=product(shape))
-    bias = None if kind.bias is None else inputs.tensor(kind.bias)
-    scores, values = (3, 2) if kind.backward else (1, 1)
+    out = replace(q, shape=shape, distinct=prod(shape))
+    bias = None if signature.bias is None else inputs.tensor(signature.bias)
+    scores, values = (3, 2) if signature.backward else (1, 1)
     per_pair = scores * sizes.width + values * sizes.value_width
     return OperatorCost(
         family="attention",
-        flops=pairs_twice * sizes.heads * per_pair,
-        read_bytes=total_bytes((*qkv, bias, *((out, out) if kind.backward else ()))),
-        written_bytes=total_bytes(qkv if kind.backward else (out,)),
+        flops=twice_pairs * sizes.heads * per_pair,
+        read_bytes=total_bytes((*qkv, bias, *((out, out) if signature.backward else ()))),
+        written_bytes=total_bytes(qkv if signature.backward else (out,)),
         precision=q.precision,
         sizes=_label(sizes, mask),
-        assumed=assumed if mask.said else _NOT_SAID,
+        assumed=assumed if mask.recorded else _CAUSAL_UNKNOWN,
     )
 
 
-def _label(sizes: _Heads, mask: _Mask) -> str:
+def _label(sizes: _Sizes, mask: _Mask) -> str:
     """Write the sizes as [B,H,S,D], with what differs from plain self-attention."""
     keys = f" k{sizes.keys}" if sizes.keys != sizes.queries else ""
     kind = " causal" if mask.causal else " window" if mask.left is not None else ""
@@ -229,19 +227,19 @@ def _label(sizes: _Heads, mask: _Mask) -> str:
 
 
 def _cached(_: OperatorInputs) -> UnknownCost:
-    return _CACHED
+    return _CACHE_UNKNOWN
 
 
-_HEADS_FIRST = _Kind(heads_first=True, bias=3)
-_SECOND_FLAG = _Kind(heads_first=True, causal_flag=1, bias=3)
-_FLASH = _Kind(heads_first=False, window_after=1, last_query_sees_all=True)
+_HEADS_FIRST = _Signature(heads_first=True, bias=3)
+_SECOND_FLAG = _Signature(heads_first=True, causal_flag=1, bias=3)
+_BACKWARD = _Signature(heads_first=True, backward=True)
+_FLASH = _Signature(heads_first=False, window_after=1, bottom_right=True)
 _FLASH_BACKWARD = replace(_FLASH, backward=True)
-_EFFICIENT = _Kind(heads_first=False, causal_flag=None, mask_after_flag=-1, bias=3)
-_CUDNN_BACKWARD = _Kind(heads_first=True, backward=True, bias=8)
+_EFFICIENT = _Signature(heads_first=False, causal_flag=None, mask_type_after=-1, bias=3)
 
 ATTENTION_FORMULAS: dict[str, Formula] = {
-    name: _formula(kind)
-    for name, kind in {
+    name: _formula(signature)
+    for name, signature in {
         "aten::scaled_dot_product_attention": _HEADS_FIRST,
         "aten::_scaled_dot_product_fused_attention_overrideable": _HEADS_FIRST,
         "aten::_scaled_dot_product_flash_attention": replace(_HEADS_FIRST, bias=None),
@@ -250,17 +248,13 @@ ATTENTION_FORMULAS: dict[str, Formula] = {
         "aten::_cudnn_attention_forward": _SECOND_FLAG,
         "aten::_flash_attention_forward": replace(_FLASH, window_after=3),
         "aten::_efficient_attention_forward": _EFFICIENT,
-        "aten::_scaled_dot_product_flash_attention_backward": _Kind(
-            heads_first=True, backward=True
+        "aten::_scaled_dot_product_flash_attention_backward": _BACKWARD,
+        "aten::_scaled_dot_product_efficient_attention_backward": replace(_BACKWARD, bias=4),
+        "aten::_scaled_dot_product_fused_attention_overrideable_backward": replace(
+            _BACKWARD, bias=4
         ),
-        "aten::_scaled_dot_product_efficient_attention_backward": _Kind(
-            heads_first=True, backward=True, bias=4
-        ),
-        "aten::_scaled_dot_product_fused_attention_overrideable_backward": _Kind(
-            heads_first=True, backward=True, bias=4
-        ),
-        "aten::_scaled_dot_product_cudnn_attention_backward": _CUDNN_BACKWARD,
-        "aten::_cudnn_attention_backward": _CUDNN_BACKWARD,
+        "aten::_scaled_dot_product_cudnn_attention_backward": replace(_BACKWARD, bias=8),
+        "aten::_cudnn_attention_backward": replace(_BACKWARD, bias=8),
         "aten::_flash_attention_backward": replace(_FLASH_BACKWARD, window_after=4),
         "aten::_efficient_attention_backward": replace(_EFFICIENT, backward=True, bias=4),
         "flash_attn::_flash_attn_forward": _FLASH,
@@ -269,7 +263,7 @@ ATTENTION_FORMULAS: dict[str, Formula] = {
         "flash_attn::_flash_attn_varlen_backward": _FLASH_BACKWARD,
         "xformers_flash::flash_fwd": _FLASH,
         "xformers_flash::flash_bwd": _FLASH_BACKWARD,
-        "xformers::efficient_attention_forward_cutlass": replace(_EFFICIENT, mask_after_flag=1),
+        "xformers::efficient_attention_forward_cutlass": replace(_EFFICIENT, mask_type_after=1),
     }.items()
 } | {
     "vllm::unified_attention": _cached,
@@ -277,4 +271,3 @@ ATTENTION_FORMULAS: dict[str, Formula] = {
     "vllm::unified_mla_attention": _cached,
     "vllm::unified_mla_attention_with_output": _cached,
 }
-"""Operators that are attention or its gradients."""

@@ -1,21 +1,171 @@
-"""The tables of `flops`: operators under their roofline, steps, and what is not counted."""
+"""The tables of `flops`: operators against the roofline of their GPU, steps, and the rest."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from gpusight.analysis.aggregates import share_of
-from gpusight.analysis.flops.operator_roofs import OperatorArithmetic, TimeBound
+from gpusight.analysis.capture_gpus import listed_gpu, table_name
+from gpusight.hardware.gpu_lookup import PRECISIONS, peak_flops, with_measured
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from gpusight.analysis.flops.counted_operators import CountedOperators
-    from gpusight.analysis.flops.operator_roofs import GpuRoof, GpuRoofs
+    from gpusight.analysis.flops.operator_inputs import OperatorCost
     from gpusight.analysis.steps.step_list import TraceSteps
+    from gpusight.hardware.gpu_table import Gpu
+    from gpusight.trace.trace import Trace
+
+
+# Rooflines ----------------------------------------------------------------------------------------
+
+
+_HALVES = frozenset({"bf16", "fp16"})
+_ONLY_FAST_ON_TENSOR_CORES = frozenset({"tf32", "bf16", "fp16", "fp8", "fp4", "int8"})
+_COLUMNS = (
+    "device", "name", "compute_major", "compute_minor", "sm_count", "clock_hz", "memory_bytes",
+    "memory_bandwidth",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorArithmetic:
+    """The precision and unit of a call."""
+
+    precision: str | None
+    tensor_core: bool | None
+    assumed: bool = False
+    """The kernels' names do not show whether Tensor Cores ran; they are assumed to."""
+
+    @classmethod
+    def of(
+        cls, cost: OperatorCost, kernel: str | None, tensor_core: bool | None
+    ) -> OperatorArithmetic:
+        """Take the precision of the kernels' names, else that of the tensors."""
+        precision = kernel if kernel in PRECISIONS else None
+        if precision is None or {precision, cost.precision} <= _HALVES:
+            # cuDNN calls both 16-bit formats f16.
+            precision = cost.precision
+        if tensor_core is None and precision in _ONLY_FAST_ON_TENSOR_CORES:
+            return cls(precision, tensor_core=True, assumed=True)
+        return cls(precision, tensor_core)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRoof:
+    """Peak FLOP/s and bandwidth of one GPU."""
+
+    name: str | None
+    gpu: Gpu | None
+    given_peak: float | None = None
+    """FLOP/s that the user gave."""
+    given_bandwidth: float | None = None
+    """Bytes/s that the user gave."""
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes/s of its memory."""
+        known = None if self.gpu is None else self.gpu.memory_bandwidth_bytes_s
+        return self.given_bandwidth or known
+
+    def peak(self, how: OperatorArithmetic) -> float | None:
+        """FLOP/s in this precision, on this unit; None when not known."""
+        if self.given_peak:
+            return self.given_peak
+        if self.gpu is None or how.precision not in PRECISIONS or how.tensor_core is None:
+            return None
+        return peak_flops(self.gpu, str(how.precision), tensor=how.tensor_core)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRoofline:
+    """The least time that one call can take, by arithmetic and by memory traffic."""
+
+    how: OperatorArithmetic
+    peak: float | None
+    """FLOP/s; None where nothing is computed, or the peak is not known."""
+    compute_ns: float | None
+    memory_ns: float | None
+
+    @classmethod
+    def of(
+        cls, cost: OperatorCost, roof: GpuRoof, kernel: str | None, tensor_core: bool | None
+    ) -> OperatorRoofline:
+        """Compute it; times are None where the peak, the bandwidth or the bytes are not known."""
+        how = OperatorArithmetic.of(cost, kernel, tensor_core)
+        peak = roof.peak(how) if cost.flops else None
+        compute_ns = cost.flops / peak * 1e9 if peak else None
+        moved, bandwidth = cost.min_bytes, roof.bandwidth
+        memory_ns = moved / bandwidth * 1e9 if moved is not None and bandwidth else None
+        return cls(how, peak, compute_ns if cost.flops else 0.0, memory_ns)
+
+    @property
+    def least_ns(self) -> float | None:
+        """The longer of the two times; None when either is not known."""
+        if self.compute_ns is None or self.memory_ns is None:
+            return None
+        return max(self.compute_ns, self.memory_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRoofs:
+    """The roofs of a capture's GPUs."""
+
+    by_device: dict[int, GpuRoof]
+    notes: tuple[str, ...] = ()
+
+
+def roofs_of(
+    trace: Trace,
+    devices: Iterable[int],
+    *,
+    peak: float | None = None,
+    bandwidth: float | None = None,
+) -> GpuRoofs:
+    """Return the roofs of these GPUs; `peak` (FLOP/s) and `bandwidth` (bytes/s) override them.
+
+    ROCm numbers GPUs differently where it describes them: where only one GPU is described, the
+    others are taken to be like it.
+    """
+    rows = {row["device"]: row for row in trace.table("devices", _COLUMNS).iter_rows(named=True)}
+    named = {number: row for number, row in rows.items() if row["name"]}
+    only = next(iter(named.values())) if len({row["name"] for row in named.values()}) == 1 else None
+    roofs, notes = {}, []
+    for device in devices:
+        row = rows.get(device)
+        described = row is not None and (
+            row["name"] or row["sm_count"] is not None or row["compute_major"] is not None
+        )
+        if only is not None and not described:
+            row = only
+            notes.append(f"GPU {device} is taken to be the one described, {only['name']}")
+        roof = GpuRoof(None, None) if row is None else _roof(row)
+        roofs[device] = replace(roof, given_peak=peak, given_bandwidth=bandwidth)
+    return GpuRoofs(roofs, tuple(notes))
+
+
+def _roof(row: Mapping[str, Any]) -> GpuRoof:
+    """Look the GPU up in the table of GPUs; what the capture says of it counts more."""
+    listed = listed_gpu(row)
+    gpu = with_measured(
+        listed,
+        name=row["name"] or None,
+        compute_major=row["compute_major"],
+        compute_minor=row["compute_minor"],
+        sm_count=row["sm_count"],
+        clock_hz=row["clock_hz"],
+        memory_bytes=row["memory_bytes"],
+        memory_bandwidth_bytes_s=row["memory_bandwidth"],
+    )
+    return GpuRoof(row["name"] or table_name(listed), gpu)
+
+
+# Operators ----------------------------------------------------------------------------------------
 
 
 BY = ("shapes", "op", "family")
@@ -29,7 +179,7 @@ _STEP_NOTE = (
     "a step has the FLOPs of operators that started in it, and lasts until its GPU work is done"
 )
 _TENSOR, _SIMT = pl.lit("tensor"), pl.lit("simt")
-"""Said of FP32 and FP64 on tensor cores, and of narrower formats that ran without them."""
+"""Marks FP32 and FP64 on Tensor Cores, and narrower formats that ran without them."""
 _SHORT = {
     "cudnn_convolution": "conv",
     "miopen_convolution": "conv",
@@ -39,9 +189,9 @@ _SHORT = {
     "forward": "fwd",
 }
 _NO_PROCESS = -1
-"""Stands for a process that is not known, which a join would match with nothing."""
-_RUN_AS = ["precision", "tensor_core", "gpu"]
-_CLASS = ["entry", "precision", "tensor_core", "device"]
+"""Replaces a null process, which a join would match with nothing."""
+CALL_CLASS = ["entry", "precision", "tensor_core", "device"]
+"""Columns of `CountedOperators.calls`: calls equal in these cost the same and ran alike."""
 
 OPERATOR_FIELDS = (
     Field("over_roof_ns", "Over roof", Fmt.TIME, "GPU time minus the least time possible"),
@@ -93,79 +243,59 @@ REST_FIELDS = (
 
 
 def classes(counted: CountedOperators, roofs: GpuRoofs) -> pl.DataFrame:
-    """Sum calls that cost the same and ran alike, with what is known of one such call."""
-    sums = counted.calls.group_by(_CLASS, maintain_order=True).agg(
+    """Sum calls that cost the same and ran alike, with the cost of one such call."""
+    sums = counted.calls.group_by(CALL_CLASS, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"), pl.col("gpu_ns").sum()
     )
-    rows = [
-        {**_one(counted, roofs.of(row["device"]), row), **_sums(row)}
-        for row in sums.iter_rows(named=True)
-    ]
+    rows = []
+    for entry, precision, tensor_core, device, calls, gpu_ns in sums.iter_rows():
+        cost, roof = counted.cost(entry), roofs.by_device[device]
+        line = OperatorRoofline.of(cost, roof, precision, tensor_core)
+        rows.append(
+            {
+                "family": cost.family,
+                "name": counted.names[entry],
+                "sizes": cost.sizes,
+                "precision": line.how.precision,
+                "tensor_core": line.how.tensor_core if cost.flops else None,
+                "gpu": roof.name,
+                "flops": cost.flops,
+                "min_bytes": cost.min_bytes,
+                "least_ns": line.least_ns,
+                "compute_ns": line.compute_ns,
+                "memory_ns": line.memory_ns,
+                "peak": line.peak,
+                "bandwidth": roof.bandwidth,
+                "guessed": line.how.assumed and cost.flops > 0,
+                "assumed": cost.assumed or None,
+                "calls": calls,
+                "gpu_ns": gpu_ns,
+                "device": device,
+            }
+        )
     return pl.DataFrame(rows, schema=_CLASS_SCHEMA)
 
 
-def _sums(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: row[key] for key in ("calls", "gpu_ns", "device")}
-
-
-def _one(counted: CountedOperators, roof: GpuRoof, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe one call of a class."""
-    cost = counted.cost(row["entry"])
-    how = OperatorArithmetic.of(cost, row["precision"], row["tensor_core"])
-    peak = roof.peak(how) if cost.flops else None
-    bound = TimeBound.of(cost, peak, roof.bandwidth)
-    known = cost.read_bytes is not None and cost.written_bytes is not None
-    return {
-        "family": cost.family,
-        "name": counted.names[row["entry"]],
-        "sizes": cost.sizes,
-        "precision": how.precision,
-        "tensor_core": how.tensor_core if cost.flops else None,
-        "gpu": roof.name,
-        "flops": cost.flops,
-        "min_bytes": (cost.read_bytes or 0) + (cost.written_bytes or 0) if known else None,
-        "least_ns": bound.least_ns,
-        "compute_ns": bound.compute_ns,
-        "memory_ns": bound.memory_ns,
-        "peak": peak,
-        "bandwidth": roof.bandwidth,
-        "guessed": how.assumed and cost.flops > 0,
-        "assumed": cost.assumed or None,
-    }
-
-
 _CLASS_SCHEMA: dict[str, pl.DataType] = {
-    "family": pl.String(),
-    "name": pl.String(),
-    "sizes": pl.String(),
-    "precision": pl.String(),
-    "tensor_core": pl.Boolean(),
-    "gpu": pl.String(),
-    "flops": pl.Int64(),
-    "min_bytes": pl.Int64(),
-    "least_ns": pl.Float64(),
-    "compute_ns": pl.Float64(),
-    "memory_ns": pl.Float64(),
-    "peak": pl.Float64(),
-    "bandwidth": pl.Float64(),
-    "guessed": pl.Boolean(),
-    "assumed": pl.String(),
-    "calls": pl.Int64(),
-    "gpu_ns": pl.Int64(),
-    "device": pl.Int64(),
+    **dict.fromkeys(("family", "name", "sizes", "precision", "gpu", "assumed"), pl.String()),
+    **dict.fromkeys(("tensor_core", "guessed"), pl.Boolean()),
+    **dict.fromkeys(("flops", "min_bytes", "calls", "gpu_ns", "device"), pl.Int64()),
+    **dict.fromkeys(("least_ns", "compute_ns", "memory_ns", "peak", "bandwidth"), pl.Float64()),
 }
 
 
 def operators(each: pl.DataFrame, by: str, gpu_ns: int) -> TableResult:
-    """Group classes of calls, those that could give back most time first."""
-    keys = [*_GROUPS[by], *_RUN_AS]
+    """Group classes of calls, those with most time above the roofline first."""
+    keys = [*_GROUPS[by], "precision", "tensor_core", "gpu"]
     missing = [key for key in _GROUPS["shapes"] if key not in keys]
     frame = (
         each.group_by(keys, maintain_order=True)
         .agg(
             pl.col("calls", "gpu_ns").sum(),
-            *(_weighted(c).alias(c) for c in ("flops", "min_bytes", "least_ns")),
-            *(_weighted(c).alias(c) for c in ("compute_ns", "memory_ns")),
+            *(
+                _total(column).alias(column)
+                for column in ("flops", "min_bytes", "least_ns", "compute_ns", "memory_ns")
+            ),
             pl.col("peak", "bandwidth").first(),
         )
         .with_columns(*(pl.lit(None, pl.String).alias(key) for key in missing))
@@ -181,9 +311,9 @@ def operators(each: pl.DataFrame, by: str, gpu_ns: int) -> TableResult:
     )
 
 
-def _weighted(column: str) -> pl.Expr:
-    """Add up a value of one call over all calls; null when it is not known of some."""
-    # Sums of real numbers do not overflow, whatever sizes a capture claims.
+def _total(column: str) -> pl.Expr:
+    """Sum a value of one call over all calls; null when it is not known for some."""
+    # Sums of floats do not overflow, whatever sizes a capture claims.
     total = (pl.col(column).cast(pl.Float64) * pl.col("calls")).sum()
     return pl.when(pl.col(column).is_not_null().all()).then(total)
 
@@ -221,7 +351,7 @@ def _label() -> pl.Expr:
 
 
 def rest(counted: CountedOperators) -> TableResult:
-    """List the GPU work that no formula covers, so that the coverage can be judged."""
+    """List the GPU activities that no formula covers."""
     frame = counted.rest.with_columns(
         share_of(pl.col("gpu_ns"), counted.gpu_ns).alias("gpu_share"),
     ).select([f.key for f in REST_FIELDS])
@@ -229,39 +359,61 @@ def rest(counted: CountedOperators) -> TableResult:
 
 
 def whole_steps(steps: TraceSteps, spans: pl.DataFrame) -> pl.Series:
-    """Tell which steps lie wholly in one of these spans (process, start_ns, end_ns; disjoint)."""
+    """Mark the steps wholly inside one of these spans (process, start_ns, end_ns; disjoint)."""
     process = pl.col("process").fill_null(_NO_PROCESS)
-    around = spans.sort("start_ns").select("start_ns", pl.col("end_ns").alias("until_ns"), process)
-    found = steps.frame.select("start_ns", "end_ns", process).join_asof(
+    around = spans.sort("start_ns").select(
+        "start_ns", pl.col("end_ns").alias("span_end_ns"), process
+    )
+    placed = steps.frame.select("start_ns", "end_ns", process).join_asof(
         around, on="start_ns", by="process", strategy="backward", check_sortedness=False
     )
-    whole = pl.col("end_ns") <= pl.col("until_ns")
-    return found.select(whole.fill_null(value=False).alias("whole"))["whole"]
+    return (placed["end_ns"] <= placed["span_end_ns"]).fill_null(value=False)
 
 
 def step_table(
     steps: TraceSteps, counted: CountedOperators, peak: float | None, shown: pl.Series | None = None
 ) -> TableResult:
-    """Sum up each step that did GPU work; `peak` is that of all its GPUs.
+    """Sum up each step with GPU activities; `peak` is that of all its GPUs together.
 
-    `shown` tells for each step whether it gets a row: a step lasts from the end of the GPU work of
-    the one before, so that one must be among those counted all the same.
+    `shown` marks the steps that get a row: a step lasts from the end of the GPU activities of the
+    one before, so that one must be counted too.
     """
-    work = counted.work.with_columns(
-        steps.holding(counted.work["launched_ns"], counted.work["process"]).alias("step")
+    work, calls = counted.work, counted.calls
+    gpu = (
+        work.with_columns(steps.holding(work["launched_ns"], work["process"]).alias("position"))
+        .drop_nulls("position")
+        .group_by("position")
+        .agg(pl.col("end_ns").max().alias("gpu_end_ns"), pl.col("gpu_ns").sum())
     )
-    calls = counted.calls.select(
-        steps.holding(counted.calls["start_ns"], counted.calls["process"]).alias("step"),
-        counted.flops.gather(counted.calls["entry"]).alias("flops"),
+    flops = (
+        calls.select(
+            steps.holding(calls["start_ns"], calls["process"]).alias("position"),
+            counted.flops.gather(calls["entry"]).alias("flops"),
+        )
+        .drop_nulls("position")
+        .group_by("position")
+        .agg(pl.col("flops").sum().cast(pl.Int64, strict=False))
     )
+    # A step ends with its GPU activities; the part that overlaps the step before does not count.
+    done = pl.max_horizontal("end_ns", "gpu_end_ns")
+    previous_done = done.cum_max().shift(1).over("process")
+    rate = share_of(pl.col("flops"), pl.col("span_ns")) * 1e9
     frame = (
         steps.frame.with_row_index("position")
         .with_columns(pl.col("position").cast(pl.Int64))
-        .join(_work_by_step(work), left_on="position", right_on="step", maintain_order="left")
-        .join(_flops_by_step(calls), left_on="position", right_on="step", how="left")
+        .join(gpu, on="position", maintain_order="left")
+        .join(flops, on="position", how="left")
         .sort("start_ns")
-        .with_columns(*_spans())
-        .with_columns(*_step_rates(peak))
+        .with_columns(
+            (done - pl.max_horizontal("start_ns", previous_done)).clip(0).alias("span_ns"),
+            (pl.col("end_ns") - pl.col("start_ns")).alias("range_ns"),
+            pl.col("flops").fill_null(0),
+        )
+        .with_columns(
+            (pl.col("flops") / 1e12).alias("tflop"),
+            (rate / 1e12).alias("tflop_per_s"),
+            (rate / pl.lit(peak, pl.Float64)).alias("mfu"),
+        )
         .rename({"name": "step"})
     )
     if shown is not None:
@@ -273,39 +425,3 @@ def step_table(
         frame.select([f.key for f in STEP_FIELDS]),
         notes=(_STEP_NOTE,),
     )
-
-
-def _work_by_step(work: pl.DataFrame) -> pl.DataFrame:
-    return (
-        work.filter(pl.col("step").is_not_null())
-        .group_by("step")
-        .agg(pl.col("end_ns").max().alias("gpu_end_ns"), pl.col("gpu_ns").sum())
-    )
-
-
-def _flops_by_step(calls: pl.DataFrame) -> pl.DataFrame:
-    return (
-        calls.filter(pl.col("step").is_not_null())
-        .group_by("step")
-        .agg(pl.col("flops").sum().cast(pl.Int64, strict=False))
-    )
-
-
-def _spans() -> list[pl.Expr]:
-    """Give each step the time until its GPU work is done, without any of the step before."""
-    done = pl.max_horizontal("end_ns", "gpu_end_ns")
-    before = done.cum_max().shift(1).over("process")
-    return [
-        (done - pl.max_horizontal("start_ns", before)).clip(0).alias("span_ns"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("range_ns"),
-        pl.col("flops").fill_null(0),
-    ]
-
-
-def _step_rates(peak: float | None) -> list[pl.Expr]:
-    rate = share_of(pl.col("flops"), pl.col("span_ns")) * 1e9
-    return [
-        (pl.col("flops") / 1e12).alias("tflop"),
-        (rate / 1e12).alias("tflop_per_s"),
-        (rate / pl.lit(peak, pl.Float64)).alias("mfu"),
-    ]

@@ -3,112 +3,104 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from gpusight.analysis.flops import attention_cost, convolution_cost, matmul_cost
+from gpusight.analysis.flops.attention_cost import ATTENTION_FORMULAS
+from gpusight.analysis.flops.gemm_cost import CONVOLUTION_FORMULAS, MATMUL_FORMULAS
 from gpusight.analysis.flops.operator_inputs import (
     MISFIT,
     OperatorCost,
     OperatorInputs,
     UnknownCost,
     by,
-    plausible,
-    product,
     scaled,
     total_bytes,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gpusight.analysis.flops.operator_inputs import TensorInput
-
-    EmbeddingFormula: TypeAlias = Callable[[OperatorInputs], OperatorCost | UnknownCost]
-    Formula: TypeAlias = Callable[[OperatorInputs], OperatorCost | UnknownCost]
+    from gpusight.analysis.flops.operator_inputs import Formula, TensorInput
 
 
 _NO_ROWS = UnknownCost("the number of rows of the table was not recorded")
 
 
-def _row_cost(
-    read: int, indices: TensorInput, written: int, values: TensorInput, sizes: str
+def _embedding_cost(
+    read: TensorInput, indices: TensorInput, written: int, sizes: str
 ) -> OperatorCost:
-    """Make the cost of reading and writing so many elements of the kind of `values`."""
-    rows = replace(values, shape=(read,), distinct=read)
+    """Return the cost of reading a tensor by index; `written` counts elements."""
     return OperatorCost(
         family="embedding",
         flops=0,
-        read_bytes=total_bytes((rows, indices)),
-        written_bytes=scaled(written, values.item_bytes),
-        precision=values.precision,
-        sizes=sizes,
+        read_bytes=total_bytes((read, indices)),
+        written_bytes=scaled(written, read.item_bytes),
+        precision=read.precision,
+        sizes=f"{sizes}[{indices.elements}]",
     )
+
+
+def _rows_of(table: TensorInput, count: int, rows: int, width: int) -> TensorInput:
+    """Return what a lookup reads of a table: each row at most once."""
+    elements = min(count, rows) * width
+    return replace(table, shape=(elements,), distinct=elements)
 
 
 def _lookup(inputs: OperatorInputs) -> OperatorCost | UnknownCost:
-    found = inputs.matrices(0, 1)
-    if found is None or len(found[0].shape) != 2:
+    tensors = inputs.tensors(0, 1)
+    if tensors is None or len(tensors[0].shape) != 2:
         return MISFIT
-    table, indices = found
+    table, indices = tensors
     rows, width = table.shape
     count = indices.elements
-    return _row_cost(
-        min(count, rows) * width, indices, count * width, table, f"{by(rows, width)}[{count}]"
-    )
+    read = _rows_of(table, count, rows, width)
+    return _embedding_cost(read, indices, count * width, by(rows, width))
 
 
 def _index_select(inputs: OperatorInputs) -> OperatorCost | UnknownCost:
-    found = inputs.matrices(0, 2)
-    along = inputs.whole(1)
-    if found is None or not found[0].shape:
+    tensors = inputs.tensors(0, 2)
+    dimension = inputs.integer(1)
+    if tensors is None or not tensors[0].shape:
         return MISFIT
-    values, indices = found
-    if along is None or not -len(values.shape) <= along < len(values.shape):
+    values, indices = tensors
+    if dimension is None or not -len(values.shape) <= dimension < len(values.shape):
         return UnknownCost("the dimension selected along was not recorded")
-    size, count = values.shape[along], indices.elements
-    row = values.elements // size if size else 0
-    return _row_cost(
-        min(count, size) * row, indices, count * row, values, f"{by(*values.shape)}[{count}]"
-    )
+    rows, count = values.shape[dimension], indices.elements
+    width = values.elements // rows if rows else 0
+    read = _rows_of(values, count, rows, width)
+    return _embedding_cost(read, indices, count * width, by(*values.shape))
 
 
 def _bag(inputs: OperatorInputs) -> OperatorCost | UnknownCost:
-    found = inputs.matrices(0, 1, 2)
-    if found is None or len(found[0].shape) != 2:
+    tensors = inputs.tensors(0, 1, 2)
+    if tensors is None or len(tensors[0].shape) != 2:
         return MISFIT
-    table, indices, offsets = found
+    table, indices, offsets = tensors
     rows, width = table.shape
-    count, bags = indices.elements, offsets.elements - (inputs.flag(7) is True)
-    return _row_cost(
-        min(count, rows) * width, indices, bags * width, table, f"{by(rows, width)}[{count}]"
-    )
+    bags = offsets.elements - (inputs.flag(7) is True)
+    read = _rows_of(table, indices.elements, rows, width)
+    return _embedding_cost(read, indices, bags * width, by(rows, width))
 
 
-def _dense_gradient(rows_at: int) -> EmbeddingFormula:
-    """Make the formula of a table's gradient: what came back read, the whole table written."""
+def _dense_gradient(rows_position: int) -> Formula:
+    """Return the formula of a table's gradient: the incoming gradient read, the table written."""
 
     def formula(inputs: OperatorInputs) -> OperatorCost | UnknownCost:
-        found = inputs.matrices(0, 1)
-        if found is None or not found[0].shape:
+        tensors = inputs.tensors(0, 1)
+        if tensors is None or not tensors[0].shape:
             return MISFIT
-        grad, indices = found
-        rows = inputs.whole(rows_at)
+        grad, indices = tensors
+        rows = inputs.integer(rows_position)
         if rows is None or rows < 0:
             return _NO_ROWS
         width = grad.shape[-1]
-        return OperatorCost(
-            family="embedding",
-            flops=0,
-            read_bytes=total_bytes((grad, indices)),
-            written_bytes=scaled(product((rows, width)), grad.item_bytes),
-            precision=grad.precision,
-            sizes=f"{by(rows, width)}[{indices.elements}]",
-        )
+        return _embedding_cost(grad, indices, rows * width, by(rows, width))
 
     return formula
 
 
-EMBEDDING_FORMULAS: dict[str, EmbeddingFormula] = {
+FORMULAS: dict[str, Formula] = {
+    **MATMUL_FORMULAS,
+    **CONVOLUTION_FORMULAS,
+    **ATTENTION_FORMULAS,
     "aten::embedding": _lookup,
     "aten::index_select": _index_select,
     "aten::embedding_bag": _bag,
@@ -117,23 +109,14 @@ EMBEDDING_FORMULAS: dict[str, EmbeddingFormula] = {
     "aten::embedding_dense_backward": _dense_gradient(2),
     "aten::_embedding_bag_dense_backward": _dense_gradient(5),
 }
-"""Operators that look rows up, and their gradients."""
-
-
-FORMULAS: dict[str, Formula] = {
-    **matmul_cost.MATMUL_FORMULAS,
-    **convolution_cost.CONVOLUTION_FORMULAS,
-    **attention_cost.ATTENTION_FORMULAS,
-    **EMBEDDING_FORMULAS,
-}
-"""Operator -> how its cost follows from its inputs."""
+"""Operator -> formula of its cost."""
 
 _NO_SIZES = UnknownCost("no sizes were recorded for it")
 _DAMAGED = UnknownCost("the recorded sizes make no sense")
 
 
 def has_formula(name: str) -> bool:
-    """Tell whether the cost of an operator of this name can be worked out."""
+    """Whether the cost of an operator of this name can be computed."""
     return _formula(name) is not None
 
 
@@ -144,7 +127,7 @@ def cost_of(
     concrete: str | None = None,
     strides: str | None = None,
 ) -> OperatorCost | UnknownCost | None:
-    """Work out what one call costs from the JSON that the profiler recorded of its inputs.
+    """Compute what one call costs from the JSON that the profiler recorded of its inputs.
 
     None means that this operator is not one that is counted.
     """
@@ -155,7 +138,7 @@ def cost_of(
     if inputs is None:
         return _NO_SIZES
     cost = formula(inputs)
-    return _DAMAGED if isinstance(cost, OperatorCost) and not plausible(cost) else cost
+    return _DAMAGED if isinstance(cost, OperatorCost) and not cost.plausible else cost
 
 
 def _formula(name: str) -> Formula | None:

@@ -12,8 +12,8 @@ from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import no_counters
 from gpusight.analysis.counters.launch_quantities import DURATION, measured
-from gpusight.analysis.join.kernel_keys import NEEDS
 from gpusight.analysis.join.launch_matching import (
+    NEEDS,
     NO_NAME,
     NO_SHAPE,
     ORDER,
@@ -49,48 +49,59 @@ class JoinedLaunches:
     """A timeline and a report, launch by launch."""
 
     timeline: pl.DataFrame
-    """Kernels in order of launch: `NEEDS`, `time_ns`, `key` and `kernel` (of `KernelKeys`), `why`
-    none was measured, and of the measured launch that tells of each: `launch`, whether it was found
-    in sequence (`exact`), `measured_ns`, the quantities and the points."""
+    """Kernels in launch order: `NEEDS`, `time_ns`, `key` and `kernel` (of `KernelKeys`), `why`
+    none was measured, and of the measured launch that represents each: `launch`, whether it was
+    found in sequence (`exact`), `measured_ns`, the quantities and the roofline points."""
     report: pl.DataFrame
     """Measured launches in order: `NEEDS`, `launch`, `duration_ns`, `key`, `kernel`, `why`."""
     cover: LaunchCover
 
+    @property
+    def covered(self) -> pl.DataFrame:
+        """The kernels of the timeline for which a launch was measured."""
+        return self.timeline.filter(pl.col("launch").is_not_null())
 
-def join_launches(scope: ResolvedSelection, report: Trace) -> JoinedLaunches:
-    """Find for every kernel of the selected timeline what was measured of its like."""
+    @property
+    def unmeasured(self) -> pl.DataFrame:
+        """The kernels of the timeline for which no launch was measured."""
+        return self.timeline.filter(pl.col("launch").is_null())
+
+    @property
+    def unused(self) -> pl.DataFrame:
+        """The measured launches that represent no kernel of the timeline."""
+        return self.report.filter(pl.col("why") != "")
+
+
+def _join_launches(scope: ResolvedSelection, report: Trace) -> JoinedLaunches:
+    """Find the measured launch for every kernel of the selected timeline."""
     kernels = in_launch_order(scope.gpu("kernels", [*NEEDS, "end_ns", *ORDER]))
-    told = _measured(report)
-    found = cover(kernels.select(NEEDS), told.select(NEEDS))
+    profiled = measured(report, _QUANTITIES, ("kind", *NEEDS))
+    # Not ranges and graphs that were measured as a whole.
+    profiled = profiled.filter(pl.col("kind").cast(pl.String) == "kernel").drop("kind")
+    points = roofline_points(report).select(_POINTS)
+    profiled = profiled.join(points, on="launch", how="left", maintain_order="left")
+    matched = cover(kernels.select(NEEDS), profiled.select(NEEDS))
     left = kernels.select(
         *NEEDS,
         (pl.col("end_ns") - pl.col("start_ns")).alias("time_ns"),
-        found.keys.left.alias("key"),
-        found.keys.left_name.alias("kernel"),
-        found.left_why.alias("why"),
-        pl.Series("exact", found.in_sequence),
-        pl.Series("row", found.right),
+        matched.keys.left.alias("key"),
+        matched.keys.left_name.alias("kernel"),
+        matched.left_why.alias("why"),
+        pl.Series("exact", matched.in_sequence),
+        pl.Series("row", matched.right),
     )
-    details = told.drop(NEEDS).rename({DURATION: "measured_ns"})
+    details = profiled.drop(NEEDS).rename({DURATION: "measured_ns"})
     details = details.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    right = told.select(
+    right = profiled.select(
         *NEEDS,
         "launch",
         DURATION,
-        found.keys.right.alias("key"),
-        found.keys.right_name.alias("kernel"),
-        found.right_why.alias("why"),
+        matched.keys.right.alias("key"),
+        matched.keys.right_name.alias("kernel"),
+        matched.right_why.alias("why"),
     )
-    both = left.join(details, on="row", how="left", maintain_order="left").drop("row")
-    return JoinedLaunches(both, right, found)
-
-
-def _measured(report: Trace) -> pl.DataFrame:
-    """Give the measured kernels with all that is told of them; not ranges measured as wholes."""
-    frame = measured(report, _QUANTITIES, ("kind", *NEEDS))
-    frame = frame.filter(pl.col("kind").cast(pl.String) == "kernel").drop("kind")
-    under = roofline_points(report).select(_POINTS)
-    return frame.join(under, on="launch", how="left", maintain_order="left")
+    timeline = left.join(details, on="row", how="left", maintain_order="left").drop("row")
+    return JoinedLaunches(timeline, right, matched)
 
 
 _TIME = "time_ns"
@@ -142,17 +153,16 @@ UNUSED_FIELDS = (
     *_SHAPE,
     *_NAMES,
 )
-_WHY = {NO_NAME: "not in the {}", NO_SHAPE: "other grid or block"}
+_AVERAGED = ("sm_share", "memory_share", "dram_share", "occupancy", "roof_share")
 
 
-def kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableResult:
-    """Sum up by kernel and shape what is measured, the most time above its roof first."""
-    rows = joined.timeline
-    everything = int(rows[_TIME].sum())
-    known = prevailing(rows.filter(pl.col("launch").is_not_null()), ["key"], "bound", _TIME)
+def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableResult:
+    """Sum measured kernels by name and shape, the most time above the roofline first."""
+    all_kernels_ns = int(joined.timeline[_TIME].sum())
     time = pl.col(_TIME)
     frame = (
-        known.group_by("key", maintain_order=True)
+        prevailing(joined.covered, ["key"], "bound", _TIME)
+        .group_by("key", maintain_order=True)
         .agg(
             *(pl.col(c).first() for c in ("name", "bound", *SHAPE)),
             time.sum().alias("total_ns"),
@@ -166,23 +176,20 @@ def kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRes
         )
         .with_columns(
             share_of(pl.col("total_ns"), window_ns).alias("share"),
-            share_of(pl.col("total_ns"), everything).alias("kernel_share"),
+            share_of(pl.col("total_ns"), all_kernels_ns).alias("kernel_share"),
             share_of(pl.col("measured_ns"), pl.col("mean_ns")).alias("ratio"),
             (pl.col("total_ns") * (1 - pl.col("roof_share")).clip(0)).alias("gap_ns"),
             (pl.col("flops") / 1e12).alias("tflop"),
         )
         .sort(["gap_ns", "total_ns"], descending=True, nulls_last=True, maintain_order=True)
     )
-    named = _named(frame)
-    words = [_sentence(window, *row) for row in named.select(_TOLD).iter_rows()]
-    named = named.with_columns(pl.Series("sentence", words, pl.String))
-    ranked = named["gap_ns"].null_count() < named.height
+    frame = _with_names(frame)
+    facts = frame.select("short_name", "share", "roof_share", "bound")
+    sentences = [_sentence(window, *row) for row in facts.iter_rows()]
+    frame = frame.with_columns(pl.Series("sentence", sentences, pl.String))
+    ranked = frame["gap_ns"].null_count() < frame.height
     title = "Kernels by time above their roof" if ranked else "Kernels by time"
-    return _table("kernels", title, KERNEL_FIELDS, named)
-
-
-_AVERAGED = ("sm_share", "memory_share", "dram_share", "occupancy", "roof_share")
-_TOLD = ("short_name", "share", "roof_share", "bound")
+    return _table("kernels", title, KERNEL_FIELDS, frame)
 
 
 def _sentence(
@@ -199,23 +206,25 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.01 or share == 0 else format_share(share)
 
 
-def unmeasured(joined: JoinedLaunches, window_ns: int) -> TableResult:
-    """List kernels of the timeline that the report does not tell of, the longest first."""
-    frame = _partnerless(
-        joined.timeline.filter(pl.col("launch").is_null()), joined.report, _TIME, "report"
-    ).with_columns(share_of(pl.col("total_ns"), window_ns).alias("share"))
-    title = "In the timeline, not measured"
-    return _table("unmeasured", title, UNMEASURED_FIELDS, _named(frame))
+def _partner_tables(joined: JoinedLaunches, window_ns: int) -> list[TableResult]:
+    """List what has no partner, of the timeline and of the report; no table where all have."""
+    tables = []
+    if joined.unmeasured.height:
+        frame = _without_partner(joined.unmeasured, joined.report, _TIME, "report")
+        frame = frame.with_columns(share_of(pl.col("total_ns"), window_ns).alias("share"))
+        title = "In the timeline, not measured"
+        tables.append(_table("unmeasured", title, UNMEASURED_FIELDS, frame))
+    if joined.unused.height:
+        frame = _without_partner(joined.unused, joined.timeline, DURATION, "timeline")
+        title = "Measured, not in the timeline"
+        tables.append(_table("unused", title, UNUSED_FIELDS, frame))
+    return tables
 
 
-def unused(joined: JoinedLaunches) -> TableResult:
-    """List measured launches that tell of no kernel of the timeline, the longest first."""
-    rows = joined.report.filter(pl.col("why") != "")
-    frame = _partnerless(rows, joined.timeline, "duration_ns", "timeline")
-    return _table("unused", "Measured, not in the timeline", UNUSED_FIELDS, _named(frame))
-
-
-def _partnerless(rows: pl.DataFrame, others: pl.DataFrame, time: str, side: str) -> pl.DataFrame:
+def _without_partner(
+    rows: pl.DataFrame, others: pl.DataFrame, time: str, side: str
+) -> pl.DataFrame:
+    """Sum launches by kernel, the longest first, with the shape that the other side has."""
     frame = (
         rows.group_by("key", maintain_order=True)
         .agg(
@@ -225,16 +234,15 @@ def _partnerless(rows: pl.DataFrame, others: pl.DataFrame, time: str, side: str)
         )
         .sort("total_ns", descending=True, maintain_order=True)
     )
-    why = {code: text.format(side) for code, text in _WHY.items()}
+    why = {NO_NAME: f"not in the {side}", NO_SHAPE: "other grid or block"}
     other = others.select(
         "kernel", pl.concat_str(shape_texts(), separator=" of ").alias("other")
     ).unique("kernel", keep="first")
-    return frame.join(other, on="kernel", how="left", maintain_order="left").with_columns(
-        pl.col("why").replace(why)
-    )
+    frame = frame.join(other, on="kernel", how="left", maintain_order="left")
+    return _with_names(frame.with_columns(pl.col("why").replace(why)))
 
 
-def _named(frame: pl.DataFrame) -> pl.DataFrame:
+def _with_names(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(
         pl.col("name").cast(pl.String), short_names(frame["name"]), *shape_texts()
     )
@@ -245,10 +253,10 @@ def _table(command: str, title: str, fields: Sequence[Field], frame: pl.DataFram
 
 
 COMMAND = "join"
-_SAME_SPEED = 0.05
-"""Durations nearer than this to each other are not worth a note."""
-_ANOTHER_PROGRAM = 3.0
-"""From this ratio on, other clocks and cold caches do not explain the difference."""
+_MIN_SPEED_DIFFERENCE = 0.05
+"""Durations closer than this are not worth a note."""
+_MAX_SPEED_RATIO = 3.0
+"""From here on, other clocks and cold caches do not explain the difference."""
 
 JOIN_FACTS = (
     Fact("first", "First", None, Fmt.TEXT, "The kernel with most time above its roof, in words"),
@@ -285,22 +293,24 @@ def join(
     if not report.has("profiles"):
         return no_counters(COMMAND)
     if not timeline.has("kernels"):
-        return _no_timeline(timeline)
+        if not timeline.has("profiles"):
+            return no_kernels(timeline, COMMAND)
+        reason = "both captures are reports of measured launches: one must be a timeline"
+        return NotApplicable(COMMAND, reason, "capture one with: gpusight record …")
     scope = ResolvedSelection(timeline, selection)
-    joined = join_launches(scope, report)
+    joined = _join_launches(scope, report)
     if joined.timeline.is_empty():
         return NotApplicable(COMMAND, "no kernel was launched inside the selection")
-    if joined.timeline["launch"].null_count() == joined.timeline.height:
+    if joined.covered.is_empty():
         return _nothing_common(joined)
     window_ns = scope.window.length_ns
     window = "the window" if selection.within is None else selection.within
-    kernels = kernel_rows(joined, window_ns, window)
-    others = (unmeasured(joined, window_ns), unused(joined))
+    kernels = _kernel_rows(joined, window_ns, window)
     return Composite(
         COMMAND,
         "Timeline and report" + (f" of {selection.within}" if selection.within else ""),
         _facts(joined, kernels, window_ns),
-        (kernels, *(section for section in others if section.frame.height)),
+        (kernels, *_partner_tables(joined, window_ns)),
         meta={"timeline": timeline.meta.path, "report": report.meta.path},
         notes=(
             *scope.notes,
@@ -313,61 +323,53 @@ def join(
     )
 
 
-def _no_timeline(trace: Trace) -> NotApplicable:
-    if trace.has("profiles"):
-        reason = "both captures are reports of measured launches: one must be a timeline"
-        return NotApplicable(COMMAND, reason, "capture one with: gpusight record …")
-    return no_kernels(trace, COMMAND)
-
-
 def _nothing_common(joined: JoinedLaunches) -> NotApplicable:
-    """Say that the two have nothing in common, by the names that take most time on each side."""
-    longest = (
-        _longest(frame, time)
-        for frame, time in ((joined.timeline, "time_ns"), (joined.report, "duration_ns"))
-    )
-    here, there = longest
-    if not there:
+    """Explain that no launch matches, with the kernels that take most time on each side."""
+    timeline, report = _longest(joined.timeline, _TIME), _longest(joined.report, DURATION)
+    if not report:
         reason = "the report measured ranges or graphs as wholes, not single kernels"
         return NotApplicable(COMMAND, reason, "measure with: ncu --replay-mode kernel …")
     what = "grids and blocks" if (joined.timeline["why"] == NO_SHAPE).any() else "names"
     return NotApplicable(
         COMMAND,
-        f"no measured launch fits a kernel of the timeline by its {what}: the timeline has {here}, "
-        f"the report {there}",
+        f"no measured launch fits a kernel of the timeline by its {what}: the timeline has "
+        f"{timeline}, the report {report}",
         "measure the same program, on the same input, with: ncu --set full -o report PROGRAM",
     )
 
 
 def _longest(frame: pl.DataFrame, time: str) -> str:
-    by = frame.group_by("name", maintain_order=True).agg(pl.col(time).sum())
-    names = by.sort(time, descending=True, nulls_last=True)["name"].head(2).cast(pl.String)
+    totals = frame.group_by("name", maintain_order=True).agg(pl.col(time).sum())
+    names = totals.sort(time, descending=True, nulls_last=True)["name"].head(2).cast(pl.String)
     return " and ".join(repr(classify(name).short) for name in names)
 
 
 def _facts(joined: JoinedLaunches, kernels: TableResult, window_ns: int) -> tuple[Fact, ...]:
-    rows = joined.timeline
-    told = rows.filter(pl.col("launch").is_not_null())
-    kernel_ns, told_ns = (float(frame["time_ns"].sum()) for frame in (rows, told))
-    flops, moved = (_sum(told, column) for column in ("flops", "dram_bytes"))
-    roof = average(told, "roof_share", "time_ns")
+    rows, covered = joined.timeline, joined.covered
+    kernel_ns, covered_ns = (float(frame[_TIME].sum()) for frame in (rows, covered))
+    # Totals only where they are known for every launch.
+    flops, dram_bytes = (
+        None if covered[column].null_count() else float(covered[column].sum())
+        for column in ("flops", "dram_bytes")
+    )
+    roof = average(covered, "roof_share", _TIME)
     values = {
         "first": kernels.frame["sentence"][0],
         "window_ns": window_ns or None,
         "kernel_ns": kernel_ns,
-        "covered_share": told_ns / kernel_ns if kernel_ns else None,
+        "covered_share": covered_ns / kernel_ns if kernel_ns else None,
         "kernels": rows.height,
-        "covered": told.height,
-        "launches": told["launch"].n_unique(),
-        **{c: average(told, c, "time_ns") for c in ("sm_share", "memory_share", "dram_share")},
+        "covered": covered.height,
+        "launches": covered["launch"].n_unique(),
+        **{c: average(covered, c, _TIME) for c in ("sm_share", "memory_share", "dram_share")},
         "tflop": _ratio(flops, 1e12),
-        "dram_bytes": moved,
-        "intensity": _ratio(flops, moved),
-        "busy_tflop_per_s": _ratio(flops, told_ns * 1e3),
+        "dram_bytes": dram_bytes,
+        "intensity": _ratio(flops, dram_bytes),
+        "busy_tflop_per_s": _ratio(flops, covered_ns * 1e3),
         "window_tflop_per_s": _ratio(flops, window_ns * 1e3),
-        "window_dram_bytes_per_s": _ratio(moved, window_ns / 1e9),
+        "window_dram_bytes_per_s": _ratio(dram_bytes, window_ns / 1e9),
         "busy_roof_share": roof,
-        "roof_share": None if roof is None else _ratio(roof * told_ns, float(window_ns)),
+        "roof_share": None if roof is None else _ratio(roof * covered_ns, float(window_ns)),
     }
     facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in JOIN_FACTS)
     return tuple(fact for fact in facts if fact.value is not None)
@@ -377,33 +379,26 @@ def _ratio(over: float | None, under: float | None) -> float | None:
     return over / under if over is not None and under else None
 
 
-def _sum(frame: pl.DataFrame, column: str) -> float | None:
-    """Add up what is known of every launch; else nothing can be said of the whole."""
-    return None if frame[column].null_count() else float(frame[column].sum())
-
-
 def _matching_notes(joined: JoinedLaunches) -> list[str]:
-    rows, found = joined.timeline, joined.cover
-    told = rows.filter(pl.col("launch").is_not_null())
-    exact = int(told["exact"].sum())
+    covered, keys = joined.covered, joined.cover.keys
+    not_in_sequence = covered.height - int(covered["exact"].sum())
     notes = []
-    if exact < told.height:
-        stood_in = told.height - exact
+    if not_in_sequence:
         notes.append(
-            f"{told['launch'].n_unique():,} measured launches tell of {told.height:,} kernels: "
-            f"{stood_in:,} by the same name, grid and block, not as part of the measured sequence"
+            f"{covered['launch'].n_unique():,} measured launches tell of {covered.height:,} "
+            f"kernels: {not_in_sequence:,} by the same name, grid and block, not as part of the "
+            "measured sequence"
         )
-    if not found.keys.shapes:
+    if not keys.shapes:
         notes.append("grids and blocks are not told by both captures: matched by name only")
-    if found.keys.by_function:
+    if keys.by_function:
         notes.append(
-            f"{found.keys.by_function:,} names differ in how template arguments are written: "
+            f"{keys.by_function:,} names differ in how template arguments are written: "
             "matched by function"
         )
-    lacking = [c for c in ("roof_share", "flops", "sm_share") if told[c].null_count()]
-    if told.height < rows.height:
+    if covered.height < joined.timeline.height:
         notes.append("operations, bytes and the roof are of the measured kernels: at least so much")
-    if lacking:
+    if any(covered[column].null_count() for column in ("roof_share", "flops", "sm_share")):
         notes.append(
             "counters for the roofline are missing for some launches: "
             "measure with --section SpeedOfLight --section SpeedOfLight_RooflineChart"
@@ -413,48 +408,54 @@ def _matching_notes(joined: JoinedLaunches) -> list[str]:
 
 def _partner_notes(joined: JoinedLaunches) -> list[str]:
     """Count what has no partner, on both sides."""
-    alone = joined.timeline.filter(pl.col("launch").is_null())
-    unused_rows = joined.report.filter(pl.col("why") != "")
     notes = []
-    for frame, one, several, where in (
-        (alone, "kernel was not measured", "kernels were not measured", "the report"),
+    for frame, singular, plural, other_side in (
         (
-            unused_rows,
+            joined.unmeasured,
+            "kernel was not measured",
+            "kernels were not measured",
+            "the report",
+        ),
+        (
+            joined.unused,
             "measured launch tells of nothing",
             "measured launches tell of nothing",
             "the timeline",
         ),
     ):
-        shape = int((frame["why"] == NO_SHAPE).sum())
-        absent = frame.height - shape
-        parts = [f"{absent:,} by a name that {where} lacks"] if absent else []
-        parts += [f"{shape:,} by another grid or block"] if shape else []
-        if parts:
-            what = one if frame.height == 1 else several
-            notes.append(f"{frame.height:,} {what}: {', '.join(parts)}")
+        other_shape = int((frame["why"] == NO_SHAPE).sum())
+        other_name = frame.height - other_shape
+        reasons = [f"{other_name:,} by a name that {other_side} lacks"] if other_name else []
+        reasons += [f"{other_shape:,} by another grid or block"] if other_shape else []
+        if reasons:
+            what = singular if frame.height == 1 else plural
+            notes.append(f"{frame.height:,} {what}: {', '.join(reasons)}")
     return notes
 
 
 def _speed_notes(joined: JoinedLaunches) -> list[str]:
-    """Say how durations of the two differ, and why they may."""
-    told = joined.timeline.filter(pl.col("measured_ns").is_not_null())
-    here, there = float(told["time_ns"].sum()), float(told["measured_ns"].sum())
-    if not here or not there or abs(there / here - 1) < _SAME_SPEED:
+    """Explain why durations in the report differ from those of the timeline."""
+    timed = joined.timeline.filter(pl.col("measured_ns").is_not_null())
+    timeline_ns, report_ns = float(timed[_TIME].sum()), float(timed["measured_ns"].sum())
+    if not timeline_ns or not report_ns:
         return []
-    ratio = there / here
+    ratio = report_ns / timeline_ns
+    if abs(ratio - 1) < _MIN_SPEED_DIFFERENCE:
+        return []
     why = "ncu runs each kernel alone, with cold caches, at a fixed clock unless told otherwise"
-    if not 1 / _ANOTHER_PROGRAM < ratio < _ANOTHER_PROGRAM:
+    if not 1 / _MAX_SPEED_RATIO < ratio < _MAX_SPEED_RATIO:
         why = "too far apart for the same work on the same GPU"
     took = f"kernels took {ratio:.2f} times as long while measured as in the timeline"
     return [f"{took}: {why}; shares of the roof are those measured"]
 
 
 def _gpu_notes(timeline: Trace, report: Trace) -> list[str]:
-    here, there = (
-        sorted({name for name in device_names(trace).values() if name})
-        for trace in (timeline, report)
+    ours, theirs = (
+        {name for name in device_names(trace).values() if name} for trace in (timeline, report)
     )
-    if not here or not there or set(here) & set(there):
+    if not ours or not theirs or ours & theirs:
         return []
-    gpus = f"the timeline is of {', '.join(here)}, the report of {', '.join(there)}"
+    gpus = (
+        f"the timeline is of {', '.join(sorted(ours))}, the report of {', '.join(sorted(theirs))}"
+    )
     return [f"{gpus}: what was measured need not hold"]

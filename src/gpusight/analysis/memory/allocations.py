@@ -1,12 +1,9 @@
-"""Allocations over time.
-
-Pairs allocations with frees, levels in use, free parts of reserved segments.
-"""
+"""Allocations over time: blocks from allocation to free, memory in use, reserved segments."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,20 +24,20 @@ if TYPE_CHECKING:
 
 
 BEFORE = -1
-"""Stands for the event that took a block of which only the end was recorded."""
+"""The event that allocated a block of which only the free was recorded."""
 
 
 @dataclass(frozen=True)
 class MemoryBlocks:
-    """Blocks of memory, held after event `began` until event `ended`."""
+    """Blocks of memory, in use after event `began` until event `ended`."""
 
     bytes: Ints
     began: Ints
-    """Number of the event that took it; BEFORE when it was held from the start."""
+    """Number of the event that allocated it; BEFORE when it was in use from the start."""
     ended: Ints
-    """Number of the event that gave it back; the count of events when none did."""
+    """Number of the event that freed it; the count of events when none did."""
     row: Ints
-    """Row of `memory_events` that took it; -1 when there is none."""
+    """Row of `memory_events` that allocated it; -1 when there is none."""
     state: Ints
     """Row of `memory_blocks` that shows it, for blocks known only from there; else -1."""
 
@@ -49,12 +46,12 @@ class MemoryBlocks:
         return len(self.bytes)
 
     def held_after(self, event: int) -> Ints:
-        """Number the blocks that were held right after an event (BEFORE: from the start)."""
+        """Return the numbers of the blocks in use right after an event (BEFORE: at the start)."""
         held: Ints = np.flatnonzero((self.began <= event) & (self.ended > event))
         return held
 
     def chosen(self, numbers: Ints) -> MemoryBlocks:
-        """Give some of the blocks, by number."""
+        """Return some of the blocks, by number."""
         return MemoryBlocks(
             self.bytes[numbers],
             self.began[numbers],
@@ -63,30 +60,32 @@ class MemoryBlocks:
             self.state[numbers],
         )
 
-    def with_held(self, sizes: Ints, state: Ints, events: int) -> MemoryBlocks:
-        """Add blocks that were held from the first event to the last."""
-        none = np.full(len(sizes), BEFORE)
-        return MemoryBlocks(
-            np.concatenate((self.bytes, sizes)),
-            np.concatenate((self.began, none)),
-            np.concatenate((self.ended, np.full(len(sizes), events))),
-            np.concatenate((self.row, none)),
-            np.concatenate((self.state, state)),
-        )
-
     def from_event(self, first: int) -> MemoryBlocks:
-        """Forget the first events: what they took was held from the start."""
+        """Drop the first events: their allocations were in use from the start."""
         kept = self.chosen(np.flatnonzero(self.ended >= first))
         began, ended = np.maximum(kept.began - first, BEFORE), kept.ended - first
         return MemoryBlocks(kept.bytes, began, ended, kept.row, kept.state)
 
+    def start_bytes(self) -> int:
+        """Return the bytes in use at the start."""
+        return int(self.bytes[self.began == BEFORE].sum())
 
-def pair(rows: Ints, taken: Flags, sizes: Ints, address: Ints, process: Ints) -> MemoryBlocks:
+    def changes(self, events: int) -> Ints:
+        """Return by how many bytes each event changed the memory in use."""
+        delta = np.zeros(events, dtype=np.int64)
+        begins, ends = self.began > BEFORE, self.ended < events
+        # No event allocates or frees two blocks, so plain indexing is enough.
+        delta[self.began[begins]] += self.bytes[begins]
+        delta[self.ended[ends]] -= self.bytes[ends]
+        return delta
+
+
+def _pair(rows: Ints, allocates: Flags, sizes: Ints, address: Ints, process: Ints) -> MemoryBlocks:
     """Pair each allocation with the next event at its address, in the order of the events.
 
-    `rows` are the events' numbers in `memory_events`. Where an address is taken twice in a row, the
-    release between was lost: the first block ends when the second begins. A release that comes
-    first at its address ends a block that was held from the start.
+    `rows` are the events' numbers in `memory_events`. Where an address is allocated twice in a row,
+    the free between was lost: the first block ends when the second begins. A free that comes first
+    at its address ends a block that was in use from the start.
     """
     count = len(rows)
     several = count and np.ptp(process)
@@ -96,52 +95,35 @@ def pair(rows: Ints, taken: Flags, sizes: Ints, address: Ints, process: Ints) ->
     following[order[:-1][same]] = order[1:][same]
     first = np.ones(count, dtype=np.bool_)
     first[order[1:][same]] = False
-    begun, early = np.flatnonzero(taken), np.flatnonzero(first & ~taken)
+    allocations, early_frees = np.flatnonzero(allocates), np.flatnonzero(first & ~allocates)
     return MemoryBlocks(
-        sizes[np.concatenate((begun, early))],
-        np.concatenate((begun, np.full(len(early), BEFORE))),
-        np.concatenate((following[begun], early)),
-        np.concatenate((rows[begun], np.full(len(early), -1))),
-        np.full(len(begun) + len(early), -1),
+        sizes[np.concatenate((allocations, early_frees))],
+        np.concatenate((allocations, np.full(len(early_frees), BEFORE))),
+        np.concatenate((following[allocations], early_frees)),
+        np.concatenate((rows[allocations], np.full(len(early_frees), -1))),
+        np.full(len(allocations) + len(early_frees), -1),
     )
 
 
-def changes(blocks: MemoryBlocks, events: int) -> Ints:
-    """Give by how many bytes each event changed what is held."""
-    delta = np.zeros(events, dtype=np.int64)
-    begins, ends = blocks.began > BEFORE, blocks.ended < events
-    # No event takes two blocks, nor gives two back: plain indexing adds everything up.
-    delta[blocks.began[begins]] += blocks.bytes[begins]
-    delta[blocks.ended[ends]] -= blocks.bytes[ends]
-    return delta
-
-
 COLUMNS = (
-    "time_ns",
-    "device",
-    "process",
-    "operation",
-    "memory_kind",
-    "address",
-    "bytes",
-    "allocator",
-    "allocated_bytes",
-    "reserved_bytes",
-)
-"""What of `memory_events` decides the levels."""
+    "time_ns", "device", "process", "operation", "memory_kind", "address", "bytes", "allocator",
+    "allocated_bytes", "reserved_bytes",
+)  # fmt: skip
+"""Columns of `memory_events` that the levels are computed from."""
 ROW = "row"
 """Column with the number of a row in its whole table."""
-HELD = ("active", "pending_free")
-"""States of a block that nobody else can have: freed but awaited by a stream counts as in use."""
-_TAKES = ("allocation",)
-_GIVES = ("deallocation",)
+_IN_USE = pl.col("state").cast(pl.String).is_in(["active", "pending_free"])
+"""Blocks of a snapshot in use, those included that were freed but a stream may still use."""
+_REQUESTED = pl.col("requested_bytes").fill_null(pl.col("bytes"))
+"""Bytes that the program asked for, which is what events count too; else the rounded size."""
+_ALLOCATES, _FREES = "allocation", "deallocation"
 _GROWS = ("segment_allocation", "segment_map")
 _SHRINKS = ("segment_deallocation", "segment_unmap")
 _HOST_KINDS = ("Host", "Pageable", "Pinned")
 
 
 class AllocationSource(enum.Enum):
-    """Who recorded the events, which decides what they mean."""
+    """What recorded the events, which decides what they mean."""
 
     FRAMEWORK = "framework"
     SNAPSHOT = "snapshot"
@@ -150,49 +132,47 @@ class AllocationSource(enum.Enum):
 
 @dataclass(frozen=True)
 class AllocationHistory:
-    """The level of one GPU's memory (or the host's) after each event."""
+    """The memory in use on one GPU (or the host) after each event."""
 
     origin: AllocationSource
     times: Ints
-    """When each event happened, rising."""
+    """When each event happened, sorted."""
     allocated: Ints
     """Bytes in use after each event."""
     reserved: Ints | None
-    """Bytes held from the driver after each event; None where the capture does not say."""
+    """Bytes reserved from the driver after each event; None where not recorded."""
     start_allocated: int
     start_reserved: int | None
     """Levels before the first event."""
     takes: Ints
     """Sizes of the allocations, 0 for other events."""
     blocks: MemoryBlocks | None
-    """None when the events have no addresses, so that no release tells what it gave back."""
+    """None when the events have no addresses, so that frees cannot be paired."""
     totals_known: bool = True
-    """Whether what was held before the first event is known, rather than the least it can be."""
+    """Whether the level before the first event is known, rather than the least it can be."""
 
     def __len__(self) -> int:
         """Count the events."""
         return len(self.times)
 
     def allocated_after(self, event: int) -> int:
-        """Give the bytes in use after an event; BEFORE is the start."""
+        """Return the bytes in use after an event; BEFORE is the start."""
         return self.start_allocated if event == BEFORE else int(self.allocated[event])
 
     def reserved_after(self, event: int) -> int | None:
-        """Give the bytes held from the driver after an event."""
+        """Return the bytes reserved from the driver after an event."""
         if self.reserved is None:
             return None
         return self.start_reserved if event == BEFORE else int(self.reserved[event])
 
     def last_before(self, time_ns: int) -> int:
-        """Number the last event before a time; BEFORE when there is none."""
+        """Return the number of the last event before a time; BEFORE when there is none."""
         return int(np.searchsorted(self.times, time_ns, side="left")) - 1
 
     @property
     def unlisted_start(self) -> int:
-        """Bytes held from the start of which no event tells anything."""
-        if self.blocks is None:
-            return self.start_allocated
-        return self.start_allocated - int(self.blocks.bytes[self.blocks.began == BEFORE].sum())
+        """Bytes in use at the start that no block accounts for."""
+        return self.start_allocated - (0 if self.blocks is None else self.blocks.start_bytes())
 
 
 def on_gpu() -> pl.Expr:
@@ -201,18 +181,13 @@ def on_gpu() -> pl.Expr:
     return pl.col("device").is_not_null() & ~host
 
 
-def _recorded_by(events: pl.DataFrame) -> AllocationSource:
-    """Tell whether a framework's allocator or the driver recorded these events."""
-    framework = events["allocator"].null_count() < events.height
-    return AllocationSource.FRAMEWORK if framework else AllocationSource.DRIVER
-
-
 def from_events(events: pl.DataFrame) -> AllocationHistory:
-    """Build the history of a trace's events (of one place), with their row numbers as `row`."""
-    origin = _recorded_by(events)
-    if origin is AllocationSource.FRAMEWORK:
+    """Build the history of events (of one GPU or the host), with their row numbers as `row`."""
+    origin = AllocationSource.DRIVER
+    if events["allocator"].null_count() < events.height:
+        origin = AllocationSource.FRAMEWORK
         events = events.filter(pl.col("allocator").is_not_null())
-    events = events.filter(_is(*_TAKES, *_GIVES))
+    events = events.filter(_is(_ALLOCATES, _FREES))
     if events["allocated_bytes"].null_count() == 0 and events.height:
         return _from_totals(events, origin)
     return _from_sums(events, origin)
@@ -223,145 +198,129 @@ def from_snapshot(events: pl.DataFrame, final: pl.DataFrame) -> AllocationHistor
 
     Both have the numbers of their rows as `row`.
     """
-    events = events.filter(_is(*_TAKES, *_GIVES, *_GROWS, *_SHRINKS))
-    times, taken, sizes = _arrays(events)
-    count = len(times)
-    blocks = _with_older(_pair(events, taken, sizes), events, final, count)
-    moved = changes(blocks, count)
+    events = events.filter(_is(_ALLOCATES, _FREES, *_GROWS, *_SHRINKS))
+    times, allocates, sizes = _arrays(events)
+    block_events = events.filter(_is(_ALLOCATES, _FREES))
+    in_use = final.filter(_IN_USE)
+    # Blocks that no event mentions are older than the history.
+    older = in_use.join(block_events, on="address", how="anti")
+    blocks = _with_older(_blocks(events, allocates, sizes), older, len(times))
+    # Blocks in use at the end, in the sizes of their events where there are any.
+    last = block_events.unique("address", keep="last", maintain_order=True)
+    last = last.filter(_is(_ALLOCATES)).select("address", pl.col("bytes").alias("event_bytes"))
+    sized = in_use.join(last, on="address", how="left", maintain_order="left")
+    end = int(sized.select(pl.col("event_bytes").fill_null(_REQUESTED)).to_series().sum())
+    end_reserved = int(final.unique(["segment"])["segment_bytes"].sum())
+    changes = blocks.changes(len(times))
     grown = sizes * (_mask(events, *_GROWS).astype(np.int64) - _mask(events, *_SHRINKS))
-    held = _held_at_end(events, final)
-    segments = final.unique(["segment"])["segment_bytes"].sum()
-    start, start_reserved = held - int(moved.sum()), int(segments) - int(grown.sum())
+    start, start_reserved = end - int(changes.sum()), end_reserved - int(grown.sum())
     return AllocationHistory(
         AllocationSource.SNAPSHOT,
         times,
-        start + np.cumsum(moved),
+        start + np.cumsum(changes),
         start_reserved + np.cumsum(grown),
         start,
         start_reserved,
-        np.where(taken, sizes, 0),
+        np.where(allocates, sizes, 0),
         blocks,
+    )
+
+
+def _with_older(blocks: MemoryBlocks, older: pl.DataFrame, events: int) -> MemoryBlocks:
+    """Add blocks of a snapshot that were in use from the first event to the last."""
+    before = np.full(older.height, BEFORE)
+    return MemoryBlocks(
+        np.concatenate((blocks.bytes, older.select(_REQUESTED).to_series().to_numpy())),
+        np.concatenate((blocks.began, before)),
+        np.concatenate((blocks.ended, np.full(older.height, events))),
+        np.concatenate((blocks.row, np.full(older.height, -1))),
+        np.concatenate((blocks.state, _numbers(older, ROW))),
     )
 
 
 def _from_totals(events: pl.DataFrame, origin: AllocationSource) -> AllocationHistory:
-    times, taken, sizes = _arrays(events)
+    """Build the history of events that state the total of their process."""
+    times, allocates, sizes = _arrays(events)
     process = _numbers(events, "process")
-    signed = np.where(taken, sizes, -sizes)
-    start, allocated = _joined(_numbers(events, "allocated_bytes"), signed, process)
-    reserved = events["reserved_bytes"].fill_null(strategy="forward").fill_null(0).to_numpy()
-    known = bool(reserved.any())
-    # What was reserved before the first event is not told; the events rarely change it.
-    first_reserved, levels = _joined(reserved, np.zeros_like(reserved), process)
+    signed = np.where(allocates, sizes, -sizes)
+    start, allocated = _sum_totals(_numbers(events, "allocated_bytes"), signed, process)
+    totals = events["reserved_bytes"].fill_null(strategy="forward").fill_null(0).to_numpy()
+    known = bool(totals.any())
+    # What was reserved before the first event is not recorded; the events rarely change it.
+    start_reserved, reserved = _sum_totals(totals, np.zeros_like(totals), process)
     return AllocationHistory(
         origin,
         times,
         allocated,
-        levels if known else None,
+        reserved if known else None,
         start,
-        first_reserved if known else None,
-        np.where(taken, sizes, 0),
-        _pair(events, taken, sizes) if _addressed(events) else None,
+        start_reserved if known else None,
+        np.where(allocates, sizes, 0),
+        _blocks(events, allocates, sizes) if _has_addresses(events) else None,
     )
 
 
-def _joined(totals: Ints, change: Ints, process: Ints) -> tuple[int, Ints]:
-    """Add up what each process states as its total: the start, and the level after each event."""
-    start, moved = 0, np.zeros(len(totals), dtype=np.int64)
-    for each in np.unique(process):
-        mine = np.flatnonzero(process == each)
-        first = int(totals[mine[0]] - change[mine[0]])
-        moved[mine] = np.diff(totals[mine], prepend=first)
+def _sum_totals(totals: Ints, change: Ints, process: Ints) -> tuple[int, Ints]:
+    """Sum the totals that each process states: at the start, and after each event."""
+    start, changes = 0, np.zeros(len(totals), dtype=np.int64)
+    for key in np.unique(process):
+        rows = np.flatnonzero(process == key)
+        first = int(totals[rows[0]] - change[rows[0]])
+        changes[rows] = np.diff(totals[rows], prepend=first)
         start += first
-    return start, start + np.cumsum(moved)
+    return start, start + np.cumsum(changes)
 
 
 def _from_sums(events: pl.DataFrame, origin: AllocationSource) -> AllocationHistory:
-    times, taken, sizes = _arrays(events)
-    count = len(times)
-    if not _addressed(events):
-        levels = np.cumsum(np.where(taken, sizes, -sizes))
+    """Build the history of events without totals."""
+    times, allocates, sizes = _arrays(events)
+    takes = np.where(allocates, sizes, 0)
+    if not _has_addresses(events):
+        levels = np.cumsum(np.where(allocates, sizes, -sizes))
         start = max(0, -int(levels.min(initial=0)))
-        taken_bytes = np.where(taken, sizes, 0)
         return AllocationHistory(
-            origin, times, start + levels, None, start, None, taken_bytes, None, totals_known=False
+            origin, times, start + levels, None, start, None, takes, None, totals_known=False
         )
-    blocks = _pair(events, taken, sizes)
-    # The driver's records of what was held before the capture began come first, with time 0.
-    held = int((times <= 0).sum()) if origin is AllocationSource.DRIVER else 0
-    blocks = blocks.from_event(held)
-    moved = changes(blocks, count - held)
-    start = int(blocks.bytes[blocks.began == BEFORE].sum())
+    # The driver's records of what was in use before the capture come first, with time 0.
+    first = int((times <= 0).sum()) if origin is AllocationSource.DRIVER else 0
+    blocks = _blocks(events, allocates, sizes).from_event(first)
+    start = blocks.start_bytes()
+    allocated = start + np.cumsum(blocks.changes(len(times) - first))
     return AllocationHistory(
-        origin,
-        times[held:],
-        start + np.cumsum(moved),
-        None,
-        start,
-        None,
-        np.where(taken, sizes, 0)[held:],
-        blocks,
+        origin, times[first:], allocated, None, start, None, takes[first:], blocks
     )
 
 
-def _with_older(
-    blocks: MemoryBlocks, events: pl.DataFrame, final: pl.DataFrame, count: int
-) -> MemoryBlocks:
-    """Add the blocks of a snapshot that no event mentions: they are older than the history."""
-    older = final.filter(_held()).join(
-        events.filter(_is(*_TAKES, *_GIVES)), on="address", how="anti"
+def _blocks(events: pl.DataFrame, allocates: Flags, sizes: Ints) -> MemoryBlocks:
+    """Pair the events that have an address."""
+    addressed = np.flatnonzero(
+        events["address"].is_not_null() & events.select(_is(_ALLOCATES, _FREES)).to_series()
     )
-    return blocks.with_held(_asked(older).to_numpy(), _numbers(older, ROW), count)
-
-
-def _held_at_end(events: pl.DataFrame, final: pl.DataFrame) -> int:
-    """Sum up what a snapshot shows in use, in the sizes that its events give where they do."""
-    last = events.filter(_is(*_TAKES, *_GIVES)).unique("address", keep="last", maintain_order=True)
-    taken = last.filter(_is(*_TAKES)).select("address", pl.col("bytes").alias("taken_bytes"))
-    held = final.filter(_held()).join(taken, on="address", how="left", maintain_order="left")
-    return int(held["taken_bytes"].fill_null(_asked(held)).sum())
-
-
-def _asked(final: pl.DataFrame) -> pl.Series:
-    """Give what the program asked for, which is what events count too; else the rounded size."""
-    return final.select(pl.col("requested_bytes").fill_null(pl.col("bytes"))).to_series()
-
-
-def _pair(events: pl.DataFrame, taken: Flags, sizes: Ints) -> MemoryBlocks:
-    """Pair the events that name an address."""
-    named = np.flatnonzero(
-        events["address"].is_not_null() & events.select(_is(*_TAKES, *_GIVES)).to_series()
+    rows = events[addressed]
+    blocks = _pair(
+        _numbers(rows, ROW),
+        allocates[addressed],
+        sizes[addressed],
+        _numbers(rows, "address"),
+        _numbers(rows, "process"),
     )
-    few = events[named]
-    blocks = pair(
-        _numbers(few, ROW),
-        taken[named],
-        sizes[named],
-        _numbers(few, "address"),
-        _numbers(few, "process"),
-    )
-    # Back from numbers among the named events to numbers among all; the end stays the end.
-    place = np.append(named, [events.height, BEFORE])
-    return MemoryBlocks(
-        blocks.bytes, place[blocks.began], place[blocks.ended], blocks.row, blocks.state
-    )
+    # Back to numbers among all events; the end stays the end.
+    number = np.append(addressed, [events.height, BEFORE])
+    return replace(blocks, began=number[blocks.began], ended=number[blocks.ended])
 
 
 def _arrays(events: pl.DataFrame) -> tuple[Ints, Flags, Ints]:
-    return events["time_ns"].to_numpy(), _mask(events, *_TAKES), events["bytes"].to_numpy()
+    """Return times, which events are allocations, and sizes."""
+    return events["time_ns"].to_numpy(), _mask(events, _ALLOCATES), events["bytes"].to_numpy()
 
 
-def _addressed(events: pl.DataFrame) -> bool:
+def _has_addresses(events: pl.DataFrame) -> bool:
     return events["address"].null_count() < max(events.height, 1)
 
 
 def _numbers(frame: pl.DataFrame, column: str) -> Ints:
     numbers: Ints = frame[column].cast(pl.Int64).fill_null(-1).to_numpy()
     return numbers
-
-
-def _held() -> pl.Expr:
-    return pl.col("state").cast(pl.String).is_in(HELD)
 
 
 def _is(*operations: str) -> pl.Expr:
@@ -392,26 +351,35 @@ SEGMENT_FIELDS = (
     Field("expandable", "Grows", Fmt.FLAG, "Whether the segment can grow", shown=False),
     Field("address", "Address", Fmt.ID, "Address", shown=False),
 )
-SPARSE = 0.5
-"""A segment with less in use than this holds back memory for little."""
+_MAX_SPARSE_SHARE = 0.5
+"""A segment with less in use is counted as sparse."""
 
 
 def reserved_parts(blocks: pl.DataFrame) -> TableResult:
-    """Split what is reserved into what is used, lost by rounding, and free in which way."""
-    held = pl.col("state").cast(pl.String).is_in(HELD)
-    asked = pl.col("requested_bytes").fill_null(pl.col("bytes"))
-    occupied = held.any().over("segment")
+    """Split reserved memory into what is used, lost by rounding, and free."""
+    size = pl.col("bytes")
+    occupied = _IN_USE.any().over("segment")
     pending = pl.col("state").cast(pl.String) == "pending_free"
     parts = [
-        _part(blocks, "asked for by the program", held & ~pending, asked),
-        _part(blocks, "freed, but a stream may still use it", pending, asked),
-        _part(blocks, "rounding: given beyond what was asked", held, pl.col("bytes") - asked),
-        _part(blocks, "free between used blocks", ~held & occupied, pl.col("bytes")),
-        _part(blocks, "free in unused segments", ~held & ~occupied, pl.col("bytes")),
+        blocks.filter(condition)
+        .select(part_bytes.alias("bytes"))
+        .filter(size != 0)
+        .select(
+            size.sum(),
+            pl.len().cast(pl.Int64).alias("blocks"),
+            size.max().alias("largest_bytes"),
+            pl.lit(name).alias("part"),
+        )
+        for name, condition, part_bytes in (
+            ("asked for by the program", _IN_USE & ~pending, _REQUESTED),
+            ("freed, but a stream may still use it", pending, _REQUESTED),
+            ("rounding: given beyond what was asked", _IN_USE, size - _REQUESTED),
+            ("free between used blocks", ~_IN_USE & occupied, size),
+            ("free in unused segments", ~_IN_USE & ~occupied, size),
+        )
     ]
-    frame = pl.concat(parts).filter(pl.col("bytes") != 0)
-    total = int(frame["bytes"].sum())
-    frame = frame.with_columns(share_of(pl.col("bytes"), total).alias("share"))
+    frame = pl.concat(parts).filter(size != 0)
+    frame = frame.with_columns(share_of(size, int(frame["bytes"].sum())).alias("share"))
     return TableResult(
         "reserved",
         "Reserved memory at the end",
@@ -420,29 +388,18 @@ def reserved_parts(blocks: pl.DataFrame) -> TableResult:
     )
 
 
-def _part(blocks: pl.DataFrame, name: str, which: pl.Expr, size: pl.Expr) -> pl.DataFrame:
-    rows = blocks.filter(which).select(size.alias("bytes")).filter(pl.col("bytes") != 0)
-    return rows.select(
-        pl.col("bytes").sum(),
-        pl.len().cast(pl.Int64).alias("blocks"),
-        pl.col("bytes").max().alias("largest_bytes"),
-        pl.lit(name).alias("part"),
-    )
-
-
 def segments(blocks: pl.DataFrame) -> TableResult:
-    """List the segments, those that hold back most first."""
-    held = pl.col("state").cast(pl.String).is_in(HELD)
+    """List the segments, those with most free memory first."""
     size = pl.col("segment_bytes").first()
-    used = pl.col("bytes").filter(held).sum()
+    used = pl.col("bytes").filter(_IN_USE).sum()
     frame = (
         blocks.group_by("segment", maintain_order=True)
         .agg(
             size.alias("bytes"),
             used.alias("used_bytes"),
             (size - used).alias("free_bytes"),
-            pl.col("bytes").filter(~held).max().fill_null(0).alias("largest_free_bytes"),
-            held.sum().cast(pl.Int64).alias("blocks"),
+            pl.col("bytes").filter(~_IN_USE).max().fill_null(0).alias("largest_free_bytes"),
+            _IN_USE.sum().cast(pl.Int64).alias("blocks"),
             pl.col("segment_kind").cast(pl.String).first().alias("kind"),
             pl.col("stream").first(),
             pl.col("expandable").first(),
@@ -453,16 +410,11 @@ def segments(blocks: pl.DataFrame) -> TableResult:
         )
         .sort(["free_bytes", "address"], descending=[True, False])
     )
-    title = "Segments, by what is free in them" + _sparse(frame)
+    title = "Segments, by what is free in them"
+    sparse = frame.filter(pl.col("used_share") < _MAX_SPARSE_SHARE)
+    if sparse.height:
+        free = format_bytes(int(sparse["free_bytes"].sum()))
+        title += f": {sparse.height:,} of {frame.height:,} under half used, {free} free"
     return TableResult(
         "segments", title, SEGMENT_FIELDS, frame.select(f.key for f in SEGMENT_FIELDS)
     )
-
-
-def _sparse(frame: pl.DataFrame) -> str:
-    """Say how much lies idle in segments that hold little."""
-    sparse = frame.filter(pl.col("used_share") < SPARSE)
-    if sparse.is_empty():
-        return ""
-    free = format_bytes(int(sparse["free_bytes"].sum()))
-    return f": {sparse.height:,} of {frame.height:,} under half used, {free} free"

@@ -9,15 +9,14 @@ import polars as pl
 
 from gpusight.analysis.aggregates import share_of
 from gpusight.analysis.attribution.nested_intervals import optional
+from gpusight.analysis.attribution.work_causes import HostMoments
 from gpusight.analysis.memory import memory_holders
-from gpusight.analysis.memory.allocations import BEFORE, ROW, AllocationSource, changes
+from gpusight.analysis.memory.allocations import BEFORE, ROW, AllocationSource
 from gpusight.analysis.memory.device_memory import allocated_at, reserved_at, thin
-from gpusight.analysis.memory.memory_holders import WHO, AllocationMoments
+from gpusight.analysis.memory.memory_holders import WHO
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpusight.analysis.memory.allocations import AllocationHistory, MemoryBlocks
     from gpusight.analysis.memory.device_memory import MemoryPoints, MemoryView
     from gpusight.trace.intervals import Ints
@@ -52,12 +51,12 @@ HELD_BEFORE = "held before the capture"
 UNKNOWN = "unknown: the capture does not tell"
 NOT_RECORDED = "not recorded: the events do not add up to it"
 STATIC = "static variables of CUDA modules"
-LARGEST = 100
+_MAX_BLOCKS = 100
 """Single blocks that are listed."""
 
 
 def find_holders(trace: Trace, blocks: MemoryBlocks, origin: AllocationSource) -> pl.DataFrame:
-    """Say who took each block: `WHO`, and all of it as the text `holder`."""
+    """Return who allocated each block: the columns `WHO`, and all of it as the text `holder`."""
     find = {
         AllocationSource.FRAMEWORK: _framework,
         AllocationSource.DRIVER: _driver,
@@ -68,19 +67,26 @@ def find_holders(trace: Trace, blocks: MemoryBlocks, origin: AllocationSource) -
     return who.with_columns(
         pl.when(kinds.is_in(["Device Static", "Managed Static"]))
         .then(pl.lit(STATIC))
-        .otherwise(pl.coalesce(_who_text(), _stand_in(blocks)))
+        .when(_holder_text() != "")
+        .then(_holder_text())
+        .when(pl.Series(blocks.began == BEFORE))
+        .then(pl.lit(HELD_BEFORE))
+        .otherwise(pl.lit(UNKNOWN))
         .alias("holder")
     )
 
 
 def by_holder(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
-    """Sum what was held at the peak by who held it; the rows sum to the peak."""
+    """Sum the memory in use at the peak by who allocated it; the rows sum to the peak."""
     history = view.history
     assert history.blocks is not None, "nobody can be named without blocks"
     held = history.blocks.held_after(view.peak_event)
     rows = holders_of[held].with_columns(pl.Series("bytes", history.blocks.bytes[held]))
     frame = rows.group_by("holder").agg(
-        pl.col("bytes").sum(), pl.len().cast(pl.Int64).alias("blocks"), *_common(WHO)
+        pl.col("bytes").sum(),
+        pl.len().cast(pl.Int64).alias("blocks"),
+        # What all blocks of the holder agree on.
+        *(pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in WHO),
     )
     before = max(history.unlisted_start, 0)
     rest = view.peak_bytes - int(frame["bytes"].sum()) - before
@@ -97,34 +103,35 @@ def by_holder(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
 
 
 def largest_blocks(trace: Trace, view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
-    """List the largest single blocks held at the peak."""
+    """List the largest single blocks in use at the peak."""
     history = view.history
-    blocks = history.blocks
-    assert blocks is not None, "nobody can be named without blocks"
-    held = blocks.held_after(view.peak_event)
-    chosen = held[np.argsort(-blocks.bytes[held], kind="stable")][:LARGEST]
-    few = blocks.chosen(chosen)
-    none = len(history)
-    events = _events(trace, few, ["address", "memory_kind"])
+    assert history.blocks is not None, "nobody can be named without blocks"
+    held = history.blocks.held_after(view.peak_event)
+    chosen = held[np.argsort(-history.blocks.bytes[held], kind="stable")][:_MAX_BLOCKS]
+    blocks = history.blocks.chosen(chosen)
+    times = pl.Series(history.times)
+    freed = optional(np.where(blocks.ended < len(times), blocks.ended, -1))
+    events = _events(trace, blocks, ["address", "memory_kind"])
     frame = holders_of[chosen].with_columns(
-        pl.Series("bytes", few.bytes),
-        _times(history.times, np.where(few.began == BEFORE, none, few.began), "allocated_ns"),
-        _times(history.times, few.ended, "freed_ns"),
+        pl.Series("bytes", blocks.bytes),
+        times.gather(optional(blocks.began)).alias("allocated_ns"),
+        times.gather(freed).alias("freed_ns"),
         events["memory_kind"].cast(pl.String),
-        _either(events["address"], _final(trace, few, "address")),
-        pl.Series("stack", _stacks(trace, few, history.origin), pl.List(pl.String)),
+        _either(events["address"], _final(trace, blocks, "address")),
+        pl.Series("stack", _stacks(trace, blocks, history.origin), pl.List(pl.String)),
     )
     title = "Largest blocks held at the peak"
-    more = f": the first {len(chosen)} of {len(held):,}" if len(held) > len(chosen) else ""
-    rows = frame.select(f.key for f in BLOCK_FIELDS)
-    return TableResult("blocks", title + more, BLOCK_FIELDS, rows)
+    if len(held) > len(chosen):
+        title += f": the first {len(chosen)} of {len(held):,}"
+    return TableResult("blocks", title, BLOCK_FIELDS, frame.select(f.key for f in BLOCK_FIELDS))
 
 
 # Who ----------------------------------------------------------------------------------------------
 
 
 def _framework(trace: Trace, blocks: MemoryBlocks) -> pl.DataFrame:
-    return memory_holders.from_framework(trace, _moments(trace, blocks))
+    processes = _events(trace, blocks, ["process"])["process"]
+    return memory_holders.from_framework(trace, _moments(trace, blocks), processes)
 
 
 def _driver(trace: Trace, blocks: MemoryBlocks) -> pl.DataFrame:
@@ -137,34 +144,32 @@ def _driver(trace: Trace, blocks: MemoryBlocks) -> pl.DataFrame:
 
 def _snapshot(trace: Trace, blocks: MemoryBlocks) -> pl.DataFrame:
     events = _events(trace, blocks, ["time_ns", "device", "callchain"])
-    ours = memory_holders.from_chains(trace, "memory_events", events["callchain"])
+    newer = memory_holders.from_chains(trace, "memory_events", events["callchain"])
     older = memory_holders.from_chains(trace, "memory_blocks", _final(trace, blocks, "callchain"))
-    # A snapshot's annotations are told apart by device, not by thread.
+    # A snapshot's annotations are by device, not by thread.
     times = events["time_ns"].fill_null(-1).to_numpy()
     return pl.DataFrame(
         {
-            **{column: _either(ours[column], older[column]) for column in memory_holders.NAMED},
+            **{column: _either(newer[column], older[column]) for column in memory_holders.NAMED},
             "module": memory_holders.no_texts(len(blocks)),
             "range": memory_holders.ranges_of(trace, "domain_key", times, events["device"]),
         }
     ).select(WHO)
 
 
-def _moments(trace: Trace, blocks: MemoryBlocks) -> AllocationMoments:
-    events = _events(trace, blocks, ["time_ns", "thread", "process"])
-    return AllocationMoments(
-        events["time_ns"].fill_null(-1).to_numpy(), events["thread"], events["process"]
-    )
+def _moments(trace: Trace, blocks: MemoryBlocks) -> HostMoments:
+    events = _events(trace, blocks, ["time_ns", "thread"])
+    return HostMoments(events["time_ns"].fill_null(-1).to_numpy(), events["thread"])
 
 
 def _events(trace: Trace, blocks: MemoryBlocks, columns: list[str]) -> pl.DataFrame:
-    """Give the events that took blocks; null where there is none."""
+    """Return the events that allocated blocks; null where there is none."""
     table = trace.table("memory_events", columns)
     return table.select(pl.all().gather(optional(blocks.row)))
 
 
 def _final(trace: Trace, blocks: MemoryBlocks, column: str) -> pl.Series:
-    """Give a column of the blocks of a snapshot that no event took; null for the others."""
+    """Return a column of a snapshot's blocks that no event allocated; null for the others."""
     return trace.table("memory_blocks", [column])[column].gather(optional(blocks.state))
 
 
@@ -172,47 +177,29 @@ def _either(first: pl.Series, second: pl.Series) -> pl.Series:
     return first.zip_with(first.is_not_null(), second)
 
 
-def _who_text() -> pl.Expr:
-    """Write who took a block as one text: modules and ranges without their numbers."""
+def _holder_text() -> pl.Expr:
+    """Write who allocated a block as one text: modules and ranges without their numbers."""
     module = pl.col("module").str.replace(r"_\d+$", "")
     ranges = pl.col("range").str.replace(r"[\s_#:.-]*\d+$", "")
     inner = pl.concat_str(pl.lit(" › "), pl.col("op").str.strip_prefix("aten::"))
     nested = pl.when(pl.col("op") != pl.col("outer_op")).then(inner).otherwise(pl.lit(""))
     op = pl.concat_str(pl.coalesce("outer_op", "op"), nested.fill_null(""))
     parts = [op, module, "site", pl.when(pl.col("site").is_null()).then(ranges)]
-    text = pl.concat_str(parts, separator=" · ", ignore_nulls=True)
-    return pl.when(text != "").then(text)
-
-
-def _stand_in(blocks: MemoryBlocks) -> pl.Series:
-    before = pl.Series(blocks.began == BEFORE)
-    texts = pl.select(pl.when(before).then(pl.lit(HELD_BEFORE)).otherwise(pl.lit(UNKNOWN)))
-    return texts.to_series()
+    return pl.concat_str(parts, separator=" · ", ignore_nulls=True)
 
 
 # Rows ---------------------------------------------------------------------------------------------
 
 
-def _common(columns: tuple[str, ...]) -> list[pl.Expr]:
-    """Keep what all rows of a group agree on."""
-    return [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in columns]
-
-
 def _with_unlisted(frame: pl.DataFrame, holder: str, size: int) -> pl.DataFrame:
-    """Add bytes of which no block is known to a holder's row, or as one of its own."""
+    """Add bytes without a known block to a holder's row, or as a row of their own."""
     if size == 0:
         return frame
-    mine = pl.col("holder") == holder
-    listed = int(frame.filter(mine)["bytes"].sum())
+    is_holder = pl.col("holder") == holder
+    listed = int(frame.filter(is_holder)["bytes"].sum())
     total = pl.Series([listed + size], dtype=pl.Int64)
     row = pl.DataFrame({"holder": [holder], "bytes": total})
-    return pl.concat([frame.filter(~mine), row], how="diagonal")
-
-
-def _times(times: Ints, events: Ints, name: str) -> pl.Series:
-    """Look up when events happened; the count of events stands for none."""
-    at = optional(np.where(events < len(times), events, -1))
-    return pl.Series(name, times).gather(at)
+    return pl.concat([frame.filter(~is_holder), row], how="diagonal")
 
 
 def _stacks(trace: Trace, blocks: MemoryBlocks, origin: AllocationSource) -> list[list[str]]:
@@ -221,9 +208,9 @@ def _stacks(trace: Trace, blocks: MemoryBlocks, origin: AllocationSource) -> lis
     if origin is AllocationSource.DRIVER:
         return [[] for _ in range(len(blocks))]
     chains = _events(trace, blocks, ["callchain"])["callchain"]
-    ours = memory_holders.python_frames(trace, "memory_events", chains)
+    newer = memory_holders.python_frames(trace, "memory_events", chains)
     older = memory_holders.python_frames(trace, "memory_blocks", _final(trace, blocks, "callchain"))
-    return [mine or theirs for mine, theirs in zip(ours, older, strict=True)]
+    return [stack or other for stack, other in zip(newer, older, strict=True)]
 
 
 TIMELINE_FIELDS = (
@@ -239,24 +226,26 @@ TIMELINE_FIELDS = (
     ),
 )
 REST = "everything else"
-_MOST_HOLDERS = 5
-_LEAST_SHARE = 0.02
+_MAX_HOLDERS = 5
+_MIN_HOLDER_SHARE = 0.02
 
 
 def memory_over_time(
     view: MemoryView, holders: pl.Series | None, peak: TableResult | None
 ) -> TableResult:
-    """Thin a view out; `holders` names who took each block, `peak` is the table of them."""
+    """Sample the levels of a view; `holders` names who allocated each block, `peak` sums them."""
     points = thin(view)
     allocated, reserved = allocated_at(view.history, points), reserved_at(view.history, points)
     names: list[str] = []
-    held: list[Ints] = []
+    held_bytes = pl.Series([None] * len(points), dtype=pl.List(pl.Int64))
     if holders is not None and peak is not None:
         names = _largest(peak)
-        held = [_level(view.history, holders, name, points) for name in names]
-        rest = allocated - sum(held, np.zeros_like(allocated))
+        levels = [_level(view.history, holders, name, points) for name in names]
+        rest = allocated - sum(levels, np.zeros_like(allocated))
         if rest.any() or not names:
-            names, held = [*names, REST], [*held, rest]
+            names, levels = [*names, REST], [*levels, rest]
+        dtype = pl.Array(pl.Int64, len(levels))
+        held_bytes = pl.Series(np.stack(levels, axis=1), dtype=dtype).cast(pl.List(pl.Int64))
     frame = pl.DataFrame(
         {
             "time_ns": points.times,
@@ -264,7 +253,7 @@ def memory_over_time(
             "reserved_bytes": pl.Series(
                 reserved if reserved is not None else [None] * len(points), dtype=pl.Int64
             ),
-            "held_bytes": _lists(held, len(points)),
+            "held_bytes": held_bytes,
         }
     )
     return TableResult(
@@ -273,29 +262,22 @@ def memory_over_time(
 
 
 def _largest(peak: TableResult) -> list[str]:
-    """Name what was held before, then the largest holders at the peak."""
-    shown = peak.frame.filter(pl.col("share") >= _LEAST_SHARE)["holder"].to_list()
+    """Name what was in use before the capture, then the largest holders at the peak."""
+    shown = peak.frame.filter(pl.col("share") >= _MIN_HOLDER_SHARE)["holder"].to_list()
     first = [HELD_BEFORE] if HELD_BEFORE in shown else []
     others = [name for name in shown if name not in {HELD_BEFORE, NOT_RECORDED}]
-    return [*first, *others[:_MOST_HOLDERS]]
+    return [*first, *others[:_MAX_HOLDERS]]
 
 
 def _level(history: AllocationHistory, holders: pl.Series, name: str, points: MemoryPoints) -> Ints:
-    """Follow what one holder had."""
+    """Return the bytes of one holder at points."""
     assert history.blocks is not None, "nobody can be named without blocks"
-    mine = history.blocks.chosen(np.flatnonzero((holders == name).to_numpy()))
-    start = int(mine.bytes[mine.began == BEFORE].sum())
+    blocks = history.blocks.chosen(np.flatnonzero((holders == name).to_numpy()))
+    start = blocks.start_bytes()
     if name == HELD_BEFORE:
         start += max(history.unlisted_start, 0)
-    levels = start + np.cumsum(changes(mine, len(history)))
+    levels = start + np.cumsum(blocks.changes(len(history)))
     return np.append(levels, start)[points.events]
-
-
-def _lists(columns: Sequence[Ints], rows: int) -> pl.Series:
-    if not columns:
-        return pl.Series([None] * rows, dtype=pl.List(pl.Int64))
-    table = np.stack(columns, axis=1)
-    return pl.Series(table, dtype=pl.Array(pl.Int64, len(columns))).cast(pl.List(pl.Int64))
 
 
 FAILURE_FIELDS = (

@@ -25,13 +25,9 @@ from gpusight.units import format_bytes, format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.memory.allocations import Flags
     from gpusight.analysis.memory.device_memory import MemoryView, StepGrowth
     from gpusight.trace.trace import Trace
-
-    Floats = NDArray[np.float64]
 
 
 FACT_FIELDS = (
@@ -68,27 +64,27 @@ FACT_FIELDS = (
         "allocated_total_bytes", "Allocated in all", Fmt.BYTES, "Sizes of those allocations, summed"
     ),
 )
-"""What may be said; what the capture cannot tell is left out, growth aside."""
+"""All facts; those that the capture does not show are left out, except growth."""
 
 
-def facts(view: MemoryView, steps: StepGrowth, memory_bytes: int | None) -> tuple[Fact, ...]:
-    """Give the facts about one memory; `memory_bytes` is how much the GPU has."""
-    start, end = (view.history.allocated_after(int(view.points.events[i])) for i in (0, -1))
+def _facts(view: MemoryView, steps: StepGrowth, memory_bytes: int | None) -> tuple[Fact, ...]:
+    """Return the facts about one memory; `memory_bytes` is the capacity of the GPU."""
     values = {
         "peak_bytes": view.peak_bytes,
         "peak_ns": view.peak_ns,
-        **_known(
-            peak_share=view.peak_bytes / memory_bytes if memory_bytes else None,
-            peak_step=steps.step_at(view.peak_ns),
-        ),
-        "start_bytes": start,
-        "end_bytes": end,
+        "start_bytes": view.history.allocated_after(int(view.points.events[0])),
+        "end_bytes": view.end_bytes,
         **_reserved(view),
         "growth_per_step_bytes": steps.per_step,
         "allocations": len(view.takes),
         "allocations_per_step": steps.allocations,
         "allocated_total_bytes": int(view.takes.sum()),
     }
+    if memory_bytes:
+        values["peak_share"] = view.peak_bytes / memory_bytes
+    peak_step = steps.step_at(view.peak_ns)
+    if peak_step is not None:
+        values["peak_step"] = peak_step
     return tuple(
         Fact(f.key, f.label, values[f.key], f.fmt, f.meaning)
         for f in FACT_FIELDS
@@ -97,49 +93,39 @@ def facts(view: MemoryView, steps: StepGrowth, memory_bytes: int | None) -> tupl
 
 
 def _reserved(view: MemoryView) -> dict[str, Any]:
-    """Give what was reserved, where the capture tells."""
+    """Return the facts about reserved memory, where it was recorded."""
     reserved = reserved_at(view.history, view.points)
     if reserved is None:
         return {}
     allocated = allocated_at(view.history, view.points)
     unused = np.full(len(reserved), -np.inf)
     np.divide(reserved - allocated, reserved, out=unused, where=reserved > 0)
-    return {
+    facts = {
         "reserved_at_peak_bytes": int(reserved[view.peak]),
         "reserved_max_bytes": int(reserved.max()),
         "fragmentation_at_peak": float(unused[view.peak]) if reserved[view.peak] > 0 else None,
-        **_worst(view, np.where(_settled(view), unused, -np.inf)),
     }
-
-
-def _worst(view: MemoryView, unused: Floats) -> dict[str, Any]:
-    """Find when most of what was reserved was not in use; nothing where that cannot be said."""
-    worst = int(np.argmax(unused))
-    if np.isneginf(unused[worst]):
-        return {}
-    return {
-        "fragmentation_worst": float(unused[worst]),
-        "fragmentation_worst_ns": int(view.points.times[worst]),
-    }
+    settled = np.where(_settled(view), unused, -np.inf)
+    worst = int(np.argmax(settled))
+    if not np.isneginf(settled[worst]):
+        facts["fragmentation_worst"] = float(settled[worst])
+        facts["fragmentation_worst_ns"] = int(view.points.times[worst])
+    return facts
 
 
 def _settled(view: MemoryView) -> Flags:
-    """Tell at which points what is reserved can be compared with what is in use.
+    """Mark the points at which reserved memory can be compared with memory in use.
 
-    Not before anything is in use; nor inside one request for memory, between the segment that is
-    taken for it and the block that is handed out of that.
+    Not before anything is in use; nor inside one request for memory, between the allocation of a
+    segment and that of the block in it.
     """
     history = view.history
     assert history.reserved is not None, "what is reserved is not known"
     levels = np.append(history.start_allocated, history.allocated)
-    taken = np.diff(history.reserved, prepend=history.start_reserved or 0) > 0
-    settled = (np.maximum.accumulate(levels)[1:] > 0) & ~(taken & (np.diff(levels) == 0))
-    found: Flags = np.append(settled, history.start_allocated > 0)[view.points.events]
-    return found
-
-
-def _known(**values: Any) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+    grew = np.diff(history.reserved, prepend=history.start_reserved or 0) > 0
+    settled = (np.maximum.accumulate(levels)[1:] > 0) & ~(grew & (np.diff(levels) == 0))
+    at_points: Flags = np.append(settled, history.start_allocated > 0)[view.points.events]
+    return at_points
 
 
 _SEGMENTS_ONLY = (
@@ -153,46 +139,33 @@ _NO_TOTALS = "the trace has no totals: levels are the least that its events allo
 _OWN_ONLY = "what the driver recorded beside the framework's allocator is left out"
 
 
-def notes(
+def _notes(
     places: DeviceMemories,
     device: int | None,
     failed: TableResult | None,
     held: TableResult | NotApplicable,
 ) -> Iterator[str]:
-    """Say what a reader of the answer must know, the worst first."""
+    """Yield the notes, the most serious first."""
+    view = places.view(device)
     if failed is not None:
-        yield _failure(failed)
-    yield from _missing(places.view(device), held)
-    if len(places.gpus) > 1:
-        yield f"GPU {device} is shown, which has the highest peak; --device N shows another"
-    if device is None:
-        yield "no GPU memory was recorded: this is memory of the host"
-    yield from _origin(places, device)
-    yield from places.trace.meta.notes
-
-
-def _failure(failed: TableResult) -> str:
-    first, count = failed.frame.row(0, named=True), failed.frame.height
-    times = "once" if count == 1 else f"{count:,} times"
-    asked, used, reserved = (
-        format_bytes(first[key]) for key in ("bytes", "allocated_bytes", "reserved_bytes")
-    )
-    return (
-        f"the GPU ran out of memory {times}, first at {format_time(first['time_ns'])}: {asked} "
-        f"were asked for with {used} in use of {reserved} reserved"
-    )
-
-
-def _missing(view: MemoryView, held: TableResult | NotApplicable) -> Iterator[str]:
+        first, count = failed.frame.row(0, named=True), failed.frame.height
+        times = "once" if count == 1 else f"{count:,} times"
+        requested, used, reserved = (
+            format_bytes(first[key]) for key in ("bytes", "allocated_bytes", "reserved_bytes")
+        )
+        yield (
+            f"the GPU ran out of memory {times}, first at {format_time(first['time_ns'])}: "
+            f"{requested} were asked for with {used} in use of {reserved} reserved"
+        )
     missing = held.meta["not_recorded_bytes"] if isinstance(held, TableResult) else 0
     if missing:
         share = format_share(abs(missing) / view.peak_bytes if view.peak_bytes else None)
         yield f"{format_bytes(missing)} ({share}) of the peak cannot be explained by the events"
-
-
-def _origin(places: DeviceMemories, device: int | None) -> Iterator[str]:
-    """Say what the source of the events means for them."""
-    history = places.view(device).history
+    if len(places.gpus) > 1:
+        yield f"GPU {device} is shown, which has the highest peak; --device N shows another"
+    if device is None:
+        yield "no GPU memory was recorded: this is memory of the host"
+    history = view.history
     if history.origin is AllocationSource.DRIVER:
         yield _SEGMENTS_ONLY
         if not len(history):
@@ -203,6 +176,7 @@ def _origin(places: DeviceMemories, device: int | None) -> Iterator[str]:
         yield _ASKED
     if not history.totals_known:
         yield _NO_TOTALS
+    yield from places.trace.meta.notes
 
 
 DEVICE_FIELDS = (
@@ -224,7 +198,7 @@ KIND_FIELDS = (
 )
 
 
-def by_device(trace: Trace, places: DeviceMemories) -> TableResult:
+def _by_device(trace: Trace, places: DeviceMemories) -> TableResult:
     """Compare the GPUs."""
     names = device_names(trace)
     rows = [
@@ -237,21 +211,29 @@ def by_device(trace: Trace, places: DeviceMemories) -> TableResult:
 
 
 def _levels(view: MemoryView) -> dict[str, int]:
-    end = view.history.allocated_after(int(view.points.events[-1]))
     return {
         "peak_bytes": view.peak_bytes,
         "peak_ns": view.peak_ns,
-        "end_bytes": end,
+        "end_bytes": view.end_bytes,
         "allocations": len(view.takes),
     }
 
 
-def by_kind(places: DeviceMemories, device: int | None) -> list[TableResult]:
-    """Split memory by kind, the host's included; nothing where there is only one kind."""
+def _by_kind(places: DeviceMemories, device: int | None) -> list[TableResult]:
+    """Split memory by kind, the host's included; no table where there is only one kind."""
     if places.is_snapshot:
         return []
-    where = [("host", None)] if device is None else [("GPU", device), ("host", None)]
-    rows = [row for place, which in where for row in _rows_by_kind(places, place, which)]
+    memories: list[tuple[str, int | None]] = [("host", None)]
+    if device is not None:
+        memories.insert(0, ("GPU", device))
+    rows = []
+    for place, memory_of in memories:
+        events = places.events_of(memory_of)
+        kinds = events["memory_kind"].unique(maintain_order=True).to_list()
+        for kind in kinds:
+            of_kind = events.filter(pl.col("memory_kind").eq_missing(kind))
+            view = places.view(memory_of) if len(kinds) == 1 else places.view_of(of_kind)
+            rows.append({**_levels(view), "place": place, "memory_kind": kind})
     if len(rows) < 2:
         return []
     frame = pl.DataFrame(rows, schema_overrides={"memory_kind": pl.String}).sort(
@@ -259,17 +241,6 @@ def by_kind(places: DeviceMemories, device: int | None) -> list[TableResult]:
     )
     fields = KIND_FIELDS
     return [TableResult("kinds", "Memory by kind", fields, frame.select(f.key for f in fields))]
-
-
-def _rows_by_kind(
-    places: DeviceMemories, place: str, device: int | None
-) -> Iterator[dict[str, Any]]:
-    events = places.events_of(device)
-    kinds = events["memory_kind"].unique(maintain_order=True).to_list()
-    for kind in kinds:
-        mine = events.filter(pl.col("memory_kind").eq_missing(kind))
-        view = places.view(device) if len(kinds) == 1 else places.look_at(mine)
-        yield {**_levels(view), "place": place, "memory_kind": kind}
 
 
 _NO_ADDRESSES = NotApplicable(
@@ -280,23 +251,24 @@ _NO_ADDRESSES = NotApplicable(
 
 
 def memory(trace: Trace, selection: Selection = EVERYTHING) -> Composite | NotApplicable:
-    """Follow the memory in use, and say who held it at the peak."""
+    """Report the memory in use over time, and who held it at the peak."""
     if not (trace.has("memory_events") or trace.has("memory_blocks")):
         return no_memory(trace)
     places = DeviceMemories(trace, selection)
     if places.spans is not None and not len(places.spans):
         return NotApplicable("memory", "the selected ranges take no time")
-    device = _fullest(places)
+    # The GPU with the highest peak; the host where no GPU's memory was recorded.
+    device = max(places.gpus, key=lambda gpu: (places.view(gpu).peak_bytes, -gpu), default=None)
     if device is None and not places.events_of(None).height:
         return NotApplicable("memory", "no memory of the selected process was recorded")
     return _report(trace, places, device)
 
 
 def no_memory(trace: Trace) -> NotApplicable:
-    """Say why a capture tells nothing about memory."""
-    wanted = advice_for(trace.meta).wanted
-    option = next((w.how for w in wanted if w.table == "memory_events"), None)
-    elsewhere = _ELSEWHERE.get(trace.meta.source) or advice_for(trace.meta).elsewhere
+    """Explain why a capture has no memory events."""
+    advice = advice_for(trace.meta)
+    option = next((w.how for w in advice.wanted if w.table == "memory_events"), None)
+    elsewhere = _ELSEWHERE.get(trace.meta.source) or advice.elsewhere
     hint = f"capture again with: {option}" if option else elsewhere
     return NotApplicable("memory", "the capture has no memory events", hint)
 
@@ -309,61 +281,43 @@ _ELSEWHERE = {
 """Where else they may be, by the form of the capture."""
 
 
-def _fullest(places: DeviceMemories) -> int | None:
-    """Choose the GPU with the highest peak; the host where no GPU's memory was recorded."""
-    return max(places.gpus, key=lambda gpu: (places.view(gpu).peak_bytes, -gpu), default=None)
-
-
 def _report(trace: Trace, places: DeviceMemories, device: int | None) -> Composite:
-    view = places.view(device)
-    steps = growth(trace, view, _main_process(places.events_of(device)))
-    failed = failures(trace, view, places.events_of(device))
-    held, blocks, over_time = _who(trace, view)
-    sections = [
-        *([by_device(trace, places)] if len(places.gpus) > 1 else []),
-        *([failed] if failed else []),
-        *([held, blocks] if blocks else [held]),
-        steps.table,
-        *_state(places, device),
-        *by_kind(places, device),
-        over_time,
-    ]
-    place = _place(trace, device)
+    view, events = places.view(device), places.events_of(device)
+    processes = events["process"].drop_nulls().mode()
+    main_process = int(processes.min()) if len(processes) else None  # type: ignore[arg-type]
+    steps = growth(trace, view, main_process)
+    failed = failures(trace, view, events)
+    held, blocks, over_time = _holders(trace, view)
+    sections: list[TableResult | NotApplicable] = []
+    if len(places.gpus) > 1:
+        sections.append(_by_device(trace, places))
+    sections += [table for table in (failed, held, blocks) if table is not None]
+    sections.append(steps.table)
+    if device is not None and (final := places.final_of(device)).height:
+        sections += [reserved_parts(final), segments(final)]
+    sections += [*_by_kind(places, device), over_time]
     within = f" in {places.selection.within}" if places.selection.within else ""
     return Composite(
         "memory",
-        f"Memory of {place}{within}",
-        facts(view, steps, _memory_bytes(trace, device)),
+        f"Memory of {_place(trace, device)}{within}",
+        _facts(view, steps, _memory_bytes(trace, device)),
         tuple(sections),
         meta={"path": trace.meta.path, "device": device, **over_time.meta},
-        notes=tuple(notes(places, device, failed, held)),
+        notes=tuple(_notes(places, device, failed, held)),
     )
 
 
-def _who(
+def _holders(
     trace: Trace, view: MemoryView
 ) -> tuple[TableResult | NotApplicable, TableResult | None, TableResult]:
-    """Give who held the peak, the largest blocks, and the timeline."""
+    """Return who held the peak, the largest blocks, and memory over time."""
     blocks = view.history.blocks
     if blocks is None:
         return _NO_ADDRESSES, None, memory_over_time(view, None, None)
-    found = find_holders(trace, blocks, view.history.origin)
-    held = by_holder(view, found)
-    return held, largest_blocks(trace, view, found), memory_over_time(view, found["holder"], held)
-
-
-def _state(places: DeviceMemories, device: int | None) -> list[TableResult]:
-    """Give what a snapshot shows of the memory at its end."""
-    if device is None or not places.final_of(device).height:
-        return []
-    final = places.final_of(device)
-    return [reserved_parts(final), segments(final)]
-
-
-def _main_process(events: pl.DataFrame) -> int | None:
-    """Find the process that most events are of."""
-    modes = events["process"].drop_nulls().mode()
-    return int(modes.min()) if len(modes) else None  # type: ignore[arg-type]
+    holders = find_holders(trace, blocks, view.history.origin)
+    held = by_holder(view, holders)
+    over_time = memory_over_time(view, holders["holder"], held)
+    return held, largest_blocks(trace, view, holders), over_time
 
 
 def _place(trace: Trace, device: int | None) -> str:
@@ -375,6 +329,6 @@ def _place(trace: Trace, device: int | None) -> str:
 
 
 def _memory_bytes(trace: Trace, device: int | None) -> int | None:
-    known = trace.table("devices", ["device", "memory_bytes"])
-    found = known.filter(pl.col("device").eq_missing(device))["memory_bytes"].drop_nulls()
-    return int(found[0]) if len(found) and found[0] > 0 else None
+    devices = trace.table("devices", ["device", "memory_bytes"])
+    sizes = devices.filter(pl.col("device").eq_missing(device))["memory_bytes"].drop_nulls()
+    return int(sizes[0]) if len(sizes) and sizes[0] > 0 else None

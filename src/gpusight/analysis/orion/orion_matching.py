@@ -10,14 +10,15 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.join.kernel_keys import NEEDS, launch_keys
 from gpusight.analysis.join.launch_matching import (
+    NEEDS,
     NO_NAME,
     NO_PLACE,
     NO_SHAPE,
     ORDER,
     LaunchMatch,
     in_launch_order,
+    launch_keys,
     match,
 )
 from gpusight.analysis.orion.orion_launches import COMMAND, how_many

@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.counters.launch_quantities import DRAM_SHARE, SM_COUNT, SM_SHARE
-from gpusight.analysis.join.kernel_keys import NEEDS
-from gpusight.analysis.join.launch_matching import NO_NAME, NO_SHAPE, LaunchCover, cover
+from gpusight.analysis.join.launch_matching import NEEDS, NO_NAME, NO_SHAPE, LaunchCover, cover
 from gpusight.analysis.orion.orion_build import OrionOptions, OrionRefusal, describe_launches
 from gpusight.analysis.orion.orion_launches import COMMAND, SM_NEEDED, how_many
 from gpusight.analysis.orion.orion_matching import (

@@ -19,7 +19,7 @@ from gpusight.analysis.counters.launch_quantities import (
     metric,
     percent,
 )
-from gpusight.analysis.flops.operator_roofs import roofs_of
+from gpusight.analysis.flops.flops_tables import roofs_of
 from gpusight.analysis.roofline.arithmetic_counters import (
     FP16,
     FP32,
@@ -64,8 +64,8 @@ def _gpus_of(trace: Trace, named: Gpu | None) -> dict[int, Gpu]:
     numbers = [NO_DEVICE if number is None else number for number in devices]
     if named is not None:
         return dict.fromkeys(numbers, named)
-    roofs = roofs_of(trace, numbers, peak=None, bandwidth=None)
-    return {number: gpu for number in numbers if (gpu := roofs.of(number).gpu) is not None}
+    roofs = roofs_of(trace, numbers)
+    return {number: gpu for number in numbers if (gpu := roofs.by_device[number].gpu) is not None}
 
 
 def _compute_roofs(trace: Trace, present: Collection[str], gpus: dict[int, Gpu]) -> pl.DataFrame:
