@@ -15,12 +15,11 @@ import polars as pl
 
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
 from gpusight.analysis.capture_gpus import listed_gpu
-from gpusight.analysis.gpu_schedule import NONE
+from gpusight.analysis.gpu_schedule import NONE, build_schedule
 from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import Replay
-from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_phases import phases
 from gpusight.rules.activity_frames import calls_frame, ops_frame

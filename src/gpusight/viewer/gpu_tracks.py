@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.gpu_schedule import OpKind
+from gpusight.analysis.gpu_schedule import QUEUE, OpKind
 from gpusight.analysis.ledger.ledger_entries import GRAPH
-from gpusight.analysis.schedule_builder import QUEUE
 from gpusight.units import format_bytes
 from gpusight.viewer.track_data import TimelineTrack, TrackSource, distinct_keys
 from gpusight.viewer.track_events import EVENT, TrackEvents, TrackTable, kept, lay_out

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
+from gpusight.analysis.gpu_schedule import NONE, QUEUE, CallKind, OpKind
 from gpusight.analysis.launch_index import KeyIndex
-from gpusight.analysis.schedule_builder import QUEUE
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
