@@ -78,11 +78,11 @@ def kernel_frame(trace: Trace, arguments: ReportArguments, columns: list[str]) -
     frame = with_label(trace, arguments, columns)
     if not arguments.nvtx_name or not trace.has("ranges") or not trace.has("api_calls"):
         return frame.with_columns(pl.lit(None, dtype=pl.String).alias("prefix"))
-    from gpusight.analysis import range_projection
     from gpusight.analysis.launch_index import find_launches
+    from gpusight.analysis.range_summary import host_ranges, innermost_ranges
 
     launches = find_launches(trace, ("kernels",))
-    inner = range_projection.innermost_ranges(range_projection.host_ranges(trace), launches)
+    inner = innermost_ranges(host_ranges(trace), launches)
     launch = launches.launch_of["kernels"]
     row = pl.Series(inner[launch] if len(inner) else launch, dtype=pl.Int64)
     row = row.zip_with(pl.Series(launch >= 0) & (row >= 0), pl.Series([None], dtype=pl.Int64))

@@ -20,7 +20,7 @@ from gpusight.analysis.nsys_stats.stats_reports import (
     summarize_times,
     time_headers,
 )
-from gpusight.analysis.range_projection import enclosing, host_ranges, project, slices
+from gpusight.analysis.range_summary import enclosing, host_ranges, project, slices
 from gpusight.trace.nesting import number, stable_argsort
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.launch_index import LaunchIndex
     from gpusight.analysis.nsys_stats.stats_reports import ReportArguments
-    from gpusight.analysis.range_projection import SortedHostRanges
+    from gpusight.analysis.range_summary import SortedHostRanges
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 

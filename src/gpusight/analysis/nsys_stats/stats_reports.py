@@ -332,7 +332,7 @@ _ALL = (
     NsysReport("um_total_sum", "Unified Memory Totals Summary", "memory_stats", "totals", "TOTALS",
                (_FAULTS,), ("unifiedmemorytotals",)),
 )  # fmt: skip
-"""In the order of names, as `nsys stats --help-reports` lists them."""
+"""Sorted by name."""
 REPORTS: dict[str, NsysReport] = {report.name: report for report in _ALL}
 _BY_ALIAS = {alias: report for report in _ALL for alias in report.aliases}
 
