@@ -464,7 +464,7 @@ def orion_plot(
 
 def orion_check(path: PathLike, num_kernels: int | None = None) -> Page:
     """Check a kernel-info file as the Orion scheduler reads it: `page.meta["sound"]`."""
-    from gpusight.analysis.orion.orion_check import check
+    from gpusight.analysis.orion.orion_rows import check
     from gpusight.readers.file_blocks import read_kernel_info
 
     file = Path(path)
