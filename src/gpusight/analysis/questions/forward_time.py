@@ -452,6 +452,5 @@ def _mixed(header: list[str], body: list[list[str]], time_column: int) -> tuple[
     ]
     if not differing:
         return ()
-    return (
-        f"the timings differ in {_named(differing)} and are averaged: keep only the rows of this run",
-    )
+    columns = _named(differing)
+    return (f"the timings differ in {columns} and are averaged: keep only the rows of this run",)

@@ -15,7 +15,7 @@ from gpusight.analysis.questions.kernel_questions import other_kernels, shares, 
 from gpusight.analysis.questions.question_program import QuestionProgram, label_of, listed, program
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import UsageError
-from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
