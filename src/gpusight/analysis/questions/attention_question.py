@@ -69,7 +69,7 @@ class AttentionSplit:
         return FUSED in self.calls
 
 
-def split(program: QuestionProgram) -> AttentionSplit | NotApplicable:
+def split_attention(program: QuestionProgram) -> AttentionSplit | NotApplicable:
     """Find the parts of attention."""
     known = not isinstance(program.passes, NotApplicable)
     kernels = program.forward() if known else program.kernels.filter(pl.col("part") == "other")
@@ -350,7 +350,7 @@ def attention(
     program: QuestionProgram, model: AttentionSizes | None
 ) -> QuestionAnswer | NotApplicable:
     """Compare softmax with the two matrix products of attention: time, and FLOPs."""
-    parts = split(program)
+    parts = split_attention(program)
     if isinstance(parts, NotApplicable):
         return parts
     flops, flops_note = part_flops(parts, model)
@@ -367,7 +367,7 @@ def attention(
     return QuestionAnswer(_sentence(numbers), numbers, (table,), (*notes, *formula))
 
 
-def _rows(split: AttentionSplit, part_flops: dict[str, int]) -> list[dict[str, Any]]:
+def _rows(split: AttentionSplit, flops_by_part: dict[str, int]) -> list[dict[str, Any]]:
     """Sum up each part, for one pass and for one call."""
     total_ns = float(split.kernels["duration_ns"].sum())
     passes = split.passes
@@ -378,7 +378,7 @@ def _rows(split: AttentionSplit, part_flops: dict[str, int]) -> list[dict[str, A
             continue
         part_ns, calls = float(kernels["duration_ns"].sum()), split.calls.get(part)
         call_ns = part_ns / calls if calls else None
-        flops = part_flops.get(part)
+        flops = flops_by_part.get(part)
         rows.append({
             "part": part,
             "share": part_ns / total_ns if total_ns else None,
