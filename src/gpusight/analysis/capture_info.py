@@ -252,7 +252,7 @@ def _missing(trace: Trace) -> TableResult:
 
 
 def serious_messages(trace: Trace) -> pl.DataFrame:
-    """Give the profiler's warnings and errors about the capture, each text once."""
+    """Return the profiler's warnings and errors about the capture, each text once."""
     frame = trace.table("diagnostics", ["severity", "text"]).with_columns(
         pl.col("severity").cast(pl.String)
     )

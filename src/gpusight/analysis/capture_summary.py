@@ -202,7 +202,7 @@ def _top(section: TableResult | NotApplicable, rows: int) -> TableResult | NotAp
 
 
 def _titled(section: TableResult, of: int) -> TableResult:
-    """Say in the title that rows were left out."""
+    """Add to the title that rows were left out."""
     rows = section.frame.height
     more = f": the first {rows} of {of:,}" if of > rows else ""
     return replace(section, title=section.title + more)

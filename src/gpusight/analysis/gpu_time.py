@@ -139,7 +139,7 @@ def overhead_note(
 ) -> tuple[str, ...]:
     """Note how much of the busiest GPU's idle time the profiler took, where it is much.
 
-    `times` is the result of `gpu_time` for the same selection; of `steps`, those that held it are
+    `times` is the result of `gpu_time` for the same selection; of `steps`, those with overhead are
     named.
     """
     if isinstance(times, NotApplicable) or not scope.trace.has("overheads"):

@@ -215,15 +215,15 @@ def _projected(trace: Trace, columns: list[str]) -> pl.DataFrame:
     """Read the ranges that launched GPU work, with their projection, level and children."""
     trace.read_together(READS)
     ranges = host_ranges(trace, ends=range_ends(trace, KINDS))
-    done = project(ranges, find_launches(trace, _TRACED)).select(
+    projected = project(ranges, find_launches(trace, _TRACED)).select(
         pl.col("launches").alias("NumGPUOps"),
         pl.col("start_ns").alias("Projected Start (ns)"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("Projected Duration (ns)"),
     )
-    held = done.get_column("NumGPUOps") > 0
-    ranges = ranges.keep(held.to_numpy())
+    launching = projected["NumGPUOps"] > 0
+    ranges = ranges.keep(launching.to_numpy())
     frame = describe(trace, ranges, columns)
-    return add_tree(ranges, frame.hstack(done.filter(held)))
+    return add_tree(ranges, frame.hstack(projected.filter(launching)))
 
 
 def projection_trace(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
@@ -332,11 +332,11 @@ def range_kernels(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
 
 def _spans(trace: Trace, ranges: SortedHostRanges, launches: LaunchIndex, begins: Ints) -> _Spans:
     rows, firsts, afters = [], [], []
-    for mine, first, after in slices(ranges, launches):
-        held = after > first
-        rows.append(ranges.row[mine][held])
-        firsts.append(begins[first[held]])
-        afters.append(begins[after[held]])
+    for chunk, first, after in slices(ranges, launches):
+        launching = after > first
+        rows.append(ranges.row[chunk][launching])
+        firsts.append(begins[first[launching]])
+        afters.append(begins[after[launching]])
     none = [np.empty(0, dtype=np.int64)]
     row: Ints = np.concatenate(rows or none)
     begin: Ints = np.concatenate(firsts or none)

@@ -232,7 +232,7 @@ def build(
         return timeline
     matched = match_timeline(frame, timeline)
     unlike = differences(matched)
-    if not len(matched.found.left) and unlike is not None:
+    if not len(matched.pairs.left) and unlike is not None:
         return OrionRefusal("no launch of the report has its like in the timeline", unlike)
     if options.durations == "nsys":
         measured_ns = pl.coalesce(matched.durations_ns, pl.col("duration_ns"))
@@ -295,7 +295,7 @@ def _built(
         sections += [unlike] if unlike is not None else []
         all_notes += match_notes(matched)
         if options.durations == "nsys":
-            lone = len(matched.found.left_only)
+            lone = len(matched.pairs.left_only)
             but = f", but the report's for {how_many(lone)}" if lone else ""
             all_notes.append(f"durations are those of the timeline{but}")
     summary = Composite(

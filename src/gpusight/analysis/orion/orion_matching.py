@@ -68,13 +68,13 @@ class OrionMatch:
 
     launches: pl.DataFrame
     timeline: pl.DataFrame
-    found: LaunchMatch
+    pairs: LaunchMatch
 
     @property
     def durations_ns(self) -> pl.Series:
         """Duration of the partner of each launch in the timeline; null without one."""
         length = self.timeline["end_ns"] - self.timeline["start_ns"]
-        pairs = pl.DataFrame({"row": self.found.left, "ns": length.gather(self.found.right)})
+        pairs = pl.DataFrame({"row": self.pairs.left, "ns": length.gather(self.pairs.right)})
         rows = pl.DataFrame({"row": np.arange(self.launches.height)})
         joined = rows.join(pairs, on="row", how="left", maintain_order="left")
         return joined["ns"].cast(pl.Float64)
@@ -82,9 +82,9 @@ class OrionMatch:
     @property
     def outside(self) -> tuple[int, int]:
         """Launches of the timeline before the first and after the last that has a partner."""
-        if not len(self.found.right):
+        if not len(self.pairs.right):
             return 0, 0
-        return int(self.found.right.min()), self.timeline.height - 1 - int(self.found.right.max())
+        return int(self.pairs.right.min()), self.timeline.height - 1 - int(self.pairs.right.max())
 
 
 def timeline_launches(trace: Trace, selection: Selection) -> pl.DataFrame | NotApplicable:
@@ -107,7 +107,7 @@ def match_timeline(launches: pl.DataFrame, timeline: pl.DataFrame) -> OrionMatch
 
 def differences(matched: OrionMatch) -> TableResult | None:
     """List what each capture has and the other lacks, inside the window that both cover."""
-    pairs = matched.found
+    pairs = matched.pairs
     before, after = matched.outside
     numbers = matched.launches["launch"].to_list()
     names = matched.launches["name"].to_list()
@@ -134,9 +134,9 @@ def differences(matched: OrionMatch) -> TableResult | None:
 
 def match_notes(matched: OrionMatch) -> list[str]:
     """Describe how well the captures match."""
-    found = matched.found
+    match = matched.pairs
     before, after = matched.outside
-    pairs, launches = len(found.left), matched.launches.height
+    pairs, launches = len(match.left), matched.launches.height
     notes = [f"{pairs:,} of {how_many(launches)} have their partner in the timeline"]
     if pairs < _MIN_COMMON_SHARE * launches:
         notes.append("so few match that the two captures are hardly of the same program")
@@ -144,9 +144,9 @@ def match_notes(matched: OrionMatch) -> list[str]:
         notes.append(
             f"the timeline has {how_many(before)} before and {after:,} after those of the report"
         )
-    if not found.in_order:
+    if not match.in_order:
         notes.append("the captures are too long to align: the n-th launches of a kernel are paired")
-    if not found.keys.shapes:
+    if not match.keys.shapes:
         notes.append("a capture does not tell grids and blocks: kernels are compared by name alone")
     return notes
 
@@ -209,7 +209,7 @@ class _MergedSource:
         )
 
     def outline(self) -> None:
-        """Know everything without a walk."""
+        """Do nothing: both are open already."""
 
     def has(self, table: str) -> bool:
         """Return whether either has the table."""

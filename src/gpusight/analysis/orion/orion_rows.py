@@ -273,7 +273,7 @@ class _Grouping:
         self.result.late = [at for at in self.result.late if at not in self._pending]
 
     def _row_before(self) -> OrionRow | None:
-        """Give the row that the launch right before went to."""
+        """Return the row of the launch right before."""
         if not self.result.rows or self._last is None:
             return None
         row = self.result.rows[-1]

@@ -349,7 +349,7 @@ _CAUSAL = "a fused kernel may skip what a causal mask hides, up to half of these
 def attention(
     program: QuestionProgram, model: AttentionSizes | None
 ) -> QuestionAnswer | NotApplicable:
-    """Compare softmax with the two matrix products of attention: time, and FLOPs."""
+    """Compare softmax with the two GEMMs of attention: time and FLOPs."""
     parts = split_attention(program)
     if isinstance(parts, NotApplicable):
         return parts

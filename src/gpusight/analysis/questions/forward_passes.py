@@ -100,7 +100,7 @@ _OF_THE_WHOLE = frozenset((
     "benchmark", "bench", "timed", "distributed", "data", "parallel", "ddp", "fsdp", "gpt", "llm",
     "transformer", "start",
 ))  # fmt: skip
-"""Words beside `forward` that do not make it the forward of a layer."""
+"""Words next to `forward` that do not make it the forward pass of a layer."""
 
 _SCORES = frozenset({"scores", "score", "logits", "qk", "qkt", "similarity"})
 _ABOUT_ATTENTION = frozenset({"attention", "attn", "att", "qk", "qkt", "query", "key", "dot"})

@@ -111,13 +111,14 @@ def _compared(
     """Return the program of the second capture, None where it has none, and notes."""
     label = label_of(compare)
     try:
-        found = program(compare, steps=steps, warmup=warmup)
+        second = program(compare, steps=steps, warmup=warmup)
     except UsageError as error:
         raise UsageError(f"{label}: {error.what}", why=error.why, hint=error.hint) from error
-    absent = found if compare.has("kernels") else no_kernels(compare, "questions")
-    if isinstance(absent, NotApplicable):
-        return None, [f"nothing to compare with: {absent.reason}"]
-    return absent, [f"{label}: {note}" for note in absent.notes]
+    if not compare.has("kernels"):
+        second = no_kernels(compare, "questions")
+    if isinstance(second, NotApplicable):
+        return None, [f"nothing to compare with: {second.reason}"]
+    return second, [f"{label}: {note}" for note in second.notes]
 
 
 def _only_first(label: str, selection: Selection, *, windowed: bool) -> list[str]:

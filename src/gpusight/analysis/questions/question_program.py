@@ -167,14 +167,12 @@ def _selected(trace: Trace, selection: Selection) -> pl.DataFrame:
 
 def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
     """Return the phase of each GPU activity, null where it is not known."""
-    at = np.full(work.height, -1, np.int64)
-    if work.is_empty():
-        return as_phases(at).cast(pl.String)
+    phases = np.full(work.height, -1, np.int64)
     tables, rows = work["table"].to_numpy(), work["row"].to_numpy()
-    for number, codes in enumerate(phases_of(trace)):
-        mine = tables == number
-        at[mine] = codes[rows[mine]]
-    return as_phases(at).cast(pl.String)
+    for number, codes in enumerate(phases_of(trace)) if work.height else ():
+        own = tables == number
+        phases[own] = codes[rows[own]]
+    return as_phases(phases).cast(pl.String)
 
 
 def _parts(work: pl.DataFrame, members: pl.Series | None) -> pl.DataFrame:
