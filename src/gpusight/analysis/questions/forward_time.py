@@ -64,10 +64,13 @@ def forward_time(
     if isinstance(program.passes, NotApplicable):
         return program.passes
     passes = _passes(program)
-    wall, notes = None, ()
+    wall: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
     if timings is not None:
-        measured: Any = passes["complete_ns"].mean()
-        wall, notes = timings.near(passes["host_ns"].mean() if measured is None else measured)
+        mean_ns: Any = passes["complete_ns"].mean()
+        if mean_ns is None:
+            mean_ns = passes["host_ns"].mean()
+        wall, notes = timings.near(mean_ns)
     rows = [_row(measure, passes[column], wall) for measure, column in _COLUMNS.items()]
     rows = [row for row in rows if row["mean_ns"] is not None]
     if wall is not None:
