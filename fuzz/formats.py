@@ -170,7 +170,7 @@ def _orion(path: Path) -> object:
 
 
 def _timings(path: Path) -> object:
-    from gpusight.analysis.questions.wall_clock_timings import read_timings
+    from gpusight.analysis.questions.forward_time import read_timings
 
     return read_timings(path.read_text("utf-8", "replace"), path.name)
 

@@ -263,7 +263,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "orion build, of files that disagree": {
         "": "gpusight.analysis.orion.orion_matching:DISAGREEMENT_FIELDS"
     },
-    "orion check": {"broken": "gpusight.analysis.orion.orion_check:BROKEN_FIELDS"},
+    "orion check": {"broken": "gpusight.analysis.orion.orion_rows:BROKEN_FIELDS"},
     "orion plot": {
         "unmeasured": "gpusight.analysis.orion.orion_utilization:UNMEASURED_FIELDS",
         "series": "gpusight.analysis.orion.orion_utilization:SERIES_FIELDS",

@@ -469,7 +469,7 @@ def orion_plot(
 
 def orion_check(path: PathLike, num_kernels: int | None = None) -> Page:
     """Check a kernel-info file as the Orion scheduler reads it: `page.meta["sound"]`."""
-    from gpusight.analysis.orion.orion_check import check
+    from gpusight.analysis.orion.orion_rows import check
     from gpusight.readers.file_blocks import read_kernel_info
 
     file = Path(path)
@@ -726,8 +726,8 @@ def questions(
     attention: batch, heads, sequence, head dimension. `page.meta["answers"]` has the numbers.
     """
     from gpusight.analysis.questions.attention_question import AttentionSizes
+    from gpusight.analysis.questions.forward_time import read_timings
     from gpusight.analysis.questions.question_answers import questions as analysis
-    from gpusight.analysis.questions.wall_clock_timings import read_timings
     from gpusight.readers.file_blocks import read_timings_file
 
     captures = [_opened(trace), *([] if compare is None else [_opened(compare)])]

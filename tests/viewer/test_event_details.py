@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.attribution.work_causes import attribute
-from gpusight.analysis.range_projection import ProjectedRanges, project_ranges
+from gpusight.analysis.range_summary import ProjectedRanges, project_ranges
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.errors import UsageError
 from gpusight.readers.open import open_trace

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.results import Field, Fmt
+from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 DURATION = (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
@@ -45,8 +45,37 @@ def timing() -> list[pl.Expr]:
     ]
 
 
+_INT64 = pl.Int64()
+_DTYPES: dict[Fmt, pl.DataType] = {
+    Fmt.NAME: pl.String(),
+    Fmt.TEXT: pl.String(),
+    Fmt.FLAG: pl.Boolean(),
+    Fmt.ID: _INT64,
+    Fmt.SHARE: pl.Float64(),
+    Fmt.REAL: pl.Float64(),
+}
+
+
+def schema_of(fields: Iterable[Field], numbers: pl.DataType = _INT64) -> dict[str, pl.DataType]:
+    """Return the column types of these fields; `numbers` is that of counts, times and bytes."""
+    return {f.key: _DTYPES.get(f.fmt, numbers) for f in fields}
+
+
+def table_of(
+    command: str,
+    title: str,
+    fields: tuple[Field, ...],
+    rows: Sequence[Mapping[str, object]],
+    numbers: pl.DataType = _INT64,
+) -> TableResult:
+    """Make a table of rows that have at least the keys of `fields`."""
+    schema = schema_of(fields, numbers)
+    values = [{key: row[key] for key in schema} for row in rows]
+    return TableResult(command, title, fields, pl.DataFrame(values, schema=schema))
+
+
 def share_of(part: pl.Expr, whole: pl.Expr | int) -> pl.Expr:
-    """Divide, giving null rather than infinity where the whole is nothing."""
+    """Divide; null rather than infinity where `whole` is 0."""
     total = pl.lit(whole) if isinstance(whole, int) else whole
     # By a single value Polars multiplies with the reciprocal, but not always: the last digit would
     # differ from run to run. By a column, which the sum makes of it, it divides exactly.
@@ -54,21 +83,21 @@ def share_of(part: pl.Expr, whole: pl.Expr | int) -> pl.Expr:
 
 
 def names_of(series: pl.Series) -> list[str]:
-    """List the distinct strings that a name column can hold, in the order of its codes."""
+    """Return the distinct strings of a name column, in the order of its codes."""
     dtype = series.dtype
     return dtype.categories.to_list() if isinstance(dtype, pl.Enum) else []
 
 
 def weighed_mean(column: str, weight: str = "duration_ns") -> pl.Expr:
-    """Average over rows by their time; plainly where no time was measured."""
+    """Average over rows weighted by time; unweighted where no time was measured."""
     value, time = pl.col(column), pl.col(weight)
     weights = time.filter(value.is_not_null()).sum()
-    weighed = (value * time).sum() / weights
-    return pl.when(weights > 0).then(weighed).otherwise(value.mean()).alias(column)
+    weighted = (value * time).sum() / weights
+    return pl.when(weights > 0).then(weighted).otherwise(value.mean()).alias(column)
 
 
 def average(frame: pl.DataFrame, column: str, weight: str = "duration_ns") -> float | None:
-    """Average over all rows by their time; None when one is not known, or no time was measured."""
+    """Average over all rows weighted by time; None where a value or every time is unknown."""
     if frame[column].null_count() or not frame[weight].sum():
         return None
     mean: float = frame.select(weighed_mean(column, weight)).item()
@@ -78,7 +107,7 @@ def average(frame: pl.DataFrame, column: str, weight: str = "duration_ns") -> fl
 def prevailing(
     frame: pl.DataFrame, by: Sequence[str], column: str, weight: str = "duration_ns"
 ) -> pl.DataFrame:
-    """Give every row the value of `column` that holds for most of its group's time."""
+    """Set `column` of every row to the value that holds for most of its group's time."""
     time = pl.col(weight).fill_null(0.0).sum().alias("_time")
     most = (
         frame.filter(pl.col(column).is_not_null())
@@ -93,13 +122,13 @@ def prevailing(
 
 
 def whole_sum(column: str) -> pl.Expr:
-    """Add up; null when a part is not known: the rest would pass for the whole."""
+    """Sum; null when a value is unknown, since the sum of the rest would mislead."""
     value = pl.col(column)
     return pl.when(value.null_count() == 0).then(value.sum()).alias(column)
 
 
 def is_filled(frame: pl.DataFrame, column: str) -> bool:
-    """Tell whether a column holds anything; in a frame without rows nothing is missing."""
+    """Return whether a column has a value; true for a frame without rows."""
     return frame.is_empty() or frame[column].null_count() < frame.height
 
 

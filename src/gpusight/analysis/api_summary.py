@@ -27,7 +27,6 @@ FIELDS = (
 # A query that finds the work unfinished answers so: 600 since CUDA 10.1, 34 before.
 _QUERIES = "(?i)(Event|Stream)Query"
 _NOT_READY = (600, 34)
-_COLUMNS = ["start_ns", "end_ns", "name", "api", "thread", "return_value"]
 
 
 def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
@@ -37,48 +36,42 @@ def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | 
         return NotApplicable("api", "the capture has no API calls", hint)
     scope = ResolvedSelection(trace, selection)
     scope.prepare("api_calls")
-    rows = scope.host("api_calls", _COLUMNS)
-    recorded = trace.has("api_calls", "return_value")
-    threads = pl.col("thread").n_unique().cast(pl.Int64).alias("threads")
+    columns = ["start_ns", "end_ns", "name", "api", "thread", "return_value"]
+    calls = scope.host("api_calls", columns)
+    has_return_values = trace.has("api_calls", "return_value")
+    # cuDNN and cuBLAS calls contain CUDA calls: a share is of the library's own total.
+    library = pl.col("api").fill_null("").replace({"driver": "cuda", "runtime": "cuda"})
+    total_ns = pl.col("total_ns")
     frame = (
-        rows.lazy()
+        calls.lazy()
         .with_columns(DURATION)
         .group_by("name", "api")
-        .agg(*timing(), _failures(recorded=recorded), threads)
+        .agg(
+            *timing(),
+            (_failures() if has_return_values else pl.lit(None, pl.Int64)).alias("errors"),
+            pl.col("thread").n_unique().cast(pl.Int64).alias("threads"),
+        )
         .with_columns(pl.col("name", "api").cast(pl.String))
-        .with_columns(_share())
+        .with_columns(share_of(total_ns, total_ns.sum().over(library)).alias("share"))
         .sort(["total_ns", "name", "api"], descending=[True, False, False])
         .select([f.key for f in FIELDS])
         .collect()
     )
-    failed = int(frame["errors"].sum()) if recorded else None
+    errors = int(frame["errors"].sum()) if has_return_values else None
+    libraries = sorted(set(frame["api"].drop_nulls()) - {"runtime", "driver"})
+    note = f"{', '.join(libraries)} calls contain CUDA calls: do not add the two up"
     return TableResult(
         "api",
         "API calls by host time",
         FIELDS,
         frame,
-        meta={"calls": rows.height, "total_ns": int(frame["total_ns"].sum()), "errors": failed},
-        notes=(*scope.notes, *_library_note(frame)),
+        meta={"calls": calls.height, "total_ns": int(frame["total_ns"].sum()), "errors": errors},
+        notes=(*scope.notes, note) if libraries else scope.notes,
     )
 
 
-def _failures(*, recorded: bool) -> pl.Expr:
-    """Count the calls that failed; unknown in captures that keep no return values."""
-    waiting = pl.col("name").cast(pl.String).str.contains(_QUERIES).first()
+def _failures() -> pl.Expr:
+    """Count the calls that failed."""
+    is_query = pl.col("name").cast(pl.String).str.contains(_QUERIES).first()
     code = pl.col("return_value")
-    expected = waiting & code.is_in(_NOT_READY)
-    failed = ((code != 0) & ~expected).sum().cast(pl.Int64)
-    return (failed if recorded else pl.lit(None, pl.Int64)).alias("errors")
-
-
-def _share() -> pl.Expr:
-    """Divide by the library's own total: cuDNN and cuBLAS calls contain CUDA calls."""
-    library = pl.col("api").fill_null("").replace({"driver": "cuda", "runtime": "cuda"})
-    return share_of(pl.col("total_ns"), pl.col("total_ns").sum().over(library)).alias("share")
-
-
-def _library_note(frame: pl.DataFrame) -> tuple[str, ...]:
-    libraries = sorted(set(frame["api"].drop_nulls()) - {"runtime", "driver"})
-    if not libraries:
-        return ()
-    return (f"{', '.join(libraries)} calls contain CUDA calls: do not add the two up",)
+    return ((code != 0) & ~(is_query & code.is_in(_NOT_READY))).sum().cast(pl.Int64)

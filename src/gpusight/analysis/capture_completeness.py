@@ -46,7 +46,7 @@ MAX_UNANSWERED_SHARE = {KERNELS: 0.01, COPIES: 0.1, MEMSETS: 0.9}
 """Share of calls without GPU work above which a source counts as lost. Every launch has a kernel; a
 copy of no bytes leaves no record, and memsets of some tools mostly leave none."""
 _COLUMNS = ["start_ns", "end_ns", "name", "thread", "process", "correlation", "return_value"]
-_MOST_ANSWERED = 0.5
+_MAX_ANSWERED_SHARE = 0.5
 """Share of a thread's calls during a graph capture that may have GPU work of their own."""
 _BEGINS = re.compile(r"StreamBeginCapture")
 _ENDS = re.compile(r"StreamEndCapture")
@@ -87,14 +87,14 @@ def issued_work(
         return {}
     inside = Intervals.from_arrays(*np.array(spans, np.int64).reshape(-1, 2).T)
     calls = _calls(trace, inside, process)
-    found = {}
+    issued = {}
     for number, name in enumerate(SOURCES):
-        mine = calls.filter(pl.col("source") == number)["answered"]
-        missing = int((~mine).sum())
-        if missing and trace.has(name):
-            missing = max(0, missing - _unlinked(trace, name, inside))
-        found[name] = IssuedWork(len(mine), missing)
-    return found
+        answered = calls.filter(pl.col("source") == number)["answered"]
+        unanswered = int((~answered).sum())
+        if unanswered and trace.has(name):
+            unanswered = max(0, unanswered - _unlinked(trace, name, inside))
+        issued[name] = IssuedWork(len(answered), unanswered)
+    return issued
 
 
 def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame:
@@ -102,10 +102,10 @@ def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame
     api = trace.table("api_calls", _COLUMNS)
     if process is not None:
         api = api.filter((pl.col("process") == process) | pl.col("process").is_null())
-    numbers = [_ISSUES.get(kind_of(name)) for name in names_of(api["name"])]
-    known = np.array([-1 if one is None else SOURCES.index(one) for one in numbers], np.int64)
+    sources = [_ISSUES.get(kind_of(name)) for name in names_of(api["name"])]
+    numbers = np.array([-1 if s is None else SOURCES.index(s) for s in sources], np.int64)
     codes = api["name"].to_physical().to_numpy()
-    source = known[codes] if len(codes) else codes
+    source = numbers[codes] if len(codes) else codes
     answered = _answered(trace, api)
     source = np.where(_issue_nothing(api, source >= 0, answered), -1, source)
     each = api.select(
@@ -124,7 +124,7 @@ def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame
 
 
 def _outermost(each: pl.DataFrame, issues: pl.Expr) -> pl.DataFrame:
-    """Join calls inside each other: the first that issues names the source, any may be answered."""
+    """Merge nested calls: the first that issues work gives the source, any may be answered."""
     around = pl.when("outer").then("row").forward_fill().over("process", "thread")
     each = each.with_row_index("row").with_columns(around.alias("around"))
     answered = each.filter("answered")["around"].unique()
@@ -142,29 +142,29 @@ def _issue_nothing(
     """
     failed = (api["return_value"].fill_null(0) != 0).to_numpy()
     names = names_of(api["name"])
-    begins, ends = ([bool(what.search(name)) for name in names] for what in (_BEGINS, _ENDS))
+    begins, ends = ([bool(p.search(name)) for name in names] for p in (_BEGINS, _ENDS))
     if not any(begins):
         return failed
     codes = api["name"].to_physical().to_numpy()
     first, last = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
     process = api["process"].fill_null(-1).to_numpy()
     captured = np.zeros(api.height, np.bool_)
-    for one in np.unique(process):
-        own = (process == one) & ~failed
+    for key in np.unique(process):
+        own = (process == key) & ~failed
         begun = np.sort(first[own & np.array(begins)[codes]])
         done = np.sort(last[own & np.array(ends)[codes]])
         open_now = np.searchsorted(begun, first, "right") > np.searchsorted(done, first, "right")
         captured |= own & open_now
     thread = api["thread"].fill_null(-1).to_numpy()
-    for one in np.unique(thread[captured]):
-        calls = captured & issuing & (thread == one)
-        if np.count_nonzero(calls & answered) > _MOST_ANSWERED * np.count_nonzero(calls):
-            captured &= thread != one
+    for key in np.unique(thread[captured]):
+        calls = captured & issuing & (thread == key)
+        if np.count_nonzero(calls & answered) > _MAX_ANSWERED_SHARE * np.count_nonzero(calls):
+            captured &= thread != key
     return failed | captured
 
 
 def _unlinked(trace: Trace, table: str, inside: Intervals) -> int:
-    """Count the GPU work that started in these spans and whose call is not known."""
+    """Count the GPU activities that started in these spans and whose call is unknown."""
     api = trace.table("api_calls", ["process", "correlation"])
     work = trace.table(table, ["start_ns", "process", "correlation"])
     index = KeyIndex(api["process"], api["correlation"])
@@ -173,7 +173,7 @@ def _unlinked(trace: Trace, table: str, inside: Intervals) -> int:
 
 
 def _answered(trace: Trace, calls: pl.DataFrame) -> NDArray[np.bool_]:
-    """Say which calls have GPU work of their correlation id."""
+    """Return which calls have GPU work of their correlation id."""
     answered = np.zeros(calls.height, np.bool_)
     for table in tables_with_rows(trace, GPU_WORK):
         work = trace.table(table, ["process", "correlation"])
@@ -182,31 +182,31 @@ def _answered(trace: Trace, calls: pl.DataFrame) -> NDArray[np.bool_]:
     return answered
 
 
-def lost_sources(trace: Trace, found: dict[str, IssuedWork]) -> dict[str, str]:
-    """Give the sources that the capture has lost, and why that is known."""
+def lost_sources(trace: Trace, issued: dict[str, IssuedWork]) -> dict[str, str]:
+    """Return the sources that the capture has lost, with the evidence."""
     reasons = {}
-    for name, one in found.items():
-        calls, work = _NOUNS[name]
-        if one.unanswered and one.share > MAX_UNANSWERED_SHARE[name]:
-            count = f"{one.unanswered:,} of {one.calls:,} {calls}"
-            reasons[name] = f"{count} ({format_share(one.share)}) have no {work} in the capture"
-    shown = trace.has("kernels") or trace.has("graph_launches")
-    if not found and not shown:
+    for name, work in issued.items():
+        calls, activities = _NOUNS[name]
+        if work.unanswered and work.share > MAX_UNANSWERED_SHARE[name]:
+            count = f"{work.unanswered:,} of {work.calls:,} {calls} ({format_share(work.share)})"
+            reasons[name] = f"{count} have no {activities} in the capture"
+    if not issued and not (trace.has("kernels") or trace.has("graph_launches")):
         reasons[KERNELS] = "the capture has no GPU kernels"
     return reasons
 
 
 def lost_work_notes(trace: Trace, spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Say that kernels or copies are missing, where API calls of these spans prove it.
+    """Note that kernels or copies are missing, where API calls of these spans prove it.
 
     Memsets are left out: some tools record none.
     """
-    found = {name: one for name, one in issued_work(trace, spans).items() if name != MEMSETS}
-    missing = lost_sources(trace, found).values() if found else ()
-    return [f"{reason}: GPU times are too small" for reason in missing]
+    issued = issued_work(trace, spans)
+    issued.pop(MEMSETS, None)
+    reasons = lost_sources(trace, issued).values() if issued else ()
+    return [f"{reason}: GPU times are too small" for reason in reasons]
 
 
 def reported_losses(trace: Trace) -> tuple[str, ...]:
-    """Give what the reader or the profiler reports as missing from the capture, each once."""
-    said = (text for text in serious_messages(trace)["text"] if LOST_EVENTS.search(text))
-    return tuple(dict.fromkeys((*trace.losses, *said)))
+    """Return what the reader or the profiler reports as missing from the capture, each once."""
+    messages = (text for text in serious_messages(trace)["text"] if LOST_EVENTS.search(text))
+    return tuple(dict.fromkeys((*trace.losses, *messages)))

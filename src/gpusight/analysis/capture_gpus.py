@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _NEAR = 5
 _KNOWN = ("A100", "H100", "RTX 4090", "T4")
-_TELLING = ("device", "name", "sm_count", "memory_bytes", "compute_major", "compute_minor")
+_COLUMNS = ("device", "name", "sm_count", "memory_bytes", "compute_major", "compute_minor")
 
 
 def listed_gpu(row: Mapping[str, Any]) -> Gpu | None:
-    """Find a row of `devices` in the GPU table; one without a name by what else it says."""
+    """Find a row of `devices` in the GPU table; without a name, by SMs, memory and capability."""
     major = row["compute_major"]
     return find_gpu(
         row["name"],
@@ -35,7 +35,7 @@ def listed_gpu(row: Mapping[str, Any]) -> Gpu | None:
 
 def device_names(trace: Trace) -> dict[int, str | None]:
     """Name every GPU of the capture; None where neither its driver nor the GPU table can."""
-    rows = trace.table("devices", _TELLING).iter_rows(named=True)
+    rows = trace.table("devices", _COLUMNS).iter_rows(named=True)
     return {row["device"]: row["name"] or table_name(listed_gpu(row)) for row in rows}
 
 
@@ -52,7 +52,7 @@ def table_name(gpu: Gpu | None) -> str | None:
 
 
 def named_gpu(name: str) -> Gpu:
-    """Find the GPU that a person names; raises UsageError with near names."""
+    """Find a GPU by the name that the user gives; raises UsageError with near names."""
     gpu = find_gpu(name) if name.strip() else None
     if gpu is None:
         raise unknown_gpu(name)
@@ -60,24 +60,21 @@ def named_gpu(name: str) -> Gpu:
 
 
 def unknown_gpu(name: str, *, architectures: bool = False) -> UsageError:
-    """Refuse a name that no GPU has, with near ones; `architectures` such as `sm_80` may do too."""
-    near = ", ".join(_near(name, [f"sm_{a}{b}" for a, b in SM_LIMITS] if architectures else []))
+    """Build the error for a name that no GPU has, with near ones, also of `architectures`."""
+    products = [short for gpu in GPUS if gpu.vendor == "NVIDIA" for short in _short(gpu.name)]
+    if architectures:
+        products += [f"sm_{major}{minor}" for major, minor in SM_LIMITS]
+    known = {product.lower(): product for product in dict.fromkeys(products)}
+    wanted = name.strip().lower()
+    near = [known[key] for key in difflib.get_close_matches(wanted, known, _NEAR, 0.5)]
+    near += [product for key, product in known.items() if wanted and wanted in key]
+    shown = ", ".join(list(dict.fromkeys(near))[:_NEAR] or _KNOWN)
     further = " Architectures: sm_80, 8.0" if architectures else ""
-    return UsageError(f"no GPU named {name!r}", hint=f"did you mean {near}?{further}")
-
-
-def _near(gpu: str, architectures: Iterable[str]) -> list[str]:
-    """Give names that look like this one: `A100` for all kinds of it."""
-    products = dict.fromkeys(name for g in GPUS if g.vendor == "NVIDIA" for name in _short(g.name))
-    names = {name.lower(): name for name in (*products, *architectures)}
-    wanted = gpu.strip().lower()
-    found = [names[key] for key in difflib.get_close_matches(wanted, names, _NEAR, 0.5)]
-    found += [name for key, name in names.items() if wanted and wanted in key]
-    return list(dict.fromkeys(found))[:_NEAR] or list(_KNOWN)
+    return UsageError(f"no GPU named {name!r}", hint=f"did you mean {shown}?{further}")
 
 
 def _short(name: str) -> tuple[str, ...]:
-    """Give the shortest beginning of a name that says which GPU it is, and the name."""
+    """Return the prefixes of a name that identify a GPU, and the name."""
     words = name.split()
     starts = (" ".join(words[:count]) for count in range(1, len(words)))
     return *(start for start in starts if find_gpu(start) is not None), name

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analysis.aggregates import table_of
 from gpusight.analysis.capture_gpus import listed_gpu, table_name
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
@@ -157,17 +158,20 @@ def _devices(trace: Trace) -> TableResult | NotApplicable:
     if not trace.has("devices"):
         return NotApplicable("devices", "the capture does not describe its GPUs")
     rows = [_device(row) for row in trace.devices.iter_rows(named=True)]
-    return _table("devices", "GPUs", DEVICE_FIELDS, rows)
+    return table_of("devices", "GPUs", DEVICE_FIELDS, rows)
 
 
 def _device(row: dict[str, Any]) -> dict[str, Any]:
     gpu = listed_gpu(row)
     listed = _listed(gpu) if gpu else {}
+    major = row["compute_major"]
+    # ROCm reports a part of the gfx version in place of a compute capability.
+    has_capability = major is not None and (gpu is None or gpu.gfx is None)
+    numbers = ("sm_count", "clock_hz", "memory_bytes", "memory_bandwidth", "l2_bytes")
     captured = {
         "name": row["name"] or None,
-        "compute_capability": _version(row, gpu),
-        **{k: row[k] or None for k in ("sm_count", "clock_hz", "memory_bytes")},
-        **{k: row[k] or None for k in ("memory_bandwidth", "l2_bytes")},
+        "compute_capability": f"{major}.{row['compute_minor'] or 0}" if has_capability else None,
+        **{key: row[key] or None for key in numbers},
     }
     filled = [k for k, v in captured.items() if v is None and listed.get(k) is not None]
     return {
@@ -176,14 +180,6 @@ def _device(row: dict[str, Any]) -> dict[str, Any]:
         **{k: listed[k] for k in filled},
         "from_table": ", ".join(filled) or None,
     }
-
-
-def _version(row: dict[str, Any], gpu: Gpu | None) -> str | None:
-    """Give the compute capability; what ROCm reports in its place is part of a gfx version."""
-    major = row["compute_major"]
-    if major is None or (gpu is not None and gpu.gfx is not None):
-        return None
-    return f"{major}.{row['compute_minor'] or 0}"
 
 
 def _listed(gpu: Gpu) -> dict[str, Any]:
@@ -238,7 +234,7 @@ def _contents(trace: Trace) -> TableResult:
         {"table": name, "rows": trace.row_count(name), "meaning": table.meaning}
         for name, table in sorted(TABLES.items(), key=lambda item: not trace.has(item[0]))
     ]
-    return _table("contents", "Contents", CONTENT_FIELDS, rows)
+    return table_of("contents", "Contents", CONTENT_FIELDS, rows)
 
 
 def _missing(trace: Trace) -> TableResult:
@@ -252,24 +248,14 @@ def _missing(trace: Trace) -> TableResult:
     ]
     *others, option, native = MISSING_FIELDS
     fields = (*others, replace(option, label=advice.option_label), native)
-    return _table("missing", "What to capture next time", fields, rows)
+    return table_of("missing", "What to capture next time", fields, rows)
 
 
 def serious_messages(trace: Trace) -> pl.DataFrame:
-    """Give the profiler's warnings and errors about the capture, each text once."""
+    """Return the profiler's warnings and errors about the capture, each text once."""
     frame = trace.table("diagnostics", ["severity", "text"]).with_columns(
         pl.col("severity").cast(pl.String)
     )
     serious = frame.filter(pl.col("severity").is_in(["warning", "error"]))
     texts = [" ".join(text.split()) for text in serious["text"]]
     return serious.with_columns(pl.Series("text", texts, pl.String)).unique(maintain_order=True)
-
-
-def _table(
-    command: str, title: str, fields: tuple[Field, ...], rows: list[dict[str, Any]]
-) -> TableResult:
-    keys = [f.key for f in fields]
-    text = {f.key: pl.String for f in fields if f.fmt in (Fmt.NAME, Fmt.TEXT)}
-    numbers = {k: pl.Float64 if k == "clock_hz" else pl.Int64 for k in keys if k not in text}
-    schema = {key: text.get(key) or numbers[key] for key in keys}
-    return TableResult(command, title, fields, pl.DataFrame(rows, schema=schema))

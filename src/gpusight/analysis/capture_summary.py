@@ -49,7 +49,7 @@ READS = {
     "api_calls": (*_HOST, "api", "return_value", "correlation"),
     "ranges": (*_HOST, "kind", "domain", "domain_key", "open", "end_thread"),
 }
-"""Everything that the sections use between them."""
+"""Columns that the sections use together."""
 _LOST = ("Not all", "dropped", "lost", "incomplete", "buffer")
 
 
@@ -79,7 +79,8 @@ def summary(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
         "summary",
         "Summary" + (f" of {selection.within}" if selection.within else ""),
         _facts(scope, work, times, calls),
-        tuple(_bare(section) for section in sections),
+        # The summary shows the notes of all sections together.
+        tuple(replace(s, notes=()) if isinstance(s, TableResult) else s for s in sections),
         meta={"path": trace.meta.path},
         notes=_notes(trace, scope, sections, times),
     )
@@ -98,7 +99,7 @@ def categories(work: TableResult) -> TableResult:
 
 
 def _operators(trace: Trace, selection: Selection) -> list[TableResult | NotApplicable]:
-    """Give the costliest operators, in captures of frameworks that record them."""
+    """Return the costliest operators, in captures of frameworks that record them."""
     if not (trace.has("cpu_ops") or trace.has("op_totals")):
         return []
     # Captures of nsys, which have none, need not wait for what operators need.
@@ -116,7 +117,7 @@ def _facts(
 ) -> tuple[Fact, ...]:
     window_ns = scope.window.length_ns
     facts = [
-        *_device_fact(scope.trace, times),
+        _device_fact(scope.trace, times),
         Fact("duration_ns", "Captured", scope.trace.meta.duration_ns, Fmt.TIME, "Whole capture"),
         Fact("window_ns", "Window", window_ns or None, Fmt.TIME, "Time that the shares refer to"),
         *_time_facts(times),
@@ -134,21 +135,21 @@ def _facts(
     return tuple(fact for fact in facts if fact.value is not None)
 
 
-def _device_fact(trace: Trace, times: TableResult | NotApplicable) -> list[Fact]:
+def _device_fact(trace: Trace, times: TableResult | NotApplicable) -> Fact:
     """Name the GPUs that worked, or those of the machine where none did."""
     used = times.frame["name"] if isinstance(times, TableResult) else device_names(trace).values()
     names = [name for name in used if name]
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
     text = ", ".join(name if n == 1 else f"{n} × {name}" for name, n in counts.items())
-    return [Fact("gpus", "GPU", text or None, Fmt.TEXT, "GPUs that did work")]
+    return Fact("gpus", "GPU", text or None, Fmt.TEXT, "GPUs that did work")
 
 
 def _time_facts(times: TableResult | NotApplicable) -> list[Fact]:
-    """Give the shares of the busiest GPU; with several, a table shows each."""
+    """Return the shares of the busiest GPU; with several, a table shows each."""
     if isinstance(times, NotApplicable):
         return []
     row = busiest(times)
-    which = f"GPU {row['device']}" if times.frame.height > 1 else "GPU"
+    gpu = f"GPU {row['device']}" if times.frame.height > 1 else "GPU"
     parts = (
         ("busy_share", "busy", "Part of the window with a kernel running"),
         ("copy_only_share", "copies only", "Part with a copy or fill but no kernel"),
@@ -156,7 +157,7 @@ def _time_facts(times: TableResult | NotApplicable) -> list[Fact]:
         ("idle_share", "idle", "Part with nothing running"),
     )
     return [
-        Fact(f"gpu_{key}", f"{which} {label}", row[key], Fmt.SHARE, meaning)
+        Fact(f"gpu_{key}", f"{gpu} {label}", row[key], Fmt.SHARE, meaning)
         for key, label, meaning in parts
         if key != "other_share" or row["other_ns"]
     ]
@@ -182,15 +183,12 @@ def _notes(
     if isinstance(times, NotApplicable):
         notes.append(times.reason)
     notes += overhead_note(scope, times)
-    lost = [text for text in serious_messages(trace)["text"] if _says_lost(text)]
+    messages = serious_messages(trace)["text"]
+    lost = [text for text in messages if any(word in text for word in _LOST)]
     notes += [f"the profiler warns: {' '.join(lost)}"] if lost else []
     for section in sections:
         notes += section.notes if isinstance(section, TableResult) else ()
     return tuple(dict.fromkeys([*notes, *trace.meta.notes]))
-
-
-def _says_lost(text: str) -> bool:
-    return any(word in text for word in _LOST)
 
 
 def _has_rows(section: TableResult | NotApplicable) -> bool:
@@ -204,12 +202,7 @@ def _top(section: TableResult | NotApplicable, rows: int) -> TableResult | NotAp
 
 
 def _titled(section: TableResult, of: int) -> TableResult:
-    """Say in the title that rows were left out."""
+    """Add to the title that rows were left out."""
     rows = section.frame.height
     more = f": the first {rows} of {of:,}" if of > rows else ""
     return replace(section, title=section.title + more)
-
-
-def _bare(section: TableResult | NotApplicable) -> TableResult | NotApplicable:
-    """Take the notes off a section: the summary shows them all together."""
-    return replace(section, notes=()) if isinstance(section, TableResult) else section

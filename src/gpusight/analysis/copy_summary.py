@@ -37,7 +37,7 @@ _GPU = ["start_ns", "end_ns", "device", "bytes"]
 
 
 def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
-    """Sum up copies and fills by direction and kinds of memory, the most expensive first."""
+    """Sum up memcpys and memsets by direction and kind of memory, the most expensive first."""
     if not (trace.has("copies") or trace.has("memsets")):
         reason = "the capture has no copies or memory fills"
         # Where kernels were recorded, copies would have been too.
@@ -45,12 +45,19 @@ def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | Not
         return NotApplicable("copies", reason, hint)
     scope = ResolvedSelection(trace, selection)
     scope.prepare(*GPU_WORK)
-    rows = with_hidden(scope, operations(scope))
+    rows = _with_hidden(trace, operations(scope))
+    size = pl.col("bytes")
     frame = (
         rows.lazy()
         .with_columns(DURATION)
         .group_by(_KEYS)
-        .agg(*timing(), *_volume())
+        .agg(
+            *timing(),
+            pl.col("hidden_ns").sum(),
+            size.mean().alias("mean_bytes"),
+            size.max().alias("max_bytes"),
+            size.sum(),
+        )
         .with_columns(*_derived())
         .sort(["total_ns", *_KEYS], descending=[True, False, False, False])
         .select([f.key for f in FIELDS])
@@ -68,7 +75,7 @@ def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | Not
 
 
 def operations(scope: ResolvedSelection) -> pl.DataFrame:
-    """List the selected copies and fills as one table, in order of start."""
+    """Return the selected memcpys and memsets as one table, in order of start."""
     parts = []
     if scope.trace.has("copies"):
         frame = scope.gpu("copies", [*_GPU, "kind", "src_kind", "dst_kind"])
@@ -80,11 +87,11 @@ def operations(scope: ResolvedSelection) -> pl.DataFrame:
     return pl.concat(parts).sort("start_ns", maintain_order=True)
 
 
-def with_hidden(scope: ResolvedSelection, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add how long kernels ran beside each operation; all kernels count, selected or not."""
+def _with_hidden(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add how long kernels ran during each operation; all kernels count, selected or not."""
     parts = []
     for (device,), part in rows.group_by("device", maintain_order=True):
-        busy = computing(scope.trace, int(device))
+        busy = computing(trace, int(device))
         hidden = coverage(busy, part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
         parts.append(part.with_columns(pl.Series("hidden_ns", hidden, pl.Int64)))
     empty = rows.with_columns(pl.lit(0, pl.Int64).alias("hidden_ns"))
@@ -96,15 +103,6 @@ def _plain(
 ) -> pl.DataFrame:
     keys = zip(_KEYS, (operation, src_kind, dst_kind), strict=True)
     return frame.select(*_GPU, *(expr.cast(pl.String).alias(key) for key, expr in keys))
-
-
-def _volume() -> list[pl.Expr]:
-    return [
-        pl.col("hidden_ns").sum(),
-        pl.col("bytes").mean().alias("mean_bytes"),
-        pl.col("bytes").max().alias("max_bytes"),
-        pl.col("bytes").sum(),
-    ]
 
 
 def _derived() -> list[pl.Expr]:

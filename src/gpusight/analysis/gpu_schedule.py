@@ -1,4 +1,7 @@
-"""What ran in a window, as arrays: GPU work, and the API calls of the threads that issued it."""
+"""What ran in a window, as arrays: GPU activities and the API calls that issued them.
+
+`build_schedule` makes them from a trace; threads that hand work to each other share a lane.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,29 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.launch_index import KeyIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from gpusight.trace.intervals import Ints as Ints  # the rules import it from here
     from gpusight.trace.trace import Trace
 
+    Mark = tuple[int, int, int]
+    """Time, process and thread."""
+
 
 NONE = -1
-"""Stands for no row, no call, no work."""
+"""Stands for no row, no call, no activity."""
 
 
 class CallKind(enum.IntEnum):
-    """What a call is for, as far as time is concerned."""
+    """What an API call does, as far as time is concerned."""
 
     LAUNCH = 0
     """Launches a kernel."""
@@ -44,7 +56,7 @@ class CallKind(enum.IntEnum):
 
 
 class OpKind(enum.IntEnum):
-    """Table that a piece of GPU work stands in."""
+    """Table that a GPU activity is a row of."""
 
     KERNEL = 0
     COPY = 1
@@ -59,13 +71,13 @@ class OpKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuOps:
-    """GPU work, in order of start; all arrays have one entry a piece of work."""
+    """GPU activities in order of start, one entry of each array per activity."""
 
     start_ns: Ints
     end_ns: Ints
     device: Ints
     queue: Ints
-    """Number of its stream: process, context and stream together."""
+    """Number of its stream, counted over all processes and contexts."""
     call: Ints
     """Position in `GpuSchedule.calls` of the call that issued it; `NONE` where not known."""
     kind: Ints
@@ -73,7 +85,7 @@ class GpuOps:
     row: Ints
     """Row in the table of its kind."""
     carried: NDArray[np.bool_]
-    """It was issued before the window began; it has no call then."""
+    """Issued before the window began, so that its call is not in `GpuSchedule.calls`."""
 
     def __len__(self) -> int:
         """Count them."""
@@ -82,18 +94,18 @@ class GpuOps:
 
 @dataclass(frozen=True, slots=True)
 class ApiCalls:
-    """API calls that are not inside another call, and marks, in order of start."""
+    """API calls that are not inside another call, and step marks, in order of start."""
 
     start_ns: Ints
     end_ns: Ints
     lane: Ints
-    """Chain of host work that it is part of: within a lane one thing follows the other.
+    """Number of the thread that drives it; calls of one lane never overlap.
 
-    A lane is a thread; where one thread hands its work to another and waits for it (autograd), the
-    calls of the second are in the lane of the first.
+    Where a thread hands work to another and waits for it (autograd), the calls of the second are
+    in the lane of the first.
     """
     thread: Ints
-    """Number of the thread it really ran on: a position in `GpuSchedule.threads`."""
+    """Thread that it ran on: a position in `GpuSchedule.threads`."""
     kind: Ints
     """`CallKind`."""
     row: Ints
@@ -112,19 +124,19 @@ class GpuSchedule:
     start_ns: int
     end_ns: int
     ops: GpuOps
-    """GPU work that ran in the window: issued in it, or before it and not yet done."""
+    """Activities that ran in the window: issued in it, or before it and not yet done."""
     calls: ApiCalls
     threads: tuple[tuple[int, int], ...]
-    """Process and thread, as the tables of the trace name them."""
+    """Process and thread keys of the trace."""
 
     @property
     def length_ns(self) -> int:
-        """How long the window is."""
+        """Length of the window."""
         return self.end_ns - self.start_ns
 
     @cached_property
     def before_calls(self) -> Ints:
-        """When the call before each one in its lane ended; the window's start for the first."""
+        """End of the previous call of each call's lane; the window's start for the first."""
         order = np.argsort(self.calls.lane, kind="stable")
         lane, end = self.calls.lane[order], self.calls.end_ns[order]
         before = np.concatenate(([self.start_ns], end[:-1]))[: len(order)]
@@ -170,9 +182,212 @@ _KINDS = (
     ),
 )
 HOST_FUNCTION = re.compile(rf"{_VENDOR}LaunchHostFunc")
-"""Puts a function of the host into a stream: how JAX learns that work is done."""
+"""Enqueues a host function in a stream: how JAX learns that work is done."""
 
 
 def kind_of(name: str) -> CallKind:
-    """Say what a call is for."""
+    """Classify an API call by its name."""
     return next((kind for kind, names in _KINDS if names.search(name)), CallKind.OTHER)
+
+
+_SILENCE_NS = 50_000
+"""Shortest silence of a thread that counts: a hand-over itself takes some microseconds."""
+_MIN_COVERED_SHARE = 0.5
+"""Share of the silence that the other thread must fill."""
+_MIN_HANDED_SHARE = 0.5
+"""Share of the other thread's calls that must lie in such silences."""
+_MAX_THREADS = 48
+"""Threads that are compared, those with the most calls first."""
+_LAUNCHES = (CallKind.LAUNCH, CallKind.GRAPH)
+
+
+def lanes(thread: Ints, process: Ints, kind: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return the lane of each call; calls are in order of start.
+
+    `thread` counts from 0, `process` is that of each thread.
+    """
+    lane = thread.copy()
+    counts = np.bincount(thread)
+    busiest = np.argsort(-counts, kind="stable")[:_MAX_THREADS]
+    rows = {int(t): np.flatnonzero(thread == t) for t in busiest if counts[t]}
+    # A thread that marks steps, else the first, comes first.
+    rows = dict(sorted(rows.items(), key=lambda item: int(item[1][0])))
+    launching = [t for t, own in rows.items() if np.isin(kind[own], _LAUNCHES).any()]
+    # A thread that only pins memory or watches hands nothing over, however long it is silent.
+    givers = (*_LAUNCHES, CallKind.MARK)
+    giving = [t for t, own in rows.items() if np.isin(kind[own], givers).any()]
+    taken: set[int] = set()
+    for giver in giving:
+        for taker in launching:
+            if giver in taken or taker in taken or taker == giver:
+                continue
+            if process[taker] == process[giver]:
+                inside = _handed_over(rows[giver], rows[taker], kind, start_ns, end_ns)
+                if np.count_nonzero(inside) >= _MIN_HANDED_SHARE * len(inside):
+                    lane[rows[taker][inside]] = giver
+                    taken.add(taker)
+    return lane
+
+
+def _handed_over(
+    giver: Ints, taker: Ints, kind: Ints, start_ns: Ints, end_ns: Ints
+) -> NDArray[np.bool_]:
+    """Return which calls of `taker` lie in silences of `giver` that they explain."""
+    inside = np.zeros(len(taker), np.bool_)
+    stops, resumes = end_ns[giver[:-1]], start_ns[giver[1:]]
+    silent = resumes - stops >= _SILENCE_NS
+    stops, resumes = stops[silent], resumes[silent]
+    first = np.searchsorted(start_ns[taker], stops)
+    after = np.searchsorted(start_ns[taker], resumes)
+    filled_at_all = after > first
+    stops, resumes, first, after = (a[filled_at_all] for a in (stops, resumes, first, after))
+    if not len(first):
+        return inside
+    starts, ends = start_ns[taker], end_ns[taker]
+    # `taker` must be silent before `giver` stops, and done when it resumes.
+    before = np.where(first > 0, ends[np.maximum(first - 1, 0)], stops)
+    filled = ends[after - 1] - starts[first]
+    launches = np.concatenate(([0], np.cumsum(np.isin(kind[taker], _LAUNCHES))))
+    holds = (
+        (before <= stops)
+        & (ends[after - 1] <= resumes)
+        & (filled >= _MIN_COVERED_SHARE * (resumes - stops))
+        & (launches[after] > launches[first])
+    )
+    edges = np.zeros(len(taker) + 1, np.int64)
+    np.add.at(edges, first[holds], 1)
+    np.add.at(edges, after[holds], -1)
+    return np.cumsum(edges[:-1]) > 0
+
+
+_CUDA = ("runtime", "driver")
+QUEUE = ["device", "process", "context", "stream"]
+"""Columns that identify a stream."""
+_OP_COLUMNS = ["start_ns", "end_ns", *QUEUE, "correlation"]
+_CALL_COLUMNS = ["start_ns", "end_ns", "name", "api", "thread", "process", "correlation"]
+
+
+def build_schedule(
+    trace: Trace,
+    start_ns: int,
+    end_ns: int,
+    *,
+    process: int | None = None,
+    marks: Sequence[Mark] = (),
+) -> GpuSchedule:
+    """Lay out what ran from `start_ns` to `end_ns`, of one process or of all.
+
+    `marks` are moments of threads that the schedule keeps, such as the starts and ends of steps.
+    """
+    rows = _call_rows(trace, process, start_ns, end_ns)
+    calls, threads = _api_calls(rows.filter("outer"), marks)
+    activities = _activities(trace, process, start_ns, end_ns)
+    issuer = _issuing_calls(trace, activities, rows, calls)
+    start, end, device, queue, kind, row = (
+        activities[name].cast(pl.Int64).to_numpy()
+        for name in ("start_ns", "end_ns", "device", "queue", "kind", "row")
+    )
+    carried = (issuer == _ELSEWHERE) | ((issuer == NONE) & (start < start_ns))
+    call = np.where(issuer >= 0, issuer, NONE)
+    ops = GpuOps(start, end, device, queue, call, kind, row, carried)
+    return GpuSchedule(trace, start_ns, end_ns, ops, calls, threads)
+
+
+def _call_rows(trace: Trace, process: int | None, start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Return the CUDA calls that ran in the window, and which are not inside another one."""
+    frame = trace.table("api_calls", _CALL_COLUMNS).with_row_index("row")
+    frame = frame.filter(
+        pl.col("start_ns") < end_ns,
+        pl.col("end_ns") > start_ns,
+        pl.col("api").is_null() | pl.col("api").cast(pl.String).is_in(_CUDA),
+    )
+    if process is not None:
+        frame = frame.filter(pl.col("process") == process)
+    thread = ["process", "thread"]
+    ended = pl.col("end_ns").cum_max().shift(1).over(thread)
+    frame = frame.with_columns((pl.col("start_ns") >= ended).fill_null(value=True).alias("outer"))
+    around = pl.when("outer").then("row").forward_fill().over(thread)
+    # Calls that run across an end of the window are cut there.
+    inside = pl.col("start_ns", "end_ns").clip(start_ns, end_ns)
+    return frame.with_columns(around.alias("around"), inside)
+
+
+def _api_calls(
+    calls: pl.DataFrame, marks: Sequence[Mark]
+) -> tuple[ApiCalls, tuple[tuple[int, int], ...]]:
+    """Order calls and marks by start, and number their threads."""
+    kinds = [int(kind_of(name)) for name in names_of(calls["name"])]
+    codes = calls["name"].to_physical().to_numpy()
+    calls = calls.select(
+        "start_ns",
+        "end_ns",
+        pl.col("process", "thread").fill_null(NONE),
+        pl.Series("kind", np.array(kinds, np.int64)[codes] if len(codes) else [], pl.Int64),
+        pl.col("row").cast(pl.Int64),
+    )
+    moments = pl.DataFrame(
+        [(t, t, p, th, int(CallKind.MARK), NONE) for t, p, th in marks],
+        schema=calls.schema,
+        orient="row",
+    )
+    # A mark comes before the call that begins at the same moment.
+    nodes = pl.concat([moments, calls]).sort("start_ns", maintain_order=True)
+    pairs = nodes.select("process", "thread").unique(maintain_order=True).with_row_index("number")
+    number = nodes.join(pairs, on=["process", "thread"], maintain_order="left")["number"]
+    thread = number.cast(pl.Int64).to_numpy()
+    start, end, kind, row = (nodes[c].to_numpy() for c in ("start_ns", "end_ns", "kind", "row"))
+    processes = pairs["process"].to_numpy()
+    lane = lanes(thread, processes, kind, start, end)
+    ordered = ApiCalls(start, end, lane, thread, kind, row)
+    return ordered, tuple(pairs.select("process", "thread").iter_rows())
+
+
+def _activities(trace: Trace, process: int | None, start_ns: int, end_ns: int) -> pl.DataFrame:
+    """Return the GPU activities that ran in the window, in order of start."""
+    # Activities of no length count where they lie inside.
+    ran = (pl.col("start_ns") < end_ns) & (
+        (pl.col("end_ns") > start_ns) | (pl.col("start_ns") >= start_ns)
+    )
+    if process is not None:
+        ran &= pl.col("process").is_null() | (pl.col("process") == process)
+    parts = [
+        trace.table(kind.table, _OP_COLUMNS)
+        .with_row_index("row")
+        .filter(ran)
+        .with_columns(pl.lit(int(kind), pl.Int64).alias("kind"))
+        for kind in OpKind
+        if trace.has(kind.table) or kind is OpKind.KERNEL
+    ]
+    ops = pl.concat(parts) if len(parts) == 1 else pl.concat(parts).sort("start_ns", "kind", "row")
+    queues = ops.select(QUEUE).unique().sort(QUEUE).with_row_index("queue")
+    return ops.join(queues, on=QUEUE, how="left", nulls_equal=True, maintain_order="left")
+
+
+_ELSEWHERE = NONE - 1
+"""Stands for a call that was made before the window."""
+
+
+def _issuing_calls(trace: Trace, ops: pl.DataFrame, rows: pl.DataFrame, calls: ApiCalls) -> Ints:
+    """Return the position in `calls` of the call that issued each activity.
+
+    `NONE` where no call is known, `_ELSEWHERE` where the call is outside the window. `rows` also
+    has the calls inside those.
+    """
+    index = KeyIndex(rows["process"], rows["correlation"])
+    key = pl.when(pl.col("correlation") > 0).then("correlation")
+    correlation = ops.select(key.alias("correlation"))["correlation"]
+    call_row = index.find(ops["process"], correlation)
+    positions = np.full(trace.row_count("api_calls") + 1, _ELSEWHERE, np.int64)
+    no_mark = calls.row >= 0
+    positions[calls.row[no_mark]] = np.flatnonzero(no_mark)
+    around = rows["around"].cast(pl.Int64).fill_null(NONE).to_numpy()
+    issuer = np.full(ops.height, NONE, np.int64)
+    inside = np.flatnonzero(call_row >= 0)
+    issuer[inside] = positions[around[call_row[inside]]]
+    unmatched = np.flatnonzero((call_row < 0) & correlation.is_not_null().to_numpy())
+    if len(unmatched) and trace.has("api_calls"):
+        every = trace.table("api_calls", ["process", "correlation"])
+        index = KeyIndex(every["process"], every["correlation"])
+        known = index.find(ops["process"][unmatched], correlation[unmatched]) >= 0
+        issuer[unmatched[known]] = _ELSEWHERE
+    return issuer

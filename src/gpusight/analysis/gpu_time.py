@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
@@ -16,12 +17,11 @@ from gpusight.trace.intervals import Intervals, coverage, intersect, subtract, u
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
-    from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.trace import Trace
 
 
 _COMPUTE = ("kernels", "graph_launches")
-_MOVE = ("copies", "memsets")
+_COPY = ("copies", "memsets")
 _NOTHING = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "device"), pl.Int64))
 
 FIELDS = (
@@ -48,53 +48,48 @@ def gpu_time(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | N
     scope.prepare(*ACTIVITY)
     frame = _per_device(scope) if selection else trace.derive("gpu-2", lambda: _per_device(scope))
     if frame.is_empty():
-        return NotApplicable("gpu_time", _no_work(trace, selection), advice_for(trace.meta).gpu)
+        reason = "the capture shows no GPU work" + (" in the selection" if selection else "")
+        if trace.has("op_totals"):
+            reason = "totals do not say how busy the GPU was"
+        return NotApplicable("gpu_time", reason, advice_for(trace.meta).gpu)
     return TableResult("gpu_time", "GPU time", FIELDS, frame, notes=scope.notes)
-
-
-def _no_work(trace: Trace, selection: Selection) -> str:
-    if trace.has("op_totals"):
-        return "totals do not say how busy the GPU was"
-    return "the capture shows no GPU work" + (" in the selection" if selection else "")
 
 
 def _per_device(scope: ResolvedSelection) -> pl.DataFrame:
     names, streams = device_names(scope.trace), _count_streams(scope)
-    computing, moving = (_by_device(scope, tables) for tables in (_COMPUTE, _MOVE))
+    computing, copying = (_by_device(scope, tables) for tables in (_COMPUTE, _COPY))
     running = _by_device(ResolvedSelection(scope.trace), GPU_WORK) if scope.selection else {}
     rows = [
         {"name": names.get(device), "device": device, "streams": streams[device]}
-        | _split(scope, *(spans.get(device, _NOTHING) for spans in (computing, moving, running)))
-        for device in sorted(computing.keys() | moving.keys())
+        | _split(scope, *(spans.get(device, _NOTHING) for spans in (computing, copying, running)))
+        for device in sorted(computing.keys() | copying.keys())
     ]
-    return pl.DataFrame(rows, schema=_schema())
+    return pl.DataFrame(rows, schema=schema_of(FIELDS))
 
 
 def computing(trace: Trace, device: int) -> Intervals:
-    """Give the time during which any kernel (or whole graph) ran on a GPU."""
-    return _union(_spans(ResolvedSelection(trace), device, _COMPUTE))
-
-
-def idle(scope: ResolvedSelection, device: int) -> Intervals:
-    """Give the time of the window in which nothing ran on a GPU, selected or not."""
-    everything = _union(_spans(ResolvedSelection(scope.trace), device, GPU_WORK))
-    return subtract(scope.window.intervals, everything)
+    """Return when any kernel (or whole graph) ran on a GPU."""
+    kernels = _by_device(ResolvedSelection(trace), _COMPUTE)
+    return _union(kernels.get(device, _NOTHING))
 
 
 def busiest(times: TableResult) -> dict[str, Any]:
-    """Give the row of the GPU that computed longest."""
+    """Return the row of the GPU that computed longest."""
     return times.frame.sort("busy_ns", descending=True, maintain_order=True).row(0, named=True)
 
 
 def _split(
-    scope: ResolvedSelection, kernels: pl.DataFrame, moves: pl.DataFrame, unselected: pl.DataFrame
+    scope: ResolvedSelection, kernels: pl.DataFrame, copies: pl.DataFrame, unselected: pl.DataFrame
 ) -> dict[str, Any]:
     window = scope.window.intervals
     compute = _union(kernels)
-    selected = union(compute, _union(moves))
+    selected = union(compute, _union(copies))
     everything = union(selected, _union(unselected))
-    # Each holds the one before it, so the differences of their lengths are the parts.
-    busy, active, running = (_length(spans, window) for spans in (compute, selected, everything))
+    # Each contains the one before it, so the differences of their lengths are the parts.
+    busy, active, running = (
+        int(coverage(spans, window.starts, window.ends).sum())
+        for spans in (compute, selected, everything)
+    )
     parts = {
         "busy": busy,
         "copy_only": active - busy,
@@ -104,19 +99,15 @@ def _split(
     kernel_ns = int((kernels["end_ns"] - kernels["start_ns"]).sum())
     return {
         "window_ns": window.length_ns,
-        **{f"{part}_ns": spent for part, spent in parts.items()},
-        **{f"{part}_share": _ratio(spent, window.length_ns) for part, spent in parts.items()},
+        **{f"{part}_ns": ns for part, ns in parts.items()},
+        **{f"{part}_share": _ratio(ns, window.length_ns) for part, ns in parts.items()},
         "kernel_ns": kernel_ns,
         "concurrency": _ratio(kernel_ns, compute.length_ns),
     }
 
 
-def _spans(scope: ResolvedSelection, device: int, tables: tuple[str, ...]) -> pl.DataFrame:
-    return _by_device(scope, tables).get(device, _NOTHING)
-
-
 def _by_device(scope: ResolvedSelection, tables: tuple[str, ...]) -> dict[int, pl.DataFrame]:
-    """Give the selected rows of some tables, apart for each GPU."""
+    """Return the selected rows of some tables by GPU."""
     parts = [scope.gpu(table, _NOTHING.columns) for table in tables if scope.trace.has(table)]
     apart = pl.concat([_NOTHING, *parts]).partition_by("device", as_dict=True)
     return {int(device): rows for (device,), rows in apart.items()}
@@ -124,11 +115,6 @@ def _by_device(scope: ResolvedSelection, tables: tuple[str, ...]) -> dict[int, p
 
 def _union(spans: pl.DataFrame) -> Intervals:
     return Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
-
-
-def _length(spans: Intervals, window: Intervals) -> int:
-    """Measure how much of the window the spans cover."""
-    return int(coverage(spans, window.starts, window.ends).sum())
 
 
 def _count_streams(scope: ResolvedSelection) -> dict[int, int]:
@@ -141,18 +127,9 @@ def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _schema() -> dict[str, pl.DataType]:
-    kinds: dict[Fmt, pl.DataType] = {
-        Fmt.NAME: pl.String(),
-        Fmt.SHARE: pl.Float64(),
-        Fmt.REAL: pl.Float64(),
-    }
-    return {f.key: kinds.get(f.fmt, pl.Int64()) for f in FIELDS}
-
-
-_WORTH_SAYING = 0.01
-"""The least part of the window that is worth a note."""
-_MOST_STEPS = 3
+_MIN_OVERHEAD_SHARE = 0.01
+"""Share of the window above which the profiler's overhead is worth a note."""
+_MAX_STEPS_NAMED = 3
 
 
 def overhead_note(
@@ -160,21 +137,24 @@ def overhead_note(
     times: TableResult | NotApplicable,
     steps: TraceSteps | NotApplicable | None = None,
 ) -> tuple[str, ...]:
-    """Say how much of the busiest GPU's idle time the profiler took, where it is much.
+    """Note how much of the busiest GPU's idle time the profiler took, where it is much.
 
-    `times` is the result of `gpu_time` for the same selection; of `steps`, those that held it are
+    `times` is the result of `gpu_time` for the same selection; of `steps`, those with overhead are
     named.
     """
     if isinstance(times, NotApplicable) or not scope.trace.has("overheads"):
         return ()
     window = scope.window.intervals
-    least_ns = _WORTH_SAYING * window.length_ns
-    spent = intersect(_overheads(scope), window)
-    if spent.length_ns <= least_ns:
+    min_ns = _MIN_OVERHEAD_SHARE * window.length_ns
+    # Overhead that began before a range still fills the part of the range that it reaches into.
+    processes = ResolvedSelection(scope.trace, Selection(process=scope.selection.process))
+    overheads = _union(processes.host("overheads", ["start_ns", "end_ns"]))
+    if intersect(overheads, window).length_ns <= min_ns:
         return ()
     row = busiest(times)
-    lost = intersect(spent, idle(scope, row["device"]))
-    if lost.length_ns <= least_ns:
+    running = _by_device(ResolvedSelection(scope.trace), GPU_WORK).get(row["device"], _NOTHING)
+    lost = intersect(overheads, subtract(window, _union(running)))
+    if lost.length_ns <= min_ns:
         return ()
     gpu = f"GPU {row['device']}" if times.frame.height > 1 else "the GPU"
     text = f"the profiler itself took {format_time(lost.length_ns)} while {gpu} was idle"
@@ -187,27 +167,18 @@ def overhead_note(
     return (text,)
 
 
-def _overheads(scope: ResolvedSelection) -> Intervals:
-    """Unite what the profiler did in the selected processes, in a range or not."""
-    # One that began before a range still fills the part of it that it reaches into.
-    processes = ResolvedSelection(scope.trace, Selection(process=scope.selection.process))
-    frame = processes.host("overheads", ["start_ns", "end_ns"])
-    return Intervals.from_arrays(frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())
-
-
 def _inside(lost: Intervals, steps: TraceSteps | NotApplicable | None) -> str:
     """Name the steps that this time fell into."""
     if not isinstance(steps, TraceSteps):
         return ""
     bounds = [np.array([getattr(s, b) for s in steps.steps]) for b in ("start_ns", "end_ns")]
-    held = coverage(lost, *bounds) > 0
-    names = [_called(step) for step, holds in zip(steps.steps, held, strict=True) if holds]
+    overlaps = coverage(lost, *bounds) > 0
+    names = [
+        step.name if str(step.number) in step.name else f"{step.name} {step.number}"
+        for step, overlap in zip(steps.steps, overlaps, strict=True)
+        if overlap
+    ]
     if not names:
         return ""
-    more = f" and {len(names) - _MOST_STEPS} more" if len(names) > _MOST_STEPS else ""
-    return f" (in {', '.join(names[:_MOST_STEPS])}{more})"
-
-
-def _called(step: TraceStep) -> str:
-    """Name a step; with its number where the name does not say it."""
-    return step.name if str(step.number) in step.name else f"{step.name} {step.number}"
+    more = f" and {len(names) - _MAX_STEPS_NAMED} more" if len(names) > _MAX_STEPS_NAMED else ""
+    return f" (in {', '.join(names[:_MAX_STEPS_NAMED])}{more})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.aggregates import names_of, schema_of
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, EntryRank
@@ -95,35 +95,36 @@ MEAN_FIELDS = (
     Field("mean_share", "Mean", Fmt.SHARE, "Mean of the bins, as part of the most"),
     Field("max_share", "Highest bin", Fmt.SHARE, "Highest mean of a bin"),
 )
-_TELLING = (
+_BUSY_METRICS = (
     r"SMs? Active\b",
     r".*\bTensor\b.*\bActive\b",
     r"DRAM\b.*(?:Bandwidth|Throughput)\b",
 )
-"""What says how busy a GPU was in itself; there are dozens of others."""
+"""Metrics of how busy a GPU was; there are dozens of others."""
 _UNIT = re.compile(r"\s*\[[^\]]*%[^\]]*\]\s*$")
 _SECTION = "metrics"
-_PERCENT = 100.0
 
 
 def sampled(
     trace: Trace, devices: Sequence[int], edges: NDArray[np.int64]
 ) -> list[TableResult | NotApplicable]:
-    """Give the telling metrics of these GPUs: as a whole, and between the edges of bins."""
-    found = _over_time(trace, devices, edges)
-    if isinstance(found, NotApplicable):
-        return [found]
-    means = found.frame.group_by("device", "metric", maintain_order=True).agg(
+    """Return `_BUSY_METRICS` of these GPUs: the mean of all, and between the edges of bins."""
+    over_time = _over_time(trace, devices, edges)
+    if isinstance(over_time, NotApplicable):
+        return [over_time]
+    means = over_time.frame.group_by("device", "metric", maintain_order=True).agg(
         pl.col("share").mean().alias("mean_share"), pl.col("share").max().alias("max_share")
     )
-    return [TableResult("metric_means", "Sampled by the GPU", MEAN_FIELDS, means), found]
+    return [TableResult("metric_means", "Sampled by the GPU", MEAN_FIELDS, means), over_time]
 
 
 def _over_time(
     trace: Trace, devices: Sequence[int], edges: NDArray[np.int64]
 ) -> TableResult | NotApplicable:
     if not trace.has("gpu_metrics"):
-        return NotApplicable(_SECTION, "no GPU metrics were sampled", _hint(trace))
+        wanted = (w for w in advice_for(trace.meta).wanted if w.table == "gpu_metrics")
+        hint = next((f"capture with: {w.how}" for w in wanted), "")
+        return NotApplicable(_SECTION, "no GPU metrics were sampled", hint)
     frame = trace.table("gpu_metrics", ["time_ns", "device", "metric", "value"])
     labels = [_label(name) for name in names_of(frame["metric"])]
     frame = frame.with_columns(pl.col("metric").to_physical().alias("code")).filter(
@@ -142,14 +143,10 @@ def _over_time(
 
 
 def _label(name: str) -> str | None:
-    """Give what a metric is called without its unit; None for those that are not shown."""
-    plain, found = _UNIT.subn("", name)
-    return plain if found and any(re.match(one, plain, re.IGNORECASE) for one in _TELLING) else None
-
-
-def _hint(trace: Trace) -> str:
-    wanted = advice_for(trace.meta).wanted
-    return next((f"capture with: {w.how}" for w in wanted if w.table == "gpu_metrics"), "")
+    """Return the name of a metric without its unit; None for those that are not shown."""
+    label, percentages = _UNIT.subn("", name)
+    shown = any(re.match(pattern, label, re.IGNORECASE) for pattern in _BUSY_METRICS)
+    return label if percentages and shown else None
 
 
 def _binned(samples: pl.DataFrame, edges: NDArray[np.int64]) -> pl.DataFrame:
@@ -159,12 +156,12 @@ def _binned(samples: pl.DataFrame, edges: NDArray[np.int64]) -> pl.DataFrame:
     first, after = (np.searchsorted(times, t) for t in (edges[:-1], edges[1:]))
     sums = np.concatenate(([0.0], np.cumsum(values)))
     count = after - first
-    held = values[np.maximum(first - 1, 0)]
-    mean = np.where(count > 0, (sums[after] - sums[first]) / np.maximum(count, 1), held)
+    last_value = values[np.maximum(first - 1, 0)]
+    mean = np.where(count > 0, (sums[after] - sums[first]) / np.maximum(count, 1), last_value)
     known = (count > 0) | ((first > 0) & (first < len(times)))
     columns = {
         "start_ns": edges[:-1],
-        "share": np.clip(mean, 0.0, None) / _PERCENT,
+        "share": np.clip(mean, 0.0, None) / 100,
         "samples": count,
     }
     return pl.DataFrame(columns).filter(known).cast({"samples": pl.Int64})
@@ -183,7 +180,7 @@ class DeviceWork:
     """Of kernels that began in the window, rising."""
 
     def parts(self, starts: Ints, ends: Ints) -> dict[str, Ints]:
-        """Give the ns of each group between these moments; they sum to the time between."""
+        """Return the ns of each group in these windows; they sum to the length of the window."""
         compute, active, running = (
             coverage(spans, starts, ends) for spans in (self.computing, self.active, self.running)
         )
@@ -195,7 +192,7 @@ class DeviceWork:
         }
 
     def kernels(self, starts: Ints, ends: Ints) -> Ints:
-        """Count the kernels that began between these moments."""
+        """Count the kernels that began in these windows."""
         first, after = (np.searchsorted(self.kernel_start_ns, t) for t in (starts, ends))
         counts: Ints = (after - first).astype(np.int64)
         return counts
@@ -214,7 +211,7 @@ def work_of(trace: Trace, selection: Selection, chosen: StepWindow) -> dict[int,
 
 
 def _rows(trace: Trace, table: str, chosen: StepWindow) -> pl.DataFrame:
-    """Give what of a table ran in the window, with its rank: what counts first has the lowest."""
+    """Return the rows of a table that ran in the window, with their rank: the lowest wins."""
     columns = ["start_ns", "end_ns", "device", "process"]
     is_kernel = table == "kernels"
     frame = trace.table(table, [*columns, "name"] if is_kernel else columns)
@@ -234,7 +231,7 @@ _RANKS = {
 
 
 def _kernel_ranks(names: pl.Series) -> pl.Series:
-    """Tell kernels that communicate from those that compute; each name is looked at once."""
+    """Return the ranks of kernels, communicating or computing; each name is classified once."""
     texts, codes = names_of(names), names.to_physical()
     ranks = np.full(len(texts), int(EntryRank.COMPUTING))
     for code in codes.unique().drop_nulls():
@@ -257,7 +254,7 @@ def _of_device(rows: pl.DataFrame, chosen: StepWindow) -> DeviceWork:
 
 COMMAND = "utilisation"
 DEFAULT_BINS = 400
-"""As many as a picture can show."""
+"""As many as a chart can show."""
 MAX_UTILIZATION_BINS = 10_000
 
 
@@ -270,7 +267,7 @@ def utilization(
     warmup: bool = False,
     bins: int = DEFAULT_BINS,
 ) -> Composite | NotApplicable:
-    """Say how busy each GPU was in each of `bins` equal parts of the time that `focus` chooses."""
+    """Compute how busy each GPU was in each of `bins` equal parts of the window."""
     if not 1 <= bins <= MAX_UTILIZATION_BINS:
         raise UsageError(f"{bins:,} bins", hint=f"take 1 to {MAX_UTILIZATION_BINS:,}")
     if not any(trace.has(table) for table in GPU_WORK):
@@ -288,7 +285,7 @@ def utilization(
 
 
 def _edges(chosen: StepWindow, bins: int) -> Ints:
-    """Give where the bins begin, and where the last one ends; none is shorter than 1 ns."""
+    """Return where the bins begin, and where the last one ends; none is shorter than 1 ns."""
     count = max(1, min(bins, chosen.length_ns))
     edges = [chosen.start_ns + n * chosen.length_ns // count for n in range(count + 1)]
     return np.array(edges, np.int64)
@@ -300,7 +297,7 @@ def _report(
     names = device_names(trace)
     gpus = pl.DataFrame(
         [_gpu_row(device, names.get(device), own, chosen) for device, own in work.items()],
-        schema=_schema(GPU_FIELDS),
+        schema=schema_of(GPU_FIELDS),
     )
     over_time = pl.concat([_bin_rows(device, own, edges) for device, own in work.items()])
     sections: list[TableResult | NotApplicable] = [
@@ -309,7 +306,7 @@ def _report(
         *sampled(trace, list(work), edges),
     ]
     if chosen.steps:
-        steps = pl.DataFrame(list(_step_rows(chosen, work)), schema=_schema(STEP_FIELDS))
+        steps = pl.DataFrame(list(_step_rows(chosen, work)), schema=schema_of(STEP_FIELDS))
         sections.append(TableResult("steps", "By step", STEP_FIELDS, steps))
     return Composite(
         COMMAND,
@@ -336,9 +333,9 @@ def _gpu_row(device: int, name: str | None, work: DeviceWork, chosen: StepWindow
     }
 
 
-def _shares(parts: Mapping[str, Any], whole: Any) -> dict[str, Any]:
-    shares = {f"{group}_share": ns / whole for group, ns in parts.items()}
-    return {"busy_share": (whole - parts[IDLE]) / whole, **shares}
+def _shares(parts: Mapping[str, Any], length_ns: Any) -> dict[str, Any]:
+    shares = {f"{group}_share": ns / length_ns for group, ns in parts.items()}
+    return {"busy_share": (length_ns - parts[IDLE]) / length_ns, **shares}
 
 
 def _bin_rows(device: int, work: DeviceWork, edges: Ints) -> pl.DataFrame:
@@ -352,7 +349,7 @@ def _bin_rows(device: int, work: DeviceWork, edges: Ints) -> pl.DataFrame:
         "kernels": work.kernels(starts, ends),
         **{f"{group}_ns": ns for group, ns in parts.items()},
     }
-    return pl.DataFrame(columns, schema=_schema(BIN_FIELDS)).select(f.key for f in BIN_FIELDS)
+    return pl.DataFrame(columns, schema=schema_of(BIN_FIELDS)).select(f.key for f in BIN_FIELDS)
 
 
 def _step_rows(chosen: StepWindow, work: Mapping[int, DeviceWork]) -> Iterator[dict[str, Any]]:
@@ -374,7 +371,7 @@ def _step_rows(chosen: StepWindow, work: Mapping[int, DeviceWork]) -> Iterator[d
 
 
 def _facts(chosen: StepWindow, gpus: pl.DataFrame, edges: Ints) -> Iterator[Fact]:
-    """Give the facts that are known, in the order of `FACTS`."""
+    """Yield the facts that are known, in the order of `FACTS`."""
     several = gpus.height > 1
     ordered = gpus.sort("busy_share", descending=True, maintain_order=True)
     most, least = ordered.row(0, named=True), ordered.row(-1, named=True)
@@ -384,8 +381,8 @@ def _facts(chosen: StepWindow, gpus: pl.DataFrame, edges: Ints) -> Iterator[Fact
         "steps": len(chosen.steps) or None,
         "gpus": ", ".join(dict.fromkeys(gpus["name"].drop_nulls().to_list())) or None,
         **{f.key: gpus[f.key].mean() for f in SHARES},
-        "busiest": _called(most) if several else None,
-        "least_busy": _called(least) if several else None,
+        "busiest": _label_gpu(most) if several else None,
+        "least_busy": _label_gpu(least) if several else None,
         "longest_idle_ns": idle["longest_idle_ns"],
         "longest_idle_at_ns": idle["longest_idle_at_ns"],
         "longest_idle_device": idle["device"] if several else None,
@@ -399,17 +396,12 @@ def _facts(chosen: StepWindow, gpus: pl.DataFrame, edges: Ints) -> Iterator[Fact
 _IF_ANY = frozenset({"copy_share", "communication_share"})
 
 
-def _called(gpu: Mapping[str, Any]) -> str:
+def _label_gpu(gpu: Mapping[str, Any]) -> str:
     return f"GPU {gpu['device']} ({format_share(gpu['busy_share'])})"
 
 
 def _shown(fields: tuple[Field, ...], frame: pl.DataFrame) -> tuple[Field, ...]:
     """Leave out of the table what is zero throughout, and the GPU where there is one."""
-    quiet = {key for key in _IF_ANY if not (frame[key] > 0).any()}
-    quiet |= {"device"} if frame["device"].n_unique() < 2 else set()
-    return tuple(replace(f, shown=f.shown and f.key not in quiet) for f in fields)
-
-
-def _schema(fields: tuple[Field, ...]) -> dict[str, pl.DataType]:
-    kinds: dict[Fmt, pl.DataType] = {Fmt.NAME: pl.String(), Fmt.SHARE: pl.Float64()}
-    return {f.key: kinds.get(f.fmt, pl.Int64()) for f in fields}
+    hidden = {key for key in _IF_ANY if not (frame[key] > 0).any()}
+    hidden |= {"device"} if frame["device"].n_unique() < 2 else set()
+    return tuple(replace(f, shown=f.shown and f.key not in hidden) for f in fields)

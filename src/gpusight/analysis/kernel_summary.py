@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _FOOTER = re.compile(
     r"Self (?P<device>\S{1,40}) time total: (?P<number>\d{1,12}(?:\.\d{1,9})?) ?(?P<unit>[num]?s)"
 )
-_CPU = "CPU"
 
 
 class PrintedTotals(NamedTuple):
@@ -35,23 +34,20 @@ class PrintedTotals(NamedTuple):
 
 
 def printed_totals(trace: Trace) -> PrintedTotals:
-    """Read the totals below a table; the first device beside the CPU is the GPU."""
-    said = trace.table("diagnostics", ["text"])["text"].to_list()
-    found = [match for text in said if (match := _FOOTER.fullmatch(text.strip()))]
-    cpu = [_nanoseconds(match) for match in found if match["device"] == _CPU]
-    gpu = [_nanoseconds(match) for match in found if match["device"] != _CPU]
-    # A total of nothing says no more than none at all.
-    return PrintedTotals(next(iter(cpu), None) or None, next(iter(gpu), None) or None)
+    """Read the totals below a table; the first device other than the CPU is the GPU."""
+    texts = trace.table("diagnostics", ["text"])["text"].to_list()
+    totals: dict[str, int] = {}
+    for match in (_FOOTER.fullmatch(text.strip()) for text in texts):
+        if match:
+            side = "cpu_ns" if match["device"] == "CPU" else "gpu_ns"
+            ns = round(float(match["number"]) * TIME_UNITS[match["unit"]])
+            totals.setdefault(side, ns)
+    # A total of 0 says no more than none at all.
+    return PrintedTotals(**{side: ns for side, ns in totals.items() if ns})
 
-
-def _nanoseconds(match: re.Match[str]) -> int:
-    return round(float(match["number"]) * TIME_UNITS[match["unit"]])
-
-
-_SHARE = Field("share", "Share", Fmt.SHARE, "Part of all kernel time in the selection")
 
 FIELDS = (
-    _SHARE,
+    Field("share", "Share", Fmt.SHARE, "Part of all kernel time in the selection"),
     *timing_fields("total_ns", "calls", "mean_ns"),
     Field("category", "Category", Fmt.TEXT, "What the kernel does, from its name"),
     Field("precision", "Precision", Fmt.TEXT, "Number format it computes in", shown=False),
@@ -60,17 +56,16 @@ FIELDS = (
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 
-# What a table of totals lists beside kernels: copies, fills, waits, and marks laid over the GPU's
-# work.
+# What a table of totals lists besides kernels: copies, memsets, waits, and annotations of GPU work.
 _OTHERS = re.compile(
     r"Memcpy |Memset |(?:Context|Stream|Event|Unknown) Sync$|Stream Wait Event$"
     r"|ProfilerStep|Optimizer\.|Torch-Compiled Region|## |[a-z]{3,6}:\w+$"
 )
 _TRITON = "triton_"
-"""What torch.compile names a kernel and the operator that launches it alike."""
-_CUT = "..."
-_WHOLE = 0.995
-_UNTOLD = ("median_ns", "min_ns", "max_ns", "stddev_ns")
+"""Prefix that torch.compile gives both a kernel and the operator that launches it."""
+_MIN_LISTED_SHARE = 0.995
+"""Share of the printed CPU total that rows add up to, unless the table lacks some."""
+_NOT_IN_TOTALS = ("median_ns", "min_ns", "max_ns", "stddev_ns")
 
 
 def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
@@ -80,7 +75,10 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
     """
     if not trace.has("kernels"):
         if trace.has("profiles"):
-            return _measured(trace, selection)
+            # Captures of other tools need not wait for what counters need.
+            from gpusight.analysis.counters.measured_kernels import kernel_table
+
+            return kernel_table(trace, selection)
         totals = trace.has("op_totals")
         return _from_totals(trace, selection) if totals else no_kernels(trace, "kernels")
     scope = ResolvedSelection(trace, selection)
@@ -95,7 +93,9 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
         .with_columns(share_of(pl.col("total_ns"), pl.col("total_ns").sum()).alias("share"))
         .collect()
     )
-    total = int(frame["total_ns"].sum())
+    notes = [*scope.notes, *graph_notes(trace)]
+    if rows.is_empty() and selection:
+        notes.append("no kernel was launched inside the selection")
     return TableResult(
         "kernels",
         "Kernels by GPU time",
@@ -104,10 +104,10 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
         meta={
             "kernels": rows.height,
             "kernel_names": frame.height,
-            "total_ns": total,
+            "total_ns": int(frame["total_ns"].sum()),
             "any_gpu_busy_ns": busy_ns(rows),
         },
-        notes=(*scope.notes, *graph_notes(trace), *_empty_note(rows, selection)),
+        notes=tuple(notes),
     )
 
 
@@ -119,13 +119,6 @@ def kernel_launches(trace: Trace, selection: Selection = EVERYTHING) -> TableRes
     from gpusight.analysis.counters.measured_kernels import by_duration, launch_table
 
     return by_duration(launch_table(trace, selection))
-
-
-def _measured(trace: Trace, selection: Selection) -> TableResult:
-    # Captures of other tools need not wait for what counters need.
-    from gpusight.analysis.counters.measured_kernels import kernel_table
-
-    return kernel_table(trace, selection)
 
 
 def busy_ns(rows: pl.DataFrame) -> int:
@@ -164,7 +157,7 @@ def graph_notes(trace: Trace) -> tuple[str, ...]:
 
 
 def _with_names(frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
-    """Add what the name tells; each distinct name is looked at once."""
+    """Add label, category and precision; each distinct name is classified once."""
     known = [classify(names[code]) for code in frame["code"]]
     return frame.with_columns(
         pl.Series("name", [names[code] for code in frame["code"]], pl.String),
@@ -188,7 +181,7 @@ def _from_totals(trace: Trace, selection: Selection) -> TableResult | NotApplica
     frame = rows.with_columns(
         (total / pl.col("calls")).alias("mean_ns"),
         share_of(total, total.sum()).alias("share"),
-        *(pl.lit(None, pl.Float64).alias(key) for key in _UNTOLD),
+        *(pl.lit(None, pl.Float64).alias(key) for key in _NOT_IN_TOTALS),
     ).sort(["total_ns", "code"], descending=[True, False])
     names = names_of(trace.table("op_totals", ["name"])["name"])
     return TableResult(
@@ -207,10 +200,10 @@ def _from_totals(trace: Trace, selection: Selection) -> TableResult | NotApplica
 
 
 def _listed_kernels(trace: Trace) -> pl.DataFrame:
-    """Keep rows of kernels: a mark is listed on the host's side too, or named as frameworks do."""
+    """Keep rows of kernels: an annotation is listed on the host too, or named as frameworks do."""
     rows = trace.table("op_totals", ["name", "side", "calls", "self_gpu_ns"])
     names = names_of(rows["name"])
-    everything = printed_totals(trace).gpu_ns
+    printed_gpu_ns = printed_totals(trace).gpu_ns
     listed = rows.select(
         pl.col("name").to_physical().alias("code"),
         "calls",
@@ -220,18 +213,20 @@ def _listed_kernels(trace: Trace) -> pl.DataFrame:
     on_gpu = listed.filter(
         pl.col("on_gpu") & pl.col("total_ns").is_not_null() & (pl.col("calls") > 0),
         ~pl.col("code").is_in([c for c, name in enumerate(names) if _OTHERS.match(name)]),
-        # The printed total holds every kernel, and no marks.
-        pl.lit(value=True) if everything is None else pl.col("total_ns") <= everything,
+        # The printed total includes every kernel and no annotation.
+        pl.lit(value=True) if printed_gpu_ns is None else pl.col("total_ns") <= printed_gpu_ns,
     ).drop("on_gpu")
     triton = [c for c, name in enumerate(names) if name.startswith(_TRITON)]
-    return _without_marks(on_gpu, listed.filter(~pl.col("on_gpu")), triton)
+    return _without_annotations(on_gpu, listed.filter(~pl.col("on_gpu")), triton)
 
 
-def _without_marks(on_gpu: pl.DataFrame, on_host: pl.DataFrame, kept: list[int]) -> pl.DataFrame:
-    """Drop rows named as one of the host's, unless they are certain to be the kernel it launched.
+def _without_annotations(
+    on_gpu: pl.DataFrame, on_host: pl.DataFrame, kept: list[int]
+) -> pl.DataFrame:
+    """Drop rows with the name of a host row, unless they are surely the kernel that it launched.
 
-    That is so when they took what the host's row launched itself, and no other row did: a mark
-    around one kernel takes as long as that.
+    They are when their calls and time equal those of the host row and of no other GPU row: an
+    annotation around one kernel takes as long as that kernel.
     """
     key = ["calls", "total_ns"]
     shared = pl.col("code").is_in(on_host["code"].to_list()) & ~pl.col("code").is_in(kept)
@@ -246,30 +241,19 @@ def _without_marks(on_gpu: pl.DataFrame, on_host: pl.DataFrame, kept: list[int])
 
 def _totals_notes(trace: Trace, names: list[str]) -> tuple[str, ...]:
     notes = ["these are the profiler's own totals, of the rows that its table lists"]
-    if cut := sum(name.endswith(_CUT) for name in names):
+    if cut := sum(name.endswith("...") for name in names):
         notes.append(
             f"{cut:,} names were cut short by the table, and what these kernels are is told from "
             "the rest; whole names: key_averages().table(max_name_column_width=1000)"
         )
-    if _lacks_rows(trace):
+    cpu_ns = printed_totals(trace).cpu_ns
+    listed_ns = int(trace.table("op_totals", ["self_cpu_ns"])["self_cpu_ns"].sum())
+    if cpu_ns is not None and listed_ns < _MIN_LISTED_SHARE * cpu_ns:
         notes.append(
             "the table lacks rows: an annotation of the GPU's work is taken for a kernel where the "
             "host's row of its name is missing; all rows: key_averages().table(row_limit=-1)"
         )
     return tuple(notes)
-
-
-def _lacks_rows(trace: Trace) -> bool:
-    """Tell whether the host's rows hold less than the total below the table, but for rounding."""
-    everything = printed_totals(trace).cpu_ns
-    listed = int(trace.table("op_totals", ["self_cpu_ns"])["self_cpu_ns"].sum())
-    return everything is not None and listed < _WHOLE * everything
-
-
-def _empty_note(rows: pl.DataFrame, selection: Selection) -> tuple[str, ...]:
-    if rows.height or not selection:
-        return ()
-    return ("no kernel was launched inside the selection",)
 
 
 GRID = ("grid_x", "grid_y", "grid_z")
@@ -278,30 +262,30 @@ SHAPE = (*GRID, *BLOCK)
 
 
 def product(columns: Iterable[str]) -> pl.Expr:
-    """Multiply the sizes in x, y and z; null where one is not told."""
+    """Multiply the sizes in x, y and z; null where one is unknown."""
     x, y, z = (pl.col(column) for column in columns)
     return x * y * z
 
 
 def shape_texts() -> tuple[pl.Expr, pl.Expr]:
-    """Write `grid` and `block` as people do: `128x1x1`."""
+    """Format `grid` and `block` as `128x1x1`."""
     grid, block = (pl.concat_str(columns, separator="x") for columns in (GRID, BLOCK))
     return grid.alias("grid"), block.alias("block")
 
 
 def whole(column: str) -> pl.Expr:
-    """Give a counter as the whole number that it is."""
+    """Round a counter to the whole number that it is."""
     return pl.col(column).cast(pl.Float64).round().cast(pl.Int64, strict=False)
 
 
 def classified(names: pl.Series) -> list[KernelName]:
-    """Say what each name of a column tells; each distinct one is looked at once."""
+    """Classify each name of a column; each distinct one once."""
     texts = names_of(names)
     codes: Sequence[int] = names.to_physical().to_list()
     known = {code: classify(texts[code]) for code in set(codes)}
     return [known[code] for code in codes]
 
 
-def short_names(names: pl.Series, alias: str = "short_name") -> pl.Series:
-    """Give readable labels of a column of kernel names."""
-    return pl.Series(alias, [name.short for name in classified(names)], pl.String)
+def short_names(names: pl.Series) -> pl.Series:
+    """Return readable labels of a column of kernel names."""
+    return pl.Series("short_name", [name.short for name in classified(names)], pl.String)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _DENSE = 8
-"""A table by key may be this many times as long as there are rows before sorting is cheaper."""
+"""A lookup table may be this many times as long as the rows before sorting is cheaper."""
 _SMALL = 1_000_000
 _WIDE = 1 << 62
 
@@ -55,7 +55,7 @@ class KeyIndex:
             self._rows = rows[first].astype(np.int32)
 
     def find(self, process: pl.Series, key: pl.Series) -> Ints:
-        """Give the row of each process and key, -1 where there is none."""
+        """Return the row of each process and key, -1 where there is none."""
         joint = self._joint(process, key.fill_null(NONE).to_numpy())
         if not len(self._rows):
             return np.full(len(joint), NONE, dtype=np.int64)
@@ -65,7 +65,7 @@ class KeyIndex:
         return np.where(self._sorted[at] == joint, self._rows[at], np.int64(NONE))
 
     def _joint(self, process: pl.Series, numbers: Ints) -> Ints:
-        """Make one number of process and key; -1 for what no row has."""
+        """Combine process and key into one number; -1 for what no row has."""
         codes = self._codes(process)
         keys, inside = numbers, (codes >= 0) & (numbers >= 0)
         if self._distinct is not None:
@@ -78,7 +78,7 @@ class KeyIndex:
         """Number processes; -1 for unknown ones."""
         known = self._processes
         if process.null_count() == len(process) or not len(known):
-            # Old captures do not say which process work belongs to: then there is one.
+            # Old captures, of one process, do not record which one GPU work belongs to.
             return np.full(len(process), 0 if len(known) <= 1 else NONE, dtype=np.int64)
         of = process.fill_null(known[0]).to_numpy()
         codes = np.minimum(np.searchsorted(known, of), len(known) - 1)
@@ -87,28 +87,28 @@ class KeyIndex:
 
 @dataclass(frozen=True)
 class LaunchIndex:
-    """The API calls that put work on a GPU, lane by lane in order of start."""
+    """The API calls that launched GPU work, by thread, each run of a thread in order of start."""
 
     call: LaunchRows
     """Row of the call in `api_calls`."""
     start_ns: Ints
     end_ns: Ints
     first_ns: Ints
-    """When the earliest of its GPU work began."""
+    """Start of its first GPU activity."""
     last_ns: Ints
-    """When the latest of its GPU work ended."""
+    """End of its last GPU activity."""
     busy_ns: Ints
-    """Durations of its GPU work, summed."""
+    """Sum of the durations of its GPU activities."""
     ops: LaunchRows
-    """How much GPU work it put there: kernels, copies, fills and whole graphs."""
-    lanes: tuple[tuple[int, int, int], ...]
-    """Thread, first and last-plus-one of each stretch in which starts and ends both rise."""
+    """Number of kernels, memcpys, memsets and whole graphs that it launched."""
+    runs: tuple[tuple[int, int, int], ...]
+    """Thread, first and last-plus-one of each run in which starts and ends both rise."""
     launch_of: dict[str, LaunchRows]
     """For each row of each GPU table, the launch it came from."""
 
 
 def find_launches(trace: Trace, tables: Sequence[str] = GPU_WORK) -> LaunchIndex:
-    """Match GPU work to the API calls that issued it, and lay those calls out in lanes."""
+    """Match GPU activities to the API calls that launched them, by process and correlation id."""
     api = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "correlation"])
     index = KeyIndex(api.get_column("process"), api.get_column("correlation"))
     call_of = {
@@ -120,41 +120,41 @@ def find_launches(trace: Trace, tables: Sequence[str] = GPU_WORK) -> LaunchIndex
     for call in call_of.values():
         used[call[call >= 0]] = True
     call = np.flatnonzero(used).astype(np.int32)
-    call, lanes = _lay_out(call, api)
+    call, runs = _in_runs(call, api)
     slot = np.full(api.height + 1, -1, dtype=np.int32)  # the last is where -1 points
     slot[call] = np.arange(len(call), dtype=np.int32)
     launch_of = {t: slot[rows] for t, rows in call_of.items()}
     first, last, busy, ops = _work_of(trace, launch_of, len(call))
     start, end = (api.get_column(c).to_numpy()[call] for c in ("start_ns", "end_ns"))
-    return LaunchIndex(call, start, end, first, last, busy, ops, lanes, launch_of)
+    return LaunchIndex(call, start, end, first, last, busy, ops, runs, launch_of)
 
 
 def tables_with_rows(trace: Trace, tables: Sequence[str]) -> list[str]:
-    """Name those of the tables that have rows."""
+    """Return those of the tables that have rows."""
     return [t for t in tables if trace.has(t)]
 
 
-def _lay_out(
+def _in_runs(
     call: LaunchRows, api: pl.DataFrame
 ) -> tuple[LaunchRows, tuple[tuple[int, int, int], ...]]:
-    """Order calls by thread, then lane, then start; `call` comes in order of start."""
+    """Order calls by thread, then run, then start; `call` comes in order of start."""
     thread = api.get_column("thread").fill_null(-1).to_numpy()[call]
     order = stable_order(thread)
     call, thread = call[order], thread[order]
     end = api.get_column("end_ns").to_numpy()[call]
     pieces: list[LaunchRows] = []
-    lanes: list[tuple[int, int, int]] = []
+    runs: list[tuple[int, int, int]] = []
     at = 0
-    for lo, hi in stretches(thread):
+    for lo, hi in runs_of_equal(thread):
         rest = np.arange(lo, hi)
         while len(rest):
-            # A call inside another one ends before it: such calls go to a lane of their own.
+            # A call inside another one ends before it: such calls go to a run of their own.
             rising = end[rest] >= np.maximum.accumulate(end[rest])
             pieces.append(call[rest[rising]])
-            lanes.append((int(thread[lo]), at, at + len(pieces[-1])))
+            runs.append((int(thread[lo]), at, at + len(pieces[-1])))
             at += len(pieces[-1])
             rest = rest[~rising]
-    return (np.concatenate(pieces) if pieces else call), tuple(lanes)
+    return (np.concatenate(pieces) if pieces else call), tuple(runs)
 
 
 def _work_of(
@@ -183,8 +183,8 @@ def stable_order(keys: Ints) -> Ints | slice:
     return stable_argsort(number(pl.Series(keys)))
 
 
-def stretches(keys: Ints) -> Iterator[tuple[int, int]]:
-    """Give the first and last-plus-one of each run of equal keys."""
+def runs_of_equal(keys: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the first and last-plus-one of each run of equal keys."""
     if len(keys):
         cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
         yield from pairwise(cuts)

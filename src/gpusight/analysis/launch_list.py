@@ -49,7 +49,7 @@ FIELDS = (
     Field("name", "Full name", Fmt.NAME, "Kernel name with template arguments", shown=False),
 )
 _CAUSES = ("op", "call_site", "module", "range", "call")
-"""What can tell where work came from, the most telling first."""
+"""Columns that tell where GPU work came from, the most telling first."""
 _CAUSES_SHOWN = 2
 
 
@@ -70,11 +70,19 @@ def list_launches(
         return NotApplicable("launches", "the capture shows no GPU work", hint)
     scope = WorkSelection(trace, selection)
     work = selected_work(scope)
-    if kernel is not None:
-        work = _matching(work, kernel)
-    work = SelectedWork(work.frame.sort("start_ns", maintain_order=True), work.labels)
+    rows = work.frame
+    codes = rows["label"].unique().sort()
+    if kernel is not None and len(codes):
+        texts = zip(work.labels.gather(codes), short_labels(work.labels, codes), strict=True)
+        matching = kernel_codes(dict(zip(codes, texts, strict=True)), kernel, "GPU work")
+        rows = rows.filter(pl.col("label").is_in(matching))
+    work = SelectedWork(rows.sort("start_ns", maintain_order=True), work.labels)
     frame = _rows(trace, work)
-    found = work.found()
+    found_by = work.found()
+    notes = [*scope.notes, *work.notes, *graph_notes(trace)]
+    unknown = frame["call"].null_count()
+    if unknown:
+        notes.append(f"{unknown:,} pieces of GPU work have no launching call in the capture")
     return TableResult(
         "launches",
         "GPU work in order of time",
@@ -83,20 +91,10 @@ def list_launches(
         meta={
             "work": frame.height,
             "duration_ns": int(frame["duration_ns"].sum()),
-            "found": {way: found.get(way, 0) for way in WAYS},
+            "found": {way: found_by.get(way, 0) for way in WAYS},
         },
-        notes=(*scope.notes, *work.notes, *graph_notes(trace), *_notes(frame)),
+        notes=tuple(notes),
     )
-
-
-def _matching(work: SelectedWork, pattern: str) -> SelectedWork:
-    """Keep the work of this full or short name, else what the pattern or a part of it matches."""
-    codes = work.frame["label"].unique().sort()
-    if codes.is_empty():
-        return work
-    texts = zip(work.labels.gather(codes), short_labels(work.labels, codes), strict=True)
-    found = kernel_codes(dict(zip(codes, texts, strict=True)), pattern, "GPU work")
-    return SelectedWork(work.frame.filter(pl.col("label").is_in(found)), work.labels)
 
 
 def _rows(trace: Trace, work: SelectedWork) -> pl.DataFrame:
@@ -122,14 +120,7 @@ def _rows(trace: Trace, work: SelectedWork) -> pl.DataFrame:
 
 
 def _fields(frame: pl.DataFrame) -> tuple[Field, ...]:
-    """Show what tells most about where the work came from, of what is known."""
+    """Show the known columns that tell most about where the work came from."""
     known = [c for c in _CAUSES if frame[c].null_count() < frame.height]
     shown = known[:_CAUSES_SHOWN] or ["call"]
     return tuple(replace(f, shown=f.key in shown) if f.key in _CAUSES else f for f in FIELDS)
-
-
-def _notes(frame: pl.DataFrame) -> tuple[str, ...]:
-    unknown = frame["call"].null_count()
-    if not unknown:
-        return ()
-    return (f"{unknown:,} pieces of GPU work have no launching call in the capture",)

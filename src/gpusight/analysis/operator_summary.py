@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION, names_of, share_of
+from gpusight.analysis.aggregates import DURATION, names_of, schema_of, share_of
 from gpusight.analysis.attribution.call_sites import is_module, is_own_code, stack_sites
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
 from gpusight.analysis.attribution.work_causes import (
@@ -55,83 +55,69 @@ FIELDS = (
     Field("kind", "Kind", Fmt.TEXT, "`operator`, `annotation`, `module` or `call site`", False),
     Field("name", "Operator", Fmt.NAME, "Operator, annotation, module or call site"),
 )
-_TYPES: dict[Fmt, pl.DataType] = {
-    Fmt.NAME: pl.String(),
-    Fmt.TEXT: pl.String(),
-    Fmt.SHARE: pl.Float64(),
-    Fmt.REAL: pl.Float64(),
-}
-_GPU = ("self_gpu_ns", "gpu_ns", "work")
 _HEADINGS = {"module": "Module", "call-site": "Call site"}
 
 
-def fields_for(by: str, *, gpu: bool) -> tuple[Field, ...]:
+def _table(
+    by: str, rows: pl.DataFrame, *, gpu: bool, meta: dict[str, Any], notes: tuple[str, ...]
+) -> TableResult:
     """Choose what the default table shows; without GPU work, what the host did."""
     hidden = set() if gpu else {"share", "self_gpu_ns", "gpu_ns"}
     extra = {"shapes"} if by == "shapes" else set()
     extra |= set() if gpu else {"cpu_share", "cpu_mean_ns"}
     fields = [replace(f, shown=(f.shown or f.key in extra) and f.key not in hidden) for f in FIELDS]
-    fields[-1] = replace(fields[-1], label=_HEADINGS.get(by, fields[-1].label))
-    return tuple(fields)
+    heading = _HEADINGS.get(by, "Operator")
+    fields[-1] = replace(fields[-1], label=heading)
+    title = f"{heading}s by {'GPU' if gpu else 'CPU'} time"
+    return TableResult("ops", title, tuple(fields), rows, meta=meta, notes=notes)
 
 
-def title_for(by: str, *, gpu: bool) -> str:
-    """Say what rows are and how they are sorted."""
-    rows = {"module": "Modules", "call-site": "Call sites"}.get(by, "Operators")
-    return f"{rows} by {'GPU' if gpu else 'CPU'} time"
-
-
-def how_to_record(trace: Trace, table: str, column: str | None = None) -> str:
-    """Say what makes the tool of this capture record something; empty where it never does."""
+def _how_to_record(trace: Trace, table: str, column: str | None = None) -> str:
+    """Return what makes the tool of this capture record something; empty where it never does."""
     wanted = advice_for(trace.meta).wanted
     options = [w.how for w in wanted if (w.table, w.column) == (table, column)]
     return f"record it with {options[0]}" if options else ""
 
 
 def has_gpu_work(trace: Trace) -> bool:
-    """Tell whether the capture shows what GPUs did."""
+    """Return whether the capture has GPU activities."""
     return any(trace.has(table) for table in GPU_WORK)
 
 
-def finished(
-    summed: pl.DataFrame, work: SelectedWork, groups: pl.Series, *, gpu: bool
+def _with_top_kernel(
+    sums: pl.DataFrame, work: SelectedWork, groups: pl.Series, *, gpu: bool
 ) -> pl.DataFrame:
-    """Complete sums by `group` into rows: shares, means and what most of the time went into."""
+    """Complete sums by `group` into rows, with the kernel that took most of the time."""
     if not gpu:
-        summed = summed.with_columns(pl.lit(None, pl.Int64).alias(key) for key in _GPU)
-    rows = summed.join(_top_work(work, groups), on="group", how="left")
-    rows = rows.with_columns(
-        share_of(pl.col("top_ns"), pl.col("self_gpu_ns")).alias("kernel_share")
-    )
-    return completed(rows, int(work.frame.select(DURATION).to_series().sum()))
+        unknown = ("self_gpu_ns", "gpu_ns", "work")
+        sums = sums.with_columns(pl.lit(None, pl.Int64).alias(key) for key in unknown)
+    top_share = share_of(pl.col("top_ns"), pl.col("self_gpu_ns"))
+    rows = sums.join(_top_work(work, groups), on="group", how="left")
+    rows = rows.with_columns(top_share.alias("kernel_share"))
+    return _completed(rows, int(work.frame.select(DURATION).to_series().sum()))
 
 
-def completed(sums: pl.DataFrame, everything_ns: int) -> pl.DataFrame:
+def _completed(sums: pl.DataFrame, total_gpu_ns: int) -> pl.DataFrame:
     """Make sums into sorted rows with every field; what is not known is null.
 
-    `everything_ns` is the GPU time that shares refer to.
+    `total_gpu_ns` is the GPU time that shares refer to.
     """
-    missing = [f for f in FIELDS if f.key not in sums.columns]
-    nulls = [pl.lit(None, _TYPES.get(f.fmt, pl.Int64())).alias(f.key) for f in missing]
+    missing = schema_of(f for f in FIELDS if f.key not in sums.columns)
+    self_gpu, self_cpu, calls = pl.col("self_gpu_ns"), pl.col("self_cpu_ns"), pl.col("calls")
     by = ["self_gpu_ns", "gpu_ns", "self_cpu_ns", "cpu_ns", "name", "shapes"]
     by += ["place"] if "place" in sums.columns else []  # of the first, among equals
     return (
-        sums.with_columns(nulls)
-        .with_columns(*_ratios(everything_ns))
+        sums.with_columns(pl.lit(None, dtype).alias(key) for key, dtype in missing.items())
+        .with_columns(
+            share_of(self_gpu, total_gpu_ns).alias("share"),
+            share_of(self_cpu, self_cpu.sum()).alias("cpu_share"),
+            share_of(pl.col("gpu_ns"), calls).alias("gpu_mean_ns"),
+            share_of(pl.col("cpu_ns"), calls).alias("cpu_mean_ns"),
+            share_of(pl.col("flops") * 1e9, self_gpu).alias("flops_per_s"),
+        )
         .sort(by, descending=[key.endswith("_ns") for key in by], nulls_last=True)
         .select([f.key for f in FIELDS])
     )
-
-
-def _ratios(everything_ns: int) -> list[pl.Expr]:
-    self_gpu, calls = pl.col("self_gpu_ns"), pl.col("calls")
-    return [
-        share_of(self_gpu, everything_ns).alias("share"),
-        share_of(pl.col("self_cpu_ns"), pl.col("self_cpu_ns").sum()).alias("cpu_share"),
-        share_of(pl.col("gpu_ns"), calls).alias("gpu_mean_ns"),
-        share_of(pl.col("cpu_ns"), calls).alias("cpu_mean_ns"),
-        share_of(pl.col("flops") * 1e9, self_gpu).alias("flops_per_s"),
-    ]
 
 
 def _top_work(work: SelectedWork, groups: pl.Series) -> pl.DataFrame:
@@ -148,21 +134,21 @@ def _top_work(work: SelectedWork, groups: pl.Series) -> pl.DataFrame:
     return top.select("group", "top_ns", short_labels(work.labels, top["label"]).alias("kernel"))
 
 
-def work_meta(work: SelectedWork, groups: pl.Series) -> dict[str, Any]:
-    """Give the totals of the work: all of it, what is in no row, how operators were found."""
-    spent = work.frame.select(DURATION).to_series()
-    found = work.found()
+def _work_meta(work: SelectedWork, groups: pl.Series) -> dict[str, Any]:
+    """Return totals of the GPU work, of what is in no row, and how operators were found."""
+    durations = work.frame.select(DURATION).to_series()
+    found_by = work.found()
     return {
-        "work": len(spent),
-        "gpu_ns": int(spent.sum()),
+        "work": len(durations),
+        "gpu_ns": int(durations.sum()),
         "outside": groups.null_count(),
-        "outside_ns": int(spent.filter(groups.is_null()).sum()),
-        "found": {way: found.get(way, 0) for way in WAYS},
+        "outside_ns": int(durations.filter(groups.is_null()).sum()),
+        "found": {way: found_by.get(way, 0) for way in WAYS},
     }
 
 
-def work_notes(meta: dict[str, Any], places: str) -> tuple[str, ...]:
-    """Say what is in no row, and which work was matched by time."""
+def _work_notes(meta: dict[str, Any], places: str) -> tuple[str, ...]:
+    """Note what is in no row, and which GPU work was matched by time."""
     notes = []
     if meta["found"]["time"]:
         notes.append(
@@ -170,9 +156,9 @@ def work_notes(meta: dict[str, Any], places: str) -> tuple[str, ...]:
             " they belong to the one that was open when they were launched"
         )
     if meta["outside"]:
-        spent = format_time(meta["outside_ns"])
+        outside = format_time(meta["outside_ns"])
         notes.append(
-            f"{meta['outside']:,} pieces of GPU work ({spent}) were launched outside of all"
+            f"{meta['outside']:,} pieces of GPU work ({outside}) were launched outside of all"
             f" {places}: they are in no row"
         )
     return tuple(notes)
@@ -184,30 +170,36 @@ _AMOUNTS = (
 )
 
 
-def operator_totals(trace: Trace, selection: Selection, by: str) -> TableResult | NotApplicable:
-    """Show the operators of a printed table; kernels in it are not among them."""
-    refused = _refusal(trace, selection, by)
-    if refused is not None:
-        return refused
+def _operator_totals(trace: Trace, selection: Selection, by: str) -> TableResult | NotApplicable:
+    """Return the operators of a printed table, without the kernels in it."""
+    refusal = _refusal(trace, selection, by)
+    if refusal is not None:
+        return refusal
     table = trace.table("op_totals")
     operators = table.filter((pl.col("side") == "host").fill_null(value=True))
     rows = _summed(operators, by)
     gpu = trace.has("op_totals", "self_gpu_ns")
-    whole = printed_totals(trace)
-    everything = whole.gpu_ns or int(operators["self_gpu_ns"].sum())
-    of_all_cpu = share_of(pl.col("self_cpu_ns"), whole.cpu_ns or pl.col("self_cpu_ns").sum())
-    return TableResult(
-        "ops",
-        title_for(by, gpu=gpu),
-        fields_for(by, gpu=gpu),
-        completed(rows, everything).with_columns(of_all_cpu.alias("cpu_share")),
-        meta={"operators": int(rows["calls"].sum()), "gpu_ns": everything if gpu else None},
-        notes=_notes(trace, whole, table.height - operators.height, gpu=gpu),
+    printed = printed_totals(trace)
+    gpu_ns = printed.gpu_ns or int(operators["self_gpu_ns"].sum())
+    cpu_share = share_of(pl.col("self_cpu_ns"), printed.cpu_ns or pl.col("self_cpu_ns").sum())
+    notes = [_basis(printed, gpu=gpu)]
+    others = table.height - operators.height
+    if others:
+        notes.append(
+            f"{others:,} rows of kernels, copies, waits and GPU annotations are left out; see the"
+            " kernels with: gpusight kernels FILE"
+        )
+    return _table(
+        by,
+        _completed(rows, gpu_ns).with_columns(cpu_share.alias("cpu_share")),
+        gpu=gpu,
+        meta={"operators": int(rows["calls"].sum()), "gpu_ns": gpu_ns if gpu else None},
+        notes=(*notes, *trace.meta.notes),
     )
 
 
 def _summed(operators: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Sum up rows that the table keeps apart though they are not asked for so: shapes, stacks."""
+    """Sum up rows that differ only in what `by` does not group by: shapes, stacks."""
     shapes = pl.col("shapes").sort_by("calls", descending=True).first()
     return (
         operators.with_columns(pl.col("name", "shapes").cast(pl.String))
@@ -226,28 +218,18 @@ def _refusal(trace: Trace, selection: Selection, by: str) -> NotApplicable | Non
         return NotApplicable("ops", reason, advice.select)
     if by == "shapes" and not trace.has("op_totals", "shapes"):
         reason = "the totals in the capture are not grouped by the shapes of inputs"
-        return NotApplicable("ops", reason, how_to_record(trace, "op_totals", "shapes"))
+        return NotApplicable("ops", reason, _how_to_record(trace, "op_totals", "shapes"))
     if by in ("module", "call-site"):
         reason = f"the capture holds totals by operator, not by {by.replace('-', ' ')}"
         return NotApplicable("ops", reason, advice.ranges)
     return None
 
 
-def _notes(trace: Trace, whole: PrintedTotals, others: int, *, gpu: bool) -> tuple[str, ...]:
-    notes = [_basis(whole, gpu=gpu)]
-    if others:
-        notes.append(
-            f"{others:,} rows of kernels, copies, waits and GPU annotations are left out; see the"
-            " kernels with: gpusight kernels FILE"
-        )
-    return (*notes, *trace.meta.notes)
-
-
-def _basis(whole: PrintedTotals, *, gpu: bool) -> str:
-    """Say what shares are of: the totals below the table, or the rows where there are none."""
-    told = [("CPU", whole.cpu_ns)] + ([("GPU", whole.gpu_ns)] if gpu else [])
-    printed = [f"{format_time(ns)} of {side} time" for side, ns in told if ns is not None]
-    rows = [f"the {side} time of its rows" for side, ns in told if ns is None]
+def _basis(totals: PrintedTotals, *, gpu: bool) -> str:
+    """Describe what shares are of: the totals below the table, or the rows where there are none."""
+    sides = [("CPU", totals.cpu_ns)] + ([("GPU", totals.gpu_ns)] if gpu else [])
+    printed = [f"{format_time(ns)} of {side} time" for side, ns in sides if ns is not None]
+    rows = [f"the {side} time of its rows" for side, ns in sides if ns is None]
     below = [f"what is printed below the table ({', '.join(printed)})"] if printed else []
     return f"shares are of {' and of '.join(below + rows)}"
 
@@ -261,30 +243,29 @@ _NO_TOTALS = (
 )
 
 
-def by_place(scope: WorkSelection, work: SelectedWork, by: str) -> TableResult | NotApplicable:
+def _by_place(scope: WorkSelection, work: SelectedWork, by: str) -> TableResult | NotApplicable:
     """Sum GPU work up by the module or call site that caused it."""
     trace = scope.trace
     notes: tuple[str, ...] = ()
-    hint = how_to_record(trace, "python_calls") or _STACKS
     if trace.has("python_calls"):
         sums, groups = _by_calls(scope, work, by)
     elif by == "call-site" and trace.has("cpu_ops", "stack"):
         sums, groups = _by_stacks(scope, work)
         notes = (_NO_TOTALS,)
     else:
+        hint = _how_to_record(trace, "python_calls") or _STACKS
         return NotApplicable("ops", f"the capture tells no {_WORDS[by]}s", hint)
     if sums.is_empty() and not scope.selection:
         return NotApplicable("ops", f"no Python call in the capture is of a {_WORDS[by]}")
     gpu = has_gpu_work(trace)
     sums = sums.with_columns(pl.lit(_WORDS[by]).alias("kind"))
-    meta = work_meta(work, groups)
-    return TableResult(
-        "ops",
-        title_for(by, gpu=gpu),
-        fields_for(by, gpu=gpu),
-        finished(sums, work, groups, gpu=gpu),
+    meta = _work_meta(work, groups)
+    return _table(
+        by,
+        _with_top_kernel(sums, work, groups, gpu=gpu),
+        gpu=gpu,
         meta=meta,
-        notes=(*scope.notes, *notes, *work.notes, *work_notes(meta, f"{_WORDS[by]}s")),
+        notes=(*scope.notes, *notes, *work.notes, *_work_notes(meta, f"{_WORDS[by]}s")),
     )
 
 
@@ -293,25 +274,25 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
 
     A call counts when it began in the selection; work also when its call began before.
     """
-    chosen = work.frame[_COLUMNS[by]]
-    calls = _calls(scope, by, chosen)
+    callers = work.frame[_COLUMNS[by]]
+    calls = _calls(scope, by, callers)
     nested = NestedIntervals.of(
         calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy(), calls["thread"]
     )
-    place = _places(calls["row"].to_numpy(), nested, chosen)
+    place = _places(calls["row"].to_numpy(), nested, callers)
     known = place >= 0
     gpu, count = (np.zeros(calls.height, dtype=np.int64) for _ in range(2))
     np.add.at(gpu, place[known], work.frame.select(DURATION).to_series().to_numpy()[known])
     np.add.at(count, place[known], 1)
-    spent = nested.ends - nested.starts
+    duration_ns = nested.ends - nested.starts
     counted = calls["selected"].to_numpy()[nested.rows].astype(np.int64)
     codes = calls["name"].to_physical().cast(pl.Int64).gather(nested.rows)
     rows = pl.DataFrame(
         {
             "group": codes,
             "calls": counted,
-            "self_cpu_ns": counted * (spent - nested.inside(spent)),
-            "cpu_ns": counted * spent,
+            "self_cpu_ns": counted * (duration_ns - nested.inside(duration_ns)),
+            "cpu_ns": counted * duration_ns,
             "self_gpu_ns": gpu,
             "gpu_ns": nested.totals(gpu),
             "work": count,
@@ -322,25 +303,22 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
     return sums.with_columns(names.alias("name")), codes.gather(optional(place))
 
 
-def _calls(scope: WorkSelection, by: str, chosen: pl.Series) -> pl.DataFrame:
-    """Give the Python calls that count, and those that selected work was launched from."""
-    mine = scope.host("python_calls", ["start_ns"], row_index="row")["row"]
+def _calls(scope: WorkSelection, by: str, callers: pl.Series) -> pl.DataFrame:
+    """Return the Python calls that count, and those that selected work was launched from."""
+    selected = scope.host("python_calls", ["start_ns"], row_index="row")["row"]
     columns = ["start_ns", "end_ns", "thread", "name"]
     calls = scope.trace.table("python_calls", columns).with_row_index("row")
-    named = pl.col("name").to_physical().is_in(_codes(calls["name"], by))
-    used = pl.col("row").is_in(chosen.drop_nulls().unique().implode())
-    inside = pl.col("row").is_in(mine.implode())
+    matches = is_module if by == "module" else is_own_code
+    codes = [code for code, name in enumerate(names_of(calls["name"])) if matches(name)]
+    named = pl.col("name").to_physical().is_in(codes)
+    used = pl.col("row").is_in(callers.drop_nulls().unique().implode())
+    inside = pl.col("row").is_in(selected.implode())
     return calls.with_columns(inside.alias("selected")).filter((named & inside) | used)
 
 
-def _codes(names: pl.Series, by: str) -> list[int]:
-    test = is_module if by == "module" else is_own_code
-    return [code for code, name in enumerate(names_of(names)) if test(name)]
-
-
-def _places(rows: Ints, nested: NestedIntervals, chosen: pl.Series) -> Ints:
-    """Find the place of each chosen row of `python_calls`, -1 where it is not among `rows`."""
-    wanted = chosen.fill_null(NONE).to_numpy()
+def _places(rows: Ints, nested: NestedIntervals, callers: pl.Series) -> Ints:
+    """Find the place of each caller, a row of `python_calls`; -1 where it is not among `rows`."""
+    wanted = callers.fill_null(NONE).to_numpy()
     if not len(rows):
         return np.full(len(wanted), NONE, dtype=np.int64)
     at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
@@ -369,24 +347,21 @@ def _operators_by_site(scope: WorkSelection) -> pl.DataFrame:
     """Count the selected operators of each call site, and their own host time."""
     operators = FrameworkOperators(scope.trace)
     nested = operators.nested
-    spent = nested.ends - nested.starts
-    own = np.empty(len(spent), dtype=np.int64)
-    own[nested.rows] = spent - nested.inside(spent)
-    mine = scope.host("cpu_ops", ["start_ns"], row_index="row")["row"].to_numpy()
-    sites = _site_column(scope, operators.with_stack(mine.astype(np.int64)))
-    rows = pl.DataFrame({"name": sites, "self_cpu_ns": own[mine]}).drop_nulls("name")
+    duration_ns = nested.ends - nested.starts
+    self_ns = np.empty(len(duration_ns), dtype=np.int64)
+    self_ns[nested.rows] = duration_ns - nested.inside(duration_ns)
+    selected = scope.host("cpu_ops", ["start_ns"], row_index="row")["row"].to_numpy()
+    stacks = scope.trace.table("cpu_ops", ["stack"])["stack"]
+    with_stack = optional(operators.with_stack(selected.astype(np.int64)))
+    sites = stack_sites(stacks.gather(with_stack))
+    rows = pl.DataFrame({"name": sites, "self_cpu_ns": self_ns[selected]}).drop_nulls("name")
     return rows.group_by("name").agg(
         pl.len().cast(pl.Int64).alias("calls"), pl.col("self_cpu_ns").sum()
     )
 
 
-def _site_column(scope: WorkSelection, stack_ops: Ints) -> pl.Series:
-    stacks = scope.trace.table("cpu_ops", ["stack"])["stack"]
-    return stack_sites(stacks.gather(optional(stack_ops)))
-
-
 BY = ("name", "shapes", "module", "call-site")
-"""What rows can be grouped by."""
+"""Values of `by`."""
 _OPERATORS = "operators are recorded by torch.profiler, with ProfilerActivity.CPU"
 
 
@@ -401,36 +376,35 @@ def ops(
     if by not in BY:
         raise UsageError(f"cannot group operators by {by!r}", hint=f"choose from: {', '.join(BY)}")
     if trace.has("op_totals") and not trace.has("cpu_ops"):
-        return operator_totals(trace, selection, by)
-    refused = _why_not_applicable(trace, by)
-    if refused is not None:
-        return refused
+        return _operator_totals(trace, selection, by)
+    refusal = _why_not_applicable(trace, by)
+    if refusal is not None:
+        return refusal
     scope = WorkSelection(trace, selection)
     work = selected_work(scope)
     if by in ("module", "call-site"):
-        return by_place(scope, work, by)
+        return _by_place(scope, work, by)
     gpu = has_gpu_work(trace)
     sums = OperatorSums(scope, HostCallTree.of(trace), work, shapes=by == "shapes")
     groups = sums.groups_of_work
-    meta = work_meta(work, groups)
-    return TableResult(
-        "ops",
-        title_for(by, gpu=gpu),
-        fields_for(by, gpu=gpu),
-        finished(sums.table(), work, groups, gpu=gpu),
+    meta = _work_meta(work, groups)
+    return _table(
+        by,
+        _with_top_kernel(sums.table(), work, groups, gpu=gpu),
+        gpu=gpu,
         meta={**sums.meta, **meta},
-        notes=(*scope.notes, *work.notes, *work_notes(meta, "operators and annotations")),
+        notes=(*scope.notes, *work.notes, *_work_notes(meta, "operators and annotations")),
     )
 
 
 def _why_not_applicable(trace: Trace, by: str) -> NotApplicable | None:
-    """Explain why a capture cannot say what was asked for; None where it can."""
+    """Return why the operators are unknown; None where they are known."""
     if not trace.has("cpu_ops"):
-        hint = how_to_record(trace, "cpu_ops") or _OPERATORS
+        hint = _how_to_record(trace, "cpu_ops") or _OPERATORS
         if trace.has("ranges"):
             hint = f"see what its ranges cost: gpusight ranges FILE; {hint}"
         return NotApplicable("ops", "the capture holds no operators of a framework", hint)
     if by == "shapes" and not trace.has("cpu_ops", "shapes"):
         reason = "the capture does not tell the shapes of operators' inputs"
-        return NotApplicable("ops", reason, how_to_record(trace, "cpu_ops", "shapes"))
+        return NotApplicable("ops", reason, _how_to_record(trace, "cpu_ops", "shapes"))
     return None

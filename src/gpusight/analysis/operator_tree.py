@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 ANNOTATION, OPERATOR, CALL, OVERHEAD = range(4)
-"""What a place of the tree is, in the order in which those that begin together enclose."""
+"""Kind of a place of the tree; of those that begin together, the lower encloses the higher."""
 _TABLES = ("ranges", "cpu_ops", "api_calls", "overheads")
 _SERVING_THE_PROFILER = frozenset(
     {
@@ -71,12 +71,12 @@ class HostCallTree:
 
     @cached_property
     def spent(self) -> Ints:
-        """How long each place lasted."""
+        """Duration of each place."""
         return self.nested.ends - self.nested.starts
 
     @cached_property
     def self_spent(self) -> Ints:
-        """How long each place lasted without what it called."""
+        """Duration of each place without what it called."""
         return self.spent - self.nested.inside(self.spent)
 
     @cached_property
@@ -93,10 +93,10 @@ class HostCallTree:
         return self.kinds <= OPERATOR
 
     def places_of(self, kind: int, height: int) -> Ints:
-        """Give the place of each row of the table of a kind, -1 for rows left out."""
+        """Return the place of each row of the table of a kind, -1 for rows left out."""
         places = np.full(height, NONE, dtype=np.int64)
-        mine = np.flatnonzero(self.kinds == kind)
-        places[self.rows[mine]] = mine
+        own = np.flatnonzero(self.kinds == kind)
+        places[self.rows[own]] = own
         return places
 
     def open_at(self, times: Ints, threads: pl.Series) -> Ints:
@@ -104,15 +104,11 @@ class HostCallTree:
         places = self.nested.innermost(times, threads)
         if not len(self.kinds):
             return places
-        return np.where(places >= 0, self._nearest_named[places], NONE)
-
-    @cached_property
-    def _nearest_named(self) -> Ints:
-        return self.nested.nearest(self.named)
+        return np.where(places >= 0, self.nested.nearest(self.named)[places], NONE)
 
 
 def _part(trace: Trace, kind: int, names: dict[str, int]) -> pl.DataFrame:
-    """Give the events of one kind with their names numbered; numbers are added to `names`."""
+    """Return the events of one kind with their names numbered; numbers are added to `names`."""
     table = _TABLES[kind]
     frame = trace.table(table, ["start_ns", "end_ns", "thread", "process", "name"])
     frame = frame.with_row_index("row")
@@ -137,7 +133,7 @@ def _part(trace: Trace, kind: int, names: dict[str, int]) -> pl.DataFrame:
 
 
 def _threads_of_overhead(trace: Trace, threads: pl.Series) -> pl.Series:
-    """Put overhead of unknown threads onto the main thread, as PyTorch does."""
+    """Assign overhead of unknown threads to the main thread, as PyTorch does."""
     working = trace.table("cpu_ops", ["thread", "process"])
     calling = trace.table("api_calls", ["thread"])["thread"].unique()
     processes = working["process"].drop_nulls().head(1).to_list()
@@ -151,9 +147,9 @@ _SIGNS = {"allocation": 1, "deallocation": -1}
 
 
 def memory_taken(trace: Trace, tree: HostCallTree) -> Ints | None:
-    """Sum what was taken, less what was given back, for each place; None if it was not recorded.
+    """Sum allocations less deallocations during each place; None if they were not recorded.
 
-    By any thread of the process, as PyTorch counts: a step holds what its backward pass took.
+    By any thread of the process, as PyTorch counts: a step includes its backward pass.
     """
     events = _events(trace)
     if events.is_empty():
@@ -171,7 +167,7 @@ def memory_taken(trace: Trace, tree: HostCallTree) -> Ints | None:
 
 
 def _events(trace: Trace) -> pl.DataFrame:
-    """Give what was taken (above 0) and given back (below 0) of the GPU's memory."""
+    """Return allocations (positive) and deallocations (negative) of GPU memory."""
     if not trace.has("memory_events", "allocator"):
         return pl.DataFrame()
     events = trace.table("memory_events", _COLUMNS).filter(
@@ -200,7 +196,8 @@ class OperatorSums:
         """Sum everything up by group."""
         tree, at = self._tree, np.flatnonzero(self._selected)
         counted = tree.owners[at] == at
-        own = {"self_cpu_ns": tree.self_spent, "self_gpu_ns": self._gpu_ns, "work": self._launched}
+        launched = self._sum_by_place(np.ones(self._work.frame.height, dtype=np.int64))
+        own = {"self_cpu_ns": tree.self_spent, "self_gpu_ns": self._gpu_ns, "work": launched}
         total = {"cpu_ns": tree.spent, "gpu_ns": tree.nested.totals(self._gpu_ns)}
         taken = memory_taken(self._scope.trace, tree)
         if taken is not None:
@@ -215,12 +212,15 @@ class OperatorSums:
             }
         )
         sums = places.group_by("group").agg(pl.col("place").min(), pl.exclude("place").sum())
-        inputs = self._inputs(at[counted])
-        return sums.hstack(self._names(sums["place"].to_numpy())).join(inputs, "group", how="left")
+        first = sums["place"].to_numpy()
+        return sums.with_columns(
+            pl.Series(_KINDS).gather(tree.kinds[first]).alias("kind"),
+            pl.Series(tree.names, dtype=pl.String).gather(tree.codes[first]).alias("name"),
+        ).join(self._inputs(at[counted]), "group", how="left")
 
     @cached_property
     def groups_of_work(self) -> pl.Series:
-        """The group that each piece of work belongs to; null outside of all of them."""
+        """The group of each GPU activity; null outside of all of them."""
         places = self._places_of_work
         numbers = np.full(len(places), NONE, dtype=np.int64)
         inside = np.flatnonzero(places >= 0)
@@ -272,64 +272,52 @@ class OperatorSums:
 
     @cached_property
     def _places_of_work(self) -> Ints:
-        """The place that each piece of work belongs to: its operator, else an annotation."""
+        """The place of each GPU activity: its operator, else an annotation."""
         tree, causes, trace = self._tree, self._work.frame, self._scope.trace
         ops = tree.places_of(OPERATOR, trace.row_count("cpu_ops"))
         places = np.where(
             causes["op"].is_not_null(), ops[causes["op"].fill_null(0).to_numpy()], NONE
         )
-        lost = np.flatnonzero(places < 0)
-        if len(lost) and trace.has("api_calls"):
+        unplaced = np.flatnonzero(places < 0)
+        if len(unplaced) and trace.has("api_calls"):
             calls = trace.table("api_calls", ["start_ns", "thread"])
-            calls = calls.select(pl.all().gather(causes["call"].gather(lost)))
+            calls = calls.select(pl.all().gather(causes["call"].gather(unplaced)))
             times = calls["start_ns"].fill_null(0).to_numpy()
-            places[lost] = tree.open_at(times, calls["thread"])
+            places[unplaced] = tree.open_at(times, calls["thread"])
         return np.where(places >= 0, tree.owners[places], NONE) if len(tree.owners) else places
 
     @cached_property
     def _gpu_ns(self) -> Ints:
         """GPU time of the work that each place launched itself."""
-        spent = self._work.frame.select(DURATION).to_series()
-        return self._summed(self._places_of_work, spent.to_numpy())
+        return self._sum_by_place(self._work.frame.select(DURATION).to_series().to_numpy())
 
-    @cached_property
-    def _launched(self) -> Ints:
-        """Pieces of work that each place launched itself."""
-        ones = np.ones(self._work.frame.height, dtype=np.int64)
-        return self._summed(self._places_of_work, ones)
-
-    def _summed(self, places: Ints, values: Ints) -> Ints:
-        """Sum values up at the places they belong to."""
+    def _sum_by_place(self, values: Ints) -> Ints:
+        """Sum values of GPU activities by the place that launched them."""
+        places = self._places_of_work
         sums = np.zeros(len(self._tree.kinds), dtype=np.int64)
         known = places >= 0
         np.add.at(sums, places[known], values[known])
         return sums
 
-    def _names(self, places: Ints) -> list[pl.Series]:
-        tree = self._tree
-        kinds = pl.Series(_KINDS).gather(tree.kinds[places])
-        names = pl.Series(tree.names, dtype=pl.String).gather(tree.codes[places])
-        return [kinds.alias("kind"), names.alias("name")]
-
     def _inputs(self, places: Ints) -> pl.DataFrame:
-        """Give the most common shapes of each group's inputs, and its operations."""
+        """Return the most common input shapes of each group, and its FLOPs."""
         trace = self._scope.trace
-        given = pl.DataFrame({"group": self._groups[places]})
+        inputs = pl.DataFrame({"group": self._groups[places]})
         columns = [c for c in ("shapes", "flops") if trace.has("cpu_ops", c)]
-        given = given.with_columns(self._of_operators(c).gather(places).alias(c) for c in columns)
-        found = given.select("group").unique()
+        inputs = inputs.with_columns(self._of_operators(c).gather(places).alias(c) for c in columns)
+        groups = inputs.select("group").unique()
         if "shapes" in columns:
-            found = found.join(_most_common_shapes(given), on="group", how="left")
+            groups = groups.join(_most_common_shapes(inputs), on="group", how="left")
         if "flops" in columns:
-            counted = given.drop_nulls("flops").group_by("group").agg(pl.col("flops").sum())
-            found = found.join(counted, on="group", how="left")
-        return found
+            flops = inputs.drop_nulls("flops").group_by("group").agg(pl.col("flops").sum())
+            groups = groups.join(flops, on="group", how="left")
+        return groups
 
 
-def _most_common_shapes(given: pl.DataFrame) -> pl.DataFrame:
-    """Find the shapes that come most often in each group; the first among equals."""
+def _most_common_shapes(inputs: pl.DataFrame) -> pl.DataFrame:
+    """Find the most frequent shapes in each group; the first among equals."""
     return (
-        given.drop_nulls("shapes")
+        inputs.drop_nulls("shapes")
         .group_by("group", "shapes", maintain_order=True)
         .len()
         .sort("len", descending=True, maintain_order=True)

@@ -1,7 +1,4 @@
-"""What to tell a user whose capture lacks data.
-
-How to record it with the tool that made the capture.
-"""
+"""How to record what a capture lacks, with the tool that made the capture."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WantedData:
-    """Something worth capturing: where it would be, what it tells, how to get it."""
+    """Something worth recording: its table, what it is, what it shows, how to get it."""
 
     table: str
     what: str
@@ -33,13 +30,14 @@ class WantedData:
 
     @property
     def how(self) -> str:
-        """Say how to get it, for people who run the profiler themselves too."""
+        """How to get it, also for users who run the profiler themselves."""
         return f"{self.option} ({self.native})" if self.native else self.option
 
     def absent(self, trace: Trace) -> bool:
-        """Tell whether the capture lacks it; a column is not missed where its whole table is."""
+        """Return whether the capture lacks it; of a missing table no column is."""
         if self.metrics:
-            return not any(name.startswith(self.metrics) for name in _metric_names(trace))
+            names = names_of(trace.table("counters", ["metric"])["metric"])
+            return not any(name.startswith(self.metrics) for name in names)
         if self.instead is not None and trace.has(*self.instead):
             return False
         if self.column is None:
@@ -47,53 +45,48 @@ class WantedData:
         return trace.has(self.table) and not trace.has(self.table, self.column)
 
 
-def _metric_names(trace: Trace) -> list[str]:
-    """Name the metrics that any launch of the capture has."""
-    return names_of(trace.table("counters", ["metric"])["metric"])
-
-
 @dataclass(frozen=True, slots=True)
 class RecordingAdvice:
     """How captures of one tool are made, and what it calls things."""
 
     ranges_name: str
-    """What the program's own marks are called."""
+    """What the tool calls ranges of the program."""
     marks_name: str
-    """What marks of a single instant are called."""
+    """What it calls marks of a single instant."""
     calls_name: str
-    """What calls of the GPU's runtime and driver are called."""
+    """What it calls calls of the CUDA or HIP runtime and driver."""
     calls_short: str
-    """The same, where there is little room."""
+    """The same, shorter."""
     gpu: str
-    """How to capture GPU work at all."""
+    """How to record GPU work at all."""
     kernels: str
-    """What to do when not even calls of the GPU's runtime were captured."""
+    """What to do when not even API calls were recorded."""
     unrecorded: str
-    """Why calls may be there without the kernels they launched."""
+    """Why API calls may be recorded without the kernels they launched."""
     calls: str
-    """How to capture calls of the GPU's runtime and driver."""
+    """How to record API calls."""
     ranges: str
-    """How to mark parts of the program."""
+    """How to annotate the program."""
     select: str
     """The same, in fewer words."""
     option_label: str
     """Heading over the options in `wanted`."""
     wanted: tuple[WantedData, ...]
-    """What such a capture can hold, the most telling first."""
+    """What such a capture can hold, the most useful first."""
     elsewhere: str = ""
-    """What to say of data that the tool never records; empty for the one that records most."""
+    """Advice for data that the tool never records; empty for the tool that records most."""
     no_processes: str = "the capture does not say which process did what"
-    """What it means that no process did anything."""
+    """What it means that no process is active."""
     graphs: str = ""
-    """How to see into CUDA graphs that were traced as wholes."""
+    """How to record the kernels of CUDA graphs."""
     graph_nodes: WantedData | None = None
-    """The same, as something worth capturing."""
+    """The same, as something worth recording."""
 
     def remedy(self, tables: tuple[str, ...]) -> str:
-        """Say how to have one of these tables, in captures of tools that do not record all."""
+        """Return how to record one of these tables, with a tool that does not record all."""
         if not self.elsewhere:
             return ""
-        # Copies and fills come with whatever brings kernels.
+        # Memcpys and memsets are recorded with kernels.
         alike = {"kernels" if table in ("copies", "memsets") else table for table in tables}
         options = (w.how for w in self.wanted if w.table in alike and w.column is None)
         return next((f"it comes with {option}" for option in options), self.elsewhere)
@@ -130,57 +123,22 @@ _NSYS = RecordingAdvice(
     ),
     option_label="How to have it",
     wanted=(
-        WantedData(
-            "kernels",
-            "GPU kernels",
-            "where GPU time goes",
-            "gpusight record",
-            native="nsys --trace=cuda",
-        ),
-        WantedData(
-            "api_calls",
-            "CUDA API calls",
-            "what the host waited for",
-            "gpusight record",
-            native="nsys --trace=cuda",
-        ),
-        WantedData(
-            "ranges",
-            "NVTX ranges",
-            "which step or layer costs what",
-            "gpusight record",
-            native="nsys --trace=cuda,nvtx",
-        ),
-        WantedData(
-            "os_calls",
-            "OS calls",
-            "whether the host read, slept or waited",
-            "gpusight record",
-            native="nsys --trace=osrt",
-        ),
-        WantedData(
-            "cpu_samples",
-            "CPU samples",
-            "what host code ran",
-            "gpusight record --python-stacks",
-            native="nsys --sample=process-tree",
-        ),
-        WantedData(
-            "memory_events",
-            "GPU memory use",
-            "peaks and leaks",
-            "gpusight record --memory",
-            native="nsys --cuda-memory-usage=true",
-        ),
-        WantedData(
-            "gpu_metrics",
-            "GPU metrics",
-            "how full the GPU was",
-            "gpusight record --gpu-metrics",
-            native="nsys --gpu-metrics-devices=all",
-        ),
+        WantedData("kernels", "GPU kernels", "where GPU time goes", "gpusight record",
+                   native="nsys --trace=cuda"),
+        WantedData("api_calls", "CUDA API calls", "what the host waited for", "gpusight record",
+                   native="nsys --trace=cuda"),
+        WantedData("ranges", "NVTX ranges", "which step or layer costs what", "gpusight record",
+                   native="nsys --trace=cuda,nvtx"),
+        WantedData("os_calls", "OS calls", "whether the host read, slept or waited",
+                   "gpusight record", native="nsys --trace=osrt"),
+        WantedData("cpu_samples", "CPU samples", "what host code ran",
+                   "gpusight record --python-stacks", native="nsys --sample=process-tree"),
+        WantedData("memory_events", "GPU memory use", "peaks and leaks", "gpusight record --memory",
+                   native="nsys --cuda-memory-usage=true"),
+        WantedData("gpu_metrics", "GPU metrics", "how full the GPU was",
+                   "gpusight record --gpu-metrics", native="nsys --gpu-metrics-devices=all"),
     ),
-)
+)  # fmt: skip
 
 _WITH_CUPTI = "gpusight record --with cupti …"
 _CUPTI = replace(
@@ -195,26 +153,16 @@ _CUPTI = replace(
     elsewhere="CUPTI does not record this; gpusight record --with nsys does",
     wanted=(
         WantedData("kernels", "GPU kernels", "where GPU time goes", "let the program use the GPU"),
-        WantedData(
-            "ranges", "NVTX ranges", "which step or layer costs what", "gs.annotate, gs.step"
-        ),
-        WantedData(
-            "memory_events", "GPU memory use", "peaks and leaks", "gpusight record --memory"
-        ),
-        WantedData(
-            "os_calls",
-            "OS calls",
-            "whether the host read, slept or waited",
-            "gpusight record --with nsys",
-        ),
-        WantedData(
-            "gpu_metrics",
-            "GPU metrics",
-            "how full the GPU was",
-            "gpusight record --gpu-metrics",
-        ),
+        WantedData("ranges", "NVTX ranges", "which step or layer costs what",
+                   "gs.annotate, gs.step"),
+        WantedData("memory_events", "GPU memory use", "peaks and leaks",
+                   "gpusight record --memory"),
+        WantedData("os_calls", "OS calls", "whether the host read, slept or waited",
+                   "gpusight record --with nsys"),
+        WantedData("gpu_metrics", "GPU metrics", "how full the GPU was",
+                   "gpusight record --gpu-metrics"),
     ),
-)
+)  # fmt: skip
 
 _TORCH_GPU = "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 _TORCH_MARK = 'record_function("name")'
@@ -245,25 +193,17 @@ _TORCH = RecordingAdvice(
         WantedData("kernels", "GPU kernels", "where GPU time goes", "ProfilerActivity.CUDA"),
         WantedData("api_calls", "API calls", "what the host waited for", "ProfilerActivity.CUDA"),
         WantedData("cpu_ops", "operators", "which operator costs what", "ProfilerActivity.CPU"),
-        WantedData(
-            "ranges", "annotations", "which step or layer costs what", f"{_TORCH_MARK}, prof.step()"
-        ),
-        WantedData(
-            "cpu_ops", "shapes of inputs", "which sizes cost what", "record_shapes=True", "shapes"
-        ),
+        WantedData("ranges", "annotations", "which step or layer costs what",
+                   f"{_TORCH_MARK}, prof.step()"),
+        WantedData("cpu_ops", "shapes of inputs", "which sizes cost what", "record_shapes=True",
+                   "shapes"),
         WantedData("memory_events", "memory use", "peaks and leaks", "profile_memory=True"),
-        WantedData(
-            "python_calls",
-            "Python stacks",
-            "which code launched what",
-            "with_stack=True",
-            instead=("cpu_ops", "stack"),
-        ),
-        WantedData(
-            "cpu_ops", "operation counts", "how near its peak it ran", "with_flops=True", "flops"
-        ),
+        WantedData("python_calls", "Python stacks", "which code launched what", "with_stack=True",
+                   instead=("cpu_ops", "stack")),
+        WantedData("cpu_ops", "operation counts", "how near its peak it ran", "with_flops=True",
+                   "flops"),
     ),
-)
+)  # fmt: skip
 
 _EXPORT = 'prof.export_chrome_trace("trace.json.gz")'
 _NO_TIMELINE = f"a table of totals has no timeline; write the trace itself with: {_EXPORT}"
@@ -282,28 +222,16 @@ _KEY_AVERAGES = RecordingAdvice(
     elsewhere=_NO_TIMELINE,
     wanted=(
         WantedData("kernels", "a timeline", "when what ran, and what the GPU waited for", _EXPORT),
-        WantedData(
-            "op_totals",
-            "shapes of inputs",
-            "which sizes cost what",
-            "record_shapes=True, key_averages(group_by_input_shape=True)",
-            "shapes",
-        ),
-        WantedData(
-            "op_totals",
-            "Python stacks",
-            "which code launched what",
-            "with_stack=True, key_averages(group_by_stack_n=5)",
-            "stack",
-        ),
-        WantedData(
-            "op_totals", "memory use", "who takes memory", "profile_memory=True", "self_cpu_bytes"
-        ),
-        WantedData(
-            "op_totals", "operation counts", "how near its peak it ran", "with_flops=True", "flops"
-        ),
+        WantedData("op_totals", "shapes of inputs", "which sizes cost what",
+                   "record_shapes=True, key_averages(group_by_input_shape=True)", "shapes"),
+        WantedData("op_totals", "Python stacks", "which code launched what",
+                   "with_stack=True, key_averages(group_by_stack_n=5)", "stack"),
+        WantedData("op_totals", "memory use", "who takes memory", "profile_memory=True",
+                   "self_cpu_bytes"),
+        WantedData("op_totals", "operation counts", "how near its peak it ran", "with_flops=True",
+                   "flops"),
     ),
-)
+)  # fmt: skip
 
 _MEMORY_ONLY = f"a memory snapshot holds memory only; for times, {_TORCH_GPU} and write: {_EXPORT}"
 _SNAPSHOT = RecordingAdvice(
@@ -320,23 +248,14 @@ _SNAPSHOT = RecordingAdvice(
     option_label="How to have it",
     elsewhere=_MEMORY_ONLY,
     wanted=(
-        WantedData(
-            "memory_events",
-            "history of allocations",
-            "peaks and leaks",
-            "torch.cuda.memory._record_memory_history() before the program starts",
-        ),
-        WantedData(
-            "callchains",
-            "stacks of allocations",
-            "which code took the memory",
-            'torch.cuda.memory._record_memory_history(stacks="all")',
-        ),
-        WantedData(
-            "kernels", "a timeline", "where time goes", f"torch.profiler.profile, {_EXPORT}"
-        ),
+        WantedData("memory_events", "history of allocations", "peaks and leaks",
+                   "torch.cuda.memory._record_memory_history() before the program starts"),
+        WantedData("callchains", "stacks of allocations", "which code took the memory",
+                   'torch.cuda.memory._record_memory_history(stacks="all")'),
+        WantedData("kernels", "a timeline", "where time goes",
+                   f"torch.profiler.profile, {_EXPORT}"),
     ),
-)
+)  # fmt: skip
 
 _JAX_TRACE = "trace with: with jax.profiler.trace(FOLDER): … around steps that run on the GPU"
 _JAX_MARK = 'jax.profiler.TraceAnnotation("name")'
@@ -359,13 +278,12 @@ _JAX = RecordingAdvice(
     elsewhere="the JAX profiler does not record this; gpusight record (nsys profile) does",
     wanted=(
         WantedData("kernels", "GPU kernels", "where GPU time goes", "run on a GPU while tracing"),
-        WantedData(
-            "api_calls", "API calls", "what the host waited for", "host_tracer_level=2 or more"
-        ),
+        WantedData("api_calls", "API calls", "what the host waited for",
+                   "host_tracer_level=2 or more"),
         WantedData("ranges", "annotations", "which step or layer costs what", _JAX_MARK),
         WantedData("python_calls", "Python calls", "what host code ran", "python_tracer_level=1"),
     ),
-)
+)  # fmt: skip
 
 _ONE_BY_ONE = (
     "Nsight Compute measures kernels one by one and records no timeline: see gpusight kernels, "
@@ -392,76 +310,32 @@ _NCU = RecordingAdvice(
     no_processes="the capture does not say which process launched what",
     elsewhere=_ONE_BY_ONE,
     wanted=(
-        _section(
-            "SpeedOfLight",
-            "durations and throughput",
-            "how long, and how near to the GPU's limits",
-            "gpu__time_duration",
-        ),
-        _section(
-            "MemoryWorkloadAnalysis",
-            "memory traffic",
-            "what the caches and the memory did",
-            "dram__bytes",
-            "l1tex__t_sector_hit_rate",
-        ),
-        _section(
-            "Occupancy",
-            "occupancy",
-            "how many warps hid each other's waits",
-            "sm__warps_active.avg.pct",
-        ),
-        _section(
-            "LaunchStats",
-            "launch statistics",
-            "registers, shared memory, waves",
-            "launch__registers_per_thread",
-        ),
-        _section(
-            "ComputeWorkloadAnalysis",
-            "use of the SM's units",
-            "which unit is the bottleneck",
-            "sm__inst_executed_pipe_",
-        ),
-        _section(
-            "SpeedOfLight_RooflineChart",
-            "operation counts",
-            "where kernels lie under the roofline",
-            "smsp__sass_thread_inst_executed_op_",
-            "sm__sass_thread_inst_executed_op_",
-            "smsp__inst_executed_pipe_fp64",
-        ),
-        _section(
-            "SchedulerStats",
-            "scheduler statistics",
-            "how often no warp could issue",
-            "smsp__issue_active",
-        ),
-        _section(
-            "WarpStateStats",
-            "states of warps",
-            "what warps waited for",
-            "smsp__average_warp",
-            "smsp__average_warps_issue_stalled",
-        ),
-        _section(
-            "SourceCounters",
-            "counters by instruction",
-            "which line of the source costs what",
-            "smsp__pcsamp_",
-        ),
-        WantedData(
-            "rule_results",
-            "the profiler's own advice",
-            "what ncu would change",
-            "--apply-rules yes",
-        ),
-        WantedData(
-            "profiles", "NVTX ranges", "which step or layer launched what", "--nvtx", "ranges"
-        ),
+        _section("SpeedOfLight", "durations and throughput",
+                 "how long, and how near to the GPU's limits", "gpu__time_duration"),
+        _section("MemoryWorkloadAnalysis", "memory traffic", "what the caches and the memory did",
+                 "dram__bytes", "l1tex__t_sector_hit_rate"),
+        _section("Occupancy", "occupancy", "how many warps hid each other's waits",
+                 "sm__warps_active.avg.pct"),
+        _section("LaunchStats", "launch statistics", "registers, shared memory, waves",
+                 "launch__registers_per_thread"),
+        _section("ComputeWorkloadAnalysis", "use of the SM's units", "which unit is the bottleneck",
+                 "sm__inst_executed_pipe_"),
+        _section("SpeedOfLight_RooflineChart", "operation counts",
+                 "where kernels lie under the roofline", "smsp__sass_thread_inst_executed_op_",
+                 "sm__sass_thread_inst_executed_op_", "smsp__inst_executed_pipe_fp64"),
+        _section("SchedulerStats", "scheduler statistics", "how often no warp could issue",
+                 "smsp__issue_active"),
+        _section("WarpStateStats", "states of warps", "what warps waited for", "smsp__average_warp",
+                 "smsp__average_warps_issue_stalled"),
+        _section("SourceCounters", "counters by instruction", "which line of the source costs what",
+                 "smsp__pcsamp_"),
+        WantedData("rule_results", "the profiler's own advice", "what ncu would change",
+                   "--apply-rules yes"),
+        WantedData("profiles", "NVTX ranges", "which step or layer launched what", "--nvtx",
+                   "ranges"),
         WantedData("source_files", "source code", "the text of hot lines", "--import-source yes"),
     ),
-)
+)  # fmt: skip
 
 _BY_SOURCE = (
     ("torch-key-averages", _KEY_AVERAGES),
@@ -473,9 +347,8 @@ _BY_SOURCE = (
 
 
 def advice_for(meta: Meta) -> RecordingAdvice:
-    """Give the advice that fits the tool a capture comes from."""
-    if meta.tool.startswith(
-        "gpusight record, CUPTI"
-    ):  # our own recorder, whose captures look like exports of nsys
+    """Return the advice for the tool that made a capture."""
+    # Captures of our own recorder look like exports of nsys.
+    if meta.tool.startswith("gpusight record, CUPTI"):
         return _CUPTI
     return next((a for source, a in _BY_SOURCE if meta.source.startswith(source)), _NSYS)

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analysis.aggregates import table_of
 from gpusight.analysis.ledger.device_ledger import build_ledger
 from gpusight.analysis.selection import near_matches
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_patterns import CATEGORIES
-from gpusight.results import Composite, Fact, Field, Fmt, TableResult
+from gpusight.results import Composite, Fact, Field, Fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpusight.analysis.ledger.device_ledger import DeviceLedger, Ledger
+    from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.window_replay import Replay
 
 
 KERNEL, RANGE = "kernel:", "range:"
-"""Before a pattern that kernels, or the ranges that launched work, are matched with."""
+"""Prefix of a pattern for kernels, or for the ranges that launched GPU work."""
 KERNELS, COPIES, HOST = "kernels", "copies", "host"
 SYNC, INPUT, ALLOC, OVERHEAD = "sync", "input", "alloc", "overhead"
 _PATTERNS = (KERNEL, RANGE)
@@ -32,7 +33,7 @@ _FACTOR = re.compile(r"(?P<number>\d{1,6}(?:\.\d{1,6})?)\s*[xX]?")
 
 
 class ScenarioAction(enum.Enum):
-    """What is to become of a target."""
+    """What a scenario does to its target."""
 
     SPEEDUP = "speedup"
     REMOVE = "remove"
@@ -50,12 +51,12 @@ TARGETS: dict[ScenarioAction, tuple[str, ...]] = {
     ScenarioAction.OVERLAP: (COPIES, "communication"),
     ScenarioAction.PRECISION: ("tf32", "bf16", "fp16"),
 }
-"""The words that each verb knows."""
+"""Targets of each verb."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One thing that is to be different."""
+    """One change of the program."""
 
     verb: ScenarioAction
     target: str = ""
@@ -64,7 +65,7 @@ class Scenario:
 
     @property
     def text(self) -> str:
-        """Say it in words, as tables show it."""
+        """Description that tables show."""
         name = self.target
         for prefix in _PATTERNS:
             name = name.replace(prefix, f"{prefix[:-1]} ", 1) if name.startswith(prefix) else name
@@ -80,7 +81,7 @@ class Scenario:
 
 
 def parse_scenario(verb: ScenarioAction, text: str = "") -> Scenario:
-    """Read one wish: `matmul=4x` of a speed-up, else the target alone."""
+    """Parse one scenario: `matmul=4x` of a speed-up, else the target alone."""
     if verb is ScenarioAction.GRAPH:
         return Scenario(verb)
     if verb is ScenarioAction.SPEEDUP:
@@ -101,8 +102,8 @@ def scenarios(
     apply: Iterable[str] = (),
     graph: bool = False,
 ) -> list[Scenario]:
-    """Make wishes of named arguments; graphs come last, so that they hold what is left."""
-    found = [
+    """Make scenarios of named arguments; graphs come last and apply to what is left."""
+    parsed = [
         Scenario(
             ScenarioAction.SPEEDUP,
             _target(ScenarioAction.SPEEDUP, target),
@@ -117,16 +118,13 @@ def scenarios(
         (ScenarioAction.OVERLAP, overlap),
         (ScenarioAction.APPLY, apply),
     ):
-        found += [parse_scenario(verb, target) for target in _each(targets)]
-    return [*found, Scenario(ScenarioAction.GRAPH)] if graph else found
-
-
-def _each(targets: Iterable[str]) -> Iterable[str]:
-    return [targets] if isinstance(targets, str) else targets
+        several = [targets] if isinstance(targets, str) else targets
+        parsed += [parse_scenario(verb, target) for target in several]
+    return [*parsed, Scenario(ScenarioAction.GRAPH)] if graph else parsed
 
 
 def _target(verb: ScenarioAction, text: str) -> str:
-    """Give a target that the verb knows; rules are known to those who ask them."""
+    """Check that the verb has this target; the names of rules are checked elsewhere."""
     target = text.strip()
     patterns = verb in {ScenarioAction.SPEEDUP, ScenarioAction.REMOVE}
     if verb is ScenarioAction.APPLY or target in TARGETS[verb]:
@@ -143,15 +141,15 @@ def _target(verb: ScenarioAction, text: str) -> str:
 
 
 def _factor(text: str, factor: str | float) -> float:
-    """Read how many times faster; slower is not a thing that a fix does."""
-    found = _FACTOR.fullmatch(str(factor).strip())
-    if found is None or float(found["number"]) < 1:
+    """Parse how many times faster; a scenario makes nothing slower."""
+    match = _FACTOR.fullmatch(str(factor).strip())
+    if match is None or float(match["number"]) < 1:
         raise UsageError(
             f"{text!r} says no speed-up",
             why="it needs a number from 1 after the last equals sign",
             hint="write for example matmul=4x or 'kernel:*gemm*=2x'",
         )
-    return float(found["number"])
+    return float(match["number"])
 
 
 COMMAND = "whatif"
@@ -159,17 +157,13 @@ COMMAND = "whatif"
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """One change with what it gives back, of the replayed time."""
+    """One change with what it saves of the replayed time."""
 
     change: str
     alone_ns: int
-    """When it is the only one; below 0 where it costs."""
+    """Saved when it is the only one; negative where it costs."""
     after_ns: int
-    """Once those before it are done."""
-
-    def document(self) -> dict[str, Any]:
-        """Give it as plain objects."""
-        return {"change": self.change, "alone_ns": self.alone_ns, "after_ns": self.after_ns}
+    """Saved once those before it are done."""
 
 
 @dataclass(frozen=True)
@@ -203,12 +197,12 @@ class WhatIf:
 
     @property
     def saved_ns(self) -> int:
-        """What all changes give back together."""
+        """What all changes save together."""
         return self.unchanged_ns - self.changed_ns
 
     @property
     def share(self) -> float | None:
-        """The same as a part of the replayed time."""
+        """`saved_ns` as a share of the replayed time."""
         return self.saved_ns / self.unchanged_ns if self.unchanged_ns else None
 
     @property
@@ -217,11 +211,15 @@ class WhatIf:
         return max(1, self.steps)
 
     def of_device(self, device: int) -> WhatIf:
-        """Keep the ledgers of one GPU; all of them were replayed."""
-        return replace(self, before=_only(self.before, device), after=_only(self.after, device))
+        """Keep the ledgers of one GPU; all GPUs were replayed."""
+        before, after = (
+            replace(ledger, devices=tuple(d for d in ledger.devices if d.device == device))
+            for ledger in (self.before, self.after)
+        )
+        return replace(self, before=before, after=after)
 
     def document(self) -> dict[str, Any]:
-        """Give what `--format json` writes, as plain objects."""
+        """Return what `--format json` writes, as plain objects."""
         return {
             "window": {"start_ns": self.start_ns, "end_ns": self.end_ns},
             "measured_ns": self.measured_ns,
@@ -231,15 +229,11 @@ class WhatIf:
             "saved_ns": self.saved_ns,
             "share": self.share,
             "steps": self.steps,
-            "changes": [change.document() for change in self.changes],
+            "changes": [asdict(change) for change in self.changes],
             "ledger": {"before": self.before.document(), "after": self.after.document()},
             "meta": {"command": COMMAND, **self.meta},
             "notes": list(self.notes),
         }
-
-
-def _only(every: Ledger, device: int) -> Ledger:
-    return replace(every, devices=tuple(one for one in every.devices if one.device == device))
 
 
 def replayed(
@@ -304,23 +298,30 @@ LEDGER_FIELDS = (
     Field("after_share", "Then of all", Fmt.SHARE, "Part of the time with all changes"),
     Field("entry", "Entry", Fmt.TEXT, "What the time goes into"),
 )
-_TYPES = {Fmt.ID: pl.Int64(), Fmt.TEXT: pl.String(), Fmt.NAME: pl.String()}
 
 
 def whatif_page(result: WhatIf) -> Composite:
     """Lay a what-if out for a screen: times of a step, or of all where no steps are known."""
     of = "a step" if result.steps else "the time"
+    changes = [
+        {
+            "alone_ns": change.alone_ns / result.per_step,
+            "after_ns": change.after_ns / result.per_step,
+            "alone_share": change.alone_ns / max(1, result.unchanged_ns),
+            "change": change.change,
+        }
+        for change in result.changes
+    ]
+    ledger_fields = LEDGER_FIELDS if len(result.before.devices) > 1 else LEDGER_FIELDS[1:]
+    changes_title = f"What each change gives back of {of}"
+    ledger_title = f"Where {of} goes, now and then"
     return Composite(
         "whatif",
         result.title,
         _facts(result),
         (
-            _table(
-                "changes", f"What each change gives back of {of}", CHANGE_FIELDS, _changes(result)
-            ),
-            _table(
-                "ledger", f"Where {of} goes, now and then", _ledger_fields(result), _entries(result)
-            ),
+            table_of("changes", changes_title, CHANGE_FIELDS, changes, pl.Float64()),
+            table_of("ledger", ledger_title, ledger_fields, _entries(result), pl.Float64()),
         ),
         meta=dict(result.meta),
         notes=result.notes,
@@ -351,56 +352,25 @@ def _facts(result: WhatIf) -> tuple[Fact, ...]:
     )
 
 
-def _changes(result: WhatIf) -> list[dict[str, object]]:
-    each = result.per_step
-    return [
-        {
-            "alone_ns": one.alone_ns / each,
-            "after_ns": one.after_ns / each,
-            "alone_share": one.alone_ns / max(1, result.unchanged_ns),
-            "change": one.change,
-        }
-        for one in result.changes
-    ]
-
-
-def _ledger_fields(result: WhatIf) -> tuple[Field, ...]:
-    several = len(result.before.devices) > 1
-    return LEDGER_FIELDS if several else LEDGER_FIELDS[1:]
-
-
 def _entries(result: WhatIf) -> list[dict[str, object]]:
-    """Set the entries side by side, by GPU, what changed most first."""
+    """Return the entries before and after, by GPU, what changed most first."""
     rows: list[dict[str, object]] = []
+    steps = result.per_step
+    after_by_device = {ledger.device: ledger for ledger in result.after.devices}
     for device in result.before.devices:
-        after = _of(result.after, device.device)
+        after = after_by_device.get(device.device)
         names = dict.fromkeys(e.entry for d in (device, after) if d for e in d.entries)
         pairs = [(name, device.ns(name), after.ns(name) if after else 0) for name in names]
         for name, now, then in sorted(pairs, key=lambda p: (-abs(p[2] - p[1]), -p[1])):
-            rows.append(_entry(result, device.device, name, now, then))
+            rows.append(
+                {
+                    "device": device.device,
+                    "before_ns": now / steps,
+                    "after_ns": then / steps,
+                    "delta_ns": (then - now) / steps,
+                    "before_share": now / max(1, result.measured_ns),
+                    "after_share": then / max(1, result.changed_ns),
+                    "entry": name,
+                }
+            )
     return rows
-
-
-def _of(ledger: Ledger, device: int) -> DeviceLedger | None:
-    return next((one for one in ledger.devices if one.device == device), None)
-
-
-def _entry(result: WhatIf, device: int, name: str, now: int, then: int) -> dict[str, object]:
-    each = result.per_step
-    return {
-        "device": device,
-        "before_ns": now / each,
-        "after_ns": then / each,
-        "delta_ns": (then - now) / each,
-        "before_share": now / max(1, result.measured_ns),
-        "after_share": then / max(1, result.changed_ns),
-        "entry": name,
-    }
-
-
-def _table(
-    command: str, title: str, fields: tuple[Field, ...], rows: list[dict[str, object]]
-) -> TableResult:
-    schema = {f.key: _TYPES.get(f.fmt, pl.Float64()) for f in fields}
-    kept = [{key: row[key] for key in schema} for row in rows]
-    return TableResult(command, title, fields, pl.DataFrame(kept, schema=schema))

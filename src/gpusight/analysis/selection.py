@@ -35,7 +35,7 @@ _SPAN_END = "_span_end"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to look at; the default is everything."""
+    """Which part of a capture to analyse; the default is everything."""
 
     within: str | None = None
     """Range name, glob (`step_*`) or regular expression (`/…/` or `regex:…`)."""
@@ -45,7 +45,7 @@ class Selection:
     """A process by number or by name (glob)."""
 
     def __bool__(self) -> bool:
-        """Tell whether anything is left out."""
+        """Return whether anything is left out."""
         return self != EVERYTHING
 
 
@@ -59,16 +59,16 @@ class SelectedWindow:
     start_ns: int
     end_ns: int
     intervals: Intervals
-    """The instants that count; more than one span when a range occurs several times."""
+    """More than one span when a range occurs several times."""
 
     @property
     def length_ns(self) -> int:
-        """How much time counts, gaps between the spans excluded."""
+        """Total length of the spans."""
         return self.intervals.length_ns
 
 
 class ResolvedSelection:
-    """A selection resolved against one trace; made once by an analysis, then asked for rows."""
+    """A selection resolved against one trace, which then returns the selected rows."""
 
     def __init__(self, trace: Trace, selection: Selection = EVERYTHING) -> None:
         self.trace = trace
@@ -79,19 +79,19 @@ class ResolvedSelection:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the selected rows must know."""
+        """Notes that results of the selection should show."""
         ran = any(self.trace.has(table) for table in GPU_WORK)
         if self.selection.within is None or self.trace.has("api_calls") or not ran:
             return ()
         return ("no API calls in the capture: GPU work belongs to the range open when it started",)
 
     def prepare(self, *tables: str) -> None:
-        """Tell the reader what the analysis and the selection will read."""
-        deciding = () if self.selection.within is None else _HOST_WORK
-        self.trace.prepare(*dict.fromkeys((*tables, *deciding)))
+        """Let the reader prepare what the analysis and the selection will read."""
+        ranges = () if self.selection.within is None else _HOST_WORK
+        self.trace.prepare(*dict.fromkeys((*tables, *ranges)))
 
     def gpu(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Give these columns of the selected rows of a table of GPU work, in order."""
+        """Return these columns of the selected rows of a table of GPU work, in order."""
         device = self.selection.device
         extra = [] if device is None else ["device"]
         if self.selection.within is not None:
@@ -106,7 +106,7 @@ class ResolvedSelection:
     def host(
         self, table: str, columns: Sequence[str], row_index: str | None = None
     ) -> pl.DataFrame:
-        """Give these columns of the selected rows of a table of host events, in order.
+        """Return these columns of the selected rows of a table of host events, in order.
 
         `row_index` names a further column with the number of the row in the whole table.
         """
@@ -193,21 +193,19 @@ class ResolvedSelection:
         """Keep GPU work whose launch started inside; or, out of order, with the span's number."""
         if not self.trace.has("api_calls"):
             return self._started_inside(frame, "start_ns")
-        unlaunched = pl.col("correlation").is_null() | (pl.col("correlation") == 0)
-        calls = self._calls_inside
         several = self.trace.table("api_calls", ["process"])["process"].n_unique() > 1
-        # Work that names no process belongs to a call of the only one, where there is only one.
-        on = ["process", "correlation"] if several or _tells_process(frame) else ["correlation"]
-        calls = calls.select(*on, _SPAN)
+        # GPU work that names no process belongs to the only one, if the calls are of one process.
+        on = ["process", "correlation"] if several or _has_process(frame) else ["correlation"]
+        calls = self._calls_inside.select(*on, _SPAN)
         if keep_span:
             launched = frame.join(calls, on=on)
         else:
             launched = frame.join(calls, on=on, how="semi", maintain_order="left")
-        alone = frame.filter(unlaunched)
-        if alone.is_empty():
+        unlaunched = frame.filter(pl.col("correlation").fill_null(0) == 0)
+        if unlaunched.is_empty():
             return launched
-        alone = self._started_inside(alone, "start_ns").select(launched.columns)
-        return pl.concat([launched, alone]).sort("start_ns", maintain_order=True)
+        unlaunched = self._started_inside(unlaunched, "start_ns").select(launched.columns)
+        return pl.concat([launched, unlaunched]).sort("start_ns", maintain_order=True)
 
     @cached_property
     def _calls_inside(self) -> pl.DataFrame:
@@ -220,7 +218,7 @@ class ResolvedSelection:
     def _started_inside(self, frame: pl.DataFrame, when: str) -> pl.DataFrame:
         """Keep rows whose time lies in a span of their process; adds the number of the span."""
         spans = self.spans.with_row_index(_SPAN).rename({"end_ns": _SPAN_END, "start_ns": when})
-        by = "process" if _tells_process(frame) and _tells_process(spans) else None
+        by = "process" if _has_process(frame) and _has_process(spans) else None
         if by is None:
             spans = spans.drop("process")
         return frame.join_asof(
@@ -232,40 +230,39 @@ class ResolvedSelection:
         for table in ACTIVITY:
             if not self.trace.has(table):
                 continue
-            frame = self._bounds(table)
+            if table in GPU_WORK:
+                frame = self.gpu(table, ["start_ns", "end_ns"])
+            elif table == "ranges" and self.trace.has("ranges", "open"):
+                # A range never closed ends with the capture, long after the last activity.
+                frame = self.host(table, ["start_ns", "end_ns", "open"])
+                frame = frame.filter(~pl.col("open").fill_null(value=False))
+            else:
+                frame = self.host(table, ["start_ns", "end_ns"])
             if frame.height:
                 first.append(int(frame["start_ns"][0]))
                 last.append(int(frame["end_ns"].max()))  # type: ignore[arg-type]
         span = (min(first), max(last)) if first else (0, 0)
         return pl.DataFrame([span], schema=["start_ns", "end_ns"], orient="row")
 
-    def _bounds(self, table: str) -> pl.DataFrame:
-        if table in GPU_WORK:
-            return self.gpu(table, ["start_ns", "end_ns"])
-        if table != "ranges" or not self.trace.has("ranges", "open"):
-            return self.host(table, ["start_ns", "end_ns"])
-        # A range never closed ends with the capture, long after the program's last activity.
-        frame = self.host(table, ["start_ns", "end_ns", "open"])
-        return frame.filter(~pl.col("open").fill_null(value=False))
-
     def _extended_spans(self) -> pl.DataFrame:
         spans = self.spans.with_row_index(_SPAN)
         ends = [spans.select(_SPAN, "end_ns")]
-        ends += [self._launch_ends(table) for table in GPU_WORK if self.trace.has(table)]
+        device = self.selection.device
+        columns = ["start_ns", "end_ns", "process", "correlation"]
+        for table in GPU_WORK:
+            if not self.trace.has(table):
+                continue
+            frame = self._load(table, columns, [] if device is None else ["device"])
+            if device is not None:
+                frame = frame.filter(pl.col("device") == device)
+            launched = self._launched_inside(frame, keep_span=True)
+            ends.append(launched.select(_SPAN, "end_ns"))
         last = pl.concat(ends).group_by(_SPAN).agg(pl.col("end_ns").max())
         return spans.drop("end_ns").join(last, on=_SPAN)
 
-    def _launch_ends(self, table: str) -> pl.DataFrame:
-        device = self.selection.device
-        columns = ["start_ns", "end_ns", "process", "correlation"]
-        frame = self._load(table, columns, [] if device is None else ["device"])
-        if device is not None:
-            frame = frame.filter(pl.col("device") == device)
-        return self._launched_inside(frame, keep_span=True).select(_SPAN, "end_ns")
 
-
-def _tells_process(frame: pl.DataFrame) -> bool:
-    """Tell whether rows name their process: old captures, of one process only, may not."""
+def _has_process(frame: pl.DataFrame) -> bool:
+    """Return whether rows name their process: old captures, of one process, may not."""
     return frame["process"].null_count() < frame.height
 
 
@@ -287,25 +284,21 @@ def _match_processes(trace: Trace, wanted: str | None) -> list[int] | None:
         return None
     frame = trace.table("processes", ["process", "pid", "name"])
     rows = [(key, pid, name or "") for key, pid, name in frame.iter_rows()]
-    found = [
+    matching = [
         key for key, pid, name in rows if wanted == str(pid) or fnmatch.fnmatchcase(name, wanted)
     ]
-    if not found:
-        active = _active_processes(trace)
+    if not matching:
+        # nsys lists every process of the machine: name those that did something.
+        tables = [t for t in ("kernels", "api_calls", "ranges", "cpu_ops") if trace.has(t)]
+        active = {key for t in tables for key in trace.table(t, ["process"])["process"].unique()}
         known = ", ".join(f"{pid} ({name})" for key, pid, name in rows if key in active)
         known = known or "not recorded"
         raise UsageError(f"no process {wanted!r} in the capture", hint=f"processes are: {known}")
-    return found
-
-
-def _active_processes(trace: Trace) -> set[int]:
-    """Find the processes that did something: nsys lists every process of the machine."""
-    tables = [t for t in ("kernels", "api_calls", "ranges", "cpu_ops") if trace.has(t)]
-    return {key for t in tables for key in trace.table(t, ["process"])["process"].unique()}
+    return matching
 
 
 _LONGEST_NAME = 2_000
-"""What a pattern looks at: a hostile name of a megabyte could keep a regex busy for hours."""
+"""Characters that patterns are applied to: a regex could take hours on a megabyte."""
 
 
 def _match_names(pattern: str, names: pl.Series) -> list[int]:
@@ -313,21 +306,21 @@ def _match_names(pattern: str, names: pl.Series) -> list[int]:
     known = names_of(names)
     occurring = names.to_physical().unique().sort()
     candidates = [(int(code), known[int(code)]) for code in occurring.to_list()]
-    found = [code for code, name in candidates if name == pattern]
-    if not found:
+    matching = [code for code, name in candidates if name == pattern]
+    if not matching:
         matches = matcher(pattern)
-        found = [code for code, name in candidates if matches(name[:_LONGEST_NAME])]
-    if not found:
+        matching = [code for code, name in candidates if matches(name[:_LONGEST_NAME])]
+    if not matching:
         raise UsageError(
             f"no range matches {pattern!r}",
             why="ranges are named like " + near_matches(pattern, [name for _, name in candidates]),
             hint="see: gpusight ranges FILE",
         )
-    return found
+    return matching
 
 
 def matcher(pattern: str) -> Callable[[str], object]:
-    """Turn the user's pattern into a test; regular expressions match anywhere in the name."""
+    """Compile the user's pattern; regular expressions match anywhere in the name."""
     regex = None
     if pattern.startswith("regex:"):
         regex = pattern.removeprefix("regex:")
@@ -342,7 +335,7 @@ def matcher(pattern: str) -> Callable[[str], object]:
 
 
 def near_matches(pattern: str, names: list[str]) -> str:
-    """List names that look like the pattern, however they are written."""
+    """List names that look like the pattern, ignoring case and punctuation."""
     import difflib
 
     plain = {_plain(name): name for name in reversed(names)}

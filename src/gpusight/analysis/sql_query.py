@@ -35,17 +35,25 @@ def query(trace: Trace, sql: str) -> TableResult:
     )
     try:
         plan = context.execute(sql)
-        _check_sources(plan)
+        # Also catches spellings of functions that read files which `_check` does not know.
+        if any(kind != "PYTHON" for kind in _SCAN.findall(plan.explain(optimized=False))):
+            raise _other_file()
         frame = plan.collect()
     except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
         if failures:
             raise failures[0] from error
-        raise UsageError("the query failed", why=_reason(error), hint=_hint(sql)) from error
-    return TableResult("sql", "Query", _fields(frame), frame, meta={"rows": frame.height})
+        # The first line of the engine's message, without the plan that it appends.
+        reason = str(error).split("\n", 1)[0].split("; valid columns:", 1)[0].strip()
+        raise UsageError("the query failed", why=reason, hint=_hint(sql)) from error
+    fields = tuple(
+        Field(name, name, _format(name, dtype), _MEANINGS.get(name, "Result of the query"))
+        for name, dtype in frame.schema.items()
+    )
+    return TableResult("sql", "Query", fields, frame, meta={"rows": frame.height})
 
 
 def _check(sql: str) -> None:
-    text = _STRING_OR_COMMENT.sub(lambda found: "''" if found[0][0] == "'" else " ", sql)
+    text = _STRING_OR_COMMENT.sub(lambda match: "''" if match[0][0] == "'" else " ", sql)
     if not _QUERY.match(text):
         raise UsageError(
             "only queries can be run",
@@ -53,12 +61,6 @@ def _check(sql: str) -> None:
             hint='write: gpusight sql FILE "SELECT name, count(*) FROM kernels GROUP BY name"',
         )
     if _FILE_FUNCTION.search(text):
-        raise _other_file()
-
-
-def _check_sources(plan: pl.LazyFrame) -> None:
-    """Look at what would be read, too: a way to spell a function that `_check` does not know."""
-    if any(kind != "PYTHON" for kind in _SCAN.findall(plan.explain(optimized=False))):
         raise _other_file()
 
 
@@ -71,7 +73,7 @@ def _other_file() -> UsageError:
 
 
 def _lazy(trace: Trace, table: TraceTable, failures: list[GpusightError]) -> pl.LazyFrame:
-    """Make a table that reads the columns a query needs once it runs."""
+    """Return a lazy table that reads the columns that a query needs when it runs."""
     schema = {
         c.name: pl.String() if c.kind is ColumnKind.NAME else c.dtype_for([]) for c in table.columns
     }
@@ -83,7 +85,7 @@ def _lazy(trace: Trace, table: TraceTable, failures: list[GpusightError]) -> pl.
         batch_size: int | None,  # noqa: ARG001 - the protocol's; one batch is what we have
     ) -> Iterator[pl.DataFrame]:
         try:
-            # Counting rows asks for no column at all, but rows need one to be counted by.
+            # A query that counts rows needs no column, but a frame without one has no rows.
             wanted = table.column_names if columns is None else columns or table.column_names[:1]
             frame = trace.table(table.name, wanted)
         except GpusightError as error:
@@ -99,13 +101,6 @@ def _lazy(trace: Trace, table: TraceTable, failures: list[GpusightError]) -> pl.
     return register_io_source(read, schema=schema)
 
 
-def _fields(frame: pl.DataFrame) -> tuple[Field, ...]:
-    return tuple(
-        Field(name, name, _format(name, dtype), _MEANINGS.get(name, "Result of the query"))
-        for name, dtype in frame.schema.items()
-    )
-
-
 def _format(name: str, dtype: pl.DataType) -> Fmt:
     if not dtype.is_numeric():
         return Fmt.NAME
@@ -114,11 +109,6 @@ def _format(name: str, dtype: pl.DataType) -> Fmt:
     if name == "bytes" or name.endswith("_bytes"):
         return Fmt.BYTES
     return Fmt.COUNT if dtype.is_integer() else Fmt.REAL
-
-
-def _reason(error: Exception) -> str:
-    """Keep what the engine says, without the plan it appends."""
-    return str(error).split("\n", 1)[0].split("; valid columns:", 1)[0].strip()
 
 
 def _hint(sql: str) -> str:

@@ -12,11 +12,11 @@ import polars as pl
 
 from gpusight.analysis import capture_completeness
 from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.recording_advice import advice_for
-from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_launches import launched, of_process
 from gpusight.analysis.steps.step_window import NO_STEPS

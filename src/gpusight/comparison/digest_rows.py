@@ -18,7 +18,7 @@ from gpusight.analysis.attribution.work_causes import attribute
 from gpusight.analysis.ledger.idle_contributors import RECORD
 from gpusight.analysis.memory.device_memory import DeviceMemories
 from gpusight.analysis.memory.memory_usage import no_memory
-from gpusight.analysis.range_projection import project_ranges
+from gpusight.analysis.range_summary import project_ranges
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.step_list import CLOSED

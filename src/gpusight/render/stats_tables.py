@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analysis.nsys_stats.stats_table import StatsCell, StatsReport
+from gpusight.analysis.nsys_stats.stats_reports import StatsCell, StatsReport
 from gpusight.render.cell_text import display_width, pad, safe_text
 from gpusight.render.csv_json import write_rows
 from gpusight.render.markdown_tables import escape_markdown, markdown_code, markdown_table

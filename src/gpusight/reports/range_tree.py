@@ -10,7 +10,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.ledger.idle_contributors import RECORD, families
-from gpusight.analysis.range_projection import project_ranges
+from gpusight.analysis.range_summary import project_ranges
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.results import NotApplicable

@@ -23,12 +23,11 @@ from gpusight.analysis.attribution.work_causes import (
 )
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
 from gpusight.analysis.capture_gpus import listed_gpu
-from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
 from gpusight.analysis.kernel_summary import BLOCK, GRID, product
 from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import Replay
-from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_phases import phases
 from gpusight.naming.kernel_names import classify

@@ -12,10 +12,9 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.gpu_schedule import OpKind
+from gpusight.analysis.gpu_schedule import QUEUE, OpKind
 from gpusight.analysis.ledger.ledger_entries import GRAPH
 from gpusight.analysis.memory.device_memory import DeviceMemories
-from gpusight.analysis.schedule_builder import QUEUE
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.units import format_bytes
 from gpusight.viewer.level_of_detail import SampledValues

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.ledger.device_ledger import Accounting, account, build_ledger
 from gpusight.analysis.ledger.host_lanes import HostTime
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import IdleCause, label_work
 from gpusight.analysis.ledger.ledger_report import LedgerReport, device_overlap, ledger_report
-from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.reports.report_builder import build_report
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import diagnose_timeline

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.ledger.device_ledger import DeviceAccount, account
 from gpusight.analysis.ledger.idle_causes import host_time
-from gpusight.analysis.schedule_builder import build_schedule
 from tests.traces import build_trace
 
 US = 1_000

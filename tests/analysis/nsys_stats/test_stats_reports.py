@@ -16,8 +16,14 @@ from typing import TypeAlias
 import polars as pl
 import pytest
 
-from gpusight.analysis.nsys_stats.stats_reports import REPORTS, resolve, run_report
-from gpusight.analysis.nsys_stats.stats_table import StatsCell, StatsColumn, StatsReport
+from gpusight.analysis.nsys_stats.stats_reports import (
+    REPORTS,
+    StatsCell,
+    StatsColumn,
+    StatsReport,
+    resolve,
+    run_report,
+)
 from gpusight.errors import UsageError
 from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.orion.orion_build import OrionFile, OrionOptions, OrionRefusal, build
-from gpusight.analysis.orion.orion_check import check, problems
 from gpusight.analysis.orion.orion_launches import OrionSmLimits
+from gpusight.analysis.orion.orion_rows import check, problems
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
 from gpusight.readers.open import open_trace

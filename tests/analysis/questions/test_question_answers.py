@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.questions.attention_question import AttentionSizes
+from gpusight.analysis.questions.forward_time import read_timings
 from gpusight.analysis.questions.question_answers import questions
-from gpusight.analysis.questions.wall_clock_timings import read_timings
 from gpusight.analysis.selection import Selection
 from gpusight.errors import GpusightError, UsageError
 from gpusight.readers.open import open_trace

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.gpu_schedule import CallKind, build_schedule
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay import changes
 from gpusight.analysis.replay.window_replay import Replay
-from gpusight.analysis.schedule_builder import build_schedule
 from tests.analysis.replay.simulator import GAP_NS, TAIL_NS, Do, simulate, trace_of
 from tests.traces import PROCESS, THREAD
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusight.analysis.schedule_builder import build_schedule
+from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.steps.step_list import PHASES, phase_of
 from gpusight.analysis.steps.step_phases import phases
 from gpusight.readers.open import open_trace

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.attribution.call_sites import first_known
-from gpusight.analysis.gpu_schedule import NONE, CallKind, ScheduleTiming
+from gpusight.analysis.gpu_schedule import NONE, CallKind, ScheduleTiming, build_schedule
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
@@ -19,7 +19,6 @@ from gpusight.analysis.ledger.ledger_entries import (
     IdleCause,
     label_work,
 )
-from gpusight.analysis.schedule_builder import build_schedule
 from gpusight.trace.intervals import distinct
 
 if TYPE_CHECKING:

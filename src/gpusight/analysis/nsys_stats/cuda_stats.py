@@ -14,12 +14,12 @@ from gpusight.analysis.nsys_stats.memory_stats import (
     summarize_memory,
     throughput,
 )
-from gpusight.analysis.nsys_stats.stats_table import (
+from gpusight.analysis.nsys_stats.stats_reports import (
     TIME_SUMMARY,
     StatsCell,
     add_device_label,
     add_owner,
-    add_thread_name,
+    add_thread,
     rank_times,
     spread,
     summarize_times,
@@ -74,15 +74,15 @@ EXEC_SUMMARY = {
 
 
 def kernel_frame(trace: Trace, arguments: ReportArguments, columns: list[str]) -> pl.DataFrame:
-    """Read these columns of every kernel, with its `label` and the `prefix` asked for."""
+    """Read these columns of every kernel, with its `label` and its `prefix`, an NVTX range."""
     frame = with_label(trace, arguments, columns)
     if not arguments.nvtx_name or not trace.has("ranges") or not trace.has("api_calls"):
         return frame.with_columns(pl.lit(None, dtype=pl.String).alias("prefix"))
-    from gpusight.analysis import range_projection
     from gpusight.analysis.launch_index import find_launches
+    from gpusight.analysis.range_summary import host_ranges, innermost_ranges
 
     launches = find_launches(trace, ("kernels",))
-    inner = range_projection.innermost_ranges(range_projection.host_ranges(trace), launches)
+    inner = innermost_ranges(host_ranges(trace), launches)
     launch = launches.launch_of["kernels"]
     row = pl.Series(inner[launch] if len(inner) else launch, dtype=pl.Int64)
     row = row.zip_with(pl.Series(launch >= 0) & (row >= 0), pl.Series([None], dtype=pl.Int64))
@@ -91,33 +91,33 @@ def kernel_frame(trace: Trace, arguments: ReportArguments, columns: list[str]) -
 
 
 def with_label(trace: Trace, arguments: ReportArguments, columns: list[str]) -> pl.DataFrame:
-    """Read these columns of every kernel, with its name of the kind asked for as `label`.
+    """Read these columns of every kernel, with the kind of name in `arguments` as `label`.
 
-    A capture without such names answers with what is nearest rather than with nothing.
+    A capture without such names gives the nearest that it has.
     """
     wanted = arguments.kernel_name
     name = wanted if trace.has("kernels", wanted) else "name"
     frame = trace.table("kernels", [*columns, name]).rename({name: "label"})
     label = frame["label"]
     if name != "name" and label.null_count():
-        whole = trace.table("kernels", ["name"])["name"].cast(pl.String)
-        return frame.with_columns(label.cast(pl.String).fill_null(whole))
+        full = trace.table("kernels", ["name"])["name"].cast(pl.String)
+        return frame.with_columns(label.cast(pl.String).fill_null(full))
     if name == "name" and wanted == "base_name":
-        bare = [parts_of(name)[1].base for name in names_of(label)]
+        base = [parts_of(name)[1].base for name in names_of(label)]
         return frame.with_columns(
-            pl.Series(bare, dtype=pl.String).gather(label.to_physical()).alias("label")
+            pl.Series(base, dtype=pl.String).gather(label.to_physical()).alias("label")
         )
     return frame
 
 
 def full_name() -> pl.Expr:
-    """Join prefix and label into what is printed."""
+    """Join prefix and label into the printed name."""
     prefix, label = pl.col("prefix").cast(pl.String), pl.col("label").cast(pl.String)
     return pl.when(prefix.is_null()).then(label).otherwise(prefix + "/" + label)
 
 
 def summarize_kernels(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """Summarise kernels by what they are called, in the column `Name`."""
+    """Summarise kernels by printed name, in the column `Name`."""
     frame = kernel_frame(trace, arguments, ["start_ns", "end_ns"])
     by = ["prefix", "label"] if arguments.nvtx_name else ["label"]
     summary = summarize_times(frame, by)
@@ -150,14 +150,14 @@ def _dimensions(columns: tuple[str, str, str]) -> pl.Expr:
 
 
 def executions(trace: Trace, arguments: ReportArguments, columns: list[str]) -> pl.DataFrame:
-    """Pair every kernel with the call that launched it, and split the time between them."""
+    """Pair every kernel with the call that launched it: API, queue and kernel time."""
     kernels = kernel_frame(
         trace, arguments, ["start_ns", "end_ns", "device", "process", "correlation", *columns]
     )
     calls = trace.table(
         "api_calls", ["start_ns", "end_ns", "thread", "process", "correlation", "symbol"]
     ).rename({"start_ns": "call_start_ns", "end_ns": "call_end_ns"})
-    # Old captures do not say which process a kernel belongs to: then there is one.
+    # Old captures, of one process, do not record which process a kernel belongs to.
     on = ["correlation"] + ["process"] * trace.has("kernels", "process")
     if "process" not in on:
         kernels = kernels.drop("process")
@@ -209,7 +209,7 @@ def printed_symbol() -> pl.Expr:
 
 
 def add_printed(calls: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Add the printed name of each call, worked out once for each function."""
+    """Add the printed name of each call, computed once per function."""
     functions = calls.select("symbol").unique().with_columns(printed_symbol().alias(name))
     return calls.join(functions, on="symbol", how="left", maintain_order="left")
 
@@ -229,7 +229,7 @@ API_TRACE = {
 
 
 def cuda_calls(trace: Trace, columns: list[str]) -> pl.DataFrame:
-    """Read calls of the CUDA runtime and driver; libraries on top of them have other reports."""
+    """Read calls of the CUDA runtime and driver, not of libraries on top of them."""
     frame = trace.table("api_calls", [*columns, "api"])
     api = pl.col("api").cast(pl.String)
     return frame.filter(api.is_null() | api.is_in(["runtime", "driver"])).drop("api")
@@ -255,14 +255,7 @@ def api_trace(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
         pl.col("return_value").alias("Result"),
         pl.col("correlation").alias("CorrID"),
     )
-    calls = add_owner(trace, add_printed(calls, "Name"), "Pid", "Tid")
-    return _add_priority(trace, add_thread_name(trace, calls, "Thread Name"))
-
-
-def _add_priority(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    name = "T-Pri"
-    threads = trace.table("threads", ["thread", "priority"]).rename({"priority": name})
-    return calls.join(threads.unique("thread"), on="thread", how="left", maintain_order="left")
+    return add_thread(trace, add_owner(trace, add_printed(calls, "Name"), "Pid", "Tid"))
 
 
 GPU_SUMMARY = {**time_headers(), "Category": StatsCell.TEXT, "Operation": StatsCell.TEXT}
@@ -346,15 +339,15 @@ def gpu_trace(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
         kinds = [_text("src_kind", "SrcMemKd"), _text("dst_kind", "DstMemKd")]
         parts.append(_rows(copies, [*_bytes_columns(), *kinds, copy_name().alias("Name")]))
     if trace.has("memsets"):
-        fills = trace.table("memsets", [*_WORK, "bytes", "memory_kind"])
+        memsets = trace.table("memsets", [*_WORK, "bytes", "memory_kind"])
         kind = _text("memory_kind", "SrcMemKd")
-        parts.append(_rows(fills, [*_bytes_columns(), kind, pl.lit(MEMSET).alias("Name")]))
+        parts.append(_rows(memsets, [*_bytes_columns(), kind, pl.lit(MEMSET).alias("Name")]))
     rows = pl.concat(parts).sort("Start (ns)", maintain_order=True)
     return add_device_label(trace, rows, "Device")
 
 
 def _rows(frame: pl.DataFrame, columns: list[pl.Expr]) -> pl.DataFrame:
-    """Give the columns of the trace; what this kind of work does not have stays null."""
+    """Return the columns of the trace; those that this kind of activity lacks are null."""
     common = [
         pl.col("start_ns").alias("Start (ns)"),
         DURATION.alias("Duration (ns)"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION
-from gpusight.analysis.nsys_stats.stats_table import (
+from gpusight.analysis.nsys_stats.stats_reports import (
     StatsCell,
     rank_times,
     spread,
@@ -40,19 +40,19 @@ def copy_name() -> pl.Expr:
 
 
 def throughput(size: pl.Expr, time_ns: pl.Expr) -> pl.Expr:
-    """Bytes a second, with the whole number of such times in a second that nsys multiplies by."""
+    """Compute bytes per second as nsys does: with an integer division of a second by the time."""
     return pl.when(time_ns > 0).then(size * (1_000_000_000 // time_ns))
 
 
 def memory_operations(trace: Trace, columns: list[str]) -> pl.DataFrame:
-    """Read these columns of copies and fills, with `kind` null for a fill."""
+    """Read these columns of memcpys and memsets, with `kind` null for a memset."""
     parts = []
     if trace.has("copies"):
         copies = trace.table("copies", [*columns, "kind"])
         parts.append(copies.with_columns(pl.col("kind").cast(pl.String)))
     if trace.has("memsets"):
-        fills = trace.table("memsets", columns)
-        parts.append(fills.with_columns(pl.lit(None, dtype=pl.String).alias("kind")))
+        memsets = trace.table("memsets", columns)
+        parts.append(memsets.with_columns(pl.lit(None, dtype=pl.String).alias("kind")))
     return pl.concat(parts)
 
 
@@ -61,7 +61,7 @@ def _operation() -> pl.Expr:
 
 
 def summarize_memory(trace: Trace, count: str) -> pl.DataFrame:
-    """Summarise copies and fills by time, in the column `Operation`."""
+    """Summarise memcpys and memsets by time, in the column `Operation`."""
     frame = memory_operations(trace, ["start_ns", "end_ns"])
     return summarize_times(frame, ["kind"], count=count).with_columns(_operation())
 
@@ -116,8 +116,7 @@ def _migrations(trace: Trace) -> pl.DataFrame:
     """Read the copies that moved pages between host and device."""
     columns = ["start_ns", "end_ns", "bytes", "kind", "virtual_address"]
     if not trace.has("copies"):
-        whole = {"kind": pl.String}
-        return pl.DataFrame(schema={c: whole.get(c, pl.Int64) for c in columns})
+        return pl.DataFrame(schema={**dict.fromkeys(columns, pl.Int64), "kind": pl.String})
     copies = trace.table("copies", columns).with_columns(pl.col("kind").cast(pl.String))
     return copies.filter(pl.col("kind").is_in([_TO_DEVICE, _TO_HOST]))
 
@@ -166,13 +165,13 @@ def totals(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
     """um_total_sum."""
     del arguments
     moved, cpu, gpu = _migrations(trace), _faults(trace, "cpu"), _faults(trace, "gpu")
-    seen = [
+    addresses = [
         frame.get_column(column).drop_nulls()
         for frame, column in ((moved, "virtual_address"), (cpu, "address"), (gpu, "address"))
     ]
     # Without addresses from every source the extent of the pages is not known.
-    known = all(len(s) for s in seen)
-    extent = pl.concat(seen) if known else pl.Series([None], dtype=pl.Int64)
+    known = all(len(series) for series in addresses)
+    extent = pl.concat(addresses) if known else pl.Series([None], dtype=pl.Int64)
     size = moved.select(_bytes_of(_TO_DEVICE).alias("in"), _bytes_of(_TO_HOST).alias("out"))
     row = [
         size.item(0, "in"),

@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analysis.aggregates import DURATION
 from gpusight.analysis.launch_index import find_launches
 from gpusight.analysis.nsys_stats.cuda_stats import with_label
-from gpusight.analysis.nsys_stats.stats_table import (
+from gpusight.analysis.nsys_stats.stats_reports import (
     TIME_SUMMARY,
     StatsCell,
     add_owner,
@@ -20,7 +20,7 @@ from gpusight.analysis.nsys_stats.stats_table import (
     summarize_times,
     time_headers,
 )
-from gpusight.analysis.range_projection import host_ranges, project, slices
+from gpusight.analysis.range_summary import enclosing, host_ranges, project, slices
 from gpusight.trace.intervals import number, stable_argsort
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.launch_index import LaunchIndex
     from gpusight.analysis.nsys_stats.stats_reports import ReportArguments
-    from gpusight.analysis.range_projection import SortedHostRanges
+    from gpusight.analysis.range_summary import SortedHostRanges
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -56,7 +56,7 @@ KINDS = tuple(STYLES)
 
 
 def range_ends(trace: Trace, kinds: tuple[str, ...] = (*KINDS, "mark")) -> pl.Series:
-    """Give every range's end; one never closed ends with the last of these kinds, as in nsys."""
+    """Return every range's end; one never closed ends with the last of these kinds, as in nsys."""
     frame = trace.table("ranges", ["start_ns", "end_ns", "open", "kind"])
     closed = pl.when(pl.col("open").fill_null(value=False)).then("start_ns").otherwise("end_ns")
     last = closed.filter(pl.col("kind").cast(pl.String).is_in(kinds)).max()
@@ -73,13 +73,6 @@ def label() -> pl.Expr:
 def style() -> pl.Expr:
     """Name the kind of a range as nsys does."""
     return pl.col("kind").cast(pl.String).replace_strict(STYLES, default=None)
-
-
-def range_ids(trace: Trace) -> pl.Series:
-    """Number ranges as the capture does where it tells, else in order of start from 1."""
-    if trace.has("ranges", "record"):
-        return trace.table("ranges", ["record"]).get_column("record")
-    return pl.int_range(1, trace.row_count("ranges") + 1, eager=True).alias("record")
 
 
 def _summarize_ranges(trace: Trace, kinds: tuple[str, ...]) -> pl.DataFrame:
@@ -112,8 +105,6 @@ def start_end_summary(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
 
 def push_pop_trace(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
     """nvtx_pushpop_trace."""
-    from gpusight.analysis.range_projection import host_ranges
-
     del arguments
     ranges = host_ranges(trace, ("push_pop",), range_ends(trace, ("push_pop",)))
     frame = add_tree(ranges, describe(trace, ranges, ["name", "domain", "process", "thread"]))
@@ -140,10 +131,6 @@ def describe(trace: Trace, ranges: SortedHostRanges, columns: list[str]) -> pl.D
 
 def add_tree(ranges: SortedHostRanges, frame: pl.DataFrame) -> pl.DataFrame:
     """Add level, parent and children of each range among these, whatever its domain."""
-    import numpy as np
-
-    from gpusight.analysis.range_projection import enclosing
-
     depth, parent = enclosing(ranges)
     inner = np.flatnonzero(parent >= 0)
     inside = np.zeros(len(parent), dtype=np.int64)
@@ -158,9 +145,15 @@ def add_tree(ranges: SortedHostRanges, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def add_stack(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
-    """Add each range's id, that of the range around it, and those from the outermost inwards."""
-    ids = range_ids(trace).gather(frame.get_column("row")).alias("RangeId")
-    frame = frame.with_columns(ids)
+    """Add each range's id, that of the range around it, and those from the outermost inwards.
+
+    Ids are those of the capture where it has some, else ranges are numbered from 1.
+    """
+    if trace.has("ranges", "record"):
+        ids = trace.table("ranges", ["record"])["record"]
+    else:
+        ids = pl.int_range(1, trace.row_count("ranges") + 1, eager=True)
+    frame = frame.with_columns(ids.gather(frame["row"]).alias("RangeId"))
     parents = frame.get_column("RangeId").gather(frame.get_column("parent"))
     return frame.with_columns(parents.alias("ParentId"), _stacks(frame))
 
@@ -209,7 +202,7 @@ PROJECTION_SUMMARY = {
     "Avg Num Child": StatsCell.TENTHS,
 }
 _TRACED = ("kernels", "copies", "memsets")
-"""What nsys projects onto: it leaves graphs that were traced whole aside."""
+"""What nsys projects onto: not graphs that were traced as a whole."""
 _NAMED = ["name", "domain", "kind"]
 READS = {
     "ranges": (*_NAMED, "start_ns", "end_ns", "open", "thread", "end_thread"),
@@ -219,18 +212,18 @@ READS = {
 
 
 def _projected(trace: Trace, columns: list[str]) -> pl.DataFrame:
-    """Read the ranges that hold GPU work, with their projection and their place in the stack."""
+    """Read the ranges that launched GPU work, with their projection, level and children."""
     trace.read_together(READS)
     ranges = host_ranges(trace, ends=range_ends(trace, KINDS))
-    done = project(ranges, find_launches(trace, _TRACED)).select(
+    projected = project(ranges, find_launches(trace, _TRACED)).select(
         pl.col("launches").alias("NumGPUOps"),
         pl.col("start_ns").alias("Projected Start (ns)"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("Projected Duration (ns)"),
     )
-    held = done.get_column("NumGPUOps") > 0
-    ranges = ranges.keep(held.to_numpy())
+    launching = projected["NumGPUOps"] > 0
+    ranges = ranges.keep(launching.to_numpy())
     frame = describe(trace, ranges, columns)
-    return add_tree(ranges, frame.hstack(done.filter(held)))
+    return add_tree(ranges, frame.hstack(projected.filter(launching)))
 
 
 def projection_trace(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
@@ -295,13 +288,13 @@ class _Spans:
     after: Ints
 
     def fresh(self) -> Ints:
-        """Give the first kernel of each range that no earlier range of its group holds."""
+        """Return the first kernel of each range that no earlier range of its group holds."""
         apart = self.group * (int(self.after.max(initial=0)) + 1)
         reached = np.maximum.accumulate(self.after + apart)
         return np.maximum(self.first, np.append(0, reached)[:-1] - apart)
 
     def chunks(self) -> Iterator[slice]:
-        """Cut between groups so that no piece has many more pairs than fit in memory at ease."""
+        """Cut between groups so that no chunk has many more pairs than `_PAIRS_AT_ONCE`."""
         pairs = np.cumsum(self.after - self.first)
         ends = np.flatnonzero(np.append(self.group[1:] != self.group[:-1], True)) + 1
         lo = 0
@@ -319,7 +312,10 @@ def range_kernels(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
     trace.read_together({**READS, "kernels": (*READS["kernels"], name)})
     kernels = with_label(trace, arguments, ["start_ns", "end_ns"])
     launches = find_launches(trace, ("kernels",))
-    order, begins = _by_launch(launches)
+    # Kernels in order of launch, those without one first, and where each launch's begin.
+    launch = launches.launch_of["kernels"]
+    order = np.argsort(launch, kind="stable")
+    begins = np.cumsum(np.bincount(launch + 1, minlength=len(launches.call) + 1))
     work = kernels.select(
         (pl.col("end_ns") - pl.col("start_ns")).alias("time"), pl.col("label").alias("kernel")
     )[order]
@@ -334,20 +330,13 @@ def range_kernels(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
     return frame.sort(by, descending=[c == "Total Time (ns)" for c in by], nulls_last=False)
 
 
-def _by_launch(launches: LaunchIndex) -> tuple[Ints, Ints]:
-    """Order kernels by launch, those without one first, and say where each launch's begin."""
-    launch = launches.launch_of["kernels"]
-    counts = np.bincount(launch + 1, minlength=len(launches.call) + 1)
-    return np.argsort(launch, kind="stable"), np.cumsum(counts)
-
-
 def _spans(trace: Trace, ranges: SortedHostRanges, launches: LaunchIndex, begins: Ints) -> _Spans:
     rows, firsts, afters = [], [], []
-    for mine, first, after in slices(ranges, launches):
-        held = after > first
-        rows.append(ranges.row[mine][held])
-        firsts.append(begins[first[held]])
-        afters.append(begins[after[held]])
+    for chunk, first, after in slices(ranges, launches):
+        launching = after > first
+        rows.append(ranges.row[chunk][launching])
+        firsts.append(begins[first[launching]])
+        afters.append(begins[after[launching]])
     none = [np.empty(0, dtype=np.int64)]
     row: Ints = np.concatenate(rows or none)
     begin: Ints = np.concatenate(firsts or none)
@@ -362,15 +351,13 @@ def _group_codes(trace: Trace, row: Ints) -> Ints:
     owners = trace.table("ranges", _OWNERS)[row]
     code = np.zeros(len(row), dtype=np.int64)
     for column in ("name", "domain", "kind", "thread"):
-        part = _codes(owners.get_column(column))
+        values = owners[column]
+        if values.dtype == pl.Enum:
+            part = values.to_physical().cast(pl.Int64).fill_null(-1).to_numpy() + 1
+        else:
+            part = number(values.fill_null(-1))
         code = _dense(code * (int(part.max(initial=0)) + 1) + part)
     return code
-
-
-def _codes(values: pl.Series) -> Ints:
-    if values.dtype == pl.Enum:
-        return values.to_physical().cast(pl.Int64).fill_null(-1).to_numpy() + 1
-    return number(values.fill_null(-1))
 
 
 def _dense(code: Ints) -> Ints:
@@ -383,23 +370,23 @@ def _dense(code: Ints) -> Ints:
 def _inside(trace: Trace, work: pl.DataFrame, spans: _Spans) -> pl.DataFrame:
     """Summarise the kernels of each group of ranges."""
     fresh = spans.fresh()
-    parts = [_pairs(work, spans, fresh, piece) for piece in (*spans.chunks(), slice(0))]
-    summary = pl.concat(parts)
+    chunks = (*spans.chunks(), slice(0))
+    summary = pl.concat([_pairs(work, spans, fresh, chunk) for chunk in chunks])
     _, first = np.unique(spans.group, return_index=True)
     owners = trace.table("ranges", _OWNERS)[spans.row[first]]
     return pl.concat([owners[summary.get_column("group")], summary.drop("group")], how="horizontal")
 
 
-def _pairs(work: pl.DataFrame, spans: _Spans, fresh: Ints, piece: slice) -> pl.DataFrame:
+def _pairs(work: pl.DataFrame, spans: _Spans, fresh: Ints, chunk: slice) -> pl.DataFrame:
     """Pair each range with each of its kernels, and summarise by group and kernel."""
-    first, count = spans.first[piece], spans.after[piece] - spans.first[piece]
+    first, count = spans.first[chunk], spans.after[chunk] - spans.first[chunk]
     ahead = np.cumsum(count) - count
     kernel = np.repeat(first - ahead, count) + np.arange(int(count.sum()))
     pairs = work[kernel].with_columns(
-        pl.Series("group", np.repeat(spans.group[piece].astype(np.int32), count)),
-        pl.Series("range", np.repeat(spans.row[piece].astype(np.int32), count)),
+        pl.Series("group", np.repeat(spans.group[chunk].astype(np.int32), count)),
+        pl.Series("range", np.repeat(spans.row[chunk].astype(np.int32), count)),
         # A kernel inside ranges inside ranges of one name is several pairs but one kernel.
-        pl.Series("new", kernel >= np.repeat(fresh[piece], count), dtype=pl.Boolean),
+        pl.Series("new", kernel >= np.repeat(fresh[chunk], count), dtype=pl.Boolean),
     )
     return _summarize_range_kernels(
         pairs, ["group"], pl.col("range").n_unique(), pl.col("new").sum()

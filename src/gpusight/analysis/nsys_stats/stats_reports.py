@@ -1,22 +1,190 @@
-"""`nsys stats` without nsys: the list of reports, their arguments, and running one."""
+"""`nsys stats` without nsys: the list of reports, running one, and the table it gives."""
 
 from __future__ import annotations
 
+import enum
 import importlib
 from dataclasses import dataclass, replace
+from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING
 
-from gpusight.analysis.nsys_stats.stats_table import StatsReport, columns
+import polars as pl
+
+from gpusight.analysis.aggregates import DURATION, share_of
+from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import polars as pl
+    from collections.abc import Callable, Mapping
 
     from gpusight.trace.trace import Trace
+
+
+class StatsCell(enum.Enum):
+    """How a value is printed, so that equal values give the text that `nsys stats` gives."""
+
+    TEXT = "text"
+    WHOLE = "whole"
+    TENTHS = "tenths"
+    """One decimal; an exact tie rounds away from zero."""
+    MEGA = "mega"
+    """Millions of the unit with three decimals."""
+    HEX = "hex"
+
+    @property
+    def decimals(self) -> int:
+        """How many digits follow the decimal point."""
+        return {StatsCell.TENTHS: 1, StatsCell.MEGA: 3}.get(self, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StatsColumn:
+    """One column of a report: its heading, units included, and how its values are printed."""
+
+    header: str
+    cell: StatsCell
+
+
+@dataclass(frozen=True)
+class StatsReport:
+    """The rows of one report. `frame` has a column for each heading, in base units, unrounded."""
+
+    name: str
+    title: str
+    columns: tuple[StatsColumn, ...]
+    frame: pl.DataFrame
+
+    def __post_init__(self) -> None:
+        """Check that headings and columns agree."""
+        headers = [c.header for c in self.columns]
+        if headers != self.frame.columns:
+            raise ValueError(f"{self.name}: headings {headers} but columns {self.frame.columns}")
+
+    def cells(self) -> pl.DataFrame:
+        """Return every value as the text that is printed; empty for a null."""
+        return pl.DataFrame(
+            [_FORMATS[c.cell](self.frame.get_column(c.header)) for c in self.columns]
+        )
+
+    def csv_rows(self) -> list[tuple[str, ...]]:
+        """Return the printed rows, without the headings."""
+        return self.cells().rows()
+
+
+def _text(values: pl.Series) -> pl.Series:
+    return values.cast(pl.String).fill_null("")
+
+
+def _each(render: Callable[[float], str]) -> Callable[[pl.Series], pl.Series]:
+    """Print each distinct value once: these columns repeat few values many times."""
+
+    def show(values: pl.Series) -> pl.Series:
+        distinct = values.unique().drop_nulls()
+        if distinct.is_empty():
+            return pl.Series(values.name, [""], dtype=pl.String).new_from_index(0, len(values))
+        texts = pl.Series([render(v) for v in distinct.to_list()], dtype=pl.String)
+        return values.replace_strict(distinct, texts, default="", return_dtype=pl.String)
+
+    return show
+
+
+_TENTH = Decimal("0.1")
+_FORMATS: dict[StatsCell, Callable[[pl.Series], pl.Series]] = {
+    StatsCell.TEXT: _text,
+    StatsCell.WHOLE: _text,
+    # Of the exact binary value: 0.25 is a tie, 0.35 is a little less than one.
+    StatsCell.TENTHS: _each(lambda value: str(Decimal(value).quantize(_TENTH, ROUND_HALF_UP))),
+    StatsCell.MEGA: _each(lambda value: f"{value / 1e6:.3f}"),
+    StatsCell.HEX: _each(lambda value: f"0x{int(value):X}"),
+}
+
+
+def add_owner(
+    trace: Trace, frame: pl.DataFrame, pid: str = "PID", tid: str = "TID"
+) -> pl.DataFrame:
+    """Add the operating system's numbers of each row's `process` and `thread`."""
+    processes = trace.table("processes", ["process", "pid"]).rename({"pid": pid})
+    threads = trace.table("threads", ["thread", "tid"]).rename({"tid": tid})
+    return _left_join(_left_join(frame, processes, "process"), threads, "thread")
+
+
+def add_thread(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
+    """Add name and priority of each row's `thread`."""
+    threads = trace.table("threads", ["thread", "name", "priority"]).select(
+        "thread",
+        pl.col("name").cast(pl.String).alias("Thread Name"),
+        pl.col("priority").alias("T-Pri"),
+    )
+    return _left_join(frame, threads, "thread")
+
+
+def add_device_label(trace: Trace, frame: pl.DataFrame, label: str) -> pl.DataFrame:
+    """Add name and number of each row's `device`, such as `NVIDIA H200 (0)`."""
+    names = {d: f"{name or 'GPU'} ({d})" for d, name in device_names(trace).items()}
+    labels = pl.DataFrame(
+        {"device": list(names), label: list(names.values())},
+        schema={"device": pl.Int64, label: pl.String},
+    )
+    return _left_join(frame, labels, "device")
+
+
+def _left_join(frame: pl.DataFrame, other: pl.DataFrame, key: str) -> pl.DataFrame:
+    return frame.join(other.unique(key), on=key, how="left", maintain_order="left")
+
+
+TIME_SUMMARY = {
+    "Avg (ns)": StatsCell.TENTHS,
+    "Med (ns)": StatsCell.TENTHS,
+    "Min (ns)": StatsCell.WHOLE,
+    "Max (ns)": StatsCell.WHOLE,
+    "StdDev (ns)": StatsCell.TENTHS,
+}
+
+
+def time_headers(count: str = "Instances") -> dict[str, StatsCell]:
+    """Return the headings that a summary of times starts with; `count` is what a row counts."""
+    return {
+        "Time (%)": StatsCell.TENTHS,
+        "Total Time (ns)": StatsCell.WHOLE,
+        count: StatsCell.WHOLE,
+        **TIME_SUMMARY,
+    }
+
+
+def spread(value: pl.Expr, prefix: str = "", unit: str = "ns") -> list[pl.Expr]:
+    """Compute average, median, extremes and sample deviation (0 for a single value)."""
+    return [
+        value.mean().alias(f"{prefix}Avg ({unit})"),
+        value.median().alias(f"{prefix}Med ({unit})"),
+        value.min().alias(f"{prefix}Min ({unit})"),
+        value.max().alias(f"{prefix}Max ({unit})"),
+        value.std(ddof=1).fill_null(0.0).alias(f"{prefix}StdDev ({unit})"),
+    ]
+
+
+def summarize_times(
+    frame: pl.DataFrame | pl.LazyFrame, by: list[str], *, count: str = "Instances"
+) -> pl.DataFrame:
+    """Summarise `start_ns`..`end_ns` for each group; unsorted, without the share of time."""
+    time = pl.col("time")
+    return (
+        frame.lazy()
+        .select(*by, DURATION.alias("time"))
+        .group_by(by)
+        .agg(time.sum().alias("Total Time (ns)"), pl.len().alias(count), *spread(time))
+        .collect()
+    )
+
+
+def rank_times(summary: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+    """Add each group's share of the time listed and put the largest first, ties by name."""
+    total = pl.col("Total Time (ns)")
+    share = share_of(100 * total, total.sum()).fill_null(0.0)
+    return summary.with_columns(share.alias("Time (%)")).sort(
+        "Total Time (ns)", *names, descending=[True] + [False] * len(names)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +196,7 @@ class ReportArguments:
     nvtx_name: bool = False
     """Put the innermost NVTX range before a kernel's name."""
     rows: int = 10
-    """Most rows to give; negative for all."""
+    """Maximum number of rows; negative for all."""
 
 
 KERNEL_NAMES = ("base", "mangled", "nobase")
@@ -62,16 +230,16 @@ def _name_column(word: str, before: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReportNeed:
-    """Data without which a report says nothing: any one of these tables."""
+    """Data that a report needs: any one of these tables."""
 
     tables: tuple[str, ...]
     words: str
-    """What the capture does not contain, as the user is told."""
+    """What the capture does not contain, as the error message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NsysReport:
-    """One report: how it is called, what it needs, and where it is computed."""
+    """One report: its names, what it needs, and where it is computed."""
 
     name: str
     title: str
@@ -98,9 +266,10 @@ class NsysReport:
         """Compute the report; the capture must meet its needs."""
         module = importlib.import_module(f"{__package__}.{self.module}")
         compute: Callable[[Trace, ReportArguments], pl.DataFrame] = getattr(module, self.function)
-        declared = columns(getattr(module, self.headers))
-        frame = compute(trace, arguments).select(c.header for c in declared)
-        return StatsReport(self.name, self.title, declared, frame)
+        headers: Mapping[str, StatsCell] = getattr(module, self.headers)
+        columns = tuple(StatsColumn(header, cell) for header, cell in headers.items())
+        frame = compute(trace, arguments).select(*headers)
+        return StatsReport(self.name, self.title, columns, frame)
 
 
 _KERNELS = ReportNeed(("kernels",), "CUDA kernel data")
@@ -111,215 +280,59 @@ _RANGES = ReportNeed(("ranges",), "NVTX data")
 _FAULTS = ReportNeed(("page_faults",), "unified-memory page faults")
 
 _ALL = (
-    NsysReport(
-        "cuda_api_gpu_sum",
-        "CUDA Summary (API/Kernels/MemOps)",
-        "cuda_stats",
-        "api_gpu_summary",
-        "GPU_SUMMARY",
-        (ReportNeed(("api_calls", *_WORK), "CUDA calls, kernels or memory operations"),),
-        ("apigpusum",),
-        WITH_RANGE,
-    ),
-    NsysReport(
-        "cuda_api_sum",
-        "CUDA API Summary",
-        "cuda_stats",
-        "api_summary",
-        "API_SUMMARY",
-        (_CALLS,),
-        ("cudaapisum",),
-    ),
-    NsysReport(
-        "cuda_api_trace",
-        "CUDA API Trace",
-        "cuda_stats",
-        "api_trace",
-        "API_TRACE",
-        (_CALLS,),
-        ("cudaapitrace",),
-    ),
-    NsysReport(
-        "cuda_gpu_kern_gb_sum",
-        "CUDA GPU Kernel/Grid/Block Summary",
-        "cuda_stats",
-        "kernel_grid_summary",
-        "KERNEL_GRID_SUMMARY",
-        (_KERNELS,),
-        ("gpukerngbsum",),
-        WITH_RANGE,
-    ),
-    NsysReport(
-        "cuda_gpu_kern_sum",
-        "CUDA GPU Kernel Summary",
-        "cuda_stats",
-        "kernel_summary",
-        "KERNEL_SUMMARY",
-        (_KERNELS,),
-        ("gpukernsum",),
-        WITH_RANGE,
-    ),
-    NsysReport(
-        "cuda_gpu_mem_size_sum",
-        "CUDA GPU MemOps Summary (by Size)",
-        "memory_stats",
-        "memory_size_summary",
-        "MEMORY_SIZE",
-        (_MEMORY,),
-        ("gpumemsizesum",),
-    ),
-    NsysReport(
-        "cuda_gpu_mem_time_sum",
-        "CUDA GPU MemOps Summary (by Time)",
-        "memory_stats",
-        "memory_time_summary",
-        "MEMORY_TIME",
-        (_MEMORY,),
-        ("gpumemtimesum",),
-    ),
-    NsysReport(
-        "cuda_gpu_sum",
-        "CUDA GPU Summary (Kernels/MemOps)",
-        "cuda_stats",
-        "gpu_summary",
-        "GPU_SUMMARY",
-        (ReportNeed(_WORK, "GPU kernel/memory operations data"),),
-        ("gpusum",),
-        WITH_RANGE,
-    ),
-    NsysReport(
-        "cuda_gpu_trace",
-        "CUDA GPU Trace",
-        "cuda_stats",
-        "gpu_trace",
-        "GPU_TRACE",
-        (ReportNeed(_WORK, "GPU trace data"),),
-        ("gputrace",),
-        WITH_RANGE,
-    ),
-    NsysReport(
-        "cuda_kern_exec_sum",
-        "CUDA Kernel Launch & Exec Time Summary",
-        "cuda_stats",
-        "execution_summary",
-        "EXEC_SUMMARY",
-        (_KERNELS, _CALLS),
-        ("kernexecsum",),
-        WITH_RANGE,
-    ),
-    NsysReport(
-        "cuda_kern_exec_trace",
-        "CUDA Kernel Launch & Exec Time Trace",
-        "cuda_stats",
-        "execution_trace",
-        "EXEC_TRACE",
-        (_KERNELS, _CALLS),
-        ("kernexectrace",),
-        WITH_RANGE,
-    ),
-    NsysReport(
-        "nvtx_gpu_proj_sum",
-        "NVTX GPU Projection Summary",
-        "nvtx_stats",
-        "projection_summary",
-        "PROJECTION_SUMMARY",
-        (_RANGES, ReportNeed(_WORK, "GPU operation data"), _CALLS),
-        ("nvtxgpuprojsum",),
-    ),
-    NsysReport(
-        "nvtx_gpu_proj_trace",
-        "NVTX GPU Projection Trace",
-        "nvtx_stats",
-        "projection_trace",
-        "PROJECTION_TRACE",
-        (_RANGES, ReportNeed(_WORK, "GPU operation data"), _CALLS),
-        ("nvtxgpuproj", "nvtxgpuprojtrace"),
-    ),
-    NsysReport(
-        "nvtx_kern_sum",
-        "NVTX Range Kernel Summary",
-        "nvtx_stats",
-        "range_kernels",
-        "RANGE_KERNELS",
-        (_RANGES, _KERNELS, _CALLS),
-        ("nvtxkernsum",),
-        KERNEL_NAMES,
-    ),
-    NsysReport(
-        "nvtx_pushpop_sum",
-        "NVTX Push/Pop Range Summary",
-        "nvtx_stats",
-        "push_pop_summary",
-        "RANGE_SUMMARY",
-        (_RANGES,),
-        ("nvtxppsum",),
-    ),
-    NsysReport(
-        "nvtx_pushpop_trace",
-        "NVTX Push/Pop Range Trace",
-        "nvtx_stats",
-        "push_pop_trace",
-        "PUSH_POP_TRACE",
-        (_RANGES,),
-        ("nvtxpptrace",),
-    ),
-    NsysReport(
-        "nvtx_startend_sum",
-        "NVTX Start/End Range Summary",
-        "nvtx_stats",
-        "start_end_summary",
-        "RANGE_SUMMARY",
-        (_RANGES,),
-        ("nvtxsesum", "nvtxsssum"),
-    ),
-    NsysReport(
-        "nvtx_sum",
-        "NVTX Range Summary",
-        "nvtx_stats",
-        "styled_summary",
-        "STYLED_SUMMARY",
-        (_RANGES,),
-        ("nvtxsum",),
-    ),
-    NsysReport(
-        "osrt_sum",
-        "OS Runtime Summary",
-        "cuda_stats",
-        "os_summary",
-        "OS_SUMMARY",
-        (ReportNeed(("os_calls",), "OS Runtime trace data"),),
-        ("osrtsum",),
-    ),
-    NsysReport(
-        "um_cpu_page_faults_sum",
-        "Unified Memory CPU Page Faults Summary",
-        "memory_stats",
-        "cpu_faults",
-        "CPU_FAULTS",
-        (_FAULTS,),
-        ("umcpupagefaults",),
-    ),
-    NsysReport(
-        "um_sum",
-        "Unified Memory Analysis Summary",
-        "memory_stats",
-        "page_summary",
-        "PAGE_SUMMARY",
-        (_FAULTS,),
-        ("unifiedmemory",),
-        ROWS,
-    ),
-    NsysReport(
-        "um_total_sum",
-        "Unified Memory Totals Summary",
-        "memory_stats",
-        "totals",
-        "TOTALS",
-        (_FAULTS,),
-        ("unifiedmemorytotals",),
-    ),
-)
-
+    NsysReport("cuda_api_gpu_sum", "CUDA Summary (API/Kernels/MemOps)", "cuda_stats",
+               "api_gpu_summary", "GPU_SUMMARY",
+               (ReportNeed(("api_calls", *_WORK), "CUDA calls, kernels or memory operations"),),
+               ("apigpusum",), WITH_RANGE),
+    NsysReport("cuda_api_sum", "CUDA API Summary", "cuda_stats", "api_summary", "API_SUMMARY",
+               (_CALLS,), ("cudaapisum",)),
+    NsysReport("cuda_api_trace", "CUDA API Trace", "cuda_stats", "api_trace", "API_TRACE",
+               (_CALLS,), ("cudaapitrace",)),
+    NsysReport("cuda_gpu_kern_gb_sum", "CUDA GPU Kernel/Grid/Block Summary", "cuda_stats",
+               "kernel_grid_summary", "KERNEL_GRID_SUMMARY", (_KERNELS,), ("gpukerngbsum",),
+               WITH_RANGE),
+    NsysReport("cuda_gpu_kern_sum", "CUDA GPU Kernel Summary", "cuda_stats", "kernel_summary",
+               "KERNEL_SUMMARY", (_KERNELS,), ("gpukernsum",), WITH_RANGE),
+    NsysReport("cuda_gpu_mem_size_sum", "CUDA GPU MemOps Summary (by Size)", "memory_stats",
+               "memory_size_summary", "MEMORY_SIZE", (_MEMORY,), ("gpumemsizesum",)),
+    NsysReport("cuda_gpu_mem_time_sum", "CUDA GPU MemOps Summary (by Time)", "memory_stats",
+               "memory_time_summary", "MEMORY_TIME", (_MEMORY,), ("gpumemtimesum",)),
+    NsysReport("cuda_gpu_sum", "CUDA GPU Summary (Kernels/MemOps)", "cuda_stats", "gpu_summary",
+               "GPU_SUMMARY", (ReportNeed(_WORK, "GPU kernel/memory operations data"),),
+               ("gpusum",), WITH_RANGE),
+    NsysReport("cuda_gpu_trace", "CUDA GPU Trace", "cuda_stats", "gpu_trace", "GPU_TRACE",
+               (ReportNeed(_WORK, "GPU trace data"),), ("gputrace",), WITH_RANGE),
+    NsysReport("cuda_kern_exec_sum", "CUDA Kernel Launch & Exec Time Summary", "cuda_stats",
+               "execution_summary", "EXEC_SUMMARY", (_KERNELS, _CALLS), ("kernexecsum",),
+               WITH_RANGE),
+    NsysReport("cuda_kern_exec_trace", "CUDA Kernel Launch & Exec Time Trace", "cuda_stats",
+               "execution_trace", "EXEC_TRACE", (_KERNELS, _CALLS), ("kernexectrace",), WITH_RANGE),
+    NsysReport("nvtx_gpu_proj_sum", "NVTX GPU Projection Summary", "nvtx_stats",
+               "projection_summary", "PROJECTION_SUMMARY",
+               (_RANGES, ReportNeed(_WORK, "GPU operation data"), _CALLS), ("nvtxgpuprojsum",)),
+    NsysReport("nvtx_gpu_proj_trace", "NVTX GPU Projection Trace", "nvtx_stats", "projection_trace",
+               "PROJECTION_TRACE", (_RANGES, ReportNeed(_WORK, "GPU operation data"), _CALLS),
+               ("nvtxgpuproj", "nvtxgpuprojtrace")),
+    NsysReport("nvtx_kern_sum", "NVTX Range Kernel Summary", "nvtx_stats", "range_kernels",
+               "RANGE_KERNELS", (_RANGES, _KERNELS, _CALLS), ("nvtxkernsum",), KERNEL_NAMES),
+    NsysReport("nvtx_pushpop_sum", "NVTX Push/Pop Range Summary", "nvtx_stats", "push_pop_summary",
+               "RANGE_SUMMARY", (_RANGES,), ("nvtxppsum",)),
+    NsysReport("nvtx_pushpop_trace", "NVTX Push/Pop Range Trace", "nvtx_stats", "push_pop_trace",
+               "PUSH_POP_TRACE", (_RANGES,), ("nvtxpptrace",)),
+    NsysReport("nvtx_startend_sum", "NVTX Start/End Range Summary", "nvtx_stats",
+               "start_end_summary", "RANGE_SUMMARY", (_RANGES,), ("nvtxsesum", "nvtxsssum")),
+    NsysReport("nvtx_sum", "NVTX Range Summary", "nvtx_stats", "styled_summary", "STYLED_SUMMARY",
+               (_RANGES,), ("nvtxsum",)),
+    NsysReport("osrt_sum", "OS Runtime Summary", "cuda_stats", "os_summary", "OS_SUMMARY",
+               (ReportNeed(("os_calls",), "OS Runtime trace data"),), ("osrtsum",)),
+    NsysReport("um_cpu_page_faults_sum", "Unified Memory CPU Page Faults Summary", "memory_stats",
+               "cpu_faults", "CPU_FAULTS", (_FAULTS,), ("umcpupagefaults",)),
+    NsysReport("um_sum", "Unified Memory Analysis Summary", "memory_stats", "page_summary",
+               "PAGE_SUMMARY", (_FAULTS,), ("unifiedmemory",), ROWS),
+    NsysReport("um_total_sum", "Unified Memory Totals Summary", "memory_stats", "totals", "TOTALS",
+               (_FAULTS,), ("unifiedmemorytotals",)),
+)  # fmt: skip
+"""Sorted by name."""
 REPORTS: dict[str, NsysReport] = {report.name: report for report in _ALL}
 _BY_ALIAS = {alias: report for report in _ALL for alias in report.aliases}
 

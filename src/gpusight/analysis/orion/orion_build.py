@@ -1,12 +1,13 @@
-"""Builds Orion's kernel-info file from captures, and says what became of every launch."""
+"""Builds Orion's kernel-info file from captures, and reports the row of every launch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.orion.orion_launches import (
     CLASS_NAMES,
     COMMAND,
@@ -23,7 +24,6 @@ from gpusight.analysis.orion.orion_launches import (
 from gpusight.analysis.orion.orion_matching import (
     OrionMatch,
     differences,
-    disagreement_table,
     disagreements,
     match_notes,
     match_timeline,
@@ -34,7 +34,6 @@ from gpusight.analysis.orion.orion_rows import (
     MODEL_TYPES,
     NEXT,
     OWN,
-    ROW_TYPES,
     OrionRows,
     group,
     kernel_info,
@@ -47,8 +46,6 @@ from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gpusight.trace.trace import Trace
 
 
@@ -94,31 +91,9 @@ LAUNCH_FIELDS = (
 )
 
 
-def summarize(
-    launches: pl.DataFrame,
-    rows: pl.DataFrame,
-    found: OrionRows,
-    differences: TableResult | None,
-    *,
-    meta: Mapping[str, Any],
-    notes: tuple[str, ...],
-) -> Composite:
-    """Say what the file holds; rows and launches are for programs rather than for people."""
-    left_out = _left_out(launches, found)
-    sections = [_classes(rows), left_out, differences, _rows(rows), _launches(launches, found)]
-    return Composite(
-        COMMAND,
-        "Kernel-info file for the Orion scheduler",
-        _facts(launches, rows, found),
-        tuple(section for section in sections if section is not None),
-        meta=meta,
-        notes=notes,
-    )
-
-
-def _facts(launches: pl.DataFrame, rows: pl.DataFrame, found: OrionRows) -> tuple[Fact, ...]:
-    kept = sum(len(row.launches) for row in found.rows)
-    time, everything = _time(rows), _time(launches)
+def _facts(launches: pl.DataFrame, rows: pl.DataFrame, grouped: OrionRows) -> tuple[Fact, ...]:
+    kept = sum(len(row.launches) for row in grouped.rows)
+    time_ns, all_ns = _total_ns(rows), _total_ns(launches)
     return (
         Fact("rows", "Rows", rows.height, Fmt.COUNT, "Rows of the file: the job's `num_kernels`"),
         Fact("launches", "Launches", launches.height, Fmt.COUNT, "Launches in the report"),
@@ -129,12 +104,12 @@ def _facts(launches: pl.DataFrame, rows: pl.DataFrame, found: OrionRows) -> tupl
             Fmt.COUNT,
             "Launches that were added to the row of another",
         ),
-        Fact("left_out", "Left out", len(found.left_out), Fmt.COUNT, "Launches in no row"),
-        Fact("total_ns", "Time", time, Fmt.TIME, "Sum of the durations in the file"),
+        Fact("left_out", "Left out", len(grouped.left_out), Fmt.COUNT, "Launches in no row"),
+        Fact("total_ns", "Time", time_ns, Fmt.TIME, "Sum of the durations in the file"),
         Fact(
             "left_out_ns",
             "Time left out",
-            max(0.0, everything - time),
+            max(0.0, all_ns - time_ns),
             Fmt.TIME,
             "Durations of launches in no row",
         ),
@@ -142,42 +117,34 @@ def _facts(launches: pl.DataFrame, rows: pl.DataFrame, found: OrionRows) -> tupl
 
 
 def _classes(rows: pl.DataFrame) -> TableResult:
-    total = _time(rows)
+    total_ns = _total_ns(rows)
     entries = []
     for profile, name in CLASS_NAMES.items():
         own = rows.filter(pl.col(PROFILE) == profile)
-        time = _time(own)
-        share = time / total if total else None
-        entries.append((share, time, own.height, profile, name))
+        time_ns = _total_ns(own)
+        share = time_ns / total_ns if total_ns else None
+        entries.append((share, time_ns, own.height, profile, name))
     keys = [f.key for f in CLASS_FIELDS]
     frame = pl.DataFrame(entries, schema=keys, orient="row")
     return TableResult("classes", "What the rows are bound by", CLASS_FIELDS, frame)
 
 
-def _left_out(launches: pl.DataFrame, found: OrionRows) -> TableResult | None:
-    if not found.left_out:
-        return None
-    chosen = launches[sorted(found.left_out)]
-    frame = _labelled(chosen).with_columns(
-        pl.Series("why", [found.left_out[at] for at in sorted(found.left_out)])
-    )
-    columns = [f.key for f in LEFT_OUT_FIELDS]
-    return TableResult("left_out", "Left out", LEFT_OUT_FIELDS, frame.select(columns))
-
-
-def _rows(rows: pl.DataFrame) -> TableResult:
-    frame = rows.select([f.key for f in ROW_FIELDS])
-    return TableResult("rows", "Rows of the file", ROW_FIELDS, frame)
-
-
-def _launches(launches: pl.DataFrame, found: OrionRows) -> TableResult:
-    owner = {at: number for number, row in enumerate(found.rows) for at in row.launches}
+def _launch_tables(launches: pl.DataFrame, grouped: OrionRows) -> list[TableResult]:
+    """List the launches that are in no row, if any, and all of them with their rows."""
+    labelled = _labelled(launches)
+    owner = {at: number for number, row in enumerate(grouped.rows) for at in row.launches}
     row = pl.Series("row", [owner.get(at) for at in range(launches.height)], pl.Int64)
-    frame = _labelled(launches).with_columns(row).select([f.key for f in LAUNCH_FIELDS])
-    return TableResult("launches", "Launches", LAUNCH_FIELDS, frame)
+    frame = labelled.with_columns(row).select([f.key for f in LAUNCH_FIELDS])
+    tables = [TableResult("launches", "Launches", LAUNCH_FIELDS, frame)]
+    if grouped.left_out:
+        positions = sorted(grouped.left_out)
+        why = pl.Series("why", [grouped.left_out[at] for at in positions])
+        frame = labelled[positions].with_columns(why).select([f.key for f in LEFT_OUT_FIELDS])
+        tables.insert(0, TableResult("left_out", "Left out", LEFT_OUT_FIELDS, frame))
+    return tables
 
 
-def _time(frame: pl.DataFrame) -> float:
+def _total_ns(frame: pl.DataFrame) -> float:
     return float(frame["duration_ns"].sum())
 
 
@@ -193,14 +160,14 @@ HELPERS = (NEXT, OWN)
 
 @dataclass(frozen=True, slots=True)
 class OrionOptions:
-    """How the file is made."""
+    """How the file is built."""
 
     model_type: str = "vision"
     columns: int = 5
     compat: bool = False
     """Use the formulas of the original scripts."""
     threshold: float | None = None
-    """FLOP/byte above which a launch is compute-bound; by default the knee of its GPU."""
+    """FLOP/byte above which a launch is compute-bound; by default the ridge point of its GPU."""
     limits: OrionSmLimits = field(default_factory=OrionSmLimits)
     durations: str = "ncu"
     """Which capture's durations the file has."""
@@ -210,7 +177,7 @@ class OrionOptions:
     """Which part of the timeline is matched."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense, also from Python."""
+        """Check the values, which may come from Python."""
         for name, value, known in (
             ("model type", self.model_type, MODEL_TYPES),
             ("number of columns", self.columns, COLUMNS),
@@ -224,12 +191,12 @@ class OrionOptions:
 
 @dataclass(frozen=True)
 class OrionFile:
-    """A kernel-info file, with the tables on the way to it."""
+    """A kernel-info file, with its intermediate tables."""
 
     text: str
     """The file."""
     tables: dict[str, str]
-    """The tables on the way, by the names of their files."""
+    """The intermediate tables, by file name."""
     summary: Composite
 
 
@@ -249,15 +216,15 @@ def build(
     raw: Trace | None = None,
     nsys: Trace | None = None,
 ) -> OrionFile | OrionRefusal | NotApplicable:
-    """Make the file from a report, a second export of it, and a timeline of the same program."""
+    """Build the file from a report, a second export of it, and a timeline of the same program."""
     if options.durations == "nsys" and nsys is None:
         raise UsageError("durations of nsys need a timeline", hint="add --nsys FILE")
     if options.selection and nsys is None:
         raise UsageError("a range or GPU is chosen of the timeline", hint="add --nsys FILE")
-    told = describe_launches(ncu, raw, options)
-    if isinstance(told, (OrionRefusal, NotApplicable)):
-        return told
-    frame, notes = told
+    described = describe_launches(ncu, raw, options)
+    if isinstance(described, (OrionRefusal, NotApplicable)):
+        return described
+    frame, notes = described
     if nsys is None:
         return _built(frame, options, notes, None)
     timeline = timeline_launches(nsys, options.selection)
@@ -265,41 +232,33 @@ def build(
         return timeline
     matched = match_timeline(frame, timeline)
     unlike = differences(matched)
-    if not len(matched.found.left) and unlike is not None:
+    if not len(matched.pairs.left) and unlike is not None:
         return OrionRefusal("no launch of the report has its like in the timeline", unlike)
-    return _built(_timed(frame, matched, options), options, notes, matched)
+    if options.durations == "nsys":
+        measured_ns = pl.coalesce(matched.durations_ns, pl.col("duration_ns"))
+        frame = frame.with_columns(measured_ns.alias("duration_ns"))
+    return _built(frame, options, notes, matched)
 
 
 def describe_launches(
     ncu: Trace, raw: Trace | None, options: OrionOptions
 ) -> tuple[pl.DataFrame, tuple[str, ...]] | OrionRefusal | NotApplicable:
-    """Give one row a launch with its SMs and its class, and notes, of a report in one file or two.
+    """Return launches with their SMs and class, and notes, of a report in one file or two.
 
-    That is the last table on the way to the scheduler's file.
+    The second file, `raw`, is another export of the same report: both must have the same launches.
     """
-    report = _joined(ncu, raw)
-    return report if isinstance(report, OrionRefusal) else _described(report, options)
-
-
-def _joined(ncu: Trace, raw: Trace | None) -> Trace | OrionRefusal:
-    """Make one capture of a report and a second export of it, if they agree on the launches."""
     if raw is not None and not raw.has("profiles"):
         raise UsageError(
             f"no launch was measured in {raw.meta.path}, the file of --ncu-raw",
             hint="print the raw page of the report: ncu --import FILE --page raw --csv",
         )
-    if raw is None or not ncu.has("profiles"):
-        return ncu
-    unequal = disagreements(ncu, raw)
-    if unequal:
-        why = f"--ncu and --ncu-raw do not agree on {how_many(len(unequal))}"
-        return OrionRefusal(why, disagreement_table(unequal))
-    return merge(ncu, raw)
-
-
-def _described(
-    trace: Trace, options: OrionOptions
-) -> tuple[pl.DataFrame, tuple[str, ...]] | NotApplicable:
+    trace = ncu
+    if raw is not None and ncu.has("profiles"):
+        unequal = disagreements(ncu, raw)
+        if unequal.frame.height:
+            why = f"--ncu and --ncu-raw do not agree on {how_many(unequal.frame.height)}"
+            return OrionRefusal(why, unequal)
+        trace = merge(ncu, raw)
     launches = launch_table(trace)
     if isinstance(launches, NotApplicable):
         return launches
@@ -314,71 +273,61 @@ def _described(
     return frame, (*notes, *size_notes, *class_notes)
 
 
-def _timed(frame: pl.DataFrame, matched: OrionMatch, options: OrionOptions) -> pl.DataFrame:
-    """Take the durations from the timeline, where that is asked for and there is a partner."""
-    if options.durations != "nsys":
-        return frame
-    return frame.with_columns(
-        pl.coalesce(matched.durations_ns, pl.col("duration_ns")).alias("duration_ns")
-    )
-
-
 def _built(
     launches: pl.DataFrame,
     options: OrionOptions,
     notes: tuple[str, ...],
     matched: OrionMatch | None,
 ) -> OrionFile:
-    found = group(launches["name"].to_list(), options.model_type, options.helpers)
+    grouped = group(launches["name"].to_list(), options.model_type, options.helpers)
     values = launches.select(
         "launch", "duration_ns", "block", "grid", SM_NEEDED, PROFILE
     ).to_dicts()
-    rows = pl.DataFrame([row_values(row, values) for row in found.rows], schema=ROW_TYPES)
-    unlike = None if matched is None else differences(matched)
-    fits = () if matched is None else match_notes(matched)
-    summary = summarize(
-        launches,
-        rows,
-        found,
-        unlike,
-        meta=_meta(options),
-        notes=(*notes, *_row_notes(found, options), *fits, *_duration_notes(matched, options)),
+    rows = pl.DataFrame(
+        [row_values(row, values) for row in grouped.rows],
+        schema={**schema_of(ROW_FIELDS), "duration_ns": pl.Float64()},
+    )
+    all_notes = [*notes, *_row_notes(grouped, options)]
+    *left_out, all_launches = _launch_tables(launches, grouped)
+    sections = [_classes(rows), *left_out]
+    if matched is not None:
+        unlike = differences(matched)
+        sections += [unlike] if unlike is not None else []
+        all_notes += match_notes(matched)
+        if options.durations == "nsys":
+            lone = len(matched.pairs.left_only)
+            but = f", but the report's for {how_many(lone)}" if lone else ""
+            all_notes.append(f"durations are those of the timeline{but}")
+    summary = Composite(
+        COMMAND,
+        "Kernel-info file for the Orion scheduler",
+        _facts(launches, rows, grouped),
+        (*sections, TableResult("rows", "Rows of the file", ROW_FIELDS, rows), all_launches),
+        meta={
+            "action": "build",
+            "model_type": options.model_type,
+            "columns": options.columns,
+            "compat": options.compat,
+            "durations": options.durations,
+            "classes": {name: profile for profile, name in CLASS_NAMES.items()},
+        },
+        notes=tuple(all_notes),
     )
     return OrionFile(kernel_info(rows, options.columns), table_texts(launches), summary)
 
 
-def _meta(options: OrionOptions) -> dict[str, Any]:
-    return {
-        "action": "build",
-        "model_type": options.model_type,
-        "columns": options.columns,
-        "compat": options.compat,
-        "durations": options.durations,
-        "classes": {name: profile for profile, name in CLASS_NAMES.items()},
-    }
-
-
-def _row_notes(found: OrionRows, options: OrionOptions) -> tuple[str, ...]:
+def _row_notes(grouped: OrionRows, options: OrionOptions) -> list[str]:
     notes = []
     if options.compat:
         notes.append("SMs and classes are those of the original formulas (--compat)")
-    if found.late:
+    if grouped.late:
         notes.append(
-            f"{how_many(len(found.late))} that finish a convolution count to the next one, as "
+            f"{how_many(len(grouped.late))} that finish a convolution count to the next one, as "
             f"in the scheduler's own files; --helpers {OWN} counts them to theirs"
         )
-    if found.alone:
+    if grouped.alone:
         notes.append(
-            f"{how_many(len(found.alone))} for a convolution, with none after them, keep rows of "
+            f"{how_many(len(grouped.alone))} for a convolution, with none after them, keep rows of "
             "their own; the scheduler may count fewer"
         )
-    return tuple(notes)
-
-
-def _duration_notes(matched: OrionMatch | None, options: OrionOptions) -> tuple[str, ...]:
-    if options.durations != "nsys" or matched is None:
-        return ()
-    lone = len(matched.found.left_only)
-    if not lone:
-        return ("durations are those of the timeline",)
-    return (f"durations are those of the timeline, but the report's for {how_many(lone)}",)
+    return notes

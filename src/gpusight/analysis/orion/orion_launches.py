@@ -47,12 +47,7 @@ if TYPE_CHECKING:
 
 
 COMMAND = "orion"
-CAPTURE_HINT = 'collect them: ncu --set detailed --nvtx --nvtx-include "start/" -o report …'
-
-_LAUNCH_STATS = "LaunchStats"
-
-
-_WHOLE = (
+_INTEGERS = (
     REGISTERS,
     STATIC_SHARED,
     DYNAMIC_SHARED,
@@ -62,31 +57,36 @@ _WHOLE = (
     REPORTED_BLOCKS,
     *LIMIT_QUANTITIES,
 )
-_SHARES = (SM_SHARE, DRAM_SHARE)
-_PROFILE = (
-    "kind",
-    "name",
-    "mangled_name",
-    "device",
-    "compute_major",
-    "compute_minor",
-    *SHAPE,
-)
+_ARCHITECTURE = ("device", "compute_major", "compute_minor")
 _NEEDED = {
     "duration_ns": ("duration", "SpeedOfLight"),
-    "grid": ("grid size", _LAUNCH_STATS),
-    "block": ("block size", _LAUNCH_STATS),
-    REGISTERS.key: ("registers per thread", _LAUNCH_STATS),
+    "grid": ("grid size", "LaunchStats"),
+    "block": ("block size", "LaunchStats"),
+    REGISTERS.key: ("registers per thread", "LaunchStats"),
 }
+"""Column -> what it is, and the section of the report that has it."""
 
 
 def launch_table(trace: Trace) -> pl.DataFrame | NotApplicable:
-    """Give one row a launch of a kernel, in order of launch; shares are fractions of 1."""
+    """Return one row per kernel launch, in order of launch; shares are fractions of 1."""
     if not trace.has("profiles"):
         reason = "the capture has no launches that were measured with hardware counters"
-        return NotApplicable(COMMAND, reason, CAPTURE_HINT)
-    frame = measured(trace, (*_WHOLE, *_SHARES, GRID_SIZE, BLOCK_SIZE), _PROFILE)
-    kernels = _with_sizes(frame.filter(pl.col("kind").cast(pl.String) == "kernel")).sort("launch")
+        hint = 'collect them: ncu --set detailed --nvtx --nvtx-include "start/" -o report …'
+        return NotApplicable(COMMAND, reason, hint)
+    quantities = (*_INTEGERS, SM_SHARE, DRAM_SHARE, GRID_SIZE, BLOCK_SIZE)
+    columns = ("kind", "name", "mangled_name", *_ARCHITECTURE, *SHAPE)
+    kernels = (
+        measured(trace, quantities, columns)
+        .filter(pl.col("kind").cast(pl.String) == "kernel")
+        .with_columns(
+            *(whole(quantity.key) for quantity in _INTEGERS),
+            pl.col("name").cast(pl.String),
+            _size("grid", GRID_SIZE).alias("grid"),
+            _size("block", BLOCK_SIZE).alias("block"),
+        )
+        .drop(GRID_SIZE.key, BLOCK_SIZE.key)
+        .sort("launch")
+    )
     if kernels.is_empty():
         reason = "the report measured ranges or graphs as wholes, not single kernels"
         return NotApplicable(COMMAND, reason, "profile with ncu --replay-mode kernel")
@@ -94,7 +94,7 @@ def launch_table(trace: Trace) -> pl.DataFrame | NotApplicable:
 
 
 def launch_notes(trace: Trace, launches: pl.DataFrame) -> tuple[str, ...]:
-    """Say what was measured and is no launch, and what is taken for zero for want of telling."""
+    """Note what was measured and is no launch, and shared memory that is assumed to be 0."""
     notes = []
     others = trace.row_count("profiles") - launches.height
     if others:
@@ -110,29 +110,19 @@ def launch_notes(trace: Trace, launches: pl.DataFrame) -> tuple[str, ...]:
 
 
 def how_many(count: int) -> str:
-    """Count launches in words."""
+    """Format a number of launches."""
     return "one launch" if count == 1 else f"{count:,} launches"
 
 
-def _with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add the sizes of grid and block as single numbers; whole numbers as such."""
-    return frame.with_columns(
-        *(whole(quantity.key) for quantity in _WHOLE),
-        pl.col("name").cast(pl.String),
-        _size("grid", GRID_SIZE).alias("grid"),
-        _size("block", BLOCK_SIZE).alias("block"),
-    ).drop(GRID_SIZE.key, BLOCK_SIZE.key)
-
-
 def _size(what: str, quantity: LaunchQuantity) -> pl.Expr:
-    """Multiply what is told of the axes: some exports leave y and z out."""
+    """Multiply the sizes of the axes: some exports leave y and z out."""
     x, y, z = (pl.col(f"{what}_{axis}") for axis in "xyz")
     sizes = x * y.fill_null(1) * z.fill_null(1)
     return pl.coalesce(sizes, whole(quantity.key))
 
 
 def _missing(launches: pl.DataFrame) -> NotApplicable | None:
-    """Say what the file cannot do without and the report does not have."""
+    """Return what the file needs and the report lacks."""
     lacking = [key for key in _NEEDED if launches.get_column(key).null_count()]
     if not lacking:
         return None
@@ -158,11 +148,8 @@ _ORIGINAL_REGISTERS = 65536
 _REGISTER_UNIT = 256
 _SCHEDULERS = 4
 
-_TOO_LARGE = "an SM does not hold a single block, and is taken to hold one, of"
 _SHAPE = (
-    "device",
-    "compute_major",
-    "compute_minor",
+    *_ARCHITECTURE,
     "block",
     "grid",
     REGISTERS.key,
@@ -177,7 +164,7 @@ _SHAPE = (
 
 @dataclass(frozen=True, slots=True)
 class OrionSmLimits:
-    """What an SM is taken to hold; what is not given comes from the report."""
+    """Limits of an SM that the user gives; the others come from the report."""
 
     gpu: str | None = None
     """A GPU, in place of the report's."""
@@ -188,11 +175,11 @@ class OrionSmLimits:
     """Limits of one SM, in place of the GPU's."""
 
     def named(self) -> SmLimits | None:
-        """Give the limits of the GPU that is named; None where none is."""
+        """Return the limits of the named GPU; None where none is named."""
         return None if self.gpu is None else named_limits(self.gpu)
 
     def over(self, limits: SmLimits) -> SmLimits:
-        """Put the limits that are given in place of a GPU's."""
+        """Replace the limits of a GPU by those given."""
         warps = None if self.max_threads is None else max(1, self.max_threads // _WARP)
         given = {
             "max_warps": warps,
@@ -206,43 +193,44 @@ class OrionSmLimits:
 def with_sm_needed(
     trace: Trace, launches: pl.DataFrame, limits: OrionSmLimits, *, compat: bool
 ) -> tuple[pl.DataFrame, tuple[str, ...]] | NotApplicable:
-    """Add the column `sm_needed`; gives it with notes. Each distinct shape is worked out once."""
+    """Add the column `sm_needed`, and return notes; each distinct shape is computed once."""
     keys = [column for column in _SHAPE if column in launches.columns]
     shapes = launches.select(keys).unique(maintain_order=True)
     count = launches.group_by(keys).len("count")
     rows = shapes.join(count, on=keys, how="left", nulls_equal=True, maintain_order="left")
     needed, too_large = [], 0
-    finder = None if compat else _Finder(trace, limits)
+    finder = None if compat else _BlocksPerSm(trace, limits)
     for row in rows.iter_rows(named=True):
-        blocks = _original_sm_count(row, limits) if finder is None else finder.blocks(row)
+        blocks = _original_blocks_per_sm(row, limits) if finder is None else finder.blocks(row)
         if blocks is None:
             return _unknown_gpu(row)
         too_large += row["count"] if blocks < 1 else 0
         needed.append(-(-row["grid"] // max(1, blocks)))
     known = shapes.with_columns(pl.Series(SM_NEEDED, needed, pl.Int64))
     frame = launches.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    notes = (f"{_TOO_LARGE} {how_many(too_large)}",) if too_large else ()
-    return frame, (*notes, *(finder.notes if finder is not None else ()))
+    notes = []
+    if too_large:
+        notes.append(
+            "an SM does not hold a single block, and is taken to hold one, of "
+            f"{how_many(too_large)}"
+        )
+    if finder is not None and finder.guessed:
+        notes.append("the GPU is not known: limits that are not given are those of a V100")
+    return frame, tuple(notes)
 
 
-class _Finder:
-    """Works out how many blocks of a launch an SM holds."""
+class _BlocksPerSm:
+    """Computes how many blocks of a launch an SM holds."""
 
     def __init__(self, trace: Trace, limits: OrionSmLimits) -> None:
         self._given = limits
         self._named = limits.named()
         self._devices = device_rows(trace) if trace.has("devices") else {}
-        self._guessed = False
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know of where the numbers come from."""
-        if not self._guessed:
-            return ()
-        return ("the GPU is not known: limits that are not given are those of a V100",)
+        self.guessed = False
+        """Whether limits of a V100 were used for want of others."""
 
     def blocks(self, row: Mapping[str, Any]) -> int | None:
-        """Give the blocks that an SM holds at once; None where nothing tells the limits."""
+        """Return the blocks that an SM holds at once; None where its limits are unknown."""
         reported: int | None = row[REPORTED_BLOCKS.key]
         if reported and self._given == OrionSmLimits():
             return reported  # exact also where the report was printed with few digits
@@ -250,7 +238,7 @@ class _Finder:
         if limits is None and self._given == OrionSmLimits():
             return reported
         if limits is None:
-            limits, self._guessed = SM_LIMITS[_V100], True
+            limits, self.guessed = SM_LIMITS[_V100], True
         # The carve-out that the driver chose is that of the report's own GPU.
         config = None if self._named else row[SHARED_CONFIG.key]
         shape = BlockShape(
@@ -273,7 +261,7 @@ class _Finder:
         return limits_of(major, minor, known)
 
 
-def _original_sm_count(row: Mapping[str, Any], limits: OrionSmLimits) -> int:
+def _original_blocks_per_sm(row: Mapping[str, Any], limits: OrionSmLimits) -> int:
     """Follow the original script: rounded up, three limits, static shared memory only."""
     named = limits.named()
     threads: int = limits.max_threads or (named.max_threads if named else _ORIGINAL_THREADS)
@@ -313,7 +301,7 @@ INTENSITY = "intensity"
 ORIGINAL_THRESHOLD = 9.72
 """FLOP/byte above which the original calls a launch compute-bound, whatever the GPU."""
 BUSY = 0.6
-"""Part of the peak from which a unit is what binds a launch that does no arithmetic."""
+"""Share of its peak from which a unit bounds a launch that does no arithmetic."""
 
 _OPS = ("fadd", "fmul", "ffma")
 _PER_CYCLE = tuple(
@@ -363,13 +351,15 @@ def with_profile(
     gpu: str | None = None,
     compat: bool = False,
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Add the columns `intensity` and `profile`; gives them with notes. `gpu` replaces its own."""
-    told = _original_profile(trace) if compat else _counted(trace, gpu)
+    """Add the columns `intensity` and `profile`, and return notes; `gpu` replaces the report's."""
+    counts = _original_profile(trace) if compat else _counted(trace, gpu)
     default = pl.lit(ORIGINAL_THRESHOLD) if compat else pl.col("knee")
     limit = default if threshold is None else pl.lit(threshold)
+    flops, moved = pl.col("_flops"), pl.col("_bytes")
+    intensity = pl.when(flops == 0).then(0.0).when(moved.is_not_null()).then(flops / moved)
     frame = (
-        launches.join(told, on="launch", how="left", maintain_order="left")
-        .with_columns(_intensity().alias(INTENSITY), limit.cast(pl.Float64).alias("_limit"))
+        launches.join(counts, on="launch", how="left", maintain_order="left")
+        .with_columns(intensity.alias(INTENSITY), limit.cast(pl.Float64).alias("_limit"))
         .with_columns(_profile().alias(PROFILE))
     )
     notes = _notes(frame)
@@ -377,7 +367,7 @@ def with_profile(
 
 
 def _counted(trace: Trace, gpu: str | None) -> pl.DataFrame:
-    """Count the operations of every precision; the knee is that of what the launch computes in."""
+    """Count the FLOPs of every precision; the ridge point is that of the launch's own."""
     # A compute capability such as sm_80 names limits of an SM, but no peaks.
     peaks_of = gpu if gpu is not None and find_gpu(gpu) is not None else None
     return measure(trace, peaks_of).frame.select(
@@ -400,17 +390,12 @@ def _original_profile(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _intensity() -> pl.Expr:
-    flops, moved = pl.col("_flops"), pl.col("_bytes")
-    return pl.when(flops == 0).then(0.0).when(moved.is_not_null()).then(flops / moved)
-
-
 def _profile() -> pl.Expr:
     intensity, limit = pl.col(INTENSITY), pl.col("_limit")
-    told = (pl.col("_flops") > 0) & intensity.is_not_null() & limit.is_not_null()
+    known = (pl.col("_flops") > 0) & intensity.is_not_null() & limit.is_not_null()
     by_intensity = pl.when(intensity > limit).then(COMPUTE).otherwise(MEMORY)
     return (
-        pl.when(told)
+        pl.when(known)
         .then(by_intensity)
         .when(pl.col(SM_SHARE.key) >= BUSY)
         .then(COMPUTE)
@@ -422,14 +407,14 @@ def _profile() -> pl.Expr:
 
 
 def _notes(frame: pl.DataFrame) -> tuple[str, ...]:
-    """Say for how many launches the class is told by less than it should be."""
+    """Note for how many launches the class rests on less data than it should."""
     flops = pl.col("_flops")
     unit = pl.any_horizontal(pl.col(SM_SHARE.key, DRAM_SHARE.key).is_null())
     no_flops = frame.filter(flops.is_null()).height
     no_bytes = frame.filter((flops > 0) & pl.col(INTENSITY).is_null()).height
     no_knee = frame.filter((flops > 0) & pl.col("_limit").is_null()).height
     no_units = frame.filter((flops.is_null() | (flops == 0)) & unit).height
-    told = (
+    missing = (
         (no_flops, "no operations are counted", f"collect: --section {_FP32_RATE.section}"),
         (no_bytes, "no DRAM bytes are counted", f"collect: --section {_DRAM_RATE.section}"),
         (no_knee, "the peaks of the GPU are not known", "give --threshold FLOP/BYTE or --gpu NAME"),
@@ -437,7 +422,7 @@ def _notes(frame: pl.DataFrame) -> tuple[str, ...]:
     notes = [
         f"{what} of {how_many(count)}: the class is that of the unit that is {BUSY:.0%} busy, "
         f"if any; {remedy}"
-        for count, what, remedy in told
+        for count, what, remedy in missing
         if count
     ]
     if no_units:

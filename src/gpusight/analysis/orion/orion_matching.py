@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.join.launch_matching import (
     NEEDS,
     NO_NAME,
@@ -58,7 +59,7 @@ _WHY = {
     NO_PLACE: "not at this place",
 }
 _MIN_COMMON_SHARE = 0.5
-"""Part of the launches that captures of one program have in common at least."""
+"""Share of the launches that two captures of one program have in common."""
 _TIMELINE = ("end_ns", "device", *ORDER, *NEEDS)
 
 
@@ -68,13 +69,13 @@ class OrionMatch:
 
     launches: pl.DataFrame
     timeline: pl.DataFrame
-    found: LaunchMatch
+    pairs: LaunchMatch
 
     @property
     def durations_ns(self) -> pl.Series:
-        """How long the partner of each launch ran in the timeline; null without one."""
+        """Duration of the partner of each launch in the timeline; null without one."""
         length = self.timeline["end_ns"] - self.timeline["start_ns"]
-        pairs = pl.DataFrame({"row": self.found.left, "ns": length.gather(self.found.right)})
+        pairs = pl.DataFrame({"row": self.pairs.left, "ns": length.gather(self.pairs.right)})
         rows = pl.DataFrame({"row": np.arange(self.launches.height)})
         joined = rows.join(pairs, on="row", how="left", maintain_order="left")
         return joined["ns"].cast(pl.Float64)
@@ -82,13 +83,13 @@ class OrionMatch:
     @property
     def outside(self) -> tuple[int, int]:
         """Launches of the timeline before the first and after the last that has a partner."""
-        if not len(self.found.right):
+        if not len(self.pairs.right):
             return 0, 0
-        return int(self.found.right.min()), self.timeline.height - 1 - int(self.found.right.max())
+        return int(self.pairs.right.min()), self.timeline.height - 1 - int(self.pairs.right.max())
 
 
 def timeline_launches(trace: Trace, selection: Selection) -> pl.DataFrame | NotApplicable:
-    """Give the kernels of a timeline in the order in which they were launched."""
+    """Return the kernels of a timeline in launch order."""
     if not trace.has("kernels"):
         reason = "the timeline (--nsys) has no GPU kernels"
         return NotApplicable(COMMAND, reason, "capture with: gpusight record --with nsys …")
@@ -106,51 +107,37 @@ def match_timeline(launches: pl.DataFrame, timeline: pl.DataFrame) -> OrionMatch
 
 
 def differences(matched: OrionMatch) -> TableResult | None:
-    """List what each capture has and the other lacks, inside the stretch that both cover."""
-    found = matched.found
+    """List what each capture has and the other lacks, inside the window that both cover."""
+    pairs = matched.pairs
     before, after = matched.outside
-    inside = [
-        (row, why)
-        for row, why in zip(found.right_only.tolist(), found.right_why, strict=True)
-        if before <= row < matched.timeline.height - after
-    ]
     numbers = matched.launches["launch"].to_list()
     names = matched.launches["name"].to_list()
-    left = [
-        ("ncu", numbers[row], names[row], why, _next(found.left, found.right, row), (row, 0))
-        for row, why in zip(found.left_only.tolist(), found.left_why, strict=True)
+    rows = []
+    for row, why in zip(pairs.left_only.tolist(), pairs.left_why, strict=True):
+        beside = _next(pairs.left, pairs.right, row)
+        rows.append(((row, 0, numbers[row]), "ncu", numbers[row], names[row], why, beside))
+    timeline_names = matched.timeline["name"].cast(pl.String)
+    for row, why in zip(pairs.right_only.tolist(), pairs.right_why, strict=True):
+        if before <= row < matched.timeline.height - after:
+            beside = _next(pairs.right, pairs.left, row)
+            number = None if beside is None else numbers[beside]
+            order = (len(numbers) if beside is None else beside, 1, row)
+            rows.append((order, "nsys", row, timeline_names[row], why, number))
+    if not rows:
+        return None
+    values = [
+        (side, position, classify(name).short, _WHY[why], beside, name)
+        for _, side, position, name, why, beside in sorted(rows, key=lambda row: row[0])
     ]
-    shown = matched.timeline["name"].cast(pl.String)
-    right = []
-    for row, why in inside:
-        beside = _next(found.right, found.left, row)
-        number = None if beside is None else numbers[beside]
-        place = (len(numbers) if beside is None else beside, 1)
-        right.append(("nsys", row, shown[row], why, number, place))
-    rows = sorted([*left, *right], key=lambda entry: (*entry[5], entry[1]))
-    return _table([entry[:5] for entry in rows]) if rows else None
+    frame = pl.DataFrame(values, schema=schema_of(DIFFERENCE_FIELDS), orient="row")
+    return TableResult("differences", "Where the two captures differ", DIFFERENCE_FIELDS, frame)
 
 
-def disagreement_table(found: list[ExportDisagreement]) -> TableResult:
-    """List the launches that two exports of one report do not agree on."""
-    frame = pl.DataFrame(
-        {
-            "launch": pl.Series([d.launch for d in found], dtype=pl.Int64),
-            "first": pl.Series([d.first for d in found], dtype=pl.String),
-            "second": pl.Series([d.second for d in found], dtype=pl.String),
-        }
-    )
-    title = "Launches that the two files do not agree on"
-    return TableResult(
-        COMMAND, title, DISAGREEMENT_FIELDS, frame, meta={"action": "build", "launches": len(found)}
-    )
-
-
-def match_notes(matched: OrionMatch) -> tuple[str, ...]:
-    """Say how well the captures fit each other."""
-    found = matched.found
+def match_notes(matched: OrionMatch) -> list[str]:
+    """Describe how well the captures match."""
+    match = matched.pairs
     before, after = matched.outside
-    pairs, launches = len(found.left), matched.launches.height
+    pairs, launches = len(match.left), matched.launches.height
     notes = [f"{pairs:,} of {how_many(launches)} have their partner in the timeline"]
     if pairs < _MIN_COMMON_SHARE * launches:
         notes.append("so few match that the two captures are hardly of the same program")
@@ -158,55 +145,34 @@ def match_notes(matched: OrionMatch) -> tuple[str, ...]:
         notes.append(
             f"the timeline has {how_many(before)} before and {after:,} after those of the report"
         )
-    if not found.in_order:
+    if not match.in_order:
         notes.append("the captures are too long to align: the n-th launches of a kernel are paired")
-    if not found.keys.shapes:
+    if not match.keys.shapes:
         notes.append("a capture does not tell grids and blocks: kernels are compared by name alone")
-    return tuple(notes)
+    return notes
 
 
 def _next(own: Rows, other: Rows, row: int) -> int | None:
-    """Give where the other side stands: the partner of the next launch that has one."""
+    """Return the partner of the next launch that has one."""
     at = int(np.searchsorted(own, row)) if np.all(own[:-1] <= own[1:]) else -1
     return int(other[at]) if 0 <= at < len(other) else None
 
 
-def _table(rows: list[tuple[str, int, str, str, int | None]]) -> TableResult:
-    frame = pl.DataFrame(
-        {
-            "side": pl.Series([r[0] for r in rows], dtype=pl.String),
-            "position": pl.Series([r[1] for r in rows], dtype=pl.Int64),
-            "kernel": pl.Series([classify(r[2]).short for r in rows], dtype=pl.String),
-            "why": pl.Series([_WHY[r[3]] for r in rows], dtype=pl.String),
-            "beside": pl.Series([r[4] for r in rows], dtype=pl.Int64),
-            "name": pl.Series([r[2] for r in rows], dtype=pl.String),
-        }
-    )
-    return TableResult("differences", "Where the two captures differ", DIFFERENCE_FIELDS, frame)
-
-
 def as_enum(names: pl.Series) -> pl.Series:
-    """Encode names that are text, as matching wants them."""
+    """Encode names, which are text, as matching needs them."""
     return names.cast(pl.Enum(names.unique(maintain_order=True)))
 
 
 _MERGED = ("profiles", "counters")
 _NAMED = ("kind", "name", "base_name", "mangled_name")
-"""What the first file says of a launch in words is kept."""
+"""Columns that are taken from the first file."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportDisagreement:
-    """A launch that two exports of one report do not agree on."""
+def disagreements(first: Trace, second: Trace) -> TableResult:
+    """List the launches that two exports of one report do not agree on.
 
-    launch: int
-    first: str | None
-    """Kernel in the first file; None where the file has no such launch."""
-    second: str | None
-
-
-def disagreements(first: Trace, second: Trace) -> list[ExportDisagreement]:
-    """Compare the launches of two exports by number: both must have them, of the same kernel."""
+    Both must have a launch of each number, of the same kernel.
+    """
     columns = ("launch", *NEEDS)
     left, right = first.table("profiles", columns), second.table("profiles", columns)
     keys = launch_keys(left, right)
@@ -216,12 +182,14 @@ def disagreements(first: Trace, second: Trace) -> list[ExportDisagreement]:
     ]
     both = sides[0].join(sides[1], on="launch", how="full", coalesce=True, suffix="_right")
     unequal = both.filter(pl.col("code").ne_missing(pl.col("code_right"))).sort("launch")
-    rows = unequal.select("launch", "name", "name_right").iter_rows()
-    return [ExportDisagreement(*row) for row in rows]
+    frame = unequal.select("launch", first="name", second="name_right")
+    title = "Launches that the two files do not agree on"
+    meta = {"action": "build", "launches": frame.height}
+    return TableResult(COMMAND, title, DISAGREEMENT_FIELDS, frame, meta=meta)
 
 
 def merge(first: Trace, second: Trace) -> Trace:
-    """Make one capture of two that agree on their launches."""
+    """Merge two captures that agree on their launches."""
     return Trace(_MergedSource(first, second))
 
 
@@ -233,7 +201,7 @@ class _MergedSource:
 
     @property
     def meta(self) -> Meta:
-        """What is known about the first, and what both say of themselves."""
+        """Meta of the first, with the notes and warnings of both."""
         first, second = (trace.meta for trace in self._both)
         return msgspec.structs.replace(
             first,
@@ -242,14 +210,14 @@ class _MergedSource:
         )
 
     def outline(self) -> None:
-        """Know everything without a walk."""
+        """Do nothing: both are open already."""
 
     def has(self, table: str) -> bool:
-        """Tell whether either has the table."""
+        """Return whether either has the table."""
         return any(trace.has(table) for trace in self._both)
 
     def has_column(self, table: str, column: str) -> bool:
-        """Tell whether either fills the column."""
+        """Return whether either fills the column."""
         return any(trace.has(table, column) for trace in self._both)
 
     def row_count(self, table: str) -> int:
@@ -259,13 +227,13 @@ class _MergedSource:
         return self._owner(table).row_count(table)
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Give these columns."""
+        """Return these columns."""
         if table in _MERGED:
             return self._frames[table].select(columns)
         return self._owner(table).table(table, columns)
 
     def prepare(self, tables: Iterable[str]) -> None:
-        """Pass it on."""
+        """Prepare both."""
         for trace in self._both:
             trace.prepare(*tables)
 
@@ -274,7 +242,7 @@ class _MergedSource:
         return tuple(warning for trace in self._both for warning in trace.warnings)
 
     def close(self) -> None:
-        """Give both files back."""
+        """Close both."""
         for trace in self._both:
             trace.close()
 
@@ -305,10 +273,10 @@ def _profiles(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counters(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    """Add to what the second has values of what only the first measured."""
-    told = second.filter(pl.col("value").is_not_null() | pl.col("text").is_not_null())
-    further = first.join(told, on=["launch", "metric"], how="anti", maintain_order="left")
-    return _encoded("counters", pl.concat([told, further]))
+    """Add to the counters of the second those that only the first measured."""
+    known = second.filter(pl.col("value").is_not_null() | pl.col("text").is_not_null())
+    further = first.join(known, on=["launch", "metric"], how="anti", maintain_order="left")
+    return _encoded("counters", pl.concat([known, further]))
 
 
 def _encoded(table: str, frame: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""From launches to rows of Orion's kernel-info file, and the file as text."""
+"""Rows of Orion's kernel-info file: grouping launches into rows, writing and checking a file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.counters.launch_quantities import (
     DRAM_SHARE,
     REGISTERS,
     SM_SHARE,
     STATIC_SHARED,
 )
-from gpusight.analysis.orion.orion_launches import INTENSITY, NEITHER, PROFILE, SM_NEEDED
+from gpusight.analysis.orion.orion_launches import (
+    CLASS_NAMES,
+    INTENSITY,
+    NEITHER,
+    PROFILE,
+    SM_NEEDED,
+)
+from gpusight.errors import NotACaptureError
 from gpusight.naming.kernel_names import classify
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,19 +40,19 @@ class OrionRole(enum.Enum):
     """What a launch becomes in the file."""
 
     MEMORY = "memory"
-    """A copy or a fill, which the scheduler does not count."""
+    """A memcpy or memset, which the scheduler does not count."""
     BATCH_NORM = "batch norm"
     CONVOLUTION = "convolution"
     HELPER = "helper"
     """Prepares a convolution, or finishes one."""
     SPLIT_K = "split-k"
-    """Adds up what a matrix product left in parts."""
+    """Adds up the partial results of a GEMM."""
     GEMM = "gemm"
     OTHER = "other"
 
 
 _LONGEST = 6_000
-"""Letters of a name that are looked at."""
+"""Characters of a name that patterns are applied to."""
 _UNNAMED = "<unnamed>"
 _ANONYMOUS = "(anonymous namespace)"
 _PARAMETERS = re.compile(r"[(<](?!unnamed>)")
@@ -86,7 +95,7 @@ _CONVOLUTION = re.compile(
 )
 # cuDNN's attention and recurrent layers are made of the same parts.
 _OTHER_LAYERS = re.compile(r"sdpa|fmha|flash|attention|lstm|gru_|rnn", re.IGNORECASE)
-# Products of spectra, in convolutions by FFT.
+# GEMMs of spectra, in convolutions by FFT.
 _COMPLEX_GEMM = re.compile(r"_gcgemm_", re.IGNORECASE)
 _SPLIT_K = re.compile(r"splitk_?reduce|split_k_(?:kernel|reduce)|reducesplitk", re.IGNORECASE)
 # On Volta cuDNN runs convolutions of 1 x 1 as these; linear layers use other layouts.
@@ -95,7 +104,7 @@ _VISION_GEMM = re.compile(r"volta_sgemm_128x64_n[nt]")
 
 @lru_cache(maxsize=16_384)
 def role_of(name: str, model_type: str) -> OrionRole:
-    """Tell what a launch of this name is, in a model of this type."""
+    """Return the role of a launch of this name, in a model of this type."""
     text = name[:_LONGEST]
     function = _function(text)
     if _MEMORY.match(text):
@@ -106,7 +115,10 @@ def role_of(name: str, model_type: str) -> OrionRole:
         return OrionRole.OTHER
     if _OF_CUDNN.search(text) and any(p.search(text) for p in (_BEFORE, _AFTER, _SUM)):
         return OrionRole.HELPER
-    if _is_convolution(text, model_type):
+    convolutions = [_CONVOLUTION, _COMPLEX_GEMM]
+    if model_type == "vision":
+        convolutions.append(_VISION_GEMM)
+    if not _OTHER_LAYERS.search(text) and any(p.search(text) for p in convolutions):
         return OrionRole.CONVOLUTION
     if _SPLIT_K.search(text):
         return OrionRole.SPLIT_K
@@ -114,40 +126,33 @@ def role_of(name: str, model_type: str) -> OrionRole:
 
 
 def prepares(name: str) -> bool:
-    """Tell whether a helper belongs to the convolution after it."""
+    """Return whether a helper belongs to the convolution after it."""
     return bool(_BEFORE.search(name[:_LONGEST]))
 
 
 def finishes(name: str) -> bool:
-    """Tell whether a helper belongs to the convolution before it."""
+    """Return whether a helper belongs to the convolution before it."""
     return not prepares(name) and bool(_AFTER.search(name[:_LONGEST]) or adds_up(name))
 
 
 def adds_up(name: str) -> bool:
-    """Tell whether a helper is the second half of the convolution kernel before it."""
+    """Return whether a helper is the second half of the convolution kernel before it."""
     return bool(_SUM.search(name[:_LONGEST]))
 
 
 def is_complex_gemm(name: str) -> bool:
-    """Tell whether it is one of the several products of a convolution by FFT."""
+    """Return whether it is one of the several GEMMs of a convolution by FFT."""
     return bool(_COMPLEX_GEMM.search(name[:_LONGEST]))
 
 
 def row_name(name: str) -> str:
-    """Give a name as it may stand in the file: without template arguments, commas or line ends."""
+    """Return a name as the file can hold it: no template arguments, commas or line ends."""
     printable = "".join(c if c.isprintable() else " " for c in name)
-    whole = printable.replace(_UNNAMED, _ANONYMOUS).strip()
-    cut = whole.split("<", 1)[0].rstrip()
+    full = printable.replace(_UNNAMED, _ANONYMOUS).strip()
+    cut = full.split("<", 1)[0].rstrip()
     if "," in cut:
         cut = _function(cut)
-    return (cut or whole).replace(",", ";") or "unnamed"
-
-
-def _is_convolution(text: str, model_type: str) -> bool:
-    if _OTHER_LAYERS.search(text):
-        return False
-    in_vision = model_type == "vision" and _VISION_GEMM.search(text)
-    return bool(_CONVOLUTION.search(text) or _COMPLEX_GEMM.search(text) or in_vision)
+    return (cut or full).replace(",", ";") or "unnamed"
 
 
 def _function(name: str) -> str:
@@ -185,8 +190,8 @@ class OrionRows:
     """Helpers counted to the next convolution though they ran right after one."""
 
 
-class _Walk:
-    """Goes through the launches in order."""
+class _Grouping:
+    """Goes through the launches in order and assigns each to a row."""
 
     def __init__(self, names: list[str], model_type: str, helpers: str) -> None:
         self._names = names
@@ -195,33 +200,30 @@ class _Walk:
         self._helpers = helpers
         self._pending: list[int] = []
         self._last: int | None = None
-        """The launch before, copies and fills apart."""
-        self.found = OrionRows()
+        """The launch before, memcpys and memsets apart."""
+        self.result = OrionRows()
 
     def run(self) -> OrionRows:
         for at, role in enumerate(self._roles):
             if role is OrionRole.MEMORY:
-                self.found.left_out[at] = "copy or fill"
+                self.result.left_out[at] = "copy or fill"
                 continue
-            self._take(at, role)
+            if role is OrionRole.HELPER:
+                self._helper(at)
+            elif role is OrionRole.SPLIT_K:
+                self._split_k(at)
+            elif role is OrionRole.CONVOLUTION or self._is_convolution_by_gemm(role):
+                self._convolution(at)
+            else:
+                self._add(at, role, [at])
             self._last = at
-        self._leftovers()
-        self.found.rows.sort(key=lambda row: row.main)
-        return self.found
-
-    def _take(self, at: int, role: OrionRole) -> None:
-        if role is OrionRole.HELPER:
-            self._helper(at)
-        elif role is OrionRole.SPLIT_K:
-            self._split_k(at)
-        elif role is OrionRole.CONVOLUTION or self._is_convolution_by_gemm(role):
-            self._convolution(at)
-        else:
-            self._add(at, role, [at])
+        self._assign_leftovers()
+        self.result.rows.sort(key=lambda row: row.main)
+        return self.result
 
     def _add(self, at: int, role: OrionRole, launches: list[int]) -> None:
         name = _NAMES.get(role) or row_name(self._names[at])
-        self.found.rows.append(OrionRow(name, role, at, launches))
+        self.result.rows.append(OrionRow(name, role, at, launches))
 
     def _helper(self, at: int) -> None:
         row = self._row_before()
@@ -232,19 +234,19 @@ class _Walk:
             row.launches.append(at)
             return
         if after_one:
-            self.found.late.append(at)
+            self.result.late.append(at)
         self._pending.append(at)
 
     def _convolution(self, at: int) -> None:
         row = self._row_before()
         if row is not None and all(is_complex_gemm(self._names[n]) for n in (at, row.main)):
-            row.launches.append(at)  # the next product of the same convolution by FFT
+            row.launches.append(at)  # the next GEMM of the same convolution by FFT
             return
         self._add(at, OrionRole.CONVOLUTION, [*self._pending, at])
         self._pending = []
 
     def _is_convolution_by_gemm(self, role: OrionRole) -> bool:
-        """Tell whether cuDNN launched this product: what it prepares comes right before."""
+        """Return whether cuDNN launched this GEMM: a kernel that prepares it comes right before."""
         if role is not OrionRole.GEMM or self._model_type != "vision" or not self._pending:
             return False
         before = self._pending[-1]
@@ -255,11 +257,11 @@ class _Walk:
         if self._model_type == "transformer" and row is not None and row.role is OrionRole.GEMM:
             row.launches.append(at)
         else:
-            self.found.left_out[at] = "split-K reduce"
+            self.result.left_out[at] = "split-K reduce"
 
-    def _leftovers(self) -> None:
-        """Give helpers that no convolution follows to the one they ran right after, or a row."""
-        owner = {at: row for row in self.found.rows for at in row.launches}
+    def _assign_leftovers(self) -> None:
+        """Add helpers that no convolution follows to the one they ran right after, or as rows."""
+        owner = {at: row for row in self.result.rows for at in row.launches}
         for at in self._pending:
             row = owner.get(at - 1)
             if row is not None and row.role is OrionRole.CONVOLUTION and finishes(self._names[at]):
@@ -267,63 +269,50 @@ class _Walk:
                 owner[at] = row
             else:
                 self._add(at, OrionRole.HELPER, [at])
-                self.found.alone.append(at)
-        self.found.late = [at for at in self.found.late if at not in self._pending]
+                self.result.alone.append(at)
+        self.result.late = [at for at in self.result.late if at not in self._pending]
 
     def _row_before(self) -> OrionRow | None:
-        """Give the row that the launch right before went to."""
-        if not self.found.rows or self._last is None:
+        """Return the row of the launch right before."""
+        if not self.result.rows or self._last is None:
             return None
-        row = self.found.rows[-1]
+        row = self.result.rows[-1]
         return row if row.launches[-1] == self._last else None
 
 
 def group(names: list[str], model_type: str, helpers: str = NEXT) -> OrionRows:
-    """Sort launches, in order, into the rows of the file."""
-    return _Walk(names, model_type, helpers).run()
+    """Group launches, in order, into the rows of the file."""
+    return _Grouping(names, model_type, helpers).run()
 
 
 def row_values(row: OrionRow, launches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give the values of a row: the most SMs, all of the time, the class that they agree on."""
+    """Compute the values of a row: most SMs, total time, the class that its launches agree on."""
     own = [launches[at] for at in row.launches]
     main = launches[row.main]
     return {
         "name": row.name,
-        PROFILE: merged_profile([one[PROFILE] for one in own], main[PROFILE]),
+        PROFILE: merged_profile([launch[PROFILE] for launch in own], main[PROFILE]),
         "memory_footprint": 0,
-        SM_NEEDED: max(one[SM_NEEDED] for one in own),
-        "duration_ns": sum(one["duration_ns"] for one in own),
+        SM_NEEDED: max(launch[SM_NEEDED] for launch in own),
+        "duration_ns": sum(launch["duration_ns"] for launch in own),
         "block": main["block"],
         "grid": main["grid"],
         "launches": len(own),
-        "first_launch": min(one["launch"] for one in own),
+        "first_launch": min(launch["launch"] for launch in own),
     }
 
 
 def merged_profile(profiles: Iterable[int], main: int) -> int:
-    """Give the class of several launches: the one they agree on, else that of the main one."""
-    told = set(profiles) - {NEITHER}
-    if not told:
+    """Return the class that several launches agree on, else that of the main one."""
+    known = set(profiles) - {NEITHER}
+    if not known:
         return NEITHER
-    return told.pop() if len(told) == 1 else main
-
-
-ROW_TYPES = {
-    "name": pl.String,
-    PROFILE: pl.Int64,
-    "memory_footprint": pl.Int64,
-    SM_NEEDED: pl.Int64,
-    "duration_ns": pl.Float64,
-    "block": pl.Int64,
-    "grid": pl.Int64,
-    "launches": pl.Int64,
-    "first_launch": pl.Int64,
-}
+    return known.pop() if len(known) == 1 else main
 
 
 HEADER = ("Name", "Profile", "Memory_footprint", "SM_usage", "Duration")
 SHAPE_HEADER = ("Block", "Grid")
-"""What files with seven columns have besides."""
+"""Further columns of files with seven."""
 _ROW_KEYS = ("name", PROFILE, "memory_footprint", SM_NEEDED, "duration_ns", "block", "grid")
 
 _THREADS = pl.col("block") * pl.col("grid")
@@ -346,11 +335,11 @@ TABLES: Mapping[str, Mapping[str, pl.Expr]] = {
     "output_ncu_sms.csv": _SMS,
     "output_ncu_sms_roofline.csv": _ROOFLINE,
 }
-"""The tables on the way, by the names that the original scripts give them."""
+"""The intermediate tables, by the file names of the original scripts."""
 
 
 def kernel_info(rows: pl.DataFrame, columns: int) -> str:
-    """Write the file that the scheduler reads; it knows no quotes, so names have no commas."""
+    """Format the file that the scheduler reads; it has no quotes, so names have no commas."""
     header = (*HEADER, *SHAPE_HEADER)[:columns]
     keys = _ROW_KEYS[:columns]
     lines = [",".join(_cell(row[key]) for key in keys) for row in rows.iter_rows(named=True)]
@@ -358,7 +347,7 @@ def kernel_info(rows: pl.DataFrame, columns: int) -> str:
 
 
 def table_texts(launches: pl.DataFrame) -> dict[str, str]:
-    """Write the tables on the way as CSV, by the name of their file."""
+    """Format the intermediate tables as CSV, by file name."""
     return {
         name: launches.select(e.alias(c) for c, e in columns.items()).write_csv()
         for name, columns in TABLES.items()
@@ -369,3 +358,141 @@ def _cell(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+# Checking a file ----------------------------------------------------------------------------------
+
+BROKEN_FIELDS = (
+    Field("line", "Line", Fmt.ID, "Line of the file, from 1 for the header"),
+    Field("problem", "Problem", Fmt.TEXT, "Why the scheduler cannot read the row"),
+    Field("text", "Row", Fmt.NAME, "The row, shortened"),
+)
+_FULL_HEADER = (*HEADER, *SHAPE_HEADER)
+_INTEGER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
+_FLOAT = re.compile(
+    r"\s*[+-]?(?:\d{1,300}\.?\d{0,300}|\.\d{1,300})(?:[eE][+-]?\d{1,4})?\s*", re.ASCII
+)
+_INT_MAX = 2**31 - 1
+_FLOAT_MAX = 3.4028235e38
+_MAX_SHOWN = 160
+"""Characters of a broken row that are shown."""
+
+
+def check(text: str, source: str, num_kernels: int | None = None) -> Composite:
+    """Check the text of a kernel-info file as the scheduler reads it; problems become rows."""
+    lines = text.removeprefix("\ufeff").removesuffix("\n").split("\n")
+    columns, has_header = _columns(lines, source)
+    rows: list[tuple[int, float]] = []
+    broken: list[tuple[int, str, str]] = []
+    if not has_header:
+        problem = "no header: the reader skips the first line, and this kernel with it"
+        broken.append((1, problem, _shortened(lines[0])))
+    for number, line in enumerate(lines[1:], start=2):
+        row = _read(line, columns)
+        if isinstance(row, str):
+            broken.append((number, row, _shortened(line)))
+        else:
+            rows.append(row)
+    count = len(lines) - has_header
+    notes: tuple[str, ...] = ()
+    if num_kernels is not None and count != num_kernels:
+        has = "one row" if count == 1 else f"{count:,} rows"
+        counts = f"the job's num_kernels is {num_kernels:,} and the file has {has}"
+        notes = (f"{counts}: the scheduler would wait for ever, or start over too early",)
+    sound = not broken and not notes
+    frame = pl.DataFrame(broken, schema=schema_of(BROKEN_FIELDS), orient="row")
+    return Composite(
+        "orion",
+        f"{source}: {'sound' if sound else 'the scheduler cannot use it'}",
+        _facts(columns, rows, len(broken), count, num_kernels),
+        (TableResult("broken", "Broken rows", BROKEN_FIELDS, frame),) if broken else (),
+        meta={"action": "check", "sound": sound},
+        notes=notes,
+    )
+
+
+def problems(result: Composite) -> int:
+    """Count the problems of a file that was checked."""
+    facts = {fact.key: fact.value for fact in result.facts}
+    return int(facts["broken"]) + (facts.get("count_agrees") is False)
+
+
+def _columns(lines: list[str], source: str) -> tuple[int, bool]:
+    """Return how many columns the file has, and whether it has a header."""
+    header = [word.strip().lower() for word in lines[0].split(",")]
+    known = [name.lower() for name in _FULL_HEADER]
+    if header in (known, known[: len(HEADER)]):
+        return len(header), True
+    for columns in (len(_FULL_HEADER), len(HEADER)):
+        if not isinstance(_read(lines[0], columns), str):
+            return columns, False
+    raise NotACaptureError(
+        f"{source} is not a kernel-info file",
+        why=f"its first line is not {','.join(HEADER)}",
+        hint="make one: gpusight orion build --ncu FILE --model-type vision -o FILE",
+    )
+
+
+def _read(line: str, columns: int) -> tuple[int, float] | str:
+    """Return profile and duration of a row, or what is wrong with it."""
+    if not line.strip():
+        return "empty line"
+    cells = line.split(",")
+    extra = len(cells) - columns
+    if extra > 0 and _problem([cells[0], *cells[extra + 1 :]]) is None:
+        return f"{extra:,} comma{'s' if extra > 1 else ''} in the name"
+    if extra:
+        return f"{len(cells):,} field{'s' if len(cells) > 1 else ''}, not {columns}"
+    return _problem(cells) or (int(cells[1]), float(cells[4]))
+
+
+def _problem(cells: list[str]) -> str | None:
+    """Return why the scheduler cannot read or use a row; None for a sound one."""
+    for name, cell in zip(_FULL_HEADER[1:], cells[1:], strict=False):
+        if name == "Duration":
+            readable = _FLOAT.fullmatch(cell) and abs(float(cell)) <= _FLOAT_MAX
+        else:
+            readable = _INTEGER.fullmatch(cell) and abs(int(cell)) <= _INT_MAX
+        if not readable:
+            kind = "number" if name == "Duration" else "whole number"
+            return f"{name} is {cell.strip()[:40]!r}, not a {kind}"
+    if not cells[0].strip():
+        return "no name"
+    if int(cells[1]) not in CLASS_NAMES:
+        return f"Profile is {int(cells[1])}, not 1, 0 or -1"
+    if int(cells[3]) < 1:
+        return f"SM_usage is {int(cells[3])}: a kernel needs at least one SM"
+    return f"Duration is {float(cells[4]):g}" if float(cells[4]) < 0 else None
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _MAX_SHOWN else f"{line[: _MAX_SHOWN - 60]} … {line[-57:]}"
+
+
+def _facts(
+    columns: int, rows: list[tuple[int, float]], broken: int, count: int, num_kernels: int | None
+) -> tuple[Fact, ...]:
+    time_ns = sum(duration_ns for _, duration_ns in rows)
+    profiles = [profile for profile, _ in rows]
+    agrees = count == num_kernels
+    expected = (
+        Fact("num_kernels", "num_kernels", num_kernels, Fmt.COUNT, "What the job asks for"),
+        Fact("count_agrees", "Count agrees", agrees, Fmt.FLAG, "Whether the file has as many"),
+    )
+    return (
+        Fact("rows", "Rows", count, Fmt.COUNT, "Kernels in the file, broken rows included"),
+        *(expected if num_kernels is not None else ()),
+        Fact("broken", "Broken", broken, Fmt.COUNT, "Rows that the scheduler cannot read"),
+        Fact("columns", "Columns", columns, Fmt.COUNT, "Five, or seven with block and grid"),
+        Fact("total_ns", "Time", time_ns, Fmt.TIME, "Sum of the durations that can be read"),
+        *(
+            Fact(
+                f"{name}_rows",
+                f"Class {profile}: {name}",
+                profiles.count(profile),
+                Fmt.COUNT,
+                f"Rows with the profile {profile}",
+            )
+            for profile, name in CLASS_NAMES.items()
+        ),
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import DURATION
 from gpusight.analysis.counters.launch_quantities import DRAM_SHARE, SM_COUNT, SM_SHARE
 from gpusight.analysis.join.launch_matching import NEEDS, NO_NAME, NO_SHAPE, LaunchCover, cover
 from gpusight.analysis.orion.orion_build import OrionOptions, OrionRefusal, describe_launches
@@ -52,58 +53,55 @@ _WHY = {NO_NAME: "not in the report", NO_SHAPE: "other grid or block in the repo
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Stretches of the timeline in which the same kernels run."""
+    """Intervals of the timeline in which the same kernels run."""
 
     edges: NDArray[np.int64]
     values: dict[str, Reals]
-    """A number for each stretch; NaN where the report does not tell it of a kernel that runs."""
+    """A number for each interval; NaN where the report lacks it for a kernel that runs."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         return np.diff(self.edges)
 
     def average(self, key: str) -> float | None:
-        """Weigh by time; stretches without a kernel count as they are, zero.
-
-        None where a stretch is not known: what is left of the others would pass for the whole.
-        """
-        whole = int(self.edges[-1] - self.edges[0])
-        if not whole or np.isnan(self.values[key]).any():
+        """Average by time, idle time as 0; None where an interval is unknown."""
+        window_ns = int(self.edges[-1] - self.edges[0])
+        if not window_ns or np.isnan(self.values[key]).any():
             return None
-        return float(self.values[key] @ self.lengths) / whole
+        return float(self.values[key] @ self.lengths) / window_ns
 
 
 def orion_utilization(
     ncu: Trace, nsys: Trace, options: OrionOptions, *, raw: Trace | None = None
 ) -> Composite | OrionRefusal | NotApplicable:
     """Lay the launches of a report over a timeline of the same program."""
-    told = describe_launches(ncu, raw, options)
-    if isinstance(told, (OrionRefusal, NotApplicable)):
-        return told
-    launches, notes = told
-    everything = timeline_launches(nsys, options.selection)
-    if isinstance(everything, NotApplicable):
-        return everything
-    timeline, device_notes = _busiest_device(everything)
+    described = describe_launches(ncu, raw, options)
+    if isinstance(described, (OrionRefusal, NotApplicable)):
+        return described
+    launches, notes = described
+    kernels = timeline_launches(nsys, options.selection)
+    if isinstance(kernels, NotApplicable):
+        return kernels
+    timeline, device_notes = _busiest_device(kernels)
     sms = _sm_count(launches, options)
     if sms is None:
         reason = "the report does not say how many SMs the GPU has"
         return NotApplicable(COMMAND, reason, "name the GPU, such as --gpu A100")
-    found = cover(timeline.select(NEEDS), launches.with_columns(as_enum(launches["name"])))
-    if (found.right < 0).all():
+    covered = cover(timeline.select(NEEDS), launches.with_columns(as_enum(launches["name"])))
+    if (covered.right < 0).all():
         unlike = differences(match_timeline(launches, timeline))
         assert unlike is not None, "nothing matches"
         return OrionRefusal("no kernel of the timeline is in the report", unlike)
-    values = _values(launches, found, sms)
-    further = (*notes, *device_notes, *_missing_shares(values))
-    return _answer(_spans(timeline, values), timeline, found, further)
+    values = _values(launches, covered, sms)
+    all_notes = (*notes, *device_notes, *_missing_shares(values))
+    return _answer(_spans(timeline, values), timeline, covered, all_notes)
 
 
 def _busiest_device(timeline: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Keep the GPU with the most kernel time: shares of several do not add up."""
     busy = (
         timeline.group_by("device", maintain_order=True)
-        .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        .agg(DURATION.sum().alias("ns"))
         .sort("ns", descending=True)
     )
     if busy.height < 2:
@@ -117,41 +115,41 @@ def _sm_count(launches: pl.DataFrame, options: OrionOptions) -> int | None:
     named = find_gpu(options.limits.gpu) if options.limits.gpu else None
     if named is not None and named.sm_count:
         return named.sm_count
-    told = launches[SM_COUNT.key].drop_nulls()
-    return int(told[0]) if len(told) else None
+    counts = launches[SM_COUNT.key].drop_nulls()
+    return int(counts[0]) if len(counts) else None
 
 
-def _values(launches: pl.DataFrame, found: LaunchCover, sms: int) -> dict[str, Reals]:
-    """Give for each kernel of the timeline its share of each; zero where it was not measured.
+def _values(launches: pl.DataFrame, covered: LaunchCover, sms: int) -> dict[str, Reals]:
+    """Return the shares of each kernel of the timeline; 0 where it was not measured.
 
-    NaN where it was, but not this.
+    NaN where it was measured, but not that share.
     """
     shares = launches.select(
         (pl.col(SM_NEEDED) / sms).clip(0, 1).alias("sm_share"),
         pl.col(SM_SHARE.key).alias("compute_share"),
         pl.col(DRAM_SHARE.key).alias("memory_share"),
     )
-    known = found.right >= 0
-    rows = np.maximum(found.right, 0)
+    known = covered.right >= 0
+    rows = np.maximum(covered.right, 0)
     values = {key: np.where(known, shares[key].to_numpy()[rows], 0.0) for key in SERIES}
     ones = np.ones(len(known))
     return {**values, "kernels": ones, "unknown": np.where(known, 0.0, ones)}
 
 
 def _missing_shares(values: dict[str, Reals]) -> tuple[str, ...]:
-    """Say which shares the report lacks of launches that it has."""
+    """Note which shares the report lacks of launches that it has."""
     lacking = {unit: int(np.isnan(values[key]).sum()) for key, unit in _UNITS.items()}
     units = " and ".join(unit for unit, count in lacking.items() if count)
     if not units:
         return ()
     kernels = max(lacking.values())
-    which = "one kernel" if kernels == 1 else f"{kernels:,} kernels"
-    lost = f"the report does not tell the throughput of {units} for {which}, so there is no average"
-    return (f"{lost}; collect: --section {SM_SHARE.section}",)
+    count = "one kernel" if kernels == 1 else f"{kernels:,} kernels"
+    note = f"the report does not tell the throughput of {units} for {count}, so there is no average"
+    return (f"{note}; collect: --section {SM_SHARE.section}",)
 
 
 def _spans(timeline: pl.DataFrame, values: dict[str, Reals]) -> _Spans:
-    """Add up what runs at the same time; no unit does more than all it can."""
+    """Add up what runs at the same time; a share is at most 1."""
     starts, ends = timeline["start_ns"].to_numpy(), timeline["end_ns"].to_numpy()
     edges = np.unique(np.concatenate([starts, ends]))
     first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
@@ -161,7 +159,7 @@ def _spans(timeline: pl.DataFrame, values: dict[str, Reals]) -> _Spans:
         np.add.at(change, first, each)
         np.add.at(change, last, -each)
         total = np.cumsum(change)[:-1]
-        # What is left of a sum of fractions that has come back to zero is rounding.
+        # A sum of fractions that has come back to 0 may leave a rounding error.
         total[np.abs(total) < 1e-9] = 0.0
         return total
 
@@ -175,42 +173,47 @@ def _spans(timeline: pl.DataFrame, values: dict[str, Reals]) -> _Spans:
 
 
 def _answer(
-    spans: _Spans, timeline: pl.DataFrame, found: LaunchCover, notes: tuple[str, ...]
+    spans: _Spans, timeline: pl.DataFrame, covered: LaunchCover, notes: tuple[str, ...]
 ) -> Composite:
-    lengths = timeline["end_ns"] - timeline["start_ns"]
-    known = found.right >= 0
-    unmeasured = int(lengths.filter(pl.Series(~known)).sum())
+    known = covered.right >= 0
+    unmeasured = _unmeasured(timeline, covered)
+    unmeasured_ns = int(unmeasured["duration_ns"].sum())
     busy = int(spans.lengths[spans.values["kernels"] > 0].sum())
     window = int(spans.edges[-1] - spans.edges[0])
-    lacking = _unmeasured(timeline, found)
+    meaning = "Average over the window, by time, idle time as idle; null when not measured"
+    title = "Kernels that were not measured"
+    sections = [_series(spans)]
+    if unmeasured.height:
+        sections.insert(0, TableResult("unmeasured", title, UNMEASURED_FIELDS, unmeasured))
     return Composite(
         COMMAND,
         "Utilisation over time",
         (
             Fact("window_ns", "Window", window, Fmt.TIME, "First kernel's start to last one's end"),
             Fact("busy_ns", "GPU busy", busy, Fmt.TIME, "Time in which a kernel runs"),
-            *_averages(spans),
+            *(
+                Fact(
+                    f"{key}_average",
+                    f"Average {LABELS[key]}",
+                    spans.average(key),
+                    Fmt.SHARE,
+                    meaning,
+                )
+                for key in SERIES
+            ),
             Fact("kernels", "Kernels", timeline.height, Fmt.COUNT, "Kernels in the timeline"),
             Fact("measured", "Measured", int(known.sum()), Fmt.COUNT, "Those in the report"),
             Fact(
                 "unmeasured_ns",
                 "Not measured",
-                unmeasured,
+                unmeasured_ns,
                 Fmt.TIME,
                 "Time of kernels that the report has no like of; counted as using nothing",
             ),
         ),
-        (*((lacking,) if lacking is not None else ()), _series(spans)),
+        tuple(sections),
         meta={"action": "plot"},
-        notes=(*notes, *_notes(timeline, found, unmeasured)),
-    )
-
-
-def _averages(spans: _Spans) -> tuple[Fact, ...]:
-    meaning = "Average over the window, by time, idle time as idle; null when not measured"
-    return tuple(
-        Fact(f"{key}_average", f"Average {LABELS[key]}", spans.average(key), Fmt.SHARE, meaning)
-        for key in SERIES
+        notes=(*notes, *_notes(timeline, covered, unmeasured_ns)),
     )
 
 
@@ -227,42 +230,39 @@ def _series(spans: _Spans) -> TableResult:
     return TableResult("series", "Over time", SERIES_FIELDS, frame)
 
 
-def _unmeasured(timeline: pl.DataFrame, found: LaunchCover) -> TableResult | None:
-    """List the kernels that the report has no like of, the most expensive first."""
-    frame = (
+def _unmeasured(timeline: pl.DataFrame, covered: LaunchCover) -> pl.DataFrame:
+    """List the kernels that have no launch in the report, the most expensive first."""
+    return (
         timeline.select(
             pl.col("name").cast(pl.String),
-            (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-            pl.Series("why", [_WHY.get(why) for why in found.left_why], pl.String),
+            DURATION,
+            pl.Series("why", [_WHY.get(why) for why in covered.left_why], pl.String),
         )
-        .filter(pl.Series(found.right < 0))
+        .filter(pl.Series(covered.right < 0))
         .group_by("name", "why")
         .agg(pl.col("duration_ns").sum(), pl.len().cast(pl.Int64).alias("calls"))
         .sort("duration_ns", "name", "why", descending=[True, False, False])
         .select([f.key for f in UNMEASURED_FIELDS])
     )
-    if frame.is_empty():
-        return None
-    return TableResult("unmeasured", "Kernels that were not measured", UNMEASURED_FIELDS, frame)
 
 
-def _notes(timeline: pl.DataFrame, found: LaunchCover, unmeasured: int) -> tuple[str, ...]:
+def _notes(timeline: pl.DataFrame, covered: LaunchCover, unmeasured_ns: int) -> list[str]:
     notes = []
-    if found.runs:
-        times = "once" if found.runs == 1 else f"{found.runs:,} times"
+    if covered.runs:
+        times = "once" if covered.runs == 1 else f"{covered.runs:,} times"
         notes.append(f"the whole sequence of the report occurs {times} in the timeline")
-    alike = int(((found.right >= 0) & ~found.in_sequence).sum())
+    alike = int(((covered.right >= 0) & ~covered.in_sequence).sum())
     if alike:
         notes.append(
             f"{alike:,} of {timeline.height:,} kernels are outside that sequence: a launch of the "
             "same kernel, grid and block stands for each"
-            if found.runs
+            if covered.runs
             else f"the sequences differ: {alike:,} of {timeline.height:,} kernels take the values "
             "of the launch of the same kernel, grid and block in its place"
         )
-    if unmeasured:
+    if unmeasured_ns:
         notes.append("averages are lower bounds: kernels that were not measured count as zero")
-    absent = sum(bool(why) for why in found.right_why)
+    absent = sum(bool(why) for why in covered.right_why)
     if absent:
         notes.append(f"the timeline has nothing like {how_many(absent)} of the report")
-    return tuple(notes)
+    return notes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analysis.aggregates import shown_if_filled
+from gpusight.analysis.aggregates import schema_of, shown_if_filled
 from gpusight.analysis.attribution.work_causes import attribute
 from gpusight.analysis.flops.operator_cost import cost_of
 from gpusight.analysis.flops.operator_inputs import OperatorCost, OperatorInputs
@@ -36,16 +36,12 @@ if TYPE_CHECKING:
     from gpusight.analysis.questions.question_program import QuestionProgram
     from gpusight.trace.trace import Trace
 
-    Counted = tuple[dict[str, int], tuple[str, ...]]
-
 
 AROUND, FUSED = "around", "fused"
 _BETWEEN = ("elementwise", "copy", "random", "reduction", "embedding")
-"""What may run between the products and softmax: scaling, masking, dropout, layout."""
+"""What may run between the GEMMs and softmax: scaling, masking, dropout, layout."""
 _SPLIT = re.compile(r"split-k reduce")
-"""Label of what adds up the parts of a product; it belongs to the product before it."""
-
-
+"""Label of the kernel that adds up the partial results of the GEMM before it."""
 _ORDERED = (
     "no ranges name the parts of attention: they are told by the order of kernels, a matrix "
     "product, a softmax, a matrix product"
@@ -60,7 +56,7 @@ class AttentionSplit:
     kernels: pl.DataFrame
     """Those of `QuestionProgram.kernels` with their `role`."""
     calls: dict[str, int]
-    """How often each part ran."""
+    """Number of runs of each part."""
     passes: int
     """Forward passes that these are of; 0 where none are known."""
     how: str
@@ -69,41 +65,41 @@ class AttentionSplit:
 
     @property
     def fused(self) -> bool:
-        """Tell whether all of attention is one kernel."""
+        """Whether all of attention is one kernel."""
         return FUSED in self.calls
 
 
-def split(program: QuestionProgram) -> AttentionSplit | NotApplicable:
+def split_attention(program: QuestionProgram) -> AttentionSplit | NotApplicable:
     """Find the parts of attention."""
     known = not isinstance(program.passes, NotApplicable)
     kernels = program.forward() if known else program.kernels.filter(pl.col("part") == "other")
     if kernels.is_empty():
         where = "inside a forward pass" if known else "in what is looked at"
         return NotApplicable("attention", f"it cannot be told: no kernel was launched {where}")
-    passes = program.runs
+
+    def result(
+        roles: pl.Series, calls: dict[str, int], how: str, range_ns: dict[str, float]
+    ) -> AttentionSplit:
+        own = kernels.with_columns(roles.alias("role")).filter(pl.col("role").is_not_null())
+        return AttentionSplit(program.trace, own, calls, program.runs, how, range_ns)
+
     missing: list[str] = list(PARTS)
     if program.trace.has("ranges"):
         roles, calls, range_ns = _by_ranges(program.trace, kernels)
         missing = [part for part in PARTS if part not in calls]
         if not missing:
-            how = "the parts of attention are ranges of the program"
-            return AttentionSplit(
-                program.trace, _with(kernels, roles), calls, passes, how, range_ns
+            return result(
+                roles, calls, "the parts of attention are ranges of the program", range_ns
             )
     roles, calls = _by_order(program, kernels)
     if SOFTMAX in calls:
-        return AttentionSplit(program.trace, _with(kernels, roles), calls, passes, _ORDERED, {})
+        return result(roles, calls, _ORDERED, {})
     fused = kernels["category"] == "attention"
     if fused.any():
         how = "kernels of fused attention are known by their names"
         roles = pl.select(pl.when(fused).then(pl.lit(FUSED))).to_series()
-        calls = {FUSED: int(fused.sum())}
-        return AttentionSplit(program.trace, _with(kernels, roles), calls, passes, how, {})
+        return result(roles, {FUSED: int(fused.sum())}, how, {})
     return _absent(program.trace, missing)
-
-
-def _with(kernels: pl.DataFrame, roles: pl.Series) -> pl.DataFrame:
-    return kernels.with_columns(roles.alias("role")).filter(pl.col("role").is_not_null())
 
 
 def _absent(trace: Trace, missing: list[str]) -> NotApplicable:
@@ -112,12 +108,12 @@ def _absent(trace: Trace, missing: list[str]) -> NotApplicable:
         SOFTMAX: "computing softmax",
         FINAL: "final matmul",
     }
-    which = listed([repr(lines[part]) for part in missing])
+    ranges = listed([repr(lines[part]) for part in missing])
     if len(missing) == len(PARTS):
         reason = "no ranges name the parts of attention, and no kernels look like it"
     else:
         reason = f"no kernels were launched in a range of attention's {listed(missing)}"
-    return NotApplicable("attention", reason, f"{line_for(trace, lines[missing[0]])} for {which}")
+    return NotApplicable("attention", reason, f"{line_for(trace, lines[missing[0]])} for {ranges}")
 
 
 # By ranges ----------------------------------------------------------------------------------------
@@ -126,61 +122,55 @@ def _absent(trace: Trace, missing: list[str]) -> NotApplicable:
 def _by_ranges(
     trace: Trace, kernels: pl.DataFrame
 ) -> tuple[pl.Series, dict[str, int], dict[str, float]]:
-    """Give the role of each kernel by the range around its launch, and counts and times of ranges.
+    """Return each kernel's role by the range around its launch, and counts and times of ranges.
 
-    Where ranges of parts lie in each other, softmax counts most, then the final product.
+    Where ranges of parts are nested, softmax takes precedence, then the final GEMM.
     """
     named = named_ranges(trace, attention_part)
     role = pl.lit(None, pl.String)
     calls: dict[str, int] = {}
     range_ns: dict[str, float] = {}
     for part in (SCORES, FINAL, SOFTMAX):
-        held = _held(named.filter(pl.col("read") == part), kernels)
-        mine = kernels.filter(held.is_not_null())
-        if mine.is_empty():
+        ranges = named.filter(pl.col("read") == part)
+        if ranges.is_empty():
             continue
-        calls[part] = held.drop_nulls().n_unique()
-        range_ns[part] = float(mine["duration_ns"].sum()) / calls[part]
-        products = (mine["category"] == "matmul").any() and part != SOFTMAX
-        own = (pl.col("category") == "matmul") if products else pl.lit(value=True)
+        around = hold(outermost(ranges), kernels, "launch_ns")
+        launched = kernels.filter(around.is_not_null())
+        if launched.is_empty():
+            continue
+        calls[part] = around.drop_nulls().n_unique()
+        range_ns[part] = float(launched["duration_ns"].sum()) / calls[part]
+        has_gemms = (launched["category"] == "matmul").any() and part != SOFTMAX
+        own = (pl.col("category") == "matmul") if has_gemms else pl.lit(value=True)
         inside = pl.when(own).then(pl.lit(part)).otherwise(pl.lit(AROUND))
-        role = pl.when(held.is_not_null()).then(inside).otherwise(role)
+        role = pl.when(around.is_not_null()).then(inside).otherwise(role)
     return kernels.select(role.alias("role"))["role"], calls, range_ns
-
-
-def _held(spans: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
-    """Give the range that each kernel was launched in, null for none."""
-    if spans.is_empty():
-        return pl.Series([None], dtype=pl.Int64).new_from_index(0, kernels.height)
-    return hold(outermost(spans), kernels, "launch_ns")
 
 
 # By order -----------------------------------------------------------------------------------------
 
 
 def _by_order(program: QuestionProgram, kernels: pl.DataFrame) -> tuple[pl.Series, dict[str, int]]:
-    """Give roles by what runs before and after each softmax on its stream."""
+    """Return roles by what runs before and after each softmax on its stream."""
     chain = _chain(program, kernels)
     kind = pl.col("kind")
-    at = pl.col("at")
-    product = pl.when(kind == "matmul").then(at)
-    wall = pl.when(kind == "wall").then(at)
-    softmax = pl.when(kind == "softmax").then(at)
-    found = chain.with_columns(
-        product.forward_fill().shift(1).over("queue").alias("before"),
-        product.backward_fill().shift(-1).over("queue").alias("after"),
-        pl.max_horizontal(wall, softmax).forward_fill().shift(1).over("queue").alias("lower"),
-        pl.max_horizontal(wall, softmax).backward_fill().shift(-1).over("queue").alias("upper"),
+    gemm = pl.when(kind == "matmul").then("at")
+    barrier = pl.when(kind.is_in(["wall", "softmax"])).then("at")
+    softmaxes = chain.with_columns(
+        gemm.forward_fill().shift(1).over("queue").alias("before"),
+        gemm.backward_fill().shift(-1).over("queue").alias("after"),
+        barrier.forward_fill().shift(1).over("queue").alias("lower"),
+        barrier.backward_fill().shift(-1).over("queue").alias("upper"),
     ).filter(
         kind == "softmax",
         pl.col("before") > pl.col("lower").fill_null(-1),
         pl.col("after") < pl.col("upper").fill_null(chain.height),
     )
-    return _roles(chain, found.unique("before", keep="last"), kernels)
+    return _roles(chain, softmaxes.unique("before", keep="last"))
 
 
 def _chain(program: QuestionProgram, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Lay kernels out by stream and start, and say what each can be in attention."""
+    """Order kernels by stream and start, with what each can be in attention."""
     names = program.names
     labels = {code: classify(names[code]).short for code in kernels["code"].unique()}
     label = pl.col("code").replace_strict(labels, return_dtype=pl.String)
@@ -206,32 +196,27 @@ def _chain(program: QuestionProgram, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _roles(
-    chain: pl.DataFrame, found: pl.DataFrame, kernels: pl.DataFrame
-) -> tuple[pl.Series, dict[str, int]]:
-    """Mark the products and softmaxes found, and what runs from one product to the other."""
+def _roles(chain: pl.DataFrame, softmaxes: pl.DataFrame) -> tuple[pl.Series, dict[str, int]]:
+    """Mark the softmaxes, the GEMMs around them, and what runs from one GEMM to the other."""
     marks = pl.concat(
         [
-            found.select(pl.col("before").alias("at"), pl.lit(SCORES).alias("role")),
-            found.select("at", pl.lit(SOFTMAX).alias("role")),
-            found.select(pl.col("after").alias("at"), pl.lit(FINAL).alias("role")),
+            softmaxes.select(pl.col(column).alias("at"), pl.lit(role).alias("role"))
+            for column, role in (("before", SCORES), ("at", SOFTMAX), ("after", FINAL))
         ]
     ).unique("at", keep="first")
-    laid = chain.join(marks, on="at", how="left", maintain_order="left").with_columns(
+    marked = chain.join(marks, on="at", how="left", maintain_order="left").with_columns(
         pl.col("role").forward_fill().over("queue").alias("last")
     )
     rest = pl.col("kind") == "rest"
     open_ = pl.col("last").is_in([SCORES, SOFTMAX]) & (pl.col("kind") == "between")
     follows = rest & (pl.col("role").shift(1).over("queue").is_in([SCORES, FINAL]))
     role = pl.when(follows).then("last").when(open_).then(pl.lit(AROUND)).otherwise("role")
-    laid = laid.with_columns(role.alias("role")).sort("place")
-    calls = dict.fromkeys(PARTS, found.height) if found.height else {}
-    assert laid.height == kernels.height, "every kernel has its place"
-    return laid["role"], calls
+    calls = dict.fromkeys(PARTS, softmaxes.height) if softmaxes.height else {}
+    return marked.with_columns(role.alias("role")).sort("place")["role"], calls
 
 
 EACH_SCORE = 5
-"""Operations of softmax for a score: find the largest, subtract, exponentiate, add up, divide."""
+"""FLOPs of softmax per score: maximum, subtract, exponentiate, sum, divide."""
 FORMULA = (
     f"FLOPs: 2·B·H·S·S·D for each matrix product, {EACH_SCORE}·B·H·S·S for softmax (find the "
     "largest, subtract, exponentiate, add up, divide)"
@@ -254,7 +239,7 @@ class AttentionSizes:
 
     @classmethod
     def of(cls, text: str) -> AttentionSizes:
-        """Read `B,H,S,D`."""
+        """Parse `B,H,S,D`."""
         parts = text.replace("x", ",").split(",")
         try:
             numbers = [int(part) for part in parts]
@@ -273,67 +258,57 @@ class AttentionSizes:
 
     @property
     def scores(self) -> int:
-        """How many scores one call computes."""
+        """Scores that one call computes."""
         return self.batch * self.heads * self.sequence**2
 
     @property
     def product(self) -> int:
-        """Operations of one of the two matrix products."""
+        """FLOPs of one of the two GEMMs."""
         return 2 * self.scores * self.head
 
 
-def part_flops(found: AttentionSplit, model: AttentionSizes | None) -> Counted:
-    """Give the operations of one call of each part, and what a reader must know."""
+def part_flops(split: AttentionSplit, model: AttentionSizes | None) -> tuple[dict[str, int], str]:
+    """Return the FLOPs of one call of each part, or of fused attention, and where they are from."""
+    parts = (FUSED,) if split.fused else PARTS
     recorded = {
-        SCORES: _recorded(found, SCORES, _cost),
-        SOFTMAX: _recorded(found, SOFTMAX, _softmax_cost),
-        FINAL: _recorded(found, FINAL, _cost),
+        part: _recorded(split, part, _softmax_cost if part == SOFTMAX else _cost) for part in parts
     }
-    counted = {part: value for part, value in recorded.items() if value is not None}
-    if len(counted) == len(recorded):
-        return counted, _source(model, counted)
+    flops = {part: value for part, value in recorded.items() if value is not None}
+    if len(flops) == len(parts):
+        note = "FLOPs are those of the sizes that the profiler recorded"
+        if model is not None and not split.fused and model.product != flops[SCORES]:
+            note += ", which are not those given"
+        return flops, note
     if model is None:
-        return {}, (f"FLOPs are not known: no sizes were recorded; {_HINT}",)
-    given = {SCORES: model.product, SOFTMAX: EACH_SCORE * model.scores, FINAL: model.product}
-    return given, ("FLOPs are those of the sizes given",)
-
-
-def _source(model: AttentionSizes | None, counted: dict[str, int]) -> tuple[str, ...]:
-    said = "FLOPs are those of the sizes that the profiler recorded"
-    if model is not None and model.product != counted[SCORES]:
-        said += ", which are not those given"
-    return (said,)
-
-
-def fused_flops(found: AttentionSplit, model: AttentionSizes | None) -> Counted:
-    """Give the operations of one call of fused attention: its two products."""
-    recorded = _recorded(found, FUSED, _cost)
-    if recorded is not None:
-        return {FUSED: recorded}, ("FLOPs are those of the sizes that the profiler recorded",)
-    if model is None:
-        return {}, (f"FLOPs are not known: no sizes were recorded; {_HINT}",)
-    return {FUSED: 2 * model.product}, ("FLOPs are those of the sizes given",)
+        return {}, f"FLOPs are not known: no sizes were recorded; {_HINT}"
+    given = {
+        SCORES: model.product,
+        SOFTMAX: EACH_SCORE * model.scores,
+        FINAL: model.product,
+        FUSED: 2 * model.product,
+    }
+    return {part: given[part] for part in parts}, "FLOPs are those of the sizes given"
 
 
 def _recorded(
-    found: AttentionSplit, part: str, count: Callable[[tuple[str | None, ...]], int | None]
+    split: AttentionSplit, part: str, count: Callable[[tuple[str | None, ...]], int | None]
 ) -> int | None:
-    """Average the operations of the operators that launched a part; None where one is unknown."""
-    trace = found.trace
+    """Average the FLOPs of the operators that launched a part; None where one is unknown."""
+    trace = split.trace
     if not trace.has("cpu_ops", "shapes"):
         return None
-    rows = found.kernels.filter(pl.col("role") == part)["row"]
+    rows = split.kernels.filter(pl.col("role") == part)["row"]
     ops = attribute(trace).frames["kernels"]["op"].gather(rows).unique()
     if ops.null_count() or ops.is_empty():
         return None
     inputs = trace.table("cpu_ops", _INPUTS)[ops].select(pl.col(_INPUTS).cast(pl.String))
     distinct = inputs.group_by(_INPUTS).len()
     total = 0
-    for *inputs_of_one, often in distinct.iter_rows():
-        flops = count(tuple(inputs_of_one))
+    for *operator_inputs, calls in distinct.iter_rows():
+        flops = count(tuple(operator_inputs))
         if flops is None:
             return None
-        total += flops * int(often)
+        total += flops * int(calls)
     average = round(total / len(ops))
     return average if average <= _MOST_FLOPS else None
 
@@ -368,63 +343,59 @@ _MEANS = {
     AROUND: "scaling, masking, dropout and copies among them",
     FUSED: "all of it in one kernel",
 }
-_TITLE = "(e) Inside attention"
 _CAUSAL = "a fused kernel may skip what a causal mask hides, up to half of these FLOPs"
 
 
 def attention(
     program: QuestionProgram, model: AttentionSizes | None
 ) -> QuestionAnswer | NotApplicable:
-    """Compare softmax with the two matrix products of attention: time, and FLOPs."""
-    found = split(program)
-    if isinstance(found, NotApplicable):
-        return found
-    counted, notes = fused_flops(found, model) if found.fused else part_flops(found, model)
-    rows = _rows(found, counted)
-    frame = pl.DataFrame(rows, schema=_SCHEMA)
-    title = _TITLE + (", in a forward pass" if found.passes else "")
+    """Compare softmax with the two GEMMs of attention: time and FLOPs."""
+    parts = split_attention(program)
+    if isinstance(parts, NotApplicable):
+        return parts
+    flops, flops_note = part_flops(parts, model)
+    rows = _rows(parts, flops)
+    schema = schema_of(FIELDS, pl.Float64()) | {"flops": pl.Int64()}
+    frame = pl.DataFrame(rows, schema=schema)
+    title = "(e) Inside attention" + (", in a forward pass" if parts.passes else "")
     table = TableResult("attention", title, shown_if_filled(FIELDS, frame), frame)
-    said = (found.how, *notes)
-    if found.fused:
-        return QuestionAnswer(_fused(rows[0]), rows[0], (table,), (*said, _CAUSAL))
+    notes = (parts.how, flops_note)
+    if parts.fused:
+        return QuestionAnswer(_fused(rows[0]), rows[0], (table,), (*notes, _CAUSAL))
     numbers = _numbers({row["part"]: row for row in rows})
     formula = (FORMULA,) if numbers["flops_ratio"] is not None else ()
-    return QuestionAnswer(_sentence(numbers), numbers, (table,), (*said, *formula))
+    return QuestionAnswer(_sentence(numbers), numbers, (table,), (*notes, *formula))
 
 
-_SCHEMA = {f.key: pl.Float64() for f in FIELDS} | {
-    "part": pl.String(), "flops": pl.Int64(), "means": pl.String()
-}  # fmt: skip
-
-
-def _rows(found: AttentionSplit, counted: dict[str, int]) -> list[dict[str, Any]]:
+def _rows(split: AttentionSplit, flops_by_part: dict[str, int]) -> list[dict[str, Any]]:
     """Sum up each part, for one pass and for one call."""
-    total = float(found.kernels["duration_ns"].sum())
+    total_ns = float(split.kernels["duration_ns"].sum())
+    passes = split.passes
     rows = []
     for part in (*PARTS, AROUND, FUSED):
-        kernels = found.kernels.filter(pl.col("role") == part)
+        kernels = split.kernels.filter(pl.col("role") == part)
         if kernels.is_empty():
             continue
-        spent, calls = float(kernels["duration_ns"].sum()), found.calls.get(part)
-        each = None if not calls else spent / calls
-        flops = counted.get(part)
+        part_ns, calls = float(kernels["duration_ns"].sum()), split.calls.get(part)
+        call_ns = part_ns / calls if calls else None
+        flops = flops_by_part.get(part)
         rows.append({
             "part": part,
-            "share": spent / total if total else None,
-            "pass_ns": spent / found.passes if found.passes else None,
-            "calls": calls / found.passes if calls and found.passes else calls,
-            "call_ns": each,
-            "range_ns": found.range_ns.get(part),
+            "share": part_ns / total_ns if total_ns else None,
+            "pass_ns": part_ns / passes if passes else None,
+            "calls": calls / passes if calls and passes else calls,
+            "call_ns": call_ns,
+            "range_ns": split.range_ns.get(part),
             "flops": flops,
-            "tflop_per_s": flops / each / 1e3 if flops and each else None,
+            "tflop_per_s": flops / call_ns / 1e3 if flops and call_ns else None,
             "means": _MEANS[part],
         })  # fmt: skip
     return rows
 
 
 def _numbers(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Relate softmax to one of the two products (their average), and to both together."""
-    products = [rows[part] for part in (SCORES, FINAL)]
+    """Compare softmax with one of the two GEMMs (their average), and with both together."""
+    gemms = [rows[part] for part in (SCORES, FINAL)]
     softmax = rows[SOFTMAX]
     numbers: dict[str, Any] = {
         f"{part}_{key}": rows[part][key]
@@ -432,7 +403,7 @@ def _numbers(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
         for key in ("call_ns", "pass_ns", "calls", "flops")
     }
     for key, name in (("call_ns", "time"), ("flops", "flops")):
-        known = [row[key] for row in products]
+        known = [row[key] for row in gemms]
         both = None if None in known or not sum(known) else float(sum(known))
         value = softmax[key]
         numbers[f"matmul_{name}"] = None if both is None else both / 2

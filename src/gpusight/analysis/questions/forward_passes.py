@@ -29,21 +29,20 @@ _NOBODY = -1
 
 
 def named_ranges(trace: Trace, read: Callable[[str], _Read | None]) -> pl.DataFrame:
-    """Give the ranges whose names `read` makes something of: it, `name`, times, who opened it."""
+    """Return the ranges for whose names `read` is not None: it, `name`, times, who opened it."""
     ranges = closed_ranges(trace)
     codes, names = ranges["name"].to_physical(), names_of(ranges["name"])
-    made = {code: read(names[code]) for code in codes.unique().drop_nulls()}
-    known = [(code, value) for code, value in made.items() if value is not None]
-    told = pl.DataFrame(known, schema=["code", "read"], orient="row") if known else _NOTHING
+    parsed = {code: read(names[code]) for code in codes.unique().drop_nulls()}
+    known = {code: value for code, value in parsed.items() if value is not None}
+    values = pl.DataFrame(
+        {"code": pl.Series(list(known), dtype=pl.Int64), "read": list(known.values())}
+    )
     return (
         ranges.with_columns(codes.cast(pl.Int64).alias("code"))
-        .join(told.cast({"code": pl.Int64}), on="code", maintain_order="left")
+        .join(values, on="code", maintain_order="left")
         .with_columns(pl.col("name").cast(pl.String))
         .select("read", "name", "start_ns", "end_ns", "process", "thread")
     )
-
-
-_NOTHING = pl.DataFrame(schema={"code": pl.Int64, "read": pl.String})
 
 
 def outermost(spans: pl.DataFrame) -> pl.DataFrame:
@@ -54,12 +53,14 @@ def outermost(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def hold(spans: pl.DataFrame, times: pl.DataFrame, when: str) -> pl.Series:
-    """Give the position of the span that each moment lies in; null for none.
+    """Return the position of the span that each time lies in; null for none.
 
-    A moment belongs to the span open in its process, whichever thread opened it; where spans of a
+    A time belongs to the span open in its process, whichever thread opened it; where spans of a
     process overlap, to the one of its own thread.
     """
-    by = "thread" if _overlap(spans) else "process"
+    reached = pl.col("end_ns").cum_max().shift(1).over("process")
+    overlap = spans.sort("start_ns").select((pl.col("start_ns") < reached).any()).item()
+    by = "thread" if overlap else "process"
     placed = spans.with_row_index("held").select(
         pl.col("held").cast(pl.Int64),
         pl.col("start_ns").alias("when"),
@@ -69,7 +70,7 @@ def hold(spans: pl.DataFrame, times: pl.DataFrame, when: str) -> pl.Series:
     moments = times.select(pl.col(when).alias("when"), pl.col(by).fill_null(_NOBODY))
     if by == "process" and moments[by].n_unique() == 1 and (moments[by] == _NOBODY).all():
         placed = placed.with_columns(pl.lit(_NOBODY, pl.Int64).alias(by))
-    found = (
+    around = (
         moments.with_row_index("at")
         .sort("when")
         .join_asof(
@@ -77,22 +78,15 @@ def hold(spans: pl.DataFrame, times: pl.DataFrame, when: str) -> pl.Series:
         )
         .sort("at")
     )
-    return found.select(pl.when(pl.col("when") < pl.col("until")).then("held").alias("held"))[
-        "held"
-    ]
-
-
-def _overlap(spans: pl.DataFrame) -> bool:
-    reached = pl.col("end_ns").cum_max().shift(1).over("process")
-    late = spans.sort("start_ns").select((pl.col("start_ns") < reached).any())
-    return bool(late.item())
+    held = pl.when(pl.col("when") < pl.col("until")).then("held")
+    return around.select(held.alias("held"))["held"]
 
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[a-z]+")
 _LONGEST_NAME = 200
 _OPERATOR = re.compile(r"::|\bop_id\b|\bseq = ")
-"""What names of operators have that frameworks emit as ranges by themselves."""
+"""Marks of operators that frameworks emit as ranges by themselves."""
 
 _FORWARD = frozenset({"forward", "fwd"})
 _BACKWARD = frozenset({"backward", "backwards", "bwd", "backprop", "grad", "grads", "gradient"})
@@ -105,14 +99,14 @@ _OF_THE_WHOLE = frozenset((
     "benchmark", "bench", "timed", "distributed", "data", "parallel", "ddp", "fsdp", "gpt", "llm",
     "transformer", "start",
 ))  # fmt: skip
-"""Words beside `forward` that do not make it the forward of a layer."""
+"""Words next to `forward` that do not make it the forward pass of a layer."""
 
 _SCORES = frozenset({"scores", "score", "logits", "qk", "qkt", "similarity"})
 _ABOUT_ATTENTION = frozenset({"attention", "attn", "att", "qk", "qkt", "query", "key", "dot"})
 _PRODUCT = frozenset({"matmul", "mm", "bmm", "gemm", "product", "multiply", "multiplication"})
 _LAST = frozenset({"final", "value", "values", "v"})
 _PROJECTION = frozenset({"proj", "projection", "linear", "qkv"})
-"""What goes around attention's own products, and is none of them."""
+"""Words for GEMMs around attention that are not its own."""
 _WEIGHTS = frozenset({"attention", "attn", "scores", "probs", "weights", "weighted"})
 _VALUES = frozenset({"v", "value", "values"})
 _WEIGHING = ({"weighted", "sum"}, {"apply", "attention"}, {"apply", "attn"}, {"av"}, {"pv"})
@@ -129,50 +123,37 @@ def words(name: str) -> list[str]:
 
 def forward_rank(name: str) -> int | None:
     """Rank a range's name as a forward pass: 0 the surest; None for something else."""
-    found = frozenset(words(name))
-    if _OPERATOR.search(name) or found & (_BACKWARD | _OPTIMIZER):
+    named = frozenset(words(name))
+    if _OPERATOR.search(name) or named & (_BACKWARD | _OPTIMIZER):
         return None
-    if found & _FORWARD:
-        return 0 if found <= _FORWARD | _OF_THE_WHOLE else 1
-    return 2 if found & _INFERENCE else None
+    if named & _FORWARD:
+        return 0 if named <= _FORWARD | _OF_THE_WHOLE else 1
+    return 2 if named & _INFERENCE else None
 
 
 def family(name: str) -> str:
-    """Give what ranges have in common that differ only in numbers and in words of no meaning."""
-    found = [word for word in words(name) if word not in _OF_THE_WHOLE]
-    return " ".join("forward" if word in _FORWARD else word for word in found)
+    """Return what ranges share that differ only in numbers and in words of no meaning."""
+    kept = [word for word in words(name) if word not in _OF_THE_WHOLE]
+    return " ".join("forward" if word in _FORWARD else word for word in kept)
 
 
 def attention_part(name: str) -> str | None:
-    """Tell which part of attention a range is; None for something else."""
-    found = frozenset(words(name))
-    if _OPERATOR.search(name) or found & (_BACKWARD | _PROJECTION):
+    """Return which part of attention a range is; None for something else.
+
+    The surest comes first: `attention scores v matmul` is the last GEMM, not the scores.
+    """
+    named = frozenset(words(name))
+    if _OPERATOR.search(name) or named & (_BACKWARD | _PROJECTION):
         return None
-    return next((part for part, fits in _FITS if fits(found)), None)
-
-
-def _is_softmax(found: frozenset[str]) -> bool:
-    return "softmax" in found and "log" not in found
-
-
-def _is_scores(found: frozenset[str]) -> bool:
-    scored = bool(found & _SCORES and found & _ABOUT_ATTENTION)
-    named = {"query", "key"} <= found or {"q", "k"} <= found
-    return scored or (named and not found & {"v", "value"})
-
-
-def _is_final(found: frozenset[str]) -> bool:
-    weighs = bool(found & _WEIGHTS and found & _VALUES)
-    named = any(pair <= found for pair in _WEIGHING)
-    return weighs or named or bool(found & _PRODUCT and found & _LAST)
-
-
-_FITS: tuple[tuple[str, Callable[[frozenset[str]], bool]], ...] = (
-    (SOFTMAX, _is_softmax),
-    (FINAL, _is_final),
-    (SCORES, _is_scores),
-)
-"""In the order of certainty: `attention scores v matmul` is the last product, not the scores."""
+    if "softmax" in named and "log" not in named:
+        return SOFTMAX
+    weighs = named & _WEIGHTS and named & _VALUES
+    if weighs or any(pair <= named for pair in _WEIGHING) or (named & _PRODUCT and named & _LAST):
+        return FINAL
+    query_key = {"query", "key"} <= named or {"q", "k"} <= named
+    if named & _SCORES and named & _ABOUT_ATTENTION:
+        return SCORES
+    return SCORES if query_key and not named & {"v", "value"} else None
 
 
 _LINES = {
@@ -182,7 +163,7 @@ _LINES = {
 }
 """The line of code that marks a part of the program, by the first word of the capture's form."""
 _NETWORK = frozenset({"matmul", "convolution", "attention", "softmax", "normalisation"})
-"""Kernels without which nothing speaks for a neural network."""
+"""Categories of which a neural network has kernels."""
 _BACKWARD_KERNEL = re.compile(r"bwd|backward|dgrad|wgrad|grad_?input|_grad", re.IGNORECASE)
 _WHOLE_STEPS = (
     "no range is named forward; no backward pass and no optimizer was seen: each step is taken to "
@@ -190,7 +171,7 @@ _WHOLE_STEPS = (
 )
 _LAUNCHES = "no range is named forward: a pass on the host is from its first launch to its last"
 _LEAST_RUN = 0.25
-"""Share of the longest stretch of forward work below which another one is no pass of its own."""
+"""Share of the longest run of forward work below which another run is not a pass of its own."""
 _MOSTLY = 0.5
 _TRAINING = ("backward", "optimizer")
 
@@ -204,7 +185,7 @@ class ForwardPasses:
     members: pl.Series
     """The pass of each kernel, null for none."""
     how: str
-    """How they were found, in words."""
+    """How they were found."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -214,7 +195,7 @@ class ForwardPasses:
 
 
 def described(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    """Give the kernels among GPU work, with `code` of the name, `category` and `queue`."""
+    """Return the kernels among GPU work, with `code` of the name, `category` and `queue`."""
     kernels = work.filter(pl.col("table") == GPU_WORK.index("kernels"))
     table = trace.table("kernels", ["name", "context", "stream"])
     at, names = kernels["row"], table["name"]
@@ -229,13 +210,13 @@ def described(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def line_for(trace: Trace, name: str) -> str:
-    """Give the line of code that would mark this part of the program."""
+    """Return the line of code that would mark this part of the program."""
     form = trace.meta.source.partition("-")[0]
     return "add " + _LINES.get(form, _LINES["nsys"]).format(name)
 
 
 def inside_passes(trace: Trace, looked: StepWindow) -> bool:
-    """Tell whether what was taken for steps are parts of forward passes, such as layers."""
+    """Return whether the detected steps are parts of forward passes, such as layers."""
     if not looked.steps or not trace.has("ranges"):
         return False
     named = outermost(named_ranges(trace, forward_rank))
@@ -257,7 +238,7 @@ def passes_of(
     *,
     warmup: bool,
 ) -> ForwardPasses | NotApplicable:
-    """Find the forward passes of a process in the time looked at; `warmup` counts those too."""
+    """Find the forward passes of a process in the window; `warmup` includes those of warm-up."""
     if trace.has("ranges"):
         named = named_ranges(trace, forward_rank)
         own = _one_process(trace, selection, process, named)
@@ -279,21 +260,25 @@ def _by_ranges(
     if kept.is_empty():
         reason = f"all {chosen.height:,} forward passes lie in warm-up or outside what is looked at"
         return NotApplicable("passes", reason, "look at all of it: --steps all --warmup")
-    out = chosen.height - kept.height
-    warm = f"{out:,} of {chosen.height:,} forward passes left out: warm-up, or not looked at"
-    launch_note = ResolvedSelection(trace, Selection(within=kept["name"][0])).notes
+    name = kept["name"][0]
+    notes = [*other_notes]
+    left_out = chosen.height - kept.height
+    if left_out:
+        counts = f"{left_out:,} of {chosen.height:,}"
+        notes.append(f"{counts} forward passes left out: warm-up, or not looked at")
+    notes += ResolvedSelection(trace, Selection(within=name)).notes
     return ForwardPasses(
         kept.select("name", "start_ns", "end_ns"),
         hold(kept, work, "launch_ns"),
-        f"ranges named {kept['name'][0]!r}",
-        (*other_notes, *((warm,) if out else ()), *launch_note),
+        f"ranges named {name!r}",
+        tuple(notes),
     )
 
 
 def _one_process(
     trace: Trace, selection: Selection, process: int | None, named: pl.DataFrame
 ) -> pl.DataFrame:
-    """Keep the ranges of the process that is looked at, or else all that are selected."""
+    """Keep the ranges of the process, or else all that are selected."""
     if process is not None and (named["process"] == process).any():
         return named.filter(pl.col("process") == process)
     chosen = ResolvedSelection(trace, selection).host("ranges", ["process"])["process"].unique()
@@ -301,10 +286,10 @@ def _one_process(
 
 
 def _one_family(named: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Keep the surest name, of several alike the one that takes most time; say what is left out."""
+    """Keep the surest name, of several the one with most time; note what is left out."""
     surest = named.filter(pl.col("read") == pl.col("read").min())
-    called = {name: family(name) for name in surest["name"].unique()}
-    outer = outermost(surest).with_columns(pl.col("name").replace_strict(called).alias("family"))
+    families = {name: family(name) for name in surest["name"].unique()}
+    outer = outermost(surest).with_columns(pl.col("name").replace_strict(families).alias("family"))
     most = (
         outer.with_columns(DURATION)
         .group_by("family", maintain_order=True)
@@ -319,14 +304,14 @@ def _one_family(named: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
 def in_window(
     trace: Trace, looked: StepWindow, rows: pl.DataFrame, when: str, *, warmup: bool
 ) -> pl.Series:
-    """Tell which rows lie in the window, outside steps left out and, unless `warmup`, warm-up."""
+    """Return which rows lie in the window, outside steps left out and, unless `warmup`, warm-up."""
     inside = rows[when].is_between(looked.start_ns, looked.end_ns, closed="left")
     spans = [frame_of(looked.left_out)]
     if not warmup and trace.has("ranges"):
         spans.append(named_ranges(trace, lambda name: name if re.search(WARM_UP, name) else None))
-    for some in spans:
-        if some.height:
-            inside &= hold(outermost(some), rows, when).is_null()
+    for excluded in spans:
+        if excluded.height:
+            inside &= hold(outermost(excluded), rows, when).is_null()
     return inside
 
 
@@ -336,7 +321,7 @@ def in_window(
 def _by_phases(work: pl.DataFrame) -> ForwardPasses:
     """Take what phases call forward: a pass is what runs from one backward pass to the next.
 
-    Steps may begin in the middle of a pass, where the repetition of kernels told them.
+    Steps that were detected by repeating kernels may begin in the middle of a pass.
     """
     runs = work.select(_runs().alias("run"), "inside")
     members = runs["run"].replace_strict(_numbers(runs), default=None, return_dtype=pl.Int64)
@@ -353,7 +338,7 @@ def _by_phases(work: pl.DataFrame) -> ForwardPasses:
 
 
 def _runs() -> pl.Expr:
-    """Number stretches of forward work, in order of launch, between backward passes."""
+    """Number runs of forward work, in order of launch, between backward passes."""
     forward = pl.col("phase") == "forward"
     turns = pl.when(pl.col("phase").is_in(["forward", *_TRAINING])).then(forward).forward_fill()
     begins = turns & ~turns.shift(1).fill_null(value=False)
@@ -361,7 +346,7 @@ def _runs() -> pl.Expr:
 
 
 def _numbers(runs: pl.DataFrame) -> dict[int, int]:
-    """Number the runs that are mostly looked at; short ones are part of the one before them."""
+    """Number the runs that are mostly in the window; short ones belong to the one before."""
     sizes = (
         runs.filter(pl.col("run").is_not_null())
         .group_by("run")
@@ -378,15 +363,22 @@ def _numbers(runs: pl.DataFrame) -> dict[int, int]:
 def _by_steps(
     trace: Trace, selection: Selection, looked: StepWindow, work: pl.DataFrame
 ) -> ForwardPasses | NotApplicable:
-    """Take whole steps, or the range asked for, where they show nothing but a forward pass."""
-    asked = selection.within is not None and not looked.steps
+    """Take whole steps, or each range of the selection, if they have only a forward pass."""
+    by_range = selection.within is not None and not looked.steps
     kernels = described(trace, work.filter("inside"))
-    reason = _no_passes(trace, kernels, bounded=asked or bool(looked.steps))
+    reason = _no_passes(trace, kernels, bounded=by_range or bool(looked.steps))
     if reason is not None:
         hint = f"{line_for(trace, 'forward')}; or name the range that is one: --in RANGE"
         return NotApplicable("passes", reason, hint)
-    if asked:
-        return _by_range(trace, selection, work)
+    if by_range:
+        spans = ResolvedSelection(trace, selection).spans
+        name = str(selection.within)
+        return ForwardPasses(
+            spans.select(pl.lit(name).alias("name"), "start_ns", "end_ns"),
+            hold(spans.with_columns(pl.lit(None, pl.Int64).alias("thread")), work, "launch_ns"),
+            f"ranges named {name!r}, as asked",
+            ("each range asked for is taken to be one forward pass",),
+        )
     steps = frame_of(looked.steps)
     return ForwardPasses(
         steps.select("name", "start_ns", "end_ns"),
@@ -396,20 +388,8 @@ def _by_steps(
     )
 
 
-def _by_range(trace: Trace, selection: Selection, work: pl.DataFrame) -> ForwardPasses:
-    """Take each occurrence of the range asked for."""
-    spans = ResolvedSelection(trace, selection).spans
-    name = str(selection.within)
-    return ForwardPasses(
-        spans.select(pl.lit(name).alias("name"), "start_ns", "end_ns"),
-        hold(spans.with_columns(pl.lit(None, pl.Int64).alias("thread")), work, "launch_ns"),
-        f"ranges named {name!r}, as asked",
-        ("each range asked for is taken to be one forward pass",),
-    )
-
-
 def _no_passes(trace: Trace, kernels: pl.DataFrame, *, bounded: bool) -> str | None:
-    """Say why steps are not forward passes; None where they are."""
+    """Return why steps are not forward passes; None where they are."""
     unnamed = "no range is named like a forward pass"
     if kernels.is_empty():
         return unnamed
@@ -423,7 +403,7 @@ def _no_passes(trace: Trace, kernels: pl.DataFrame, *, bounded: bool) -> str | N
 
 
 def _trains(trace: Trace, kernels: pl.DataFrame) -> bool:
-    """Tell whether phases or names of kernels speak of a backward pass or an optimizer."""
+    """Return whether phases or kernel names show a backward pass or an optimizer."""
     if kernels["phase"].is_in(_TRAINING).any() or (kernels["category"] == "optimizer").any():
         return True
     names = names_of(trace.table("kernels", ["name"])["name"])

@@ -1,20 +1,28 @@
-"""(a) How long a forward pass takes, and whether wall-clock timings agree."""
+"""(a) How long a forward pass takes, and whether wall-clock timings from a CSV file agree."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+import re
+import statistics
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analysis.aggregates import shown_if_filled
+from gpusight.analysis.aggregates import schema_of, shown_if_filled
+from gpusight.analysis.questions.forward_passes import forward_rank, words
 from gpusight.analysis.questions.question_program import QuestionAnswer
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.analysis.steps.step_list import shortened
+from gpusight.errors import UsageError
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
-from gpusight.units import format_time
+from gpusight.units import TIME_UNITS, format_time
 
 if TYPE_CHECKING:
     from gpusight.analysis.questions.question_program import QuestionProgram
-    from gpusight.analysis.questions.wall_clock_timings import WallClockTimings
 
 
 TIME_FIELDS = (
@@ -46,7 +54,7 @@ _MEANS = {
 }
 _COLUMNS = dict(zip(_MEANS, ("host_ns", "complete_ns", "gpu_ns", "kernel_ns"), strict=True))
 _CLOSE = 0.05
-"""Two means that differ by less are said to agree: runs of one program differ by so much."""
+"""Relative difference below which two means agree: runs of one program differ by so much."""
 
 
 def forward_time(
@@ -55,16 +63,23 @@ def forward_time(
     """Time the forward passes, and compare with wall-clock timings."""
     if isinstance(program.passes, NotApplicable):
         return program.passes
-    each = _each(program)
-    wall, notes = (None, ()) if timings is None else timings.near(_mean(each, "complete_ns"))
-    rows = [_row(measure, each[column], wall) for measure, column in _COLUMNS.items()]
+    passes = _passes(program)
+    wall: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    if timings is not None:
+        mean_ns: Any = passes["complete_ns"].mean()
+        if mean_ns is None:
+            mean_ns = passes["host_ns"].mean()
+        wall, notes = timings.near(mean_ns)
+    rows = [_row(measure, passes[column], wall) for measure, column in _COLUMNS.items()]
     rows = [row for row in rows if row["mean_ns"] is not None]
     if wall is not None:
         rows.append({**wall, "measure": WALL_CLOCK, "wall_clock_difference": None})
-    frame = _frame(rows)
+    schema = schema_of(TIME_FIELDS, pl.Float64()) | {"repeats": pl.Int64()}
+    frame = pl.DataFrame(rows, schema=schema)
     return QuestionAnswer(
-        _sentence(rows, each.height),
-        {"passes": each.height, "found_by": program.passes.how, **_numbers(rows)},
+        _sentence(rows, passes.height),
+        {"passes": passes.height, "found_by": program.passes.how, **_numbers(rows)},
         (
             TableResult(
                 "forward_time",
@@ -72,14 +87,14 @@ def forward_time(
                 shown_if_filled(TIME_FIELDS, frame),
                 frame,
             ),
-            TableResult("passes", "(a) Every forward pass", PASS_FIELDS, each),
+            TableResult("passes", "(a) Every forward pass", PASS_FIELDS, passes),
         ),
         notes,
     )
 
 
-def _each(program: QuestionProgram) -> pl.DataFrame:
-    """Time every pass; GPU times are null where it launched no kernel."""
+def _passes(program: QuestionProgram) -> pl.DataFrame:
+    """Time every pass; GPU times are null where it launched no GPU work."""
     assert not isinstance(program.passes, NotApplicable), "there are passes"
     kernel = pl.col("table") == GPU_WORK.index("kernels")
     work = (
@@ -108,12 +123,6 @@ def _each(program: QuestionProgram) -> pl.DataFrame:
     )
 
 
-def _mean(each: pl.DataFrame, column: str) -> float | None:
-    """Average over the passes; of the host's times where no GPU work is known."""
-    found: Any = each[column].mean()
-    return float(each["host_ns"].mean()) if found is None else float(found)  # type: ignore[arg-type]
-
-
 def _row(measure: str, values: pl.Series, wall: dict[str, Any] | None) -> dict[str, Any]:
     known = values.drop_nulls()
     mean: Any = known.mean()
@@ -129,22 +138,13 @@ def _row(measure: str, values: pl.Series, wall: dict[str, Any] | None) -> dict[s
     }
 
 
-def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    schema = {f.key: pl.Float64() for f in TIME_FIELDS} | {
-        "measure": pl.String(),
-        "repeats": pl.Int64(),
-        "means": pl.String(),
-    }
-    return pl.DataFrame(rows, schema=schema)
-
-
 def _differs(difference: float) -> str:
-    """Say how far one time is from another: `2.3% more`."""
+    """Format how far one time is from another: `2.3% more`."""
     return f"{abs(difference):,.1%} {'more' if difference >= 0 else 'less'}"
 
 
 def _numbers(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give each mean and deviation, and how far wall clock is from it."""
+    """Return each mean and deviation, and how far wall clock is from it."""
     keys = {**_COLUMNS, WALL_CLOCK: "wall_clock_ns"}
     numbers: dict[str, Any] = {}
     for row in rows:
@@ -177,3 +177,283 @@ def _sentence(rows: list[dict[str, Any]], count: int) -> str:
 def _spread(row: dict[str, Any]) -> str:
     spread = row["stddev_ns"]
     return format_time(row["mean_ns"]) + ("" if spread is None else f" ± {format_time(spread)}")
+
+
+# Wall-clock timings -------------------------------------------------------------------------------
+
+_SPELLINGS = {
+    "s": ("s", "sec", "secs", "second", "seconds"),
+    "ms": ("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"),
+    "us": ("us", "usec", "usecs", "micros", "microsecond", "microseconds"),
+    "ns": ("ns", "nsec", "nsecs", "nanos", "nanosecond", "nanoseconds"),
+}
+_UNITS = {word: TIME_UNITS[unit] for unit, words in _SPELLINGS.items() for word in words}
+"""Nanoseconds in a unit."""
+_FORWARD = frozenset({"forward", "fwd", "inference"})
+_MEAN = frozenset({"mean", "avg", "average", "median"})
+_TIME = frozenset({"time", "times", "timing", "latency", "duration", "elapsed", "wall", "t"})
+_NOT_TIME = frozenset((
+    "std", "stddev", "stdev", "deviation", "sd", "sem", "var", "variance", "min", "max", "backward",
+    "bwd", "optimizer", "optim", "warmup", "count", "steps", "runs", "repeats", "iterations",
+    "error", "ci", "low", "high", "loss",
+))  # fmt: skip
+_WIDER = frozenset({"total", "step", "all", "sum"})
+"""Words for times of more than a forward pass, used only if there is no other column."""
+_SPREAD = frozenset({"std", "stddev", "stdev", "deviation", "sd"})
+_MODES = frozenset({"mode", "pass", "phase", "stage", "type", "kind", "what", "part", "section"})
+_COUNTERS = frozenset((
+    "run", "rep", "repeat", "repetition", "iter", "iteration", "trial", "index", "idx", "step",
+    "seed", "timestamp", "date",
+))  # fmt: skip
+"""Columns that number the repeats, and so may differ among them."""
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*\.?|[.,]\d+)(?:[eE][-+]?\d+)?")
+_BEHIND = re.compile(r"\s*(?:$|[^\W\d_]|[±+(\[])")
+"""What may follow a number: nothing, a unit, a deviation; but no further digits (`1 400`)."""
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_MOST_ROWS = 1_000_000
+_MOST_NS = 2.0**63
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class WallClockTimings:
+    """Timings of a forward pass, in the unit of the file."""
+
+    values: tuple[float, ...]
+    unit_ns: float | None
+    """Nanoseconds in the unit; None where the file names none."""
+    column: str
+    spread: float | None = None
+    """The standard deviation that the file has next to a single mean."""
+    notes: tuple[str, ...] = ()
+
+    def near(self, measured_ns: float | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return mean, deviation and extremes in nanoseconds, and notes on what was assumed.
+
+        A missing unit is the one in which the mean comes nearest to `measured_ns`.
+        """
+        unit, notes = self.unit_ns, self.notes
+        if unit is None:
+            mean, name = statistics.fmean(self.values), "s"
+            if measured_ns and mean:
+                name = min(_SPELLINGS, key=lambda u: abs(math.log(mean * _UNITS[u] / measured_ns)))
+            unit = _UNITS[name]
+            notes += (f"the timings name no unit: column {self.column!r} is taken as {name}",)
+        spread = statistics.stdev(self.values) if len(self.values) > 1 else self.spread
+        return {
+            "mean_ns": statistics.fmean(self.values) * unit,
+            "stddev_ns": None if spread is None else spread * unit,
+            "min_ns": min(self.values) * unit,
+            "max_ns": max(self.values) * unit,
+            "repeats": len(self.values),
+            "means": f"column {self.column!r} of the timings",
+        }, notes
+
+
+def read_timings(text: str, name: str) -> WallClockTimings:
+    """Read the timings in a CSV file; errors call it `name`."""
+    rows, decimal = _rows(text, name)
+    header, body = _headed(rows, name, decimal=decimal)
+    time_column = _time_column(header, body, decimal=decimal)
+    if time_column is None:
+        raise UsageError(
+            f"no column of {name} is a time",
+            why=f"its columns are {_named(header)}; none is named so and holds numbers",
+            hint="name one forward_ms, time_s or the like",
+        )
+    heading = header[time_column]
+    column = shortened(heading)
+    body, notes = _forward_rows(header, body, name)
+    cells = [row[time_column] for row in body if time_column < len(row)]
+    values = [v for cell in cells if (v := _value(cell, decimal=decimal)) is not None]
+    if not values:
+        raise UsageError(f"column {column!r} of {name} holds no times", hint="check the file")
+    if len(values) < len(body):
+        notes += (f"{len(body) - len(values):,} rows of the timings hold no time: left out",)
+    unit_ns = _unit(heading)
+    if not unit_ns:
+        units = {_unit(_NUMBER.sub(" ", cell)) for cell in cells}
+        unit_ns = units.pop() if len(units) == 1 else None
+    spread = _given_spread(header, body, decimal=decimal) if len(values) == 1 else None
+    _check(values, spread, unit_ns, f"column {column!r} of {name}")
+    notes = (
+        *notes,
+        *(_decimal_commas(cells, column) if decimal else ()),
+        *_mixed(header, body, time_column),
+    )
+    return WallClockTimings(tuple(values), unit_ns, column, spread, notes)
+
+
+def _rows(text: str, name: str) -> tuple[list[list[str]], bool]:
+    """Split text into rows of cells, and return whether a comma in a number is a decimal one.
+
+    The character that separates headings separates cells. Comments are left out.
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not lines:
+        raise UsageError(f"{name} holds no timings", why="it has no rows")
+    if len(lines) > _MOST_ROWS + 1:
+        raise UsageError(f"{name} holds no timings", why=f"it has more than {_MOST_ROWS:,} rows")
+    separator = _separator(lines)
+    table = csv.reader(io.StringIO("\n".join(lines)), delimiter=separator, strict=True)
+    try:
+        rows = [cells for row in table if any(cells := [cell.strip() for cell in row])]
+    except csv.Error as error:
+        why = f"row {table.line_num:,}: {error}"
+        raise UsageError(f"{name} is no CSV file", why=why, hint="is a quote left open?") from error
+    if not rows:
+        raise UsageError(f"{name} holds no timings", why="it has no rows")
+    return rows, separator != ","
+
+
+def _separator(lines: list[str]) -> str:
+    """Return what separates headings, which may go over lines where one is quoted."""
+    heading = ""
+    for line in lines[:_MOST_NAMED]:
+        heading += line
+        if not heading.count('"') % 2:
+            break
+    separator = max(",;\t|", key=heading.count)
+    return separator if separator in heading else ";"  # a single column: commas are decimal
+
+
+def _headed(
+    rows: list[list[str]], name: str, *, decimal: bool
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows; the one column of a file without headings is the time."""
+    header, *body = rows
+    hint = "quote numbers with commas, or separate columns with semicolons"
+    if _NUMBER.fullmatch(header[0]) is None:
+        if any(any(row[len(header) :]) for row in body):
+            why = "rows have more cells than there are headings"
+            raise UsageError(f"{name} cannot be read", why=why, hint=hint)
+        return header, body
+    if sum(_value(cell, decimal=decimal) is not None for cell in header) > 1:
+        raise UsageError(f"no heading of {name} says which column is the time", hint=hint)
+    return ["time", *("" for _ in header[1:])], rows
+
+
+def _named(headings: list[str]) -> str:
+    shown = ", ".join(shortened(heading) for heading in headings[:_MOST_NAMED])
+    more = len(headings) - _MOST_NAMED
+    return f"{shown} and {more:,} more" if more > 0 else shown or "none"
+
+
+def _check(values: list[float], spread: float | None, unit: float | None, where: str) -> None:
+    """Refuse what is no time in any unit: under a nanosecond, or beyond centuries."""
+    for value in (*values, *(() if spread is None else (spread,))):
+        least, most = value * (unit or _UNITS["s"]), value * (unit or 1.0)
+        if most >= _MOST_NS or (least < 1 and value is not spread):
+            raise UsageError(f"{where} holds {value!r}, which no forward pass takes")
+
+
+def _time_column(header: list[str], body: list[list[str]], *, decimal: bool) -> int | None:
+    """Find the column whose name says best that it is the time of a forward pass."""
+    ranked = [
+        (rank, column)
+        for column, heading in enumerate(header)
+        if (rank := _rank(heading)) is not None
+        and any(column < len(r) and _value(r[column], decimal=decimal) is not None for r in body)
+    ]
+    return min(ranked)[1] if ranked else None
+
+
+def _rank(heading: str) -> int | None:
+    """Rank a heading as a time: 0 the surest; None for no time."""
+    named = frozenset(_split(heading))
+    timed = bool(named & _TIME) or _unit(heading) is not None
+    if named & _NOT_TIME or not (timed or named & (_MEAN | _FORWARD)):
+        return None
+    wider = bool(named & _WIDER)
+    return 4 * wider + (0 if named & _FORWARD else 2) + (0 if timed else 1)
+
+
+def _split(heading: str) -> list[str]:
+    """Split a heading into words, where a unit of one letter and µ are words too."""
+    return words(heading.replace("µ", "u").replace("μ", "u"))
+
+
+def _unit(heading: str) -> float | None:
+    return next((_UNITS[w] for w in reversed(_split(heading)) if w in _UNITS), None)
+
+
+def _value(cell: str, *, decimal: bool) -> float | None:
+    """Read a time, which may have a unit or a deviation behind it."""
+    number = _NUMBER.match(cell)
+    if number is None or not _BEHIND.match(cell, number.end()):
+        return None
+    try:
+        value = float(_with_point(number[0], decimal=decimal))
+    except ValueError:  # more than one decimal mark
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _with_point(number: str, *, decimal: bool) -> str:
+    """Replace a decimal comma by a point; of commas and points the last is the decimal mark.
+
+    A comma alone may separate thousands, unless `decimal`.
+    """
+    if "," not in number:
+        return number
+    if "." in number[number.rindex(",") :]:
+        return number.replace(",", "")
+    if number.count(",") > 1 or (_THOUSANDS.fullmatch(number) and not decimal):
+        return number.replace(",", "") if _THOUSANDS.fullmatch(number) else number
+    return number.replace(".", "").replace(",", ".")
+
+
+def _decimal_commas(cells: list[str], column: str) -> tuple[str, ...]:
+    """Note how numbers were read that could be thousands too."""
+    either = next((c for c in cells if c.count(",") == 1 and _THOUSANDS.fullmatch(c)), "")
+    if not either or "." in either:
+        return ()
+    return (f"commas in column {column!r} of the timings are decimal: {either} is no thousand",)
+
+
+def _forward_rows(
+    header: list[str], body: list[list[str]], name: str
+) -> tuple[list[list[str]], tuple[str, ...]]:
+    """Keep the rows of the forward pass, where a column says what was timed."""
+    for column, heading in enumerate(header):
+        if not set(_split(heading)) & _MODES:
+            continue
+        rows = [row for row in body if column < len(row)]
+        kept = [row for row in rows if forward_rank(row[column]) is not None]
+        modes = {row[column] for row in rows}
+        mode = shortened(heading)
+        if kept and len(kept) < len(body):
+            return kept, (f"timings: {len(kept):,} rows count, whose {mode} is a forward pass",)
+        if not kept and any(set(words(value)) & _NOT_FORWARD for value in modes):
+            raise UsageError(
+                f"no row of {name} times a forward pass",
+                why=f"its {mode} is {_named(sorted(modes))}",
+            )
+    return body, ()
+
+
+_NOT_FORWARD = frozenset({"backward", "bwd", "train", "training", "optimizer", "step"})
+
+
+def _given_spread(header: list[str], body: list[list[str]], *, decimal: bool) -> float | None:
+    column = next((n for n, heading in enumerate(header) if set(_split(heading)) & _SPREAD), None)
+    if column is None or column >= len(body[0]):
+        return None
+    return _value(body[0][column], decimal=decimal)
+
+
+def _mixed(header: list[str], body: list[list[str]], time_column: int) -> tuple[str, ...]:
+    """Warn where rows differ in what they timed, such as the size of the model."""
+    differing = [
+        heading
+        for column, heading in enumerate(header)
+        if column != time_column
+        and heading
+        and _rank(heading) is None
+        and not set(_split(heading)) & (_COUNTERS | _NOT_TIME)
+        and len({row[column] for row in body if column < len(row)}) > 1
+    ]
+    if not differing:
+        return ()
+    columns = _named(differing)
+    return (f"the timings differ in {columns} and are averaged: keep only the rows of this run",)

@@ -41,18 +41,16 @@ TOP_FIELDS = (
     Field("capture", "Capture", Fmt.TEXT, "Which capture it was seen in", shown=False),
 )
 OTHER_FIELDS = _KERNEL_FIELDS
-MATMUL = "matmul"
 _TOP = 3
+"""Kernels of each part that are listed."""
 _NAMED = 3
 _LONGEST_NAME = 200
-_UNKNOWN = "no forward pass is known, see forward_time"
-_ALL_OF_IT = "for the kernels of the whole capture: gpusight kernels FILE"
-_TRIVIAL = 0.01
-"""Kernels with less of a pass than this are not named in the answer."""
+_MIN_NAMED_SHARE = 0.01
+"""Kernels with a smaller share of a pass are not named in the answer."""
 
 
 def by_name(program: QuestionProgram, kernels: pl.DataFrame, count: int) -> pl.DataFrame:
-    """Sum up kernels by name, the most expensive first, with what one of `count` passes has."""
+    """Sum up kernels by name, the most expensive first, also per one of `count` passes."""
     total = int(kernels["duration_ns"].sum())
     frame = (
         kernels.group_by("code", "category", maintain_order=True)
@@ -103,17 +101,17 @@ def top_kernels(
     title = "(b) Kernels with most GPU time, in one pass"
     return QuestionAnswer(
         _top_sentence(tops),
-        {top["part"]: {k: top[k] for k in _SAID} for top in tops},
+        {top["part"]: {key: top[key] for key in _TOP_KEYS} for top in tops},
         (TableResult("top_kernels", title, TOP_FIELDS, frame),),
         (*_in_full(tops), *_uneven(program)),
     )
 
 
-_SAID = ("name", "kernel", "pass_ns", "launches", "share", "total_ns", "calls", "capture")
+_TOP_KEYS = ("name", "kernel", "pass_ns", "launches", "share", "total_ns", "calls", "capture")
 
 
 def _parts(program: QuestionProgram) -> list[tuple[str, QuestionProgram, pl.DataFrame, int]]:
-    """List the parts of a program that have kernels, with how often each ran."""
+    """Return the parts of a program that have kernels: part, program, kernels, number of runs."""
     count = program.runs
     parts = [("forward", program, program.forward(), count)]
     if program.has(BACKWARD):
@@ -138,13 +136,12 @@ def _top_sentence(tops: list[dict[str, Any]]) -> str:
 
 
 def _in_full(tops: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Give the names behind the labels, as the profiler writes them."""
+    """Return the names behind the labels, as the profiler writes them."""
     names = {top["kernel"]: top["name"] for top in tops if top["name"] != top["kernel"]}
-    return tuple(f"{label} is {_cut(name)}" for label, name in names.items())
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    for label, name in names.items():
+        if len(name) > _LONGEST_NAME:
+            names[label] = name[: _LONGEST_NAME - 1] + "…"
+    return tuple(f"{label} is {name}" for label, name in names.items())
 
 
 def _amount(top: dict[str, Any]) -> str:
@@ -152,7 +149,7 @@ def _amount(top: dict[str, Any]) -> str:
 
 
 def _uneven(program: QuestionProgram) -> tuple[str, ...]:
-    """Say that passes do not launch the same number of kernels, so that means hide something."""
+    """Note that passes do not launch the same number of kernels, so that means hide something."""
     counts = program.forward().group_by("pass").len()["len"]
     if counts.n_unique() <= 1:
         return ()
@@ -161,9 +158,10 @@ def _uneven(program: QuestionProgram) -> tuple[str, ...]:
 
 
 def no_forward_kernels(program: QuestionProgram) -> NotApplicable | None:
-    """Explain why nothing can be said of the kernels of a forward pass, where that is so."""
+    """Return why the kernels of a forward pass are unknown; None where they are known."""
     if isinstance(program.passes, NotApplicable):
-        return NotApplicable("passes", _UNKNOWN, _ALL_OF_IT)
+        hint = "for the kernels of the whole capture: gpusight kernels FILE"
+        return NotApplicable("passes", "no forward pass is known, see forward_time", hint)
     if program.forward().is_empty():
         return NotApplicable("passes", "no kernel was launched inside a forward pass")
     return None
@@ -173,24 +171,24 @@ def no_forward_kernels(program: QuestionProgram) -> NotApplicable | None:
 
 
 def other_kernels(program: QuestionProgram) -> QuestionAnswer | NotApplicable:
-    """Rank the kernels of a forward pass that are no matrix products."""
+    """Rank the kernels of a forward pass that are no GEMMs."""
     absent = no_forward_kernels(program)
     if absent is not None:
         return absent
     frame = by_name(program, program.forward(), program.runs)
     rest = frame.filter(pl.col("category") != MATMUL)
     share = float(rest["share"].sum())
-    alike = rest.group_by("kernel", maintain_order=True).agg(pl.col("share").sum())
-    most = alike.filter(pl.col("share") >= _TRIVIAL).sort("share", descending=True).head(_NAMED)
-    named = [f"{kernel} ({format_share(spent)})" for kernel, spent in most.iter_rows()]
+    by_label = rest.group_by("kernel", maintain_order=True).agg(pl.col("share").sum())
+    large = by_label.filter(pl.col("share") >= _MIN_NAMED_SHARE).sort("share", descending=True)
+    named = [f"{kernel} ({format_share(part)})" for kernel, part in large.head(_NAMED).iter_rows()]
     total = format_time(float(rest["pass_ns"].sum()))
     text = f"{format_share(share)} of a forward pass's kernel time ({total}) is no matrix product"
     text += f"; most of it goes to {listed(named)}." if named else "."
-    by = rest.group_by("category", maintain_order=True).agg(pl.col("share").sum())
+    by_category = rest.group_by("category", maintain_order=True).agg(pl.col("share").sum())
     title = "(c) Kernels of a forward pass that are no matrix products"
     return QuestionAnswer(
         text,
-        {"share": share, "matmul_share": 1 - share, "categories": dict(by.iter_rows())},
+        {"share": share, "matmul_share": 1 - share, "categories": dict(by_category.iter_rows())},
         (TableResult("other_kernels", title, OTHER_FIELDS, rest),),
     )
 
@@ -205,9 +203,9 @@ FIELDS = (
     Field("inference_launches", "Launches a pass", Fmt.COUNT, "In one forward pass", shown=False),
     Field("training_launches", "Launches a step", Fmt.COUNT, "In one step", shown=False),
 )
-MATMUL_SHARE, OTHER, NORMS = "matmul", "other", "softmax and normalisation"
+MATMUL, OTHER, NORMS = "matmul", "other", "softmax and normalisation"
 _GROUPS = {
-    "matmul": MATMUL_SHARE,
+    "matmul": MATMUL,
     "convolution": "convolution",
     "attention": "fused attention",
     "softmax": NORMS,
@@ -217,14 +215,14 @@ _GROUPS = {
     "generated": "generated code",
 }
 """Categories of kernels -> groups; what is not here is other."""
-_ALWAYS = (MATMUL_SHARE, NORMS, OPTIMIZER, OTHER)
-_ORDER = (MATMUL_SHARE, "convolution", "fused attention", NORMS, OPTIMIZER, "communication",
+_ALWAYS = (MATMUL, NORMS, OPTIMIZER, OTHER)
+_ORDER = (MATMUL, "convolution", "fused attention", NORMS, OPTIMIZER, "communication",
           "generated code", OTHER)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Side:
-    """Kernels of one kind of run, and how often it ran."""
+    """Kernels of inference or training, and the number of passes or steps."""
 
     kernels: pl.DataFrame
     count: int
@@ -247,10 +245,10 @@ def shares(
     program: QuestionProgram, other: QuestionProgram | None
 ) -> QuestionAnswer | NotApplicable:
     """Compare the forward passes with whole steps, of one capture or of two."""
-    found = _sides(program, other)
-    if isinstance(found, NotApplicable):
-        return found
-    inference, training, notes = found
+    sides = _sides(program, other)
+    if isinstance(sides, NotApplicable):
+        return sides
+    inference, training, notes = sides
     frame = (
         pl.DataFrame({"group": _ORDER})
         .join(inference.sums("inference"), on="group", how="left", maintain_order="left")
@@ -284,41 +282,35 @@ def shares(
 def _sides(
     program: QuestionProgram, other: QuestionProgram | None
 ) -> tuple[_Side, _Side, tuple[str, ...]] | NotApplicable:
-    """Choose which capture is inference and which is training, and say what was chosen."""
-    seen = [program] if other is None else [program, other]
-    training = [p for p in seen if p.trains]
-    inference = [p for p in seen if not p.trains and no_forward_kernels(p) is None]
-    if not training:
-        return _untrained(program, other)
-    trainer = training[0]
-    if inference:
-        return _forward(inference[0]), _step(trainer), ()
-    absent = no_forward_kernels(trainer)
-    if absent is not None:
-        return absent
-    both = "both captures train: " if len(training) > 1 else ""
-    note = f"{both}inference is the forward pass of the training step itself"
-    return _forward(trainer), _step(trainer), (note,)
+    """Choose which capture is inference and which is training, and note what was chosen."""
+    programs = [program] if other is None else [program, other]
+    trainers = [p for p in programs if p.trains]
+    if not trainers:
+        missing = "the capture shows no backward pass or optimizer"
+        if other is not None:
+            missing = "neither capture shows a backward pass or an optimizer"
+        mark = line_for(program.trace, "backward")
+        hint = f"give a capture of training: --compare FILE2; where this one trains, {mark}"
+        return NotApplicable("shares", f"{missing} to compare with", hint)
+    trainer = trainers[0]
+    notes: tuple[str, ...] = ()
+    inference = next((p for p in programs if not p.trains and no_forward_kernels(p) is None), None)
+    if inference is None:
+        inference = trainer
+        absent = no_forward_kernels(trainer)
+        if absent is not None:
+            return absent
+        both = "both captures train: " if len(trainers) > 1 else ""
+        notes = (f"{both}inference is the forward pass of the training step itself",)
+    return (
+        _Side(inference.forward(), inference.runs, inference.label),
+        _Side(trainer.step(), trainer.steps or trainer.runs or 1, trainer.label),
+        notes,
+    )
 
 
-def _untrained(program: QuestionProgram, other: QuestionProgram | None) -> NotApplicable:
-    seen = "neither capture shows" if other is not None else "the capture shows no"
-    what = "a backward pass or an optimizer" if other is not None else "backward pass or optimizer"
-    mark = line_for(program.trace, "backward")
-    hint = f"give a capture of training: --compare FILE2; where this one trains, {mark}"
-    return NotApplicable("shares", f"{seen} {what} to compare with", hint)
-
-
-def _forward(program: QuestionProgram) -> _Side:
-    return _Side(program.forward(), program.runs, program.label)
-
-
-def _step(program: QuestionProgram) -> _Side:
-    return _Side(program.step(), program.steps or program.runs or 1, program.label)
-
-
-_CALLED = {
-    MATMUL_SHARE: "matrix products",
+_LABELS = {
+    MATMUL: "matrix products",
     "convolution": "convolutions",
     NORMS: "softmax and normalisation",
     OPTIMIZER: "the optimizer",
@@ -327,14 +319,14 @@ _CALLED = {
 
 def _sentence(rows: dict[str, dict[str, Any]]) -> str:
     """Name the groups of the question that take any time, those of most first."""
-    seen = [rows[group] for group in _CALLED if group in rows and _largest(rows[group])]
+    used = [rows[group] for group in _LABELS if group in rows and _largest(rows[group])]
     parts = [
-        f"{_CALLED[row['group']]} {format_share(row['inference_share'])}"
+        f"{_LABELS[row['group']]} {format_share(row['inference_share'])}"
         f" -> {format_share(row['training_share'])}"
-        for row in sorted(seen, key=_largest, reverse=True)
+        for row in sorted(used, key=_largest, reverse=True)
     ]
-    told = listed(parts) if parts else "all of it is other work"
-    return f"Of the kernel time, from inference to training: {told}."
+    text = listed(parts) if parts else "all of it is other work"
+    return f"Of the kernel time, from inference to training: {text}."
 
 
 def _largest(row: dict[str, Any]) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analysis.aggregates import table_of
 from gpusight.analysis.kernel_summary import no_kernels
 from gpusight.analysis.questions.attention_question import attention
 from gpusight.analysis.questions.forward_time import forward_time
@@ -14,14 +15,14 @@ from gpusight.analysis.questions.kernel_questions import other_kernels, shares, 
 from gpusight.analysis.questions.question_program import QuestionProgram, label_of, listed, program
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import UsageError
-from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gpusight.analysis.questions.attention_question import AttentionSizes
+    from gpusight.analysis.questions.forward_time import WallClockTimings
     from gpusight.analysis.questions.question_program import QuestionAnswer
-    from gpusight.analysis.questions.wall_clock_timings import WallClockTimings
     from gpusight.trace.trace import Trace
 
 
@@ -56,46 +57,35 @@ def questions(
     `compare` is a second capture: of the two, the one with a backward pass or an optimizer is
     training. `timings` are wall-clock times, `model` the sizes of attention.
     """
-    asked = program(trace, selection, steps=steps, window=window, warmup=warmup)
-    if isinstance(asked, NotApplicable):
-        absent = asked if trace.has("kernels") else no_kernels(trace, "questions")
-        return replace(absent, command="questions")
+    has_kernels = trace.has("kernels")
+    first = program(trace, selection, steps=steps, window=window, warmup=warmup)
+    if isinstance(first, NotApplicable):
+        return replace(first if has_kernels else no_kernels(trace, ""), command="questions")
     second: QuestionProgram | None = None
     compared: list[str] = []
     if compare is not None:
         second, compared = _compared(compare, steps, warmup=warmup)
         compared += _only_first(label_of(compare), selection, windowed=window is not None)
     ask: dict[str, Callable[[], QuestionAnswer | NotApplicable]] = {
-        "forward_time": lambda: forward_time(asked, timings),
-        "top_kernels": lambda: top_kernels(asked, second),
-        "other_kernels": lambda: other_kernels(asked),
-        "shares": lambda: shares(asked, second),
-        "attention": lambda: attention(asked, model),
+        "forward_time": lambda: forward_time(first, timings),
+        "top_kernels": lambda: top_kernels(first, second),
+        "other_kernels": lambda: other_kernels(first),
+        "shares": lambda: shares(first, second),
+        "attention": lambda: attention(first, model),
     }
-    answers = {name: _kernels_first(trace, name) or put() for name, put in ask.items()}
-    if all(isinstance(answer, NotApplicable) for answer in answers.values()):
-        return _none(trace, answers)
-    return _page(asked, compared, answers)
+    answers = {
+        name: answer() if has_kernels or name == "forward_time" else no_kernels(trace, name)
+        for name, answer in ask.items()
+    }
+    unanswered = [answer for answer in answers.values() if isinstance(answer, NotApplicable)]
+    if len(unanswered) == len(answers):
+        return replace(unanswered[0] if has_kernels else no_kernels(trace, ""), command="questions")
+    no_kernels_note = [] if has_kernels else [no_kernels(trace, "").reason]
+    return _page([*no_kernels_note, *first.notes, *compared], answers)
 
 
-def _kernels_first(trace: Trace, name: str) -> NotApplicable | None:
-    """Say of what needs kernels that there are none."""
-    if name == "forward_time" or trace.has("kernels"):
-        return None
-    return no_kernels(trace, name)
-
-
-def _none(trace: Trace, answers: dict[str, QuestionAnswer | NotApplicable]) -> NotApplicable:
-    first = next(a for a in answers.values() if isinstance(a, NotApplicable))
-    absent = first if trace.has("kernels") else no_kernels(trace, "questions")
-    return replace(absent, command="questions")
-
-
-def _page(
-    asked: QuestionProgram, compared: list[str], answers: dict[str, QuestionAnswer | NotApplicable]
-) -> Composite:
+def _page(notes: list[str], answers: dict[str, QuestionAnswer | NotApplicable]) -> Composite:
     sections: list[Any] = []
-    notes = [*_plain(asked.trace), *asked.notes, *compared]
     for name, answer in answers.items():
         if isinstance(answer, NotApplicable):
             sections.append(replace(answer, command=name))
@@ -106,7 +96,7 @@ def _page(
         "questions",
         "Five questions",
         tuple(
-            replace(fact, value=_answer_text(answer))
+            replace(fact, value=_BELOW if isinstance(answer, NotApplicable) else answer.sentence)
             for fact, answer in zip(QUESTION_FACTS, answers.values(), strict=True)
         ),
         tuple(sections),
@@ -115,44 +105,36 @@ def _page(
     )
 
 
-def _plain(trace: Trace) -> list[str]:
-    """State that a capture has no kernels, before anything else."""
-    return [] if trace.has("kernels") else [no_kernels(trace, "questions").reason]
-
-
 def _compared(
     compare: Trace, steps: str | None, *, warmup: bool
 ) -> tuple[QuestionProgram | None, list[str]]:
-    """Look at the second capture, None where nothing is in it; and what a reader must know."""
+    """Return the program of the second capture, None where it has none, and notes."""
     label = label_of(compare)
     try:
-        found = program(compare, steps=steps, warmup=warmup)
+        second = program(compare, steps=steps, warmup=warmup)
     except UsageError as error:
         raise UsageError(f"{label}: {error.what}", why=error.why, hint=error.hint) from error
-    absent = found if compare.has("kernels") else no_kernels(compare, "questions")
-    if isinstance(absent, NotApplicable):
-        return None, [f"nothing to compare with: {absent.reason}"]
-    return absent, [f"{label}: {note}" for note in absent.notes]
+    if not compare.has("kernels"):
+        second = no_kernels(compare, "questions")
+    if isinstance(second, NotApplicable):
+        return None, [f"nothing to compare with: {second.reason}"]
+    return second, [f"{label}: {note}" for note in second.notes]
 
 
 def _only_first(label: str, selection: Selection, *, windowed: bool) -> list[str]:
-    """Say what was asked for that means nothing in another run: its times, GPUs and processes.
+    """Note the options that mean nothing in another run: its times, GPUs and processes.
 
     Nor does a range: inside `forward` no capture trains.
     """
-    asked = {
+    options = {
         "--in": selection.within is not None,
         "--device": selection.device is not None,
         "--process": selection.process is not None,
         "--window": windowed,
     }
-    given = [option for option, here in asked.items() if here]
+    given = [option for option, is_given in options.items() if is_given]
     chooses = "chooses" if len(given) == 1 else "choose"
     return [f"{label}: {listed(given)} {chooses} from the first capture only"] if given else []
-
-
-def _answer_text(answer: QuestionAnswer | NotApplicable) -> str:
-    return _BELOW if isinstance(answer, NotApplicable) else answer.sentence
 
 
 def _document(name: str, answer: QuestionAnswer | NotApplicable) -> dict[str, Any]:
@@ -192,7 +174,7 @@ SIDE_BY_SIDE_FACTS = (
     Fact("captures_failed", "Failed", None, Fmt.COUNT, "Captures that could not be read or asked"),
     Fact("files_skipped", "Skipped", None, Fmt.COUNT, "Files that are no captures"),
 )
-_PLACES: dict[str, tuple[str, ...]] = {
+_PATHS: dict[str, tuple[str, ...]] = {
     "passes": ("a", "passes"),
     "host_ns": ("a", "host_ns"),
     "complete_ns": ("a", "complete_ns"),
@@ -206,7 +188,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "time_ratio": ("e", "time_ratio"),
     "flops_ratio": ("e", "flops_ratio"),
 }
-"""Where a number stands in the answers of one capture."""
+"""Where the answers of one capture have each number."""
 
 
 def side_by_side(
@@ -215,15 +197,15 @@ def side_by_side(
     failed: Mapping[str, str],
 ) -> Composite:
     """Lay out the answers of captures by name, and what was skipped or failed with the reason."""
-    found = {name: _answers(page) for name, page in answers.items()}
+    by_capture = {name: _answers(page) for name, page in answers.items()}
+    numbers = [
+        {"capture": name, **{key: _lookup(own, path) for key, path in _PATHS.items()}}
+        for name, own in by_capture.items()
+    ]
+    texts = [row for name, own in by_capture.items() for row in _answer_rows(name, own)]
     sections = [
-        _table("numbers", "Numbers", NUMBER_FIELDS, [_numbers(n, a) for n, a in found.items()]),
-        _table(
-            "answers",
-            "Answers",
-            ANSWER_FIELDS,
-            [r for n, a in found.items() for r in _answer_rows(n, a)],
-        ),
+        table_of("numbers", "Numbers", NUMBER_FIELDS, numbers, pl.Float64()),
+        table_of("answers", "Answers", ANSWER_FIELDS, texts),
     ]
     for command, title, files in (
         ("failed", "Captures that failed", failed),
@@ -231,30 +213,26 @@ def side_by_side(
     ):
         if files:
             rows = [{"name": name, "why": why} for name, why in files.items()]
-            sections.append(_table(command, title, SKIPPED_FIELDS, rows))
-    counts = (len(found), len(failed), len(skipped))
+            sections.append(table_of(command, title, SKIPPED_FIELDS, rows))
+    counts = (len(by_capture), len(failed), len(skipped))
     return Composite(
         "questions",
-        f"Five questions about {len(found):,} captures",
+        f"Five questions about {len(by_capture):,} captures",
         tuple(replace(fact, value=n) for fact, n in zip(SIDE_BY_SIDE_FACTS, counts, strict=True)),
         tuple(sections),
-        meta={"captures": found},
+        meta={"captures": by_capture},
     )
 
 
 def _answers(page: Composite | NotApplicable) -> dict[str, Any]:
-    """Give the answers by letter; of a capture that has none, why."""
+    """Return the answers by letter; of a capture that has none, why."""
     if isinstance(page, NotApplicable):
         return {"why": page.reason, "hint": page.hint}
     return dict(page.meta["answers"])
 
 
-def _numbers(name: str, answers: dict[str, Any]) -> dict[str, Any]:
-    return {"capture": name, **{key: _at(answers, place) for key, place in _PLACES.items()}}
-
-
-def _at(answers: Any, place: tuple[str, ...]) -> Any:
-    for key in place:
+def _lookup(answers: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
         answers = answers.get(key) if isinstance(answers, dict) else None
     return answers
 
@@ -266,20 +244,8 @@ def _answer_rows(name: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "capture": name,
             "question": f"({letter})",
-            "answer": said["answer"] or f"Not answered: {said['why']}.",
-            "answered": said["answer"] is not None,
+            "answer": answer["answer"] or f"Not answered: {answer['why']}.",
+            "answered": answer["answer"] is not None,
         }
-        for letter, said in answers.items()
+        for letter, answer in answers.items()
     ]
-
-
-def _table(
-    command: str, title: str, fields: tuple[Field, ...], rows: list[dict[str, Any]]
-) -> TableResult:
-    kinds: dict[Fmt, pl.DataType] = {
-        Fmt.NAME: pl.String(),
-        Fmt.TEXT: pl.String(),
-        Fmt.FLAG: pl.Boolean(),
-    }
-    schema = {field.key: kinds.get(field.fmt, pl.Float64()) for field in fields}
-    return TableResult(command, title, fields, pl.DataFrame(rows, schema=schema))

@@ -58,7 +58,7 @@ class QuestionProgram:
 
     @property
     def runs(self) -> int:
-        """How many forward passes there are; 0 where none are known."""
+        """Number of forward passes; 0 where none are known."""
         return 0 if isinstance(self.passes, NotApplicable) else self.passes.count
 
     @property
@@ -72,30 +72,30 @@ class QuestionProgram:
         return names_of(self.trace.table("kernels", ["name"])["name"])
 
     def has(self, part: str) -> bool:
-        """Tell whether kernels of a part were seen."""
+        """Return whether there are kernels of a part."""
         return bool((self.kernels["part"] == part).any())
 
     @property
     def trains(self) -> bool:
-        """Tell whether there is a backward pass or an optimizer."""
+        """Whether there is a backward pass or an optimizer."""
         return self.has(BACKWARD) or self.has(OPTIMIZER)
 
     def forward(self) -> pl.DataFrame:
-        """Give the kernels of the forward passes."""
+        """Return the kernels of the forward passes."""
         return self.kernels.filter(pl.col("pass").is_not_null())
 
     def both(self) -> pl.DataFrame:
-        """Give the kernels of forward and backward passes."""
+        """Return the kernels of forward and backward passes."""
         backward = pl.col("part") == BACKWARD
         return self.kernels.filter(pl.col("pass").is_not_null() | backward)
 
     def step(self) -> pl.DataFrame:
-        """Give the kernels of whole steps; of the window, where no steps are known."""
+        """Return the kernels of whole steps; of the window, where no steps are known."""
         return self.kernels.filter(pl.col("step").is_not_null()) if self.steps else self.kernels
 
 
 def label_of(trace: Trace) -> str:
-    """Name the file of a capture."""
+    """Return the file name of a capture."""
     return trace.meta.path.replace("\\", "/").rpartition("/")[2]
 
 
@@ -111,62 +111,51 @@ def program(
     looked = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(looked, NotApplicable):
         return looked
-    work, process, which = _of_one(trace, selection, looked)
+    work, process, process_notes = _of_one_process(trace, selection, looked)
     if steps is None and window is None and inside_passes(trace, looked):
-        whole = ResolvedSelection(trace, selection).window
-        looked = StepWindow(whole.start_ns, whole.end_ns)
-    work = _described(trace, looked, work, warmup=warmup)
-    found = passes_of(trace, selection, looked, work, process, warmup=warmup)
+        everything = ResolvedSelection(trace, selection).window
+        looked = StepWindow(everything.start_ns, everything.end_ns)
+    work = work.with_columns(
+        in_window(trace, looked, work, "launch_ns", warmup=warmup).alias("inside"),
+        TraceSteps(looked.steps).holding(work["launch_ns"], work["process"]).alias("step"),
+        _phases(trace, work),
+        DURATION,
+    )
+    passes = passes_of(trace, selection, looked, work, process, warmup=warmup)
     graphs = graph_notes(trace) if trace.has("kernels") else ()
-    notes = (*looked.notes, *which, *graphs)
-    if isinstance(found, NotApplicable):
-        return QuestionProgram(trace, _parts(work, None), found, len(looked.steps), notes)
-    parts = _whole_steps(_parts(work, found.members))
+    notes = (*looked.notes, *process_notes, *graphs)
+    if isinstance(passes, NotApplicable):
+        return QuestionProgram(trace, _parts(work, None), passes, len(looked.steps), notes)
+    # The capture may cut the last step: those without a forward pass do not count.
+    complete = pl.col("pass").is_not_null().any().over("step")
+    parts = _parts(work, passes.members).with_columns(pl.when(complete).then("step").alias("step"))
     steps_seen = parts["step"].drop_nulls().n_unique()
-    return QuestionProgram(trace, parts, found, steps_seen, (*notes, *found.notes))
+    return QuestionProgram(trace, parts, passes, steps_seen, (*notes, *passes.notes))
 
 
-def _whole_steps(work: pl.DataFrame) -> pl.DataFrame:
-    """Count steps as such only where they hold a forward pass: the capture may cut the last one."""
-    whole = pl.col("pass").is_not_null().any().over("step")
-    return work.with_columns(pl.when(whole).then("step").alias("step"))
-
-
-def _of_one(
+def _of_one_process(
     trace: Trace, selection: Selection, looked: StepWindow
 ) -> tuple[pl.DataFrame, int | None, tuple[str, ...]]:
-    """Give the selected GPU work of one process, which, and why: its steps, or most work."""
+    """Return the selected GPU work of one process, that process, and notes on the choice."""
     work = launched(trace)
     if selection:
         work = work.join(
             _selected(trace, selection), on=["table", "row"], how="semi", maintain_order="left"
         )
     process: int | None
-    which: tuple[str, ...]
+    notes: tuple[str, ...]
     if looked.steps:
-        process, which = looked.steps[0].process, ()
+        process, notes = looked.steps[0].process, ()
     else:
         inside = work.filter(
             pl.col("launch_ns").is_between(looked.start_ns, looked.end_ns, closed="left")
         )
-        process, which = busiest_process(trace, inside, "answers are of")
-    return of_process(work, process), process, which
-
-
-def _described(
-    trace: Trace, looked: StepWindow, work: pl.DataFrame, *, warmup: bool
-) -> pl.DataFrame:
-    """Give GPU work with its step and phase, and whether it is `inside` what is looked at."""
-    return work.with_columns(
-        in_window(trace, looked, work, "launch_ns", warmup=warmup).alias("inside"),
-        TraceSteps(looked.steps).holding(work["launch_ns"], work["process"]).alias("step"),
-        _phases(trace, work),
-        DURATION,
-    )
+        process, notes = busiest_process(trace, inside, "answers are of")
+    return of_process(work, process), process, notes
 
 
 def _selected(trace: Trace, selection: Selection) -> pl.DataFrame:
-    """Give the tables and rows of the selected GPU work."""
+    """Return tables and rows of the selected GPU work."""
     scope = WorkSelection(trace, selection)
     parts = [pl.DataFrame(schema={"table": pl.Int8(), "row": pl.Int64()})]
     for number, table in enumerate(GPU_WORK):
@@ -177,26 +166,23 @@ def _selected(trace: Trace, selection: Selection) -> pl.DataFrame:
 
 
 def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
-    """Give the phase of each piece of work, null where it is not known."""
-    at = np.full(work.height, -1, np.int64)
-    if work.is_empty():
-        return as_phases(at).cast(pl.String)
+    """Return the phase of each GPU activity, null where it is not known."""
+    phases = np.full(work.height, -1, np.int64)
     tables, rows = work["table"].to_numpy(), work["row"].to_numpy()
-    for number, codes in enumerate(phases_of(trace)):
-        mine = tables == number
-        at[mine] = codes[rows[mine]]
-    return as_phases(at).cast(pl.String)
+    for number, codes in enumerate(phases_of(trace)) if work.height else ():
+        own = tables == number
+        phases[own] = codes[rows[own]]
+    return as_phases(phases).cast(pl.String)
 
 
 def _parts(work: pl.DataFrame, members: pl.Series | None) -> pl.DataFrame:
-    """Add the pass and the part of each piece of work: a pass counts more than a phase."""
-    held = pl.Series([None], dtype=pl.Int64).new_from_index(0, work.height)
-    inside = (held if members is None else members).alias("pass")
-    phase = pl.col("phase")
-    told = pl.when(phase.is_in([BACKWARD, OPTIMIZER])).then(phase).otherwise(pl.lit("other"))
-    part = pl.when(pl.col("pass").is_not_null()).then(pl.lit(FORWARD)).otherwise(told)
-    held_work = work.with_columns(inside).filter(pl.col("inside") | pl.col("pass").is_not_null())
-    return held_work.with_columns(part.alias("part"))
+    """Add the pass and the part of each GPU activity: a pass takes precedence over a phase."""
+    passes = pl.lit(None, pl.Int64) if members is None else members
+    phase, in_pass = pl.col("phase"), pl.col("pass").is_not_null()
+    other = pl.when(phase.is_in([BACKWARD, OPTIMIZER])).then(phase).otherwise(pl.lit("other"))
+    part = pl.when(in_pass).then(pl.lit(FORWARD)).otherwise(other)
+    inside = work.with_columns(passes.alias("pass")).filter(pl.col("inside") | in_pass)
+    return inside.with_columns(part.alias("part"))
 
 
 @dataclass(frozen=True)
@@ -211,11 +197,11 @@ class QuestionAnswer:
 
 
 def listed(parts: list[str]) -> str:
-    """Join parts as people do: `a`, `a and b`, `a, b and c`."""
+    """Join words: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
 
 
 def times(count: float) -> str:
-    """Say how often something happens: `12 times`, `1.5 times`, `once`."""
-    whole = f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"
-    return "once" if whole == "1" else f"{whole} times"
+    """Format how often something happens: `12 times`, `1.5 times`, `once`."""
+    text = f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"
+    return "once" if text == "1" else f"{text} times"

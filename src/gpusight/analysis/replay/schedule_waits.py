@@ -9,10 +9,9 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.gpu_schedule import HOST_FUNCTION, NONE, CallKind, OpKind
+from gpusight.analysis.gpu_schedule import HOST_FUNCTION, NONE, QUEUE, CallKind, OpKind
 from gpusight.analysis.launch_index import KeyIndex
 from gpusight.analysis.replay.simulation import CallWait
-from gpusight.analysis.schedule_builder import QUEUE
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuOps, GpuSchedule

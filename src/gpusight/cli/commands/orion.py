@@ -260,7 +260,7 @@ def build_file(args: argparse.Namespace) -> int:
 def check_file(args: argparse.Namespace) -> int:
     """Check a kernel-info file; exit code 1 where the scheduler could not use it."""
     from gpusight import api
-    from gpusight.analysis.orion.orion_check import problems
+    from gpusight.analysis.orion.orion_rows import problems
 
     result = api.orion_check(args.file, args.num_kernels)
     if args.top is None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpusight.analysis.nsys_stats.stats_table import StatsReport
+    from gpusight.analysis.nsys_stats.stats_reports import StatsReport
     from gpusight.trace.trace import Trace
 
 

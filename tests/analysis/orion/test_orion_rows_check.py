@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusight.analysis.orion.orion_check import check, problems
+from gpusight.analysis.orion.orion_rows import check, problems
 from gpusight.errors import NotACaptureError
 from tests.analysis.orion.orion_reports import facts, section
 from tests.shared import SHARED, needs_shared

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusight.analysis import range_projection
+from gpusight.analysis import range_summary
 from gpusight.analysis.launch_index import find_launches
-from gpusight.analysis.range_projection import (
+from gpusight.analysis.range_summary import (
     SortedHostRanges,
     enclosing,
     host_ranges,
@@ -280,7 +280,7 @@ def test_extremes_are_those_of_the_slices(size: int, seed: int) -> None:
     hi = np.minimum(lo + 1 + random.integers(0, size, 50), size)
     for pick in (np.minimum, np.maximum):
         expected = [pick.reduce(values[a:b]) for a, b in zip(lo, hi, strict=True)]
-        assert range_projection._extremes(values, lo, hi, pick).tolist() == expected
+        assert range_summary._extremes(values, lo, hi, pick).tolist() == expected
 
 
 def test_nothing_is_read_but_what_is_needed() -> None:

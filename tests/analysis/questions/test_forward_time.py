@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.analysis.questions.wall_clock_timings import read_timings
+from gpusight.analysis.questions.forward_time import read_timings
 from gpusight.errors import UsageError
 from gpusight.readers.file_blocks import read_timings_file
 
