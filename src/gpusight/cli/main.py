@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import gpusight
 from gpusight.cli import options
-from gpusight.cli.commands import COMMANDS
+from gpusight.cli.commands import COMMANDS, GROUPS
 from gpusight.cli.output import (
     OutputError,
     flush_out,
@@ -42,23 +42,42 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-DESCRIPTION = "Read GPU profiles anywhere, and see where the time went."
+DESCRIPTION = "From a GPU profile to what to fix, ranked by the time it saves."
 EPILOG = (
-    "gpusight COMMAND --help shows a command's options and examples; gpusight demo shows it at work"
+    "gpusight FILE is short for gpusight diagnose FILE. gpusight help COMMAND shows the options "
+    "and examples of a command."
 )
-
-
 _EXAMPLES = "examples:\n"
-_SPELLINGS = {"utilization": "utilisation"}
+_SPELLINGS = {"utilisation": "utilization"}
 """Other ways to write commands."""
+_UNRECOGNIZED = "unrecognized arguments: "
 
 
 class _Parser(argparse.ArgumentParser):
     """Raises what argparse would print over several lines."""
 
     def error(self, message: str) -> NoReturn:
-        """Make it the one line that every other error is."""
-        raise UsageError(message, hint=f"see: {self.prog} --help")
+        """Make it the one line that every other error is; suggest the option that was meant."""
+        hint = f"see: {self.prog} --help"
+        if message.startswith(_UNRECOGNIZED):
+            word = message.removeprefix(_UNRECOGNIZED).split()[0]
+            near = difflib.get_close_matches(word.partition("=")[0], self._known_options(), n=1)
+            if near and word.startswith("-"):
+                message, hint = f"no option {word}", f"did you mean {near[0]}? {hint}"
+        raise UsageError(message, hint=hint)
+
+    def _known_options(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Let the command's own parser answer for options that nobody knows."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser = getattr(parsed, "parser", self)
+            parser.error(_UNRECOGNIZED + " ".join(unknown))
+        return parsed
 
     def _print_message(self, message: str, file: Any = None) -> None:
         # The help has letters that not every terminal can show.
@@ -66,10 +85,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions to the screen, but leaves the lines of examples alone."""
+    """Wraps descriptions to the screen, but not the lists of commands and examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
+        *lists, last = text.split("\n\n")
+        if text.startswith(_EXAMPLES):
+            return text
+        return "\n\n".join((*lists, super()._fill_text(last, width, indent)))
 
 
 _UNCACHED = frozenset({"cache", "demo", "doctor", "record"})
@@ -78,21 +100,38 @@ _UNCACHED = frozenset({"cache", "demo", "doctor", "record"})
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands, without importing what they need to run."""
-    parser = _Parser(prog="gpusight", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("--version", action="version", version=f"gpusight {gpusight.__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    parser = _Parser(
+        prog="gpusight",
+        usage="gpusight [-h] [-V] FILE | COMMAND ...",
+        description=DESCRIPTION,
+        epilog=_command_list() + "\n\n" + EPILOG,
+        formatter_class=_HelpFormatter,
+    )
+    version = f"gpusight {gpusight.__version__}"
+    parser.add_argument("-V", "--version", action="version", version=version)
+    subparsers = parser.add_subparsers(
+        metavar="COMMAND", dest="command", help=argparse.SUPPRESS, parser_class=_Parser
+    )
     for name, command in COMMANDS.items():
         sub = subparsers.add_parser(
             name,
-            help=command.SUMMARY,
             description=command.DESCRIPTION,
             epilog=_EXAMPLES + "\n".join(f"  {line}" for line in command.EXAMPLES),
             formatter_class=_HelpFormatter,
         )
         command.add_arguments(sub)
         options.add_common(sub, cached=name not in _UNCACHED)
-        sub.set_defaults(run=command.run)
+        sub.set_defaults(run=command.run, parser=sub)
     return parser
+
+
+def _command_list() -> str:
+    """List the commands in groups; summaries fit a line of 80 columns."""
+    width = max(map(len, COMMANDS))
+    lines = []
+    for group, names in GROUPS.items():
+        lines += ["", f"{group}:", *(f"  {n:{width}}  {COMMANDS[n].SUMMARY}" for n in names)]
+    return "\n".join(lines[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,11 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
     give_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    arguments[:1] = [_SPELLINGS.get(word, word) for word in arguments[:1]]
     parser = build_parser()
     try:
-        _check_command(arguments)
-        args = parser.parse_args(arguments)
+        args = parser.parse_args(_as_command(arguments))
         if args.command is None:
             parser.print_help(sys.stderr)
             return 2
@@ -166,18 +203,21 @@ def run() -> NoReturn:
     os._exit(code)
 
 
-def _check_command(arguments: list[str]) -> None:
-    """Answer a mistyped command, or a capture given without one, better than argparse does."""
-    if not arguments or arguments[0].startswith("-") or arguments[0] in COMMANDS:
-        return
-    word = arguments[0]
+def _as_command(arguments: list[str]) -> list[str]:
+    """Read `help COMMAND` and a capture without a command; say what a mistyped command meant."""
+    if not arguments or arguments[0].startswith("-"):
+        return arguments
+    word, *others = arguments
+    word = _SPELLINGS.get(word, word)
+    if word == "help":
+        return _as_command([*others[:1], "--help"])
+    if word in COMMANDS:
+        return [word, *others]
     if Path(word).exists():
-        raise UsageError(
-            f"{word} is a file, not a command", hint=f"for a first look: gpusight summary {word}"
-        )
+        return ["diagnose", word, *others]
     near = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
-    raise UsageError(f"no command {word!r}", hint=hint)
+    hint = f"did you mean {near[0]}?" if near else "gpusight --help lists the commands"
+    raise UsageError(f"no command or file {word!r}", hint=hint)
 
 
 def _abandon_stdout() -> None:

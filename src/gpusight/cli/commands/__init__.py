@@ -32,47 +32,34 @@ class Command(Protocol):
         ...
 
 
-_MODULES = {
-    "doctor": "doctor",
-    "record": "record",
-    "info": "info",
-    "summary": "summary",
-    "steps": "steps",
-    "ledger": "ledger",
-    "utilisation": "utilization",
-    "timeline": "timeline",
-    "kernels": "kernels",
-    "ops": "ops",
-    "launches": "launches",
-    "ranges": "ranges",
-    "api": "api_calls",
-    "copies": "copies",
-    "memory": "memory",
-    "flops": "flops",
-    "diagnose": "diagnose",
-    "report": "report",
-    "serve": "serve",
-    "whatif": "whatif",
-    "compare": "compare",
-    "gate": "gate",
-    "baseline": "baseline",
-    "questions": "questions",
-    "counters": "counters",
-    "roofline": "roofline",
-    "occupancy": "occupancy",
-    "join": "join",
-    "drill": "drill",
-    "orion": "orion",
-    "stats": "stats",
-    "sql": "sql",
-    "export": "export",
-    "share": "share",
-    "demo": "demo",
-    "cache": "cache",
+GROUPS = {
+    "Start": ("diagnose", "explain", "serve", "report", "demo"),
+    "Record": ("record", "drill", "doctor"),
+    "Compare and CI": ("compare", "gate", "baseline", "whatif"),
+    "Inspect": (
+        "summary",
+        "kernels",
+        "ops",
+        "launches",
+        "ranges",
+        "api",
+        "copies",
+        "memory",
+        "flops",
+        "steps",
+        "ledger",
+        "utilization",
+        "timeline",
+    ),
+    "Nsight Compute": ("counters", "roofline", "occupancy", "join"),
+    "Data": ("info", "stats", "sql", "export", "share", "cache"),
+    "More": ("questions", "orion", "completion"),
 }
-"""Every command with its module, in the order that help lists them: capturing, a first look, then
-the details."""
+"""Every command, in the groups and the order in which help lists them."""
+_MODULES = {"api": "api_calls"}
+"""Commands whose module has another name."""
 COMMANDS: dict[str, Command] = {
-    name: cast("Command", import_module(f"{__name__}.{module}"))
-    for name, module in _MODULES.items()
+    name: cast("Command", import_module(f"{__name__}.{_MODULES.get(name, name)}"))
+    for names in GROUPS.values()
+    for name in names
 }

@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "CUDA API calls by the time they took"
+SUMMARY = "CUDA API calls by total time"
 DESCRIPTION = (
     "Every call of the CUDA runtime, driver and libraries, grouped by name: calls, total, "
     "mean and extreme times."

@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "save captures as a small baseline for compare and gate"
+SUMMARY = "save captures as a small file for compare and gate"
 DESCRIPTION = (
     "A baseline sums captures up, tens of kilobytes each, so that `compare` and `gate` need no old "
     "captures: step times, ledger, kernels, ranges, API calls, copies, memory peak and findings, "

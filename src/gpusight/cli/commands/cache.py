@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "show or empty the cache folder"
+SUMMARY = "show or clear the cache"
 DESCRIPTION = (
     "Tables read from captures are kept in the user's cache folder, so that a second question is "
     "answered faster. It is safe to delete at any time. GPUSIGHT_CACHE_DIR moves it to an empty "

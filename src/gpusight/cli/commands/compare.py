@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SUMMARY = "before and after: what changed, by how much, how surely, and why"
+SUMMARY = "two captures: what changed, by how much, and why"
 DESCRIPTION = (
     "Compares captures of a program before and after a change, nsys or torch.profiler alike: the "
     "step time with its interval, where the time of a step went on either side, and the kernels, "

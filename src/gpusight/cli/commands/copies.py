@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "memory copies and fills: bytes, time, bandwidth"
+SUMMARY = "memcpys and memsets: bytes, time, bandwidth"
 DESCRIPTION = (
     "Memory copies and fills by direction and kind of memory: how many, how many bytes, how "
     "long, how fast."

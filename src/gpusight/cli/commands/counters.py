@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from gpusight.results import TableResult
 
-SUMMARY = "hardware counters of each launch, by metric or by source line"
+SUMMARY = "ncu metrics by launch or source line"
 DESCRIPTION = (
     "What Nsight Compute measured: a row for each launch and metric, in base units, or with --wide "
     "a row for each launch and a column for each metric. Reads .ncu-rep reports and the CSV that "

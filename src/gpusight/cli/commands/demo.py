@@ -11,7 +11,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     from gpusight.cli.commands import Command
 
-SUMMARY = "the tool at work on small captures that come with it"
+SUMMARY = "try gpusight on a bundled capture"
 DESCRIPTION = (
     "Show what gpusight finds in a bundled capture, and what to try next. Needs no GPU. Two "
     "captures are of one program, a GPT in training: one by Nsight Systems, one by torch.profiler. "

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpusight.render.result_view import DiagnosisView
     from gpusight.rules.diagnosis import AnyDiagnosis
 
-SUMMARY = "what holds the program or its kernels back, and what a fix would give back"
+SUMMARY = "what to fix, in order, with the time each fix saves"
 DESCRIPTION = (
     "Of a timeline (nsys, torch.profiler, JAX): what holds the program back, ranked by the time "
     "that fixes give back, each with its evidence, what to change and what to check. Times come "

@@ -10,7 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     from gpusight.recording.doctor.machine import Checkup
 
-SUMMARY = "what this machine can capture with, and the fix for what is missing"
+SUMMARY = "what this machine can record with, and how to fix what is missing"
 DESCRIPTION = (
     "Looks at GPUs and driver, every nsys and ncu, CUPTI and PyTorch in the Python that runs your "
     "program, permissions, container and WSL limits and disk space. Says for each of record's "

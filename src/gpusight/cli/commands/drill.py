@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.drill.drill_result import DrillResult
     from gpusight.render.result_view import DrillView
 
-SUMMARY = "which kernels to measure, how ncu hits them, and what it shows in terms of a step"
+SUMMARY = "profile the kernels that matter with ncu, and explain them"
 DESCRIPTION = (
     "Picks the kernels that take most time after warm-up, leaves out those that are at their roof "
     "already, communicate or are too small to matter, works out the filters with which Nsight "

@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "tables as CSV, Parquet, JSON or Arrow; a timeline for Perfetto"
+SUMMARY = "tables as CSV, Parquet, JSON or Arrow; timeline for Perfetto"
 DESCRIPTION = (
     "Write the capture's tables as files, one a table, or (--to chrome) a timeline that "
     "ui.perfetto.dev and chrome://tracing open. The capture is never written to."

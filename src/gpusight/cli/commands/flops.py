@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "how near to its peak the GPU computed, by operator"
+SUMMARY = "achieved vs. peak FLOP/s, by operator"
 DESCRIPTION = (
     "FLOPs and minimum bytes of matrix products, convolutions, attention and embeddings, from the "
     "sizes that torch.profiler recorded (record_shapes=True): TFLOP/s reached, share of the GPU's "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpusight.comparison.inputs import SideInputs
     from gpusight.render.result_view import GateView
 
-SUMMARY = "let CI fail when a program became slower: limits against a baseline"
+SUMMARY = "fail CI when a capture is slower than its baseline"
 DESCRIPTION = (
     "Holds captures against limits, compared with a baseline of `gpusight baseline save` or with "
     "captures. Exit code 0: all limits hold; 1: a limit is exceeded, data is missing, or the "

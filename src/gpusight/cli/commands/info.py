@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "what a capture holds and how complete it is"
+SUMMARY = "what a capture holds, and whether it is complete"
 DESCRIPTION = (
     "What was captured, with what, on which GPUs; the tables it holds, and what is missing or was "
     "dropped. Shows no environment, command line, host or user name."

@@ -10,7 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "a timeline's kernels with what Nsight Compute measured of them"
+SUMMARY = "kernels of a timeline with their ncu metrics"
 DESCRIPTION = (
     "How much of a step each kernel takes, from a timeline, and how near to the GPU's roof it "
     "runs, from an Nsight Compute report of the same program. Kernels are matched by name, grid, "

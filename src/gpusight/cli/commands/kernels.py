@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "GPU kernels by the time they took"
+SUMMARY = "GPU kernels by total time"
 DESCRIPTION = (
     "Every kernel that ran on a GPU, grouped by name: launches, total, mean and extreme "
     "times, and its share of all kernel time. Of a report of Nsight Compute also by launch shape, "

@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "GPU work in order of time, with what launched it"
+SUMMARY = "kernels and copies in order, with what launched them"
 DESCRIPTION = (
     "Every kernel, copy and fill in order of time: how long after its launch it began, and the API "
     "call, operator, range, module and line of Python that it came from, as far as the capture "

@@ -10,7 +10,7 @@ from gpusight.render.charts.draw_chart import CHART_FORMATS
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "where the time went, every nanosecond in one entry"
+SUMMARY = "GPU time by cause: compute, copies, communication, idle"
 DESCRIPTION = (
     "Splits the time of each GPU without overlap or remainder: computing by kind of kernel, moving "
     "data, communicating, and idle by why: queued, synchronising, allocating, launching, input, "

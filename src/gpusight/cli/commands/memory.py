@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-SUMMARY = "memory in use over time, and who held it at the peak"
+SUMMARY = "GPU memory over time, and who held it at the peak"
 DESCRIPTION = (
     "How much GPU memory was in use and reserved, the peak and everyone who held a part of it "
     "(operator, module, line of code), the largest blocks, and whether memory grows from step to "

@@ -13,7 +13,7 @@ from gpusight.render.charts.draw_chart import CHART_FORMATS
 if TYPE_CHECKING:
     from gpusight.render.result_view import Page
 
-SUMMARY = "warps on an SM: theoretical and achieved occupancy, and what limits it"
+SUMMARY = "theoretical and achieved occupancy, and its limiter"
 DESCRIPTION = (
     "How many warps each kernel could have on an SM (theoretical occupancy) and had (achieved), "
     "what limits it (block size, registers, shared memory, barriers), and the smallest change that "

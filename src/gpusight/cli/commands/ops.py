@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "operators: their own time on the CPU and the GPU"
+SUMMARY = "operators, modules or source lines by CPU and GPU time"
 DESCRIPTION = (
     "Every operator of the framework (`aten::mm`, an autograd node, an annotation) with the times "
     "that PyTorch's `key_averages` prints: in itself and with what it called, on the host and for "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-SUMMARY = "make and check the kernel-info file of the Orion scheduler"
+SUMMARY = "kernel-info files of the Orion scheduler"
 DESCRIPTION = (
     "The file by which the Orion GPU scheduler knows the kernels of a job: `build` makes it, "
     "`check` reads it as the scheduler does, `plot` draws utilisation over time. "

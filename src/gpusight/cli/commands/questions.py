@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-SUMMARY = "five questions about a training step, answered with numbers"
+SUMMARY = "five questions about a training step, with numbers"
 DESCRIPTION = (
     "How long a forward pass takes, against wall-clock timings; which kernel takes most GPU time "
     "in it, and how often it is launched; what goes to kernels that are no matrix products; how "

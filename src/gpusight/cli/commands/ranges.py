@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "NVTX ranges and annotations: host time and the GPU work inside"
+SUMMARY = "NVTX ranges and annotations: host time and GPU time"
 DESCRIPTION = (
     "Every NVTX range or annotation, grouped by name: how often, how long on the host, and the "
     "GPU work that it launched."

@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "everything about a capture as one HTML file"
+SUMMARY = "everything about a capture in one HTML file"
 DESCRIPTION = (
     "Writes one file that needs nothing else, no network and no gpusight, and opens in any "
     "browser: the step time and what fixing the three largest findings would make of it, the "

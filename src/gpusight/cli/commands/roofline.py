@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-SUMMARY = "how near each kernel came to the compute and memory roofs of its GPU"
+SUMMARY = "kernels against the compute and memory rooflines"
 DESCRIPTION = (
     "FLOP/s of each kernel by kind of arithmetic, bytes at DRAM, L2 and L1, FLOPs for each byte, "
     "the roofs over it, what it is bound by (compute, memory or latency) and how near to the roof "

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpusight.web.server import Server
 
-SUMMARY = "the timeline in the browser: zoom, click, search, measure, jump to findings"
+SUMMARY = "interactive timeline in the browser, with findings"
 DESCRIPTION = (
     "Shows captures of any size as a timeline in the browser: streams, threads, ranges, operators, "
     "copies, GPU metrics, memory, and where the time goes. Click an event for all that is known of "

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpusight.render.result_view import ShareView
     from gpusight.sharing.sanitized_copy import SharedCopy
 
-SUMMARY = "a copy without environments, command lines, host and user names, or file contents"
+SUMMARY = "sanitized copy of a capture for sharing"
 DESCRIPTION = (
     "Profilers record more than times: nsys stores the environment of every process of the "
     "machine. This writes a copy that has only what is known to be harmless: times, sizes, names "

@@ -10,7 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "SQL over the capture's tables"
+SUMMARY = "SQL queries on the tables of a capture"
 DESCRIPTION = (
     "Run one SQL query (Polars SQL) over the capture's tables: kernels, copies, api_calls, ranges "
     "and the others that --tables lists. Times are nanoseconds, sizes are bytes."

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-SUMMARY = "the reports of nsys stats, for one capture or a folder of them"
+SUMMARY = "the reports of nsys stats, without nsys"
 DESCRIPTION = (
     "Print reports with the headings, rows and digits of `nsys stats`, without nsys. Several "
     "captures or a folder of them with --output DIR write every report of every capture as text "

@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "steps one by one: how long, how busy the GPU, how alike; phases"
+SUMMARY = "each step: time, GPU busy, phases, outliers"
 DESCRIPTION = (
     "Every step of the program (training, inference, an iteration): how long it took, how busy "
     "the GPU was, how far it ran behind, what is out of the ordinary; and how the GPU work divides "

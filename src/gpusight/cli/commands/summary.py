@@ -9,7 +9,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "one screen: where the time went"
+SUMMARY = "one screen: where the time goes"
 DESCRIPTION = (
     "The whole capture on one screen: how long, how busy each GPU was, and the kernels, "
     "ranges, API calls and copies that took most."

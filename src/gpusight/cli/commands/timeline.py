@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-SUMMARY = "one step, or any stretch of time, track by track: as a picture"
+SUMMARY = "one step, or any time window, as a picture"
 DESCRIPTION = (
     "Shows a stretch of the timeline: the ledger of each GPU, its streams, ranges, operators and "
     "CUDA calls. By default the median step, with a little on either side; --steps, --window and "

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-SUMMARY = "how busy each GPU was over time"
+SUMMARY = "GPU utilization over time"
 DESCRIPTION = (
     "Cuts the time into bins and says for each GPU and bin how much of it went into computing, "
     "moving data, communicating and idling, with the ledger's priorities, and how many kernels "

@@ -10,7 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "how long a step would take if something were different"
+SUMMARY = "predicted step time after a change"
 DESCRIPTION = (
     "Replays the steps of a capture with changes: kernels faster or gone, synchronisations that "
     "return at once, launches as CUDA graphs, copies beside the computation, or the fix of a rule. "
