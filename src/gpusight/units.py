@@ -47,9 +47,15 @@ _TIME_STEPS = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 _BYTE_STEPS = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB"))
 
 
-def format_time(ns: float | None) -> str:
+def format_time(ns: float | None, *, digits: int = 4) -> str:
     """Show nanoseconds as ns, µs, ms or s: `1.234 ms`."""
-    return _scaled(ns, _TIME_STEPS)
+    return _scaled(ns, _TIME_STEPS, digits)
+
+
+def format_speedup(factor: float) -> str:
+    """Show how many times faster: `1.21x`, `3.6x`, `104x`."""
+    decimals = 2 if factor < 1.995 else 1 if factor < 9.95 else 0
+    return f"{factor:.{decimals}f}x"
 
 
 def format_bytes(count: float | None) -> str:
@@ -68,6 +74,15 @@ def format_count(value: float | None) -> str:
     if not _known(value):
         return MISSING
     return f"{round(value):,}" if float(value).is_integer() else format_real(value)
+
+
+def format_mean(count: float) -> str:
+    """Show a mean count: whole where it is whole, else with at most three significant digits."""
+    if count >= 100 or float(count).is_integer():
+        return f"{round(count):,}"
+    if count < 0.005:
+        return "<0.01"
+    return f"{count:.{1 if count >= 10 else 2}f}".rstrip("0").rstrip(".")
 
 
 def format_share(fraction: float | None) -> str:
@@ -166,15 +181,16 @@ def _decimals(magnitude: float) -> int:
     return max(0, 3 - math.floor(math.log10(magnitude)))
 
 
-def _scaled(value: float | None, steps: tuple[tuple[float, str], ...]) -> str:
+def _scaled(value: float | None, steps: tuple[tuple[float, str], ...], digits: int = 4) -> str:
     if not _known(value):
         return MISSING
     magnitude = abs(value)
     # 999,960 ns must become 1.000 ms, not 1000.0 µs: step up once a fifth digit would be needed.
-    index = sum(magnitude >= factor * 0.99995 for factor, _ in steps[1:])
+    rounding = 0.5 * 10.0**-digits
+    index = sum(magnitude >= factor * (1 - rounding) for factor, _ in steps[1:])
     factor, unit = steps[index]
     if index == 0:
         return f"{value:.{0 if float(value).is_integer() else 1}f} {unit}"
     scaled = value / factor
-    decimals = min(3, _decimals(abs(scaled) * 1.00005))
+    decimals = min(digits - 1, max(0, _decimals(abs(scaled) * (1 + rounding)) + digits - 4))
     return f"{scaled:,.{decimals}f} {unit}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpusight import units
 from gpusight.render import diagnosis_summary as parts
-from gpusight.render.cell_text import align_units, display_width, safe_text, shorten_middle
+from gpusight.render.cell_text import display_width, safe_text, shorten_middle
 from gpusight.render.explanation import (
     ExplainedKernel,
     confidence_sentence,
@@ -24,62 +25,70 @@ from gpusight.render.markdown_tables import (
     markdown_table,
     to_markdown,
 )
-from gpusight.render.table_layout import GAP, TextColumn
-from gpusight.render.terminal_tables import to_plain
 from gpusight.render.terminal_text import (
     LABEL,
     StyledLine,
     code_lines,
     cut_line,
-    draw_lines,
     labeled_lines,
-    plain_lines,
     wrapped_lines,
 )
+from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis, TimelineDiagnosis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpusight.render.table_layout import TableOptions
-    from gpusight.rules.diagnosis import KernelReportDiagnosis, TimelineDiagnosis
+    from gpusight.rules.diagnosis import AnyDiagnosis, TimedKernel
     from gpusight.rules.finding import Evidence, KernelFinding, SourceLocation, TimelineFinding
 
 
-def kernels_to_text(diagnosis: KernelReportDiagnosis, look: TableOptions, *, details: int) -> str:
-    """Write a diagnosis as plain text; `details` kernels are explained."""
-    head = to_plain(kernel_overview(diagnosis), look)
-    return head + plain_lines((*_summary(diagnosis, look), *_details(diagnosis, look, details)))
-
-
-def print_kernels(
-    diagnosis: KernelReportDiagnosis, look: TableOptions, stream: TextIO, *, details: int
-) -> None:
-    """Draw a diagnosis with colours on a stream that takes them."""
-    from gpusight.render.terminal_tables import print_colored
-
-    print_colored(kernel_overview(diagnosis), look, stream)
-    draw_lines((*_summary(diagnosis, look), *_details(diagnosis, look, details)), stream)
-
-
-def _summary(diagnosis: KernelReportDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
-    whole, saved = diagnosis.duration_ns, diagnosis.saved_ns
-    if whole:
-        text = (
-            f"the first fix of each kernel together: {units.format_time(saved)} of "
-            f"{units.format_time(whole)} ({units.format_share(saved / whole)})"
-        )
-        yield from wrapped_lines(text, look.width, "", "dim")
-    for note in diagnosis.notes:
-        yield from wrapped_lines(note, look.width, "note: ", "dim")
-
-
-def _details(
-    diagnosis: KernelReportDiagnosis, look: TableOptions, count: int
-) -> Iterator[StyledLine]:
-    worth = [g for g in diagnosis.groups if g.findings]
-    for number, group in enumerate(worth[:count] if count else worth, 1):
+def detail_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
+    """Give everything below the first screen: notes, evidence, places, method, passed rules."""
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        yield from _note_lines(diagnosis.notes, look.width)
+        groups = [group for group in diagnosis.groups if group.findings]
+        for number, group in enumerate(groups, 1):
+            yield StyledLine("")
+            yield from kernel_lines(explain_kernel(diagnosis, group), number, look.width)
+        return
+    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    yield from _note_lines(timeline.notes, look.width)
+    for number, finding in enumerate(timeline.findings, 1):
         yield StyledLine("")
-        yield from kernel_lines(explain_kernel(diagnosis, group), number, look.width)
+        yield from finding_lines(timeline, finding, number, look.width)
+    yield StyledLine("")
+    yield from _foot(timeline, look.width)
+    if isinstance(diagnosis, JoinedDiagnosis):
+        for number, kernel in enumerate(explained_kernels(diagnosis), 1):
+            yield StyledLine("")
+            yield from kernel_lines(kernel, number, look.width)
+
+
+def explained_kernels(
+    diagnosis: JoinedDiagnosis, count: int | None = None
+) -> list[ExplainedKernel]:
+    """Explain the profiled kernels that have findings; times are those of a timeline's step."""
+    kernels = [kernel for kernel in diagnosis.kernels if kernel.finding is not None]
+    return [_in_timeline(diagnosis, kernel) for kernel in kernels[:count]]
+
+
+def _in_timeline(diagnosis: JoinedDiagnosis, kernel: TimedKernel) -> ExplainedKernel:
+    explained = explain_kernel(diagnosis.report, kernel.group)
+    time_ns = kernel.time_ns / max(1, diagnosis.timeline.steps)
+    unit = "/step" if diagnosis.timeline.steps else ""
+    share = units.format_share(kernel.time_ns / max(1, diagnosis.timeline.focus.length_ns))
+    here = f"{units.format_time(time_ns, digits=3)}{unit} ({share})"
+    return replace(
+        explained,
+        subtitle=f"{here}; profiled: {explained.subtitle}",
+        findings=tuple(replace(finding, time_ns=time_ns) for finding in explained.findings),
+    )
+
+
+def _note_lines(notes: Sequence[str], width: int | None) -> Iterator[StyledLine]:
+    for note in notes:
+        yield from wrapped_lines(note, width, "note: ", "yellow")
 
 
 def kernel_lines(kernel: ExplainedKernel, number: int, width: int | None) -> Iterator[StyledLine]:
@@ -88,14 +97,14 @@ def kernel_lines(kernel: ExplainedKernel, number: int, width: int | None) -> Ite
     yield StyledLine(title if width is None else shorten_middle(title, width), "bold cyan")
     yield from wrapped_lines(kernel.subtitle, width, "   ", "dim")
     for finding in kernel.findings[:1]:
-        yield from _finding_lines(finding, width)
+        yield from _kernel_finding_lines(finding, width)
     for finding in kernel.findings[1:]:
         yield from labeled_lines("then", f"{_headline(finding)}", width)
     for sentence in kernel.profiler:
         yield from labeled_lines("ncu", sentence, width, "dim")
 
 
-def _finding_lines(finding: KernelFinding, width: int | None) -> Iterator[StyledLine]:
+def _kernel_finding_lines(finding: KernelFinding, width: int | None) -> Iterator[StyledLine]:
     yield from wrapped_lines(_headline(finding), width, "   ", "bold yellow")
     yield from labeled_lines("gain", confidence_sentence(finding), width)
     yield from evidence_lines(finding.evidence, width)
@@ -105,7 +114,7 @@ def _finding_lines(finding: KernelFinding, width: int | None) -> Iterator[Styled
     yield from labeled_lines("fix", finding.fix, width)
     yield from code_lines(finding.code)
     if finding.also:
-        yield from labeled_lines("also", f"accounts for {', '.join(finding.also)}", width, "dim")
+        yield from labeled_lines("also", f"the same cause: {', '.join(finding.also)}", width, "dim")
 
 
 def _location_lines(place: SourceLocation, width: int | None) -> Iterator[StyledLine]:
@@ -121,21 +130,18 @@ def _headline(finding: KernelFinding) -> str:
     return f"{finding.rule}: {safe_text(finding.title)} ({gain_phrase(finding)})"
 
 
-def kernels_to_markdown(diagnosis: KernelReportDiagnosis, *, limit: int, details: int) -> str:
-    """Write a diagnosis; `limit` rows of the overview, `details` kernels explained; 0 for all."""
-    return "\n".join(_kernels_markdown(diagnosis, limit, details)) + "\n"
-
-
-def _kernels_markdown(diagnosis: KernelReportDiagnosis, limit: int, details: int) -> Iterator[str]:
+def kernels_to_markdown(
+    diagnosis: KernelReportDiagnosis, *, limit: int, details: bool
+) -> Iterator[str]:
+    """Write the lines of a diagnosis; `limit` rows of the overview, 0 for all."""
     yield to_markdown(kernel_overview(diagnosis), limit=limit)
     whole = diagnosis.duration_ns
     if whole:
         saved = units.format_time(diagnosis.saved_ns)
-        yield f"The first fix of each kernel together: {saved} of {units.format_time(whole)}."
+        yield f"First fix of each kernel: saves {saved} of {units.format_time(whole)}."
     for note in diagnosis.notes:
         yield from ("", f"> {escape_markdown(note)}")
-    worth = [g for g in diagnosis.groups if g.findings]
-    for number, group in enumerate(worth[:details] if details else worth, 1):
+    for number, group in enumerate((g for g in diagnosis.groups if g.findings and details), 1):
         yield from kernel_markdown(explain_kernel(diagnosis, group), number)
 
 
@@ -173,7 +179,7 @@ def _finding_markdown(finding: KernelFinding) -> Iterator[str]:
         )
     yield from ("", f"{escape_markdown(finding.why)} {escape_markdown(finding.fix)}")
     yield from fenced(finding.code, "cuda")
-    yield from ("", f"When it misleads: {escape_markdown(finding.caveats)}")
+    yield from ("", f"Caveats: {escape_markdown(finding.caveats)}")
 
 
 def evidence_markdown(evidence: tuple[Evidence, ...]) -> Iterator[str]:
@@ -191,166 +197,28 @@ def fenced(lines: str, language: str) -> Iterator[str]:
     yield from ("", f"{fence}{language}", *shown, fence)
 
 
-_RANK_WIDTH = 4
-"""Columns for the rank of a finding."""
-_UNSURE_MARK = "*"
-"""Marks findings whose rank is not sure."""
-_WORK = {"compute": "green", "copy": "blue", "communication": "cyan"}
-_IDLE = ("yellow", "red", "magenta")
-_DOT = " · "
 _MIN_NAME_WIDTH = 12
-_UNLIMITED_BAR_WIDTH = 80
-"""Room for a bar on a screen without end."""
 
 
-def timeline_to_text(diagnosis: TimelineDiagnosis, look: TableOptions, *, details: int) -> str:
-    """Write a diagnosis as plain text; `details` findings are explained, 0 for all."""
-    return plain_lines(timeline_lines(diagnosis, look, details=details))
-
-
-def print_timeline(
-    diagnosis: TimelineDiagnosis, look: TableOptions, stream: TextIO, *, details: int
-) -> None:
-    """Draw a diagnosis with colours on a stream that takes them."""
-    draw_lines(timeline_lines(diagnosis, look, details=details), stream)
-
-
-def timeline_lines(
-    diagnosis: TimelineDiagnosis, look: TableOptions, *, details: int
-) -> Iterator[StyledLine]:
-    """Give the lines of a diagnosis."""
-    yield from wrapped_lines(parts.diagnosis_head(diagnosis), look.width, "", "bold")
-    for note in diagnosis.notes:
-        yield from wrapped_lines(note, look.width, "note: ", "yellow")
-    yield from _ledger(diagnosis, look)
-    yield StyledLine("")
-    yield from _verdict(diagnosis, look)
-    yield from _findings(diagnosis, look)
-    yield from _foot(diagnosis, look)
-    shown = diagnosis.findings[:details] if details else diagnosis.findings
-    for number, finding in enumerate(shown, 1):
-        yield StyledLine("")
-        yield from _explained(diagnosis, finding, number, look.width)
-
-
-def _ledger(diagnosis: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
-    device = parts.evaluated_device(diagnosis)
-    if device is None:
-        return
-    slices = parts.slices(device)
-    styles = _styles(slices)
-    if look.bars:
-        yield _bar(slices, styles, min(look.width or _UNLIMITED_BAR_WIDTH, _UNLIMITED_BAR_WIDTH))
-    yield from _legend(parts.slice_texts(slices), styles, look.width)
-    kinds = parts.computing(device)
-    if len(kinds) > 1:
-        text = " · ".join(parts.slice_texts(kinds))
-        yield from wrapped_lines(text, look.width, "  compute: ", "dim")
-
-
-def _styles(slices: list[parts.LedgerSlice]) -> list[str]:
-    """Give work the colours of work, and idle time, the largest cause first, those of alarm."""
-    left = list(_IDLE)
-    work = (_WORK.get(part.name.split("/")[0]) for part in slices)
-    return [
-        style or (left.pop(0) if part.idle and left else "dim")
-        for part, style in zip(slices, work, strict=True)
-    ]
-
-
-def _bar(slices: list[parts.LedgerSlice], styles: list[str], width: int) -> StyledLine:
-    """Draw the window as one bar; the ends of its parts are rounded to columns."""
-    pieces, passed = [], 0.0
-    for part, style in zip(slices, styles, strict=True):
-        start, passed = round(passed * width), passed + part.share
-        pieces.append(("█" * (round(passed * width) - start), style))
-    return StyledLine("█" * width, parts=tuple(pieces))
-
-
-def _legend(words: list[str], styles: list[str], width: int | None) -> Iterator[StyledLine]:
-    """Name the parts of the window, in the colours of the bar; no part is broken over lines."""
-    row: list[tuple[str, str]] = []
-    for word, style in zip(words, styles, strict=True):
-        used = sum(display_width(w) + len(_DOT) for w, _ in row)
-        if row and width is not None and used + display_width(word) > width:
-            yield _joined(row)
-            row = []
-        row.append((word, style))
-    if row:
-        yield _joined(row)
-
-
-def _joined(row: list[tuple[str, str]]) -> StyledLine:
-    pieces = [piece for word in row for piece in ((_DOT, "dim"), word)][1:]
-    return StyledLine(_DOT.join(word for word, _ in row), parts=tuple(pieces))
-
-
-def _verdict(diagnosis: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
-    text = parts.timeline_verdict(diagnosis)
-    if text:
-        yield from wrapped_lines(text, look.width, "", "bold green")
-
-
-def _findings(diagnosis: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
-    """List the findings: its title, and below it the rule and its numbers in columns."""
-    shown = diagnosis.findings[: look.limit] if look.limit else diagnosis.findings
-    if not shown:
-        return
-    headings, *rows = _columns(diagnosis, shown)
-    if parts.timeline_verdict(diagnosis):
-        yield StyledLine("")
-    yield StyledLine(headings, "bold")
-    for number, (finding, row) in enumerate(zip(shown, rows, strict=True), 1):
-        lead = f"{number:>{_RANK_WIDTH - 2}}. "
-        yield from wrapped_lines(finding.title, look.width, lead, "cyan")
-        yield StyledLine(row)
-    left_out = len(diagnosis.findings) - len(shown)
-    if left_out:
-        yield StyledLine(f"… and {left_out:,} more; {look.rows_advice}", "dim")
-
-
-def _columns(diagnosis: TimelineDiagnosis, findings: tuple[TimelineFinding, ...]) -> list[str]:
-    """Lay the numbers of findings out in columns, with a heading."""
-    each = "Saves a step" if diagnosis.steps else "Saves"
-    times = [
-        align_units([parts.per_step(diagnosis, ns) for ns in column])
-        for column in ([f.recoverable_ns for f in findings], [f.after_ns for f in findings])
-    ]
-    marks = ["" if f.robust else _UNSURE_MARK for f in findings]
-    columns = (
-        TextColumn.natural("Finding", [f.rule for f in findings]),
-        TextColumn.natural(each, times[0], right=True),
-        TextColumn.natural("Share", [units.format_share(f.share) for f in findings], right=True),
-        TextColumn.natural("After above", times[1], right=True),
-        TextColumn.natural(
-            "Confidence",
-            [f.confidence.value + mark for f, mark in zip(findings, marks, strict=True)],
-        ),
-    )
-    indent, gap = " " * _RANK_WIDTH, " " * GAP
-    heading = gap.join(c.padded_heading for c in columns)
-    rows = (gap.join(c.padded(row) for c in columns) for row in range(len(findings)))
-    return [f"{indent}{line}".rstrip() for line in (heading, *rows)]
-
-
-def _foot(diagnosis: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
-    yield StyledLine("")
+def _foot(diagnosis: TimelineDiagnosis, width: int | None) -> Iterator[StyledLine]:
+    """Give the method, and what the rules without a finding said."""
     if diagnosis.findings:
-        yield from wrapped_lines(parts.replayed(diagnosis), look.width, "", "dim")
+        yield from wrapped_lines(parts.replayed(diagnosis), width, "", "dim")
     if not all(finding.robust for finding in diagnosis.findings):
-        yield from wrapped_lines(parts.UNSURE, look.width, f"{_UNSURE_MARK} ", "dim")
+        yield from wrapped_lines(parts.UNSURE, width, "", "dim")
     if diagnosis.clean:
-        text = f"{len(diagnosis.clean)} rules found nothing: {', '.join(diagnosis.clean)}"
-        yield from wrapped_lines(text, look.width, "", "dim")
+        text = f"{len(diagnosis.clean)} rules passed: {', '.join(diagnosis.clean)}"
+        yield from wrapped_lines(text, width, "", "dim")
     for rules, by in parts.covered(diagnosis):
-        yield from wrapped_lines(f"covered by {by}: {rules}", look.width, "", "dim")
+        yield from wrapped_lines(f"covered by {by}: {rules}", width, "", "dim")
     for rules, reason in parts.not_evaluated(diagnosis):
-        yield from wrapped_lines(f"{rules}: {reason}", look.width, "not judged: ", "dim")
+        yield from wrapped_lines(f"{rules}: {reason}", width, "not evaluated: ", "dim")
 
 
-def _explained(
+def finding_lines(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, number: int, width: int | None
 ) -> Iterator[StyledLine]:
+    """Explain one finding of a timeline."""
     yield from wrapped_lines(f"{finding.rule}: {finding.title}", width, f"{number}. ", "bold cyan")
     yield from labeled_lines("gain", parts.timeline_gain(diagnosis, finding), width, "bold yellow")
     yield from labeled_lines("", confidence_sentence(finding), width, "dim")
@@ -360,7 +228,8 @@ def _explained(
     yield from labeled_lines("fix", finding.fix, width)
     yield from code_lines(finding.code)
     if finding.verify:
-        yield from labeled_lines("check", finding.verify, width)
+        yield from labeled_lines("verify", finding.verify, width)
+    yield from labeled_lines("caveat", finding.caveats, width, "dim")
 
 
 def _locations(
@@ -378,12 +247,10 @@ def _locations(
         yield StyledLine(f"{lead}{name}{end}")
 
 
-def timeline_to_markdown(diagnosis: TimelineDiagnosis, *, limit: int, details: int) -> str:
-    """Write a diagnosis; `limit` findings listed, `details` of them explained; 0 for all."""
-    return "\n".join(_timeline_markdown(diagnosis, limit, details)) + "\n"
-
-
-def _timeline_markdown(diagnosis: TimelineDiagnosis, limit: int, details: int) -> Iterator[str]:
+def timeline_to_markdown(
+    diagnosis: TimelineDiagnosis, *, limit: int, details: bool
+) -> Iterator[str]:
+    """Write the lines of a diagnosis; `limit` findings listed, 0 for all."""
     yield from (
         f"## {escape_markdown(diagnosis.title)}",
         "",
@@ -395,12 +262,14 @@ def _timeline_markdown(diagnosis: TimelineDiagnosis, limit: int, details: int) -
     verdict = parts.timeline_verdict(diagnosis)
     if verdict:
         yield from ("", f"**{markdown_prose(verdict)}**")
-    shown = diagnosis.findings[: limit or None]
-    if shown:
-        yield from ("", _overview(diagnosis, shown))
-    for number, finding in enumerate(diagnosis.findings[: details or None], 1):
-        yield from _explained_markdown(diagnosis, finding, number)
-    yield from _foot_markdown(diagnosis)
+    if diagnosis.findings:
+        yield from ("", _overview(diagnosis, diagnosis.findings[: limit or None]))
+    if diagnosis.fixes:
+        yield from ("", f"**{escape_markdown(parts.plan_total(diagnosis))}**")
+    if details:
+        for number, finding in enumerate(diagnosis.findings, 1):
+            yield from finding_markdown(diagnosis, finding, number)
+        yield from _foot_markdown(diagnosis)
 
 
 def _ledger_markdown(diagnosis: TimelineDiagnosis) -> Iterator[str]:
@@ -411,35 +280,36 @@ def _ledger_markdown(diagnosis: TimelineDiagnosis) -> Iterator[str]:
         yield from ("", f"GPU {device.device}: {', '.join(slices)}.{computing}")
 
 
-def _overview(diagnosis: TimelineDiagnosis, findings: tuple[TimelineFinding, ...]) -> str:
-    each = "saves a step" if diagnosis.steps else "saves"
+def _overview(diagnosis: TimelineDiagnosis, findings: Sequence[TimelineFinding]) -> str:
     rows = [
         (
-            markdown_code(finding.rule),
+            str(number),
             markdown_prose(finding.title),
-            parts.per_step(diagnosis, finding.recoverable_ns),
-            escape_markdown(units.format_share(finding.share)),
-            parts.per_step(diagnosis, finding.after_ns),
+            markdown_code(finding.rule),
+            parts.saved_text(diagnosis, finding),
             parts.confidence(finding),
+            finding.effort,
         )
-        for finding in findings
+        for number, finding in enumerate(findings, 1)
     ]
-    headings = ("finding", "what was seen", each, "share", "after those above", "confidence")
-    return markdown_table(headings, (False, False, True, True, True, False), rows)
+    saves = "saves/step" if diagnosis.steps else "saves"
+    headings = ("#", "fix", "rule", saves, "confidence", "effort")
+    return markdown_table(headings, (True, False, False, True, False, False), rows)
 
 
-def _explained_markdown(
+def finding_markdown(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, number: int
 ) -> Iterator[str]:
+    """Explain one finding of a timeline."""
     yield from ("", f"### {number}. {finding.rule}: {markdown_prose(finding.title)}", "")
     yield (
         f"Gain: {escape_markdown(parts.timeline_gain(diagnosis, finding))}. "
         f"{markdown_prose(confidence_sentence(finding))}."
     )
     yield from evidence_markdown(finding.evidence)
-    for number, where in enumerate(finding.where):
+    for position, where in enumerate(finding.where):
         amounts = ", ".join(filter(None, parts.location_amounts(diagnosis, where)))
-        lead = ("",) if number == 0 else ()
+        lead = ("",) if position == 0 else ()
         yield from (
             *lead,
             f"- {where.kind} {markdown_code(where.name)}: {escape_markdown(amounts)}",
@@ -448,17 +318,17 @@ def _explained_markdown(
     if finding.code:
         yield from fenced(finding.code, parts.language(finding.code))
     if finding.verify:
-        yield from ("", f"Check afterwards: {markdown_prose(finding.verify)}")
-    yield from ("", f"When it misleads: {markdown_prose(finding.caveats)}")
+        yield from ("", f"Verify: {markdown_prose(finding.verify)}")
+    yield from ("", f"Caveats: {markdown_prose(finding.caveats)}")
 
 
 def _foot_markdown(diagnosis: TimelineDiagnosis) -> Iterator[str]:
     if diagnosis.findings:
         yield from ("", escape_markdown(parts.replayed(diagnosis)))
     if diagnosis.clean:
-        yield from ("", f"Nothing found by: {', '.join(map(markdown_code, diagnosis.clean))}.")
+        yield from ("", f"Passed: {', '.join(map(markdown_code, diagnosis.clean))}.")
     for rules, by in parts.covered(diagnosis):
         yield from ("", f"Covered by {markdown_code(by)}: {escape_markdown(rules)}.")
     for number, (rules, reason) in enumerate(parts.not_evaluated(diagnosis)):
-        lead = ("", "Not judged:", "") if number == 0 else ()
+        lead = ("", "Not evaluated:", "") if number == 0 else ()
         yield from (*lead, f"- {escape_markdown(rules)}: {markdown_prose(reason)}")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gpusight import units
+import polars as pl
+
 from gpusight.render import diagnosis_text
+from gpusight.render.diagnosis_screen import screen_lines
 from gpusight.render.diagnosis_summary import (
     diagnosis_head,
     measured_kernel_table,
     timeline_finding_table,
 )
-from gpusight.render.explanation import ExplainedKernel, explain_kernel, kernel_finding_table
+from gpusight.render.diagnosis_text import explained_kernels
+from gpusight.render.explanation import explain_kernel, kernel_finding_table
 from gpusight.render.html import diagnosis_page
 from gpusight.render.html.html_templates import html_page, markup
 from gpusight.render.markdown_tables import to_markdown
@@ -20,82 +23,80 @@ from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines
-from gpusight.rules.diagnosis import KernelReportDiagnosis, TimelineDiagnosis
+from gpusight.rules.diagnosis import (
+    JoinedDiagnosis,
+    KernelGroup,
+    KernelReportDiagnosis,
+    TimelineDiagnosis,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from markupsafe import Markup
 
     from gpusight.results import TableResult
-    from gpusight.rules.diagnosis import AnyDiagnosis, JoinedDiagnosis, TimedKernel
+    from gpusight.rules.diagnosis import AnyDiagnosis, Explanation
 
 
-DETAILS = 3
-"""Findings or kernels that a screen explains."""
+_EXPLAINED = 3
+"""Findings or kernels that a notebook explains."""
 
 
-def diagnosis_to_text(
-    diagnosis: AnyDiagnosis, look: TableOptions, *, details: int = DETAILS
-) -> str:
-    """Write a diagnosis as plain text; `details` of its findings are explained, 0 for all."""
-    if isinstance(diagnosis, KernelReportDiagnosis):
-        return diagnosis_text.kernels_to_text(diagnosis, look, details=details)
-    if isinstance(diagnosis, TimelineDiagnosis):
-        return diagnosis_text.timeline_to_text(diagnosis, look, details=details)
-    above = diagnosis_text.timeline_to_text(diagnosis.timeline, look, details=details)
-    return f"{above}\n{kernels_text(diagnosis, look, details=details)}"
+def diagnosis_lines(
+    diagnosis: AnyDiagnosis, look: TableOptions, *, details: bool = False
+) -> list[StyledLine]:
+    """Give the first screen; with `details`, everything else below it."""
+    lines = screen_lines(diagnosis, look)
+    if details:
+        lines = [*lines, StyledLine(""), *diagnosis_text.detail_lines(diagnosis, look)]
+    return lines
 
 
-def kernels_text(diagnosis: JoinedDiagnosis, look: TableOptions, *, details: int) -> str:
-    """Write what was measured of a timeline's kernels as plain text."""
-    table = to_plain(measured_kernel_table(diagnosis), look)
-    return f"{table}{plain_lines(_kernel_lines(diagnosis, look, details))}"
+def diagnosis_to_text(diagnosis: AnyDiagnosis, look: TableOptions, *, details: bool = False) -> str:
+    """Write a diagnosis as plain text."""
+    return plain_lines(diagnosis_lines(diagnosis, look, details=details))
 
 
 def print_diagnosis(
-    diagnosis: AnyDiagnosis, look: TableOptions, stream: TextIO, *, details: int = DETAILS
+    diagnosis: AnyDiagnosis, look: TableOptions, stream: TextIO, *, details: bool = False
 ) -> None:
-    """Draw a diagnosis with colours on a stream that takes them."""
-    if isinstance(diagnosis, KernelReportDiagnosis):
-        diagnosis_text.print_kernels(diagnosis, look, stream, details=details)
-    elif isinstance(diagnosis, TimelineDiagnosis):
-        diagnosis_text.print_timeline(diagnosis, look, stream, details=details)
-    else:
-        from gpusight.render.terminal_tables import print_colored
-
-        diagnosis_text.print_timeline(diagnosis.timeline, look, stream, details=details)
-        draw_lines([StyledLine("")], stream)
-        print_colored(measured_kernel_table(diagnosis), look, stream)
-        draw_lines(_kernel_lines(diagnosis, look, details), stream)
+    """Write a diagnosis with colors to a terminal."""
+    draw_lines(diagnosis_lines(diagnosis, look, details=details), stream)
 
 
 def diagnosis_to_markdown(
-    diagnosis: AnyDiagnosis, *, limit: int | None = None, details: int = 0
+    diagnosis: AnyDiagnosis, *, limit: int | None = None, details: bool = False
 ) -> str:
-    """Write a diagnosis as Markdown; 0 for all."""
+    """Write a diagnosis as Markdown."""
     limit = limit or 0
     if isinstance(diagnosis, KernelReportDiagnosis):
-        return diagnosis_text.kernels_to_markdown(diagnosis, limit=limit, details=details)
-    if isinstance(diagnosis, TimelineDiagnosis):
-        return diagnosis_text.timeline_to_markdown(diagnosis, limit=limit, details=details)
-    above = diagnosis_text.timeline_to_markdown(diagnosis.timeline, limit=limit, details=details)
-    return f"{above}\n{kernels_markdown(diagnosis, limit=limit, details=details)}"
+        lines = [*diagnosis_text.kernels_to_markdown(diagnosis, limit=limit, details=details)]
+        return "\n".join(lines) + "\n"
+    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    lines = [*diagnosis_text.timeline_to_markdown(timeline, limit=limit, details=details)]
+    if isinstance(diagnosis, JoinedDiagnosis):
+        kernels = kernels_markdown(diagnosis, limit=limit, explained=None if details else 0)
+        lines += ["", kernels.rstrip("\n")]
+    return "\n".join(lines) + "\n"
 
 
-def kernels_markdown(diagnosis: JoinedDiagnosis, *, limit: int, details: int) -> str:
-    """Write what was measured of a timeline's kernels as Markdown; 0 for all."""
-    table = to_markdown(measured_kernel_table(diagnosis), limit=limit)
-    kernels = "\n".join(
-        line
-        for number, kernel in enumerate(explained_kernels(diagnosis, details), 1)
-        for line in diagnosis_text.kernel_markdown(kernel, number)
-    )
-    return f"{table}{kernels}\n"
+def kernels_text(diagnosis: JoinedDiagnosis, look: TableOptions, *, explained: int) -> str:
+    """Write the profiled kernels of a timeline as plain text, some of them explained."""
+    lines: list[StyledLine] = []
+    for number, kernel in enumerate(explained_kernels(diagnosis, explained), 1):
+        lines += [StyledLine(""), *diagnosis_text.kernel_lines(kernel, number, look.width)]
+    return to_plain(measured_kernel_table(diagnosis), look) + plain_lines(lines)
+
+
+def kernels_markdown(diagnosis: JoinedDiagnosis, *, limit: int, explained: int | None) -> str:
+    """Write the profiled kernels of a timeline as Markdown, some of them explained."""
+    lines = [to_markdown(measured_kernel_table(diagnosis), limit=limit)]
+    for number, kernel in enumerate(explained_kernels(diagnosis, explained), 1):
+        lines += diagnosis_text.kernel_markdown(kernel, number)
+    return "\n".join(lines) + "\n"
 
 
 def diagnosis_to_fragment(
-    diagnosis: AnyDiagnosis, *, limit: int | None, details: int = DETAILS
+    diagnosis: AnyDiagnosis, *, limit: int | None, details: int = _EXPLAINED
 ) -> Markup:
     """Write a diagnosis as HTML for a notebook; 0 for all."""
     limit = limit or 0
@@ -109,7 +110,7 @@ def diagnosis_to_fragment(
 
 def kernels_fragment(diagnosis: JoinedDiagnosis, *, limit: int, details: int) -> Markup:
     """Write what was measured of a timeline's kernels as HTML for a notebook; 0 for all."""
-    kernels = explained_kernels(diagnosis, details)
+    kernels = explained_kernels(diagnosis, details or None)
     return diagnosis_page.kernel_fragment(measured_kernel_table(diagnosis), kernels, limit=limit)
 
 
@@ -145,33 +146,76 @@ def diagnosis_document(diagnosis: AnyDiagnosis, *, limit: int | None = None) -> 
     return document
 
 
-def _kernel_lines(
-    diagnosis: JoinedDiagnosis, look: TableOptions, details: int
-) -> Iterator[StyledLine]:
-    for number, kernel in enumerate(explained_kernels(diagnosis, details), 1):
-        yield StyledLine("")
-        yield from diagnosis_text.kernel_lines(kernel, number, look.width)
+def explanation_lines(explanation: Explanation, width: int | None) -> list[StyledLine]:
+    """Give everything that is said of one finding."""
+    diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
+    if isinstance(finding, KernelGroup):
+        assert isinstance(diagnosis, KernelReportDiagnosis)
+        return [*diagnosis_text.kernel_lines(explain_kernel(diagnosis, finding), number, width)]
+    timeline = diagnosis.timeline if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
+    assert isinstance(timeline, TimelineDiagnosis)
+    return [*diagnosis_text.finding_lines(timeline, finding, number, width)]
 
 
-def explained_kernels(diagnosis: JoinedDiagnosis, details: int) -> list[ExplainedKernel]:
-    """Explain the kernels that are worth it, 0 for all; times are those of a timeline's step."""
-    worth = [kernel for kernel in diagnosis.kernels if kernel.finding is not None]
-    return [_in_timeline(diagnosis, kernel) for kernel in worth[: details or None]]
+def _explanation_text(explanation: Explanation, look: TableOptions) -> str:
+    return plain_lines(explanation_lines(explanation, look.width))
 
 
-def _in_timeline(diagnosis: JoinedDiagnosis, kernel: TimedKernel) -> ExplainedKernel:
-    explained = explain_kernel(diagnosis.report, kernel.group)
-    time_ns = kernel.time_ns / max(1, diagnosis.timeline.steps)
-    each = " a step" if diagnosis.timeline.steps else ""
-    share = units.format_share(kernel.time_ns / max(1, diagnosis.timeline.focus.length_ns))
-    here = f"{units.format_time(time_ns)}{each}, {share} of the window"
-    return replace(
-        explained,
-        subtitle=f"{here}; measured: {explained.subtitle}",
-        findings=tuple(replace(finding, time_ns=time_ns) for finding in explained.findings),
+def _print_explanation(explanation: Explanation, look: TableOptions, stream: TextIO) -> None:
+    draw_lines(explanation_lines(explanation, look.width), stream)
+
+
+def _explanation_markdown(explanation: Explanation, *, limit: int | None = None) -> str:
+    del limit
+    diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
+    if isinstance(finding, KernelGroup):
+        assert isinstance(diagnosis, KernelReportDiagnosis)
+        lines = diagnosis_text.kernel_markdown(explain_kernel(diagnosis, finding), number)
+    else:
+        timeline = diagnosis.timeline if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
+        assert isinstance(timeline, TimelineDiagnosis)
+        lines = diagnosis_text.finding_markdown(timeline, finding, number)
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _explanation_document(explanation: Explanation, *, limit: int | None = None) -> dict[str, Any]:
+    del limit
+    finding = explanation.finding
+    described = (
+        {
+            "name": finding.name,
+            "label": finding.label,
+            "findings": [f.document() for f in finding.findings],
+        }
+        if isinstance(finding, KernelGroup)
+        else finding.document()
     )
+    meta = {"command": "explain", "title": explanation.title, **explanation.meta}
+    return {"meta": meta, "number": explanation.number, "finding": described}
 
 
+def _explanation_table(explanation: Explanation) -> TableResult:
+    table = diagnosis_table(explanation.diagnosis)
+    if isinstance(explanation.finding, KernelGroup):
+        is_kernel = pl.col("kernel") == explanation.finding.name
+        return replace(table, frame=table.frame.filter(is_kernel))
+    return replace(table, frame=table.frame.slice(explanation.number - 1, 1))
+
+
+def _explanation_fragment(explanation: Explanation, *, limit: int | None = None) -> Markup:
+    del limit
+    return markup("<pre>") + plain_lines(explanation_lines(explanation, 100)) + markup("</pre>")
+
+
+EXPLANATION_RENDERER = Renderer(
+    rows=_explanation_table,
+    document=_explanation_document,
+    text=_explanation_text,
+    print=_print_explanation,
+    markdown=_explanation_markdown,
+    fragment=_explanation_fragment,
+    look=TableOptions(100),
+)
 DIAGNOSIS_RENDERER = Renderer(
     rows=diagnosis_table,
     document=diagnosis_document,

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gpusight.rules.drill_workflow import MeasuredDrill
 
 
-DETAILS = 3
+_EXPLAINED = 3
+"""Kernels that are explained."""
 _NO_NCU_HINT = "ncu is not on this machine: run this where it is"
 _PLACEHOLDER_HINT = (
     "put your program in place of `python your_script.py`, or give it: --run -- PROGRAM"
@@ -45,7 +46,7 @@ def _after_page(drilled: MeasuredDrill, look: TableOptions) -> str:
     parts = ["", *command_lines(drilled.drill, look.width)] if shown else []
     text = "".join(f"{line}\n" for line in parts)
     for diagnosis in drilled.joined:
-        text += f"\n{diagnosis_view.kernels_text(diagnosis, look, details=DETAILS)}"
+        text += f"\n{diagnosis_view.kernels_text(diagnosis, look, explained=_EXPLAINED)}"
     return text
 
 
@@ -59,7 +60,7 @@ def as_markdown(drilled: MeasuredDrill, *, limit: int | None) -> str:
         commands = "\n".join(safe_text(str(command)) for command in drill.commands)
         parts.append(f"```bash\n{commands}\n```\n")
     parts += [
-        diagnosis_view.kernels_markdown(f, limit=limit or 0, details=DETAILS)
+        diagnosis_view.kernels_markdown(f, limit=limit or 0, explained=_EXPLAINED)
         for f in drilled.joined
     ]
     return "\n".join(parts)
@@ -74,7 +75,7 @@ def as_fragment(drilled: MeasuredDrill, *, limit: int | None) -> str:
         tables=to_html(drill_page(drilled.drill), limit=limit),
         commands="\n".join(command_lines(drilled.drill) if shows_commands(drilled.drill) else ()),
         diagnoses=[
-            diagnosis_view.kernels_fragment(joined, limit=limit or 0, details=DETAILS)
+            diagnosis_view.kernels_fragment(joined, limit=limit or 0, details=_EXPLAINED)
             for joined in drilled.joined
         ],
     )

@@ -11,7 +11,13 @@ import polars as pl
 from gpusight import units
 from gpusight.analysis.counters.launch_quantities import SHARE
 from gpusight.render.cell_text import display_width, safe_text
-from gpusight.render.terminal_text import StyledLine, labeled_lines, plain_lines, wrapped_lines
+from gpusight.render.terminal_text import (
+    StyledLine,
+    code_lines,
+    labeled_lines,
+    plain_lines,
+    wrapped_lines,
+)
 from gpusight.results import Field, Fmt, TableResult
 from gpusight.rules.registry import kernel_rules, timeline_rules
 
@@ -262,11 +268,23 @@ def rule_text(rules: TableResult, width: int | None) -> str:
     return plain_lines(lines)
 
 
-def rule_list(own: Sequence[Rule] = ()) -> TableResult:
-    """List the rules of timelines, the user's own, and those of kernels."""
+def rule_description(rule: Rule, width: int | None) -> str:
+    """Write what a rule looks for, why that costs time, and its fix."""
+    lines = [*wrapped_lines(f"{rule.id}: {rule.detects}", width, "", "bold cyan")]
+    for label, text in (("why", rule.why), ("fix", rule.fix)):
+        lines += labeled_lines(label, text, width)
+    lines += code_lines(rule.code)
+    for label, text in (("gain", rule.estimate), ("verify", rule.verify), ("caveat", rule.caveats)):
+        lines += labeled_lines(label, text, width) if text else ()
+    return plain_lines(lines)
+
+
+def rule_list(own: Sequence[Rule] = (), *, only: str | None = None) -> TableResult:
+    """List the rules of timelines, the user's own, and those of kernels; or one of them."""
     rows = [(rule.id, "timeline", rule.detects) for rule in timeline_rules().values()]
     rows += [(rule.id, "yours", rule.detects) for rule in own]
     rows += [(rule.id, "kernels", rule.detects) for rule in kernel_rules().values()]
+    rows = [row for row in rows if only in (None, row[0])]
     schema = dict.fromkeys(("rule", "of", "finds"), pl.String)
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return TableResult("diagnose", "Rules", RULE_FIELDS, frame)

@@ -96,6 +96,7 @@ _RENDERERS = {
     "TimelineDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
     "KernelReportDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
     "JoinedDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
+    "Explanation": "diagnosis_view:EXPLANATION_RENDERER",
     "MeasuredDrill": "drill_view:DRILL_RENDERER",
     "Comparison": "comparison_view:COMPARISON_RENDERER",
     "Baseline": "comparison_view:BASELINE_RENDERER",
@@ -435,6 +436,12 @@ class DiagnosisView(Result):
         if isinstance(self.answer, JoinedDiagnosis):
             return self.answer.timeline
         return self.answer if isinstance(self.answer, TimelineDiagnosis) else None
+
+    def explain(self, which: int | str) -> Result:
+        """Explain one finding: by its number, its rule or, in an ncu report, its kernel."""
+        from gpusight.rules.diagnosis import explain_finding
+
+        return Result(explain_finding(self.answer, which))
 
     @property
     def kernels(self) -> tuple[LaunchDiagnosis, ...]:

@@ -304,7 +304,7 @@ def _gains(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
         ranked for ranked in enumerate(diagnosis.findings, 1) if _is_worth(ranked[1], diagnosis)
     ]
     for rank, finding in worth[:MAX_FIXES]:
-        after = None if finding.after_ns is None else finding.after_ns / each
+        after = None if finding.saved_ns is None else finding.saved_ns / each
         yield HeadlineFix(
             rank,
             finding.rule,
@@ -319,7 +319,7 @@ def _gains(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
 def _is_worth(finding: TimelineFinding, diagnosis: TimelineDiagnosis) -> bool:
     if _is_caution(finding):
         return False
-    most = max(finding.recoverable_ns or 0.0, finding.after_ns or 0.0)
+    most = max(finding.recoverable_ns or 0.0, finding.saved_ns or 0.0)
     return most >= _MIN_FIX_SHARE * diagnosis.focus.length_ns
 
 

@@ -66,7 +66,7 @@ class TimelineDiagnosis:
     rules: Mapping[str, TimelineRule] = field(default_factory=dict, repr=False)
     """The rules that ran, which locate their findings."""
     command: str = COMMAND
-    title: str = "What holds the program back"
+    title: str = "Diagnosis"
 
     @property
     def steps(self) -> int:
@@ -77,6 +77,17 @@ class TimelineDiagnosis:
     def step_ns(self) -> float:
         """Length of a step; of the window where no steps are known."""
         return self.focus.length_ns / max(1, self.steps)
+
+    @property
+    def fixes(self) -> tuple[TimelineFinding, ...]:
+        """The findings with a fix that saves a known time, in the order to fix them."""
+        return tuple(f for f in self.findings if f.is_fix and f.saved_ns is not None)
+
+    @property
+    def predicted_step_ns(self) -> float:
+        """Length of a step with all fixes; of the window where no steps are known."""
+        saved_ns = sum(finding.saved_ns or 0.0 for finding in self.fixes)
+        return max(0.0, self.focus.length_ns - saved_ns) / max(1, self.steps)
 
     def document(self) -> dict[str, Any]:
         """Return the document that `--format json` writes."""
@@ -93,6 +104,12 @@ class TimelineDiagnosis:
                 "steps": self.steps,
                 "steps_left_out": len(self.focus.left_out),
                 "step_ns": self.step_ns,
+            },
+            "plan": {
+                "fixes": len(self.fixes),
+                "step_ns": self.step_ns,
+                "predicted_step_ns": self.predicted_step_ns,
+                "speedup": self.step_ns / max(1.0, self.predicted_step_ns),
             },
             "replay": None if self.replay is None else asdict(self.replay),
             "findings": [finding.document() for finding in self.findings],
@@ -215,7 +232,7 @@ class KernelReportDiagnosis:
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     command: str = COMMAND
-    title: str = "Kernels by the time that fixes give back"
+    title: str = "Kernel diagnosis"
 
     @property
     def kernels(self) -> tuple[LaunchDiagnosis, ...]:
@@ -326,6 +343,60 @@ class JoinedDiagnosis:
     def with_warnings(self, warnings: Sequence[str]) -> JoinedDiagnosis:
         """Add the warnings of the captures to the notes."""
         return replace(self, timeline=self.timeline.with_warnings(warnings))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One finding of a diagnosis, in full."""
+
+    diagnosis: AnyDiagnosis
+    number: int
+    """Its number in the diagnosis, from 1."""
+    finding: TimelineFinding | KernelGroup
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        return self.finding.label if isinstance(self.finding, KernelGroup) else self.finding.title
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What is known of the capture."""
+        return self.diagnosis.meta
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the diagnosis."""
+        return self.diagnosis.notes
+
+
+def explain_finding(diagnosis: AnyDiagnosis, which: int | str) -> Explanation:
+    """Choose a finding by its number or its rule; a kernel of a report also by its name."""
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        groups = [group for group in diagnosis.groups if group.findings]
+        names = [(group.label, *(f.rule for f in group.findings)) for group in groups]
+        number = _position(which, names, "kernels")
+        return Explanation(diagnosis, number, groups[number - 1])
+    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    if isinstance(which, str) and which in timeline.clean:
+        raise NotApplicable(COMMAND, f"{which} passed: no such problem was found").error()
+    if isinstance(which, str) and which in timeline.not_applicable:
+        reason = timeline.not_applicable[which]
+        raise NotApplicable(COMMAND, f"{which} was not evaluated: {reason}").error()
+    number = _position(which, [(f.rule,) for f in timeline.findings], "findings")
+    return Explanation(diagnosis, number, timeline.findings[number - 1])
+
+
+def _position(which: int | str, names: Sequence[Sequence[str]], noun: str) -> int:
+    if isinstance(which, int) and 1 <= which <= len(names):
+        return which
+    for number, of_finding in enumerate(names, 1):
+        if which in of_finding:
+            return number
+    if not names:
+        raise NotApplicable(COMMAND, "there is no finding to explain").error()
+    listed = ", ".join(f"{number} {of[0]}" for number, of in enumerate(names[:10], 1))
+    raise UsageError(f"no finding {which!r}", hint=f"{noun} are: {listed}")
 
 
 def unknowns(diagnosis: AnyDiagnosis, rules: Sequence[str]) -> list[str]:

@@ -69,14 +69,15 @@ class _Case:
     rule: TimelineRule
     match: RuleMatch
     alone_ns: float | None
-    after_ns: float | None = None
+    saved_ns: float | None = None
+    """Incremental: after the fixes above it."""
     robust: bool = True
 
 
 def run_timeline_rules(
     context: RuleContext, rules: Iterable[TimelineRule]
 ) -> RuleResults[TimelineFinding]:
-    """Run rules and rank their findings by the time that fixes save."""
+    """Run rules, and order their findings as a plan: what to fix first, and what after that."""
     by_id = {rule.id: rule for rule in rules}
     matches, clean, not_applicable = _by_kind({id_: r.check(context) for id_, r in by_id.items()})
     cases = [_Case(by_id[id_], match, _saved_ns(context, match)) for id_, match in matches.items()]
@@ -85,10 +86,9 @@ def run_timeline_rules(
         rule: RuleNotApplicable(f"the same cause as {by}, which names it better")
         for rule, by in covered.items()
     }
-    ranked = _ranked(case for case in cases if case.rule.id not in covered)
-    kept = _worth_it(context, _with_incremental_time(context, ranked))
-    clean += [case.rule.id for case in ranked if case.rule.id not in {k.rule.id for k in kept}]
-    findings = tuple(_timeline_finding(context, case) for case in _with_robustness(context, kept))
+    plan, left_out = _plan(context, [case for case in cases if case.rule.id not in covered])
+    clean += [case.rule.id for case in left_out]
+    findings = tuple(_timeline_finding(context, case) for case in _with_robustness(context, plan))
     return RuleResults(findings, tuple(clean), not_applicable, covered)
 
 
@@ -127,23 +127,37 @@ def _ranked(cases: Iterable[_Case]) -> list[_Case]:
     return sorted(cases, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns))
 
 
-def _with_incremental_time(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
-    """Replay each fix after all those above it."""
+def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], list[_Case]]:
+    """Choose the fix that saves most, then the one that saves most after it, and so on.
+
+    Savings are incremental, so that they add up. Fixes that save too little in the plan and alone
+    are left out. What cannot be replayed saves its estimate, as far as there is time left; what has
+    no estimate comes last.
+    """
+    plan: list[_Case] = []
     changes: list[Change] = []
-    before_ns, is_first = context.replay.unchanged.total_ns, True
-    replayed = []
-    for case in cases:
-        after_ns = case.alone_ns
-        if case.match.change:
-            changes += case.match.change
-            total_ns = context.replay.run(*changes).total_ns
-            if not is_first:
-                # What fixes above uncover may be more than there was to gain at first.
-                after_ns = float(max(0, before_ns - total_ns))
-            is_first = False
-            before_ns = min(before_ns, total_ns)
-        replayed.append(replace(case, after_ns=after_ns))
-    return replayed
+    total_ns = remaining_ns = float(context.replay.unchanged.total_ns)
+    waiting = [case for case in cases if case.alone_ns is not None and case.rule.is_fix]
+    others = [case for case in cases if case not in waiting]
+    while waiting:
+        totals_ns: dict[str, float] = {}
+        saved_ns: dict[str, float] = {}
+        for case in waiting:
+            possible_ns = case.alone_ns or 0.0
+            if case.match.change and changes:
+                totals_ns[case.rule.id] = context.replay.run(*changes, *case.match.change).total_ns
+                possible_ns = max(0.0, total_ns - totals_ns[case.rule.id])
+            saved_ns[case.rule.id] = min(possible_ns, remaining_ns)
+        best = max(waiting, key=lambda case: (saved_ns[case.rule.id], case.alone_ns or 0.0))
+        plan.append(replace(best, saved_ns=saved_ns[best.rule.id]))
+        waiting.remove(best)
+        remaining_ns -= saved_ns[best.rule.id]
+        if best.match.change:
+            changes += best.match.change
+            total_ns = min(total_ns, totals_ns.get(best.rule.id, total_ns - saved_ns[best.rule.id]))
+    plan += others
+    kept = _worth_it(context, plan)
+    return kept, [case for case in plan if case not in kept]
 
 
 def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
@@ -153,7 +167,7 @@ def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
         min_share = case.rule.min_share
         if min_share is None or case.alone_ns is None:
             return True
-        return max(case.alone_ns, case.after_ns or 0.0) >= min_share * context.length_ns
+        return max(case.alone_ns, case.saved_ns or 0.0) >= min_share * context.length_ns
 
     return [case for case in cases if is_worth(case)]
 
@@ -206,7 +220,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         recoverable_ns=alone_ns,
         share=None if alone_ns is None else alone_ns / max(1, context.focus.length_ns),
         step_ns=None if alone_ns is None else alone_ns / max(1, len(context.focus.steps)),
-        after_ns=None if case.after_ns is None else case.after_ns * scale,
+        saved_ns=None if case.saved_ns is None else case.saved_ns * scale,
         confidence=confidence,
         confidence_reason=reason,
         estimate=match.estimate or rule.estimate,
@@ -226,6 +240,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         ),
         robust=case.robust,
         is_fix=rule.is_fix,
+        effort=match.effort or rule.effort,
     )
 
 

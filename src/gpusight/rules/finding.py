@@ -125,8 +125,9 @@ class TimelineFinding:
     """The same as a share of the window."""
     step_ns: float | None
     """The same for one step; of the window where no steps are known."""
-    after_ns: float | None
-    """Time that it saves once all findings above it are fixed."""
+    saved_ns: float | None
+    """Time of the window that it saves once all findings above it are fixed: those of all findings
+    add up to what all fixes save."""
     confidence: Confidence
     confidence_reason: str
     estimate: str
@@ -144,6 +145,8 @@ class TimelineFinding:
     """Its rank stays the same without the profiler's overhead per launch."""
     is_fix: bool = True
     """The program can be changed; else it is about the capture."""
+    effort: str = ""
+    """`one line`, `config` or `rewrite`."""
 
     def document(self) -> dict[str, Any]:
         """Return plain objects, for JSON."""
@@ -153,9 +156,10 @@ class TimelineFinding:
             "recoverable_ns": self.recoverable_ns,
             "share": self.share,
             "recoverable_ns_per_step": self.step_ns,
-            "after_above_ns": self.after_ns,
+            "after_above_ns": self.saved_ns,
             "confidence": self.confidence.value,
             "confidence_reason": self.confidence_reason,
+            "effort": self.effort,
             "robust": self.robust,
             "estimate": self.estimate,
             "evidence": [evidence.document() for evidence in self.evidence],

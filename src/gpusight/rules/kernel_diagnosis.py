@@ -170,6 +170,7 @@ def diagnose_kernels(
         kernels = _with_source_lines(trace, kernels, selected)
     gpus = [name for name in device_names(trace).values() if name]
     meta = {
+        "path": trace.meta.path,
         "tool": trace.meta.tool,
         "tool_version": trace.meta.tool_version,
         "gpus": list(dict.fromkeys(gpus)),

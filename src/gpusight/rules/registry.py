@@ -5,6 +5,7 @@ A timeline imports no kernel rule, and a report of Nsight Compute no timeline ru
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.rules.rule import KernelRule, Rule, TimelineRule
 
@@ -75,11 +76,26 @@ def kernel_rules() -> dict[str, KernelRule]:
     return {id_: cast("KernelRule", _instantiate(path)) for id_, path in KERNEL_RULES.items()}
 
 
+def unknown_rule(id_: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a rule that does not exist, with the one that was meant."""
+    near = difflib.get_close_matches(id_, list(known), n=1)
+    hint = f"did you mean {near[0]}?" if near else "gpusight diagnose --list-rules lists them"
+    return UsageError(f"no rule {id_!r}", hint=hint)
+
+
+def rule_named(id_: str) -> Rule:
+    """Return a rule, for timelines or kernels, by its identifier."""
+    rule = timeline_rules().get(id_) or kernel_rules().get(id_)
+    if rule is None:
+        raise unknown_rule(id_, (*TIMELINE_RULES, *KERNEL_RULES))
+    return rule
+
+
 def select_rules(rules: Mapping[str, AnyRule], ids: Sequence[str]) -> dict[str, AnyRule]:
     """Choose rules by their identifiers; all where none is named."""
     for id_ in ids:
         if id_ not in rules:
-            raise UsageError(f"no rule {id_!r}", hint=f"rules are {', '.join(rules)}")
+            raise unknown_rule(id_, rules)
     return {id_: rule for id_, rule in rules.items() if not ids or id_ in ids}
 
 

@@ -9,7 +9,7 @@ any file (`--rules FILE`) or in a package that registers it under the entry poin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
     from gpusight.rules.kernel_launch import ProfiledLaunch
+
+
+Effort: TypeAlias = Literal["one line", "config", "rewrite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class RuleMatch:
     """Lines to paste; replaces the code of the rule."""
     verify: str = ""
     """How to verify the fix; replaces the text of the rule."""
+    effort: Effort | None = None
+    """What the fix takes in this case; replaces that of the rule."""
     where: tuple[FindingLocation, ...] = ()
     """The most relevant locations, the largest first."""
     also: tuple[str, ...] = ()
@@ -127,6 +132,8 @@ class Rule:
     thresholds: ClassVar[Mapping[str, Threshold]] = {}
     is_fix: ClassVar[bool] = True
     """The program can be changed; else the finding is about the capture (profiler, warm-up)."""
+    effort: ClassVar[Effort] = "rewrite"
+    """What the fix takes: one line of code, a change of configuration, or code rewritten."""
 
 
 class TimelineRule(Rule):

@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
     """List the options of each command; of one with actions, those of all its actions."""
-    (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))  # noqa: SLF001
+    (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     return {name: sorted(set(_of_parser(command))) for name, command in commands.items()}
 
 
 def _of_parser(parser: argparse.ArgumentParser) -> list[str]:
     found: list[str] = []
-    for action in parser._actions:  # noqa: SLF001
+    for action in parser._actions:
         found += action.option_strings
         if isinstance(action.choices, dict):
             for name, nested in action.choices.items():

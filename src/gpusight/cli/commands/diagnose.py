@@ -1,4 +1,4 @@
-"""`gpusight diagnose`: what holds a program or its kernels back, and what a fix would give back."""
+"""`gpusight diagnose`: what to fix, in order, with the time each fix saves."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ if TYPE_CHECKING:
 
 SUMMARY = "what to fix, in order, with the time each fix saves"
 DESCRIPTION = (
-    "Of a timeline (nsys, torch.profiler, JAX): what holds the program back, ranked by the time "
-    "that fixes give back, each with its evidence, what to change and what to check. Times come "
-    "from a replay of the captured steps: alone, and after the fixes above. "
-    "docs/timeline-rules.md explains the rules. Of an Nsight Compute report: what holds each "
-    "kernel up, as docs/kernel-rules.md explains. Of a timeline and a report of the same program: "
-    "both, the kernels weighed by their time in the timeline. Your own rules: "
-    "docs/writing-rules.md."
+    "Find the bottlenecks of a program, and list the fixes as a plan: the one that saves most "
+    "first, then the one that saves most after it. Savings are simulated on the captured steps. "
+    "`gpusight explain FILE N` shows evidence, code and caveats of a finding. For an Nsight "
+    "Compute report: the bottleneck of each kernel. For a timeline and a report of the same "
+    "program: both. "
+    "Rules: docs/timeline-rules.md, docs/kernel-rules.md; your own: docs/writing-rules.md."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight diagnose run.nsys-rep",
-    "gpusight diagnose trace.json.gz --steps 3-7 --details 0",
+    "gpusight diagnose trace.json.gz --steps 3-7 --details",
     "gpusight diagnose run.nsys-rep --fail-over 5%",
     "gpusight diagnose run.nsys-rep --rules my_rule.py",
     "gpusight diagnose run.nsys-rep report.ncu-rep -o diagnosis.html",
@@ -32,7 +31,6 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight diagnose --list-rules",
 )
 FORMATS = (*options.TABLE_FORMATS, "html")
-DETAILS = 3
 EXIT_GATE = 1
 
 
@@ -52,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_rules(parser)
     options.add_output(parser, formats=FORMATS)
+    parser.add_argument(
+        "--details",
+        action="store_true",
+        help="also evidence, places, code, caveats and rules that passed (HTML always has them)",
+    )
 
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:
@@ -62,28 +65,22 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="RULE[,RULE]",
-        help="ask only these rules, such as launch-bound",
+        help="only these rules, such as launch-bound",
     )
     group.add_argument(
         "--rules",
         action="append",
         default=[],
         metavar="FILE.py",
-        help="ask the rule in this Python file too, which is run for that; may be given repeatedly",
+        help="also the rule in this Python file, which is executed; repeatable",
     )
-    group.add_argument("--list-rules", action="store_true", help="list the rules, and do no more")
-    group.add_argument(
-        "--details",
-        type=options.number,
-        metavar="N",
-        help=f"findings or kernels that are explained; 0 for all (default: {DETAILS}, in HTML all)",
-    )
+    group.add_argument("--list-rules", action="store_true", help="list the rules and exit")
     group.add_argument(
         "--fail-over",
         type=options.percent,
         metavar="P%",
-        help="exit with code 1 when a finding gives back more than this part of the time: 5%%, or "
-        "when the capture is incomplete",
+        help="exit with code 1 when one fix saves more than this share of the time, such as 5%%, "
+        "or when the capture is incomplete",
     )
 
 
@@ -94,11 +91,9 @@ def run(args: argparse.Namespace) -> int:
     _keep_rules(args)
     if args.list_rules:
         return _list_rules(args)
-    result = _diagnosis(args)
-    details = args.details
-    if details is None:
-        details = 0 if chosen_format(args) == "html" else DETAILS
-    present(result, args, details=details)
+    result = run_diagnosis(args)
+    shows_text = chosen_format(args) in {"table", "markdown"}
+    present(result, args, **({"details": args.details} if shows_text else {}))
     return _gate(result.answer, args)
 
 
@@ -117,7 +112,8 @@ def _keep_rules(args: argparse.Namespace) -> None:
             raise UsageError(f"{target} is the file of a rule", hint="choose another name for -o")
 
 
-def _diagnosis(args: argparse.Namespace) -> DiagnosisView:
+def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
+    """Diagnose the captures of `args.file` as the arguments say."""
     from pathlib import Path
 
     from gpusight import api
@@ -171,7 +167,7 @@ def _gate(diagnosis: AnyDiagnosis, args: argparse.Namespace) -> int:
 
     over = [(what, share) for what, share in shares(diagnosis) if share > args.fail_over]
     for what, share in over:
-        text = f"{what} gives back {format_share(share)}, over {format_share(args.fail_over)}"
+        text = f"fixing {what} saves {format_share(share)}, over {format_share(args.fail_over)}"
         write_error(f"gpusight: diagnose: {text}")
     unknown = unknowns(diagnosis, args.rule)
     for why in unknown:

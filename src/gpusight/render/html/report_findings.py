@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpusight.render import diagnosis_summary, diagnosis_view
+from gpusight.render import diagnosis_summary
 from gpusight.render.cell_text import shorten_middle
 from gpusight.render.diagnosis_summary import measured_kernel_table
+from gpusight.render.diagnosis_text import explained_kernels
 from gpusight.render.explanation import explain_kernel, kernel_overview
 from gpusight.render.html.html_templates import (
     ReportSection,
@@ -133,8 +134,8 @@ def _saves(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
     each = " a step" if diagnosis.steps else ""
     if finding.recoverable_ns:
         return f"{diagnosis_summary.per_step(diagnosis, finding.recoverable_ns)}{each}"
-    if finding.after_ns:
-        return f"{diagnosis_summary.per_step(diagnosis, finding.after_ns)}{each}, after those above"
+    if finding.saved_ns:
+        return f"{diagnosis_summary.per_step(diagnosis, finding.saved_ns)}{each}, after those above"
     return diagnosis_summary.timeline_gain(diagnosis, finding)
 
 
@@ -161,7 +162,7 @@ def kernel_findings(measured: MeasuredReport, *, key: str, title: str) -> Report
         return None
     if isinstance(diagnosis, JoinedDiagnosis):
         lead = "Kernels of the timeline, weighed by their time in it, with what holds each."
-        explained = diagnosis_view.explained_kernels(diagnosis, _MAX_EXPLAINED_KERNELS)
+        explained = explained_kernels(diagnosis, _MAX_EXPLAINED_KERNELS)
         body = _kernel_findings(key, lead, measured_kernel_table(diagnosis), explained)
     else:
         saved, whole = format_time(diagnosis.saved_ns), format_time(diagnosis.duration_ns)

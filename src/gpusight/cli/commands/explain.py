@@ -1,0 +1,84 @@
+"""`gpusight explain`: one finding of a diagnosis, or one rule, in full."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusight.cli import options
+from gpusight.cli.commands import diagnose
+
+if TYPE_CHECKING:
+    from gpusight.render.result_view import DiagnosisView, Result
+
+SUMMARY = "one finding in full: evidence, places, code, caveats"
+DESCRIPTION = (
+    "Show what `gpusight diagnose` leaves out of one finding: how much the fix saves alone and in "
+    "the plan, how that was estimated, the evidence, where it happens, what to change, how to "
+    "verify it, and when the rule is wrong. Name the finding by its number or its rule. Without a "
+    "capture: what a rule looks for."
+)
+EXAMPLES: tuple[str, ...] = (
+    "gpusight explain run.nsys-rep 1",
+    "gpusight explain run.nsys-rep launch-bound",
+    "gpusight explain report.ncu-rep 2",
+    "gpusight explain launch-bound",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "words",
+        metavar="FILE|N|RULE",
+        nargs="+",
+        help="the captures, as for diagnose, then the number or the rule of a finding (default: 1)",
+    )
+    options.add_selection(parser)
+    options.add_focus(parser)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; gives the exit code."""
+    from gpusight.cli.output import present
+
+    *files, last = args.words
+    selector = "1" if _is_capture(last) else last
+    if _is_capture(last):
+        files.append(last)
+    if not files:
+        return _explain_rule(selector, args)
+    result = diagnose.run_diagnosis(_as_diagnose(files, args))
+    args.file = files[0]
+    return present(_chosen(result, selector), args)
+
+
+def _is_capture(word: str) -> bool:
+    return Path(word).exists() or "/" in word or Path(word).suffix != ""
+
+
+def _as_diagnose(files: list[str], args: argparse.Namespace) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    diagnose.add_arguments(parser)
+    defaults = vars(parser.parse_args(files))
+    return argparse.Namespace(**{**defaults, **vars(args), "file": files})
+
+
+def _chosen(result: DiagnosisView, selector: str) -> Result:
+    return result.explain(int(selector) if selector.isdigit() else selector)
+
+
+def _explain_rule(rule: str, args: argparse.Namespace) -> int:
+    from gpusight.cli.output import emit, look_of, present
+    from gpusight.render.explanation import rule_description, rule_list
+    from gpusight.render.result_view import View
+    from gpusight.rules.registry import rule_named
+
+    args.file = None
+    known = rule_named(rule)
+    if args.format not in {None, "table"}:
+        return present(View(rule_list(only=known.id)), args)
+    emit([rule_description(known, look_of(args).width)], args)
+    return 0

@@ -1,0 +1,225 @@
+"""The first screen of `diagnose`: what was looked at, where the time goes, the plan, what is next.
+
+At most 15 lines at 100 columns, whatever the capture. Everything else is behind `gpusight explain`
+and `diagnose --details`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpusight.render import diagnosis_summary as summary
+from gpusight.render.cell_text import display_width, safe_text, shorten_end, shorten_middle
+from gpusight.render.explanation import gain_text
+from gpusight.render.table_layout import TextColumn, fit_columns
+from gpusight.render.terminal_text import StyledLine, wrapped_lines
+from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis, TimelineDiagnosis
+from gpusight.units import MISSING, format_speedup, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpusight.render.table_layout import TableOptions
+    from gpusight.rules.diagnosis import AnyDiagnosis
+    from gpusight.rules.finding import TimelineFinding
+
+
+MAX_LINES = 15
+_MAX_KERNELS = 3
+"""Profiled kernels that are listed below the plan of a timeline."""
+_WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}
+_UNLIMITED_WIDTH = 100
+_LEAD = 4
+"""Columns for the number of a finding."""
+
+
+def screen_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> list[StyledLine]:
+    """Give the lines of the first screen."""
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        head = [_line(summary.kernels_head(diagnosis), look.width, "bold")]
+        head += _note_lines(diagnosis.notes, look.width)
+        table = _kernel_report_rows(diagnosis, look.width, MAX_LINES - len(head) - 3)
+        return [*head, StyledLine(""), *table, *_next_lines(diagnosis)]
+    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    head = [_line(summary.diagnosis_head(timeline), look.width, "bold")]
+    head += _ledger_lines(timeline, look)
+    head += _note_lines(timeline.notes, look.width)
+    below = _joined_rows(diagnosis, look.width) if isinstance(diagnosis, JoinedDiagnosis) else []
+    plan = list(_plan_lines(timeline, look, MAX_LINES - len(head) - len(below) - 2))
+    return [*head, StyledLine(""), *plan, *below, *_next_lines(diagnosis)]
+
+
+def _line(text: str, width: int | None, style: str = "") -> StyledLine:
+    text = safe_text(text)
+    return StyledLine(text if width is None else shorten_middle(text, width), style)
+
+
+def _ledger_lines(timeline: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
+    """Give where the time goes: a line, and above it a bar where there are colors."""
+    device = summary.evaluated_device(timeline)
+    if device is None:
+        return
+    groups = summary.ledger_groups(device)
+    if look.bars:
+        width = min(look.width or _UNLIMITED_WIDTH, _UNLIMITED_WIDTH)
+        parts, end = [], 0.0
+        for group in groups:
+            start, end = round(end * width), end + group.share
+            parts.append(("█" * (round(end * width) - start), _style(group.name)))
+        yield StyledLine.of_parts(parts)
+    for idle_causes, others in ((3, 1), (3, 0), (2, 0), (1, 0), (0, 0)):
+        texts = [
+            (group.text(idle_causes if group.name == "idle" else others), _style(group.name))
+            for group in groups
+        ]
+        width = sum(display_width(text) + 3 for text, _ in texts) - 3
+        if look.width is None or width <= look.width:
+            break
+    separated = [part for text in texts for part in ((" · ", "dim"), text)][1:]
+    line = StyledLine.of_parts(separated)
+    yield line if look.width is None or width <= look.width else _line(line.text, look.width)
+
+
+def _style(group: str) -> str:
+    return _WORK_STYLES.get(group, "yellow" if group.startswith("idle") else "dim")
+
+
+def _note_lines(notes: Sequence[str], width: int | None) -> Iterator[StyledLine]:
+    """Give the first note on one line, and how many there are."""
+    if not notes:
+        return
+    more = f" (+{len(notes) - 1} more: --details)" if len(notes) > 1 else ""
+    room = None if width is None else width - len("note: ") - len(more)
+    text = safe_text(notes[0])
+    shown = text if room is None else shorten_end(text, room)
+    yield StyledLine(f"note: {shown}{more}", "yellow")
+
+
+def _plan_lines(
+    timeline: TimelineDiagnosis, look: TableOptions, max_lines: int
+) -> Iterator[StyledLine]:
+    """List the findings in the order to fix them, then what all of them save."""
+    if not timeline.findings:
+        yield from list(wrapped_lines(summary.timeline_verdict(timeline), look.width, ""))[:3]
+        return
+    fixes = timeline.fixes
+    room = max_lines - 1 - bool(fixes)
+    shown = timeline.findings if len(timeline.findings) <= room else timeline.findings[: room - 1]
+    yield from _plan_table(timeline, shown, look.width)
+    if len(shown) < len(timeline.findings):
+        more = len(timeline.findings) - len(shown)
+        yield StyledLine(f"{'':{_LEAD}}… {more} more: --details", "dim")
+    if fixes:
+        yield _line(summary.plan_total(timeline), look.width, "bold green")
+
+
+def _plan_table(
+    timeline: TimelineDiagnosis, findings: Sequence[TimelineFinding], width: int | None
+) -> Iterator[StyledLine]:
+    saved_ns, speedups = 0.0, []
+    for finding in findings:
+        saved_ns += (finding.saved_ns or 0.0) if finding.is_fix else 0.0
+        has_time = finding.is_fix and finding.saved_ns is not None
+        window_ns = timeline.focus.length_ns
+        speedup = window_ns / max(1.0, window_ns - saved_ns)
+        speedups.append(format_speedup(speedup) if has_time else MISSING)
+    columns = (
+        TextColumn.natural("Fix", [f.title for f in findings], can_shorten=True),
+        TextColumn.natural(
+            "Saves/step" if timeline.steps else "Saves",
+            [summary.saved_text(timeline, f) for f in findings],
+            right=True,
+            priority=3,
+        ),
+        TextColumn.natural("Speedup", speedups, right=True, priority=2),
+        TextColumn.natural("Confidence", [f.confidence.value for f in findings], priority=1),
+        TextColumn.natural("Effort", [f.effort or MISSING for f in findings]),
+    )
+    styles = ["cyan" if f.is_fix else "yellow" for f in findings]
+    yield from _numbered_table(columns, styles, width)
+
+
+def _numbered_table(
+    columns: Sequence[TextColumn], styles: Sequence[str], width: int | None
+) -> Iterator[StyledLine]:
+    """Lay rows out behind their numbers; texts that are too long lose their ends."""
+    texts = columns[0].cells
+    layout = fit_columns(columns, None if width is None else width - _LEAD)
+    first, *others = layout.columns
+    cells = tuple(shorten_end(safe_text(text), first.width) for text in texts)
+    fitted = (replace(first, cells=cells), *others)
+    gap = " " * layout.gap
+    heading = gap.join(c.padded_heading for c in fitted)
+    yield StyledLine(f"{'':{_LEAD}}{heading}", "bold")
+    for row, style in enumerate(styles):
+        rest = "".join(gap + c.padded(row) for c in fitted[1:])
+        parts = ((f"{row + 1:>2}. ", "dim"), (fitted[0].padded(row), style), (rest, ""))
+        yield StyledLine.of_parts(parts)
+
+
+def _kernel_report_rows(
+    diagnosis: KernelReportDiagnosis, width: int | None, max_rows: int
+) -> Iterator[StyledLine]:
+    """List the kernels of a report, the one that saves most first."""
+    groups = [group for group in diagnosis.groups if group.findings]
+    if not groups:
+        yield StyledLine("No kernel has a finding.")
+        return
+    shown = groups if len(groups) <= max_rows - 2 else groups[: max_rows - 3]
+    firsts = [group.findings[0] for group in shown]
+    columns = (
+        TextColumn.natural(
+            "Kernel",
+            [f"{g.label}: {f.title}" for g, f in zip(shown, firsts, strict=True)],
+            can_shorten=True,
+        ),
+        TextColumn.natural(
+            "Time", [format_time(g.duration_ns or None, digits=3) for g in shown], right=True
+        ),
+        TextColumn.natural(
+            "Saves",
+            [format_time(f.saved_ns or None, digits=3) for f in firsts],
+            right=True,
+            priority=3,
+        ),
+        TextColumn.natural(
+            "Speedup", [gain_text(f) or MISSING for f in firsts], right=True, priority=2
+        ),
+        TextColumn.natural("Confidence", [f.confidence.value for f in firsts], priority=1),
+    )
+    yield from _numbered_table(columns, ["cyan"] * len(shown), width)
+    if len(shown) < len(groups):
+        yield StyledLine(f"{'':{_LEAD}}… {len(groups) - len(shown)} more: --details", "dim")
+    if diagnosis.duration_ns:
+        yield _line(summary.kernels_total(diagnosis), width, "bold green")
+
+
+def _joined_rows(diagnosis: JoinedDiagnosis, width: int | None) -> list[StyledLine]:
+    """List the profiled kernels that would save most of the timeline's GPU time."""
+    unit = "/step" if diagnosis.timeline.steps else ""
+    lines: list[StyledLine] = []
+    for kernel in diagnosis.kernels:
+        if kernel.finding is None or len(lines) == _MAX_KERNELS:
+            continue
+        time_ns = kernel.time_ns / max(1, diagnosis.timeline.steps)
+        gain = gain_text(kernel.finding)
+        end = f" ({gain} with the fix)" if gain else ""
+        text = f"kernel {kernel.group.label}: {format_time(time_ns, digits=3)}{unit}"
+        lines.append(_line(f"{text}, {kernel.finding.title}{end}", width))
+    return lines
+
+
+def _next_lines(diagnosis: AnyDiagnosis) -> list[StyledLine]:
+    """Give the command to type next: whole, so that it can be pasted."""
+    path = diagnosis.meta.get("path")
+    if not path:
+        return []
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        command = "explain" if any(g.findings for g in diagnosis.groups) else "roofline"
+    else:
+        timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+        command = "explain" if timeline.findings else "ledger"
+    name = shlex.quote(safe_text(str(path)))
+    return [StyledLine(f"next: gpusight {command} {name}{' 1' * (command == 'explain')}", "dim")]
