@@ -99,5 +99,5 @@ def _as_asked_of(command: Command, path: str, args: argparse.Namespace) -> argpa
     """Give the command's own arguments with their defaults, and those given to the demo."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    given = parser.parse_args([path, "--details", "1"])
+    given = parser.parse_args([path])
     return argparse.Namespace(**{**vars(given), **vars(args)})
