@@ -368,7 +368,7 @@ def _by_events(schedule: GpuSchedule) -> Ints:
     if _has_events(schedule):
         calls = np.flatnonzero(schedule.calls.kind == CallKind.WAIT_EVENT)
         pairs = _event_pairs(schedule, calls)
-        recorded = _issued_before(ops, pairs["queue_recorded"], pairs["call"])
+        recorded = _issued_before(ops, pairs["queue_recorded"], pairs["record_call"])
         waiting = _issued_after(ops, pairs["queue"], pairs["call"])
         both = (recorded >= 0) & (waiting >= 0)
         needs[waiting[both]] = recorded[both]
@@ -376,12 +376,12 @@ def _by_events(schedule: GpuSchedule) -> Ints:
 
 
 def _recorded_before(schedule: GpuSchedule, calls: Ints) -> Ints:
-    """Return the last activity of the stream whose event each call waits for, or `NONE`."""
+    """Return the last activity before the record of the event that each call waits for."""
     op = np.full(len(calls), NONE, np.int64)
     if _has_events(schedule):
         pairs = _event_pairs(schedule, calls)
         at = np.searchsorted(calls, pairs["call"].to_numpy())
-        op[at] = _issued_before(schedule.ops, pairs["queue_recorded"], pairs["call"])
+        op[at] = _issued_before(schedule.ops, pairs["queue_recorded"], pairs["record_call"])
     return op
 
 
@@ -410,7 +410,7 @@ def _event_pairs(schedule: GpuSchedule, calls: Ints) -> pl.DataFrame:
 
     waits = events("syncs").filter(pl.col("call").is_in(pl.Series(calls).implode()))
     pairs = waits.sort("call").join_asof(
-        events("event_records").sort("call"),
+        events("event_records").sort("call").with_columns(record_call="call"),
         on="call",
         by=["process", "event"],
         suffix="_recorded",
