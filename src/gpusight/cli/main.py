@@ -110,7 +110,11 @@ def build_parser() -> argparse.ArgumentParser:
     version = f"gpusight {gpusight.__version__}"
     parser.add_argument("-V", "--version", action="version", version=version)
     subparsers = parser.add_subparsers(
-        metavar="COMMAND", dest="command", help=argparse.SUPPRESS, parser_class=_Parser
+        metavar="COMMAND",
+        dest="command",
+        help=argparse.SUPPRESS,
+        prog="gpusight",
+        parser_class=_Parser,
     )
     for name, command in COMMANDS.items():
         sub = subparsers.add_parser(
