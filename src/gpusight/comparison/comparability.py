@@ -63,8 +63,9 @@ def other_parts(digests: Sequence[Digest], command: str) -> NotApplicable | None
 
 # Differences that make a comparison inconclusive --------------------------------------------------
 
+INCOMPLETE = "incomplete"
 KINDS = {
-    "incomplete": "a capture lost kernels, or its reader or profiler reports lost data",
+    INCOMPLETE: "a capture lost kernels, or its reader or profiler reports lost data",
     "gpu-model": "another GPU model, or one that is not known",
     "gpus": "another number of GPUs",
     "processes": "another number of processes that use GPUs",
@@ -118,7 +119,7 @@ def _incomplete(digests: Sequence[Digest]) -> Iterator[Difference]:
     for digest in digests:
         reasons = [digest.lost[KERNELS]] if KERNELS in digest.lost else []
         for reason in (*reasons, *digest.reported_losses):
-            yield Difference("incomplete", f"{digest.label}: {reason}", data=True)
+            yield Difference(INCOMPLETE, f"{digest.label}: {reason}", data=True)
 
 
 def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:

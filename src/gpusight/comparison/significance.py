@@ -214,6 +214,8 @@ CONFIDENCE = 0.95
 MIN_CONFIDENCE = 0.5
 MIN_EFFECT = 0.02
 """Smaller changes are none, unless asked otherwise."""
+MAX_REPEATS = 100
+"""Captures per side above which no estimate is given."""
 _ENOUGH = 8
 """Blocks from which on it can be seen whether neighbours are alike."""
 _MOST_ALIKE = 0.9
@@ -267,6 +269,27 @@ def compare_values(
         [SampledChange((1,), np.array([[v]], np.float64)) for v in s] for s in (before, after)
     )
     return compare_series(old, new, confidence=confidence, least=least)[0]
+
+
+def repeats_to_settle(
+    half: float, distance: float, captures: Sequence[int], confidence: float, *, from_runs: bool
+) -> int | None:
+    """Estimate how many captures per side make half of an interval shorter than a distance.
+
+    `half` was measured with so many `captures` of each side. Where it is not `from_runs` but from
+    steps of one run, runs are taken to differ as much as the interval shows. None above
+    `MAX_REPEATS`.
+    """
+    if not math.isfinite(half) or distance <= 0:
+        return None
+    sides = len(captures)
+    count = sides / sum(1 / number for number in captures)
+    freedom = float(max(sum(captures) - sides, 1)) if from_runs else _MOST
+    repeats = np.arange(2, MAX_REPEATS + 1, dtype=np.float64)
+    quantiles = t_quantile(confidence, np.append(sides * (repeats - 1), freedom))
+    halves = half * quantiles[:-1] / quantiles[-1] * np.sqrt(count / repeats)
+    enough = repeats[(halves < distance) & (repeats > max(captures))]
+    return int(enough[0]) if len(enough) else None
 
 
 @dataclass(frozen=True, slots=True)
