@@ -308,9 +308,8 @@ def _markdown_lines(gate: Gate) -> Iterator[str]:
         "",
     )
     for metrics, status, reason in reasons(gate):
-        yield (
-            f"- {markdown_code(metrics, cell=False)} **{status.value.upper()}**: {escape_markdown(reason)}"
-        )
+        word = f"**{status.value.upper()}**"
+        yield f"- {markdown_code(metrics, cell=False)} {word}: {escape_markdown(reason)}"
     why = list(_markdown_explanation(gate))
     if why and not gate.passed:
         yield from ("", "What changed:", "", *why)
