@@ -1,4 +1,4 @@
-"""From a capture to its digest: the time that `diagnose` looks at, summed up step by step."""
+"""From a capture to its digest: the window of `diagnose`, summarized step by step."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def scope_of(
 
 def _no_timeline(trace: Trace) -> NotApplicable:
     if trace.has("profiles"):
-        return NotApplicable(COMMAND, "Nsight Compute measures kernels one by one", _TIMELINES)
+        return NotApplicable(COMMAND, "an Nsight Compute report has no timeline", _TIMELINES)
     if trace.has("op_totals"):
-        return NotApplicable(COMMAND, "printed totals have no times of single events", _TIMELINES)
+        return NotApplicable(COMMAND, "printed totals have no timeline", _TIMELINES)
     if trace.has("memory_blocks"):
-        return NotApplicable(COMMAND, "a memory snapshot holds memory only", _TIMELINES)
-    return NotApplicable(COMMAND, "the capture shows no GPU work", advice_for(trace.meta).gpu)
+        return NotApplicable(COMMAND, "a memory snapshot has no timeline", _TIMELINES)
+    return NotApplicable(COMMAND, "no GPU work in the capture", advice_for(trace.meta).gpu)
 
 
 def _step_work(trace: Trace, selection: Selection, focus: StepWindow) -> _StepWork:
@@ -240,7 +240,7 @@ def _ledgers(of: _StepWork) -> _Ledgers:
         )
     if unused:
         numbers = ", ".join(map(str, unused))
-        notes.append(f"hardly anything ran on GPU {numbers}: the ledger leaves it out")
+        notes.append(f"GPU {numbers} is nearly unused: excluded from the ledger")
     return _Ledgers(
         tuple(plain(names.get(a.device) or UNKNOWN_GPU) for a in accounts),
         _mean(accounts, lambda a: blocks.mean(a.between(blocks.begun_ns, blocks.done_ns).T)),
@@ -275,13 +275,13 @@ def _missing(of: _StepWork, parts: dict[str, object], lost: dict[str, str]) -> d
     missing = {key: p.reason for key, p in parts.items() if isinstance(p, NotApplicable)}
     missing |= lost
     if (of.work["table"] == _GRAPHS).any():
-        missing["kernels"] = "CUDA graphs were traced as wholes: their kernels are not known"
+        missing["kernels"] = "CUDA graphs were traced as a whole: their kernels are unknown"
     if not of.focus.steps:
         reasons = (n.removeprefix(NO_STEPS) for n in of.focus.notes if n.startswith(NO_STEPS))
-        missing["steps"] = next(reasons, "no whole step lies in the window")
+        missing["steps"] = next(reasons, "no complete step in the window")
     ranges = parts["ranges"]
     if isinstance(ranges, tuple) and any(row.gpu_ns is None for row in ranges):
-        missing["ranges_gpu"] = "the capture does not tell which calls launched GPU work"
+        missing["ranges_gpu"] = "the capture does not link API calls to GPU work"
     return {key: plain(reason) for key, reason in missing.items()}
 
 
@@ -290,7 +290,7 @@ def _findings(
 ) -> tuple[tuple[DigestFinding, ...] | NotApplicable, tuple[str, ...], dict[str, str]]:
     """Return the findings of `diagnose`, notes on them, and the rules that lacked data."""
     if of.selection.within is not None:
-        return NotApplicable(COMMAND, "they are of whole steps, not of a range"), (), {}
+        return NotApplicable(COMMAND, "findings are of whole steps, not of a range"), (), {}
     timeline = sample_steps(of.trace, of.focus, of.selection)
     if not len(timeline.schedule.ops):
         return NotApplicable(COMMAND, "no GPU work ran in the window"), (), {}
@@ -312,9 +312,9 @@ def _digest_notes(of: _StepWork) -> tuple[str, ...]:
     notes = [*of.trace.warnings, *of.focus.notes, *graph_notes(of.trace)]
     selection = of.selection
     if selection.within is not None:
-        notes.append(f"only the time of the range {selection.within}")
+        notes.append(f"only the range {selection.within}")
         if not of.blocks.apart and of.focus.steps:
-            notes.append("what lies between these ranges does not count")
+            notes.append("time between these ranges is excluded")
     if selection.device is not None:
         notes.append(f"only GPU {selection.device}; GPU times of ranges are of all GPUs")
     if selection.process is not None:

@@ -1,7 +1,4 @@
-"""By how much something changed, and whether that can be claimed.
-
-Permutation tests and t intervals.
-"""
+"""Size and significance of a change: permutation tests and t intervals."""
 
 from __future__ import annotations
 
@@ -26,33 +23,33 @@ if TYPE_CHECKING:
 
 
 class ChangeVerdict(enum.Enum):
-    """What can be claimed about a quantity."""
+    """Significance of the change of a quantity."""
 
     LOWER = "lower"
     HIGHER = "higher"
     SAME = "same"
-    """Any change is shown to be smaller than the least one that counts."""
+    """Any change is shown to be below the threshold."""
     UNCLEAR = "unclear"
-    """The spread is too large, or the captures too few, to tell."""
+    """Not significant: too much spread, or too few captures."""
     APPEARED = "appeared"
     """It was not there before."""
     VANISHED = "vanished"
 
 
 class Basis(enum.Enum):
-    """What the interval of a change rests on."""
+    """Samples of the interval of a change."""
 
     REPEATS = "repeats"
-    """Several captures a side: how much runs differ is known."""
+    """Several captures per side: run-to-run variation is measured."""
     STEPS = "steps"
-    """One capture a side: only how much steps of a run differ is known."""
+    """One capture per side: only step-to-step variation is measured."""
     NONE = "none"
     """Single values: their variance is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChange:
-    """One quantity before and after; None where a side does not know it."""
+    """One quantity before and after; None where a side lacks it."""
 
     before: float | None
     after: float | None
@@ -71,12 +68,12 @@ class MeasuredChange:
 
     @property
     def ratio(self) -> float | None:
-        """The difference as a part of what was before."""
+        """The difference as a share of the value before."""
         return self.delta / self.before if self.delta is not None and self.before else None
 
     @property
     def claimed(self) -> bool:
-        """Whether it can be said to have changed."""
+        """Whether the change is significant."""
         return self.verdict not in (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR)
 
     def document(self) -> dict[str, Any]:
@@ -217,16 +214,16 @@ MIN_EFFECT = 0.02
 MAX_REPEATS = 100
 """Captures per side above which no estimate is given."""
 _ENOUGH = 8
-"""Blocks from which on it can be seen whether neighbours are alike."""
+"""Blocks from which on autocorrelation can be measured."""
 _MOST_ALIKE = 0.9
-"""Few values can show any likeness by chance; one without bounds would hide every change."""
+"""Few values can correlate by chance; without a bound every change would be hidden."""
 _EQUAL = 1e-12
 """Part of a value that is nothing but rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledChange:
-    """Quantities of one capture, each as its mean a step in blocks of consecutive steps."""
+    """Quantities of one capture, each as its mean per step in blocks of consecutive steps."""
 
     blocks: tuple[int, ...]
     """Steps in each block."""
