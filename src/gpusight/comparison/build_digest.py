@@ -295,12 +295,13 @@ def _findings(
     if not len(timeline.schedule.ops):
         return NotApplicable(COMMAND, "no GPU work ran in the window"), (), {}
     diagnosis = run_timeline_rules(timeline, timeline_rules().values())
+    steps = max(1, len(of.focus.steps))
     findings = tuple(
         DigestFinding(
             rule=finding.rule,
             title=plain(finding.title),
-            step_ns=finding.step_ns,
-            share=finding.share,
+            step_ns=None if finding.saved_ns is None else finding.saved_ns / steps,
+            share=None if finding.saved_ns is None else finding.saved_ns / of.focus.length_ns,
             confidence=finding.confidence.value,
         )
         for finding in diagnosis.findings

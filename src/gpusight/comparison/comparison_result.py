@@ -43,6 +43,16 @@ class ComparedSide:
     period_ns: tuple[float, ...] = ()
     """Mean time from one step to the next of each capture."""
 
+    @property
+    def window_step_ns(self) -> tuple[float, ...]:
+        """Step time of each capture as `diagnose` has it: its window divided by its steps."""
+        periods = self.period_ns or self.step_ns
+        rows = zip(self.step_ns, periods, self.steps, strict=True)
+        return tuple(
+            step + (period - step) * (count - 1) / count if count else step
+            for step, period, count in rows
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:

@@ -1,6 +1,6 @@
-"""What a comparison needs to know about a capture.
+"""The digest of a capture: what a comparison needs, small enough for a repository.
 
-Small enough for a repository; series of steps, joined to blocks.
+Series of steps are joined to blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_BLOCKS = 50
 """Blocks that the steps of a capture are joined to."""
 
 Series: TypeAlias = tuple[float, ...]
-"""One value for each block: the mean a step."""
+"""One value for each block: the mean per step."""
 
 
 class KernelDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class KernelDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     name: str
     short: str
-    """What people call it."""
+    """Short name."""
     category: str
     range: str | None
     """Innermost range that it was launched in, without numbers that count; None for none."""
@@ -79,13 +79,14 @@ class DigestFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rule: str
     title: str
     step_ns: float | None
-    """Time per step that its fix saves; None where there is no estimate."""
+    """Time per step that its fix saves after the findings above (incremental, as in the plan of
+    `diagnose`); None where there is no estimate."""
     share: float | None
     confidence: str
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One capture, summed up."""
+    """One capture, summarized."""
 
     label: str
     """Name of the file, without the folders it lies in."""
@@ -94,7 +95,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gpus: tuple[str, ...]
     """Names of the GPUs that worked, one for each."""
     steps: int
-    """How many stand for the program; 0 where none are known, and the window stands for one."""
+    """Steps in the window; 0 where none are found, and the window counts as one."""
     steps_left_out: int
     steps_found: str
     """How they were found, in words."""
@@ -282,7 +283,7 @@ class StepBlocks:
         )
 
     def sums(self, events: pl.DataFrame, code: Ints, column: str | None, codes: int) -> Floats:
-        """Add a column up (or count) by code (rows) and block (columns), as means a step.
+        """Add a column up (or count) by code (rows) and block (columns), as means per step.
 
         What comes after the last step, where nothing follows, counts as it usually does.
         """

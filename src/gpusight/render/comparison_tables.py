@@ -131,7 +131,7 @@ def _captures(side: ComparedSide) -> str:
 
 
 def _steps(side: ComparedSide) -> str:
-    times = [units.format_time(ns, digits=3) for ns in side.step_ns[:_MAX_NAMED_CAPTURES]]
+    times = [units.format_time(ns, digits=3) for ns in side.window_step_ns[:_MAX_NAMED_CAPTURES]]
     shown = ", ".join(times) + (" …" if len(side.step_ns) > _MAX_NAMED_CAPTURES else "")
     if not any(side.steps):
         return f"{shown}, no steps found"
