@@ -110,7 +110,7 @@ def _check_steps(digest: Digest) -> str:
     if not 0 < len(digest.blocks) <= MOST_BLOCKS or min(digest.blocks) < 1:
         return f"steps are in 1 to {MOST_BLOCKS} blocks of at least one"
     if sum(digest.blocks) != max(1, digest.steps):
-        return f"its blocks hold {sum(digest.blocks):,} steps and not {digest.steps:,}"
+        return f"its blocks have {sum(digest.blocks):,} steps instead of {digest.steps:,}"
     if not digest.min_ns <= digest.median_ns <= digest.max_ns:
         return "the median of its steps is not between the shortest and the longest"
     if digest.order and max(digest.order) >= len(digest.kernels):
@@ -170,7 +170,7 @@ _MAX_REASON_CHARS = 200
 
 
 class _Marked(msgspec.Struct, frozen=True):
-    """The key that says which format a file has."""
+    """The key with the format of a file."""
 
     gpusight_baseline: int
     """`FORMAT`; written first, so that the beginning of a file identifies it."""
@@ -465,7 +465,7 @@ def _metrics(digests: Sequence[Digest]) -> list[TableResult]:
 def _notes(digests: Sequence[Digest]) -> Iterator[str]:
     """List the notes of the captures and their missing parts; those of all captures once."""
     notes = [
-        # Notes have already said why steps are missing.
+        # Notes already explain why steps are missing.
         (*d.notes, *(f"no {part}: {why}" for part, why in d.missing.items() if part != "steps"))
         for d in digests
     ]

@@ -62,7 +62,7 @@ _TIMELINES = "a timeline is needed: nsys, a torch.profiler trace, or a JAX profi
 
 @dataclass(frozen=True)
 class _StepWork:
-    """The part of a capture that is summed up, and the process whose steps these are."""
+    """The summarized part of a capture, and the process whose steps these are."""
 
     trace: Trace
     selection: Selection
@@ -72,7 +72,7 @@ class _StepWork:
     work: pl.DataFrame
     """GPU work that the steps launched, as `StepBlocks.launched` returns it."""
     until_next: pl.DataFrame
-    """The same with what was launched after a step, before the next one began."""
+    """The same with work launched after a step, before the next one starts."""
 
 
 def make_digest(
@@ -83,7 +83,7 @@ def make_digest(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
 ) -> Digest | NotApplicable:
-    """Sum a capture up; the keywords choose the time, as in `step_window`."""
+    """Summarize a capture; the keywords choose the window, as in `step_window`."""
     if not any(trace.has(table) for table in GPU_WORK):
         return _no_timeline(trace)
     preload_tables(trace)
@@ -94,7 +94,7 @@ def make_digest(
     if steps_work.work.is_empty():
         what = "the steps launch no GPU work" if focus.steps else "no GPU work ran in the window"
         return NotApplicable(COMMAND, what, advice_for(trace.meta).gpu)
-    if not steps_work.blocks.took_ns.sum():
+    if not steps_work.blocks.duration_ns.sum():
         return NotApplicable(COMMAND, "the steps take no time", "--window A-B chooses another time")
     return _digest(steps_work, scope_of(selection, steps=steps, window=window, warmup=warmup))
 
@@ -159,8 +159,8 @@ def _are_ranges(trace: Trace, selection: Selection, focus: StepWindow) -> bool:
 
 def _digest(of: _StepWork, scope: str) -> Digest:
     trace, focus, blocks = of.trace, of.focus, of.blocks
-    took_ns = blocks.took_ns
-    step_ns = rounded(blocks.mean(took_ns))
+    duration_ns = blocks.duration_ns
+    step_ns = rounded(blocks.mean(duration_ns))
     between_ns = blocks.between_ns()
     ledgers = _ledgers(of)
     kernels = kernel_rows(trace, blocks, of.work)
@@ -187,9 +187,9 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         blocks=tuple(blocks.sizes.tolist()),
         step_ns=step_ns,
         between_ns=between_ns,
-        median_ns=float(np.median(took_ns)),
-        min_ns=float(took_ns.min()),
-        max_ns=float(took_ns.max()),
+        median_ns=float(np.median(duration_ns)),
+        min_ns=float(duration_ns.min()),
+        max_ns=float(duration_ns.max()),
         ledger=_summing_to(step_ns, ledgers.steps),
         between=_summing_to(between_ns, ledgers.between),
         kernel_ns=kernels.kernel_ns,
@@ -261,7 +261,7 @@ def _mean(
 
 
 def _summing_to(totals: Series, entries: dict[str, Floats]) -> dict[str, Series]:
-    """Round the entries that hold any time to whole numbers that sum to those of the blocks."""
+    """Round the nonzero entries to whole numbers that sum to those of the blocks."""
     parts = rounded_parts(np.stack(list(entries.values())), totals)
     return {name: row for name, row in zip(entries, parts, strict=True) if any(row)}
 

@@ -95,7 +95,7 @@ class GateLimit:
 
 
 def read_limit(text: str) -> GateLimit:
-    """Read `METRIC=LIMIT`; a metric may hold `=` itself, as names of kernels do."""
+    """Read `METRIC=LIMIT`; a metric may contain `=` itself, as kernel names do."""
     metric, equals, amount = text.rpartition("=")
     if not equals or not metric.strip():
         raise UsageError(f"{shortened(text)!r} is not a limit", hint=_HINT)

@@ -189,7 +189,7 @@ def digests_of(
     make: Callable[[_Source], Digest | NotApplicable],
     notes: Mapping[Path, str] = MappingProxyType({}),
 ) -> list[Digest]:
-    """Build the digest of each capture; baseline files hold digests already.
+    """Build the digest of each capture; baseline files contain digests already.
 
     `notes` are of paths, and become notes of their captures. Raises where a capture cannot be
     compared.

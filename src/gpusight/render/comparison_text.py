@@ -216,7 +216,7 @@ _MAX_SENTENCE_CHARACTERS = 1_500
 
 
 def comparison_to_markdown(comparison: Comparison, *, limit: int | None = None) -> str:
-    """Write a comparison; where a comment could not hold it, with fewer rows of each table."""
+    """Write a comparison; with fewer rows per table where a comment has no room."""
     rows = [limit, *(n for n in (MAX_SHOWN_ROWS, 10, 5, 2) if not limit or n < limit)]
     documents = ("\n".join(_markdown_lines(comparison, count)) + "\n" for count in rows)
     text = ""
