@@ -298,7 +298,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_gate_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no \[gate.eval\]; it has: train, infer"):
         loaded(tmp_path, NAMED, "eval")
-    with pytest.raises(UsageError, match="it holds: none with a name"):
+    with pytest.raises(UsageError, match="it has: none with a name"):
         loaded(tmp_path, FULL, "eval")
 
 

@@ -132,8 +132,9 @@ def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Dif
     calls = _changed(with_calls, _launch_calls, MAX_WORK_CHANGE) if dropped else ""
     if not counts and not calls:
         return
-    parts = [f"kernels per step {counts}"] if counts else []
-    parts += [f"launch calls per step {calls}"] if calls else []
+    per_step = " per step" if any(digest.steps for digest in digests) else ""
+    parts = [f"kernels{per_step} {counts}"] if counts else []
+    parts += [f"launch calls{per_step} {calls}"] if calls else []
     evidence = "some captures have no API calls, so kernels may also be lost"
     if len(with_calls) == len(complete):
         evidence = "no kernels are lost: the program launches a different number"

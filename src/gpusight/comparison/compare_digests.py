@@ -63,7 +63,7 @@ def compare(
     """Compare captures of a program with captures of it after a change; several are repeats."""
     for side, digests in (("before", before), ("after", after)):
         if not digests:
-            raise UsageError(f"no {side} capture was given", hint="gpusight compare BEFORE AFTER")
+            raise UsageError(f"no capture given for {side}", hint="gpusight compare BEFORE AFTER")
     check_confidence(confidence)
     if not 0 <= least < 1:
         raise UsageError(

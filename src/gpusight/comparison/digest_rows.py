@@ -176,7 +176,7 @@ def range_rows(
 ) -> tuple[CallDigest, ...] | NotApplicable:
     """Sum ranges up by family, those with most host time first.
 
-    A range that starts between steps and contains the next one, as an epoch does, is left out: it is
+    A range that starts between steps and contains the next one, like an epoch, is left out: it is
     no part of a step. `launched_by` are the threads that launched GPU work: where none is known, it
     is not known in which ranges that was.
     """

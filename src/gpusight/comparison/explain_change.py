@@ -89,9 +89,9 @@ def _basis(comparison: Comparison, change: MeasuredChange) -> str:
     before, after = comparison.before, comparison.after
     if change.basis is Basis.REPEATS:
         return f"{len(before.labels)} and {len(after.labels)} captures"
-    if change.basis is Basis.STEPS:
+    if change.basis is Basis.STEPS and comparison.has_steps:
         return f"{before.steps[0]:,} and {after.steps[0]:,} steps of one run per side"
-    return "one sample per side; variance unknown"
+    return "one run per side" if change.low is not None else "one sample per side; variance unknown"
 
 
 def _why_unclear(comparison: Comparison, change: MeasuredChange, ends: str) -> str:

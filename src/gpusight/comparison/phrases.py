@@ -39,7 +39,7 @@ _IS = {
     ChangeVerdict.LOWER: "is lower",
     ChangeVerdict.HIGHER: "is higher",
     ChangeVerdict.APPEARED: "is new",
-    ChangeVerdict.VANISHED: "is no longer present",
+    ChangeVerdict.VANISHED: "dropped to 0",
     ChangeVerdict.SAME: "is unchanged",
     ChangeVerdict.UNCLEAR: "may have changed",
 }

@@ -269,6 +269,9 @@ def _more(change: MeasuredChange) -> tuple[str, str, str]:
     return signed_share(change.ratio), ends, change.verdict.value
 
 
+_OF_STEPS = ("step_period", "between_steps")
+
+
 def _metrics(comparison: Comparison) -> ComparisonSection:
     confidence = f"{100 * comparison.confidence:g}% interval"
     columns = (
@@ -280,7 +283,12 @@ def _metrics(comparison: Comparison) -> ComparisonSection:
     )
     title = "Metrics" + _each(comparison)
     first, *others = comparison.metrics
-    worth = (metric for metric in others if metric.change.before != 0 or metric.change.after != 0)
+    worth = (
+        metric
+        for metric in others
+        if (metric.change.before != 0 or metric.change.after != 0)
+        and (comparison.has_steps or metric.key not in _OF_STEPS)
+    )
     named = replace(first, label=time_label(comparison))
     rows = tuple(map(_metric, (named, *worth)))
     return ComparisonSection("metrics", title, columns, rows, whole=True)
