@@ -211,8 +211,9 @@ def test_time_between_steps_is_said_with_the_period() -> None:
     text = explanation_of(before, steady(compute_matmul=10))
     assert text.startswith("Step period is lower: 110.0 -> 10.00 ms (-100.0 ms, -90.9%); ")
     assert (
-        "Step time is unchanged: 10.00 -> 10.00 ms (no difference). Time between steps dropped to 0: "
-        "100.0 ms -> 0 ns (-100.0 ms, -100.0%): idle/input -90.00 ms, copy/h2d -10.00 ms." in text
+        "Step time is unchanged: 10.00 -> 10.00 ms (no difference). Time between steps dropped "
+        "to 0: 100.0 ms -> 0 ns (-100.0 ms, -100.0%): idle/input -90.00 ms, copy/h2d -10.00 ms."
+        in text
     )
     assert "GPU idle time dropped to 0: 90.00 ms -> 0 ns (-90.00 ms, -100.0%) per step p" in text
     assert "the bottleneck moved from data loading to GPU work (GPU busy 18.2% -> 100.0%)" in text

@@ -15,7 +15,7 @@ from gpusight.analysis.selection import near_matches
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.results import Composite, Fact, Field, Fmt
-from gpusight.units import format_time
+from gpusight.units import format_speedup, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -299,7 +299,7 @@ WHATIF_FACTS = (
     Field("changed_ns", "Predicted", Fmt.TIME, "Predicted length of the window with all changes"),
     Field("saved_ns", "Saved", Fmt.TIME, "Time that all changes save together, per step"),
     Field("share", "Saved %", Fmt.SHARE, "The same as a share of the time"),
-    Field("speedup", "Speedup", Fmt.REAL, "Time before divided by time after"),
+    Field("speedup", "Speedup", Fmt.TEXT, "Time before divided by time after"),
     Field("error", "Simulation error", Fmt.SHARE, "Error of the simulation without changes"),
 )
 CHANGE_FIELDS = (
@@ -349,13 +349,15 @@ def whatif_page(result: WhatIf) -> Composite:
 
 def _facts(result: WhatIf) -> tuple[Fact, ...]:
     each = result.per_step
+    factor = result.unchanged_ns / result.changed_ns if result.changed_ns else None
+    speedup = None if factor is None else format_speedup(factor)
     values: dict[str, object] = {
         "window": result.window_text,
         "measured_ns": result.measured_ns,
         "changed_ns": result.changed_ns,
         "saved_ns": result.saved_ns,
         "share": result.share,
-        "speedup": result.unchanged_ns / result.changed_ns if result.changed_ns else None,
+        "speedup": speedup,
         "error": result.error,
     }
     if result.steps:
