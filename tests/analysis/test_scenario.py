@@ -226,8 +226,8 @@ def test_wishes_are_read(verb: ScenarioAction, text: str, wish: Scenario) -> Non
         (ScenarioAction.SPEEDUP, "matmul", "has no speedup factor"),
         (ScenarioAction.SPEEDUP, "matmul=0.5x", "has no speedup factor"),
         (ScenarioAction.SPEEDUP, "matmul=fast", "has no speedup factor"),
-        (ScenarioAction.SPEEDUP, "=4x", "cannot speedup"),
-        (ScenarioAction.SPEEDUP, "kernel:=4x", "cannot speedup"),
+        (ScenarioAction.SPEEDUP, "=4x", "--speedup cannot take"),
+        (ScenarioAction.SPEEDUP, "kernel:=4x", "--speedup cannot take"),
         (ScenarioAction.REMOVE, "syncs", "'sync'"),
         (ScenarioAction.FUSE, "matmul", "elementwise, optimizer, attention"),
         (ScenarioAction.OVERLAP, "compute", "copies"),
@@ -331,6 +331,29 @@ def test_the_function_gives_a_view_that_shows_itself() -> None:
     assert json.loads(view.to_json())["saved_ns"] == view.saved_ns
     assert "without input" in view.to_markdown()
     assert "without input" in view.to_csv()
+
+
+def test_step_time_and_window_are_those_of_diagnose() -> None:
+    from gpusight.render.diagnosis_summary import window_text
+    from gpusight.rules.diagnosis import TimelineDiagnosis
+
+    diagnosis = gpusight.diagnose(DATALOAD).answer
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    result = gpusight.whatif(DATALOAD, remove=["input"]).answer
+    facts = {fact.key: fact for fact in whatif_page(result).facts}
+    assert facts["window"].value == result.window_text == window_text(diagnosis)
+    assert facts["step_before_ns"].value == pytest.approx(diagnosis.step_ns)
+    labels = [fact.label for fact in whatif_page(result).facts]
+    assert labels == [
+        "Window",
+        "Step time",
+        "Predicted",
+        "Saved",
+        "Saved %",
+        "Speedup",
+        "Simulation error",
+    ]
+    assert str(facts["speedup"].value).endswith("x")
 
 
 @needs_shared

@@ -199,7 +199,7 @@ def test_markdown_for_a_pull_request() -> None:
 @pytest.mark.parametrize("status", [CheckStatus.FAILED, CheckStatus.PASSED])
 def test_why_is_in_sight_only_where_it_failed(status: CheckStatus) -> None:
     found = replace(gate(check(status, "+3%")), comparison=comparison())
-    why = "GPU work fell by 31.5 ms a step"
+    why = "GPU work fell by 31.5 ms per step"
     text = to_markdown(found)
     assert (text.index(why) < text.index("<details>")) is (status is CheckStatus.FAILED)
     told = suite_of(found).find("system-out")

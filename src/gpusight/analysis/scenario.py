@@ -136,7 +136,7 @@ def _target(verb: ScenarioAction, text: str) -> str:
     near = near_matches(target, list(TARGETS[verb]))
     more = ", or kernel:GLOB or range:GLOB" if patterns else ""
     raise UsageError(
-        f"cannot {verb.value} {target!r}",
+        f"--{verb.value} cannot take {target!r}",
         why=f"similar: {near}",
         hint=f"known: {', '.join(TARGETS[verb])}{more}",
     )
