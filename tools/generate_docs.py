@@ -91,13 +91,15 @@ _COMPARE_DOCUMENT = (
     "bytes or counts a step."
 )
 _GATE_DOCUMENT = (
-    "`gate`: `meta` with `baseline` and `captures` (their names), `confidence`, `strict`, "
-    "`allow_missing`, `allow_changed` and `notes`; `passed`: whether the exit code is 0; "
-    "`outcome` (`passed`, `failed`, `inconclusive`); `differences`, which keep the captures from "
-    "being compared (`kind`, `text`, `allowed`); `checks`, each with `metric`, `judged` (the "
-    "metric that it is judged by: `step_period` for the step where much lies between), `limit`, "
-    "`kind` (`relative`, `absolute`, `ceiling`), `status` (`passed`, `failed`, `unsure`, "
-    "`inconclusive`, `missing`), "
+    "`gate`: `meta` with `baseline` and `captures` (their names), `confidence`, "
+    "`inconclusive` (`pass`, `fail` or null), `allow_missing`, `allow_changed` and "
+    "`notes`; `passed`: whether the exit code is 0; `outcome` (`pass`, `fail`, `inconclusive`) and "
+    "`exit_code`; `differences`, which make the captures not comparable (`kind`, `text`, "
+    "`allowed`); `checks`, each with `metric`, `judged` (the metric that was evaluated: "
+    "`step_period` for `step_time` if much time is between steps), `limit`, `kind` "
+    "(`relative`, `absolute`, `ceiling`), `status` (`pass`, `fail`, `inconclusive`, `skipped`), "
+    "`cause` (of the last two: `noise`, `not-comparable`, `not-recorded`, `lost-data`), "
+    "`repeats` (about how many captures per side would settle it), "
     "`most` (the largest value that is within the limit), `over` (by how much it is over that), "
     "`before`, `after`, `change`, `ratio`, `low` and `high` (of the change; under a ceiling, of "
     "the value), `verdict`, `basis` and `reason`; `explanation`, as of `compare`."
@@ -124,15 +126,16 @@ _EXIT_CODES = (
     ("0", "done"),
     (
         "1",
-        "tripped: `gate`, `diagnose --fail-over`, `doctor --require`, `orion check` of broken rows",
+        "check failed: `gate` FAIL, `diagnose --fail-over`, `doctor --require`, `orion check`",
     ),
+    ("3", "`gate` INCONCLUSIVE: noise, missing data, or captures that are not comparable"),
     (
         "2",
         "the request or the capture is at fault, or the capture does not hold what was asked for",
     ),
     ("70", "a bug in gpusight: run again with `--debug`, which shows the traceback, and report it"),
     ("130", "interrupted"),
-    ("141", "the reader of a pipe went away"),
+    ("141", "broken pipe"),
     (
         "of the program",
         "`record`: the program's own, 128+N after signal N; 2 when nothing was recorded of it",

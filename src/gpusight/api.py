@@ -559,10 +559,10 @@ def compare(
     device: int | None = None,
     process: str | int | None = None,
 ) -> ComparisonView:
-    """Say what changed between captures of a program, why the step did, and how surely.
+    """Compare captures before and after a change: what changed, why, and the confidence intervals.
 
-    Each side is a capture, a baseline file, a digest of `gs.baseline`, or several of these, which
-    are repeats; a path may be a glob or a folder. Changes below `least` count as none.
+    Each side is a capture, a baseline file, a digest of `gs.baseline`, or several of these as
+    repeats; a path may be a glob or a folder. Changes below `least` count as none.
     """
     from gpusight.comparison.compare_digests import compare as analysis
     from gpusight.render.result_view import ComparisonView
@@ -587,9 +587,9 @@ def baseline(
     device: int | None = None,
     process: str | int | None = None,
 ) -> BaselineView:
-    """Sum captures up, so that `gs.compare` and `gs.gate` need them no more: `.digests`.
+    """Summarize captures, so that `gs.compare` and `gs.gate` work without them: `.digests`.
 
-    `output` is the file to write them to; a baseline that is there is replaced, nothing else.
+    `output` is the file to write; an existing baseline is replaced, any other file is not.
     """
     from gpusight.comparison.baseline_file import Baseline, check_place, save_baseline
     from gpusight.render.result_view import BaselineView
@@ -609,7 +609,7 @@ def gate(
     limits: str | Sequence[str] | Mapping[str, str] = DEFAULT_GATE_LIMIT,
     confidence: float = 0.95,
     least: float = 0.02,
-    strict: bool = False,
+    inconclusive: str | None = None,
     allow_missing: bool = False,
     allow_changed: Sequence[str] = (),
     steps: str | None = None,
@@ -619,12 +619,13 @@ def gate(
     device: int | None = None,
     process: str | int | None = None,
 ) -> GateView:
-    """Hold captures against limits such as `step_time=+3%`, `idle/input=+1ms`, `memory_peak=70GB`.
+    """Check captures against limits such as `step_time=+3%`, `memory_peak=70GB`: `.outcome`.
 
-    Growth is over the `baseline`: baseline files, captures or digests. `strict` fails what is over
-    a limit by no more than noise, `allow_missing` passes metrics that were not recorded, and
-    `allow_changed` accepts differences between the sides: `kernels`, `steps`, `gpu-model`, `gpus`,
-    `processes`, `incomplete` (docs/gate.md).
+    Growth is relative to the `baseline`: baseline files, captures or digests. The outcome is
+    `pass`, `fail` or `inconclusive`; `inconclusive="pass"` or `"fail"` makes the last count as
+    such. `allow_missing` skips metrics that were not recorded. `allow_changed` accepts differences
+    between the sides: `kernels`, `steps`, `gpu-model`, `gpus`, `processes`, `incomplete`
+    (docs/gate.md).
     """
     from gpusight.comparison.gate_check import gate as analysis
     from gpusight.comparison.gate_limits import read_limits
@@ -641,7 +642,7 @@ def gate(
         read_limits(limits),
         confidence=confidence,
         least=least,
-        strict=strict,
+        inconclusive=inconclusive,
         allow_missing=allow_missing,
         allow_changed=allow_changed,
     )
@@ -812,11 +813,11 @@ def whatif(
     device: int | None = None,
     process: str | int | None = None,
 ) -> WhatIfView:
-    """Replay the steps with changes: `speedup={"matmul": 4}, remove=["sync"], graph=True`.
+    """Simulate the steps with changes: `speedup={"matmul": 4}, remove=["sync"], graph=True`.
 
-    Applied in this order: faster, products of FP32 in another `precision`, gone, fused, beside the
-    computation, fixes of rules, graphs. `changes` come first, in the order given: pairs of an
-    option of `gpusight whatif` and its value, such as `("speedup", "matmul=4x")`.
+    Order of application: `speedup`, `precision` of FP32 GEMMs, `remove`, `fuse`, `overlap`, `apply`
+    (fixes of rules), `graph`. `changes` come first, in the order given: pairs of an option of
+    `gpusight whatif` and its value, such as `("speedup", "matmul=4x")`.
     """
     from gpusight.analysis.scenario import ScenarioAction, parse_scenario, scenarios
     from gpusight.render.result_view import WhatIfView

@@ -100,7 +100,7 @@ def test_products_on_tensor_cores(text: str, expected: float) -> None:
     capture = loop()
     capture.tables["devices"] = [{"device": 0, "name": "NVIDIA H200"}]
     assert saved_us(capture, ScenarioAction.PRECISION, text) == pytest.approx(expected, abs=4)
-    words = f"FP32 products in {text.upper()}"
+    words = f"FP32 GEMMs in {text.upper()}"
     assert asked(capture, parse_scenario(ScenarioAction.PRECISION, text)).changes[0].change == words
 
 
@@ -140,9 +140,9 @@ def test_gains_do_not_add_up_and_sum_to_the_whole() -> None:
     )
     assert sum(change.after_ns for change in result.changes) == result.saved_ns
     assert [change.change for change in result.changes] == [
-        "no input",
+        "without input",
         "matmul 4x faster",
-        "no sync",
+        "without sync",
     ]
     last = result.changes[-1]
     assert last.after_ns < last.alone_ns
@@ -223,11 +223,11 @@ def test_wishes_are_read(verb: ScenarioAction, text: str, wish: Scenario) -> Non
     [
         (ScenarioAction.SPEEDUP, "mathmul=4x", "'matmul'"),
         (ScenarioAction.PRECISION, "bf61", "'bf16'"),
-        (ScenarioAction.SPEEDUP, "matmul", "says no speed-up"),
-        (ScenarioAction.SPEEDUP, "matmul=0.5x", "says no speed-up"),
-        (ScenarioAction.SPEEDUP, "matmul=fast", "says no speed-up"),
-        (ScenarioAction.SPEEDUP, "=4x", "cannot speedup"),
-        (ScenarioAction.SPEEDUP, "kernel:=4x", "cannot speedup"),
+        (ScenarioAction.SPEEDUP, "matmul", "has no speedup factor"),
+        (ScenarioAction.SPEEDUP, "matmul=0.5x", "has no speedup factor"),
+        (ScenarioAction.SPEEDUP, "matmul=fast", "has no speedup factor"),
+        (ScenarioAction.SPEEDUP, "=4x", "--speedup cannot take"),
+        (ScenarioAction.SPEEDUP, "kernel:=4x", "--speedup cannot take"),
         (ScenarioAction.REMOVE, "syncs", "'sync'"),
         (ScenarioAction.FUSE, "matmul", "elementwise, optimizer, attention"),
         (ScenarioAction.OVERLAP, "compute", "copies"),
@@ -262,7 +262,7 @@ def test_what_the_capture_does_not_have_is_refused(
 
 
 def test_nothing_to_change_is_refused() -> None:
-    with pytest.raises(UsageError, match="needs something to change"):
+    with pytest.raises(UsageError, match="needs a change"):
         asked(loop())
 
 
@@ -281,10 +281,10 @@ def test_named_arguments_become_wishes_with_graphs_last() -> None:
     )
     assert [wish.text for wish in made] == [
         "matmul 4x faster",
-        "FP32 products in TF32",
-        "no sync",
+        "FP32 GEMMs in TF32",
+        "without sync",
         "fix of launch-bound",
-        "launches as CUDA graphs",
+        "CUDA graphs",
     ]
 
 
@@ -298,8 +298,8 @@ def test_the_command_applies_changes_in_the_order_given(
     assert main(["whatif", str(DATALOAD), *arguments, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [change["change"] for change in document["changes"]] == [
-        "no input",
-        "launches as CUDA graphs",
+        "without input",
+        "CUDA graphs",
         "matmul 2x faster",
     ]
     # Each step sleeps for 10 ms.
@@ -327,10 +327,33 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_function_gives_a_view_that_shows_itself() -> None:
     view = gpusight.whatif(DATALOAD, remove=["input"])
     assert view.saved_ns > 0
-    assert "What if: no input" in repr(view)
+    assert "What if: without input" in repr(view)
     assert json.loads(view.to_json())["saved_ns"] == view.saved_ns
-    assert "no input" in view.to_markdown()
-    assert "no input" in view.to_csv()
+    assert "without input" in view.to_markdown()
+    assert "without input" in view.to_csv()
+
+
+def test_step_time_and_window_are_those_of_diagnose() -> None:
+    from gpusight.render.diagnosis_summary import window_text
+    from gpusight.rules.diagnosis import TimelineDiagnosis
+
+    diagnosis = gpusight.diagnose(DATALOAD).answer
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    result = gpusight.whatif(DATALOAD, remove=["input"]).answer
+    facts = {fact.key: fact for fact in whatif_page(result).facts}
+    assert facts["window"].value == result.window_text == window_text(diagnosis)
+    assert facts["step_before_ns"].value == pytest.approx(diagnosis.step_ns)
+    labels = [fact.label for fact in whatif_page(result).facts]
+    assert labels == [
+        "Window",
+        "Step time",
+        "Predicted",
+        "Saved",
+        "Saved %",
+        "Speedup",
+        "Simulation error",
+    ]
+    assert str(facts["speedup"].value).endswith("x")
 
 
 @needs_shared

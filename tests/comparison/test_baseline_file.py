@@ -215,8 +215,8 @@ def _first(key: str, **values: Any) -> Callable[[dict[str, Any]], object]:
         (_set("missing", {"x" * 3_000: ""}), "too long"),
         (_set("blocks", []), "blocks of at least one"),
         (_set("blocks", [5, 0]), "blocks of at least one"),
-        (_set("blocks", [3, 3]), "6 steps and not 5"),
-        (_set("steps", 7), "5 steps and not 7"),
+        (_set("blocks", [3, 3]), "6 steps instead of 5"),
+        (_set("steps", 7), "5 steps instead of 7"),
         (_set("ledger", {"compute": [1, 1]}), "the ledger does not sum to the steps"),
         (_set("ledger", {}), "the ledger does not sum to the steps"),
         (_set("between", {"copy": [1, 1]}), "between steps does not sum to it"),
@@ -242,7 +242,7 @@ def test_a_baseline_that_does_not_add_up_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(FORMAT + 1, "newer gpusight"), (FORMAT - 1, "write it again")]
+    ("number", "advice"), [(FORMAT + 1, "newer gpusight"), (FORMAT - 1, "save it again")]
 )
 def test_another_format_is_named(tmp_path: Path, number: int, advice: str) -> None:
     path = tmp_path / "baseline.json"
@@ -294,11 +294,11 @@ def test_large_files_are_refused_before_they_are_decoded(
 ) -> None:
     path = written(tmp_path)
     monkeypatch.setattr(baseline_file, "MOST_VALUES", 10)
-    with pytest.raises(BaselineError, match="far larger"):
+    with pytest.raises(BaselineError, match="too large"):
         load_baseline(path)
     monkeypatch.setattr(baseline_file, "MOST_VALUES", 10_000)
     monkeypatch.setattr(baseline_file, "MOST_BYTES", 100)
-    with pytest.raises(BaselineError, match="far larger"):
+    with pytest.raises(BaselineError, match="too large"):
         load_baseline(path)
     with pytest.raises(UsageError, match="too large"):
         save_baseline([sample()], path)

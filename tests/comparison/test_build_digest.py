@@ -185,7 +185,7 @@ def test_one_gpu_of_two_can_be_chosen() -> None:
 def test_a_gpu_that_hardly_worked_does_not_halve_the_ledger() -> None:
     digest = digest_of(build_trace(**two_gpus(1)))
     assert digest.gpus == ("NVIDIA A",)
-    assert any("hardly anything ran on GPU 1" in note for note in digest.notes)
+    assert any("GPU 1 is nearly unused" in note for note in digest.notes)
 
 
 def test_of_several_processes_that_of_the_steps_counts() -> None:
@@ -219,9 +219,9 @@ def test_ranges_whose_gpu_work_is_unknown_say_so() -> None:
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        ("thrice.ncu-rep.xz", "one by one"),
+        ("thrice.ncu-rep.xz", "Nsight Compute report has no timeline"),
         ("gpt_small_train_key_averages.txt", "printed totals"),
-        ("memory_snapshot.pickle", "memory only"),
+        ("memory_snapshot.pickle", "a memory snapshot has no timeline"),
     ],
 )
 def test_what_has_no_timeline_is_said_so(file: str, reason: str) -> None:
@@ -234,14 +234,14 @@ def test_what_has_no_timeline_is_said_so(file: str, reason: str) -> None:
 def test_without_gpu_work_it_says_how_to_record_it() -> None:
     made = make_digest(build_trace(api_calls=[{"start_ns": 0, "end_ns": 5}]))
     assert isinstance(made, NotApplicable)
-    assert (made.command, made.reason) == ("compare", "the capture shows no GPU work")
+    assert (made.command, made.reason) == ("compare", "no GPU work in the capture")
     assert "capture with" in made.hint
 
 
 def test_kernels_inside_whole_graphs_are_missing() -> None:
     graph = {"start_ns": 700, "end_ns": 750, "correlation": 2}
     digest = digest_of(build_trace(**loop(3, graph_launches=[graph])))
-    assert "CUDA graphs were traced as wholes" in digest.missing["kernels"]
+    assert "CUDA graphs were traced as a whole" in digest.missing["kernels"]
     assert "kernels" not in digest_of(build_trace(**loop(3))).missing
 
 
@@ -335,7 +335,12 @@ def test_findings_are_those_of_diagnose() -> None:
     trace = open_trace(DATA / "dataload.sqlite", cache=False)
     diagnosis = diagnose_timeline(trace)
     assert not isinstance(diagnosis, NotApplicable)
-    expected = [(f.rule, f.step_ns, f.share) for f in diagnosis.findings]
+    steps, length_ns = diagnosis.steps, diagnosis.focus.length_ns
+    expected = [
+        (f.rule, f.saved_ns / steps, f.saved_ns / length_ns)
+        for f in diagnosis.findings
+        if f.saved_ns is not None
+    ]
     findings = [(f.rule, f.step_ns, f.share) for f in digest_of(trace).findings]
     assert findings == expected != []
 
@@ -499,7 +504,7 @@ def test_between_ranges_that_were_asked_for_nothing_counts() -> None:
     assert digest.between == {}
     assert {row.name for row in digest.ranges} == {"fwd_#"}
     assert not digest.copies
-    assert "what lies between these ranges does not count" in digest.notes
+    assert "time between these ranges is excluded" in digest.notes
 
 
 def test_between_steps_of_one_range_that_was_asked_for_time_counts() -> None:
@@ -560,4 +565,4 @@ def test_findings_of_a_range_are_not_those_of_the_capture() -> None:
     made = make_digest(trace, Selection(within=sorted(filter(None, names))[0]))
     assert isinstance(made, Digest)
     assert made.findings == ()
-    assert made.missing["findings"] == "they are of whole steps, not of a range"
+    assert made.missing["findings"] == "findings are of whole steps, not of a range"

@@ -21,6 +21,7 @@ from gpusight.comparison.comparability import (
     check_kinds,
     differences,
 )
+from gpusight.comparison.gate_check import Doubt
 from gpusight.errors import MissingDataError, UsageError
 from tests.comparison.digests import digest, kernel
 from tests.shared import DATA
@@ -85,14 +86,14 @@ def test_kernels_that_were_launched_but_not_recorded_are_missing(
     whole, broken = changed("whole"), changed("broken", *statements)
     for before, after in ((whole, broken), (broken, whole)):
         found = judged(before, after)
-        told = statuses(found)
-        assert {told[key] for key in ("step_time", "kernel_time", "compute", "busy")} == {"missing"}
-        assert {told["copy/d2d"], told["api:*"]} == {"inconclusive"}
+        assert set(statuses(found).values()) == {"inconclusive"}
         assert "kernel launches" in found.checks[1].reason
         assert "have no kernels in the capture" in found.checks[1].reason
     # Neither option lets lost data pass, nor does a ceiling that needs no baseline.
-    every = {"allow_missing": True, "allow_changed": list(KINDS)}
-    assert not judged(whole, broken, **every).passed
+    every = {"allow_missing": True, "allow_changed": list(KINDS), "inconclusive": "pass"}
+    found = judged(whole, broken, **every)
+    assert (found.passed, found.exit_code) == (False, 3)
+    assert found.checks[0].doubt is Doubt.LOST_DATA
     assert not judged((), broken, "kernel_time=1s").passed
     assert not judged((), broken, "api:*=1s").passed
     assert judged(whole, whole).passed
@@ -107,19 +108,19 @@ def test_one_of_several_captures_that_lost_kernels_is_enough(changed: Callable[.
 def test_copies_that_were_issued_but_not_recorded_are_missing(changed: Callable[..., str]) -> None:
     whole, broken = changed("whole"), changed("broken", f"DELETE FROM {MEMCPY}")
     told = statuses(judged(whole, broken, "copy/d2d=+5%", "busy=+5%", "kernel_time=+3%"))
-    assert told == {"copy/d2d": "missing", "busy": "missing", "kernel_time": "passed"}
+    assert told == {"copy/d2d": "inconclusive", "busy": "inconclusive", "kernel_time": "pass"}
     calls = f"DELETE FROM {RUNTIME} WHERE correlationId IN (SELECT correlationId FROM {MEMCPY})"
     gone = changed("gone", calls, f"DELETE FROM {MEMCPY}")
     # No memcpy is called any more: the copies are gone, not lost.
-    assert statuses(judged(whole, gone, "copy/d2d=+5%")) == {"copy/d2d": "passed"}
+    assert statuses(judged(whole, gone, "copy/d2d=+5%")) == {"copy/d2d": "pass"}
 
 
 def test_without_api_calls_nothing_says_why_the_gpu_idles(changed: Callable[..., str]) -> None:
     whole, blind = changed("whole"), changed("blind", f"DELETE FROM {RUNTIME}")
     limits = ("idle/launching=+1ms", "findings=+9", "finding:launch-bound=+9s", "kernel_time=+3%")
     told = statuses(judged(whole, blind, *limits))
-    assert told.pop("kernel_time") == "passed"
-    assert set(told.values()) == {"missing"}
+    assert told.pop("kernel_time") == "pass"
+    assert set(told.values()) == {"inconclusive"}
 
 
 def test_a_torch_trace_without_its_kernels(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_torch_trace_without_its_kernels(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps({**content, "traceEvents": left}), encoding="utf-8")
         told = statuses(judged(source, path, "kernel_time=+3%", "step_time=+5%"))
-        assert set(told.values()) == {"missing"}
+        assert set(told.values()) == {"inconclusive"}
 
 
 def test_the_command_is_red_and_says_why(
@@ -145,9 +146,9 @@ def test_the_command_is_red_and_says_why(
     monkeypatch.chdir(tmp_path)
     whole, broken = changed("whole"), changed("broken", *NO_KERNELS)
     words = ("gate", "--baseline", whole, "--max", "kernel_time=+3%", "--junit", "gate.xml")
-    assert main([*words, "--", broken]) == 1
+    assert main([*words, "--", broken]) == 3
     out = capsys.readouterr().out
-    assert out.startswith("Gate failed: 1 missing\n")
+    assert out.startswith("Gate INCONCLUSIVE: 1 inconclusive\n")
     assert "-100" not in out
     assert 'failures="1"' in (tmp_path / "gate.xml").read_text(encoding="utf-8")
     assert main(["baseline", "save", broken, "-o", "base.json"]) == 2
@@ -246,7 +247,7 @@ def test_steps_processes_gpus_and_reported_losses() -> None:
 
 def test_only_kinds_that_exist_can_be_accepted() -> None:
     assert check_kinds(["steps", "steps", " gpus"]) == ("steps", "gpus")
-    with pytest.raises(UsageError, match=r"'kernel' is nothing that can change.*kernels"):
+    with pytest.raises(UsageError, match=r"'kernel' is not a kind of change.*kernels"):
         check_kinds(["kernel"])
 
 

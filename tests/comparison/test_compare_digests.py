@@ -101,25 +101,25 @@ def test_a_step_is_not_set_against_a_window() -> None:
     comparison = compare([OLD], [window])
     assert isinstance(comparison, NotApplicable)
     assert "no_steps.sqlite" in comparison.reason
-    assert comparison.hint.startswith("put each step of both in a range that counts")
+    assert comparison.hint.startswith("put the steps of both in numbered ranges")
     shared = (calls("layer_#", 3),)
     comparison = compare([having(OLD, ranges=shared)], [having(window, ranges=shared)])
     assert isinstance(comparison, NotApplicable)
     assert comparison.hint.startswith(
-        "choose a range that both have, as --in 'layer_*'; or put each"
+        "choose a range of both with --in 'layer_*'; or put the steps"
     )
     both = compared([msgspec.structs.replace(OLD, steps=0)], [window])
-    assert both.explanation[0].startswith("Time of the window")
-    assert any("no steps are known" in note for note in both.notes)
+    assert both.explanation[0].startswith("Window time")
+    assert any("no steps found" in note for note in both.notes)
 
 
 @pytest.mark.parametrize(
     "options", [{"confidence": 1.0}, {"confidence": 0.2}, {"least": -0.1}, {"least": 1.5}]
 )
 def test_options_that_make_no_sense(options: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="makes no sense"):
+    with pytest.raises(UsageError, match="is invalid"):
         compare([OLD], [NEW], **options)
-    with pytest.raises(UsageError, match="no capture of after"):
+    with pytest.raises(UsageError, match="no capture given for after"):
         compare([OLD], [])
 
 
@@ -226,9 +226,7 @@ def test_a_side_without_ranges_gives_no_rows_that_vanished() -> None:
     new = having(NEW, missing={"ranges": "the capture has no NVTX ranges"})
     comparison = compared([old], [new])
     assert comparison.ranges == ()
-    assert any(
-        "ranges are not known of new: the capture has no NVTX" in n for n in comparison.notes
-    )
+    assert any("no ranges in new: the capture has no NVTX" in n for n in comparison.notes)
 
 
 def test_phases_need_all_captures() -> None:
@@ -271,16 +269,16 @@ def test_what_became_of_findings() -> None:
     assert stayed.after_ns == pytest.approx(1.5 * MS)
     assert (stayed.shown_by, stayed.capture) == ("2 of 3 -> 2 of 3", "new_1")
     text = next(row for row in comparison.explanation if row.startswith("Findings"))
-    assert text == "Findings gone: a (worth 1.000 ms a step); new: d (worth 1.333 ms a step)."
+    assert text == "Findings resolved: a (saved 1.000 ms/step); new: d (saves 1.333 ms/step)."
     assert comparison.document()["findings"][0]["capture"] == "new_1"
 
 
-def test_findings_that_could_not_be_judged_are_not_fixed() -> None:
+def test_findings_that_could_not_be_evaluated_are_not_fixed() -> None:
     old = having(OLD, findings=finds("a"))
     new = having(NEW, findings=(), missing={"findings": "nothing ran"})
     comparison = compared([old], [new])
     assert comparison.findings == ()
-    assert any("findings are not known of new: nothing ran" in note for note in comparison.notes)
+    assert any("no findings in new: nothing ran" in note for note in comparison.notes)
 
 
 # Limits -------------------------------------------------------------------------------------------
@@ -326,12 +324,12 @@ def test_what_the_gpu_does_most() -> None:
     [
         (
             {"tool": "PyTorch Profiler 2.11"},
-            "other tools (Nsight Systems against PyTorch Profiler)",
+            "different profilers (Nsight Systems vs. PyTorch Profiler)",
         ),
-        ({"tool": "Nsight Systems 2020.1"}, "other versions of the tool"),
-        ({"gpus": ("NVIDIA A100",)}, "GPU model: another model (NVIDIA H200 against NVIDIA A100)"),
-        ({"gpus": ("NVIDIA H200",) * 2}, "number of GPUs: 1 against 2"),
-        ({"steps_found": "ranges that repeat"}, "steps: found as"),
+        ({"tool": "Nsight Systems 2020.1"}, "different profiler versions"),
+        ({"gpus": ("NVIDIA A100",)}, "GPU model: different (NVIDIA H200 vs. NVIDIA A100)"),
+        ({"gpus": ("NVIDIA H200",) * 2}, "number of GPUs: 1 vs. 2"),
+        ({"steps_found": "ranges that repeat"}, "steps: found by"),
         ({"notes": ("records were lost",)}, "new: records were lost"),
     ],
 )
@@ -341,7 +339,7 @@ def test_what_makes_sides_differ_is_said(changed: dict[str, Any], says: str) -> 
 
 
 def test_one_capture_a_side_is_said_and_three_are_not() -> None:
-    assert any("one capture a side" in note for note in compared([OLD], [NEW]).notes)
+    assert any("one capture per side" in note for note in compared([OLD], [NEW]).notes)
     assert any("one capture after" in note for note in compared(repeats(OLD, 2), [NEW]).notes)
     three = compared(repeats(OLD, 3), repeats(NEW, 3))
     assert not any("one capture" in note for note in three.notes)
@@ -353,14 +351,14 @@ def test_copies_of_a_capture_are_no_repeats() -> None:
     assert comparison.before.labels == ("old",)
     assert comparison.step.basis is Basis.STEPS
     assert "old and copy are the same capture: counted once" in comparison.notes
-    assert any("one capture a side" in note for note in comparison.notes)
+    assert any("one capture per side" in note for note in comparison.notes)
 
 
 def test_a_copy_under_another_name_stands_on_both_sides() -> None:
     pair = repeats(OLD, 2)
     copies = [having(original, label=f"copy of {original.label}") for original in pair]
-    assert any("old_1 and 1 more stand on both" in note for note in compared(pair, copies).notes)
-    assert any("old_1 stands on both" in note for note in compared(pair[:1], copies).notes)
+    assert any("old_1 and 1 more are on both" in note for note in compared(pair, copies).notes)
+    assert any("old_1 is on both" in note for note in compared(pair[:1], copies).notes)
 
 
 def test_parts_of_captures_are_not_set_against_others() -> None:
@@ -368,8 +366,8 @@ def test_parts_of_captures_are_not_set_against_others() -> None:
     for sides in (([part], [NEW]), ([NEW], [part]), ([NEW, part], [NEW])):
         comparison = compare(*sides)
         assert isinstance(comparison, NotApplicable)
-        assert "old was summed up with --in forward" in comparison.reason
-        assert "new was summed up as a whole" in comparison.reason
+        assert "old uses --in forward" in comparison.reason
+        assert "new is whole" in comparison.reason
         assert "--in forward" in comparison.hint
     assert compare([part], [having(NEW, scope="--in forward")])
     other = compare([part], [having(NEW, scope="--steps 2-3")])

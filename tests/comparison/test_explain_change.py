@@ -119,8 +119,8 @@ def test_a_step_that_fell_with_its_work() -> None:
     assert text.startswith(
         "Step time is lower: 46.00 -> 26.00 ms (-20.00 ms, -43.5%); 95% interval"
     )
-    assert "from 4 and 4 steps of one run each" in text
-    assert "GPU work is lower" in text
+    assert "4 and 4 steps of one run per side" in text
+    assert "GPU busy time is lower" in text
     assert "compute/matmul -20.00 ms" in text
     assert "Idle" not in text
 
@@ -129,8 +129,8 @@ def test_runs_that_differ_more_than_the_sides() -> None:
     before = [steady(compute_matmul=ms) for ms in (14, 18, 19)]
     after = [steady(compute_matmul=ms) for ms in (18, 20, 21)]
     text = explanation_of(before, after)
-    assert text.startswith("No change of step time can be claimed: 17.00 -> 19.67 ms")
-    assert "captures of the same side differ by up to 5.000 ms" in text
+    assert text.startswith("No significant change in step time: 17.00 -> 19.67 ms")
+    assert "captures of one side differ by up to 5.000 ms" in text
     assert "lower" not in text
     assert "higher" not in text
 
@@ -138,20 +138,20 @@ def test_runs_that_differ_more_than_the_sides() -> None:
 def test_the_same_step() -> None:
     runs = [steady(compute_matmul=10 + n / 1e6) for n in range(3)]
     text = explanation_of(runs, runs)
-    assert text.startswith("Step time is the same within 2%")
+    assert text.startswith("Step time is unchanged within 2%")
 
 
 def test_single_values_are_said_to_be_such() -> None:
     text = explanation_of(digest({"compute/matmul": [10]}), digest({"compute/matmul": [5]}))
     assert text.startswith(
-        "Step time is lower: 10.00 -> 5.000 ms (-5.000 ms, -50.0%); from one value"
+        "Step time is lower: 10.00 -> 5.000 ms (-5.000 ms, -50.0%); one sample per side; "
     )
 
 
 def test_steps_that_differ_too_much() -> None:
     text = explanation_of(digest({"idle/input": [10, 20, 12]}), digest({"idle/input": [9, 14, 18]}))
-    assert "steps of a run differ too much" in text
-    assert text.startswith("No change of step time can be claimed")
+    assert "includes 0 (3 and 3 steps of one run per side)" in text
+    assert text.startswith("No significant change in step time")
 
 
 # Where it went ------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_the_host_became_the_limit() -> None:
     after = steady(compute_matmul=10, idle_framework=20, idle_launching=12)
     text = explanation_of(BUSY, after)
     assert "compute/matmul (-30.00 ms) fell by far more than the step (-4.000 ms)" in text
-    assert "because the host became the limit instead of GPU work" in text
+    assert "because the bottleneck moved from GPU work to the host" in text
     assert (
         "the GPU idles 26.00 ms longer (idle/framework +20.00 ms, idle/launching +6.000 ms)" in text
     )
@@ -171,27 +171,27 @@ def test_the_host_became_the_limit() -> None:
 def test_a_limit_that_stayed() -> None:
     before = steady(compute_matmul=10, idle_framework=30)
     text = explanation_of(before, steady(compute_matmul=4, idle_framework=36))
-    assert "the host was the limit before and still is" in text
+    assert "the bottleneck is still the host" in text
 
 
 def test_input_that_went_away() -> None:
     before = steady(compute_matmul=10, idle_input=60)
     text = explanation_of(before, steady(compute_matmul=10, idle_input=2))
-    assert "Idle time of the GPU is lower: 60.00 -> 2.000 ms" in text
-    assert "idle/input -58.00 ms; GPU work became the limit instead of input" in text
+    assert "GPU idle time is lower: 60.00 -> 2.000 ms" in text
+    assert "idle/input -58.00 ms; the bottleneck moved from data loading to GPU work" in text
     assert "GPU work is" not in text
 
 
 def test_a_gpu_that_mostly_copies() -> None:
     before = steady(compute_matmul=2, copy_h2d=8, idle_input=60)
     text = explanation_of(before, steady(compute_matmul=2, copy_h2d=8, idle_input=2))
-    assert "GPU work (mostly copies) became the limit instead of input" in text
+    assert "the bottleneck moved from data loading to GPU work (mostly copies)" in text
 
 
 def test_waiting_that_only_moved() -> None:
     before = steady(compute_matmul=20, idle_synchronising=5, idle_queued=1)
     text = explanation_of(before, steady(compute_matmul=20, idle_synchronising=1, idle_queued=5))
-    assert "Idle time as a whole is the same" in text
+    assert "GPU idle time is unchanged" in text
     assert "idle/synchronising -4.000 ms" in text
     assert "idle/queued +4.000 ms" in text
 
@@ -202,20 +202,21 @@ def test_kernel_time_fell_though_the_step_did_not() -> None:
         [steady(compute_matmul=work, idle_framework=wait) for wait, work in side] for side in noisy
     ]
     text = explanation_of(*sides)
-    assert text.startswith("No change of step time can be claimed")
-    assert "Kernel time is lower even so: 4.100 -> 2.433 ms (-1.667 ms, -40.7%) a step" in text
+    assert text.startswith("No significant change in step time")
+    assert "Kernel time is lower: 4.100 -> 2.433 ms (-1.667 ms, -40.7%) per step" in text
 
 
 def test_time_between_steps_is_said_with_the_period() -> None:
     before = steady(compute_matmul=10, between={"idle_input": 90, "copy_h2d": 10})
     text = explanation_of(before, steady(compute_matmul=10))
-    assert text.startswith("From step to step it is lower: 110.0 -> 10.00 ms (-100.0 ms, -90.9%); ")
+    assert text.startswith("Step period is lower: 110.0 -> 10.00 ms (-100.0 ms, -90.9%); ")
     assert (
-        "The step itself is the same: 10.00 -> 10.00 ms (no difference). Between steps it is gone: "
-        "100.0 ms -> 0 ns (-100.0 ms, -100.0%): idle/input -90.00 ms, copy/h2d -10.00 ms." in text
+        "Step time is unchanged: 10.00 -> 10.00 ms (no difference). Time between steps dropped "
+        "to 0: 100.0 ms -> 0 ns (-100.0 ms, -100.0%): idle/input -90.00 ms, copy/h2d -10.00 ms."
+        in text
     )
-    assert "Idle time of the GPU is gone: 90.00 ms -> 0 ns (-90.00 ms, -100.0%) from step" in text
-    assert "GPU work became the limit instead of input (GPU busy 18.2% -> 100.0%)" in text
+    assert "GPU idle time dropped to 0: 90.00 ms -> 0 ns (-90.00 ms, -100.0%) per step p" in text
+    assert "the bottleneck moved from data loading to GPU work (GPU busy 18.2% -> 100.0%)" in text
 
 
 def test_time_between_steps_is_claimed_where_the_period_is_not() -> None:
@@ -225,13 +226,11 @@ def test_time_between_steps_is_claimed_where_the_period_is_not() -> None:
         for gap in (18, 10)
     ]
     text = explanation_of(*sides)
-    assert text.startswith(
-        "No change of the time from step to step can be claimed: 49.00 -> 41.00 ms (-8.000 ms, "
-    )
-    assert "captures of the same side differ by up to 14.00 ms" in text
-    assert "No change of the step itself can be claimed: 31.00 -> 31.00 ms" in text
+    assert text.startswith("No significant change in step period: 49.00 -> 41.00 ms (-8.000 ms, ")
+    assert "captures of one side differ by up to 14.00 ms" in text
+    assert "No significant change in step time: 31.00 -> 31.00 ms" in text
     assert (
-        "Between steps it is lower: 18.00 -> 10.00 ms (-8.000 ms, -44.4%): idle/input -8.000 ms."
+        "Time between steps is lower: 18.00 -> 10.00 ms (-8.000 ms, -44.4%): idle/input -8.000 ms."
         in text
     )
 
@@ -241,9 +240,9 @@ def test_little_time_between_steps_leaves_the_verdict_to_the_step() -> None:
     comparison = compared(before, steady(compute_matmul=40, between={"idle_input": 0.5}))
     assert (comparison.headline.key, comparison.is_apart) == ("step_time", False)
     text = " ".join(comparison.explanation)
-    assert text.startswith("Step time is the same within 2%: 40.00 -> 40.00 ms")
-    assert "Between steps it is lower: 1.900 ms -> 500.0 µs" in text
-    assert "; from one step to the next it is lower: 41.90 -> 40.50 ms (-1.400 ms, -3.3%)." in text
+    assert text.startswith("Step time is unchanged within 2%: 40.00 -> 40.00 ms")
+    assert "Time between steps is lower: 1.900 ms -> 500.0 µs" in text
+    assert "; step period is lower: 41.90 -> 40.50 ms (-1.400 ms, -3.3%)." in text
 
 
 def test_from_a_twentieth_on_the_period_decides() -> None:
@@ -264,9 +263,9 @@ def test_an_entry_between_steps_is_named_where_their_sum_is_not_claimed() -> Non
         return [steady(compute_matmul=20, between=between) for between in others]
 
     text = explanation_of(side(10), side(4))
-    assert text.startswith("No change of the time from step to step can be claimed: 45.00 -> 39.00")
+    assert text.startswith("No significant change in step period: 45.00 -> 39.00")
     assert (
-        "No change of the time between steps can be claimed (25.00 -> 19.00 ms), but of its parts: "
+        "No significant change in time between steps (25.00 -> 19.00 ms), but in its parts: "
         "idle/input -6.000 ms." in text
     )
 
@@ -275,10 +274,10 @@ def test_work_is_held_against_the_period_where_much_lies_between_steps() -> None
     # The step fell as its work did; that the period did not is for what lies between.
     before = steady(compute_matmul=40, between={"idle_input": 10})
     text = explanation_of(before, steady(compute_matmul=20, between={"idle_input": 26}))
-    assert text.startswith("From step to step it is lower: 50.00 -> 46.00 ms")
-    assert "The step itself is lower: 40.00 -> 20.00 ms" in text
-    assert "fell by far more than the time from step to step (-4.000 ms)" in text
-    assert "because input became the limit instead of GPU work: the GPU idles 16.00 ms" in text
+    assert text.startswith("Step period is lower: 50.00 -> 46.00 ms")
+    assert "Step time is lower: 40.00 -> 20.00 ms" in text
+    assert "fell by far more than the step period (-4.000 ms)" in text
+    assert "because the bottleneck moved from GPU work to data loading: the GPU idles" in text
 
 
 def with_copies(ns: float, size: float) -> dict[str, Any]:
@@ -325,24 +324,24 @@ def host(
             host(),
             host(waits=6, copies=6),
             (
-                "New on the host: cudaStreamSynchronize 0 -> 6 a step (+60.00 µs); copies "
-                "Device-to-Host, Pageable 0 -> 6 a step (+6.000 µs)."
+                "New on the host: cudaStreamSynchronize 0 -> 6 per step (+60.00 µs); copies "
+                "Device-to-Host, Pageable 0 -> 6 per step (+6.000 µs)."
             ),
         ),
         (
             host(allocations=2),
             host(),
-            "No longer on the host: cudaMalloc 2 -> 0 a step (-20.00 µs).",
+            "No longer on the host: cudaMalloc 2 -> 0 per step (-20.00 µs).",
         ),
         (
             host(waits=2),
             host(waits=3),
-            "More often on the host: cudaStreamSynchronize 2 -> 3 a step (+10.00 µs).",
+            "More calls on the host: cudaStreamSynchronize 2 -> 3 per step (+10.00 µs).",
         ),
         (
             host(waits=3),
             host(waits=1),
-            "Less often on the host: cudaStreamSynchronize 3 -> 1 a step (-20.00 µs).",
+            "Fewer calls on the host: cudaStreamSynchronize 3 -> 1 per step (-20.00 µs).",
         ),
         (host(waits=2), host(waits=2.5), ""),  # less than one a step
         (host(launches=5), host(launches=50), ""),  # launches do not hold the host up
@@ -359,7 +358,7 @@ def test_what_the_host_began_or_stopped_doing(
 def test_what_the_host_did_in_a_window_is_not_of_a_step() -> None:
     window = {"steps": 0}
     sides = (steady(compute_matmul=10, change={**window, **host(waits=n)}) for n in (0, 6))
-    assert "cudaStreamSynchronize 0 -> 6 in the window (+60.00 µs)." in explanation_of(*sides)
+    assert "cudaStreamSynchronize 0 -> 6 (+60.00 µs)." in explanation_of(*sides)
 
 
 def test_what_the_driver_pages_is_not_done_by_the_host() -> None:
@@ -372,16 +371,16 @@ def test_what_the_driver_pages_is_not_done_by_the_host() -> None:
 def test_copies_that_came_to_run_beside_computation() -> None:
     before = steady(compute_matmul=10, copy_h2d=5, change=with_copies(5, 1e6))
     text = explanation_of(before, steady(compute_matmul=10, change=with_copies(5.1, 1e6)))
-    assert "Copies now run beside computation: they take as long (5.000 -> 5.100 ms a step)" in text
+    assert "Copies now overlap compute: same duration (5.000 -> 5.100 ms per step)" in text
     back = explanation_of(steady(compute_matmul=10, change=with_copies(5.1, 1e6)), before)
-    assert "Copies no longer run beside computation" in back
+    assert "Copies no longer overlap compute" in back
 
 
 def test_copies_of_the_time_between_steps_count_too() -> None:
     before = steady(compute_matmul=10, between={"copy_h2d": 5}, change=with_copies(5, 1e6))
     text = explanation_of(before, steady(compute_matmul=10, change=with_copies(5.1, 1e6)))
-    assert "Copies now run beside computation: they take as long (5.000 -> 5.100 ms a step)" in text
-    assert "5.000 ms less of it with nothing beside" in text
+    assert "Copies now overlap compute: same duration (5.000 -> 5.100 ms per step)" in text
+    assert "5.000 ms less of it is exposed" in text
 
 
 def test_copies_that_became_faster() -> None:
@@ -389,7 +388,7 @@ def test_copies_that_became_faster() -> None:
     text = explanation_of(
         before, steady(compute_matmul=10, copy_h2d=1, change=with_copies(1, 67.11e6))
     )
-    assert "Copies move as much as before (67.11 MB a step) in less time: 8.000 -> 1.000 ms" in text
+    assert "Copies move the same 67.11 MB per step in less time: 8.000 -> 1.000 ms" in text
 
 
 def test_kernels_inside_graphs_are_not_said_to_be_gone() -> None:
@@ -409,9 +408,9 @@ def test_memory_kernels_and_findings_in_a_clause() -> None:
     many = kernel("matmul", before.ledger["compute/matmul"], calls=40)
     after = steady(compute_matmul=10, change={"memory_peak": {"0": 6_000_000}, "kernels": (many,)})
     text = explanation_of(before, after)
-    assert "The number of kernels a step is higher: 4 -> 40 (+36, +900.0%)" in text
-    assert "the memory peak is lower: 8.000 -> 6.000 MB (-2.000 MB, -25.0%, one value each)" in text
-    assert "Findings gone: host-sync (worth 2.000 ms a step)." in text
+    assert "Kernel launches per step are higher: 4 -> 40 (+36, +900.0%)" in text
+    assert "peak memory is lower: 8.000 -> 6.000 MB (-2.000 MB, -25.0%, one sample" in text
+    assert "Findings resolved: host-sync (saved 2.000 ms/step)." in text
 
 
 def test_hostile_names_do_not_reach_the_sentences() -> None:
@@ -433,10 +432,10 @@ def test_the_faster_gpu_of_gpt_small() -> None:
     assert re.search(r"by phase .*optimizer -1\.97\d ms", text)
     assert "On the host: range optimizer -15.89 ms, forward +9.65" in text
     assert (
-        "compute/matmul (-28.24 ms) and the range optimizer on the host (-15.89 ms) fell by far "
+        "compute/matmul (-28.24 ms) and range optimizer on the host (-15.89 ms) fell by far "
         "more than the step (-4.170 ms)" in text
     )
-    assert "because the host became the limit instead of GPU work" in text
+    assert "because the bottleneck moved from GPU work to the host" in text
     assert "idle/framework +21." in text
 
 
@@ -448,5 +447,5 @@ def test_the_noise_of_gpt_tiny() -> None:
     ]
     comparison = gs.compare(*sides).answer
     check_numbers(comparison)
-    assert comparison.explanation[0].startswith("No change of step time can be claimed: 17.0")
-    assert any("Kernel time is lower even so" in sentence for sentence in comparison.explanation)
+    assert comparison.explanation[0].startswith("No significant change in step time: 17.0")
+    assert any("Kernel time is lower" in sentence for sentence in comparison.explanation)

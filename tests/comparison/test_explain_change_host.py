@@ -32,8 +32,8 @@ def test_ranges_of_the_host_that_changed_are_named_once() -> None:
     )
     assert "On the host: range optimizer -16.00 ms, forward +10.00 ms." in text
     assert (
-        "compute/matmul (-30.00 ms) and the range optimizer on the host (-16.00 ms) fell by far "
-        "more than the step (-4.000 ms), because the host became the limit instead of GPU work: "
+        "compute/matmul (-30.00 ms) and range optimizer on the host (-16.00 ms) fell by far "
+        "more than the step (-4.000 ms), because the bottleneck moved from GPU work to the host: "
         "the GPU idles 26.00 ms longer" in text
     )
     assert "block_#" not in text
@@ -45,8 +45,8 @@ def test_a_host_that_got_faster_behind_a_busy_gpu() -> None:
         for ms in (30, 10)
     ]
     assert (
-        "On the host: range optimizer -20.00 ms; the step did not follow (no difference), because "
-        "GPU work still is the limit." in explanation_of(*sides)
+        "On the host: range optimizer -20.00 ms; the step did not change as much (no difference), "
+        "because the bottleneck is still GPU work." in explanation_of(*sides)
     )
 
 
@@ -55,7 +55,7 @@ def test_a_step_that_followed_its_host_a_little() -> None:
         steady(compute_matmul=40, idle_launching=wait, change=with_ranges(("optimizer", ms)))
         for ms, wait in ((30, 6), (10, 1))
     ]
-    assert "optimizer -20.00 ms; the step followed by -5.000 ms only, because" in explanation_of(
+    assert "optimizer -20.00 ms; the step changed by only -5.000 ms, because" in explanation_of(
         *sides
     )
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpusight.comparison.digest import Digest, DigestFinding
-from gpusight.comparison.gate_check import CheckStatus, Gate, GateCheck, gate
+from gpusight.comparison.gate_check import CheckStatus, Doubt, Gate, GateCheck, gate
 from gpusight.comparison.gate_limits import read_limit
 from gpusight.comparison.significance import Basis
 from gpusight.errors import UsageError
@@ -80,26 +80,26 @@ def apart(gap_ms: float, *means_ms: float) -> list[Digest]:
 def test_a_step_is_counted_with_what_lies_between_where_that_is_much() -> None:
     quick, slow = apart(2.0, *BASE), apart(10.0, *BASE)
     check = checked(quick, slow, "step_time=+5%")
-    assert (check.status, check.judged) == (CheckStatus.FAILED, "step_period")
-    assert check.reason == "50% of the time lies between steps: counted from step to step"
+    assert (check.status, check.evaluated) == (CheckStatus.FAILED, "step_period")
+    assert check.reason == "50% of the time is between steps: step_period is evaluated"
     assert check.change.after == pytest.approx(20 * MS)
     assert check.document()["judged"] == "step_period"
     back = checked(slow, quick, "step_time=+5%")
-    assert (back.status, back.judged) == (CheckStatus.PASSED, "step_period")
+    assert (back.status, back.evaluated) == (CheckStatus.PASSED, "step_period")
     assert checked([], slow, "step_time=15ms").status is CheckStatus.FAILED
     assert checked([], slow, "step_time=25ms").status is CheckStatus.PASSED
     little = checked(apart(0.4, *BASE), apart(0.1, *BASE), "step_time=+5%")
-    assert (little.judged, little.reason) == ("step_time", "")
+    assert (little.evaluated, little.reason) == ("step_time", "")
     assert little.change.after == pytest.approx(10 * MS)
 
 
 @pytest.mark.parametrize(
     ("gpus", "told"),
     [
-        (("A100",), "GPU model: another model (H200 against A100)"),
-        (("H200", "H200"), "number of GPUs: 1 against 2"),
+        (("A100",), "GPU model: different (H200 vs. A100)"),
+        (("H200", "H200"), "number of GPUs: 1 vs. 2"),
         (("H200",), ""),
-        (("unknown GPU",), "GPU model: not known on one side (H200 against unknown GPU)"),
+        (("unknown GPU",), "GPU model: unknown on one side (H200 vs. unknown GPU)"),
     ],
 )
 def test_nothing_measured_on_other_gpus_passes(gpus: tuple[str, ...], told: str) -> None:
@@ -110,23 +110,23 @@ def test_nothing_measured_on_other_gpus_passes(gpus: tuple[str, ...], told: str)
     assert [one.status for one in (step, *others)] == [expected] * 4
     assert step.reason == told
     assert ceiling.status is CheckStatus.PASSED
-    for strict in (False, True):
-        found = judged(before, after, "step_time=+3%", strict=strict)
-        assert (found.passed, found.outcome) == (
-            not told,
-            "inconclusive" if told else "passed",
-        )
+    for policy, code in ((None, 3), ("fail", 1), ("pass", 0)):
+        found = judged(before, after, "step_time=+3%", inconclusive=policy)
+        assert (found.outcome, found.exit_code) == (expected, code if told else 0)
+        assert found.passed is (found.exit_code == 0)
+    if told:
+        assert step.doubt is Doubt.NOT_COMPARABLE
     worse = checked(before, runs(12.0, 12.1, 11.9, gpus=gpus), "step_time=+3%")
     assert worse.status is CheckStatus.FAILED
 
 
 def test_a_pattern_that_matches_nothing_passes_and_says_so() -> None:
     for limit in ("kernel:nope*=+3%", "kernel:nope*=1ms", "range:nope=+1ms", "api:nope=0"):
-        check = checked(runs(*BASE), runs(*BASE), limit, strict=True)
+        check = checked(runs(*BASE), runs(*BASE), limit)
         assert check.status is CheckStatus.PASSED
         assert check.reason.startswith("matches nothing in any capture")
     check = checked(runs(*BASE), runs(*BASE), "kernel:nope*=+3%")
-    assert check.reason.endswith(", names are like 'gemm'")
+    assert check.reason.endswith("; similar names: 'gemm'")
 
 
 def test_copies_of_a_capture_are_no_repeats() -> None:
@@ -161,18 +161,18 @@ def test_another_part_of_captures_is_refused() -> None:
         (BASE, (11.0, 11.1, 10.9), "launches=+0", CheckStatus.PASSED),
         (BASE, (9.0, 9.1, 8.9), "step_time=+3%", CheckStatus.PASSED),
         # The same growth where runs differ by a fifth.
-        (NOISY, (8.8, 11.0, 13.2), "step_time=+3%", CheckStatus.UNSURE),
+        (NOISY, (8.8, 11.0, 13.2), "step_time=+3%", CheckStatus.INCONCLUSIVE),
         (NOISY, (8.8, 11.0, 13.2), "step_time=+15%", CheckStatus.PASSED),
         # A ceiling is held by the captures alone.
         (BASE, BASE, "step_time=9ms", CheckStatus.FAILED),
         (BASE, BASE, "step_time=11ms", CheckStatus.PASSED),
-        (BASE, NOISY, "step_time=9.9ms", CheckStatus.UNSURE),
+        (BASE, NOISY, "step_time=9.9ms", CheckStatus.INCONCLUSIVE),
         # An improvement that is asked for.
         (BASE, (9.0, 9.1, 8.9), "step_time=-5%", CheckStatus.PASSED),
         (BASE, (9.0, 9.1, 8.9), "step_time=-20%", CheckStatus.FAILED),
         (BASE, BASE, "step_time=-5%", CheckStatus.FAILED),
-        (BASE, NOISY, "step_time=-5%", CheckStatus.UNSURE),
-        (BASE, (7.0, 9.0, 11.0), "step_time=-5%", CheckStatus.UNSURE),
+        (BASE, NOISY, "step_time=-5%", CheckStatus.INCONCLUSIVE),
+        (BASE, (7.0, 9.0, 11.0), "step_time=-5%", CheckStatus.INCONCLUSIVE),
     ],
 )
 def test_over_the_limit_and_no_chance(
@@ -180,27 +180,69 @@ def test_over_the_limit_and_no_chance(
 ) -> None:
     check = checked(runs(*before), runs(*after), limit)
     assert (check.status, check.change.basis) == (status, Basis.REPEATS)
+    noise = status is CheckStatus.INCONCLUSIVE
+    assert (check.doubt is Doubt.NOISE) is noise
+    assert noise or check.repeats is None
 
 
-def test_one_capture_each_is_judged_by_its_steps() -> None:
+def test_over_the_limit_by_less_than_noise_is_inconclusive() -> None:
+    # It grew for sure, but whether by more than 9.5% is open.
+    sides = runs(*BASE), runs(11.0, 11.1, 10.9)
+    check = checked(*sides, "step_time=+9.5%")
+    assert (check.status, check.doubt) == (CheckStatus.INCONCLUSIVE, Doubt.NOISE)
+    assert check.low is not None
+    assert 0 < check.low < 0.95 * MS
+
+
+def test_repeats_shrink_with_the_distance_and_settle() -> None:
+    near, far = (
+        checked(runs(*NOISY), runs(*(ms * factor for ms in NOISY)), "step_time=+3%")
+        for factor in (1.1, 1.3)
+    )
+    assert near.doubt is far.doubt is Doubt.NOISE
+    assert far.repeats is not None
+    assert near.repeats is None or near.repeats > far.repeats
+    # So many captures of the same spread do settle it.
+    spread = [8.0 + 4.0 * n / (far.repeats - 1) for n in range(far.repeats)]
+    settled = checked(runs(*spread), runs(*(ms * 1.3 for ms in spread)), "step_time=+3%")
+    assert settled.status is CheckStatus.FAILED
+
+
+def test_a_large_change_within_noise_does_not_pass() -> None:
+    sides = [digest((9.0, 11.0, 10.0), "a")], [digest((8.0, 15.0, 12.0), "b")]
+    found = judged(*sides, "step_time=+3%")
+    assert found.checks[0].change.ratio == pytest.approx(0.167, abs=0.001)
+    assert (found.outcome, found.exit_code, found.passed) == (CheckStatus.INCONCLUSIVE, 3, False)
+    single = judged([digest((12.0,), "a")], [digest((14.0,), "b")], "step_time=+3%")
+    assert (single.outcome, single.exit_code) == (CheckStatus.INCONCLUSIVE, 3)
+    assert single.checks[0].repeats == 3
+
+
+def test_one_capture_each_is_evaluated_by_its_steps() -> None:
     steady, shaky = digest((10, 10.1, 9.9, 10)), digest((7, 14, 9, 14))
     assert checked([steady], [digest((11, 11.1, 10.9, 11))], "step_time=+3%").status is (
         CheckStatus.FAILED
     )
     check = checked([steady], [shaky], "step_time=+3%")
-    assert (check.status, check.change.basis) == (CheckStatus.UNSURE, Basis.STEPS)
+    assert (check.status, check.change.basis) == (CheckStatus.INCONCLUSIVE, Basis.STEPS)
 
 
-def test_one_step_each_is_judged_by_the_value() -> None:
-    check = checked([digest((10.0,))], [digest((11.0,))], "step_time=+3%")
-    assert (check.status, check.low, check.change.basis) == (CheckStatus.FAILED, None, Basis.NONE)
-    assert checked([], [digest((11.0,))], "step_time=10ms").status is CheckStatus.FAILED
-    assert (
-        checked([digest((10.0,))], [digest((9.0,))], "step_time=-5%").status is CheckStatus.PASSED
-    )
-    assert (
-        checked([digest((10.0,))], [digest((9.9,))], "step_time=-5%").status is CheckStatus.FAILED
-    )
+@pytest.mark.parametrize(
+    ("after", "limit", "status"),
+    [
+        (11.0, "step_time=+3%", CheckStatus.INCONCLUSIVE),
+        (10.2, "step_time=+3%", CheckStatus.PASSED),
+        (11.0, "step_time=10ms", CheckStatus.INCONCLUSIVE),
+        (9.0, "step_time=-5%", CheckStatus.INCONCLUSIVE),
+        (9.9, "step_time=-5%", CheckStatus.INCONCLUSIVE),
+    ],
+)
+def test_the_variance_of_one_step_each_is_unknown(
+    after: float, limit: str, status: CheckStatus
+) -> None:
+    check = checked([digest((10.0,))], [digest((after,))], limit)
+    assert (check.status, check.low, check.change.basis) == (status, None, Basis.NONE)
+    assert check.repeats == (3 if status is CheckStatus.INCONCLUSIVE else None)
 
 
 def test_what_was_not_there_before_is_held_too() -> None:
@@ -235,16 +277,24 @@ def test_findings_are_counted() -> None:
     assert checked(runs(*BASE), after, "finding:launch-bound=+0.5ms").status is CheckStatus.FAILED
 
 
-def test_what_is_not_known_fails_unless_allowed() -> None:
+def test_what_is_not_known_never_passes() -> None:
     unknown = runs(*BASE, memory_peak={}, missing={"memory_peak": "no memory was recorded"})
     for before, after in ((runs(*BASE), unknown), (unknown, runs(*BASE))):
         found = judged(before, after, "memory_peak=+5%", "step_time=+5%")
-        assert [check.status for check in found.checks] == [CheckStatus.MISSING, CheckStatus.PASSED]
-        assert not found.passed
+        assert [check.status for check in found.checks] == [
+            CheckStatus.INCONCLUSIVE,
+            CheckStatus.PASSED,
+        ]
+        assert (found.exit_code, found.checks[0].doubt) == (3, Doubt.NOT_RECORDED)
         assert found.checks[0].reason == "run_0: no memory was recorded"
-        assert judged(before, after, "memory_peak=+5%", "launches=+0", allow_missing=True).passed
+        limits = ("memory_peak=+5%", "launches=+0")
+        assert judged(before, after, *limits, inconclusive="pass").exit_code == 3
+        assert judged(before, after, *limits, inconclusive="fail").exit_code == 1
+        skipped = judged(before, after, *limits, allow_missing=True)
+        assert (skipped.exit_code, skipped.checks[0].status) == (0, CheckStatus.SKIPPED)
         # A gate that measured nothing does not pass.
-        assert not judged(before, after, "memory_peak=+5%", allow_missing=True).passed
+        nothing = judged(before, after, "memory_peak=+5%", allow_missing=True, inconclusive="pass")
+        assert (nothing.outcome, nothing.exit_code) == (CheckStatus.INCONCLUSIVE, 3)
     assert checked(unknown, runs(*BASE), "memory_peak=9GB").status is CheckStatus.PASSED
     some = [*runs(*BASE), *unknown[:1]]
     check = checked(runs(*BASE), some, "memory_peak=+5%")
@@ -252,10 +302,19 @@ def test_what_is_not_known_fails_unless_allowed() -> None:
     assert "not counted: run_0: no memory was recorded" in check.reason
 
 
-def test_strict_lets_nothing_unsure_pass() -> None:
+@pytest.mark.parametrize(("policy", "code"), [(None, 3), ("fail", 1), ("pass", 0)])
+def test_noise_counts_as_the_policy_has_it(policy: str | None, code: int) -> None:
     sides = runs(*NOISY), runs(8.8, 11.0, 13.2)
-    assert judged(*sides, "step_time=+3%").passed
-    assert not judged(*sides, "step_time=+3%", strict=True).passed
+    found = judged(*sides, "step_time=+3%", "launches=+0", inconclusive=policy)
+    assert (found.outcome, found.exit_code) == (CheckStatus.INCONCLUSIVE, code)
+    # A check that fails outweighs it.
+    failed = judged(runs(*BASE), runs(11.0, 11.1, 10.9), "step_time=+3%", inconclusive=policy)
+    assert (failed.outcome, failed.exit_code) == (CheckStatus.FAILED, 1)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(UsageError, match="write pass or fail"):
+        judged(runs(*BASE), runs(*BASE), "step_time=+3%", inconclusive="maybe")
 
 
 def test_growth_needs_a_baseline_and_a_ceiling_none() -> None:
@@ -279,10 +338,10 @@ def test_a_gate_that_holds_nothing_is_refused() -> None:
 @pytest.mark.parametrize(
     ("limit", "told"),
     [
-        ("step_tiem=+3%", "no metric is called 'step_tiem'"),
+        ("step_tiem=+3%", "unknown metric 'step_tiem'"),
         ("step_time=+3", "step_time is a time"),
-        ("memory_peak=+3ms", "memory_peak is bytes"),
-        ("launches=+3MB", "launches is counted"),
+        ("memory_peak=+3ms", "memory_peak is a size in bytes"),
+        ("launches=+3MB", "launches is a count"),
     ],
 )
 def test_limits_that_make_no_sense(limit: str, told: str) -> None:
@@ -302,7 +361,8 @@ def test_the_document_is_plain() -> None:
     assert (document["passed"], document["meta"]["command"]) == (False, "gate")
     step = document["checks"][0]
     assert step["metric"] == "step_time"
-    assert step["status"] == "failed"
+    assert (step["status"], step["cause"], step["repeats"]) == ("fail", None, None)
+    assert (document["outcome"], document["exit_code"]) == ("fail", 1)
     assert step["before"] == pytest.approx(10 * MS)
     assert step["most"] == pytest.approx(10.3 * MS)
     assert step["over"] == pytest.approx(0.7 * MS)

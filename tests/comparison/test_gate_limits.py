@@ -88,7 +88,7 @@ def test_what_is_no_limit_is_refused_with_an_example(text: str) -> None:
 def test_nothing_falls_by_more_than_all_of_it() -> None:
     assert read_limit("step_time=-100%").value == -1
     for text in ("step_time=-100.1%", "step_time=-200%"):
-        with pytest.raises(UsageError, match="nothing falls by more than 100%"):
+        with pytest.raises(UsageError, match="no metric falls by over 100%"):
             read_limit(text)
 
 
@@ -99,12 +99,12 @@ def test_python_may_give_texts_or_a_mapping() -> None:
     assert read_limits("step_time=+3%") == meant[:1]
     wrong: Any
     for wrong in (5, [5], {"step_time": 5}, {5: "+3%"}, None):
-        with pytest.raises(UsageError, match="a limit is a text, not"):
+        with pytest.raises(UsageError, match="a limit is a string, not"):
             read_limits(wrong)
 
 
 def test_a_percentage_says_which_way() -> None:
-    with pytest.raises(UsageError, match="does not say which way; write step_time=\\+3%"):
+    with pytest.raises(UsageError, match="has no sign; write step_time=\\+3%"):
         read_limit("step_time=3%")
 
 
@@ -146,9 +146,9 @@ def test_units_that_fit(amount: str, fmt: Fmt) -> None:
     [
         ("+3", Fmt.TIME, "x is a time; write x=+1ms or x=+3%"),
         ("50", Fmt.TIME, "x is a time; write x=1ms"),
-        ("+3ms", Fmt.BYTES, "x is bytes; write x=+5MB or x=+3%"),
-        ("+3MB", Fmt.COUNT, "x is counted; write x=+10 or x=+3%"),
-        ("3ms", Fmt.COUNT, "x is counted; write x=10"),
+        ("+3ms", Fmt.BYTES, "x is a size in bytes; write x=+5MB or x=+3%"),
+        ("+3MB", Fmt.COUNT, "x is a count; write x=+10 or x=+3%"),
+        ("3ms", Fmt.COUNT, "x is a count; write x=10"),
     ],
 )
 def test_units_that_do_not_fit(amount: str, fmt: Fmt, told: str) -> None:
@@ -178,7 +178,7 @@ FULL = """
 baseline = ["perf/a.json", "perf/b_*.json"]
 confidence = "90%"
 least_effect = 0.01
-strict = true
+inconclusive = "fail"
 allow_missing = true
 steps = "3-7"
 in = "train"
@@ -196,7 +196,7 @@ baseline = "all.json"
 step_time = "+3%"
 memory_peak = "+5%"
 [gate.train]
-strict = true
+inconclusive = "fail"
 [gate.train.max]
 step_time = "+10%"
 [gate.infer]
@@ -224,7 +224,7 @@ def test_everything_that_it_can_say(tmp_path: Path) -> None:
     ]
     assert config.confidence == pytest.approx(0.9)
     assert config.least_effect == 0.01
-    assert (config.strict, config.allow_missing) == (True, True)
+    assert (config.inconclusive, config.allow_missing) == ("fail", True)
     assert (config.steps, config.within) == ("3-7", "train")
     assert (config.junit, config.markdown) == (tmp_path / "out/gate.xml", tmp_path / "out/gate.md")
 
@@ -244,7 +244,7 @@ def test_a_gate_with_a_name_starts_from_what_all_share(tmp_path: Path) -> None:
     train, infer = (loaded(tmp_path, NAMED, name) for name in ("train", "infer"))
     assert [str(limit) for limit in shared.limits] == ["step_time=+3%", "memory_peak=+5%"]
     assert [str(limit) for limit in train.limits] == ["step_time=+10%", "memory_peak=+5%"]
-    assert (shared.strict, train.strict, infer.strict) == (False, True, False)
+    assert (shared.inconclusive, train.inconclusive, infer.inconclusive) == (None, "fail", None)
     assert train.baseline == (str(tmp_path / "all.json"),)
     assert infer.baseline == (str(tmp_path / "infer.json"),)
     assert infer.limits == shared.limits
@@ -254,11 +254,11 @@ def test_a_gate_with_a_name_starts_from_what_all_share(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("[gate", "is not TOML"),
-        ("[gate]\nstrict = 1", "'strict' has the wrong kind of value; write strict = true"),
-        ("[gate]\nstrickt = true", "'strickt' is not a setting of [gate]; did you mean strict?"),
-        ("[gates]\nstrict = true", "'gates' is not a setting of the file; did you mean gate?"),
+        ("[gate]\ninconclusive = 1", "'inconclusive' has the wrong kind of value; write inconcl"),
+        ("[gate]\nstepps = 1", "'stepps' is not a setting of [gate]; did you mean steps?"),
+        ("[gates]\nsteps = 1", "'gates' is not a setting of the file; did you mean gate?"),
         ("gate = 3", "'gate' has the wrong kind of value; write a table: [gate]"),
-        ("[gate]\nfoo = 1", "'foo' is not a setting of [gate]; it takes baseline, max"),
+        ("[gate]\nfoo = 1", "'foo' is not a setting of [gate]; known settings: baseline, max"),
         ("[gate.train]\nfoo = 1", "'foo' is not a setting of [gate.train]"),
         ("[gate]\nbaseline = 3", 'baseline = "perf/baseline.json"'),
         ("[gate]\nbaseline = ['']", 'baseline = "perf/baseline.json"'),
@@ -274,7 +274,7 @@ def test_a_gate_with_a_name_starts_from_what_all_share(tmp_path: Path) -> None:
         ("[gate]\nsteps = true", 'steps = "3-7"'),
         ("[gate]\nin = ['a']", 'in = "train_step"'),
         ("[gate]\njunit = 1", 'junit = "gate.xml"'),
-        ("[gate.train]\n[gate.infer]\n", "holds several gates; choose one by --gate: train, infer"),
+        ("[gate.train]\n[gate.infer]\n", "has several gates; choose one with --gate: train, infer"),
         ("x = " + "[" * 100_000, "is not TOML"),
         ("x = " + "1" * 5000, "is not TOML"),
         ("#" * 2_000_000, "larger than 1 MB"),
@@ -296,9 +296,9 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_gate_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no \[gate.eval\]; it holds: train, infer"):
+    with pytest.raises(UsageError, match=r"has no \[gate.eval\]; it has: train, infer"):
         loaded(tmp_path, NAMED, "eval")
-    with pytest.raises(UsageError, match="it holds: none with a name"):
+    with pytest.raises(UsageError, match="it has: none with a name"):
         loaded(tmp_path, FULL, "eval")
 
 

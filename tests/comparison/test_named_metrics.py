@@ -112,13 +112,13 @@ def test_every_key_that_is_listed_means_something() -> None:
         ("step_tme", "step_time"),
         ("idle/inputs", "idle/input"),
         ("compute/gemm", "compute/"),
-        ("", "no metric"),
-        ("idle/", "no metric"),
+        ("", "unknown metric"),
+        ("idle/", "unknown metric"),
         ("phase:warp", "forward"),
         ("finding:host-synch", "host-sync"),
-        ("kernel:", "pattern is missing"),
+        ("kernel:", "no pattern"),
         ("kernel:/(/", "regular expression"),
-        ("color:red", "no metric"),
+        ("color:red", "unknown metric"),
     ],
 )
 def test_a_key_that_means_nothing_names_near_ones(key: str, says: str) -> None:
@@ -131,7 +131,7 @@ def test_a_key_that_means_nothing_names_near_ones(key: str, says: str) -> None:
 def test_a_pattern_that_matches_nothing_anywhere_is_none_and_said() -> None:
     pair = both([FULL], [FULL], "kernel:sgem")
     assert [one.mean for one in pair] == [0, 0]
-    assert "matches nothing in any capture, names are like" in unmatched(pair, [FULL])
+    assert "matches nothing in any capture; similar names:" in unmatched(pair, [FULL])
     assert "sgemm_128" in unmatched(pair, [FULL])
     pair = both([FULL], [digest(LEDGER)], "kernel:sgemm*")
     assert (pair[1].mean, unmatched(pair, [FULL])) == (0, "")
@@ -144,9 +144,9 @@ def test_a_pattern_that_matches_nothing_anywhere_is_none_and_said() -> None:
         ("findings", {"findings": (), "missing": {"findings": "nothing ran"}}, "nothing ran"),
         ("range:x", {"ranges": (), "missing": {"ranges": "no NVTX"}}, "no NVTX"),
         ("api:x", {"api": (), "missing": {"api": "no calls"}}, "no calls"),
-        ("range_gpu:data", {}, "does not tell which GPU work"),
+        ("range_gpu:data", {}, "does not link ranges to GPU work"),
         ("phase:forward", {"phases": {}, "missing": {"phases": "no phases"}}, "no phases"),
-        ("finding:memory-growth", {}, "no matter of time"),
+        ("finding:memory-growth", {}, "no time estimate"),
         ("kernel_time", {"ledger": {"compute/graph": (1.0, 1.0)}}, "CUDA graphs"),
         ("launches", {"ledger": {"compute/graph": (1.0, 1.0)}}, "CUDA graphs"),
     ],

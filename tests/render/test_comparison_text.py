@@ -122,11 +122,11 @@ def comparison(**changed: Any) -> Comparison:
         ),
         explanation=(
             "Step time 46.59 -> 42.42 ms (-4.170 ms, -9.0%): lower.",
-            "GPU work fell by 31.5 ms a step, most of it in `compute/matmul` (-28.20 ms).",
+            "GPU work fell by 31.5 ms per step, most of it in `compute/matmul` (-28.20 ms).",
         ),
         confidence=0.95,
         least=0.02,
-        notes=("One capture a side: runs may differ more than their steps do.",),
+        notes=("One capture per side: runs may differ more than their steps do.",),
     )  # fmt: skip
     return replace(made, **changed)
 
@@ -135,7 +135,7 @@ def with_pauses() -> Comparison:
     """Give a comparison in which much time passes between steps."""
     made = comparison()
     times = {
-        "step_period": ("Step to step", change(64.99, 51.92)),
+        "step_period": ("Step period", change(64.99, 51.92)),
         "between_steps": ("Between steps", change(18.4, 9.5)),
     }
     metrics = (MetricChange(key, label, Fmt.TIME, one) for key, (label, one) in times.items())
@@ -227,9 +227,9 @@ def test_an_interval_has_one_unit(
         (change(46.59, 42.42), "Step time -9.0%: 46.59 -> 42.42 ms"),
         (
             change(17.01, 19.86, "unclear"),
-            "Step time: no change can be claimed (17.01 -> 19.86 ms, +16.8%)",
+            "No significant change in step time (17.01 -> 19.86 ms, +16.8%)",
         ),
-        (change(10, 10.01, "same"), "Step time: no change (10.00 -> 10.01 ms, +0.1%)"),
+        (change(10, 10.01, "same"), "Step time unchanged (10.00 -> 10.01 ms, +0.1%)"),
     ],
 )
 def test_the_headline_claims_only_what_can_be(step: MeasuredChange, told: str) -> None:
@@ -242,23 +242,23 @@ def test_the_headline_claims_only_what_can_be(step: MeasuredChange, told: str) -
 
 def test_the_first_screen_is_the_answer() -> None:
     assert shown(comparison()).splitlines()[:26] == [
-        "before  old.sqlite: 3 steps of 46.59 ms, NVIDIA H200, GPU busy 84.9%, limited by",
+        "before  old.sqlite: 3 steps of 46.6 ms, NVIDIA H200, GPU busy 84.9%, bottleneck:",
         "        GPU work",
-        "after   new.sqlite: 3 steps of 42.42 ms, NVIDIA H200, GPU busy 25.1%, limited by",
+        "after   new.sqlite: 3 steps of 42.4 ms, NVIDIA H200, GPU busy 25.1%, bottleneck:",
         "        the host",
         "",
         "Step time 46.59 -> 42.42 ms (-4.170 ms, -9.0%): lower.",
-        "- GPU work fell by 31.5 ms a step, most of it in `compute/matmul` (-28.20 ms).",
-        "note: One capture a side: runs may differ more than their steps do.",
+        "- GPU work fell by 31.5 ms per step, most of it in `compute/matmul` (-28.20 ms).",
+        "note: One capture per side: runs may differ more than their steps do.",
         "",
-        "Metrics, a step",
+        "Metrics per step",
         "Metric         Before     After     Change       %       95% interval  Verdict",
         "Step time    46.59 ms  42.42 ms  -4.170 ms   -9.0%  -5.00 to -3.34 ms  lower",
         "GPU busy     42.59 ms  11.12 ms  -31.47 ms  -73.9%  -37.8 to -25.2 ms  lower",
         "Kernels         1,434     1,210       -224  -15.6%       -269 to -179  lower",
         "Memory peak  4.200 GB         -          -       -                  -  missing",
         "",
-        "Where the time goes, a step",
+        "Where the time goes per step",
         "Entry                  Before     After      Change",
         "compute/matmul       30.00 ms  1.800 ms   -28.20 ms  ----------------",
         "idle/framework       3.000 ms  23.70 ms   +20.70 ms  ++++++++++++",
@@ -267,13 +267,13 @@ def test_the_first_screen_is_the_answer() -> None:
         "compute/elementwise  6.000 ms  7.000 ms  ~+1.000 ms  +",
         "copy/h2d             400.0 µs  320.0 µs  ~-80.00 µs",
         "communication        190.0 µs         -   -190.0 µs",
-        "sum: the step        46.59 ms  42.42 ms   -4.170 ms",
+        "total: step          46.59 ms  42.42 ms   -4.170 ms",
     ]
 
 
 def test_lists_show_what_changed_and_what_took_its_place() -> None:
     lines = shown(comparison()).splitlines()
-    start = lines.index("Kernels, a step")
+    start = lines.index("Kernels per step")
     assert lines[start + 1 : start + 7] == [
         "    Change    Before     After        Calls  Kernel",
         " -28.20 ms  30.00 ms  1.800 ms           48  sgemm_128x64_nn",
@@ -282,9 +282,9 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
         " +500.0 µs         -  500.0 µs      0 -> 96  cast",
         "… and 1 more with smaller changes (use --top 0 for all)",
     ]
-    assert "h2d, pageable" in lines[lines.index("Copies, a step") + 2]
-    found = lines.index("Findings, and what their fixes give back, a step")
-    assert lines[found + 2].split() == ["fixed", "25.00", "ms", "-", "fp32-no-tensor-cores"]
+    assert "h2d, pageable" in lines[lines.index("Copies per step") + 2]
+    found = lines.index("Findings")
+    assert lines[found + 2].split() == ["resolved", "25.00", "ms", "-", "fp32-no-tensor-cores"]
     assert lines[found + 3] == "        FP32 `mm`"
 
 
@@ -300,7 +300,7 @@ def test_names_that_do_not_fit_beside_each_other_take_two_lines(
     width: int, told: list[str]
 ) -> None:
     lines = shown(comparison(), width).splitlines()
-    start = lines.index("Kernels, a step") + 1
+    start = lines.index("Kernels per step") + 1
     left = lines[start].index("Kernel")
     assert [line[left:] for line in lines[start + 1 : start + 1 + len(told)]] == told
     assert all(not line[:left].strip() for line in lines[start + 2 : start + 1 + len(told)])
@@ -309,9 +309,9 @@ def test_names_that_do_not_fit_beside_each_other_take_two_lines(
 
 def test_the_period_is_the_headline_where_much_lies_between_steps() -> None:
     found = with_pauses()
-    told = "From step to step -20.1%: 64.99 -> 51.92 ms"
+    told = "Step period -20.1%: 64.99 -> 51.92 ms"
     assert comparison_tables.comparison_headline(found) == told
-    assert comparison_text.comparison_to_markdown(found).startswith("## From step to step -20.1%")
+    assert comparison_text.comparison_to_markdown(found).startswith("## Step period -20.1%")
     assert f"<h1>{told.replace('>', '&gt;')}</h1>" in comparison_to_page(found)
     # The verdict is coloured by it too: here the step is unclear and the period is not.
     unsure = replace(found.metrics[0], change=change(46.59, 42.42, "unclear"))
@@ -338,26 +338,26 @@ def test_time_between_steps_follows_the_ledger() -> None:
     found = with_pauses()
     lines = shown(found).splitlines()
     start = lines.index("Between steps")
-    assert lines.index("Where the time goes, a step") < start
+    assert lines.index("Where the time goes per step") < start
     assert lines[start + 1 : start + 6] == [
-        "Entry                 Before     After      Change",
-        "idle/input          18.00 ms  9.000 ms   -9.000 ms  ----------------",
-        "copy/h2d            400.0 µs  500.0 µs  ~+100.0 µs",
-        "sum: between steps  18.40 ms  9.500 ms   -8.900 ms",
-        "from step to step   64.99 ms  51.92 ms   -13.07 ms",
+        "Entry                   Before     After      Change",
+        "idle/input            18.00 ms  9.000 ms   -9.000 ms  ----------------",
+        "copy/h2d              400.0 µs  500.0 µs  ~+100.0 µs",
+        "total: between steps  18.40 ms  9.500 ms   -8.900 ms",
+        "step period           64.99 ms  51.92 ms   -13.07 ms",
     ]
     told = comparison_text.comparison_to_markdown(found)
     assert told.index("### Where the time goes") < told.index("### Between steps")
-    assert "| from step to step | 64.99 ms | 51.92 ms | -13.07 ms |" in told
+    assert "| step period | 64.99 ms | 51.92 ms | -13.07 ms |" in told
     page = comparison_to_page(found)
-    assert page.index("<h2>Between steps</h2>") < page.index("<h2>GPU work by phase")
+    assert page.index("<h2>Between steps</h2>") < page.index("<h2>GPU time by phase")
     rows = list(csv.DictReader(io.StringIO(to_csv(as_table(found)))))
     pauses = [float(row["change"]) for row in rows if row["section"] == "between"]
     assert sum(pauses) == pytest.approx(-8.9e6)
 
 
 def test_what_cannot_be_claimed_is_marked_and_the_mark_explained() -> None:
-    mark = "~ no change can be claimed: the 95% interval (99% of kernels, API calls, copies"
+    mark = "~ not significant: the 95% interval (99% for kernels, API calls, copies"
     assert mark in shown(comparison())
     sure = comparison(
         metrics=(MetricChange("step_time", "Step time", Fmt.TIME, STEP),),
@@ -369,15 +369,15 @@ def test_what_cannot_be_claimed_is_marked_and_the_mark_explained() -> None:
 def test_sections_without_anything_are_left_out() -> None:
     bare = comparison(phases=(), kernels=(), ranges=(), api=(), copies=(), findings=())
     assert [one.key for one in comparison_sections(bare)] == ["metrics", "ledger"]
-    assert "Kernels, a step" not in shown(bare)
+    assert "Kernels per step" not in shown(bare)
 
 
 def test_a_table_of_small_changes_is_one_line() -> None:
     quiet = comparison(kernels=comparison().kernels[3:])
-    said = "Kernels, a step: none of 1 changed by 0.1% of the step (use --top 0 for all)"
+    said = "Kernels per step: none of 1 changed by 0.1% of the total (use --top 0 for all)"
     assert said in shown(quiet).splitlines()
-    assert "none of 1 changed by 0.1% of the step" in comparison_to_page(quiet)
-    assert "Kernels, a step" not in comparison_text.comparison_to_markdown(quiet)
+    assert "none of 1 changed by 0.1% of the total" in comparison_to_page(quiet)
+    assert "Kernels per step" not in comparison_text.comparison_to_markdown(quiet)
 
 
 def test_metrics_that_are_zero_on_both_sides_are_left_out() -> None:
@@ -392,9 +392,11 @@ def test_without_steps_nothing_is_said_of_a_step() -> None:
     whole = [replace(side, steps=(0,)) for side in (made.before, made.after)]
     lines = shown(replace(made, before=whole[0], after=whole[1])).splitlines()
     assert "Where the time goes" in lines
-    assert any(line.startswith("sum: the window ") for line in lines)
+    assert any(line.startswith("total: window ") for line in lines)
     assert not any(line.startswith("Step time  ") for line in lines)
-    assert lines[0].startswith("before  old.sqlite: 46.59 ms, NVIDIA H200")
+    assert lines[0].startswith("before  old.sqlite: 46.6 ms, no steps found, NVIDIA H200")
+    ours = [line for line in lines if not line.startswith(("- ", "Step time 46.59", "note: "))]
+    assert not [line for line in ours if "step" in line.lower() and "no steps" not in line]
 
 
 def test_repeats_are_counted_and_their_steps_told() -> None:
@@ -404,7 +406,7 @@ def test_repeats_are_counted_and_their_steps_told() -> None:
         gpus=("H200", "H200"),
     )  # fmt: skip
     assert comparison_tables.side_line(side).startswith(
-        "4 captures (a, b, c and 1 more): 3 steps each of 1.000 ms, 2.000 ms, 3.000 ms …, 2 x H200"
+        "4 captures (a, b, c and 1 more): 3 steps each of 1.00 ms, 2.00 ms, 3.00 ms …, 2 x H200"
     )
 
 
@@ -429,11 +431,11 @@ def test_top_chooses_the_rows() -> None:
     assert "tiny" in shown(comparison(), limit=0)
     lines = shown(comparison(), limit=1).splitlines()
     assert "… and 3 more (use --top 0 for all)" in lines
-    assert any(line.startswith("sum: the step ") for line in lines)
+    assert any(line.startswith("total: step ") for line in lines)
     assert any(line.startswith("Memory peak ") for line in lines)
 
 
-def test_colours_tell_what_is_welcome() -> None:
+def test_colors_tell_what_is_welcome() -> None:
     lines = list(comparison_text.comparison_lines(comparison(), TableOptions(80, bars=True)))
     matmul = next(line for line in lines if line.text.startswith("compute/matmul"))
     idle = next(line for line in lines if line.text.startswith("idle/framework"))
@@ -465,7 +467,7 @@ def test_markdown_says_it_first_and_folds_the_rest() -> None:
         "| Step time | 46.59 ms | 42.42 ms | -4.170 ms | -9.0% | -5.00 to -3.34 ms | lower |"
         in told
     )
-    assert "<details><summary>Kernels, a step (3 of 4)</summary>" in told
+    assert "<details><summary>Kernels per step (3 of 4)</summary>" in told
     assert told.count("<details>") == told.count("</details>") == 5
     assert "| `sgemm_128x64_nn`<br>-\\> `nvjet_hsh_128x256_64x4_tn` |" in told
 
@@ -515,10 +517,10 @@ def test_the_page_needs_nothing_and_shows_names_as_text() -> None:
 def test_the_page_has_the_picture_in_two_sizes_then_everything() -> None:
     told = comparison_to_page(comparison())
     assert told.index('<svg class="pic wide"') < told.index('<svg class="pic narrow"')
-    assert told.index("<svg") < told.index('class="verdict"') < told.index("Metrics, a step")
+    assert told.index("<svg") < told.index('class="verdict"') < told.index("Metrics per step")
     assert "<code>compute/matmul</code>" in told
     assert '<td class="good" style="text-align:right">-28.20 ms</td>' in told
-    assert "kind matmul, matched by role, range forward" in told
+    assert "category matmul, matched by role, range forward" in told
 
 
 def test_a_notebook_gets_the_picture_as_an_image() -> None:

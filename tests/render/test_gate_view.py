@@ -1,4 +1,4 @@
-"""A verdict as text, Markdown, JUnit XML and JSON, also of names that attack."""
+"""A gate as text, Markdown, JUnit XML and JSON, also with hostile names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from gpusight.comparison.comparability import Difference
-from gpusight.comparison.gate_check import CheckStatus, Gate, GateCheck
+from gpusight.comparison.gate_check import CheckStatus, Doubt, Gate, GateCheck
 from gpusight.comparison.gate_limits import limit_of
 from gpusight.comparison.significance import Basis, ChangeVerdict, MeasuredChange
 from gpusight.render.cell_text import display_width
@@ -52,9 +52,9 @@ def gate(*checks: GateCheck, **changed: Any) -> Gate:
 EVERY = gate(
     check(CheckStatus.PASSED, "+20%"),
     check(CheckStatus.FAILED),
-    check(CheckStatus.UNSURE, "+0.5ms", "idle/input"),
+    check(CheckStatus.INCONCLUSIVE, "+0.5ms", "idle/input", doubt=Doubt.NOISE, repeats=6),
     check(
-        CheckStatus.MISSING,
+        CheckStatus.INCONCLUSIVE,
         "+5%",
         "memory_peak",
         change=MeasuredChange(None, None, None, None, ChangeVerdict.UNCLEAR, Basis.NONE),
@@ -62,6 +62,7 @@ EVERY = gate(
         low=None,
         high=None,
         reason="new.sqlite: no memory was recorded",
+        doubt=Doubt.NOT_RECORDED,
     ),
     notes=("few steps",),
 )
@@ -70,11 +71,11 @@ EVERY = gate(
 def test_the_verdict_comes_first_and_everything_fits_the_screen() -> None:
     text = to_text(EVERY, 80)
     lines = text.splitlines()
-    assert lines[0] == "Gate failed: 1 over the limit, 1 missing, 1 unsure, 1 within the limit"
+    assert lines[0] == "Gate FAIL: 1 over the limit, 2 inconclusive, 1 within the limit"
     assert max(map(display_width, lines)) <= 80
     rows = {line.split()[0]: line.split() for line in lines if line.endswith((*STATUSES,))}
     assert rows["step_time"][1:5] == ["10.00", "ms", "11.00", "ms"]
-    assert rows["step_time"][5:] == ["+10.0%", "+3%", "+5.0%", "to", "+15.0%", "failed"]
+    assert rows["step_time"][5:] == ["+10.0%", "+3%", "+5.0%", "to", "+15.0%", "FAIL"]
     assert rows["idle/input"][5:] == [
         "+1.000",
         "ms",
@@ -83,46 +84,59 @@ def test_the_verdict_comes_first_and_everything_fits_the_screen() -> None:
         "to",
         "+1.50",
         "ms",
-        "unsure",
+        "INCONCLUSIVE",
     ]
-    assert rows["memory_peak"][1:] == ["-", "-", "-", "+5%", "-", "missing"]
+    assert rows["memory_peak"][1:] == ["-", "-", "-", "+5%", "-", "INCONCLUSIVE"]
     reasons = " ".join(text.split())
-    told = "step_time failed: 700.0 µs over 10.30 ms (+3%); the change is +5.0% to +15.0%, as"
+    told = (
+        "step_time FAIL: 700.0 µs over the limit of 10.30 ms (+3%); interval of the change: +5.0% "
+        "to +15.0% (from repeats)"
+    )
     assert told in reasons
-    assert "memory_peak missing: new.sqlite: no memory was recorded" in text
+    assert "+1.50 ms (from repeats); about 6 captures per side would settle it" in reasons
+    assert "memory_peak INCONCLUSIVE: new.sqlite: no memory was recorded" in text
     assert "note: few steps" in text
     assert "--allow-missing" in text
 
 
-STATUSES = [status.value for status in CheckStatus]
+STATUSES = [status.value.upper() for status in CheckStatus]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
-    long = gate(check(CheckStatus.FAILED, metric="kernel:" + "x" * 200), check(CheckStatus.UNSURE))
+    long = gate(
+        check(CheckStatus.FAILED, metric="kernel:" + "x" * 200), check(CheckStatus.INCONCLUSIVE)
+    )
     lines = to_text(long, width).splitlines()
     assert max(map(display_width, lines)) <= width
-    assert any(line.endswith("failed") for line in lines)
+    assert any(line.endswith("FAIL") for line in lines)
 
 
 @pytest.mark.parametrize(
     ("checks", "options", "told"),
     [
-        ((CheckStatus.PASSED,), {}, "Gate passed: 1 within the limit"),
-        ((CheckStatus.UNSURE,), {}, "Gate passed, with doubts: 1 unsure"),
-        ((CheckStatus.UNSURE,), {"strict": True}, "Gate failed: 1 unsure"),
-        ((CheckStatus.MISSING,), {}, "Gate failed: 1 missing"),
-        ((CheckStatus.MISSING,), {"allow_missing": True}, "Gate failed: 1 missing"),
-        ((CheckStatus.INCONCLUSIVE,), {}, "Gate inconclusive: 1 inconclusive"),
+        ((CheckStatus.PASSED,), {}, "Gate PASS: 1 within the limit"),
+        ((CheckStatus.INCONCLUSIVE,), {}, "Gate INCONCLUSIVE: 1 inconclusive"),
         (
-            (CheckStatus.MISSING, CheckStatus.PASSED),
+            (CheckStatus.INCONCLUSIVE,),
+            {"inconclusive": "fail"},
+            "Gate INCONCLUSIVE (counts as failure): 1 inconclusive",
+        ),
+        (
+            (CheckStatus.INCONCLUSIVE,),
+            {"inconclusive": "pass"},
+            "Gate INCONCLUSIVE (accepted): 1 inconclusive",
+        ),
+        ((CheckStatus.SKIPPED,), {}, "Gate INCONCLUSIVE: 1 skipped"),
+        (
+            (CheckStatus.SKIPPED, CheckStatus.PASSED),
             {"allow_missing": True},
-            "Gate passed, with doubts: 1 missing, 1 within the limit",
+            "Gate PASS: 1 skipped, 1 within the limit",
         ),
     ],
 )
 def test_the_first_line(
-    checks: tuple[CheckStatus, ...], options: dict[str, bool], told: str
+    checks: tuple[CheckStatus, ...], options: dict[str, Any], told: str
 ) -> None:
     found = gate(*map(check, checks), **options)
     assert to_text(found, 80).splitlines()[0] == told
@@ -131,8 +145,8 @@ def test_the_first_line(
 
 def test_a_ceiling_shows_the_interval_of_the_value() -> None:
     text = to_text(gate(check(CheckStatus.FAILED, "10.5ms", low=10.6 * MS, high=11.4 * MS)), 80)
-    assert "+1.000 ms  10.5ms  10.60 ms to 11.40 ms  failed" in text
-    assert "500.0 µs over 10.5ms; the value is 10.60 ms to 11.40 ms, as" in text
+    assert "+1.000 ms  10.5ms  10.60 ms to 11.40 ms  FAIL" in text
+    assert "500.0 µs over the limit of 10.5ms; interval of the value: 10.60" in text
 
 
 def test_without_a_baseline_there_are_no_empty_columns() -> None:
@@ -145,12 +159,27 @@ def test_without_a_baseline_there_are_no_empty_columns() -> None:
 
 def test_an_improvement_that_may_be_chance() -> None:
     change = MeasuredChange(10 * MS, 9 * MS, -3 * MS, 1 * MS, ChangeVerdict.UNCLEAR, Basis.STEPS)
-    lucky = check(CheckStatus.UNSURE, "-5%", change=change, low=-3 * MS, high=1 * MS)
+    lucky = check(
+        CheckStatus.INCONCLUSIVE,
+        "-5%",
+        change=change,
+        low=-3 * MS,
+        high=1 * MS,
+        doubt=Doubt.NOISE,
+    )
     text = to_text(gate(lucky), None)
-    assert "low enough, but within noise: the change is -30.0% to +10.0%, as far as" in text
+    assert "low enough, but the change is not significant; interval of the change: -30.0%" in text
+    assert "more than 100 captures per side would settle it" in text
 
 
-def test_colours_do_not_change_the_words() -> None:
+def test_one_sample_per_side_has_no_interval() -> None:
+    single = check(CheckStatus.INCONCLUSIVE, low=None, high=None, doubt=Doubt.NOISE, repeats=3)
+    text = to_text(gate(single), None)
+    assert "but within noise; one sample per side; variance unknown; about 3 captures" in text
+    assert "exit code 3; --inconclusive pass or fail makes it 0 or 1" in text
+
+
+def test_colors_do_not_change_the_words() -> None:
     stream = io.StringIO()
     GateView(EVERY).print_to(stream, TableOptions(80))
     assert "\x1b[" in stream.getvalue()
@@ -159,19 +188,18 @@ def test_colours_do_not_change_the_words() -> None:
 
 def test_markdown_for_a_pull_request() -> None:
     text = to_markdown(EVERY)
-    assert (
-        "| `step_time` | 10.00 ms | 11.00 ms | +10.0% | +3% | +5.0% to +15.0% | **failed** |"
-        in (text)
+    assert "| `step_time` | 10.00 ms | 11.00 ms | +10.0% | +3% | +5.0% to +15.0% | **FAIL** |" in (
+        text
     )
-    assert "- `memory_peak` **missing**: new.sqlite: no memory was recorded" in text
+    assert "- `memory_peak` **INCONCLUSIVE**: new.sqlite: no memory was recorded" in text
     assert text.count("<details>") == text.count("</details>") == 1
-    assert text.index("**failed**") < text.index("<details>")
+    assert text.index("**FAIL**") < text.index("<details>")
 
 
 @pytest.mark.parametrize("status", [CheckStatus.FAILED, CheckStatus.PASSED])
 def test_why_is_in_sight_only_where_it_failed(status: CheckStatus) -> None:
     found = replace(gate(check(status, "+3%")), comparison=comparison())
-    why = "GPU work fell by 31.5 ms a step"
+    why = "GPU work fell by 31.5 ms per step"
     text = to_markdown(found)
     assert (text.index(why) < text.index("<details>")) is (status is CheckStatus.FAILED)
     told = suite_of(found).find("system-out")
@@ -190,18 +218,20 @@ def suite_of(found: Gate) -> ET.Element:
 def test_junit_as_readers_of_ci_services_expect_it() -> None:
     suite = suite_of(EVERY)
     counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
-    assert counts == {"tests": "4", "failures": "2", "errors": "0", "skipped": "1"}
+    assert counts == {"tests": "4", "failures": "3", "errors": "0", "skipped": "0"}
     assert len(suite.findall("testcase")) == 4
-    assert len(suite.findall("testcase/failure")) == 2
-    assert len(suite.findall("testcase/skipped")) == 1
+    assert len(suite.findall("testcase/failure")) == 3
     for case in suite:
         assert case.get("classname") == "gpusight.gate"
         assert float(case.get("time", "")) == 0
     kinds = [failure.get("type") for failure in suite.findall("testcase/failure")]
-    assert kinds == ["failed", "missing"]
-    strict = suite_of(replace(EVERY, strict=True, allow_missing=True))
-    kinds = [failure.get("type") for failure in strict.findall("testcase/failure")]
-    assert kinds == ["failed", "unsure"]
+    assert kinds == ["fail", "inconclusive", "inconclusive"]
+    # Missing data never passes; noise is skipped where it is accepted.
+    accepted = suite_of(replace(EVERY, inconclusive="pass"))
+    kinds = [failure.get("type") for failure in accepted.findall("testcase/failure")]
+    assert kinds == ["fail", "inconclusive"]
+    assert len(accepted.findall("testcase/skipped")) == 1
+    assert accepted.get("skipped") == "1"
 
 
 NAMES = (*HOSTILE, "\x00\x01\x0b\ud800\ufffe", "]]><!--&quot;", "'\"><script>")
@@ -211,7 +241,7 @@ NAMES = (*HOSTILE, "\x00\x01\x0b\ud800\ufffe", "]]><!--&quot;", "'\"><script>")
 def test_names_that_attack(name: str) -> None:
     found = gate(
         check(CheckStatus.FAILED, metric=f"kernel:{name}"),
-        check(CheckStatus.MISSING, metric="memory_peak", reason=f"{name}: nothing"),
+        check(CheckStatus.INCONCLUSIVE, metric="memory_peak", reason=f"{name}: nothing"),
         baseline=(name,) * 5,
         captures=(name,),
         notes=(f"a note on {name}",),
@@ -231,44 +261,53 @@ def test_names_that_attack(name: str) -> None:
 
 
 def test_captures_that_cannot_be_compared() -> None:
-    other = Difference("gpu-model", "GPU model: another model (A100 against H200)")
+    other = Difference("gpu-model", "GPU model: different (A100 vs. H200)")
     checks = [
-        check(CheckStatus.INCONCLUSIVE, "+20%", metric, reason=other.text)
+        check(
+            CheckStatus.INCONCLUSIVE, "+20%", metric, reason=other.text, doubt=Doubt.NOT_COMPARABLE
+        )
         for metric in ("step_time", "busy")
     ]
     found = gate(*checks, differences=(other,))
     text = to_text(found, 100)
-    assert f"step_time, busy inconclusive: {other.text}" in text
+    assert f"step_time, busy INCONCLUSIVE: {other.text}" in text
     assert "--allow-changed gpu-model" in text
-    assert "3 to 5 captures" not in text
-    assert "3 to 5 captures" in to_text(EVERY, 100)
+    assert "noise: record more captures" not in text
+    assert "noise: record more captures" in to_text(EVERY, 100)
     accepted = gate(check(CheckStatus.PASSED), differences=(other,), allow_changed=("gpu-model",))
     for shown in (to_text(accepted, 100), to_markdown(accepted), GateView(accepted)._repr_html_()):
         assert f"accepted by --allow-changed gpu-model: {other.text}" in shown
 
 
 def test_every_form_agrees_with_the_exit_code() -> None:
-    statuses = [(status, False) for status in CheckStatus] + [(CheckStatus.MISSING, True)]
-    flags = [(strict, allow) for strict in (False, True) for allow in (False, True)]
-    for (one, lost), (two, gone), (strict, allow) in product(statuses, statuses, flags):
-        found = gate(
-            check(one, lost=lost), check(two, lost=gone), strict=strict, allow_missing=allow
-        )
+    statuses: list[tuple[CheckStatus, Doubt | None]] = [
+        (CheckStatus.PASSED, None),
+        (CheckStatus.FAILED, None),
+        (CheckStatus.SKIPPED, Doubt.NOT_RECORDED),
+        *((CheckStatus.INCONCLUSIVE, doubt) for doubt in Doubt),
+    ]
+    for one, two, policy in product(statuses, statuses, (None, "pass", "fail")):
+        checks = [check(status, doubt=doubt) for status, doubt in (one, two)]
+        found = gate(*checks, inconclusive=policy)
         suite = suite_of(found)
         blocking = len(suite.findall("testcase/failure")) + len(suite.findall("testcase/error"))
         assert int(suite.get("failures", "")) + int(suite.get("errors", "")) == blocking
-        assert (blocking == 0) is found.passed
+        nothing_measured = {one[0], two[0]} == {CheckStatus.SKIPPED}
+        assert (blocking == 0 and not nothing_measured) is found.passed
         told = found.document()
-        assert told["passed"] is found.passed
-        assert (told["outcome"] == "passed") is found.passed
-        green = "Gate passed"
-        assert to_markdown(found).startswith(f"## {green}") is found.passed
-        assert to_text(found, 80).startswith(green) is found.passed
-        assert GateView(found)._repr_html_().startswith(f"<p><b>{green}") is found.passed
-        for status in (CheckStatus.FAILED, CheckStatus.INCONCLUSIVE):
-            assert not (status in (one, two) and found.passed)
-        assert not ((lost or gone) and found.passed)
-        assert not ({one, two} == {CheckStatus.MISSING} and found.passed)
+        assert told["passed"] is found.passed is (told["exit_code"] == 0)
+        word = f"Gate {told['outcome'].upper()}"
+        accepted = " (accepted)" if found.passed and told["outcome"] == "inconclusive" else ""
+        assert to_markdown(found).startswith(f"## {word}{accepted}")
+        assert to_text(found, 80).startswith(f"{word}{accepted}")
+        assert GateView(found)._repr_html_().startswith(f"<p><b>{word}{accepted}")
+        assert (told["outcome"] == "fail") is (CheckStatus.FAILED in (one[0], two[0]))
+        # Missing data never passes, whatever the policy.
+        for status, doubt in (one, two):
+            without_data = doubt in (Doubt.NOT_RECORDED, Doubt.LOST_DATA)
+            assert not (status is CheckStatus.INCONCLUSIVE and without_data and found.passed)
+        codes = {"pass": 0, "fail": 1, "inconclusive": {None: 3, "fail": 1, "pass": 3}[policy]}
+        assert found.exit_code == (0 if accepted else codes[told["outcome"]])
 
 
 def test_what_could_not_be_evaluated_is_an_error() -> None:
@@ -278,23 +317,29 @@ def test_what_could_not_be_evaluated_is_an_error() -> None:
 
 
 def test_what_is_to_be_known_of_a_check_that_passed_is_in_every_form() -> None:
-    told = "50% of the time lies between steps: counted from step to step"
-    found = gate(check(CheckStatus.PASSED, "+20%", reason=told, judged="step_period"))
-    assert f"step_time passed: {told}" in " ".join(to_text(found, 80).split())
-    assert f"**passed**: {told}" in to_markdown(found)
+    told = "50% of the time is between steps"
+    found = gate(check(CheckStatus.PASSED, "+20%", reason=told, evaluated="step_period"))
+    assert f"step_time PASS: {told}" in " ".join(to_text(found, 80).split())
+    assert f"**PASS**: {told}" in to_markdown(found)
     assert told in (suite_of(found).findtext("testcase/system-out") or "")
-    assert f"step_time passed: {told}" in GateView(found)._repr_html_()
+    assert f"step_time PASS: {told}" in GateView(found)._repr_html_()
 
 
 def test_the_view_shows_itself() -> None:
     view = GateView(EVERY)
     fragment = view._repr_html_()
-    assert fragment.startswith("<p><b>Gate failed")
+    assert fragment.startswith("<p><b>Gate FAIL")
     assert fragment.count("<tr>") == 5
     assert (view.passed, len(view.checks), view.comparison) == (False, 4, None)
-    assert repr(view).startswith("Gate failed")
+    assert repr(view).startswith("Gate FAIL")
     told = json.loads(view.to_json())
-    assert [one["status"] for one in told["checks"]] == ["passed", "failed", "unsure", "missing"]
+    assert [(one["status"], one["cause"]) for one in told["checks"]] == [
+        ("pass", None),
+        ("fail", None),
+        ("inconclusive", "noise"),
+        ("inconclusive", "not-recorded"),
+    ]
+    assert (view.outcome, view.exit_code) == ("fail", 1)
     assert told["meta"]["notes"] == ["few steps"]
     assert view.to_markdown() == to_markdown(EVERY)
     assert view.to_junit() == to_junit(EVERY)

@@ -1,4 +1,4 @@
-"""What-if scenarios: parsing what the user typed, the result, and its tables."""
+"""What-if scenarios: parsing, the result, and its tables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gpusight.analysis.selection import near_matches
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.results import Composite, Fact, Field, Fmt
+from gpusight.units import format_speedup, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.window_replay import Replay
+    from gpusight.analysis.steps.step_window import StepWindow
 
 
 KERNEL, RANGE = "kernel:", "range:"
@@ -61,7 +63,7 @@ class Scenario:
     verb: ScenarioAction
     target: str = ""
     factor: float = 1.0
-    """How many times faster, of a speed-up."""
+    """Factor of a speedup."""
 
     @property
     def text(self) -> str:
@@ -71,17 +73,17 @@ class Scenario:
             name = name.replace(prefix, f"{prefix[:-1]} ", 1) if name.startswith(prefix) else name
         return {
             ScenarioAction.SPEEDUP: f"{name} {self.factor:g}x faster",
-            ScenarioAction.REMOVE: f"no {name}",
-            ScenarioAction.GRAPH: "launches as CUDA graphs",
+            ScenarioAction.REMOVE: f"without {name}",
+            ScenarioAction.GRAPH: "CUDA graphs",
             ScenarioAction.FUSE: f"{name} fused",
-            ScenarioAction.OVERLAP: f"{name} beside computation",
+            ScenarioAction.OVERLAP: f"{name} overlapped with compute",
             ScenarioAction.APPLY: f"fix of {name}",
-            ScenarioAction.PRECISION: f"FP32 products in {name.upper()}",
+            ScenarioAction.PRECISION: f"FP32 GEMMs in {name.upper()}",
         }[self.verb]
 
 
 def parse_scenario(verb: ScenarioAction, text: str = "") -> Scenario:
-    """Parse one scenario: `matmul=4x` of a speed-up, else the target alone."""
+    """Parse one scenario: `matmul=4x` of a speedup, else the target alone."""
     if verb is ScenarioAction.GRAPH:
         return Scenario(verb)
     if verb is ScenarioAction.SPEEDUP:
@@ -134,19 +136,19 @@ def _target(verb: ScenarioAction, text: str) -> str:
     near = near_matches(target, list(TARGETS[verb]))
     more = ", or kernel:GLOB or range:GLOB" if patterns else ""
     raise UsageError(
-        f"cannot {verb.value} {target!r}",
-        why=f"near it is {near}",
-        hint=f"known are {', '.join(TARGETS[verb])}{more}",
+        f"--{verb.value} cannot take {target!r}",
+        why=f"similar: {near}",
+        hint=f"known: {', '.join(TARGETS[verb])}{more}",
     )
 
 
 def _factor(text: str, factor: str | float) -> float:
-    """Parse how many times faster; a scenario makes nothing slower."""
+    """Parse the factor of a speedup; a scenario makes nothing slower."""
     match = _FACTOR.fullmatch(str(factor).strip())
     if match is None or float(match["number"]) < 1:
         raise UsageError(
-            f"{text!r} says no speed-up",
-            why="it needs a number from 1 after the last equals sign",
+            f"{text!r} has no speedup factor",
+            why="a number of at least 1 must follow the last equals sign",
             hint="write for example matmul=4x or 'kernel:*gemm*=2x'",
         )
     return float(match["number"])
@@ -157,33 +159,35 @@ COMMAND = "whatif"
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """One change with what it saves of the replayed time."""
+    """One change, and the simulated time that it saves."""
 
     change: str
     alone_ns: int
     """Saved when it is the only one; negative where it costs."""
     after_ns: int
-    """Saved once those before it are done."""
+    """Saved after those before it (incremental)."""
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A window as it was, and as it would be."""
+    """A window as measured, and as simulated with changes."""
 
     start_ns: int
     end_ns: int
     steps: int
     """Steps in the replayed window; 0 where none are known."""
     unchanged_ns: int
-    """Length of the replay without any change."""
+    """Length of the simulation without any change."""
     error: float
-    """Part of the measured time by which a replay with usual latencies misses it."""
+    """Simulation error: share of the measured time that median latencies miss."""
     changed_ns: int
     changes: tuple[AppliedChange, ...]
     before: Ledger
     after: Ledger
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    window: StepWindow | None = None
+    """The window of every command; what was simulated may be a sample of its steps."""
 
     @property
     def title(self) -> str:
@@ -202,13 +206,27 @@ class WhatIf:
 
     @property
     def share(self) -> float | None:
-        """`saved_ns` as a share of the replayed time."""
+        """`saved_ns` as a share of the simulated time."""
         return self.saved_ns / self.unchanged_ns if self.unchanged_ns else None
 
     @property
-    def per_step(self) -> int:
-        """What to divide by for the time of a step."""
-        return max(1, self.steps)
+    def per_step(self) -> float:
+        """Divisor for times per step; scaled, so that the step time is that of the window."""
+        if self.window is None or not self.window.steps or not self.measured_ns:
+            return max(1, self.steps)
+        return self.measured_ns / self.window.length_ns * len(self.window.steps)
+
+    @property
+    def window_text(self) -> str:
+        """Name the window: `10 steps of 12.5 ms (2 warm-up steps excluded)`."""
+        length = format_time(self.measured_ns / self.per_step, digits=3)
+        if not self.steps:
+            return f"{length}, no steps found"
+        count = len(self.window.steps) if self.window and self.window.steps else self.steps
+        left_out = len(self.window.left_out) if self.window else 0
+        noun = "warm-up step" if left_out == 1 else "warm-up steps"
+        without = f" ({left_out:,} {noun} excluded)" if left_out else ""
+        return f"{count:,} {'step' if count == 1 else 'steps'} of {length}{without}"
 
     def of_device(self, device: int) -> WhatIf:
         """Keep the ledgers of one GPU; all GPUs were replayed."""
@@ -244,8 +262,9 @@ def replayed(
     steps: int = 0,
     meta: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
+    window: StepWindow | None = None,
 ) -> WhatIf:
-    """Replay named changes: each alone, and one after the other."""
+    """Simulate named changes: each alone, and one after the other."""
     schedule = replay.schedule
     done: list[Change] = []
     applied = []
@@ -268,41 +287,41 @@ def replayed(
         build_ledger(schedule, replay.hosts_of(outcome), outcome.timing),
         meta or {},
         tuple(notes),
+        window,
     )
 
 
 WHATIF_FACTS = (
-    Field("measured_ns", "Measured", Fmt.TIME, "Time that was replayed, as measured"),
-    Field("step_before_ns", "A step now", Fmt.TIME, "Mean time of a step, as measured"),
-    Field("step_after_ns", "A step then", Fmt.TIME, "Mean time of a step with all changes"),
-    Field("changed_ns", "Then", Fmt.TIME, "The same time with all changes"),
-    Field("saved_ns", "Given back", Fmt.TIME, "What all changes give back together"),
-    Field("share", "Of the time", Fmt.SHARE, "The same as a part of the time"),
-    Field("speedup", "Times faster", Fmt.REAL, "Time before over time after"),
-    Field("error", "Replay error", Fmt.SHARE, "By how much the unchanged replay misses the time"),
+    Field("window", "Window", Fmt.TEXT, "Steps and step time of the window"),
+    Field("measured_ns", "Measured", Fmt.TIME, "Length of the window as measured"),
+    Field("step_before_ns", "Step time", Fmt.TIME, "Mean step time as measured"),
+    Field("step_after_ns", "Predicted", Fmt.TIME, "Predicted step time with all changes"),
+    Field("changed_ns", "Predicted", Fmt.TIME, "Predicted length of the window with all changes"),
+    Field("saved_ns", "Saved", Fmt.TIME, "Time that all changes save together, per step"),
+    Field("share", "Saved %", Fmt.SHARE, "The same as a share of the time"),
+    Field("speedup", "Speedup", Fmt.TEXT, "Time before divided by time after"),
+    Field("error", "Simulation error", Fmt.SHARE, "Error of the simulation without changes"),
 )
 CHANGE_FIELDS = (
-    Field("alone_ns", "Alone", Fmt.TIME, "Given back when it is the only change; a step"),
-    Field(
-        "after_ns", "After those above", Fmt.TIME, "Given back once those above are done; a step"
-    ),
-    Field("alone_share", "Alone of all", Fmt.SHARE, "Alone, as a part of the time"),
-    Field("change", "Change", Fmt.NAME, "What is different"),
+    Field("alone_ns", "Alone", Fmt.TIME, "Saved by this change alone, per step"),
+    Field("after_ns", "Incremental", Fmt.TIME, "Saved after the changes above, per step"),
+    Field("alone_share", "% of step", Fmt.SHARE, "Saved by this change alone, as a share"),
+    Field("change", "Change", Fmt.NAME, "The simulated change"),
 )
 LEDGER_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
-    Field("before_ns", "Now", Fmt.TIME, "Time of the entry as measured; a step"),
-    Field("after_ns", "Then", Fmt.TIME, "Time of the entry with all changes; a step"),
-    Field("delta_ns", "Difference", Fmt.TIME, "The difference; a step"),
-    Field("before_share", "Now of all", Fmt.SHARE, "Part of the time as measured"),
-    Field("after_share", "Then of all", Fmt.SHARE, "Part of the time with all changes"),
-    Field("entry", "Entry", Fmt.TEXT, "What the time goes into"),
+    Field("before_ns", "Measured", Fmt.TIME, "Time of the entry as measured, per step"),
+    Field("after_ns", "Predicted", Fmt.TIME, "Time of the entry with all changes, per step"),
+    Field("delta_ns", "Change", Fmt.TIME, "The difference, per step"),
+    Field("before_share", "% measured", Fmt.SHARE, "Share of the measured time"),
+    Field("after_share", "% predicted", Fmt.SHARE, "Share of the predicted time"),
+    Field("entry", "Entry", Fmt.TEXT, "Ledger entry"),
 )
 
 
 def whatif_page(result: WhatIf) -> Composite:
-    """Lay a what-if out for a screen: times of a step, or of all where no steps are known."""
-    of = "a step" if result.steps else "the time"
+    """Lay a what-if out for a screen: times per step, or of the window without steps."""
+    per_step = " per step" if result.steps else ""
     changes = [
         {
             "alone_ns": change.alone_ns / result.per_step,
@@ -313,8 +332,8 @@ def whatif_page(result: WhatIf) -> Composite:
         for change in result.changes
     ]
     ledger_fields = LEDGER_FIELDS if len(result.before.devices) > 1 else LEDGER_FIELDS[1:]
-    changes_title = f"What each change gives back of {of}"
-    ledger_title = f"Where {of} goes, now and then"
+    changes_title = f"Time saved{per_step}"
+    ledger_title = f"Time breakdown{per_step}"
     return Composite(
         "whatif",
         result.title,
@@ -330,12 +349,15 @@ def whatif_page(result: WhatIf) -> Composite:
 
 def _facts(result: WhatIf) -> tuple[Fact, ...]:
     each = result.per_step
-    values = {
+    factor = result.unchanged_ns / result.changed_ns if result.changed_ns else None
+    speedup = None if factor is None else format_speedup(factor)
+    values: dict[str, object] = {
+        "window": result.window_text,
         "measured_ns": result.measured_ns,
         "changed_ns": result.changed_ns,
         "saved_ns": result.saved_ns,
         "share": result.share,
-        "speedup": result.unchanged_ns / result.changed_ns if result.changed_ns else None,
+        "speedup": speedup,
         "error": result.error,
     }
     if result.steps:
@@ -345,6 +367,8 @@ def _facts(result: WhatIf) -> tuple[Fact, ...]:
             "saved_ns": result.saved_ns / each,
         }
         del values["measured_ns"], values["changed_ns"]
+    else:
+        del values["window"]
     return tuple(
         Fact(f.key, f.label, values[f.key], f.fmt, f.meaning)
         for f in WHATIF_FACTS
@@ -353,7 +377,7 @@ def _facts(result: WhatIf) -> tuple[Fact, ...]:
 
 
 def _entries(result: WhatIf) -> list[dict[str, object]]:
-    """Return the entries before and after, by GPU, what changed most first."""
+    """Return the entries before and after, by GPU, the largest change first."""
     rows: list[dict[str, object]] = []
     steps = result.per_step
     after_by_device = {ledger.device: ledger for ledger in result.after.devices}

@@ -1,7 +1,8 @@
 """`gpusight`: the parser, and the one place where expected failures become a line and a code.
 
-Exit codes: 0 done; 1 kept for gates that trip; 2 the request or the capture is at fault, or the
-capture does not hold what was asked for; 70 a bug in gpusight; 130 interrupted; 141 broken pipe.
+Exit codes: 0 done; 1 a check failed (`gate`, `--fail-over`, `--require`); 2 the request or the
+capture is at fault, or the capture lacks the data; 3 an inconclusive `gate`; 70 a bug in gpusight;
+130 interrupted; 141 broken pipe.
 Errors are one line. `--debug`, or GPUSIGHT_DEBUG=1, shows the traceback too.
 """
 

@@ -1,1 +1,1 @@
-"""Before and after: what changed between captures of a program, by how much, and how surely."""
+"""Before and after: what changed between captures of a program, by how much, and why."""

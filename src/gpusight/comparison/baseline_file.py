@@ -1,4 +1,4 @@
-"""Baselines: digests as JSON that a repository can hold, checked when they are read, and shown."""
+"""Baselines: digests as JSON for a repository, validated when read, and shown."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _check_steps(digest: Digest) -> str:
     if not 0 < len(digest.blocks) <= MOST_BLOCKS or min(digest.blocks) < 1:
         return f"steps are in 1 to {MOST_BLOCKS} blocks of at least one"
     if sum(digest.blocks) != max(1, digest.steps):
-        return f"its blocks hold {sum(digest.blocks):,} steps and not {digest.steps:,}"
+        return f"its blocks have {sum(digest.blocks):,} steps instead of {digest.steps:,}"
     if not digest.min_ns <= digest.median_ns <= digest.max_ns:
         return "the median of its steps is not between the shortest and the longest"
     if digest.order and max(digest.order) >= len(digest.kernels):
@@ -165,12 +165,12 @@ _MARK_AT_END = re.compile(rb'"gpusight_baseline"\s*:\s*\d+\s*\}\s*\Z')
 """Tools that sort keys put ours last."""
 _MARK_BYTES = 256
 _BOM = b"\xef\xbb\xbf"
-_AGAIN = "write it again with: gpusight baseline save CAPTURE… -o FILE"
+_AGAIN = "save it again: gpusight baseline save CAPTURE… -o FILE"
 _MAX_REASON_CHARS = 200
 
 
 class _Marked(msgspec.Struct, frozen=True):
-    """The key that says which format a file has."""
+    """The key with the format of a file."""
 
     gpusight_baseline: int
     """`FORMAT`; written first, so that the beginning of a file identifies it."""
@@ -208,9 +208,9 @@ def load_baseline(path: Path) -> tuple[Digest, ...]:
         why = getattr(error, "strerror", None) or str(error)
         raise BaselineError(f"cannot read {path}", why=why, hint="check the path") from error
     if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
-        raise _unusable(path, "it is far larger than baselines are")
+        raise _unusable(path, "it is too large for a baseline")
     if not is_baseline(path):
-        hint = f"captures are summed up by: gpusight baseline save {path}"
+        hint = f"create one: gpusight baseline save {path}"
         raise BaselineError(f"{path} is not a baseline", hint=hint)
     data = data.removeprefix(_BOM)
     file_format = _decoded(path, data, _Marked).gpusight_baseline
@@ -220,7 +220,7 @@ def load_baseline(path: Path) -> tuple[Digest, ...]:
         raise BaselineError(f"{path} is a baseline of another version", why=why, hint=hint)
     digests = _decoded(path, data, _Baseline).digests
     if not digests or len(digests) > MOST_DIGESTS:
-        why = f"it holds {len(digests):,} captures; 1 to {MOST_DIGESTS:,} make sense"
+        why = f"it has {len(digests):,} captures; allowed are 1 to {MOST_DIGESTS:,}"
         raise _unusable(path, why)
     for digest in digests:
         if why := fault(digest):
@@ -236,7 +236,7 @@ def _decoded(path: Path, data: bytes, file_type: type[_File]) -> _File:
 
 
 def _unusable(path: Path, why: str) -> BaselineError:
-    return BaselineError(f"{path} is not a baseline that can be used", why=why, hint=_AGAIN)
+    return BaselineError(f"{path} is not a valid baseline", why=why, hint=_AGAIN)
 
 
 # Writing ------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
     """Write a baseline, replacing nothing but a baseline; return its size in bytes."""
     check_place(path)
     if not 0 < len(digests) <= MOST_DIGESTS:
-        what = f"{len(digests):,} captures do not make a baseline"
+        what = f"cannot save a baseline of {len(digests):,} captures"
         raise UsageError(what, hint=f"give 1 to {MOST_DIGESTS:,}")
     for digest in digests:
         if KERNELS in digest.lost:
@@ -260,7 +260,7 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
             )
     data = _document(digests).encode()
     if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
-        raise UsageError("these captures make too large a baseline", hint="save fewer of them")
+        raise UsageError("the baseline would be too large", hint="save fewer captures")
     return write_file(path, data)
 
 
@@ -270,7 +270,7 @@ def check_place(path: Path) -> None:
     if is_capture_name(path):
         raise UsageError(f"{path} is named like a capture", hint="choose another name for -o")
     if not path.parent.is_dir():
-        hint = "make it first, or choose another name for -o"
+        hint = "create it first, or choose another name for -o"
         raise UsageError(f"the folder of {path} does not exist", hint=hint)
     if path.exists() and not is_baseline(path):
         why = "it exists and is not a baseline"
@@ -317,21 +317,26 @@ def _short(value: Any) -> Any:
 
 COMMAND = "baseline"
 CAPTURE_FIELDS = (
-    Field("steps", "Steps", Fmt.COUNT, "Steps that stand for it; 0: the window stands for one"),
-    Field("step_ns", "Step", Fmt.TIME, "Mean time of a step"),
+    Field(
+        "steps",
+        "Steps",
+        Fmt.COUNT,
+        "Steps in the window; 0: no steps found, the window counts as one",
+    ),
+    Field("step_ns", "Step time", Fmt.TIME, "Mean step time"),
     Field(
         "spread_ns",
         "Spread",
         Fmt.TIME,
-        "Standard deviation of steps, or of blocks of them where they are many; null for one",
+        "Standard deviation of steps, or of blocks of many steps; null for one",
     ),
     Field("min_ns", "Shortest", Fmt.TIME, "Shortest step"),
     Field("max_ns", "Longest", Fmt.TIME, "Longest step"),
-    Field("kernel_ns", "Kernels", Fmt.TIME, "Durations of kernels a step, summed over GPUs", False),
-    Field("blocks", "Blocks", Fmt.COUNT, "Blocks that the steps were joined to", False),
-    Field("findings", "Findings", Fmt.COUNT, "What `diagnose` finds; null if not known", False),
-    Field("gpus", "GPUs", Fmt.TEXT, "GPUs that worked", False),
-    Field("tool", "Made by", Fmt.TEXT, "Who made the capture", False),
+    Field("kernel_ns", "Kernels", Fmt.TIME, "Kernel time per step, summed over GPUs", False),
+    Field("blocks", "Blocks", Fmt.COUNT, "Blocks of steps", False),
+    Field("findings", "Findings", Fmt.COUNT, "Findings of `diagnose`; null if unknown", False),
+    Field("gpus", "GPUs", Fmt.TEXT, "GPUs in use", False),
+    Field("tool", "Profiler", Fmt.TEXT, "Profiler that made the capture", False),
     Field("label", "Capture", Fmt.NAME, "Name of the file"),
 )
 METRIC_FIELDS = {
@@ -339,8 +344,8 @@ METRIC_FIELDS = {
         Field("mean", "Mean", fmt, "Mean over captures"),
         Field("low", "Lowest", fmt, "Of one capture"),
         Field("high", "Highest", fmt, "Of one capture"),
-        Field("captures", "Captures", Fmt.COUNT, "Captures that know it"),
-        Field("metric", "Metric", Fmt.TEXT, "What `gate --max` calls it"),
+        Field("captures", "Captures", Fmt.COUNT, "Captures that have the metric"),
+        Field("metric", "Metric", Fmt.TEXT, "Name for `gate --max`"),
     )
     for fmt in (Fmt.TIME, Fmt.COUNT, Fmt.BYTES)
 }
@@ -348,20 +353,20 @@ TIME_FIELDS = METRIC_FIELDS[Fmt.TIME]
 COUNT_FIELDS = METRIC_FIELDS[Fmt.COUNT]
 BYTE_FIELDS = METRIC_FIELDS[Fmt.BYTES]
 _SECTIONS = {
-    Fmt.TIME: ("times", "Times a step"),
+    Fmt.TIME: ("times", "Times per step"),
     Fmt.COUNT: ("counts", "Counts"),
     Fmt.BYTES: ("bytes", "Bytes"),
 }
 FACTS = (
-    Field("file", "File", Fmt.TEXT, "Where it lies; null where it was not written"),
+    Field("file", "File", Fmt.TEXT, "Path; null where it was not written"),
     Field("bytes", "Size", Fmt.BYTES, "Size of the file; null where it was not written"),
-    Field("captures", "Captures", Fmt.COUNT, "Captures that it sums up"),
-    Field("step_ns", "Step", Fmt.TIME, "Mean time of a step, over captures"),
+    Field("captures", "Captures", Fmt.COUNT, "Captures in the baseline"),
+    Field("step_ns", "Step time", Fmt.TIME, "Mean step time over captures"),
     Field(
         "spread_ns",
         "Spread",
         Fmt.TIME,
-        "Standard deviation between captures; null for one: then nobody knows how runs differ",
+        "Standard deviation between captures; null for one capture: variance unknown",
     ),
 )
 
@@ -381,7 +386,7 @@ _METRIC_SCHEMA = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """Captures summed up, and the file that they were written to or read from."""
+    """Summarized captures, and the file that they were written to or read from."""
 
     digests: tuple[Digest, ...]
     file: str | None = None
@@ -390,7 +395,7 @@ class Baseline:
 
 
 def baseline_page(baseline: Baseline, *, metrics: bool = True) -> Composite:
-    """Show captures that were summed up, and every metric that they know."""
+    """Show the captures of a baseline and their metrics."""
     digests = baseline.digests
     means = quantity(digests, "step_time").means
     values = {
@@ -439,7 +444,7 @@ def _spread(values: Sequence[float]) -> float | None:
 
 
 def _metrics(digests: Sequence[Digest]) -> list[TableResult]:
-    """List the known metrics, those of the ledger by their time; one table per unit."""
+    """List the metrics, those of the ledger by time; one table per unit."""
     entries = dict.fromkeys(entry for digest in digests for entry, _ in digest.entries())
     ledger = [quantity(digests, entry) for entry in entries]
     ledger.sort(key=lambda metric: -(metric.mean or 0.0))
@@ -460,7 +465,7 @@ def _metrics(digests: Sequence[Digest]) -> list[TableResult]:
 def _notes(digests: Sequence[Digest]) -> Iterator[str]:
     """List the notes of the captures and their missing parts; those of all captures once."""
     notes = [
-        # Notes have already said why steps are missing.
+        # Notes already explain why steps are missing.
         (*d.notes, *(f"no {part}: {why}" for part, why in d.missing.items() if part != "steps"))
         for d in digests
     ]

@@ -1,4 +1,4 @@
-"""From a capture to its digest: the time that `diagnose` looks at, summed up step by step."""
+"""From a capture to its digest: the window of `diagnose`, summarized step by step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _TIMELINES = "a timeline is needed: nsys, a torch.profiler trace, or a JAX profi
 
 @dataclass(frozen=True)
 class _StepWork:
-    """The part of a capture that is summed up, and the process whose steps these are."""
+    """The summarized part of a capture, and the process whose steps these are."""
 
     trace: Trace
     selection: Selection
@@ -72,7 +72,7 @@ class _StepWork:
     work: pl.DataFrame
     """GPU work that the steps launched, as `StepBlocks.launched` returns it."""
     until_next: pl.DataFrame
-    """The same with what was launched after a step, before the next one began."""
+    """The same with work launched after a step, before the next one starts."""
 
 
 def make_digest(
@@ -83,7 +83,7 @@ def make_digest(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
 ) -> Digest | NotApplicable:
-    """Sum a capture up; the keywords choose the time, as in `step_window`."""
+    """Summarize a capture; the keywords choose the window, as in `step_window`."""
     if not any(trace.has(table) for table in GPU_WORK):
         return _no_timeline(trace)
     preload_tables(trace)
@@ -94,7 +94,7 @@ def make_digest(
     if steps_work.work.is_empty():
         what = "the steps launch no GPU work" if focus.steps else "no GPU work ran in the window"
         return NotApplicable(COMMAND, what, advice_for(trace.meta).gpu)
-    if not steps_work.blocks.took_ns.sum():
+    if not steps_work.blocks.duration_ns.sum():
         return NotApplicable(COMMAND, "the steps take no time", "--window A-B chooses another time")
     return _digest(steps_work, scope_of(selection, steps=steps, window=window, warmup=warmup))
 
@@ -130,12 +130,12 @@ def scope_of(
 
 def _no_timeline(trace: Trace) -> NotApplicable:
     if trace.has("profiles"):
-        return NotApplicable(COMMAND, "Nsight Compute measures kernels one by one", _TIMELINES)
+        return NotApplicable(COMMAND, "an Nsight Compute report has no timeline", _TIMELINES)
     if trace.has("op_totals"):
-        return NotApplicable(COMMAND, "printed totals have no times of single events", _TIMELINES)
+        return NotApplicable(COMMAND, "printed totals have no timeline", _TIMELINES)
     if trace.has("memory_blocks"):
-        return NotApplicable(COMMAND, "a memory snapshot holds memory only", _TIMELINES)
-    return NotApplicable(COMMAND, "the capture shows no GPU work", advice_for(trace.meta).gpu)
+        return NotApplicable(COMMAND, "a memory snapshot has no timeline", _TIMELINES)
+    return NotApplicable(COMMAND, "no GPU work in the capture", advice_for(trace.meta).gpu)
 
 
 def _step_work(trace: Trace, selection: Selection, focus: StepWindow) -> _StepWork:
@@ -159,8 +159,8 @@ def _are_ranges(trace: Trace, selection: Selection, focus: StepWindow) -> bool:
 
 def _digest(of: _StepWork, scope: str) -> Digest:
     trace, focus, blocks = of.trace, of.focus, of.blocks
-    took_ns = blocks.took_ns
-    step_ns = rounded(blocks.mean(took_ns))
+    duration_ns = blocks.duration_ns
+    step_ns = rounded(blocks.mean(duration_ns))
     between_ns = blocks.between_ns()
     ledgers = _ledgers(of)
     kernels = kernel_rows(trace, blocks, of.work)
@@ -187,9 +187,9 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         blocks=tuple(blocks.sizes.tolist()),
         step_ns=step_ns,
         between_ns=between_ns,
-        median_ns=float(np.median(took_ns)),
-        min_ns=float(took_ns.min()),
-        max_ns=float(took_ns.max()),
+        median_ns=float(np.median(duration_ns)),
+        min_ns=float(duration_ns.min()),
+        max_ns=float(duration_ns.max()),
         ledger=_summing_to(step_ns, ledgers.steps),
         between=_summing_to(between_ns, ledgers.between),
         kernel_ns=kernels.kernel_ns,
@@ -240,7 +240,7 @@ def _ledgers(of: _StepWork) -> _Ledgers:
         )
     if unused:
         numbers = ", ".join(map(str, unused))
-        notes.append(f"hardly anything ran on GPU {numbers}: the ledger leaves it out")
+        notes.append(f"GPU {numbers} is nearly unused: excluded from the ledger")
     return _Ledgers(
         tuple(plain(names.get(a.device) or UNKNOWN_GPU) for a in accounts),
         _mean(accounts, lambda a: blocks.mean(a.between(blocks.begun_ns, blocks.done_ns).T)),
@@ -261,7 +261,7 @@ def _mean(
 
 
 def _summing_to(totals: Series, entries: dict[str, Floats]) -> dict[str, Series]:
-    """Round the entries that hold any time to whole numbers that sum to those of the blocks."""
+    """Round the nonzero entries to whole numbers that sum to those of the blocks."""
     parts = rounded_parts(np.stack(list(entries.values())), totals)
     return {name: row for name, row in zip(entries, parts, strict=True) if any(row)}
 
@@ -275,13 +275,13 @@ def _missing(of: _StepWork, parts: dict[str, object], lost: dict[str, str]) -> d
     missing = {key: p.reason for key, p in parts.items() if isinstance(p, NotApplicable)}
     missing |= lost
     if (of.work["table"] == _GRAPHS).any():
-        missing["kernels"] = "CUDA graphs were traced as wholes: their kernels are not known"
+        missing["kernels"] = "CUDA graphs were traced as a whole: their kernels are unknown"
     if not of.focus.steps:
         reasons = (n.removeprefix(NO_STEPS) for n in of.focus.notes if n.startswith(NO_STEPS))
-        missing["steps"] = next(reasons, "no whole step lies in the window")
+        missing["steps"] = next(reasons, "no complete step in the window")
     ranges = parts["ranges"]
     if isinstance(ranges, tuple) and any(row.gpu_ns is None for row in ranges):
-        missing["ranges_gpu"] = "the capture does not tell which calls launched GPU work"
+        missing["ranges_gpu"] = "the capture does not link API calls to GPU work"
     return {key: plain(reason) for key, reason in missing.items()}
 
 
@@ -290,17 +290,18 @@ def _findings(
 ) -> tuple[tuple[DigestFinding, ...] | NotApplicable, tuple[str, ...], dict[str, str]]:
     """Return the findings of `diagnose`, notes on them, and the rules that lacked data."""
     if of.selection.within is not None:
-        return NotApplicable(COMMAND, "they are of whole steps, not of a range"), (), {}
+        return NotApplicable(COMMAND, "findings are of whole steps, not of a range"), (), {}
     timeline = sample_steps(of.trace, of.focus, of.selection)
     if not len(timeline.schedule.ops):
         return NotApplicable(COMMAND, "no GPU work ran in the window"), (), {}
     diagnosis = run_timeline_rules(timeline, timeline_rules().values())
+    steps = max(1, len(of.focus.steps))
     findings = tuple(
         DigestFinding(
             rule=finding.rule,
             title=plain(finding.title),
-            step_ns=finding.step_ns,
-            share=finding.share,
+            step_ns=None if finding.saved_ns is None else finding.saved_ns / steps,
+            share=None if finding.saved_ns is None else finding.saved_ns / of.focus.length_ns,
             confidence=finding.confidence.value,
         )
         for finding in diagnosis.findings
@@ -312,9 +313,9 @@ def _digest_notes(of: _StepWork) -> tuple[str, ...]:
     notes = [*of.trace.warnings, *of.focus.notes, *graph_notes(of.trace)]
     selection = of.selection
     if selection.within is not None:
-        notes.append(f"only the time of the range {selection.within}")
+        notes.append(f"only the range {selection.within}")
         if not of.blocks.apart and of.focus.steps:
-            notes.append("what lies between these ranges does not count")
+            notes.append("time between these ranges is excluded")
     if selection.device is not None:
         notes.append(f"only GPU {selection.device}; GPU times of ranges are of all GPUs")
     if selection.process is not None:

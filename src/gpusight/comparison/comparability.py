@@ -1,4 +1,4 @@
-"""Whether captures can be compared: same GPUs, steps and amount of work; what limits the result."""
+"""Whether captures are comparable: same GPUs, steps and amount of work; limitations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def each_once(digests: Sequence[Digest]) -> tuple[list[Digest], list[str]]:
-    """Leave out copies of a capture, which would pass for repeats; say which they are."""
+    """Leave out copies of a capture, which would count as repeats; name them in notes."""
     first: dict[bytes, Digest] = {}
     notes = []
     for digest in digests:
@@ -38,43 +38,43 @@ def each_once(digests: Sequence[Digest]) -> tuple[list[Digest], list[str]]:
 
 
 def _content(digest: Digest) -> bytes:
-    """Return what a capture measured, whatever its file is called."""
+    """Return the measurements of a capture, whatever its file is called."""
     return msgspec.json.encode(msgspec.structs.replace(digest, label="", notes=()))
 
 
 def other_parts(digests: Sequence[Digest], command: str) -> NotApplicable | None:
-    """Refuse captures of which different parts were summed up: their steps are not the same."""
+    """Refuse captures that were summarized with different options: their steps differ."""
     first = digests[0]
     other = next((digest for digest in digests if digest.scope != first.scope), None)
     if other is None:
         return None
     parts = " and ".join(
-        f"{d.label} was summed up {f'with {d.scope}' if d.scope else 'as a whole'}"
-        for d in (first, other)
+        f"{d.label} {f'uses {d.scope}' if d.scope else 'is whole'}" for d in (first, other)
     )
     if first.scope:  # of a baseline, if there is one
         instead = f" instead of {other.scope}" if other.scope else ""
-        hint = f"add {first.scope}{instead}, or save the baseline anew"
+        hint = f"add {first.scope}{instead}, or save a new baseline"
     else:
         save = f"gpusight baseline save CAPTURE… {other.scope}"
-        hint = f"leave {other.scope} out, or give it to the baseline too: {save}"
-    return NotApplicable(command, f"the captures are not of the same part: {parts}", hint)
+        hint = f"omit {other.scope}, or use it for the baseline too: {save}"
+    return NotApplicable(command, f"the captures cover different parts: {parts}", hint)
 
 
 # Differences that make a comparison inconclusive --------------------------------------------------
 
+INCOMPLETE = "incomplete"
 KINDS = {
-    "incomplete": "a capture lost kernels, or its reader or profiler reports lost data",
-    "gpu-model": "another GPU model, or one that is not known",
+    INCOMPLETE: "a capture lost kernels, or its reader or profiler reports lost data",
+    "gpu-model": "another GPU model, or an unknown one",
     "gpus": "another number of GPUs",
     "processes": "another number of processes that use GPUs",
-    "steps": "another number of steps, or steps found in another way",
+    "steps": "another number of steps, or another way of finding them",
     "kernels": "another number of kernels, or fewer launch calls, per step",
 }
-"""What may differ, by the name that `--allow-changed` takes."""
+"""Differences by the name that `--allow-changed` takes."""
 MAX_WORK_CHANGE = 0.1
 """Change of kernels per step, and drop of launch calls per step, above which work is not the same:
-users accept an intended change by name, and lost data cannot pass for it."""
+users accept an intended change by name, and lost data cannot look like one."""
 MAX_STEPS_CHANGE = 0.1
 """Change of the number of steps above which captures do not cover the same run."""
 _NUMBER = re.compile(r"\d[\d,]*")
@@ -82,7 +82,7 @@ _NUMBER = re.compile(r"\d[\d,]*")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that keeps a comparison from being conclusive."""
+    """Something that makes captures not comparable."""
 
     kind: str
     """One of `KINDS`."""
@@ -100,12 +100,12 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
     kinds = tuple(dict.fromkeys(name.strip() for name in names))
     unknown = [name for name in kinds if name not in KINDS]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is nothing that can change", hint=", ".join(KINDS))
+        raise UsageError(f"{unknown[0]!r} is not a kind of change", hint=", ".join(KINDS))
     return kinds
 
 
 def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Difference, ...]:
-    """List what keeps captures from being compared; `before` may be empty."""
+    """List what makes captures not comparable; `before` may be empty."""
     every = (*before, *after)
     rows = [*_incomplete(every), *_kernels(every, after)]
     if before:
@@ -118,7 +118,7 @@ def _incomplete(digests: Sequence[Digest]) -> Iterator[Difference]:
     for digest in digests:
         reasons = [digest.lost[KERNELS]] if KERNELS in digest.lost else []
         for reason in (*reasons, *digest.reported_losses):
-            yield Difference("incomplete", f"{digest.label}: {reason}", data=True)
+            yield Difference(INCOMPLETE, f"{digest.label}: {reason}", data=True)
 
 
 def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:
@@ -132,11 +132,12 @@ def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Dif
     calls = _changed(with_calls, _launch_calls, MAX_WORK_CHANGE) if dropped else ""
     if not counts and not calls:
         return
-    parts = [f"kernels per step {counts}"] if counts else []
-    parts += [f"launch calls per step {calls}"] if calls else []
-    evidence = "without API calls in every capture, lost kernels cannot be told from fewer launches"
+    per_step = " per step" if any(digest.steps for digest in digests) else ""
+    parts = [f"kernels{per_step} {counts}"] if counts else []
+    parts += [f"launch calls{per_step} {calls}"] if calls else []
+    evidence = "some captures have no API calls, so kernels may also be lost"
     if len(with_calls) == len(complete):
-        evidence = "every recorded launch has its kernel, so the program itself may launch less"
+        evidence = "no kernels are lost: the program launches a different number"
     yield Difference("kernels", f"{', '.join(parts)}; {evidence}", data=True)
 
 
@@ -167,7 +168,7 @@ def _gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Differe
     models = [frozenset(map(_gpu_names, side)) for side in (before, after)]
     unknown = [any(not d.gpus or UNKNOWN_GPU in d.gpus for d in side) for side in (before, after)]
     if models[0] != models[1] and not all(unknown):
-        what = "not known on one side" if any(unknown) else "another model"
+        what = "unknown on one side" if any(unknown) else "different"
         names = _differing(before, after, _gpu_names)
         yield Difference("gpu-model", f"GPU model: {what} ({names})")
     counts = [frozenset(len(digest.gpus) for digest in side) for side in (before, after)]
@@ -198,7 +199,7 @@ def _steps(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Differ
         parts.append(f"number of steps {total}")
     ways = [frozenset(_NUMBER.sub("", d.steps_found) for d in side) for side in (before, after)]
     if ways[0] != ways[1]:
-        parts.append(f"found as {_differing(before, after, lambda digest: digest.steps_found)}")
+        parts.append(f"found by {_differing(before, after, lambda digest: digest.steps_found)}")
     if parts:
         yield Difference("steps", f"steps: {'; '.join(parts)}")
 
@@ -206,18 +207,18 @@ def _steps(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Differ
 def _differing(
     before: Sequence[Digest], after: Sequence[Digest], of: Callable[[Digest], str]
 ) -> str:
-    """Show what captures differ in; empty where all are alike."""
+    """Show how the two sides differ; empty where they do not."""
     sides = [sorted({of(digest) for digest in side}) for side in (before, after)]
     if sides[0] == sides[1] and len(sides[0]) == 1:
         return ""
-    return " against ".join(" and ".join(side) for side in sides)
+    return " vs. ".join(" and ".join(side) for side in sides)
 
 
 # Notes --------------------------------------------------------------------------------------------
 
 _FEW_STEPS = 5
 _MIN_MATCHED = 0.5
-"""Part of the kernel time that must match, else the programs are called different."""
+"""Share of kernel time that must match, else the programs are called different."""
 _VERSION = re.compile(r"\s+v?\d[\w.+-]*$")
 _PARTS = {
     "findings": "findings",
@@ -233,9 +234,9 @@ _PARTS = {
 def comparison_notes(
     before: Sequence[Digest], after: Sequence[Digest], comparison: Comparison
 ) -> tuple[str, ...]:
-    """List what limits a comparison, then the notes of the captures."""
+    """List the limitations of a comparison, then the notes of the captures."""
     notes = (
-        *(f"not the same on both sides: {row.text}" for row in comparison.differences),
+        *(f"different on the two sides: {row.text}" for row in comparison.differences),
         *_on_both_sides(before, after),
         *_how_many(before, after),
         *_tools_and_gpus(before, after),
@@ -251,7 +252,7 @@ def _on_both_sides(before: Sequence[Digest], after: Sequence[Digest]) -> Iterato
     contents = {_content(digest) for digest in after}
     same = [digest for digest in before if _content(digest) in contents]
     if same:
-        yield f"{_labels(same)} {'stand' if len(same) > 1 else 'stands'} on both sides"
+        yield f"{_labels(same)} {'are' if len(same) > 1 else 'is'} on both sides"
 
 
 def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
@@ -259,20 +260,16 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
     single = [name for name, side in sides.items() if len(side) == 1]
     steps = [sum(digest.steps for digest in side) for side in sides.values()]
     if not all(digest.steps for digest in (*before, *after)):
-        yield (
-            "no steps are known: whole windows are compared, which tells something only if they "
-            "hold the same work"
-        )
+        yield ("no steps found: whole windows are compared, which is valid only for the same work")
     if len(single) == 2:
-        known = "the spread of steps only" if min(steps) > 1 else "nothing of the spread"
-        yield (
-            f"one capture a side: intervals cover {known}, and runs of the same program may differ "
-            "by more; record 3 or more of each and name them all"
-        )
+        known = "run-to-run variation is not measured"
+        if min(steps) <= 1:
+            known = "one sample per side; variance unknown"
+        yield f"one capture per side: {known}; record 3 or more per side"
     elif single:
-        yield f"one capture {single[0]}: it is taken to vary as those of the other side do"
+        yield f"one capture {single[0]}: its variance is taken from the other side"
     if single and 0 < min(steps) < _FEW_STEPS:
-        yield f"few steps: {steps[0]} before and {steps[1]} after"
+        yield f"few steps: {steps[0]} before, {steps[1]} after"
 
 
 def _tools_and_gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
@@ -280,17 +277,17 @@ def _tools_and_gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterat
     versions = _differing(before, after, lambda digest: digest.tool)
     if tools:
         yield (
-            f"other tools ({tools}): each slows the host in its own way, so that host and idle "
-            "times, and memory peaks, differ for that alone; kernel times can be compared"
+            f"different profilers ({tools}): their overhead changes host times, idle times and "
+            "memory peaks; kernel times are comparable"
         )
     elif versions:
-        yield f"other versions of the tool ({versions})"
+        yield f"different profiler versions ({versions})"
     if max(len(digest.gpus) for digest in (*before, *after)) > 1:
-        yield "several GPUs: the ledger is their mean; kernels, phases and copies are summed"
+        yield "several GPUs: the ledger is their mean; kernels, phases and copies are sums"
 
 
 def _different_programs(digests: Sequence[Digest], comparison: Comparison) -> Iterator[str]:
-    """Warn where the sides have little kernel time in common."""
+    """Warn where little kernel time matches."""
     if any(GRAPH in digest.ledger for digest in digests):  # kernels of graphs are not known
         return
     kernels = comparison.kernels
@@ -302,20 +299,20 @@ def _different_programs(digests: Sequence[Digest], comparison: Comparison) -> It
         shares.append(matched_ns / total if total else 1.0)
     if max(shares) < _MIN_MATCHED:
         parts = " and ".join(map(format_share, shares))
-        yield f"these look like different programs: only {parts} of their kernel time matches"
+        yield f"probably different programs: only {parts} of their kernel time matches"
 
 
 def _overhead(comparison: Comparison) -> Iterator[str]:
-    """Warn where the profiler itself may be what is compared."""
+    """Warn where profiler overhead may dominate."""
     if HOST in (comparison.before.limit, comparison.after.limit):
         yield (
-            "the host is the limit, and profilers slow the host down: time both without one too "
+            "the host is the bottleneck, and profilers slow it down: also measure without one "
             "(docs/capture.md)"
         )
 
 
 def _missing(digests: Sequence[Digest]) -> Iterator[str]:
-    """List the parts that captures lack, in one line those that all of them do."""
+    """List the data that captures lack; what all of them lack is one line."""
     lacking = {part: [d for d in digests if part in d.missing] for part in _PARTS}
     nowhere = [_PARTS[part] for part, without in lacking.items() if len(without) == len(digests)]
     reasons = {digest.missing.get("findings") for digest in digests}
@@ -323,11 +320,11 @@ def _missing(digests: Sequence[Digest]) -> Iterator[str]:
         nowhere.remove(_PARTS["findings"])
         yield f"no findings: {reasons.pop()}"
     if nowhere:
-        yield f"the captures do not tell: {', '.join(nowhere)}"
+        yield f"not in the captures: {', '.join(nowhere)}"
     for part, without in lacking.items():
         if 0 < len(without) < len(digests):
             reason = without[0].missing[part]
-            yield f"{_PARTS[part]} are not known of {_labels(without)}: {reason}"
+            yield f"no {_PARTS[part]} in {_labels(without)}: {reason}"
 
 
 def _of_captures(digests: Sequence[Digest]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Compares two sides of captures, part by part, and says which findings are resolved or new."""
+"""Compares two sides of captures, part by part; findings are resolved, new or unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _Row = TypeVar("_Row")
 _MIN_BETWEEN = 0.01
-"""Part of the time from step to step from which on the time between steps is listed."""
+"""Share of the step period from which on the time between steps is listed."""
 REST = "(all other kernels)"
 """Name of the row that sums up the kernels that digests leave out."""
 
@@ -63,12 +63,12 @@ def compare(
     """Compare captures of a program with captures of it after a change; several are repeats."""
     for side, digests in (("before", before), ("after", after)):
         if not digests:
-            raise UsageError(
-                f"no capture of {side} was given", hint="gpusight compare BEFORE AFTER"
-            )
+            raise UsageError(f"no capture given for {side}", hint="gpusight compare BEFORE AFTER")
     check_confidence(confidence)
     if not 0 <= least < 1:
-        raise UsageError(f"a least effect of {percent(least)} makes no sense", hint="such as 2%")
+        raise UsageError(
+            f"a least effect of {percent(least)} is invalid", hint="write for example 2%"
+        )
     if absent := other_parts((*before, *after), "compare") or _some_without_steps(before, after):
         return absent
     (before, notes), (after, more_notes) = each_once(before), each_once(after)
@@ -81,8 +81,8 @@ def compare(
 def check_confidence(confidence: float) -> None:
     """Raise for a confidence that no interval can have, or that means nothing."""
     if not MIN_CONFIDENCE <= confidence < 1:
-        what = f"a confidence of {percent(confidence)} makes no sense"
-        raise UsageError(what, hint="write one from 50% to below 100%, such as 95%")
+        what = f"a confidence of {percent(confidence)} is invalid"
+        raise UsageError(what, hint="write 50% to below 100%, for example 95%")
 
 
 def _some_without_steps(before: Sequence[Digest], after: Sequence[Digest]) -> NotApplicable | None:
@@ -93,18 +93,18 @@ def _some_without_steps(before: Sequence[Digest], after: Sequence[Digest]) -> No
     if without is None or having is None:
         return None
     if KERNELS in without.lost:
-        reason = f"{without.label}: {without.lost[KERNELS]}, and no steps were found in it"
+        reason = f"{without.label}: {without.lost[KERNELS]}, and it has no steps"
         return NotApplicable("compare", reason, "record that capture again")
-    hint = "put each step of both in a range that counts, and record again (docs/capture.md)"
+    hint = "put the steps of both in numbered ranges, and record again (docs/capture.md)"
     # The occurrences of a range that both have can be compared.
     known = {row.name for row in having.ranges}
     shared = [row.name for row in without.ranges if row.name and row.name in known]
     if shared:
         name = shared[0].replace("#", "*")
-        hint = f"choose a range that both have, as --in '{name}'; or {hint}"
+        hint = f"choose a range of both with --in '{name}'; or {hint}"
     reason = (
-        f"no steps were found in {without.label}, but {having.steps} in {having.label}: a whole "
-        "window cannot be compared with a step"
+        f"{without.label} has no steps, {having.label} has {having.steps}: a window cannot be "
+        "compared with a step"
     )
     return NotApplicable("compare", reason, hint)
 
@@ -140,7 +140,7 @@ def _compared(
 
 
 def _without_lost(comparison: Comparison, lost: Collection[str]) -> Comparison:
-    """Leave out what is summed over rows that a capture lost: it would look like an improvement."""
+    """Leave out sums over rows that a capture lost: they would look like an improvement."""
     if COPIES in lost or MEMSETS in lost:
         comparison = replace(comparison, copies=())
     if KERNELS not in lost and COPIES not in lost:
@@ -373,10 +373,10 @@ def _copies(
 def _finding_changes(
     before: Sequence[Digest], after: Sequence[Digest]
 ) -> tuple[FindingChange, ...]:
-    """List which findings are new, fixed or stayed, those worth most first.
+    """List which findings are new, fixed or stayed, the largest saving first.
 
     New is what every capture shows after and none before, fixed the reverse: rules have
-    thresholds, so that a finding of some captures of a side is no evidence of a change.
+    thresholds, so a finding in some captures of a side is no evidence of a change.
     None at all where no capture of a side could be diagnosed.
     """
     sides = [[d for d in side if "findings" not in d.missing] for side in (before, after)]

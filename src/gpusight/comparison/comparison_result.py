@@ -1,4 +1,4 @@
-"""The answer of `gpusight compare`, and the same as plain objects for JSON."""
+"""The result of `gpusight compare`, and the same as plain objects for JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 MUCH_BETWEEN = 0.05
-"""Share of the time between steps from which on step time alone does not tell how fast it is."""
+"""Share of time between steps from which on the step period is the headline."""
 
 
 def confidence_of_rows(confidence: float) -> float:
@@ -37,16 +37,26 @@ class ComparedSide:
     step_ns: tuple[float, ...]
     """Mean step of each capture."""
     limit: str
-    """What the time from step to step goes to most: `gpu`, `host`, `input`, …, in one word."""
+    """The bottleneck of the step period: `gpu`, `host`, `input`, …, in one word."""
     busy_share: float | None
-    """Part of the time from step to step in which the GPU worked."""
+    """Share of the step period in which the GPU is busy."""
     period_ns: tuple[float, ...] = ()
     """Mean time from one step to the next of each capture."""
+
+    @property
+    def window_step_ns(self) -> tuple[float, ...]:
+        """Step time of each capture as `diagnose` has it: its window divided by its steps."""
+        periods = self.period_ns or self.step_ns
+        rows = zip(self.step_ns, periods, self.steps, strict=True)
+        return tuple(
+            step + (period - step) * (count - 1) / count if count else step
+            for step, period, count in rows
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """One quantity of the whole: step time, kernel time, memory peak."""
+    """One metric of the capture: step time, kernel time, memory peak."""
 
     key: str
     """What `gate --max` calls it."""
@@ -54,7 +64,7 @@ class MetricChange:
     fmt: Fmt
     change: MeasuredChange
     missing: str = ""
-    """Why a side does not know it."""
+    """Why a side lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ class EntryChange:
     entry: str
     change: MeasuredChange
     part: float | None
-    """Its change as a part of that of the whole; None where that did not change at all."""
+    """Its change as a share of the total change; None where the total did not change."""
 
 
 class KernelMatch(enum.Enum):
@@ -72,20 +82,20 @@ class KernelMatch(enum.Enum):
 
     NAME = "name"
     ROLE = "role"
-    """Other names at the same place: the same range, position and category."""
+    """Different names at the same position: same range, order and category."""
     APPEARED = "appeared"
     VANISHED = "vanished"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """What one kernel, or those that took its place, cost a step."""
+    """GPU time per step of one kernel, or of those that replaced it."""
 
     before: tuple[str, ...]
     """Full names, the most expensive first; none where it appeared."""
     after: tuple[str, ...]
     short: str
-    """What people call it; `old -> new` where it was replaced."""
+    """Short name; `old -> new` where it was replaced."""
     category: str
     ranges: tuple[str, ...]
     """Ranges that it was launched in, the most expensive first."""
@@ -104,7 +114,7 @@ class KernelChange:
 
 @dataclass(frozen=True, slots=True)
 class CallChange:
-    """What ranges or API calls of one name cost from step to step."""
+    """Host time per step period of ranges or API calls of one name."""
 
     name: str
     host_ns: MeasuredChange
@@ -112,14 +122,14 @@ class CallChange:
     calls_before: float
     calls_after: float
     outer: bool = False
-    """A range that lies in no other but the step: their times do not hold each other's."""
+    """A range in no other range but the step: such times do not overlap."""
     calls: MeasuredChange | None = None
     """Their number, tested; None for ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyChange:
-    """What copies of one kind cost from step to step."""
+    """Time per step period of copies of one kind."""
 
     operation: str
     src_kind: str | None
@@ -149,7 +159,7 @@ class FindingChange:
 
     rule: str
     title: str
-    """As the later side says it, where that has it."""
+    """Title on the later side, where that has the finding."""
     fate: FindingFate
     before_ns: float | None
     """Time per step that its fix would save; None where it is absent or has no estimate."""
@@ -181,7 +191,7 @@ class Comparison:
     """Those that changed most first; they sum to the step on either side."""
     between: tuple[EntryChange, ...]
     """The same of the time between steps, each with its part of the change of that; empty where
-    it is next to nothing on both sides."""
+    it is negligible on both sides."""
     phases: tuple[tuple[str, MeasuredChange], ...]
     """GPU work by phase."""
     kernels: tuple[KernelChange, ...]
@@ -191,16 +201,16 @@ class Comparison:
     copies: tuple[CopyChange, ...]
     findings: tuple[FindingChange, ...]
     explanation: tuple[str, ...]
-    """Why it changed, or did not, in sentences; the first is the verdict on `headline`."""
+    """Why it changed, or did not, in sentences; the first is about `headline`."""
     confidence: float
     """Of intervals; those of kernels, API calls, copies and inner ranges have `of_rows`."""
     least: float
-    """Changes below this part are none."""
+    """Changes below this share count as none."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What a reader must know: few captures, other tools or GPUs, parts that are missing."""
+    """Limitations: few captures, other tools or GPUs, missing data."""
     differences: tuple[Difference, ...] = ()
-    """What keeps the captures from being compared: lost data, other GPUs, other work."""
+    """What makes the captures not comparable: lost data, other GPUs, other work."""
     command: str = "compare"
     title: str = "Before and after"
 
@@ -210,8 +220,13 @@ class Comparison:
         return self.metrics[0].change
 
     @property
+    def has_steps(self) -> bool:
+        """Whether times are per step; else the whole window counts as one."""
+        return any((*self.before.steps, *self.after.steps))
+
+    @property
     def is_apart(self) -> bool:
-        """Whether so much lies between steps, on either side, that steps do not tell it all."""
+        """Whether so much time is between steps that step time alone misses it."""
         if not self.between:
             return False
         pause, period = (self.metric(key).change for key in ("between_steps", "step_period"))
@@ -223,7 +238,7 @@ class Comparison:
 
     @property
     def headline(self) -> MetricChange:
-        """The measure of how fast the program is: step time, or the time from step to step."""
+        """Step time, or the step period where much time is between steps."""
         return self.metric("step_period") if self.is_apart else self.metrics[0]
 
     @property

@@ -1,6 +1,6 @@
-"""What a comparison needs to know about a capture.
+"""The digest of a capture: what a comparison needs, small enough for a repository.
 
-Small enough for a repository; series of steps, joined to blocks.
+Series of steps are joined to blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_BLOCKS = 50
 """Blocks that the steps of a capture are joined to."""
 
 Series: TypeAlias = tuple[float, ...]
-"""One value for each block: the mean a step."""
+"""One value for each block: the mean per step."""
 
 
 class KernelDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class KernelDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     name: str
     short: str
-    """What people call it."""
+    """Short name."""
     category: str
     range: str | None
     """Innermost range that it was launched in, without numbers that count; None for none."""
@@ -79,32 +79,33 @@ class DigestFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rule: str
     title: str
     step_ns: float | None
-    """Time per step that its fix saves; None where there is no estimate."""
+    """Time per step that its fix saves after the findings above (incremental, as in the plan of
+    `diagnose`); None where there is no estimate."""
     share: float | None
     confidence: str
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One capture, summed up."""
+    """One capture, summarized."""
 
     label: str
-    """Name of the file, without the folders it lies in."""
+    """Name of the file, without its folder."""
     tool: str
     """Tool that made the capture, with its version."""
     gpus: tuple[str, ...]
     """Names of the GPUs that worked, one for each."""
     steps: int
-    """How many stand for the program; 0 where none are known, and the window stands for one."""
+    """Steps in the window; 0 where none are found, and the window counts as one."""
     steps_left_out: int
     steps_found: str
     """How they were found, in words."""
     blocks: tuple[int, ...]
     """Steps in each block, in order of time; (1,) where no steps are known."""
     step_ns: Series
-    """From the start of a step, or when the one before was done, until its GPU work was done."""
+    """From the start of a step, or the end of the previous one, to the end of its GPU work."""
     between_ns: Series
     """Time after a step in which neither it nor the next one ran. After the last one, where
-    nothing follows, it counts as usual; so do ranges, calls and copies of that time."""
+    nothing follows, it is the mean; so are ranges, calls and copies of that time."""
     median_ns: float
     """Of all steps, as are the next two."""
     min_ns: float
@@ -167,15 +168,15 @@ class StepBlocks:
     known: bool
     """Whether these are steps; else one stands for the window."""
     begun_ns: Ints
-    """When each step began, or when the one before was done."""
+    """Start of each step, or the end of the previous one."""
     done_ns: Ints
     """When all its GPU work was done; these spans do not overlap."""
     following: tuple[TraceStep, ...] = ()
     """The one after the last, left out though it was; none where it is not known."""
     next_ns: tuple[int, ...] = ()
-    """When that began."""
+    """Start of that step."""
     apart: bool = True
-    """Whether what lies between steps counts."""
+    """Whether time between steps counts."""
 
     @classmethod
     def of(cls, focus: StepWindow, work: pl.DataFrame, *, apart: bool = True) -> StepBlocks:
@@ -196,8 +197,8 @@ class StepBlocks:
         return cls(steps, True, begun[kept], done[kept], *later, apart)
 
     @property
-    def took_ns(self) -> Ints:
-        """How long each step took."""
+    def duration_ns(self) -> Ints:
+        """Duration of each step."""
         return self.done_ns - self.begun_ns
 
     @property
@@ -213,12 +214,12 @@ class StepBlocks:
 
     @property
     def median_step(self) -> int:
-        """Position of the step that took the median time, the earlier of two."""
-        return int(np.argsort(self.took_ns, kind="stable")[(len(self.steps) - 1) // 2])
+        """Position of the step with the median duration, the earlier of two."""
+        return int(np.argsort(self.duration_ns, kind="stable")[(len(self.steps) - 1) // 2])
 
     @property
     def pauses(self) -> tuple[Ints, Ints]:
-        """When each step was done and the next one began: one less where nothing follows."""
+        """End of each step and start of the next: one less where nothing follows."""
         if not self.apart:
             return self.done_ns, self.done_ns
         ends = np.append(self.begun_ns[1:], np.array(self.next_ns, np.int64))
@@ -226,20 +227,20 @@ class StepBlocks:
         return starts, np.maximum(starts, ends)
 
     def mean_after(self, by_pause: Ints) -> Floats:
-        """Compute the mean per step of values by pause (the last dimension); the last as usual."""
+        """Compute the mean per step of values by pause (last dimension); the last is the mean."""
         missing = len(self.steps) - by_pause.shape[-1]
         usual = by_pause.mean(axis=-1, keepdims=True) if by_pause.shape[-1] else 0.0
         filled = np.broadcast_to(usual, (*by_pause.shape[:-1], missing))
         return self.mean(np.concatenate((by_pause, filled), axis=-1))
 
     def between_ns(self) -> Series:
-        """Compute the time between steps; after the last it is not known, and counts as usual."""
+        """Compute the time between steps; after the last it is unknown, and the mean is used."""
         starts, ends = self.pauses
         return rounded(self.mean_after(ends - starts))
 
     @property
     def until_ns(self) -> Ints:
-        """When the host began the next step; of the last, where nothing follows, its own end."""
+        """Host start of the next step; of the last, where nothing follows, its own end."""
         ends = np.array([step.end_ns for step in self.steps], np.int64)
         if not self.apart:
             return ends
@@ -263,7 +264,7 @@ class StepBlocks:
         return self._placed(work[rows], step, "launch_ns")
 
     def begun_in(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Keep host events that began in a step or before the next, with columns of `_placed`."""
+        """Keep host events that start in a step or before the next, with columns of `_placed`."""
         starts = np.array([step.start_ns for step in self.steps], np.int64)
         times = events["start_ns"].to_numpy()
         step_of = np.searchsorted(starts, times, side="right") - 1
@@ -282,9 +283,9 @@ class StepBlocks:
         )
 
     def sums(self, events: pl.DataFrame, code: Ints, column: str | None, codes: int) -> Floats:
-        """Add a column up (or count) by code (rows) and block (columns), as means a step.
+        """Add a column up (or count) by code (rows) and block (columns), as means per step.
 
-        What comes after the last step, where nothing follows, counts as it usually does.
+        After the last step, where nothing follows, the mean of the others is used.
         """
         blocks, unseen = len(self.sizes), len(self.steps) - len(self.pauses[0])
         key = code * blocks + events["block"].to_numpy()

@@ -1,6 +1,6 @@
 """The rows of a digest.
 
-Kernels, ranges, API calls, copies, phases and memory, under names that hold in every capture.
+Kernels, ranges, API calls, copies, phases and memory, under names that all captures share.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 LONGEST = 2_000
 """Letters of a name that are kept; the names of templates can be longer."""
 NO_NAME = "(no name)"
-"""Stands for a name that is empty: rows without a name hold what is left over."""
+"""Stands for an empty name: rows without a name are the rest."""
 _FOLDERS = re.compile(r"(?<![\w.)\]>#*-])(?:[A-Za-z]:)?(?:[\\/][^\\/\s:;,'\"<>|()*]+)+[\\/]")
 """The folders of a path from the root on. Names such as `encoder/layer/attention` are no paths."""
 _ADDRESS = r"\b0x[0-9a-fA-F]+\b"
@@ -167,7 +167,7 @@ MOST_NAMES = 200
 """Names of ranges, and of calls, that stand alone."""
 _WHEN = ["start_ns", "end_ns", "name", "process"]
 _WRAPS = 0.9
-"""Part of a step from which on a range in it is nothing but the step again."""
+"""Share of a step from which on a range in it is the step itself."""
 _MOSTLY = 0.9
 
 
@@ -176,7 +176,7 @@ def range_rows(
 ) -> tuple[CallDigest, ...] | NotApplicable:
     """Sum ranges up by family, those with most host time first.
 
-    A range that begins between steps and holds the next one, such as an epoch, is left out: it is
+    A range that starts between steps and contains the next one, like an epoch, is left out: it is
     no part of a step. `launched_by` are the threads that launched GPU work: where none is known, it
     is not known in which ranges that was.
     """
@@ -195,7 +195,7 @@ def range_rows(
 
 
 def _without_epochs(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.DataFrame:
-    """Leave out what begins between steps, on their thread, and holds the next one."""
+    """Leave out ranges that start between steps, on their thread, and contain the next one."""
     later = [step.end_ns for step in (*blocks.steps[1:], *blocks.following)]
     if not later:
         return ranges
@@ -211,7 +211,7 @@ def _on_thread(blocks: StepBlocks) -> pl.Expr:
 
 
 def _outer(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.Series:
-    """Return the time of ranges that lie in no other on the thread of the steps; else 0."""
+    """Return the time of ranges in no other range, on the thread of the steps; else 0."""
     took = np.array([step.end_ns - step.start_ns for step in blocks.steps], np.int64)
     wraps = ~pl.col("after") & (pl.col("ns") >= _WRAPS * pl.Series(took[ranges["step"].to_numpy()]))
     # In order of start, and of those that start together the longest first.

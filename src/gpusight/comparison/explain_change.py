@@ -1,4 +1,4 @@
-"""Why a step changed, or did not, in sentences: verdict, GPU work, host, idle time, findings."""
+"""Why step time changed, or did not, in sentences: verdict, GPU work, host, idle, findings."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from gpusight.comparison.phrases import (
     joined,
     listed,
     matters,
+    per_step,
     percent,
     sentences,
     shown,
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 
 
 def explain(comparison: Comparison) -> tuple[str, ...]:
-    """Say how the step time changed and why; the first sentence is the verdict."""
+    """Explain the change of the step time; the first sentence is the verdict."""
     if comparison.headline.change.delta is None:
-        return (f"Step time cannot be compared: {comparison.headline.missing}.",)
+        return (f"{_time_name(comparison)} cannot be compared: {comparison.headline.missing}.",)
     return (
         _verdict(comparison),
         *_between_steps(comparison),
@@ -67,75 +68,79 @@ def _verdict(comparison: Comparison) -> str:
     change = comparison.headline.change
     numbers = _numbers(change)
     ends = interval(change, comparison.confidence)
-    name = "step time" if all(comparison.before.steps) else "time of the window"
-    if comparison.is_apart:
-        name = "the time from step to step"
+    name = _time_name(comparison)
     if change.verdict is ChangeVerdict.UNCLEAR:
         against = _why_unclear(comparison, change, ends)
-        return f"No change of {name} can be claimed: {numbers}, {against}."
+        return f"No significant change in {name.lower()}: {numbers}; {against}."
     same = f" within {percent(comparison.least)}" if change.verdict is ChangeVerdict.SAME else ""
     rest = ", ".join(filter(None, (ends, _basis(comparison, change))))
-    subject = "From step to step it" if comparison.is_apart else name.capitalize()
-    return f"{subject} {is_how(change)}{same}: {numbers}; {rest}."
+    return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
+
+
+def _time_name(comparison: Comparison) -> str:
+    """Name the time that the verdict is about."""
+    if comparison.is_apart:
+        return "Step period"
+    return "Step time" if comparison.has_steps else "Window time"
 
 
 def _basis(comparison: Comparison, change: MeasuredChange) -> str:
-    """Say what an interval was computed from."""
+    """Name the samples of an interval."""
     before, after = comparison.before, comparison.after
     if change.basis is Basis.REPEATS:
-        return f"from {len(before.labels)} and {len(after.labels)} captures"
-    if change.basis is Basis.STEPS:
-        return f"from {before.steps[0]:,} and {after.steps[0]:,} steps of one run each"
-    return "from one value each, so that nothing tells how much it varies"
+        return f"{len(before.labels)} and {len(after.labels)} captures"
+    if change.basis is Basis.STEPS and comparison.has_steps:
+        return f"{before.steps[0]:,} and {after.steps[0]:,} steps of one run per side"
+    return "one run per side" if change.low is not None else "one sample per side; variance unknown"
 
 
 def _why_unclear(comparison: Comparison, change: MeasuredChange, ends: str) -> str:
-    """Say what keeps a change from being claimed: how much captures of a side, or steps, differ."""
+    """Explain why a change is not significant: the spread of captures or steps."""
     if change.basis is Basis.NONE or change.low is None or change.high is None:
         return _basis(comparison, change)
     if change.low > 0 or change.high < 0:
-        return f"{ends}, which is not surely more than {percent(comparison.least)}"
+        return f"{ends}, possibly below the {percent(comparison.least)} threshold"
     if change.basis is Basis.STEPS:
-        return f"{ends}, {_basis(comparison, change)}: steps of a run differ too much"
+        return f"{ends} includes 0 ({_basis(comparison, change)})"
     sides = [
         side.period_ns if comparison.is_apart else side.step_ns
         for side in (comparison.before, comparison.after)
     ]
     spread = max(max(times) - min(times) for times in sides)
-    return f"{ends}: captures of the same side differ by up to {shown(spread)}"
+    return f"{ends}; captures of one side differ by up to {shown(spread)}"
 
 
 def _between_steps(comparison: Comparison) -> Iterator[str]:
-    """Explain the time between steps, where it is long, or changed by much."""
+    """Explain the time between steps, where it is long or changed a lot."""
     if not comparison.between:
         return
     step, between = comparison.step, comparison.metric("between_steps").change
     named = entries(comparison, comparison.between, between.delta)
     is_worth_it = between.claimed and matters(comparison, between)
-    text = f"Between steps it {is_how(between)}: {_numbers(between)}{colon(named)}"
+    text = f"Time between steps {is_how(between)}: {_numbers(between)}{colon(named)}"
     if comparison.is_apart:
         if step.verdict is ChangeVerdict.UNCLEAR:
-            yield f"No change of the step itself can be claimed: {_numbers(step)}."
+            yield f"No significant change in step time: {_numbers(step)}."
         else:
-            yield f"The step itself {is_how(step)}: {_numbers(step)}."
+            yield f"Step time {is_how(step)}: {_numbers(step)}."
         if is_worth_it:
             yield f"{text}."
         elif named and between.claimed:
-            yield f"Between steps {named}."
+            yield f"Between steps: {named}."
         elif named:
-            unclaimed = f"No change of the time between steps can be claimed ({from_to(between)})"
-            yield f"{unclaimed}, but of its parts: {named}."
+            unclaimed = f"No significant change in time between steps ({from_to(between)})"
+            yield f"{unclaimed}, but in its parts: {named}."
     elif is_worth_it:
-        yield f"{text}; from one step to the next {_of_period(comparison)}."
+        yield f"{text}; step period {_of_period(comparison)}."
     elif named:
-        yield f"From one step to the next {_of_period(comparison)}; between steps {named}."
+        yield f"Step period {_of_period(comparison)}; between steps: {named}."
 
 
 def _of_period(comparison: Comparison) -> str:
     period = comparison.metric("step_period").change
     if period.claimed:
-        return f"it {is_how(period)}: {_numbers(period)}"
-    return f"it takes {_numbers(period)}, no change of that can be claimed"
+        return f"{is_how(period)}: {_numbers(period)}"
+    return f"{_numbers(period)}, not significant"
 
 
 def _numbers(change: MeasuredChange) -> str:
@@ -145,30 +150,30 @@ def _numbers(change: MeasuredChange) -> str:
 # GPU work and idle time --------------------------------------------------------------------------
 
 _TAKES_BACK = 0.25
-"""Part of a change from which on an opposite change is worth a sentence."""
+"""Share of a change from which on an opposite change is worth a sentence."""
 _MAX_NAMED = 2
 """Entries, and ranges, that a sentence begins with."""
 _NO_PHASE = frozenset({"other", "unknown"})
 
 
 def _gpu_work(comparison: Comparison) -> Iterator[str]:
-    """Say how the work of the GPU changed, whether or not the step did."""
+    """Explain the change of GPU work, whether or not the step time changed."""
     busy, kernels = comparison.metric("busy").change, comparison.metric("kernel_time").change
     if kernels.claimed and not comparison.headline.change.claimed:
-        yield f"Kernel time {is_how(kernels)} even so: {_numbers(kernels)} a step."
+        yield f"Kernel time {is_how(kernels)}: {_numbers(kernels)}{per_step(comparison)}."
     named = _step_entries(comparison, busy.delta, idle=False)
     if busy.claimed and matters(comparison, busy):
-        text = f"GPU work {is_how(busy)}: {_numbers(busy)} {each(comparison)}"
+        text = f"GPU busy time {is_how(busy)}: {_numbers(busy)}{each(comparison)}"
         yield f"{text}{colon(named)}{_phases(comparison)}."
     elif named and not busy.claimed:
-        yield f"{_unclaimed('GPU work', busy)}, but of its parts: {named} a step."
+        yield f"{_unclaimed('GPU busy time', busy)}, but in its parts: {named}."
 
 
 def _unclaimed(name: str, change: MeasuredChange) -> str:
-    """Say that no change of a total is claimed."""
+    """Say that a total did not change, or not significantly."""
     if change.verdict is ChangeVerdict.SAME:
-        return f"{name[0].upper()}{name[1:]} as a whole is the same ({from_to(change)})"
-    return f"No change of {name} as a whole can be claimed ({from_to(change)})"
+        return f"{name} is unchanged ({from_to(change)})"
+    return f"No significant change in {name} ({from_to(change)})"
 
 
 def _step_entries(comparison: Comparison, total_delta_ns: float | None, *, idle: bool) -> str:
@@ -178,7 +183,7 @@ def _step_entries(comparison: Comparison, total_delta_ns: float | None, *, idle:
 
 
 def _phases(comparison: Comparison) -> str:
-    """Name the phases that changed by what matters to the step."""
+    """Name the phases whose change matters to the step."""
     least_ns = comparison.least * (comparison.step.before or 0.0)
     rows = [
         (name, change)
@@ -190,7 +195,7 @@ def _phases(comparison: Comparison) -> str:
 
 
 def _idle_time(comparison: Comparison) -> Iterator[str]:
-    """Say how the idle time of the GPU changed, and what that did to the step."""
+    """Explain the change of GPU idle time, and its effect on the step."""
     busy, idle = comparison.metric("busy").change, comparison.metric("idle").change
     busy_ns, idle_ns = busy.delta or 0.0, idle.delta or 0.0
     opposite = busy.claimed and busy_ns * idle_ns < 0
@@ -198,20 +203,20 @@ def _idle_time(comparison: Comparison) -> Iterator[str]:
     limit = f"{bottleneck_phrase(comparison)} ({busy_phrase(comparison)})."
     if not idle.claimed:
         if named:
-            yield f"{_unclaimed('idle time', idle)}, but of its parts: {named} a step."
+            yield f"{_unclaimed('GPU idle time', idle)}, but in its parts: {named}."
         elif busy.claimed and not whole(comparison)[1].claimed:
-            yield f"{_unclaimed('idle time', idle)}; {limit}"
+            yield f"{_unclaimed('GPU idle time', idle)}; {limit}"
     elif opposite and _TAKES_BACK * abs(busy_ns) <= abs(idle_ns) <= abs(busy_ns):
         yield _taken_back(comparison, busy_ns, idle)
     elif matters(comparison, idle):
-        text = f"Idle time of the GPU {is_how(idle)}: {_numbers(idle)} {each(comparison)}"
+        text = f"GPU idle time {is_how(idle)}: {_numbers(idle)}{each(comparison)}"
         yield f"{text}{colon(named)}; {limit}"
 
 
 def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) -> str:
-    """Say that GPU work and idle time changed in opposite directions.
+    """Explain that GPU work and idle time changed in opposite directions.
 
-    A claimed change of idle time implies that work and the total did not change alike.
+    A significant change of idle time implies that work and the total changed differently.
     """
     name, total = whole(comparison)
     delta, fell = total.delta or 0.0, busy_ns < 0
@@ -227,7 +232,7 @@ def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) ->
     ][:_MAX_NAMED]
     more = "far more" if moved or abs(busy_ns) >= far_ns else "more"
     ranges = [
-        f"the range {_range_name(row)} on the host ({signed(row.host_ns.delta)})"
+        f"range {_range_name(row)} on the host ({signed(row.host_ns.delta)})"
         for row in _changed_ranges(comparison)
         if ((row.host_ns.delta or 0.0) < 0) == fell and abs(row.host_ns.delta or 0.0) > far_ns
     ]
@@ -237,8 +242,7 @@ def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) ->
     idles = f"{shown(abs(idle.delta or 0.0))} {how}{f' ({named})' if named else ''}"
     return (
         f"{subject} {what} by {more} than {name} ({signed(delta)}), because "
-        f"{bottleneck_phrase(comparison)}: "
-        f"the GPU idles {idles}, {busy_phrase(comparison)}."
+        f"{bottleneck_phrase(comparison)}: the GPU idles {idles}, {busy_phrase(comparison)}."
     )
 
 
@@ -249,13 +253,13 @@ _MAX_NAME_CHARS = 60
 _PLAIN = re.compile(r"[\w.:/#-]+\Z")
 _MAX_ACTIVITIES_NAMED = 3
 _MIN_CALLS = 1.0
-"""Calls a step that are worth a sentence, where there were some before."""
+"""Calls per step that are worth a sentence, where there were some before."""
 _BLOCKING = frozenset({CallKind.SYNC, CallKind.ALLOCATE, CallKind.FREE})
 _HOW_OFTEN = {
     ChangeVerdict.APPEARED: "New",
     ChangeVerdict.VANISHED: "No longer",
-    ChangeVerdict.HIGHER: "More often",
-    ChangeVerdict.LOWER: "Less often",
+    ChangeVerdict.HIGHER: "More calls",
+    ChangeVerdict.LOWER: "Fewer calls",
 }
 
 
@@ -269,15 +273,15 @@ def _host_ranges(comparison: Comparison) -> Iterator[str]:
     name, total = whole(comparison)
     moved_ns = sum(row.host_ns.delta or 0.0 for row in ranges)
     if comparison.after.limit == GPU and abs(moved_ns) > FAR_MORE * abs(total.delta or 0.0):
-        how = f"did not follow ({difference(total)})"
+        how = f"did not change as much ({difference(total)})"
         if total.claimed and (total.delta or 0.0) * moved_ns > 0:
-            how = f"followed by {signed(total.delta)} only"
+            how = f"changed by only {signed(total.delta)}"
         text += f"; {name} {how}, because {bottleneck_phrase(comparison)}"
     yield f"{text}."
 
 
 def _changed_ranges(comparison: Comparison) -> list[CallChange]:
-    """Return the outermost ranges with a claimed change that matters, the largest first."""
+    """Return the outermost ranges with a significant change that matters, the largest first."""
     total = whole(comparison)[1]
     before = total.before or 0.0
     part = WORTH_NAMING * (abs(total.delta or 0.0) if total.claimed else before)
@@ -300,13 +304,12 @@ class _Activity(NamedTuple):
 
 
 def _host_activity(comparison: Comparison) -> Iterator[str]:
-    """Name blocking calls and copies that are new, gone or more or less frequent."""
+    """Name blocking calls and copies that are new, no longer made, or more or less frequent."""
     activities = [row for row in _activities(comparison) if _is_worth_naming(row.calls)]
     activities.sort(key=lambda row: -abs(row.calls.delta or 0.0))
-    per = "a step" if all(comparison.before.steps) else "in the window"
     for verdict, words in _HOW_OFTEN.items():
         named = [
-            f"{row.name} {from_to(row.calls, Fmt.COUNT)} {per}"
+            f"{row.name} {from_to(row.calls, Fmt.COUNT)}{per_step(comparison)}"
             f"{f' ({signed(row.ns.delta)})' if row.ns.claimed else ''}"
             for row in activities[:_MAX_ACTIVITIES_NAMED]
             if row.calls.verdict is verdict
@@ -333,11 +336,11 @@ def _is_worth_naming(calls: MeasuredChange) -> bool:
 # Overlap -----------------------------------------------------------------------------------------
 
 _SAME = 0.1
-"""Up to this part a difference counts as none here."""
+"""Up to this share a difference counts as none here."""
 
 
 def _exposures(comparison: Comparison) -> Iterator[str]:
-    """Say where copies and communication overlap more or less, or copies changed their speed."""
+    """Explain where copies and communication overlap more or less, or copies changed speed."""
     if len(comparison.before.gpus) != len(comparison.after.gpus):
         return
     gpus = max(len(comparison.before.gpus), 1)
@@ -345,23 +348,24 @@ def _exposures(comparison: Comparison) -> Iterator[str]:
     exposed_ns = _claimed(comparison, COPY)
     before_ns, after_ns = _totals((copy.ns for copy in copies), gpus)
     if exposed_ns and _is_same(before_ns, after_ns):
-        yield _overlap("Copies", exposed_ns, before_ns, after_ns)
+        yield _overlap(comparison, "Copies", exposed_ns, before_ns, after_ns)
     elif exposed_ns and before_ns and after_ns:
         size = sum(copy.bytes_after for copy in copies)
         if _is_same(sum(copy.bytes_before for copy in copies), size):
             how = "less" if after_ns < before_ns else "more"
             times = in_one_unit(shown(before_ns), shown(after_ns), " -> ")
             amount = shown(size, Fmt.BYTES)
-            yield f"Copies move as much as before ({amount} a step) in {how} time: {times}."
+            per = per_step(comparison)
+            yield f"Copies move the same {amount}{per} in {how} time: {times}."
     exposed_ns = _claimed(comparison, COMMUNICATION)
     collectives = (row.ns for row in comparison.kernels if row.category == COMMUNICATION)
     before_ns, after_ns = _totals(collectives, gpus)
     if exposed_ns and _is_same(before_ns, after_ns):
-        yield _overlap("Kernels that communicate", exposed_ns, before_ns, after_ns)
+        yield _overlap(comparison, "Communication kernels", exposed_ns, before_ns, after_ns)
 
 
 def _claimed(comparison: Comparison, group: str) -> float:
-    """Sum the claimed changes of a group of the ledger; 0 where that does not matter."""
+    """Sum the significant changes of a group of the ledger; 0 where that does not matter."""
     delta_ns = sum(
         row.change.delta or 0.0
         for row in (*comparison.ledger, *comparison.between)
@@ -381,17 +385,19 @@ def _is_same(before: float, after: float) -> bool:
     return before > 0 and abs(after - before) <= before * _SAME
 
 
-def _overlap(name: str, exposed_ns: float, before_ns: float, after_ns: float) -> str:
-    where = "now run beside computation" if exposed_ns < 0 else "no longer run beside computation"
+def _overlap(
+    comparison: Comparison, name: str, exposed_ns: float, before_ns: float, after_ns: float
+) -> str:
+    where = "now overlap compute" if exposed_ns < 0 else "no longer overlap compute"
     times = in_one_unit(shown(before_ns), shown(after_ns), " -> ")
     how = "less" if exposed_ns < 0 else "more"
-    alone = f"{shown(abs(exposed_ns))} {how} of it with nothing beside"
-    return f"{name} {where}: they take as long ({times} a step), {alone}."
+    alone = f"{shown(abs(exposed_ns))} {how} of it is exposed"
+    return f"{name} {where}: same duration ({times}{per_step(comparison)}), {alone}."
 
 
 # What else ---------------------------------------------------------------------------------------
 
-_NAMES = {"launches": "the number of kernels a step", "memory_peak": "the memory peak"}
+_NAMES = {"launches": "kernel launches", "memory_peak": "peak memory"}
 
 
 def _counts_and_memory(comparison: Comparison) -> Iterator[str]:
@@ -400,23 +406,30 @@ def _counts_and_memory(comparison: Comparison) -> Iterator[str]:
         metric = comparison.metric(key)
         change = metric.change
         if change.claimed:
-            single = ", one value each" if change.basis is Basis.NONE else ""
+            single = ", one sample per side" if change.basis is Basis.NONE else ""
             ratio = f" ({difference(change, metric.fmt)}{single})"
-            parts.append(f"{name} {is_how(change)}: {from_to(change, metric.fmt)}{ratio}")
+            per = per_step(comparison) if key == "launches" else ""
+            how = "are" if key == "launches" else "is"
+            verb = is_how(change).replace("is", how, 1)
+            parts.append(f"{name}{per} {verb}: {from_to(change, metric.fmt)}{ratio}")
     if parts:
         text = "; ".join(parts)
         yield f"{text[0].upper()}{text[1:]}."
 
 
+_SAVED = {FindingFate.FIXED: "saved", FindingFate.NEW: "saves"}
+
+
 def _findings(comparison: Comparison) -> Iterator[str]:
     """Name the findings that are resolved and new."""
     parts = []
-    for fate, word in ((FindingFate.FIXED, "gone"), (FindingFate.NEW, "new")):
+    for fate, word in ((FindingFate.FIXED, "resolved"), (FindingFate.NEW, "new")):
         named = []
         for row in comparison.findings:
             if row.fate is fate:
                 saving = row.before_ns if fate is FindingFate.FIXED else row.after_ns
-                worth = f" (worth {shown(saving)} a step)" if saving else ""
+                per = "/step" if comparison.has_steps else ""
+                worth = f" ({_SAVED[fate]} {shown(saving)}{per})" if saving else ""
                 named.append(f"{row.rule}{worth}")
         if named:
             parts.append(f"{word}: {listed(named)}")

@@ -1,4 +1,4 @@
-"""A gate: whether captures hold their limits, as far as their variance lets that be decided."""
+"""A gate: limits on metrics, checked with the measured spread: PASS, FAIL or INCONCLUSIVE."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpusight.analysis.capture_completeness import KERNELS
-from gpusight.comparison.comparability import check_kinds, differences, each_once, other_parts
+from gpusight.comparison.comparability import (
+    INCOMPLETE,
+    check_kinds,
+    differences,
+    each_once,
+    other_parts,
+)
 from gpusight.comparison.compare_digests import check_confidence, compare
 from gpusight.comparison.comparison_result import MUCH_BETWEEN
-from gpusight.comparison.gate_limits import LimitKind
+from gpusight.comparison.gate_limits import INCONCLUSIVE_POLICIES, LimitKind
 from gpusight.comparison.named_metrics import ComparedQuantity, both, changes, quantity, unmatched
-from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT, ChangeVerdict, SampledChange
+from gpusight.comparison.significance import (
+    CONFIDENCE,
+    MIN_EFFECT,
+    Basis,
+    ChangeVerdict,
+    SampledChange,
+    repeats_to_settle,
+)
 from gpusight.errors import UsageError
-from gpusight.results import NotApplicable
+from gpusight.results import Fmt, NotApplicable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,24 +39,40 @@ if TYPE_CHECKING:
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.gate_limits import GateLimit
     from gpusight.comparison.significance import MeasuredChange
-    from gpusight.results import Fmt
 
 
 _STEP, _PERIOD, _BETWEEN = "step_time", "step_period", "between_steps"
 
 
 class CheckStatus(enum.Enum):
-    """How a check ended."""
+    """Result of a check, and of the gate; `SKIPPED` is of checks only."""
 
-    PASSED = "passed"
-    FAILED = "failed"
-    """Over the limit, and not by chance."""
-    UNSURE = "unsure"
-    """Over the limit, but within what captures differ by anyway."""
+    PASSED = "pass"
+    """Within the limit."""
+    FAILED = "fail"
+    """Over the limit by more than noise."""
     INCONCLUSIVE = "inconclusive"
-    """Not over the limit, but the captures cannot be compared: lost data, another GPU or work."""
-    MISSING = "missing"
-    """A side does not know the metric."""
+    """Noise, missing data or captures that are not comparable: see `Doubt`."""
+    SKIPPED = "skipped"
+    """The metric was not recorded, and `allow_missing` accepts that."""
+
+
+class Doubt(enum.Enum):
+    """Why a check is inconclusive."""
+
+    NOISE = "noise"
+    """Over the limit, but the interval includes the limit, or the variance is unknown."""
+    NOT_COMPARABLE = "not-comparable"
+    """The sides differ in GPU, steps, processes or amount of work."""
+    NOT_RECORDED = "not-recorded"
+    LOST_DATA = "lost-data"
+
+
+NO_DATA = (Doubt.NOT_RECORDED, Doubt.LOST_DATA)
+"""Missing data: `--inconclusive pass` does not accept it."""
+EXIT_PASS, EXIT_FAIL, EXIT_INCONCLUSIVE = 0, 1, 3
+_MIN_REPEATS = 3
+"""Captures per side to ask for where one capture does not show how much runs differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +90,14 @@ class GateCheck:
     high: float | None
     status: CheckStatus
     reason: str
-    """Why it is missing or judged otherwise, or which captures do not count; may be empty."""
-    judged: str = ""
-    """The metric that it is judged by: `step_period` for the step where much lies between."""
-    lost: bool = False
-    """It is missing because a capture lost the data, not because it was not recorded."""
+    """Why data is missing, why another metric is evaluated, which captures do not count; or ""."""
+    evaluated: str = ""
+    """The metric that is evaluated: `step_period` for `step_time` if much time is between steps."""
+    doubt: Doubt | None = None
+    """Why it is inconclusive or skipped."""
+    repeats: int | None = None
+    """Estimate of the captures per side that would settle it; None where it is not noise, or
+    more than `MAX_REPEATS`."""
 
     @property
     def over(self) -> float | None:
@@ -77,10 +109,12 @@ class GateCheck:
         """Return it as plain objects, for JSON."""
         return {
             "metric": self.limit.metric,
-            "judged": self.judged or self.limit.metric,
+            "judged": self.evaluated or self.limit.metric,
             "limit": self.limit.text,
             "kind": self.limit.kind.value,
             "status": self.status.value,
+            "cause": None if self.doubt is None else self.doubt.value,
+            "repeats": self.repeats,
             "most": self.most,
             "over": self.over,
             **self.change.document(),
@@ -101,13 +135,13 @@ def check_limits(
 
     No check passes that one of the `obstacles` concerns.
     """
-    judged = [_judged_by(limit.metric, before, after) for limit in limits]
-    pairs = [both(before, after, metric) for metric, _ in judged]
+    evaluated = [_evaluated(limit.metric, before, after) for limit in limits]
+    pairs = [both(before, after, metric) for metric, _ in evaluated]
     for limit, (_, now) in zip(limits, pairs, strict=True):
         limit.check_unit(now.fmt)
     grown = changes(pairs, confidence=confidence, least=0.0)
     checks = []
-    for limit, (_, why), pair, change in zip(limits, judged, pairs, grown, strict=True):
+    for limit, (_, why), pair, change in zip(limits, evaluated, pairs, grown, strict=True):
         check = _check(limit, pair, change, confidence)
         reasons = (why, unmatched(pair, (*before, *after)), check.reason)
         check = replace(check, reason="; ".join(filter(None, reasons)))
@@ -115,8 +149,8 @@ def check_limits(
     return tuple(checks)
 
 
-def _judged_by(metric: str, before: Sequence[Digest], after: Sequence[Digest]) -> tuple[str, str]:
-    """Return the metric to judge by, and why it is another: the step may not be all the time."""
+def _evaluated(metric: str, before: Sequence[Digest], after: Sequence[Digest]) -> tuple[str, str]:
+    """Return the metric to evaluate, and why it is another: the step may not be all the time."""
     if metric != _STEP:
         return metric, ""
     shares = []
@@ -127,17 +161,23 @@ def _judged_by(metric: str, before: Sequence[Digest], after: Sequence[Digest]) -
     share = max(shares)
     if share < MUCH_BETWEEN:
         return metric, ""
-    return _PERIOD, f"{share:.0%} of the time lies between steps: counted from step to step"
+    return _PERIOD, f"{share:.0%} of the time is between steps: step_period is evaluated"
 
 
 def _unless_inconclusive(check: GateCheck, obstacles: Sequence[Difference]) -> GateCheck:
     """Let nothing pass that may come from lost data, or from another machine or amount of work."""
     ceiling = check.limit.kind is LimitKind.CEILING
-    concerning = [obstacle.text for obstacle in obstacles if obstacle.data or not ceiling]
-    if not concerning or check.status not in (CheckStatus.PASSED, CheckStatus.UNSURE):
+    concerning = [obstacle for obstacle in obstacles if obstacle.data or not ceiling]
+    if not concerning or check.status is CheckStatus.FAILED or check.doubt in NO_DATA:
         return check
-    reason = "; ".join(filter(None, (*concerning, check.reason)))
-    return replace(check, status=CheckStatus.INCONCLUSIVE, reason=reason)
+    lost = any(obstacle.kind == INCOMPLETE for obstacle in concerning)
+    return replace(
+        check,
+        status=CheckStatus.INCONCLUSIVE,
+        doubt=Doubt.LOST_DATA if lost else Doubt.NOT_COMPARABLE,
+        repeats=None,
+        reason="; ".join(filter(None, (*(row.text for row in concerning), check.reason))),
+    )
 
 
 def _check(
@@ -153,44 +193,68 @@ def _check(
     if ceiling:
         most = limit.value
     check = GateCheck(
-        limit, now.label, now.fmt, change, most, None, None, CheckStatus.MISSING, "", now.key
+        limit, now.label, now.fmt, change, most, None, None, CheckStatus.INCONCLUSIVE, "", now.key
     )
     unknown = [side for side in needed if not side.known]
     if unknown:
-        lost = any(side.lost for side in unknown)
-        return replace(check, reason=unknown[0].missing or "no capture knows it", lost=lost)
+        doubt = Doubt.LOST_DATA if any(side.lost for side in unknown) else Doubt.NOT_RECORDED
+        return replace(check, reason=unknown[0].missing or "not in the captures", doubt=doubt)
     spread = _above(now, limit.value, confidence) if ceiling else change
     shift = limit.value if ceiling else 0.0
+    status = _status(check, spread)
+    noise = status is CheckStatus.INCONCLUSIVE
+    captures = [len(side.known) for side in needed]
     return replace(
         check,
         change=replace(change, basis=spread.basis),
         low=None if spread.low is None else spread.low + shift,
         high=None if spread.high is None else spread.high + shift,
-        status=_status(check, spread),
+        status=status,
+        doubt=Doubt.NOISE if noise else None,
+        repeats=_repeats(check, spread, captures, confidence) if noise else None,
         reason="; ".join(f"not counted: {side.missing}" for side in needed if side.missing),
     )
 
 
 def _status(check: GateCheck, spread: MeasuredChange) -> CheckStatus:
-    """Judge by the value, and by whether `spread` rules out chance where it is known."""
+    """Compare the mean with the limit, then its interval: over the limit, noise must not reach it.
+
+    A time of which each side has one sample is never settled; counts and bytes hardly vary.
+    """
     over = check.over
     assert over is not None
-    if check.limit.improvement:
-        return _improved(check, over, spread)
-    if over <= 0:
-        return CheckStatus.PASSED
-    real = spread.low is None or spread.low > 0 or spread.verdict is ChangeVerdict.APPEARED
-    return CheckStatus.FAILED if real else CheckStatus.UNSURE
-
-
-def _improved(check: GateCheck, over: float, spread: MeasuredChange) -> CheckStatus:
-    """Judge a limit below the baseline: the improvement must be there, and be no chance."""
     if spread.low is None or spread.high is None:
-        return CheckStatus.FAILED if over > 0 else CheckStatus.PASSED
-    needed = (check.most or 0.0) - (check.change.before or 0.0)
-    if over > 0:
-        return CheckStatus.FAILED if spread.low > needed else CheckStatus.UNSURE
-    return CheckStatus.PASSED if spread.high < 0 else CheckStatus.UNSURE
+        settled = check.fmt is not Fmt.TIME or spread.verdict is ChangeVerdict.APPEARED
+    elif over > 0:
+        settled = spread.low > _allowed(check) or spread.verdict is ChangeVerdict.APPEARED
+    else:
+        settled = spread.high < 0  # of a required improvement: it must be significant
+    if over <= 0:
+        needs_more = check.limit.improvement and not settled
+        return CheckStatus.INCONCLUSIVE if needs_more else CheckStatus.PASSED
+    return CheckStatus.FAILED if settled else CheckStatus.INCONCLUSIVE
+
+
+def _allowed(check: GateCheck) -> float:
+    """Return the largest change within the limit; under a ceiling, of the value above that."""
+    if check.limit.kind is LimitKind.CEILING:
+        return 0.0
+    return (check.most or 0.0) - (check.change.before or 0.0)
+
+
+def _repeats(
+    check: GateCheck, spread: MeasuredChange, captures: Sequence[int], confidence: float
+) -> int | None:
+    """Estimate the captures per side that settle a check, if the means stay as they are."""
+    if spread.low is None or spread.high is None or spread.delta is None:
+        return _MIN_REPEATS
+    over = check.over or 0.0
+    half, distance = spread.delta - spread.low, over
+    if over <= 0:  # low enough, but not significantly lower than the baseline
+        half, distance = spread.high - spread.delta, -spread.delta
+    from_runs = spread.basis is Basis.REPEATS
+    repeats = repeats_to_settle(half, distance, captures, confidence, from_runs=from_runs)
+    return repeats if repeats is None else max(repeats, _MIN_REPEATS)
 
 
 def _above(now: ComparedQuantity, ceiling: float, confidence: float) -> MeasuredChange:
@@ -207,14 +271,15 @@ def _above(now: ComparedQuantity, ceiling: float, confidence: float) -> Measured
 
 @dataclass(frozen=True)
 class Gate:
-    """All checks, and whether they let a change through."""
+    """All checks, and the outcome."""
 
     checks: tuple[GateCheck, ...]
     baseline: tuple[str, ...]
-    """Names of the captures to compare with; none where only ceilings are held."""
+    """Names of the captures to compare with; none where all limits are ceilings."""
     captures: tuple[str, ...]
     confidence: float
-    strict: bool = False
+    inconclusive: str | None = None
+    """One of `INCONCLUSIVE_POLICIES`: what an inconclusive gate counts as."""
     allow_missing: bool = False
     differences: tuple[Difference, ...] = ()
     """What keeps the captures from being compared, also where that is accepted."""
@@ -227,30 +292,37 @@ class Gate:
     title: str = "Gate"
 
     @property
-    def passed(self) -> bool:
-        """Whether every check lets the change through: then the exit code is 0."""
-        return not any(self.fails(check) for check in self.checks)
+    def outcome(self) -> CheckStatus:
+        """FAIL where a check fails, else INCONCLUSIVE where one is, else PASS."""
+        statuses = {check.status for check in self.checks}
+        for status in (CheckStatus.FAILED, CheckStatus.INCONCLUSIVE):
+            if status in statuses:
+                return status
+        # A gate that measured nothing does not pass.
+        measured = CheckStatus.PASSED in statuses
+        return CheckStatus.PASSED if measured else CheckStatus.INCONCLUSIVE
 
     @property
-    def outcome(self) -> str:
-        """`passed`, `failed`, or `inconclusive` where nothing failed but cannot be compared."""
-        blocking = [check.status for check in self.checks if self.fails(check)]
-        if all(status is CheckStatus.INCONCLUSIVE for status in blocking):
-            return "inconclusive" if blocking else "passed"
-        return "failed"
+    def exit_code(self) -> int:
+        """0 PASS, 1 FAIL, 3 INCONCLUSIVE; `inconclusive` makes that 0 or 1."""
+        if self.passed:
+            return EXIT_PASS
+        is_failure = self.outcome is CheckStatus.FAILED or self.inconclusive == "fail"
+        return EXIT_FAIL if is_failure else EXIT_INCONCLUSIVE
+
+    @property
+    def passed(self) -> bool:
+        """Whether the exit code is 0."""
+        if self.outcome is not CheckStatus.INCONCLUSIVE:
+            return self.outcome is CheckStatus.PASSED
+        measured = any(check.status is not CheckStatus.SKIPPED for check in self.checks)
+        return measured and not any(self.fails(check) for check in self.checks)
 
     def fails(self, check: GateCheck) -> bool:
-        """Whether a check keeps the gate from passing; every output format uses this."""
-        if check.status is CheckStatus.MISSING:
-            return not self.allow_missing or check.lost or self.knows_nothing
-        if check.status is CheckStatus.UNSURE:
-            return self.strict
-        return check.status is not CheckStatus.PASSED
-
-    @property
-    def knows_nothing(self) -> bool:
-        """Whether no metric is known: a gate that measured nothing never passes."""
-        return all(check.status is CheckStatus.MISSING for check in self.checks)
+        """Whether a check keeps the exit code from being 0; every output format uses this."""
+        if check.status is CheckStatus.INCONCLUSIVE:
+            return self.inconclusive != "pass" or check.doubt in NO_DATA
+        return check.status is CheckStatus.FAILED
 
     def having(self, status: CheckStatus) -> list[GateCheck]:
         """Return the checks of one status."""
@@ -265,14 +337,15 @@ class Gate:
                 "baseline": list(self.baseline),
                 "captures": list(self.captures),
                 "confidence": self.confidence,
-                "strict": self.strict,
+                "inconclusive": self.inconclusive,
                 "allow_missing": self.allow_missing,
                 "allow_changed": list(self.allow_changed),
                 "notes": list(self.notes),
                 **self.meta,
             },
             "passed": self.passed,
-            "outcome": self.outcome,
+            "outcome": self.outcome.value,
+            "exit_code": self.exit_code,
             "differences": [
                 {**difference.document(), "allowed": difference.kind in self.allow_changed}
                 for difference in self.differences
@@ -289,15 +362,16 @@ def gate(
     *,
     confidence: float = CONFIDENCE,
     least: float = MIN_EFFECT,
-    strict: bool = False,
+    inconclusive: str | None = None,
     allow_missing: bool = False,
     allow_changed: Sequence[str] = (),
 ) -> Gate | NotApplicable:
     """Check captures against limits; `before` is the baseline, and may be empty for ceilings.
 
-    `least` is only for the words of the explanation: a limit says itself how much is too much.
-    `allow_changed` accepts kinds of `differences` by name.
+    `least` applies to the explanation only: a limit has its own threshold. `inconclusive` is one of
+    `INCONCLUSIVE_POLICIES`. `allow_changed` accepts kinds of `differences` by name.
     """
+    check_policy(inconclusive)
     allowed = check_kinds(allow_changed)
     _check_request(before, after, limits, confidence)
     if absent := other_parts((*before, *after), "gate"):
@@ -310,20 +384,39 @@ def gate(
     (before, _), (after, notes) = each_once(before), each_once(after)
     notes += [note for digest in after for note in digest.notes]
     if len(after) == 1:
-        notes.append("one capture: intervals cover the spread of its steps; runs may differ more")
+        notes.append("one capture: its interval covers step-to-step variation, not run-to-run")
     every = differences(before, after)
     obstacles = [difference for difference in every if difference.kind not in allowed]
+    checks = check_limits(before, after, limits, confidence, obstacles)
     return Gate(
-        check_limits(before, after, limits, confidence, obstacles),
+        _with_skipped(checks) if allow_missing else checks,
         tuple(digest.label for digest in before),
         tuple(digest.label for digest in after),
         confidence,
-        strict=strict,
+        inconclusive=inconclusive,
         allow_missing=allow_missing,
         differences=every,
         allow_changed=allowed,
         comparison=comparison,
         notes=comparison.notes if comparison else tuple(dict.fromkeys(notes)),
+    )
+
+
+def check_policy(inconclusive: str | None) -> str | None:
+    """Return what `--inconclusive` got; raise for an unknown word."""
+    if inconclusive not in (None, *INCONCLUSIVE_POLICIES):
+        what = f"{inconclusive!r} is not a value of inconclusive"
+        raise UsageError(what, hint=f"write {' or '.join(INCONCLUSIVE_POLICIES)}")
+    return inconclusive
+
+
+def _with_skipped(checks: Sequence[GateCheck]) -> tuple[GateCheck, ...]:
+    """Skip metrics that were not recorded, unless that leaves nothing measured."""
+    if all(check.doubt in NO_DATA for check in checks):
+        return tuple(checks)
+    return tuple(
+        replace(check, status=CheckStatus.SKIPPED) if check.doubt is Doubt.NOT_RECORDED else check
+        for check in checks
     )
 
 
@@ -336,11 +429,11 @@ def _check_request(
     check_confidence(confidence)
     if not limits or not after:
         what = "capture" if limits else "limit"
-        raise UsageError(f"no {what} was given", hint="a gate without one would pass anything")
+        raise UsageError(f"no {what} was given", hint="a gate without one would always pass")
     relative = [limit for limit in limits if limit.kind is not LimitKind.CEILING]
     if relative and not before:
         raise UsageError(
             f"{str(relative[0])!r} needs a baseline, and none is given",
-            hint="make one with: gpusight baseline save CAPTURE… -o baseline.json, "
-            "then give it by --baseline baseline.json",
+            hint="create one: gpusight baseline save CAPTURE… -o baseline.json, "
+            "then add --baseline baseline.json",
         )

@@ -1,4 +1,4 @@
-"""Limits as people write them (`step_time=+3%`), on the command line and in `gpusight.toml`."""
+"""Limits (`step_time=+3%`) on the command line and in `gpusight.toml`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,19 @@ _MEASURED = {
 _MAX_DIGITS = 37
 _MINUS = str.maketrans({"−": "-"})  # noqa: RUF100
 _HINT = "write METRIC=+3%, METRIC=+1ms, METRIC=+5MB, METRIC=+10 or, as a ceiling, METRIC=50ms"
-_EXAMPLES = {Fmt.TIME: ("a time", "1ms"), Fmt.BYTES: ("bytes", "5MB")}
-_COUNTED = ("counted", "10")
+_EXAMPLES = {Fmt.TIME: ("a time", "1ms"), Fmt.BYTES: ("a size in bytes", "5MB")}
+_COUNTED = ("a count", "10")
+
+
+INCONCLUSIVE_POLICIES = ("pass", "fail")
+"""What an inconclusive gate can count as; without one, the exit code is 3."""
 
 
 class LimitKind(enum.Enum):
     """What a limit is measured from."""
 
     RELATIVE = "relative"
-    """Growth, as a part of the baseline."""
+    """Growth, as a share of the baseline."""
     ABSOLUTE = "absolute"
     """Growth over the baseline, in the metric's unit."""
     CEILING = "ceiling"
@@ -50,24 +54,24 @@ class LimitKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GateLimit:
-    """The most that a metric may be, or may have grown by."""
+    """The largest value of a metric, or its largest growth over the baseline."""
 
     metric: str
     kind: LimitKind
     value: float
-    """A part of the baseline, or an amount in nanoseconds, bytes or as counted."""
+    """A share of the baseline, or an amount in nanoseconds, bytes or a count."""
     measures: Fmt
     """What its unit measures: TIME, BYTES, COUNT where it has none, SHARE of the baseline."""
     text: str
-    """The limit as it was written, without the metric."""
+    """The limit as typed, without the metric."""
 
     def __str__(self) -> str:
-        """Return it as it is written."""
+        """Return it as typed."""
         return f"{self.metric}={self.text}"
 
     @property
     def improvement(self) -> bool:
-        """It requires that the metric became smaller."""
+        """Whether it requires the metric to decrease."""
         return self.kind is not LimitKind.CEILING and self.value < 0
 
     def most(self, baseline: float) -> float:
@@ -84,14 +88,14 @@ class GateLimit:
         what, example = _EXAMPLES.get(known, _COUNTED)
         sign = "" if self.kind is LimitKind.CEILING else "+"
         raise UsageError(
-            f"{str(self)!r} does not fit: {self.metric} is {what}",
+            f"{str(self)!r} has the wrong unit: {self.metric} is {what}",
             hint=f"write {self.metric}={sign}{example}"
             + (f" or {self.metric}=+3%" if sign else ""),
         )
 
 
 def read_limit(text: str) -> GateLimit:
-    """Read `METRIC=LIMIT`; a metric may hold `=` itself, as names of kernels do."""
+    """Read `METRIC=LIMIT`; a metric may contain `=` itself, as kernel names do."""
     metric, equals, amount = text.rpartition("=")
     if not equals or not metric.strip():
         raise UsageError(f"{shortened(text)!r} is not a limit", hint=_HINT)
@@ -99,7 +103,7 @@ def read_limit(text: str) -> GateLimit:
 
 
 def read_limits(limits: str | Iterable[str] | Mapping[str, str]) -> list[GateLimit]:
-    """Read limits as Python has them: texts, or amounts by metric."""
+    """Read limits given in Python: texts, or amounts by metric."""
     if isinstance(limits, Mapping):
         return [limit_of(_text(metric), _text(amount)) for metric, amount in limits.items()]
     if isinstance(limits, str) or not isinstance(limits, Iterable):
@@ -109,12 +113,12 @@ def read_limits(limits: str | Iterable[str] | Mapping[str, str]) -> list[GateLim
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"a limit is a text, not {type(value).__name__}", hint=_HINT)
+        raise UsageError(f"a limit is a string, not {type(value).__name__}", hint=_HINT)
     return value
 
 
 def limit_of(metric: str, amount: str) -> GateLimit:
-    """Read how far a metric may go."""
+    """Read the limit of a metric."""
     parsed = parse_amount(amount.translate(_MINUS))
     value = None if parsed is None else parsed.scaled(_UNITS)
     if parsed is None or value is None or len(parsed.digits) > _MAX_DIGITS:
@@ -123,13 +127,13 @@ def limit_of(metric: str, amount: str) -> GateLimit:
     measures = _MEASURED[unit.lower()]
     if measures is Fmt.SHARE and not sign:
         raise UsageError(
-            f"{shortened(f'{metric}={amount}')!r} does not say which way",
+            f"{shortened(f'{metric}={amount}')!r} has no sign",
             hint=f"write {metric}=+{digits}% for growth over the baseline",
         )
     if measures is Fmt.SHARE and value < -1:
         raise UsageError(
-            f"{shortened(f'{metric}={amount}')!r} cannot be held: nothing falls by more than 100%",
-            hint=f"write such as {metric}=-5%",
+            f"{shortened(f'{metric}={amount}')!r} is impossible: no metric falls by over 100%",
+            hint=f"write for example {metric}=-5%",
         )
     kind = LimitKind.RELATIVE if measures is Fmt.SHARE else LimitKind.ABSOLUTE
     if not sign:
@@ -157,14 +161,14 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """What a file says about a gate; None and empty where it says nothing."""
+    """Settings of a gate in a file; None and empty where the file has none."""
 
     path: Path | None = None
     baseline: tuple[str, ...] = ()
     limits: tuple[GateLimit, ...] = ()
     confidence: float | None = None
     least_effect: float | None = None
-    strict: bool = False
+    inconclusive: str | None = None
     allow_missing: bool = False
     allow_changed: tuple[str, ...] = ()
     steps: str | None = None
@@ -212,13 +216,13 @@ def load_config(path: Path, gate: str | None = None) -> GateConfig:
 
 def _gate_table(path: Path) -> dict[str, Any]:
     """Read the table `[gate]`."""
-    if path.exists() and not path.is_file():  # a pipe would keep us waiting
+    if path.exists() and not path.is_file():  # a pipe would block
         raise UsageError(f"cannot read {path}", why="it is not a regular file")
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
-            raise UsageError(f"{path} is no settings file", why="it is larger than 1 MB")
+            raise UsageError(f"{path} is not a settings file", why="it is larger than 1 MB")
         content = tomllib.loads(text.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
@@ -238,15 +242,15 @@ def _gate_table(path: Path) -> dict[str, Any]:
 def _chosen(
     path: Path, shared: dict[str, Any], named: Mapping[str, dict[str, Any]], gate: str | None
 ) -> dict[str, Any]:
-    """Return the settings of the gate, on top of those that all gates share."""
+    """Return the settings of the gate, on top of those of all gates."""
     if gate is None:
         if named and not shared:
             names = ", ".join(map(shortened, named))
-            raise UsageError(f"{path} holds several gates", hint=f"choose one by --gate: {names}")
+            raise UsageError(f"{path} has several gates", hint=f"choose one with --gate: {names}")
         return shared
     if gate not in named:
         known = ", ".join(map(shortened, named)) or "none with a name"
-        raise UsageError(f"{path} has no [gate.{shortened(gate)}]", hint=f"it holds: {known}")
+        raise UsageError(f"{path} has no [gate.{shortened(gate)}]", hint=f"it has: {known}")
     limits = [table.get("max", {}) for table in (shared, named[gate])]
     merged = {**shared, **named[gate]}
     if all(isinstance(table, dict) for table in limits) and any(limits):
@@ -257,7 +261,7 @@ def _chosen(
 def _unknown(path: Path, where: str, key: str, known: tuple[str, ...] | None = None) -> UsageError:
     known = tuple(SETTINGS) if known is None else known
     near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+    hint = f"did you mean {near[0]}?" if near else f"known settings: {', '.join(known)}"
     return UsageError(f"{path}: {shortened(key)!r} is not a setting of {where}", hint=hint)
 
 
@@ -280,7 +284,7 @@ def _file(path: Path, value: Any) -> Path | None:
 
 
 def _limits(path: Path, value: Any) -> tuple[GateLimit, ...] | None:
-    """Read limits; a bare `+10` is the number 10 to TOML, so they must be texts."""
+    """Read limits; a bare `+10` is the number 10 in TOML, so they must be strings."""
     if not isinstance(value, dict):
         return None
     limits: list[GateLimit] = []
@@ -289,7 +293,7 @@ def _limits(path: Path, value: Any) -> tuple[GateLimit, ...] | None:
             raise _wrong(path, metric, f'a limit: "{shortened(metric)}" = "+3%"')
         for amount in amounts if isinstance(amounts, list) else [amounts]:
             if not isinstance(amount, str):
-                raise _wrong(path, metric, f'it as text: "{shortened(metric)}" = "+3%"')
+                raise _wrong(path, metric, f'it as a string: "{shortened(metric)}" = "+3%"')
             try:
                 limits.append(limit_of(metric, amount))
             except UsageError as error:
@@ -312,6 +316,10 @@ def _confidence(path: Path, value: Any) -> float | None:
 
 def _flag(_: Path, value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
+
+
+def _policy(_: Path, value: Any) -> str | None:
+    return value if value in INCONCLUSIVE_POLICIES else None
 
 
 def _kinds(path: Path, value: Any) -> tuple[str, ...] | None:
@@ -339,7 +347,7 @@ SETTINGS: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "max": (_limits, 'a table of limits: max = { step_time = "+3%" }'),
     "confidence": (_confidence, 'a percentage from 50%: confidence = "95%"'),
     "least_effect": (_share, 'a percentage below 100%: least_effect = "2%"'),
-    "strict": (_flag, "strict = true or strict = false"),
+    "inconclusive": (_policy, 'inconclusive = "pass" or inconclusive = "fail"'),
     "allow_missing": (_flag, "allow_missing = true or allow_missing = false"),
     "allow_changed": (_kinds, f'a list of {", ".join(KINDS)}: allow_changed = ["kernels"]'),
     "steps": (_steps, 'steps as for --steps: steps = "3-7"'),

@@ -1,4 +1,4 @@
-"""Inputs of a comparison: captures that file names, globs and folders mean; their digests."""
+"""Inputs of a comparison: file names, globs and folders to captures, and their digests."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Capture, Trace
 
 ComparisonInput: TypeAlias = "Capture | Digest"
-"""A capture, or what a comparison needs to know of one."""
+"""A capture, or its digest."""
 _Source = TypeVar("_Source", bound="Trace | Path")
 
 MAX_CAPTURES = 1_000
-"""Captures of a side; more are a pattern that caught too much."""
+"""Captures per side; more means that a pattern matched too much."""
 _MOST_LISTED = 100_000
 _REPORTS = (".nsys-rep", ".qdrep")
 _EXPORT = ".sqlite"
 _OTHERS = (".ncu-rep", ".ncu-repz", ".pickle", ".nsight-cuprof-report")
-"""Captures that hold no timeline; they may lie beside those that are meant."""
+"""Captures without a timeline; a folder or glob may contain them too."""
 _EVENTS = b'"traceEvents"'
 _HEAD_BYTES = 1 << 16
 _DIGITS = re.compile(r"(\d+)")
@@ -41,21 +41,21 @@ _TABLES = re.compile(r"(?:StringIds|CUPTI_\w+)\.(?:parquet|arrow)$", re.IGNORECA
 
 
 class SideInputs(NamedTuple):
-    """The captures that the words of a command line mean."""
+    """The captures that the arguments of a command line name."""
 
     paths: list[Path]
     """Captures and baselines, each once."""
     notes: dict[Path, str]
-    """Of those that were named under other names too: which."""
+    """For captures that were named more than once: the other names."""
 
 
 def side_paths(texts: Sequence[str]) -> list[Path]:
-    """List the captures and baselines that words mean, each once, in the order given."""
+    """List the captures and baselines that arguments name, each once, in the order given."""
     return side_inputs(texts).paths
 
 
 def side_inputs(texts: Sequence[str]) -> SideInputs:
-    """List the captures and baselines that words mean, in the order given, and what was left out.
+    """List captures and baselines that arguments name, in the order given, and what was left out.
 
     Those of a folder or glob come in the order of the numbers in their names; baselines are taken
     from there only where there are no captures. A report and its own SQLite export are one run: the
@@ -89,7 +89,7 @@ def _meant(text: str) -> list[Path]:
 
 def _path(text: str) -> Path:
     if not text.strip() or "\0" in text:
-        raise UsageError(f"{text!r} is no path", hint="name a capture or a baseline")
+        raise UsageError(f"{text!r} is not a path", hint="name a capture or a baseline")
     try:
         return Path(text).expanduser()
     except RuntimeError:  # a user who does not exist: then the tilde is part of the name
@@ -106,7 +106,7 @@ def _matching(text: str) -> list[Path]:
 
 
 def _captures_first(paths: list[Path]) -> list[Path]:
-    """Leave out baselines that lie beside captures: they must be named explicitly."""
+    """Leave out baselines in a folder or glob of captures: they must be named explicitly."""
     others = [path for path in paths if is_capture_name(path) or not is_baseline(path)]
     return others if any(path.is_dir() or _is_meant(path) for path in others) else paths
 
@@ -130,7 +130,7 @@ def _in_folder(folder: Path) -> list[Path]:
     captures = captures or sorted(profiles)
     if not captures:
         raise CaptureError(
-            f"{folder} is a folder without captures that can be compared",
+            f"no captures to compare in the folder {folder}",
             hint="name nsys reports, torch traces or baselines, or a folder of them",
         )
     return captures
@@ -189,7 +189,7 @@ def digests_of(
     make: Callable[[_Source], Digest | NotApplicable],
     notes: Mapping[Path, str] = MappingProxyType({}),
 ) -> list[Digest]:
-    """Build the digest of each capture; baseline files hold digests already.
+    """Build the digest of each capture; baseline files contain digests already.
 
     `notes` are of paths, and become notes of their captures. Raises where a capture cannot be
     compared.

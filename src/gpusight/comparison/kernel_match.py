@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 Key: TypeAlias = "tuple[str, str]"
 """Place and name; a name that only one side has in the spelling that all tools share.
 
-The place is the range; it is empty outside of ranges, and where ranges tell nothing.
+The place is the range; it is empty outside of ranges, and where ranges do not distinguish launches.
 """
 Shares: TypeAlias = "dict[Key, float]"
 """Rows, and the part of their launches that is meant."""
 Sides: TypeAlias = "tuple[ComparedKernels, ComparedKernels]"
 
 REST = ""
-"""Name of the row that sums up what a digest does not name."""
+"""Name of the row of all kernels that a digest does not name."""
 MOST_LAUNCHES = 20_000
 """A longer order is not looked at."""
 _OTHER_RANGES = 0.05
@@ -48,17 +48,17 @@ class KernelRow:
     short: str
     category: str
     ranges: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Time a step in each range, mean over the captures."""
+    """Time per step in each range, mean over the captures."""
     names: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Time a step under each name, as the captures spell it."""
+    """Time per step under each name, as the captures spell it."""
     calls: float = 0.0
-    """Launches a step, likewise."""
+    """Launches per step, likewise."""
     positions: list[tuple[int, int]] = field(default_factory=list)
     """Captures, and its positions there."""
 
     @property
     def ns(self) -> float:
-        """Time a step."""
+        """Time per step."""
         return sum(self.ranges.values())
 
     @property
@@ -79,7 +79,7 @@ class ComparedKernels:
         self.captures = len(digests)
         self.rows: dict[Key, KernelRow] = {}
         self.ranges: defaultdict[str, float] = defaultdict(float)
-        """Time a step."""
+        """Time per step."""
         for capture, digest in enumerate(digests):
             for position, kernel in enumerate(digest.kernels):
                 row = self.rows.setdefault(key(kernel), KernelRow(kernel.short, kernel.category))
@@ -94,7 +94,7 @@ class ComparedKernels:
         self.launches = Counter(self.order)
 
     def ns(self, shares: Shares) -> float:
-        """Time a step."""
+        """Time per step."""
         return sum(self.rows[key].ns * part for key, part in shares.items())
 
 
@@ -127,7 +127,7 @@ _spelled = lru_cache(maxsize=16_384)(normal_name)
 
 
 def _mean(series: Series, blocks: tuple[int, ...]) -> float:
-    """Mean a step; a block counts as often as it has steps."""
+    """Mean per step; a block is weighted by its steps."""
     return float(np.average(series, weights=blocks))
 
 
@@ -153,7 +153,7 @@ _MAX_RATIO = 1.5
 
 
 def replaced(before: ComparedKernels, after: ComparedKernels) -> list[tuple[Shares, Shares]]:
-    """Group rows by the places of their launches in a step; none where an order is not known."""
+    """Group rows by the positions of their launches in a step; none where the order is unknown."""
     if not before.order or not after.order:
         return []
     sides = before, after
@@ -221,7 +221,7 @@ def _ends(pair: tuple[int, int], sides: Sides) -> tuple[Node, Node]:
 
 
 def _shared(pairs: Pairs, sides: Sides) -> Counter[Node]:
-    """Count the launches of each row that stand beside others."""
+    """Count the launches of each row that are paired with others."""
     launches = ((side, position) for side in (0, 1) for position in {pair[side] for pair in pairs})
     return Counter((side, sides[side].order[position]) for side, position in launches)
 

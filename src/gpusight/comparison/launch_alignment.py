@@ -36,7 +36,7 @@ def align(before: Sequence[Hashable], after: Sequence[Hashable]) -> Pairs:
 
 
 def gaps(pairs: Pairs, before_count: int, after_count: int) -> list[tuple[range, range]]:
-    """Return what lies between pairs, where both sequences (of these lengths) have something."""
+    """Return the gaps between pairs, where both sequences (of these lengths) have something."""
     edges = [(-1, -1), *pairs, (before_count, after_count)]
     between = ((range(i + 1, k), range(j + 1, n)) for (i, j), (k, n) in pairwise(edges))
     return [(left, right) for left, right in between if left and right]
@@ -103,7 +103,7 @@ class StepLaunch(NamedTuple):
     """A launch: the same for all of its name in its place."""
 
     place: str
-    """Its range; one word for all where ranges tell nothing."""
+    """Its range; one word for all where ranges do not distinguish launches."""
     name: str
     stem: str
     """Short name without what differs between builds and precisions."""
@@ -125,7 +125,7 @@ class LaunchPairs:
         self._anchors = align(
             [_kind(launch) for launch in before], [_kind(launch) for launch in after]
         )
-        """Launches that stand beside each other, of whatever name; no two pairs cross."""
+        """Paired launches, of whatever name; no two pairs cross."""
         self._taken: tuple[set[int], set[int]] = (set(), set())
         """Launches that need no partner any more."""
         self.roles: Pairs = []
@@ -137,7 +137,7 @@ class LaunchPairs:
     def _keep_names(self) -> None:
         """Set launches aside whose name both sides have in a place, as often as they both do.
 
-        First those that stand beside each other.
+        Paired launches first.
         """
         before, after = self._sides
         same = [(i, j) for i, j in self._anchors if _named(before[i]) == _named(after[j])]
@@ -179,7 +179,7 @@ class LaunchPairs:
         return {place for place in places if max(alone[place] for alone in unpaired) > _MOSTLY}
 
     def _together(self) -> None:
-        """Join what is left of a range between two neighbours by the most expensive launches.
+        """Join what is left of a range between two neighbors by the most expensive launches.
 
         What both sides have by name is mostly just called more or less: it stays out.
         """
@@ -196,7 +196,7 @@ class LaunchPairs:
                 self._replace({*((i, hub[1]) for i in left), *((hub[0], j) for j in right)})
 
     def _credible(self, left: list[int], right: list[int]) -> bool:
-        """Whether a place is evidence: not where it is most of a step, unless it can be fused."""
+        """Whether a position is evidence: not if it is most of a step, unless it can be fused."""
         both = tuple(zip(self._sides, (left, right), self._step_ns, strict=True))
         if any(
             sum(side[i].ns for i in positions) <= _MOSTLY * step_ns
@@ -206,7 +206,7 @@ class LaunchPairs:
         return all(side[i].category in FUSIBLE for side, positions, _ in both for i in positions)
 
     def _stretches(self) -> list[Stretch]:
-        """Return the free launches between neighbouring anchors, where both sides have some."""
+        """Return the free launches between neighboring anchors, where both sides have some."""
         before, after = self._taken
         between = gaps(self._anchors, *map(len, self._sides))
         free = (

@@ -1,6 +1,6 @@
-"""Quantities of captures by name (`step_time`, `kernel:GLOB`, …), and how much they changed.
+"""Metrics of captures by name (`step_time`, `kernel:GLOB`, …), and how much they changed.
 
-What `compare` lists and `gate --max` limits.
+`compare` lists them and `gate --max` limits them.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Value: TypeAlias = "SampledChange | float | None"
 """Of one capture: a row of values by block, one value for the whole capture, or not known."""
 API = "api"
 _REASONS = {
-    "api": "the capture has no API calls, which say why the GPU idles",
-    "graph": "CUDA graphs were traced as wholes: their kernels are not in the capture",
-    "findings": "the finding is no matter of time",
-    "ranges": "the capture does not tell which GPU work the ranges launched",
+    "api": "no API calls in the capture, so idle causes are unknown",
+    "graph": "CUDA graphs were traced as a whole: their kernels are not in the capture",
+    "findings": "the finding has no time estimate",
+    "ranges": "the capture does not link ranges to GPU work",
 }
-"""Why a capture does not know a part, where it does not say so itself."""
+"""Why a capture lacks data, where it has no reason of its own."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ComparedQuantity:
     fmt: Fmt
     by_capture: tuple[Value, ...]
     missing: str = ""
-    """Why a capture does not know it; empty where all do."""
+    """Why a capture lacks it; empty where all have it."""
     matched: bool = True
     """Whether a pattern matches anything; what matches nothing is 0, or misspelled."""
     lost: bool = False
@@ -73,17 +73,17 @@ class ComparedQuantity:
 
     @property
     def known(self) -> tuple[SampledChange | float, ...]:
-        """Values of the captures that know it."""
+        """Values of the captures that have it."""
         return tuple(value for value in self.by_capture if value is not None)
 
     @property
     def means(self) -> tuple[float, ...]:
-        """Mean per step of each capture that knows it."""
+        """Mean per step of each capture that has it."""
         return tuple(v if isinstance(v, float) else float(v.means[0]) for v in self.known)
 
     @property
     def mean(self) -> float | None:
-        """Mean over captures, each of equal weight; None where none knows it."""
+        """Mean over captures, each of equal weight; None where none has it."""
         return float(np.mean(self.means)) if self.known else None
 
 
@@ -106,7 +106,7 @@ def measured(
         next((f"{d.label}: {d.lost[source]}" for source in needs if source in d.lost), "")
         for d in digests
     ]
-    # Without API calls nothing says why a GPU idles: all such entries are 0 then.
+    # Without API calls idle causes are unknown: all such entries are 0 then.
     without_api = [API in needs and API in d.missing for d in digests]
     by_capture: list[Value] = []
     for digest, lost_reason, no_api in zip(digests, lost, without_api, strict=True):
@@ -119,7 +119,7 @@ def measured(
     if None in by_capture and not first_loss:
         digest = digests[by_capture.index(None)]
         part = API if any(without_api) else part
-        why = digest.missing.get(part) or _REASONS.get(part, "the capture does not tell")
+        why = digest.missing.get(part) or _REASONS.get(part, "not in the capture")
         missing = f"{digest.label}: {why}"
     return ComparedQuantity(key, label, fmt, tuple(by_capture), missing, matched, bool(first_loss))
 
@@ -230,7 +230,7 @@ def _calls(
 
 def _phase(digests: Sequence[Digest], key: str, phase: str) -> ComparedQuantity:
     if phase not in PHASES:
-        raise UsageError(f"no phase is called {phase!r}", why=f"phases are {', '.join(PHASES)}")
+        raise UsageError(f"unknown phase {phase!r}", why=f"phases are {', '.join(PHASES)}")
 
     def value(digest: Digest) -> Floats | None:
         if not digest.phases:
@@ -245,7 +245,7 @@ def _finding(digests: Sequence[Digest], key: str, rule: str) -> ComparedQuantity
     if rule not in known:
         near = near_matches(rule, sorted(known))
         hint = "see: gpusight diagnose --list-rules"
-        raise UsageError(f"no rule is called {rule!r}", why=f"near ones are {near}", hint=hint)
+        raise UsageError(f"unknown rule {rule!r}", why=f"similar rules: {near}", hint=hint)
 
     def value(digest: Digest) -> float | None:
         if "findings" in digest.missing or rule in digest.not_evaluated:
@@ -274,7 +274,7 @@ _PATTERNS: dict[str, Callable[[Sequence[Digest], str, str], ComparedQuantity]] =
 def _matcher(pattern: str) -> Callable[[str], bool]:
     """Match whole names by a glob, or any part by a regular expression written /…/."""
     if not pattern:
-        raise UsageError("a pattern is missing after the colon", hint="such as kernel:'*gemm*'")
+        raise UsageError("no pattern after the colon", hint="write for example kernel:'*gemm*'")
     matches = matcher(pattern)
     return lambda name: name == pattern or bool(matches(name[:_MAX_MATCHED_CHARS]))
 
@@ -319,9 +319,9 @@ def quantity(digests: Sequence[Digest], key: str) -> ComparedQuantity:
         needs = _entry_needs(key)
         return measured(digests, key, key, Fmt.TIME, lambda d: _of_ledger(d, key), needs=needs)
     raise UsageError(
-        f"no metric is called {key!r}",
-        why="near ones are " + near_matches(key, metric_keys(digests)),
-        hint="see docs/gate.md for all of them",
+        f"unknown metric {key!r}",
+        why="similar metrics: " + near_matches(key, metric_keys(digests)),
+        hint="docs/gate.md lists all metrics",
     )
 
 
@@ -333,7 +333,7 @@ def both(
 
 
 def unmatched(pair: tuple[ComparedQuantity, ComparedQuantity], digests: Sequence[Digest]) -> str:
-    """Say that a pattern matches nothing on either side, which may be meant or a typo."""
+    """Explain that a pattern matches nothing on either side: intended, or a typo."""
     if any(quantity.matched for quantity in pair):
         return ""
     kind, _, pattern = pair[1].key.partition(":")
@@ -344,7 +344,7 @@ def unmatched(pair: tuple[ComparedQuantity, ComparedQuantity], digests: Sequence
         else:
             names += (call.name for call in (digest.api if kind == "api" else digest.ranges))
     names = [name for name in dict.fromkeys(names) if name]
-    near = f", names are like {near_matches(pattern, names)}" if names else ""
+    near = f"; similar names: {near_matches(pattern, names)}" if names else ""
     return f"matches nothing in any capture{near}"
 
 
@@ -398,7 +398,7 @@ def crosses(operation: str, *, up: bool) -> bool:
 
 _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] = {
     "step_time": ("Step time", Fmt.TIME, lambda d: np.array(d.step_ns, float)),
-    "step_period": ("Step to step", Fmt.TIME, lambda d: summed((d.step_ns, d.between_ns), d)),
+    "step_period": ("Step period", Fmt.TIME, lambda d: summed((d.step_ns, d.between_ns), d)),
     "between_steps": ("Between steps", Fmt.TIME, lambda d: np.array(d.between_ns, float)),
     "kernel_time": ("Kernel time", Fmt.TIME, lambda d: _unless_graphs(d, [d.kernel_ns])),
     "busy": (
@@ -407,14 +407,18 @@ _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] 
         lambda d: summed((ns for entry, ns in d.entries() if not _is_part(entry, IDLE)), d),
     ),
     "idle": ("GPU idle", Fmt.TIME, lambda d: _of_ledger(d, IDLE)),
-    "launches": ("Kernels", Fmt.COUNT, lambda d: _unless_graphs(d, [k.calls for k in d.kernels])),
+    "launches": (
+        "Kernel launches",
+        Fmt.COUNT,
+        lambda d: _unless_graphs(d, [k.calls for k in d.kernels]),
+    ),
     "memory_peak": (
-        "Memory peak",
+        "Peak memory",
         Fmt.BYTES,
         lambda d: float(max(d.memory_peak.values())) if d.memory_peak else None,
     ),
-    "h2d_bytes": ("Copied to GPU", Fmt.BYTES, lambda d: _bytes(d, up=True)),
-    "d2h_bytes": ("Copied to host", Fmt.BYTES, lambda d: _bytes(d, up=False)),
+    "h2d_bytes": ("H2D bytes", Fmt.BYTES, lambda d: _bytes(d, up=True)),
+    "d2h_bytes": ("D2H bytes", Fmt.BYTES, lambda d: _bytes(d, up=False)),
     "findings": (
         "Findings",
         Fmt.COUNT,

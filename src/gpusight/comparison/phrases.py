@@ -39,8 +39,8 @@ _IS = {
     ChangeVerdict.LOWER: "is lower",
     ChangeVerdict.HIGHER: "is higher",
     ChangeVerdict.APPEARED: "is new",
-    ChangeVerdict.VANISHED: "is gone",
-    ChangeVerdict.SAME: "is the same",
+    ChangeVerdict.VANISHED: "dropped to 0",
+    ChangeVerdict.SAME: "is unchanged",
     ChangeVerdict.UNCLEAR: "may have changed",
 }
 
@@ -58,7 +58,7 @@ def signed(value: float | None, fmt: Fmt = Fmt.TIME) -> str:
 
 
 def signed_share(ratio: float | None) -> str:
-    """Show a difference as a part of what was before: `-8.9%`."""
+    """Show a difference as a share of the value before: `-8.9%`."""
     if ratio is None or not math.isfinite(ratio):
         return MISSING
     number = ratio * 100
@@ -68,7 +68,7 @@ def signed_share(ratio: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Show a share that the user chose, as it was written: `2%`, `99.5%`."""
+    """Show a share that the user chose: `2%`, `99.5%`."""
     return f"{share * 100:g}%"
 
 
@@ -85,7 +85,7 @@ def in_one_unit(first: str, second: str, between: str) -> str:
 
 
 def difference(change: MeasuredChange, fmt: Fmt = Fmt.TIME) -> str:
-    """Show by how much something changed: `-4.169 ms, -8.9%`."""
+    """Show a difference and its share: `-4.169 ms, -8.9%`."""
     if not change.delta:
         return "no difference"
     text = signed(change.delta, fmt)
@@ -93,7 +93,7 @@ def difference(change: MeasuredChange, fmt: Fmt = Fmt.TIME) -> str:
 
 
 def interval(change: MeasuredChange, confidence: float, fmt: Fmt = Fmt.TIME) -> str:
-    """Show the interval of a difference and what it is; empty where there is none."""
+    """Show the confidence interval of a difference; empty where there is none."""
     ends = spread(change.low, change.high, fmt)
     return "" if ends == MISSING else f"{percent(confidence)} interval {ends}"
 
@@ -111,12 +111,12 @@ def spread(low: float | None, high: float | None, fmt: Fmt = Fmt.TIME) -> str:
 
 
 def is_how(change: MeasuredChange) -> str:
-    """Say how something changed: `is lower`."""
+    """Put a verdict into words: `is lower`."""
     return _IS[change.verdict]
 
 
 def copy_name(copy: CopyChange) -> str:
-    """Name copies of one kind: `Host-to-Device, Pageable`; the GPU's own memory goes unsaid."""
+    """Name copies of one kind: `Host-to-Device, Pageable`; device memory is not named."""
     kinds = [kind for kind in (copy.src_kind, copy.dst_kind) if kind and kind != _ON_GPU]
     return f"{copy.operation}, {' to '.join(kinds)}" if kinds else copy.operation
 
@@ -127,7 +127,7 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def listed(parts: Iterable[str], most: int = 4) -> str:
-    """Join parts by commas; what is too much is counted."""
+    """Join parts by commas; those over the limit are counted."""
     texts = list(parts)
     more = len(texts) - most
     return ", ".join((*texts[:most], f"{more} more")) if more > 1 else ", ".join(texts)
@@ -136,25 +136,26 @@ def listed(parts: Iterable[str], most: int = 4) -> str:
 GPU, HOST = "gpu", "host"
 NOTHING = "unknown"
 _HOST_CAUSES = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK, IdleCause.OTHER)
-"""What a faster host, or less for it to do, would shorten."""
+"""Idle time that a faster host, or less host work, would shorten."""
 _GPU_GROUPS = (COMPUTE, COPY, COMMUNICATION)
 _IN_WORDS = {
     GPU: "GPU work",
-    COMPUTE: "computing on the GPU",
+    COMPUTE: "compute",
     COPY: "copies",
     COMMUNICATION: "communication",
     HOST: "the host",
-    "input": "input",
-    "synchronising": "waiting for the GPU",
-    "allocating": "allocating memory",
-    "queued": "queues on the GPU",
-    "profiler": "the profiler",
-    "unknown": "something that the captures do not tell",
+    "input": "data loading",
+    "synchronising": "blocking syncs",
+    "synchronizing": "blocking syncs",
+    "allocating": "memory allocation",
+    "queued": "GPU queues",
+    "profiler": "profiler overhead",
+    "unknown": "an unknown cause",
 }
 
 
 def bottleneck(ledger: Mapping[str, float]) -> str:
-    """Name the bottleneck of a step: `gpu` where it works for half of the step or more.
+    """Name the bottleneck of a step: `gpu` if the GPU is busy for half of the step or more.
 
     Else the largest group of idle time: `host`, or a cause of its own.
     """
@@ -178,7 +179,7 @@ def _group_ns(ledger: Mapping[str, float], group: str) -> float:
 
 
 def busy_share(ledger: Mapping[str, float]) -> float | None:
-    """Compute the part of the step in which the GPU worked; None where it took no time.
+    """Compute the share of the step in which the GPU is busy; None for an empty ledger.
 
     The ledger is that of a digest, from step to step; `DeviceLedger` has the same of a window.
     """
@@ -192,25 +193,30 @@ def in_words(what: str) -> str:
 
 
 WORTH_NAMING = 0.1
-"""Part of a change from which on an entry of it is named."""
+"""Share of a change from which on an entry of it is named."""
 FAR_MORE = 2.0
-"""Times the change of the whole from which on one of a part is far more."""
+"""Multiple of the total change from which on the change of a part is far more."""
 _MOST_ENTRIES = 4
 
 
 def whole(comparison: Comparison) -> tuple[str, MeasuredChange]:
-    """Return what GPU work and idle time sum to: the step, unless much lies between steps."""
-    name = "the time from step to step" if comparison.is_apart else "the step"
-    return name, comparison.headline.change
+    """Return what GPU work and idle time sum to: the step, unless much time is between steps."""
+    name = "the step" if comparison.has_steps else "the window"
+    return "the step period" if comparison.is_apart else name, comparison.headline.change
 
 
 def each(comparison: Comparison) -> str:
-    """Say what a mean time of GPU work or idling is of."""
-    return "from step to step" if comparison.is_apart else "a step"
+    """Return what a mean is over: ` per step period`, ` per step`, or nothing without steps."""
+    return " per step period" if comparison.is_apart else per_step(comparison)
+
+
+def per_step(comparison: Comparison) -> str:
+    """Return ` per step`; nothing where the captures have no steps."""
+    return " per step" if comparison.has_steps else ""
 
 
 def matters(comparison: Comparison, change: MeasuredChange) -> bool:
-    """Return whether a change is a part of the total change that is worth a sentence."""
+    """Return whether a change is large enough for a sentence, relative to the total."""
     delta_ns, total = abs(change.delta or 0.0), whole(comparison)[1]
     least_ns = WORTH_NAMING * abs(total.delta or 0.0) if total.claimed else 0.0
     return delta_ns >= max(least_ns, comparison.least * (total.before or 0.0))
@@ -219,7 +225,7 @@ def matters(comparison: Comparison, change: MeasuredChange) -> bool:
 def entries(
     comparison: Comparison, rows: Iterable[EntryChange], total_delta_ns: float | None
 ) -> str:
-    """List the claimed entries that make up most of a change, with their own changes."""
+    """List the significant entries that make up most of a change, with their own changes."""
     least_ns = max(
         abs(total_delta_ns or 0.0) * WORTH_NAMING,
         comparison.least * (whole(comparison)[1].before or 0.0) / 2,
@@ -241,14 +247,12 @@ def colon(text: str) -> str:
 
 
 def bottleneck_phrase(comparison: Comparison) -> str:
-    """Say what the bottleneck was and is."""
+    """Name the bottleneck before and after."""
     old_limit, new_limit = comparison.before.limit, comparison.after.limit
     old, new = _named(comparison, old_limit, "before"), _named(comparison, new_limit, "after")
     if old_limit != new_limit:
-        return f"{new} became the limit instead of {old}"
-    if new_limit == GPU:
-        return f"{new} still is the limit"
-    return f"{new} was the limit before and still is"
+        return f"the bottleneck moved from {old} to {new}"
+    return f"the bottleneck is still {new}"
 
 
 def _named(comparison: Comparison, limit: str, side: str) -> str:
@@ -260,6 +264,6 @@ def _named(comparison: Comparison, limit: str, side: str) -> str:
 
 
 def busy_phrase(comparison: Comparison) -> str:
-    """Say how busy the GPU was and is."""
+    """Show GPU busy before and after."""
     shares = (format_share(side.busy_share) for side in (comparison.before, comparison.after))
     return f"GPU busy {' -> '.join(shares)}"

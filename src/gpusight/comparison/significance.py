@@ -1,7 +1,4 @@
-"""By how much something changed, and whether that can be claimed.
-
-Permutation tests and t intervals.
-"""
+"""Size and significance of a change: permutation tests and t intervals."""
 
 from __future__ import annotations
 
@@ -26,33 +23,33 @@ if TYPE_CHECKING:
 
 
 class ChangeVerdict(enum.Enum):
-    """What can be claimed about a quantity."""
+    """Significance of the change of a quantity."""
 
     LOWER = "lower"
     HIGHER = "higher"
     SAME = "same"
-    """Any change is shown to be smaller than the least one that counts."""
+    """Any change is shown to be below the threshold."""
     UNCLEAR = "unclear"
-    """The spread is too large, or the captures too few, to tell."""
+    """Not significant: too much spread, or too few captures."""
     APPEARED = "appeared"
     """It was not there before."""
     VANISHED = "vanished"
 
 
 class Basis(enum.Enum):
-    """What the interval of a change rests on."""
+    """Samples of the interval of a change."""
 
     REPEATS = "repeats"
-    """Several captures a side: how much runs differ is known."""
+    """Several captures per side: run-to-run variation is measured."""
     STEPS = "steps"
-    """One capture a side: only how much steps of a run differ is known."""
+    """One capture per side: only step-to-step variation is measured."""
     NONE = "none"
     """Single values: their variance is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChange:
-    """One quantity before and after; None where a side does not know it."""
+    """One quantity before and after; None where a side lacks it."""
 
     before: float | None
     after: float | None
@@ -71,12 +68,12 @@ class MeasuredChange:
 
     @property
     def ratio(self) -> float | None:
-        """The difference as a part of what was before."""
+        """The difference as a share of the value before."""
         return self.delta / self.before if self.delta is not None and self.before else None
 
     @property
     def claimed(self) -> bool:
-        """Whether it can be said to have changed."""
+        """Whether the change is significant."""
         return self.verdict not in (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR)
 
     def document(self) -> dict[str, Any]:
@@ -94,7 +91,7 @@ class MeasuredChange:
 
 
 _DEALS = 2000
-"""Ways to deal the labels that are tried: all of them where there are no more."""
+"""Permutations of the labels that are tried: all where there are no more."""
 _SEED = 20240607
 _ROWS = 1000
 """Rows at a time, so that memory stays small."""
@@ -105,8 +102,8 @@ def dealt_interval(
 ) -> tuple[Floats, Floats]:
     """Compute the ends of the interval of what was added, for each row of `values`.
 
-    The first `before` columns are the one side. Where even the most extreme deal is not rare
-    enough, the interval is the widest that deals can tell.
+    The first `before` columns are the one side. Where even the most extreme
+    permutation is not rare enough, the interval is the widest that permutations allow.
     """
     deals, deal_count = _deals(before, values.shape[1] - before)
     shares, true_shares = (
@@ -115,7 +112,7 @@ def dealt_interval(
     )
     added = np.arange(values.shape[1]) >= before
     scale = 1 - shares @ added
-    # A deal is at least as extreme as the true one for any d beyond this; see the module.
+    # A permutation is at least as extreme as the true one for any d beyond this.
     limits = ((true_shares - shares) / scale[:, None]).T
     rank = max(1, math.floor(deal_count * (1 - confidence) / 2))
     firsts = range(0, max(len(values), 1), _ROWS)
@@ -131,7 +128,7 @@ def _ends(limits: Floats, rank: int) -> tuple[Floats, Floats]:
 
 
 def _shares(later: Mask, weights: Floats) -> Floats:
-    """Compute what each value adds to the difference of the sides' means, for each deal."""
+    """Compute what each value adds to the difference of the sides' means, for each permutation."""
     later_weights, earlier_weights = later * weights, ~later * weights
     shares: Floats = later_weights / later_weights.sum(
         axis=1, keepdims=True
@@ -145,7 +142,7 @@ def _true_deal(before: int, values: int) -> Mask:
 
 @lru_cache(maxsize=64)
 def _deals(before: int, after: int) -> tuple[Mask, int]:
-    """List which values are of the later side in each deal but the true one; count all deals."""
+    """List the values of the later side in each permutation but the true one; count all."""
     if before > after:
         mirrored, count = _deals(after, before)
         return ~np.roll(mirrored, before, axis=1), count
@@ -163,13 +160,13 @@ def _all_deals(before: int, after: int) -> Mask:
 
 
 def _random_deals(before: int, after: int) -> Mask:
-    """Deal at random, the same way on every machine: raw bits of a generator never change."""
+    """Permute at random, the same on every machine: raw bits of a generator never change."""
     total = before + after
     bits = np.random.PCG64(_SEED).random_raw(_DEALS * total).reshape(-1, total)
     later: Mask = bits.argsort(axis=1, kind="stable") >= before
     if before != after:
         return later
-    # Each deal also with the sides exchanged, so that neither side is preferred.
+    # Each permutation also with the sides exchanged, so that neither side is preferred.
     half = later[: _DEALS // 2]
     return np.concatenate([half, ~np.roll(half, before, axis=1)])
 
@@ -179,7 +176,7 @@ _HALVINGS = 52
 _MOST = 1e5
 """From here on it is the normal distribution, to six digits."""
 _WIDE = 12.0
-"""Standard deviations that hold all of it, where the degrees of freedom are many."""
+"""Standard deviations that cover all of it, for many degrees of freedom."""
 
 
 def t_quantile(confidence: float, freedom: Floats) -> Floats:
@@ -213,18 +210,20 @@ def _total(freedom: float) -> float:
 CONFIDENCE = 0.95
 MIN_CONFIDENCE = 0.5
 MIN_EFFECT = 0.02
-"""Smaller changes are none, unless asked otherwise."""
+"""Smaller changes count as none by default."""
+MAX_REPEATS = 100
+"""Captures per side above which no estimate is given."""
 _ENOUGH = 8
-"""Blocks from which on it can be seen whether neighbours are alike."""
+"""Blocks from which on autocorrelation can be measured."""
 _MOST_ALIKE = 0.9
-"""Few values can show any likeness by chance; one without bounds would hide every change."""
+"""Few values can correlate by chance; without a bound every change would be hidden."""
 _EQUAL = 1e-12
 """Part of a value that is nothing but rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledChange:
-    """Quantities of one capture, each as its mean a step in blocks of consecutive steps."""
+    """Quantities of one capture, each as its mean per step in blocks of consecutive steps."""
 
     blocks: tuple[int, ...]
     """Steps in each block."""
@@ -269,6 +268,27 @@ def compare_values(
     return compare_series(old, new, confidence=confidence, least=least)[0]
 
 
+def repeats_to_settle(
+    half: float, distance: float, captures: Sequence[int], confidence: float, *, from_runs: bool
+) -> int | None:
+    """Estimate how many captures per side make half of an interval shorter than a distance.
+
+    `half` was measured with so many `captures` of each side. Where it is not `from_runs` but from
+    steps of one run, runs are taken to differ as much as the interval shows. None above
+    `MAX_REPEATS`.
+    """
+    if not math.isfinite(half) or distance <= 0:
+        return None
+    sides = len(captures)
+    count = sides / sum(1 / number for number in captures)
+    freedom = float(max(sum(captures) - sides, 1)) if from_runs else _MOST
+    repeats = np.arange(2, MAX_REPEATS + 1, dtype=np.float64)
+    quantiles = t_quantile(confidence, np.append(sides * (repeats - 1), freedom))
+    halves = half * quantiles[:-1] / quantiles[-1] * np.sqrt(count / repeats)
+    enough = repeats[(halves < distance) & (repeats > max(captures))]
+    return int(enough[0]) if len(enough) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Units:
     """One side: values that vary independently, or nearly."""
@@ -277,7 +297,7 @@ class _Units:
     """A row for each quantity, a column for each unit."""
     weights: Floats
     alike: Floats
-    """How many neighbours tell as much as one independent value, for each row; 1 or more."""
+    """Consecutive values per independent value, for each row; 1 or more."""
     steps: _Units | None = None
     """What a single capture is the mean of."""
 
@@ -337,9 +357,9 @@ def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
 
 
 def _alike(values: Floats) -> Floats:
-    """Estimate how many consecutive values tell as much as one, by first-order autoregression.
+    """Estimate how many consecutive values equal one independent value, by AR(1).
 
-    What n values show of the likeness r of neighbours is too small by about (1 + 4r) / n. Values
+    The autocorrelation r of n values is too small by about (1 + 4r) / n. Values
     that alternate would narrow an interval; that they go on to do so is not known.
     """
     count = values.shape[1]
@@ -418,7 +438,7 @@ def _half(spread: Floats, freedom: Floats | int, confidence: float) -> Floats:
 def _verdicts(
     before: _Units, after: _Units, ends: Ends | None, least: float
 ) -> list[ChangeVerdict]:
-    """Judge each row. Without an interval the difference is taken for certain."""
+    """Evaluate each row. Without an interval the difference counts as certain."""
     delta = after.means - before.means
     low, high = (delta, delta) if ends is None else ends
     rounding = _EQUAL * np.maximum(np.abs(before.means), np.abs(after.means))

@@ -1,7 +1,4 @@
-"""The parts of a comparison as tables of texts, and the words for a change.
-
-The same in every format.
-"""
+"""The tables of a comparison, and the phrases for a change; the same in every format."""
 
 from __future__ import annotations
 
@@ -43,14 +40,14 @@ if TYPE_CHECKING:
 
 
 UNSURE = "~"
-"""Marks changes that cannot be claimed."""
+"""Marks changes that are not significant."""
 ARROW = "->"
 _MAX_NAMED_CAPTURES = 3
 """Captures of a side that are named one by one."""
 
 
 class ChangeTone(enum.Enum):
-    """Whether a change is welcome."""
+    """Whether a change is an improvement."""
 
     GOOD = "good"
     BAD = "bad"
@@ -59,7 +56,7 @@ class ChangeTone(enum.Enum):
 
 
 def change_tone(change: MeasuredChange) -> ChangeTone:
-    """Tell whether a change of something that costs is welcome."""
+    """Rate a change of a cost: lower is good."""
     if not change.claimed:
         return ChangeTone.UNSURE
     lower = change.verdict in (ChangeVerdict.LOWER, ChangeVerdict.VANISHED)
@@ -67,56 +64,51 @@ def change_tone(change: MeasuredChange) -> ChangeTone:
 
 
 def marked_delta(change: MeasuredChange, fmt: Fmt) -> str:
-    """Show a difference, marked where it cannot be claimed."""
+    """Show a difference, marked where it is not significant."""
     text = signed(change.delta, fmt)
     return f"{UNSURE}{text}" if change.delta and not change.claimed else text
 
 
 def side_value(value: float | None, fmt: Fmt) -> str:
-    """Show what one side has: a dash where it has none of it."""
+    """Show the value of one side; a dash for none."""
     return shown(value, fmt) if value else units.MISSING
 
 
 def before_after(before: float, after: float, fmt: Fmt) -> str:
-    """Show what two sides have; once where they do not differ."""
+    """Show the values of both sides; once where they are equal."""
     texts = [shown(value, fmt) for value in (before, after)]
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} {ARROW} {texts[1]}"
 
 
 def mark_legend(comparison: Comparison) -> str:
-    """Say what the mark means."""
+    """Explain the mark."""
     usual, rows = (f"{100 * level:g}%" for level in (comparison.confidence, comparison.of_rows))
     return (
-        f"{UNSURE} no change can be claimed: the {usual} interval ({rows} of kernels, API calls, "
-        "copies and inner ranges, being many) holds zero, or the change may be below "
-        f"{100 * comparison.least:g}%"
+        f"{UNSURE} not significant: the {usual} interval ({rows} for kernels, API calls, copies "
+        f"and inner ranges) includes 0, or the change may be below {100 * comparison.least:g}%"
     )
 
 
-def is_per_step(comparison: Comparison) -> bool:
-    """Tell whether times are those of a step; else the whole window stands for one."""
-    return any((*comparison.before.steps, *comparison.after.steps))
-
-
 def time_label(comparison: Comparison) -> str:
-    """Name what the first metric is the time of."""
+    """Name the first metric."""
     first = comparison.metrics[0].label
-    return first if is_per_step(comparison) else "Time of the window"
+    return first if comparison.has_steps else "Window time"
 
 
 def comparison_headline(comparison: Comparison) -> str:
-    """Say in one line what became of the step, or of the time from one to the next."""
-    name = "From step to step" if comparison.is_apart else time_label(comparison)
+    """Give the change of the step time, or of the step period, in one line."""
+    name = "Step period" if comparison.is_apart else time_label(comparison)
     return time_change(name, comparison.headline.change)
 
 
 def time_change(name: str, change: MeasuredChange) -> str:
-    """Say in one line what became of a time."""
+    """Give the change of a time in one line."""
     amounts, ratio = from_to(change), signed_share(change.ratio)
     if change.claimed:
         return f"{name} {ratio}: {amounts}"
-    verdict = "no change" if change.verdict is ChangeVerdict.SAME else "no change can be claimed"
-    return f"{name}: {verdict} ({amounts}, {ratio})"
+    if change.verdict is ChangeVerdict.SAME:
+        return f"{name} unchanged ({amounts}, {ratio})"
+    return f"No significant change in {name.lower()} ({amounts}, {ratio})"
 
 
 def side_line(side: ComparedSide) -> str:
@@ -125,7 +117,7 @@ def side_line(side: ComparedSide) -> str:
     if side.busy_share is not None:
         parts.append(f"GPU busy {units.format_share(side.busy_share)}")
     if side.limit != NOTHING:
-        parts.append(f"limited by {in_words(side.limit)}")
+        parts.append(f"bottleneck: {in_words(side.limit)}")
     return f"{_captures(side)}: {', '.join(filter(None, parts))}"
 
 
@@ -139,10 +131,10 @@ def _captures(side: ComparedSide) -> str:
 
 
 def _steps(side: ComparedSide) -> str:
-    times = [units.format_time(ns) for ns in side.step_ns[:_MAX_NAMED_CAPTURES]]
+    times = [units.format_time(ns, digits=3) for ns in side.window_step_ns[:_MAX_NAMED_CAPTURES]]
     shown = ", ".join(times) + (" …" if len(side.step_ns) > _MAX_NAMED_CAPTURES else "")
     if not any(side.steps):
-        return shown
+        return f"{shown}, no steps found"
     counts = [f"{steps:,}" for steps in dict.fromkeys(side.steps)]
     several = "" if len(side.labels) == 1 else " each" if len(counts) == 1 else " together"
     total = counts[0] if len(counts) == 1 else f"{sum(side.steps):,}"
@@ -157,11 +149,11 @@ def _gpus(side: ComparedSide) -> str:
 
 
 ComparisonCell: TypeAlias = "str | tuple[str, str]"
-"""A text, or what was before and what took its place."""
+"""A text, or the old and the new name."""
 MIN_SHOWN_CHANGE = 0.001
-"""Changes below this part of the step are left out where nobody asks for all."""
+"""Changes below this share of the step are left out by default."""
 MAX_SHOWN_ROWS = 20
-"""Rows of a table where nobody says how many."""
+"""Rows of a table by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,23 +164,23 @@ class ComparisonColumn:
     name: bool = False
     """A text that may be cut to fit; others are numbers or short words."""
     quoted: bool = False
-    """A name from the capture, not a word of ours."""
+    """A name from the capture, quoted."""
     right: bool = True
     units: bool = False
-    """Numbers with units, which are to stand below each other."""
+    """Numbers with units, aligned."""
     toned: bool = False
-    """Coloured by whether the change is welcome."""
+    """Colored by whether the change is an improvement."""
     extra: bool = False
-    """Left out where there is little room."""
+    """Shown with --wide only."""
     beneath: bool = False
     """A sentence: on a screen it gets lines of its own, below the row."""
     detail: bool = False
-    """Of an extra one: what is said of the name, below it where a table can do that."""
+    """Of an extra one: a detail of the name, below it where a table can do that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One thing before and after."""
+    """One row, before and after."""
 
     cells: tuple[ComparisonCell, ...]
     tone: ChangeTone
@@ -207,19 +199,19 @@ class ComparisonSection:
     columns: tuple[ComparisonColumn, ...]
     rows: tuple[ComparisonRow, ...]
     bars: bool = False
-    """Draw how large the changes are."""
+    """Draw bars of the changes."""
     small: float | None = None
-    """Changes below this are of no interest; None where all are."""
+    """Changes below this are left out by default; None to show all."""
     whole: bool = False
     """Few rows, of which none may be missing."""
 
     @property
     def quiet(self) -> str:
-        """What is said where no row is of interest."""
-        return f"none of {len(self.rows):,} changed by {100 * MIN_SHOWN_CHANGE:g}% of the step"
+        """Text in place of rows that all changed too little."""
+        return f"none of {len(self.rows):,} changed by {100 * MIN_SHOWN_CHANGE:g}% of the total"
 
     def shown(self, limit: int | None, most: int = MAX_SHOWN_ROWS) -> tuple[ComparisonRow, ...]:
-        """Give the rows to show: so many, 0 for all; None for up to `most` that are of interest."""
+        """Give the rows to show: so many, 0 for all; None for up to `most` that changed enough."""
         if self.whole:
             return self.rows
         totals = tuple(row for row in self.rows if row.total)
@@ -230,7 +222,7 @@ class ComparisonSection:
         return (*kept, *totals)
 
 
-_REST = "the rest"
+_REST = "other"
 _NUMBERS = (
     ComparisonColumn("Before", units=True),
     ComparisonColumn("After", units=True),
@@ -260,7 +252,7 @@ def comparison_sections(comparison: Comparison) -> list[ComparisonSection]:
 
 
 def _each(comparison: Comparison) -> str:
-    return ", a step" if is_per_step(comparison) else ""
+    return " per step" if comparison.has_steps else ""
 
 
 def _small(comparison: Comparison) -> float:
@@ -277,6 +269,9 @@ def _more(change: MeasuredChange) -> tuple[str, str, str]:
     return signed_share(change.ratio), ends, change.verdict.value
 
 
+_OF_STEPS = ("step_period", "between_steps")
+
+
 def _metrics(comparison: Comparison) -> ComparisonSection:
     confidence = f"{100 * comparison.confidence:g}% interval"
     columns = (
@@ -288,7 +283,12 @@ def _metrics(comparison: Comparison) -> ComparisonSection:
     )
     title = "Metrics" + _each(comparison)
     first, *others = comparison.metrics
-    worth = (metric for metric in others if metric.change.before != 0 or metric.change.after != 0)
+    worth = (
+        metric
+        for metric in others
+        if (metric.change.before != 0 or metric.change.after != 0)
+        and (comparison.has_steps or metric.key not in _OF_STEPS)
+    )
     named = replace(first, label=time_label(comparison))
     rows = tuple(map(_metric, (named, *worth)))
     return ComparisonSection("metrics", title, columns, rows, whole=True)
@@ -311,29 +311,29 @@ def _metric(metric: MetricChange) -> ComparisonRow:
 _ENTRIES = (
     ComparisonColumn("Entry", name=True, right=False),
     *_NUMBERS,
-    ComparisonColumn("Part", extra=True),
+    ComparisonColumn("Share of change", extra=True),
     *_EXTRA,
 )
 
 
 def _ledger(comparison: Comparison) -> ComparisonSection:
-    whole = "the step" if is_per_step(comparison) else "the window"
+    whole = "step" if comparison.has_steps else "window"
     rows = [_entry(entry) for entry in comparison.ledger]
     if rows:
-        rows.append(_total(f"sum: {whole}", comparison.step, percent_of(1.0)))
+        rows.append(_total(f"total: {whole}", comparison.step, percent_of(1.0)))
     title = "Where the time goes" + _each(comparison)
     return ComparisonSection("ledger", title, _ENTRIES, tuple(rows), bars=True)
 
 
 def _between(comparison: Comparison) -> ComparisonSection:
-    """Go on where the ledger of the step ends: its rows and the step sum to a period."""
+    """Continue the ledger of the step: its rows and the step sum to the period."""
     rows = [_entry(entry) for entry in comparison.between]
     if rows:
         between, period = (
             comparison.metric(key).change for key in ("between_steps", "step_period")
         )
-        rows.append(_total("sum: between steps", between, percent_of(1.0)))
-        rows.append(_total("from step to step", period, MISSING))
+        rows.append(_total("total: between steps", between, percent_of(1.0)))
+        rows.append(_total("step period", period, MISSING))
     return ComparisonSection("between", "Between steps", _ENTRIES, tuple(rows), bars=True)
 
 
@@ -349,7 +349,7 @@ def _entry(entry: EntryChange) -> ComparisonRow:
 
 
 def percent_of(part: float | None) -> str:
-    """Show a part of the step's change, which may be many times the whole, and against it."""
+    """Show a share of the total change, which may be over 100% or negative."""
     if part is None:
         return MISSING
     return f"{round(100 * part):,}%" if abs(part) < 100 else f"{part:,.0f} x"
@@ -363,7 +363,7 @@ def _phases(comparison: Comparison) -> ComparisonSection:
         )
         for name, change in comparison.phases
     )
-    title = "GPU work by phase" + _each(comparison)
+    title = "GPU time by phase" + _each(comparison)
     return ComparisonSection("phases", title, columns, rows)
 
 
@@ -383,10 +383,10 @@ def _kernels(comparison: Comparison) -> ComparisonSection:
         *_change_first_columns(),
         *_EXTRA,
         ComparisonColumn("Calls"),
-        ComparisonColumn("One, before", units=True, extra=True),
-        ComparisonColumn("One, after", units=True, extra=True),
+        ComparisonColumn("Mean before", units=True, extra=True),
+        ComparisonColumn("Mean after", units=True, extra=True),
         ComparisonColumn("Kernel", name=True, quoted=True, right=False),
-        ComparisonColumn("Kind", right=False, extra=True, detail=True),
+        ComparisonColumn("Category", right=False, extra=True, detail=True),
         ComparisonColumn("Matched by", right=False, extra=True, detail=True),
         ComparisonColumn("Range", name=True, quoted=True, right=False, extra=True, detail=True),
     )
@@ -422,7 +422,7 @@ def _calls(
 ) -> tuple[tuple[ComparisonColumn, ...], tuple[ComparisonRow, ...]]:
     listed = list(changes)
     on_gpu = any(change.gpu_ns is not None for change in listed)
-    gpu = (ComparisonColumn("On GPU", units=True),) if on_gpu else ()
+    gpu = (ComparisonColumn("GPU change", units=True),) if on_gpu else ()
     name = ComparisonColumn(noun, name=True, quoted=True, right=False)
     columns = (*_change_first_columns(), *_EXTRA, *gpu, ComparisonColumn("Calls"), name)
     return columns, tuple(_call(change, on_gpu=on_gpu) for change in listed)
@@ -444,13 +444,13 @@ def _call(call: CallChange, *, on_gpu: bool) -> ComparisonRow:
 
 def _ranges(comparison: Comparison) -> ComparisonSection:
     columns, rows = _calls(comparison.ranges, "Range")
-    title = "Ranges, time on the host" + _each(comparison)
+    title = "Ranges: host time" + _each(comparison)
     return ComparisonSection("ranges", title, columns, rows, small=_small(comparison))
 
 
 def _api(comparison: Comparison) -> ComparisonSection:
     columns, rows = _calls(comparison.api, "Call")
-    title = "API calls, time on the host" + _each(comparison)
+    title = "API calls: host time" + _each(comparison)
     return ComparisonSection("api_calls", title, columns, rows, small=_small(comparison))
 
 
@@ -479,17 +479,17 @@ def _copy(copy: CopyChange) -> ComparisonRow:
 
 def _findings(comparison: Comparison) -> ComparisonSection:
     several = any(len(side.labels) > 1 for side in (comparison.before, comparison.after))
+    saves = "Saves/step" if comparison.has_steps else "Saves"
     columns = (
-        ComparisonColumn("", right=False, toned=True),
-        ComparisonColumn("Saved before", units=True),
-        ComparisonColumn("Saves now", units=True),
+        ComparisonColumn("Status", right=False, toned=True),
+        ComparisonColumn(f"{saves} before", units=True),
+        ComparisonColumn(f"{saves} after", units=True),
         *((ComparisonColumn("Captures", right=False),) if several else ()),
         ComparisonColumn("Finding", name=True, right=False),
-        ComparisonColumn("What was seen", name=True, right=False, beneath=True),
+        ComparisonColumn("Evidence", name=True, right=False, beneath=True),
     )
     rows = tuple(_finding_rows(comparison.findings, several=several))
-    title = "Findings, and what their fixes give back" + _each(comparison)
-    return ComparisonSection("findings", title, columns, rows)
+    return ComparisonSection("findings", "Findings", columns, rows)
 
 
 _TONES = {
@@ -499,8 +499,15 @@ _TONES = {
 }
 
 
+_STATUS = {
+    FindingFate.FIXED: "resolved",
+    FindingFate.NEW: "new",
+    FindingFate.STAYED: "unchanged",
+}
+
+
 def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterator[ComparisonRow]:
-    """Give findings by fate; of several captures, how many show it and which one says so."""
+    """Give findings by status; of several captures, how many have it and the first of them."""
     for fate in FindingFate:
         for finding in (f for f in findings if f.fate is fate):
             times = (
@@ -513,4 +520,6 @@ def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterat
                 if several and finding.capture
                 else finding.title
             )
-            yield ComparisonRow((fate.value, *times, *by, finding.rule, title), _TONES[fate], None)
+            yield ComparisonRow(
+                (_STATUS[fate], *times, *by, finding.rule, title), _TONES[fate], None
+            )

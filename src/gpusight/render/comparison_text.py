@@ -103,9 +103,9 @@ def _joined(cell: ComparisonCell) -> str:
 
 
 def _name_lines(cell: ComparisonCell, width: int) -> tuple[str, str]:
-    """Give what a name takes: of one that took another's place, where both do not fit, two lines.
+    """Give the lines of a name: two for a replaced kernel where both names do not fit.
 
-    Those are cut at their ends: what a kernel does comes first, and the middle tells it too.
+    Those are cut at their ends: what a kernel does comes first.
     """
     joined = _joined(cell)
     if isinstance(cell, str) or display_width(joined) <= width:
@@ -115,7 +115,7 @@ def _name_lines(cell: ComparisonCell, width: int) -> tuple[str, str]:
 
 
 def _bar(row: ComparisonRow, largest: float, width: int, *, solid: bool) -> str:
-    """Draw how large a change is; without colours its sign has to be seen."""
+    """Draw how large a change is; without colors its sign must be visible."""
     if not width or not largest or row.total or not row.delta:
         return ""
     length = round(width * abs(row.delta) / largest)
@@ -144,14 +144,14 @@ _HEADLINE_STYLES = {
 def comparison_to_text(
     comparison: Comparison, look: TableOptions, *, hints: Sequence[str] = ()
 ) -> str:
-    """Write a comparison as plain text, with what to type next; ends with a newline."""
+    """Write a comparison as plain text, with the next commands; ends with a newline."""
     return plain_lines(comparison_lines(comparison, look, hints))
 
 
 def print_comparison(
     comparison: Comparison, look: TableOptions, stream: TextIO, *, hints: Sequence[str] = ()
 ) -> None:
-    """Draw a comparison with colours on a stream that takes them."""
+    """Draw a comparison with colors to a stream."""
     draw_lines(comparison_lines(comparison, look, hints), stream)
 
 
@@ -209,14 +209,14 @@ def _text_section(section: ComparisonSection, look: TableOptions) -> Iterator[St
 MAX_COMMENT_CHARACTERS = 65_000
 """GitHub takes 65,536 of them in a comment."""
 _MAX_NAME_CHARACTERS = 500
-"""Letters of a name; nobody reads on, and a comment has room for so many only."""
+"""Characters of a name; a comment has limited room."""
 _UNFOLDED_SECTIONS = frozenset({"metrics", "ledger", "between", "findings"})
-"""Tables that need not be unfolded."""
+"""Tables that are not folded."""
 _MAX_SENTENCE_CHARACTERS = 1_500
 
 
 def comparison_to_markdown(comparison: Comparison, *, limit: int | None = None) -> str:
-    """Write a comparison; where a comment could not hold it, with fewer rows of each table."""
+    """Write a comparison; with fewer rows per table where a comment has no room."""
     rows = [limit, *(n for n in (MAX_SHOWN_ROWS, 10, 5, 2) if not limit or n < limit)]
     documents = ("\n".join(_markdown_lines(comparison, count)) + "\n" for count in rows)
     text = ""
@@ -225,7 +225,7 @@ def comparison_to_markdown(comparison: Comparison, *, limit: int | None = None) 
             return text
     return (
         text[:MAX_COMMENT_CHARACTERS].rpartition("\n")[0]
-        + "\n\n… the rest is too long for a comment\n"
+        + "\n\n… truncated: too long for a comment\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""How a comparison and a baseline are written, and a comparison as one table for CSV."""
+"""Renderers of a comparison and a baseline; a comparison as one table for CSV."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ COMPARISON_FIELDS = (
     Field("section", "Section", Fmt.TEXT, "`metrics`, `ledger`, `between`, `phases`, `kernels`, …"),
     Field("name", "Name", Fmt.NAME, "Metric, entry, phase, kernel, range, call, copy or rule"),
     Field("unit", "Unit", Fmt.TEXT, "`ns`, `bytes`, or `count`"),
-    Field("before", "Before", Fmt.REAL, "Mean a step before"),
-    Field("after", "After", Fmt.REAL, "Mean a step after"),
+    Field("before", "Before", Fmt.REAL, "Mean per step before"),
+    Field("after", "After", Fmt.REAL, "Mean per step after"),
     Field("change", "Change", Fmt.REAL, "After less before"),
-    Field("ratio", "%", Fmt.REAL, "The change as a part of what was before"),
+    Field("ratio", "%", Fmt.REAL, "The change as a share of the value before"),
     Field("low", "Low", Fmt.REAL, "Lower end of the interval of the change"),
     Field("high", "High", Fmt.REAL, "Upper end of it"),
     Field("verdict", "Verdict", Fmt.TEXT, "`lower`, `higher`, `same`, `unclear`, `appeared`, …"),
-    Field("basis", "Basis", Fmt.TEXT, "What the interval rests on: `repeats`, `steps`, `none`"),
-    Field("calls_before", "Calls before", Fmt.REAL, "How often a step, before"),
-    Field("calls_after", "Calls after", Fmt.REAL, "How often a step, after"),
+    Field("basis", "Basis", Fmt.TEXT, "Basis of the interval: `repeats`, `steps`, `none`"),
+    Field("calls_before", "Calls before", Fmt.REAL, "Calls per step before"),
+    Field("calls_after", "Calls after", Fmt.REAL, "Calls per step after"),
 )
 _TEXTS = (Fmt.TEXT, Fmt.NAME)
 _UNITS = {Fmt.TIME: "ns", Fmt.BYTES: "bytes", Fmt.COUNT: "count"}
 
 
 def as_table(comparison: Comparison) -> TableResult:
-    """Give everything that was compared, a row each."""
+    """Give every compared value as a row."""
     schema = {f.key: pl.String() if f.fmt in _TEXTS else pl.Float64() for f in COMPARISON_FIELDS}
     rows = [[row.get(key) for key in schema] for row in _rows(comparison)]
     frame = pl.DataFrame(rows, schema=schema, orient="row")

@@ -1,4 +1,4 @@
-"""The verdict of a gate as text, Markdown and JUnit XML."""
+"""The outcome of a gate as text, Markdown and JUnit XML."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 from gpusight import units
 from gpusight.comparison import phrases
-from gpusight.comparison.gate_check import CheckStatus
+from gpusight.comparison.gate_check import EXIT_FAIL, CheckStatus, Doubt
 from gpusight.comparison.gate_limits import LimitKind
-from gpusight.comparison.significance import Basis
+from gpusight.comparison.significance import MAX_REPEATS, Basis
 from gpusight.render.cell_text import safe_text, show
 from gpusight.render.markdown_tables import (
     escape_markdown,
@@ -34,7 +34,7 @@ _MAX_NAMED_CAPTURES = 3
 
 @dataclass(frozen=True, slots=True)
 class GateRow:
-    """One check, in words."""
+    """The cells of one check."""
 
     metric: str
     baseline: str
@@ -59,7 +59,7 @@ def gate_row(check: GateCheck) -> GateRow:
         phrases.signed_share(change.ratio) if relative else phrases.signed(change.delta, check.fmt),
         check.limit.text,
         spread(check),
-        check.status.value,
+        check.status.value.upper(),
     )
 
 
@@ -77,19 +77,20 @@ def spread(check: GateCheck) -> str:
 
 
 def verdict(gate: Gate) -> str:
-    """Say in one line whether the gate lets the captures through."""
+    """Give the outcome in one line, with the number of checks of each status."""
     counts = {status: len(gate.having(status)) for status in CheckStatus}
     parts = [f"{counts[status]} {words}" for status, words in _COUNTED if counts[status]]
-    doubts = counts[CheckStatus.UNSURE] or counts[CheckStatus.MISSING]
-    with_doubts = ", with doubts" if gate.passed and doubts else ""
-    return f"Gate {gate.outcome}{with_doubts}: {', '.join(parts)}"
+    policy = ""
+    if gate.outcome is CheckStatus.INCONCLUSIVE:
+        policy = " (counts as failure)" if gate.exit_code == EXIT_FAIL else ""
+        policy = " (accepted)" if gate.passed else policy
+    return f"Gate {gate.outcome.value.upper()}{policy}: {', '.join(parts)}"
 
 
 _COUNTED = (
     (CheckStatus.FAILED, "over the limit"),
-    (CheckStatus.MISSING, "missing"),
     (CheckStatus.INCONCLUSIVE, "inconclusive"),
-    (CheckStatus.UNSURE, "unsure"),
+    (CheckStatus.SKIPPED, "skipped"),
     (CheckStatus.PASSED, "within the limit"),
 )
 
@@ -109,7 +110,7 @@ def named(labels: tuple[str, ...]) -> str:
 
 
 def reasons(gate: Gate) -> list[tuple[str, CheckStatus, str]]:
-    """Give metrics, status and reason of checks that need a reason, each reason once."""
+    """Group metrics by status and reason; checks without a reason are left out."""
     groups: dict[tuple[CheckStatus, str], list[str]] = {}
     for check in gate.checks:
         if why := reason(check):
@@ -120,111 +121,115 @@ def reasons(gate: Gate) -> list[tuple[str, CheckStatus, str]]:
 
 
 def reason(check: GateCheck) -> str:
-    """Say why a check has the status it has, in a sentence; empty where it just passed."""
-    if check.status in (CheckStatus.MISSING, CheckStatus.INCONCLUSIVE):
-        return check.reason
-    reasons = [_status_reason(check), check.reason]
-    return "; ".join(filter(None, reasons))
+    """Explain the status of a check; empty where it passed and nothing else is to be known."""
+    parts = [check.reason]
+    if check.status is CheckStatus.FAILED or check.doubt is Doubt.NOISE:
+        parts = [_distance(check), _noise(check), check.reason]
+    return "; ".join(filter(None, parts))
 
 
-def _status_reason(check: GateCheck) -> str:
-    if check.status is CheckStatus.PASSED:
-        return ""
+def _distance(check: GateCheck) -> str:
+    """Say by how much a value is over its limit."""
     if check.over is not None and check.over <= 0:
-        return f"low enough, but within noise: {_interval_basis(check)}"
-    limit = check.limit.text
+        return "low enough, but the change is not significant"
+    limit = f"limit of {check.limit.text}"
     if check.limit.kind is not LimitKind.CEILING:
-        limit = f"{show(check.most, check.fmt)} ({limit})"
-    over = f"{show(check.over, check.fmt)} over {limit}"
-    noise = ", but within noise: " if check.status is CheckStatus.UNSURE else "; "
-    return f"{over}{noise}{_interval_basis(check)}"
+        limit = f"limit of {show(check.most, check.fmt)} ({check.limit.text})"
+    over = f"{show(check.over, check.fmt)} over the {limit}"
+    return f"{over}, but within noise" if check.doubt is Doubt.NOISE else over
+
+
+def _noise(check: GateCheck) -> str:
+    """Give the interval, its basis, and how many repeats would settle the check."""
+    parts = [_interval_basis(check)]
+    if check.doubt is Doubt.NOISE:
+        sides = "captures" if check.limit.kind is LimitKind.CEILING else "captures per side"
+        count = f"more than {MAX_REPEATS}" if check.repeats is None else f"about {check.repeats}"
+        parts.append(f"{count} {sides} would settle it")
+    return "; ".join(parts)
 
 
 def _interval_basis(check: GateCheck) -> str:
-    """Give the interval, and what it rests on."""
     if check.low is None:
-        return "nothing tells how much it varies"
+        ceiling = check.limit.kind is LimitKind.CEILING
+        return f"one sample{'' if ceiling else ' per side'}; variance unknown"
     if check.low == check.high:
-        return "it does not vary"
+        return "no variation"
     of = "value" if check.limit.kind is LimitKind.CEILING else "change"
-    return f"the {of} is {spread(check)}, as far as {_BASIS_WORDS[check.change.basis]} tell"
+    return f"interval of the {of}: {spread(check)} ({_BASIS_WORDS[check.change.basis]})"
 
 
 _BASIS_WORDS = {
-    Basis.REPEATS: "captures",
-    Basis.STEPS: "steps",
-    Basis.NONE: "values",
+    Basis.REPEATS: "from repeats",
+    Basis.STEPS: "from the steps of one capture",
+    Basis.NONE: "from single values",
 }
 
 
 def hints(gate: Gate) -> Iterator[str]:
-    """Say what to do next."""
-    kinds = dict.fromkeys(difference.kind for difference in gate.differences)
-    if gate.having(CheckStatus.INCONCLUSIVE):
+    """Give the next steps."""
+    doubts = {check.doubt for check in gate.having(CheckStatus.INCONCLUSIVE)}
+    if Doubt.NOT_COMPARABLE in doubts or Doubt.LOST_DATA in doubts:
+        kinds = dict.fromkeys(difference.kind for difference in gate.differences)
         changed = ",".join(kind for kind in kinds if kind not in gate.allow_changed)
-        yield (
-            "inconclusive: record both sides alike, save the baseline anew if the change is meant, "
-            f"or accept it with --allow-changed {changed}"
-        )
-    if gate.having(CheckStatus.UNSURE):
-        yield "unsure: record 3 to 5 captures per side, or limit kernel_time too: it varies less"
-        if not gate.strict:
-            yield "--strict fails unsure checks"
-    yield from _missing_hints(gate)
+        if changed:
+            yield (
+                "not comparable: record both sides the same way, save a new baseline if the change "
+                f"is intended, or accept it with --allow-changed {changed}"
+            )
+        if Doubt.LOST_DATA in doubts:
+            yield "lost data: record the capture again; no option accepts metrics that were lost"
+    if Doubt.NOISE in doubts:
+        yield "noise: record more captures per side, or limit kernel_time too: it varies less"
+    if Doubt.NOT_RECORDED in doubts and not gate.allow_missing:
+        yield "not recorded: record the data, or skip these limits with --allow-missing"
+    elif Doubt.NOT_RECORDED in doubts:
+        yield "no metric is known: a gate that measured nothing does not pass"
+    if gate.outcome is CheckStatus.INCONCLUSIVE and gate.inconclusive is None:
+        yield f"exit code {gate.exit_code}; --inconclusive pass or fail makes it 0 or 1"
     if not gate.passed and gate.baseline:
         yield "details: gpusight compare BASELINE CAPTURE"
 
 
-def _missing_hints(gate: Gate) -> Iterator[str]:
-    missing = gate.having(CheckStatus.MISSING)
-    if any(check.lost for check in missing):
-        yield "missing: a capture lost data; record it again (--allow-missing does not cover it)"
-    if not all(check.lost for check in missing) and not gate.allow_missing:
-        yield "missing: record the data, or accept its absence with --allow-missing"
-    if missing and gate.knows_nothing and gate.allow_missing:
-        yield "no metric is known: a gate that measured nothing does not pass"
-
-
 def accepted(gate: Gate) -> Iterator[str]:
-    """Repeat the differences that the user accepted."""
+    """List what the options accept."""
     for difference in gate.differences:
         if difference.kind in gate.allow_changed:
             yield f"accepted by --allow-changed {difference.kind}: {difference.text}"
-    if gate.allow_missing:
-        for check in gate.having(CheckStatus.MISSING):
-            if not gate.fails(check):
-                yield f"not checked (--allow-missing): {check.limit.metric}"
+    for check in gate.having(CheckStatus.SKIPPED):
+        yield f"skipped (--allow-missing): {check.limit.metric}"
 
 
 _STYLES = {
     CheckStatus.PASSED: "green",
     CheckStatus.FAILED: "bold red",
-    CheckStatus.UNSURE: "yellow",
-    CheckStatus.MISSING: "magenta",
+    CheckStatus.INCONCLUSIVE: "bold yellow",
+    CheckStatus.SKIPPED: "magenta",
+}
+_OUTCOME_STYLES = {
+    CheckStatus.PASSED: "bold green",
+    CheckStatus.FAILED: "bold red",
     CheckStatus.INCONCLUSIVE: "bold yellow",
 }
 _LEFT_COLUMNS = {"metric", "status"}
 _BASELINE_COLUMNS = {"baseline", "change"}
 _PRIORITIES = {"interval": 0, "baseline": 0, "change": 0, "status": 2}
-"""Which columns a narrow screen does without first; 1 for the others."""
+"""Columns with a low priority are dropped first on a narrow screen; 1 for the others."""
 
 
 def to_text(gate: Gate, look: TableOptions) -> str:
-    """Write a verdict as plain text."""
+    """Write a gate as plain text."""
     return plain_lines(lines_of(gate, look.width))
 
 
 def print_text(gate: Gate, look: TableOptions, stream: TextIO) -> None:
-    """Draw a verdict with colours on a stream that takes them."""
+    """Print a gate with colors to a stream."""
     draw_lines(lines_of(gate, look.width), stream)
 
 
 def lines_of(gate: Gate, width: int | None) -> Iterator[StyledLine]:
-    """Give the lines of a verdict."""
-    doubts = gate.having(CheckStatus.UNSURE) or gate.having(CheckStatus.MISSING)
-    calm = "bold yellow" if doubts or not gate.passed else "bold green"
-    style = "bold red" if gate.outcome == "failed" else calm
-    yield from wrapped_lines(verdict(gate), width, "", style)
+    """Give the lines of a gate."""
+    yield from wrapped_lines(verdict(gate), width, "", _OUTCOME_STYLES[gate.outcome])
     for label, names in sides(gate):
         yield from wrapped_lines(names, width, f"{label.ljust(8)}  ", "dim")
     yield StyledLine("")
@@ -262,14 +267,16 @@ def _reasons(gate: Gate, width: int | None) -> Iterator[StyledLine]:
     for number, (metrics, status, reason) in enumerate(reasons(gate)):
         if number == 0:
             yield StyledLine("")
-        yield from wrapped_lines(f"{metrics} {status.value}: {reason}", width, "", _STYLES[status])
+        yield from wrapped_lines(
+            f"{metrics} {status.value.upper()}: {reason}", width, "", _STYLES[status]
+        )
 
 
 def _explanation(gate: Gate, width: int | None) -> Iterator[StyledLine]:
-    """Say why the step changed, where anything is in the way."""
+    """Explain the change, unless every check is within its limit."""
     yield StyledLine("")
-    if gate.comparison is None or not (
-        gate.having(CheckStatus.FAILED) or gate.having(CheckStatus.UNSURE)
+    if gate.comparison is None or not any(
+        check.status is CheckStatus.FAILED or check.doubt is Doubt.NOISE for check in gate.checks
     ):
         return
     for sentence in gate.comparison.explanation:
@@ -282,7 +289,7 @@ _BOLD_STATUSES = {*CheckStatus} - {CheckStatus.PASSED}
 
 
 def to_markdown(gate: Gate, *, limit: int | None = None) -> str:
-    """Write a verdict as Markdown, with all checks; ends with a newline."""
+    """Write a gate as Markdown, with all checks; ends with a newline."""
     del limit
     return "\n".join(_markdown_lines(gate)) + "\n"
 
@@ -301,9 +308,8 @@ def _markdown_lines(gate: Gate) -> Iterator[str]:
         "",
     )
     for metrics, status, reason in reasons(gate):
-        yield (
-            f"- {markdown_code(metrics, cell=False)} **{status.value}**: {escape_markdown(reason)}"
-        )
+        word = f"**{status.value.upper()}**"
+        yield f"- {markdown_code(metrics, cell=False)} {word}: {escape_markdown(reason)}"
     why = list(_markdown_explanation(gate))
     if why and not gate.passed:
         yield from ("", "What changed:", "", *why)
@@ -324,7 +330,7 @@ def _markdown_row(check: GateCheck) -> tuple[str, ...]:
 
 
 def _details(gate: Gate, why: Iterable[str]) -> Iterator[str]:
-    """Fold away what is needed only where something is wrong."""
+    """Fold away what only a failing gate needs."""
     yield from ("", "<details><summary>Details</summary>", "")
     yield from why
     for label, names in sides(gate):
@@ -337,11 +343,11 @@ def _details(gate: Gate, why: Iterable[str]) -> Iterator[str]:
 _SUITE = "gpusight gate"
 _CLASS = "gpusight.gate"
 _NO_TIME = "0.000"
-"""A check takes none; readers expect the attribute."""
+"""A check takes no time; readers expect the attribute."""
 
 
 def to_junit(gate: Gate) -> str:
-    """Write a verdict as one suite with a test case for each check; ends with a newline."""
+    """Write a gate as one suite with a test case for each check; ends with a newline."""
     failing = sum(gate.fails(check) for check in gate.checks)
     passed = sum(check.status is CheckStatus.PASSED for check in gate.checks)
     counts = {
@@ -378,12 +384,12 @@ def _xml_text(root: ET.Element) -> str:
 
 
 def _case(suite: ET.Element, gate: Gate, check: GateCheck) -> None:
-    """Add a check; what cannot be told and is let through counts as skipped."""
+    """Add a check; skipped and accepted inconclusive checks are skipped."""
     name = safe_text(str(check.limit))
     attributes = {"classname": _CLASS, "name": name, "time": _NO_TIME}
     case = ET.SubElement(suite, "testcase", attributes)
     if check.status is not CheckStatus.PASSED:
-        message = safe_text(f"{check.limit.metric} {check.status.value}: {reason(check)}")
+        message = safe_text(f"{check.limit.metric} {check.status.value.upper()}: {reason(check)}")
         if gate.fails(check):
             attributes = {"message": message, "type": check.status.value}
             ET.SubElement(case, "failure", attributes).text = _numbers(check)

@@ -1,4 +1,4 @@
-"""How a ledger and a what-if prediction are written and drawn."""
+"""Renderers of a ledger and a what-if prediction."""
 
 from __future__ import annotations
 

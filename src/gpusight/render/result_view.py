@@ -571,19 +571,24 @@ class BaselineView(Result):
 
 
 class GateView(Result):
-    """Whether captures hold their limits; printing it shows the checks."""
+    """The outcome of a gate: PASS, FAIL or INCONCLUSIVE; printing it shows the checks."""
 
     answer: Gate
 
     @property
     def passed(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether the exit code of `gpusight gate` is 0."""
         return self.answer.passed
 
     @property
     def outcome(self) -> str:
-        """`passed`, `failed` or `inconclusive`."""
-        return self.answer.outcome
+        """`pass`, `fail` or `inconclusive`."""
+        return self.answer.outcome.value
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `gpusight gate`: 0 PASS, 1 FAIL, 3 INCONCLUSIVE."""
+        return self.answer.exit_code
 
     @property
     def checks(self) -> tuple[GateCheck, ...]:

@@ -64,8 +64,8 @@ def what_if(
     """Replay the steps of a capture with all scenarios, in their order."""
     if not scenarios:
         raise UsageError(
-            "whatif needs something to change",
-            hint="give for example --speedup matmul=4x, --remove sync or --graph",
+            "whatif needs a change",
+            hint="for example --speedup matmul=4x, --remove sync or --graph",
         )
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
@@ -81,6 +81,7 @@ def what_if(
         steps=context.steps,
         meta={"path": trace.meta.path},
         notes=(*focus.notes, *_notes(context)),
+        window=focus,
     )
     return result if selection.device is None else result.of_device(selection.device)
 
@@ -107,10 +108,10 @@ def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:
 def _notes(context: RuleContext) -> list[str]:
     notes = []
     if context.part:
-        notes.append(f"replayed were {context.part} from the middle of the window")
+        notes.append(f"simulated: {context.part} from the middle of the window")
     if context.replay.error > MAX_REPLAY_ERROR:
         error = format_share(context.replay.error)
-        notes.append(f"the replay misses the measured time by {error}: do not trust small gains")
+        notes.append(f"simulation error {error}: small savings are not reliable")
     return notes
 
 

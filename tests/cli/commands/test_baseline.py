@@ -73,7 +73,7 @@ def test_steps_can_be_chosen(tmp_path: Path) -> None:
     [
         (
             ["save", str(DATA / "thrice.ncu-rep.xz")],
-            "baseline: thrice.ncu-rep.xz cannot be compared: Nsight Compute",
+            "baseline: thrice.ncu-rep.xz cannot be compared: an Nsight Compute",
         ),
         (["save", "nothing.sqlite"], "no such file"),
         (["save", CAPTURE, "-o", "-"], "written to a file"),

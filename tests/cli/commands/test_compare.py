@@ -104,7 +104,7 @@ def test_several_captures_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[s
     runs = [shutil.copy(run, tmp_path / name) for name, run in named.items()]
     document = json.loads(told(capsys, *map(str, runs), "--vs", RUN, "--format", "json"))
     assert document["meta"]["before"]["labels"] == list(named)
-    assert "r1.sqlite stands on both sides" in document["meta"]["notes"]
+    assert "r1.sqlite is on both sides" in document["meta"]["notes"]
     by_glob = json.loads(told(capsys, str(tmp_path / "r*"), RUN, "--format", "json"))
     assert by_glob["metrics"] == document["metrics"]
 
@@ -181,7 +181,7 @@ def test_faster_kernels_that_the_host_hides(capsys: pytest.CaptureFixture[str]) 
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("compute/")}
     assert "-28.2" in lines["compute/matmul"]
     words = " ".join(out.split())
-    assert "because the host became the limit" in words
+    assert "because the bottleneck moved from GPU work to the host" in words
 
 
 @needs_shared

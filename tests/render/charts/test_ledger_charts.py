@@ -220,8 +220,8 @@ def test_either_step_is_made_of_its_kinds(side: str, total: float) -> None:
 
 def test_time_between_steps_is_one_bar_of_the_whole_period() -> None:
     figure = waterfall(with_pauses())
-    assert figure.title == "From step to step -20.1%: 64.99 -> 51.92 ms"
-    assert figure.x.label == "time from step to step"
+    assert figure.title == "Step period -20.1%: 64.99 -> 51.92 ms"
+    assert figure.x.label == "step period"
     drawn = bars(figure)
     before, after = ([one for one in drawn if one[0] == side] for side in ("before", "after"))
     assert [before[-1][2], after[-1][2]] == pytest.approx([64.99e6, 51.92e6])

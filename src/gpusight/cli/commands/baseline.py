@@ -1,4 +1,4 @@
-"""`gpusight baseline`: captures summed up in a small file, so that CI needs no old captures."""
+"""`gpusight baseline`: captures summarized in a small file, so that CI needs no old captures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "save captures as a small file for compare and gate"
 DESCRIPTION = (
-    "A baseline sums captures up, tens of kilobytes each, so that `compare` and `gate` need no old "
-    "captures: step times, ledger, kernels, ranges, API calls, copies, memory peak and findings, "
-    "by blocks of steps. It holds names of kernels, ranges and the capture's file, but no folders, "
-    "host names or command lines. `save` makes one, `show` says what is in it."
+    "A baseline summarizes captures, tens of kilobytes each, so that `compare` and `gate` need no "
+    "old captures: step times, ledger, kernels, ranges, API calls, copies, peak memory and "
+    "findings, by blocks of steps. It contains names of kernels, ranges and the capture's file, "
+    "but no folders, host names or command lines. `save` writes one, `show` prints its contents."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight baseline save run_1.nsys-rep run_2.nsys-rep run_3.nsys-rep -o perf/baseline.json",
@@ -23,22 +23,21 @@ EXAMPLES: tuple[str, ...] = (
 )
 DEFAULT_FILE = "baseline.json"
 _SAVE = (
-    "Sum captures up and write them to one file. Several repeats of a program tell how much runs "
-    "differ: three to five make a good baseline. A baseline that is there is replaced, any other "
-    "file is not."
+    "Summarize captures in one file. Use three to five repeats of a program: they measure the "
+    "run-to-run variation. An existing baseline is replaced, any other file is not."
 )
-_SHOW = "Say which captures a baseline sums up, and the metrics that `gate --max` can limit."
+_SHOW = "Show the captures of a baseline, and the metrics that `gate --max` can limit."
 _CAPTURES = (
     "captures of one program (nsys, torch.profiler, JAX), folders or quoted globs of them; a "
-    "baseline adds the captures that it holds"
+    "baseline adds its captures"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = (
-        options.Action("save", "sum captures up in a file", _SAVE, _declare_save),
-        options.Action("show", "say what a baseline holds", _SHOW, _declare_show),
+        options.Action("save", "summarize captures in a file", _SAVE, _declare_save),
+        options.Action("show", "show the contents of a baseline", _SHOW, _declare_show),
     )
     options.add_actions(parser, EXAMPLES, actions)
 
@@ -59,13 +58,13 @@ def _declare_save(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=options.TABLE_FORMATS,
         default="table",
-        help="how to write what was saved (default: table)",
+        help="output format of the summary (default: table)",
     )
     group.add_argument(
         "--top", type=options.number, metavar="N", help="rows of each table; 0 for all"
     )
     group.add_argument(
-        "--wide", action="store_true", help="show whole names and every field, however wide"
+        "--wide", action="store_true", help="show full names and every field, however wide"
     )
 
 
@@ -75,7 +74,7 @@ def _declare_show(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; return the exit code."""
     return {"save": _save, "show": _show}[args.action](args)
 
 

@@ -1,4 +1,4 @@
-"""`gpusight compare`: what changed between two captures, by how much, how surely, and why."""
+"""`gpusight compare`: what changed between two captures, by how much, and why."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 SUMMARY = "two captures: what changed, by how much, and why"
 DESCRIPTION = (
-    "Compares captures of a program before and after a change, nsys or torch.profiler alike: the "
-    "step time with its interval, where the time of a step went on either side, and the kernels, "
-    "ranges, API calls, copies and findings that changed, with the reasons in sentences. Kernels "
-    "are matched by name, or by their place where names changed. Several captures a side are "
-    "repeats: only what they agree on is claimed. docs/compare.md explains it. With -o and a name "
-    "that ends in .html it writes a page, with .svg, .png or .pdf the step as a waterfall."
+    "Compares captures of a program before and after a change, from nsys or torch.profiler: step "
+    "time with its confidence interval, the time breakdown of both sides, and the kernels, ranges, "
+    "API calls, copies and findings that changed. Kernels are matched by name, or by position "
+    "where names changed. Several captures per side are repeats and show the run-to-run variation. "
+    "docs/compare.md explains the method. -o FILE.html writes a page; .svg, .png and .pdf a "
+    "waterfall chart."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight compare before.nsys-rep after.nsys-rep",
@@ -48,18 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="AFTER",
         help="captures after the change, where either side has several",
     )
-    group = parser.add_argument_group("what counts as a change")
+    group = parser.add_argument_group("significance")
     group.add_argument(
         "--least-effect",
         type=options.percent,
         metavar="P%",
-        help="smaller changes are none (default: 2%%)",
+        help="ignore smaller changes (default: 2%%)",
     )
     group.add_argument(
         "--confidence",
         type=options.percent,
         metavar="P%",
-        help="of the intervals (default: 95%%)",
+        help="confidence of the intervals (default: 95%%)",
     )
     options.add_selection(parser)
     options.add_focus(parser)
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; return the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import read_digests
     from gpusight.cli.output import chosen_format, present
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Tell which of the words are before, and which after."""
+    """Split the arguments into before and after."""
     from gpusight.errors import UsageError
 
     if args.vs and args.file:
@@ -99,14 +99,14 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
         return args.file[:1], args.file[1:]
     if len(args.file) > 2:
         raise UsageError(
-            f"nothing tells which of {len(args.file)} captures are before and which after",
+            f"{len(args.file)} captures, but no --vs to separate before and after",
             hint="put --vs between them: gpusight compare a_1 a_2 --vs b_1 b_2",
         )
     raise UsageError("two sides are needed", hint="gpusight compare BEFORE AFTER")
 
 
 def _keep_captures(paths: Sequence[Path], args: argparse.Namespace) -> None:
-    """Refuse, before anything is read, to write over what is read."""
+    """Refuse, before anything is read, to overwrite an input."""
     from pathlib import Path
 
     from gpusight.sniff import refuse_capture
@@ -117,14 +117,14 @@ def _keep_captures(paths: Sequence[Path], args: argparse.Namespace) -> None:
 
 
 def _hints(args: argparse.Namespace) -> tuple[str, ...]:
-    """Say what to type next."""
+    """Give the next commands."""
     import shlex
     from pathlib import Path
 
     from gpusight.comparison.baseline_file import is_baseline
 
-    gate = "gpusight gate lets CI fail when it becomes slower (docs/gate.md)"
+    gate = "gpusight gate checks this in CI (docs/gate.md)"
     after = args.vs[0]
-    if is_baseline(Path(after)):  # a summary, which nothing more can be asked of
+    if is_baseline(Path(after)):  # a summary, which cannot be diagnosed
         return (gate,)
-    return (f"gpusight diagnose {shlex.quote(after)} says what holds it back now", gate)
+    return (f"gpusight diagnose {shlex.quote(after)}", gate)

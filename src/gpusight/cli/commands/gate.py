@@ -1,4 +1,4 @@
-"""`gpusight gate`: whether captures hold their limits; exit code 1 where they do not."""
+"""`gpusight gate`: PASS (exit code 0), FAIL (1) or INCONCLUSIVE (3) for CI."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 SUMMARY = "fail CI when a capture is slower than its baseline"
 DESCRIPTION = (
-    "Holds captures against limits, compared with a baseline of `gpusight baseline save` or with "
-    "captures. Exit code 0: all limits hold; 1: a limit is exceeded, data is missing, or the "
-    "captures cannot be compared; 2: error. A limit is exceeded when the mean is over it and the "
-    "growth is more than what captures, or steps where a side has one capture, differ by anyway; "
-    "over it but within that noise is `unsure`, which passes unless --strict. A metric that is not "
-    "in a capture is `missing` and fails. Lost data, another GPU, number of steps or of kernels is "
-    "`inconclusive` and does not pass, unless --allow-changed names it. Limits, baseline and the "
-    "rest may stand in gpusight.toml. docs/gate.md lists the metrics and has workflows for GitHub "
-    "and GitLab."
+    "Checks captures against limits: growth over a baseline (`gpusight baseline save`, or "
+    "captures), or ceilings. Exit code 0: PASS, every limit holds; 1: FAIL, a limit is exceeded by "
+    "more than noise; 3: INCONCLUSIVE; 2: error. INCONCLUSIVE means: over the limit but within "
+    "noise, data is missing, or the captures are not comparable (another GPU, number of steps or "
+    "of kernels). It prints the reason and, for noise, about how many captures per side would "
+    "settle it. Limits, baseline and options can be in gpusight.toml. docs/gate.md lists the "
+    "metrics and has workflows for GitHub and GitLab."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight gate --baseline baseline.json --max step_time=+3% run_1.nsys-rep run_2.nsys-rep",
@@ -35,7 +33,6 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight gate --junit gate.xml --markdown gate.md 'runs/*.nsys-rep'",
 )
 FORMATS = ("table", "json", "markdown")
-EXIT_FAILED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         metavar="CAPTURE",
         nargs="*",
-        help="what to judge: a capture or several repeats (nsys, torch.profiler, JAX), a folder or "
-        "a quoted glob of them, or a file of `gpusight baseline save`",
+        help="a capture or several repeats (nsys, torch.profiler, JAX), a folder or a quoted glob "
+        "of them, or a file of `gpusight baseline save`",
     )
     _add_limits(parser)
     options.add_selection(parser)
@@ -54,29 +51,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what must hold")
+    group = parser.add_argument_group("limits")
     group.add_argument(
         "--baseline",
         nargs="+",
         action="extend",
         default=[],
         metavar="FILE",
-        help="what to compare with: baselines, or captures as above; these end at the next option, "
-        "at --, or where captures follow baselines",
+        help="baselines or captures to compare with; the list ends at the next option, at --, or "
+        "where captures follow baselines",
     )
     group.add_argument(
         "--max",
         action="append",
         default=[],
         metavar="METRIC=LIMIT",
-        help="growth over the baseline (+3%%, +1ms, +5MB, +10; -5%% must be gained) or a ceiling "
-        "(50ms, 70GB, 500); may be given repeatedly (default: step_time=+5%%)",
+        help="growth over the baseline (+3%%, +1ms, +5MB, +10; -5%% requires an improvement) or a "
+        "ceiling (50ms, 70GB, 500); repeatable (default: step_time=+5%%)",
     )
-    group.add_argument("--strict", action="store_true", help="what is unsure fails too")
+    group.add_argument(
+        "--inconclusive",
+        choices=("pass", "fail"),
+        help="exit code of an inconclusive gate: 0 or 1 (default: 3); missing data never passes",
+    )
     group.add_argument(
         "--allow-missing",
         action="store_true",
-        help="metrics that were not recorded pass, if any other is known; lost data still fails",
+        help="skip limits on metrics that were not recorded, if others are known; lost data stays "
+        "inconclusive",
     )
     group.add_argument(
         "--allow-changed",
@@ -84,14 +86,14 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KIND[,KIND]",
-        help="accept what differs between the sides: kernels, steps, gpu-model, gpus, processes, "
+        help="accept differences between the sides: kernels, steps, gpu-model, gpus, processes, "
         "incomplete",
     )
     group.add_argument(
         "--confidence",
         type=options.percent,
         metavar="P%",
-        help="how sure the growth must be (default: 95%%)",
+        help="confidence of the intervals (default: 95%%)",
     )
     _add_files(parser)
 
@@ -101,7 +103,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--config",
         metavar="FILE",
-        help="settings (default: gpusight.toml here or above, up to the root of the repository)",
+        help="settings (default: gpusight.toml in this folder or above, up to the repository root)",
     )
     group.add_argument("--gate", metavar="NAME", help="the gate [gate.NAME] of the settings")
     group.add_argument("--junit", metavar="FILE", help="write JUnit XML to this file too")
@@ -109,34 +111,34 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    """Declare how the answer is written; a check is never left out, so there is no --top."""
+    """Declare the output options; a check is never left out, so there is no --top."""
     group = parser.add_argument_group("output")
     group.add_argument(
         "--format",
         choices=FORMATS,
-        help="how to write the answer (default: table, or what the name given to -o ends in)",
+        help="output format (default: table, or from the extension of -o)",
     )
-    group.add_argument("--wide", action="store_true", help="show whole names, however wide")
+    group.add_argument("--wide", action="store_true", help="show full names, however wide")
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
     parser.set_defaults(top=None)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the gate; return the exit code."""
     from gpusight.comparison.inputs import side_inputs
     from gpusight.errors import GpusightError, NotApplicableError, reason_of
 
     # Where errors go is known before anything can fail; settings of a file may add to it.
     reports = _reports(args)
     try:
-        _tell_apart(args)
+        _split_inputs(args)
         settings = _settings(args)
         reports = [settings.junit, settings.markdown]
         old, new = side_inputs(settings.baseline), side_inputs(args.file)
         args.file = str(new.paths[0])
         inputs = [*old.paths, *new.paths, *([settings.path] if settings.path else [])]
         _check_outputs(inputs, args, settings)
-        result = _judged(old, new, args, settings)
+        result = _result(old, new, args, settings)
     except NotApplicableError as error:
         _write_error(error.what, *reports)
         raise
@@ -146,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
         _write_error_answer(reason, args)
         raise
     _write(result, args, settings)
-    return 0 if result.passed else EXIT_FAILED
+    return result.exit_code
 
 
 def _reports(args: argparse.Namespace) -> list[Path | None]:
@@ -157,7 +159,7 @@ def _reports(args: argparse.Namespace) -> list[Path | None]:
 
 
 def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None:
-    """Replace the reports of an earlier run: a green one must not outlive an error."""
+    """Replace the reports of an earlier run: no stale PASS may remain after an error."""
     from gpusight.cli.output import write_file
     from gpusight.render.gate_view import error_junit, error_markdown
 
@@ -194,9 +196,9 @@ def _write_error_answer(reason: str, args: argparse.Namespace) -> None:
 
 
 def _is_replaceable(path: Path, heading: bytes) -> bool:
-    """Tell whether an error may be written here: nothing is there, or the report of a gate.
+    """Whether an error may be written here: nothing is there, or the report of a gate.
 
-    What the command line names may be a mistake, and the error that it is one.
+    The path may be a mistake on the command line, and the error be about that.
     """
     if not path.exists():
         return path.parent.is_dir()
@@ -207,7 +209,7 @@ def _is_replaceable(path: Path, heading: bytes) -> bool:
 
 
 def _settings(args: argparse.Namespace) -> GateConfig:
-    """Give what the file says, overruled by the command line."""
+    """Merge the settings file and the command line, which wins."""
     from dataclasses import replace
     from pathlib import Path
 
@@ -225,7 +227,7 @@ def _settings(args: argparse.Namespace) -> GateConfig:
 
     path = Path(args.config) if args.config else find_config(Path.cwd())
     if path is None and args.gate:
-        raise UsageError(f"--gate {args.gate} needs settings", hint=f"name them by --config {NAME}")
+        raise UsageError(f"--gate {args.gate} needs settings", hint=f"add --config {NAME}")
     config = GateConfig() if path is None else load_config(path, args.gate)
     limits = joined(config.limits, map(read_limit, args.max))
     if not any((args.steps, args.window, args.warmup)):
@@ -237,7 +239,7 @@ def _settings(args: argparse.Namespace) -> GateConfig:
         baseline=tuple(args.baseline) or config.baseline,
         limits=limits or (read_limit(DEFAULT_GATE_LIMIT),),
         confidence=args.confidence if args.confidence is not None else config.confidence,
-        strict=args.strict or config.strict,
+        inconclusive=args.inconclusive or config.inconclusive,
         allow_missing=args.allow_missing or config.allow_missing,
         allow_changed=check_kinds((*config.allow_changed, *args.allow_changed)),
         junit=Path(args.junit) if args.junit else config.junit,
@@ -245,7 +247,7 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     )
 
 
-def _judged(
+def _result(
     old: SideInputs, new: SideInputs, args: argparse.Namespace, settings: GateConfig
 ) -> GateView:
     from gpusight import api
@@ -259,16 +261,16 @@ def _judged(
         limits=[str(limit) for limit in settings.limits],
         confidence=CONFIDENCE if settings.confidence is None else settings.confidence,
         least=MIN_EFFECT if settings.least_effect is None else settings.least_effect,
-        strict=settings.strict,
+        inconclusive=settings.inconclusive,
         allow_missing=settings.allow_missing,
         allow_changed=settings.allow_changed,
     )
 
 
-def _tell_apart(args: argparse.Namespace) -> None:
-    """Give back the captures that --baseline took, being an option of several files.
+def _split_inputs(args: argparse.Namespace) -> None:
+    """Split the files of --baseline, which takes several, into baselines and captures.
 
-    Only where nothing else can be meant: files of `baseline save` first, then captures.
+    Only where it is unambiguous: files of `baseline save` first, then captures.
     """
     from gpusight.comparison.baseline_file import is_baseline
     from gpusight.comparison.inputs import side_paths
@@ -291,7 +293,7 @@ def _tell_apart(args: argparse.Namespace) -> None:
 
 
 def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: GateConfig) -> None:
-    """Refuse, before anything is read, to write over what is read or two answers to one file."""
+    """Refuse, before anything is read, to overwrite an input or to write one file twice."""
     from pathlib import Path
 
     from gpusight.errors import UsageError
@@ -316,7 +318,7 @@ def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: G
 
 
 def _write(result: GateView, args: argparse.Namespace, settings: GateConfig) -> None:
-    """Write the answer, and the reports that are asked for beside it."""
+    """Write the result, and the reports of --junit and --markdown."""
     from gpusight.cli.output import present, write_file
 
     if settings.junit is not None:
@@ -332,4 +334,4 @@ def _check_format(args: argparse.Namespace) -> None:
 
     form = chosen_format(args)
     if form not in FORMATS:
-        raise UsageError(f"gate writes no {form}", hint="-o takes .json, .md or any text file")
+        raise UsageError(f"gate does not write {form}", hint="-o takes .json, .md or a text file")

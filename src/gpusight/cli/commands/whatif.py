@@ -1,4 +1,4 @@
-"""`gpusight whatif`: how long a step would take if something were different."""
+"""`gpusight whatif`: the predicted step time after a change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "predicted step time after a change"
 DESCRIPTION = (
-    "Replays the steps of a capture with changes: kernels faster or gone, synchronisations that "
-    "return at once, launches as CUDA graphs, copies beside the computation, or the fix of a rule. "
-    "Host threads keep their own work, GPU work keeps its order and dependencies, so a change that "
-    "only uncovers the next bottleneck gets only what it gives. Any number of changes, applied in "
-    "the order given: shows what each gives back alone and after those before it, and where the "
-    "time goes then."
+    "Simulates the steps of a capture with changes: faster or removed kernels, no blocking syncs, "
+    "CUDA graphs, copies overlapped with compute, or the fix of a rule. The simulation keeps host "
+    "work, GPU order and dependencies, so a change that only exposes the next bottleneck saves "
+    "little. Changes are applied in the order given. Shows what each saves alone and "
+    "incrementally, the predicted step time and its breakdown."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight whatif run.nsys-rep --speedup matmul=4x",
@@ -31,7 +30,7 @@ EXAMPLES: tuple[str, ...] = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
-    group = parser.add_argument_group("what is different")
+    group = parser.add_argument_group("changes")
     for verb, (metavar, text) in _OPTIONS.items():
         group.add_argument(
             f"--{verb}",
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="changes",
         action="append_const",
         const=("graph", ""),
-        help="what the host launches between two waits becomes one launch of a CUDA graph",
+        help="launch all work between two synchronizations as one CUDA graph",
     )
     options.add_selection(parser)
     options.add_focus(parser)
@@ -60,19 +59,19 @@ def _change(verb: str, text: str) -> tuple[str, str]:
 
 
 _SPEEDUP = (
-    "N times faster: a category of kernels (matmul, elementwise, …), kernels, copies, host, "
+    "make it N times faster: a kernel category (matmul, elementwise, …), kernels, copies, host, "
     "'kernel:GLOB', or 'range:GLOB' for the GPU work launched in ranges"
 )
 _REMOVE = (
-    "gone: sync (nothing waits for the GPU), input, alloc, copies, overhead (the profiler's), "
-    "a category of kernels, 'kernel:GLOB', or 'range:GLOB' with its host work"
+    "remove it: sync (blocking syncs), input (data loading), alloc, copies, overhead (of the "
+    "profiler), a kernel category, 'kernel:GLOB', or 'range:GLOB' with its host work"
 )
-_FUSE = "one kernel instead of several where that is possible: elementwise, optimizer, attention"
-_OVERLAP = "beside the computation, nothing waits for it: copies or communication"
-_APPLY = "the fix of these rules of diagnose, as far as they find something"
+_FUSE = "fuse kernels where possible: elementwise, optimizer, attention"
+_OVERLAP = "overlap with compute: copies or communication"
+_APPLY = "apply the fixes of these rules of diagnose"
 _PRECISION = (
-    "matrix products and convolutions that run in FP32 without tensor cores run on those: tf32, or "
-    "bf16 or fp16 with the casts that autocast adds"
+    "run FP32 GEMMs and convolutions on Tensor Cores: tf32, or bf16 or fp16 with the casts that "
+    "autocast adds"
 )
 _OPTIONS = {
     "speedup": ("WHAT=Nx", _SPEEDUP),
@@ -85,7 +84,7 @@ _OPTIONS = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; return the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
@@ -96,4 +95,4 @@ def run(args: argparse.Namespace) -> int:
         for target in (options.names(text) if verb == "apply" else [text])
     ]
     chosen = {**options.selection(args), **options.focus(args)}
-    return present(ask(api.whatif, args, verb="replaying", changes=changes, **chosen), args)
+    return present(ask(api.whatif, args, verb="simulating", changes=changes, **chosen), args)

@@ -311,7 +311,7 @@ class _WaterfallBar:
 
 
 def waterfall(comparison: Comparison) -> Figure:
-    """Draw what became of the step, entry by entry; raises where a side does not know it."""
+    """Draw the change of the step, entry by entry; raises where a side lacks it."""
     if comparison.headline.change.delta is None:
         why = comparison.headline.missing
         raise MissingDataError("there is no step time to draw", why=why, hint=_AGAIN)
@@ -326,7 +326,7 @@ def waterfall(comparison: Comparison) -> Figure:
         ChartAxis("", Fmt.TEXT, low=-0.6, high=len(rows) - 0.4, names=names),
         tuple(_series(bars, places)),
         subtitle=_waterfall_subtitle(comparison),
-        footnotes=("Faint: time that went away. ~ marks changes that cannot be claimed.",),
+        footnotes=("Faint: time that was saved. ~ marks changes that are not significant.",),
         taller=_MARGIN_PIXELS + _ROW * len(rows) - _USUAL_HEIGHT,
     )
 
@@ -343,8 +343,8 @@ def _named(labels: tuple[str, ...]) -> str:
 
 def _waterfall_axis(comparison: Comparison) -> str:
     if comparison.is_apart:
-        return "time from step to step"
-    return "time of a step" if comparison_tables.is_per_step(comparison) else "time"
+        return "step period"
+    return "step time" if comparison.has_steps else "time"
 
 
 def _changed_entries(comparison: Comparison) -> list[tuple[str, str, MeasuredChange]]:

@@ -1,6 +1,6 @@
 """A comparison as one self-contained HTML page.
 
-Waterfall, reasons, every table; and the verdict of a gate for notebooks.
+Waterfall, reasons, every table; and the outcome of a gate for notebooks.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _shown_row(section: ComparisonSection, row: ComparisonRow, largest: float) -
 
 
 def gate_fragment(gate: Gate) -> Markup:
-    """Write a verdict as HTML without styles of its own."""
+    """Write a gate as HTML without styles of its own."""
     failed = gate.comparison if gate.having(CheckStatus.FAILED) else None
     return render(
         "gate.html",
