@@ -31,7 +31,7 @@ _HOSTED = re.compile(r"https://(?:github|raw\.githubusercontent)\.com/[^/\s]+/gp
 
 def fill_blocks(text: str) -> str:
     """Write the blocks of a page anew."""
-    return _BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]().strip()}\n{m[3]}", text)
+    return _BLOCK.sub(lambda m: f"{m[1]}\n{BLOCKS[m[2]]().strip()}\n\n{m[3]}", text)
 
 
 def readme_page() -> str:
@@ -116,7 +116,8 @@ def idle_meaning(cause: IdleCause) -> str:
     for member, text in pairwise(classes[IdleCause.__name__]):
         if isinstance(member, ast.Assign) and ast.unparse(member.targets[0]) == cause.name:
             assert isinstance(text, ast.Expr)
-            return str(ast.literal_eval(text.value)).rstrip(".")
+            meaning = str(ast.literal_eval(text.value)).rstrip(".")
+            return meaning[0].lower() + meaning[1:]
     raise KeyError(cause.name)
 
 
@@ -140,6 +141,6 @@ def ledger_entry_table() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "diagnose": lambda: console("diagnose", _DEMO),
-    "ledger": lambda: console("ledger", _DEMO),
+    "ledger": lambda: console("ledger", _DEMO, "--top", "6"),
     "ledger-entries": ledger_entry_table,
 }
