@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,9 @@ import gpusight as gs
 from gpusight.cli.main import build_parser
 from tests.shared import REPOSITORY
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ImportError:  # Python 3.10
+else:
     import tomli as tomllib
 
 README = (REPOSITORY / "README.md").read_text("utf-8")
