@@ -91,11 +91,7 @@ BRITISH_IN = {
     "analysis/ledger/idle_causes.py": {"tokenise", "tokeniser", "tokenisation"},
     "analysis/questions/forward_passes.py": {"optimiser"},
     "sharing/known_words.py": {
-        "normalise",
-        "normalisation",
-        "optimiser",
-        "optimisers",
-        "synchronise",
+        *("optimiser", "synchronise", "tokenise", "tokeniser", "tokenisation"),
     },
     # A color that programs may ask for, and a command that may be typed so.
     "recording/inside/nvtx_backend.py": {"grey"},
