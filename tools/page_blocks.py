@@ -106,6 +106,7 @@ _COPY_MEANINGS = {
 
 def compute_meaning(category: str) -> str:
     """Give the meaning of an entry of computing."""
+    # Both spellings: the name of the category is data of the analysis, not a text of this page.
     return _COMPUTE_MEANINGS[category.replace("isation", "ization")]
 
 
