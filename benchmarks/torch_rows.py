@@ -55,7 +55,7 @@ class TorchRows:
         plain, packed = self._traces()
         self._bytes = plain.stat().st_size
         sizes = f"{self._bytes / 1e6:.0f} MB, {packed.stat().st_size / 1e6:.0f} MB as .gz"
-        print(f"\n| {sizes} | time | MB/s of JSON | HTA takes | peak memory | of the JSON |")
+        print(f"\n| {sizes} | time | MB/s of JSON | vs. HTA | peak memory | of the JSON |")
         print("|---|---:|---:|---:|---:|---:|", flush=True)
         peer = self._peers(plain, "")
         self._row("`json.load` alone", [sys.executable, "-c", READ_JSON, str(plain)], plain, peer)
@@ -116,7 +116,7 @@ class TorchRows:
 
     def _cells(self, measured: Measured, peer: Measured | None) -> str:
         speed = self._bytes / 1e6 / measured.seconds
-        ratio = f"{peer.seconds / measured.seconds:.1f}× as long" if peer else ""
+        ratio = f"{peer.seconds / measured.seconds:.1f}×" if peer else ""
         peak = f"{measured.peak_bytes / 1e6:.0f} MB | {measured.peak_bytes / self._bytes:.2f}×"
         return f"{measured.seconds:.2f} s | {speed:.0f} | {ratio} | {peak}"
 

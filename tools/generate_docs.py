@@ -1,7 +1,8 @@
 """Documentation pages generated from the code: `python -m tools.generate_docs [--check] [FOLDER]`.
 
 `docs/cli.md` comes from the parsers, `docs/model.md` from the schema, `docs/json.md` from the
-fields that analyses declare. A test fails when a committed page differs from what this writes.
+fields that analyses declare; README.md and `docs/ledger.md` have generated blocks. A test fails
+when a committed page differs from what this writes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gpusight.cli.output import write_error, write_out
 from gpusight.render.markdown_tables import markdown_code, markdown_prose, markdown_table
 from gpusight.results import Fact, Field, Fmt
 from tools.hardware_page import hardware_page
+from tools.page_blocks import ledger_page, readme_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,16 +33,17 @@ _LEDGER_DOCUMENT = (
     "`idle/input`, its `ns` and `share`; `parts` by precision or kind of memory; "
     "`contributors` of idle entries: `kind`, `name`, `ns`, `count`) and `overlap`; `steps`, "
     "each with `step`, `number`, `start_ns`, `end_ns`, and `devices` as above. The entries of "
-    "a device sum to the window, those of a step to the step."
+    "a device add up to the window, those of a step to the step."
 )
 _DIAGNOSIS_DOCUMENT = (
     "`diagnose` of a timeline: `window` with `steps`, `steps_left_out` and `step_ns`; "
-    "`findings`, the one that gives most back first, each with `rule`, `title`, "
+    "`findings`, in the order of the plan, each with `rule`, `title`, "
     "`recoverable_ns` and `share` of the window, `recoverable_ns_per_step`, `after_above_ns` "
-    "(what it gives once the findings above are fixed), `confidence`, `confidence_reason`, "
+    "(what it saves once the findings above are fixed), `confidence`, `confidence_reason`, "
+    "`effort` (`one line`, `config` or `rewrite`), "
     "`robust`, `estimate`, `evidence` (`metric`, `value`, `unit`, `meaning`), `why`, `fix`, "
     "`code`, `afterwards`, `misleads` and `where` (`kind`, `name`, `ns`, `count`); `clean`, "
-    "the rules that found nothing; `incomplete`, why the capture holds less than what ran; "
+    "the rules that passed; `incomplete`, why the capture contains less than what ran; "
     "`not_applicable` (`rule`, `reason`); `replay` (`error`, `steps`, "
     "`length_ns`); `ledger` (`window`, `devices`). Of an Nsight Compute report: "
     "`saved_ns` and `kernels`, each with its `findings`. Of both: the timeline's document and "
@@ -73,7 +76,7 @@ _COMPARE_DOCUMENT = (
     "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
     "`step_ns`, `period_ns`, `limit`, `busy_share`), `confidence`, `confidence_of_rows` (of "
     "kernels, API calls, copies and inner ranges), `least_effect` and `notes`; `verdict` with "
-    "`step_time`, `step_period` and `headline`: which of them tells how fast the program is; "
+    "`step_time`, `step_period` and `headline`: which of them measures the program; "
     "`differences`, which keep the captures from being compared (`kind` as `gate --allow-changed` "
     "takes it, `text`); `explanation`, in sentences; `metrics` (`metric` as `gate --max` calls it, "
     "`label`, `missing`: why a side does not know it); `ledger`, whose entries sum to the step "
@@ -88,7 +91,7 @@ _COMPARE_DOCUMENT = (
     "`before`, `after`, `change`, "
     "`ratio`, `low` and `high` (the interval of the change), `verdict` (`lower`, `higher`, "
     "`same`, `unclear`, `appeared`, `vanished`) and `basis` (`repeats`, `steps`, `none`): ns, "
-    "bytes or counts a step."
+    "bytes or counts per step."
 )
 _GATE_DOCUMENT = (
     "`gate`: `meta` with `baseline` and `captures` (their names), `confidence`, "
@@ -131,14 +134,14 @@ _EXIT_CODES = (
     ("3", "`gate` INCONCLUSIVE: noise, missing data, or captures that are not comparable"),
     (
         "2",
-        "the request or the capture is at fault, or the capture does not hold what was asked for",
+        "invalid request or capture, or the capture does not contain the requested data",
     ),
-    ("70", "a bug in gpusight: run again with `--debug`, which shows the traceback, and report it"),
+    ("70", "a bug in gpusight: run again with `--debug` for the traceback, and report it"),
     ("130", "interrupted"),
     ("141", "broken pipe"),
     (
         "of the program",
-        "`record`: the program's own, 128+N after signal N; 2 when nothing was recorded of it",
+        "`record`: the exit code of the program, 128+N after signal N; 2 if nothing was recorded",
     ),
 )
 _JSON_TYPES = {
@@ -176,7 +179,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "ops": {"": "gpusight.analysis.operator_summary:FIELDS"},
     "launches": {"": "gpusight.analysis.launch_list:FIELDS"},
     "ledger --format csv": {"": "gpusight.analysis.ledger.ledger_tables:LINE_FIELDS"},
-    "utilisation": {
+    "utilization": {
         "gpus": "gpusight.analysis.gpu_utilization:GPU_FIELDS",
         "bins": "gpusight.analysis.gpu_utilization:BIN_FIELDS",
         "metric_means": "gpusight.analysis.gpu_utilization:MEAN_FIELDS",
@@ -303,7 +306,7 @@ def cli_page() -> str:
     """Write the reference of the command line."""
     parts = [
         "# Command line",
-        "`record` makes a capture, `doctor` says with what. Others read one and never write to it.",
+        _READ_ONLY,
         markdown_table(("command", "what it shows"), (False, False), _command_list()),
         "## Exit codes",
         markdown_table(("code", "meaning"), (True, False), _EXIT_CODES),
@@ -314,9 +317,13 @@ def cli_page() -> str:
     return _page(parts)
 
 
+_READ_ONLY = (
+    "`record` makes a capture; `doctor` checks which profilers work. The other commands read "
+    "captures and never write to them."
+)
 _WHAT_IS_WRITTEN = (
-    "A question that the capture cannot answer (no kernels in it, no ranges) is exit code 2 "
-    "with one line on standard error that says why and what to do; `--format json` then also "
+    "If the capture lacks the data (no kernels, no ranges), the exit code is 2, and one line on "
+    "standard error gives the reason and the remedy; `--format json` then also "
     'writes `{"meta": {"not_applicable": {"reason": …, "hint": …}}, "rows": []}`.\n\n'
     "Times are shown as ns, µs, ms or s; bytes and rates are decimal (1 MB is 1,000,000 bytes). "
     "JSON and CSV hold base units: nanoseconds, bytes, fractions of 1. Names come from the "
@@ -381,9 +388,9 @@ def model_page() -> str:
 
 
 _MODEL_INTRODUCTION = (
-    "Every capture becomes these tables, which `gpusight sql`, `gpusight export` and "
-    "`trace.<table>` give. Times are nanoseconds from the capture's origin. `Enum` columns are "
-    "dictionary-encoded names. A column that the capture cannot fill is null throughout. Rows are "
+    "Every capture is read into these tables, available in `gpusight sql`, `gpusight export` and "
+    "`trace.<table>`. Times are nanoseconds from the capture's origin. `Enum` columns are "
+    "dictionary-encoded names. A column that the capture lacks is null throughout. Rows are "
     "sorted by the first time column."
 )
 
@@ -404,7 +411,7 @@ def json_page() -> str:
         "info": _info_facts,
         "summary": _summary_facts,
         "steps": _steps_facts,
-        "utilisation": _utilisation_facts,
+        "utilization": _utilization_facts,
         "timeline": _timeline_facts,
         "memory": _memory_facts,
         "flops": _flops_facts,
@@ -449,7 +456,7 @@ def _steps_facts() -> str:
     return _field_table(_fields("gpusight.analysis.steps.step_report:FACTS"))
 
 
-def _utilisation_facts() -> str:
+def _utilization_facts() -> str:
     return _field_table(_fields("gpusight.analysis.gpu_utilization:FACTS"))
 
 
@@ -521,14 +528,14 @@ def _fact_table(facts: Iterable[Fact]) -> str:
 
 _JSON_INTRODUCTION = (
     'Every command with `--format json` writes one object: `{"meta": {…}, "rows": [{…}, …]}`. '
-    "Values are in base units; what is not known is `null`, never NaN. `meta` holds `command`, "
-    "`title`, `notes` (what a reader of the rows must know), totals, and `rows_left_out` when "
-    "`--top` left some out. Commands with sections put their facts into `meta` "
-    "by key, and say in each row which `section` it belongs to; sections without data are in "
+    "Values are in base units; unknown values are `null`, never NaN. `meta` holds `command`, "
+    "`title`, `notes` (caveats), totals, and `rows_left_out` with `--top`. Commands with sections "
+    "put their facts into `meta` "
+    "by key, and name in each row its `section`; sections without data are in "
     "`meta.not_applicable`. "
     "`csv` has the same keys as columns; for commands with sections its columns are `section`, "
     "`row`, `key` and `value`. `stats` writes rows with `capture`, `report` and the headings of "
-    "nsys as keys; `meta.reports` says what became of each report. `ledger`, `whatif`, "
+    "nsys as keys; `meta.reports` has the status of each report. `ledger`, `whatif`, "
     "`diagnose`, `drill`, `compare` and `gate` write documents of their own."
 )
 
@@ -571,8 +578,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "hardware.md": hardware_page,
     "json.md": json_page,
+    "ledger.md": ledger_page,
     "model.md": model_page,
+    "../README.md": readme_page,
 }
+"""By path from `docs/`. In `ledger.md` and the README only marked blocks are generated."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

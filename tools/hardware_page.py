@@ -18,9 +18,9 @@ scripts/generate-docs; do not edit. -->
 Peak rates are dense (no sparsity) in TFLOP/s, TOP/s for int8, at the boost clock. Tensor rates are
 those with FP32 accumulation, which the frameworks use; on GeForce that is half the rate with FP16
 accumulation. On AMD GPUs, SMs are compute units and tensor rates those of the matrix cores. Laptop
-GPUs are listed with the top of their published clock and power range. What a
-capture itself says about its GPU (SMs, clock, bandwidth, memory, L2) replaces these values, and the
-peaks follow its SM count and clock. A dash: no such unit, or not published.
+GPUs are listed with the top of their published clock and power range. Values in the
+capture (SMs, clock, bandwidth, memory, L2) replace those of the table, and peaks are scaled by its
+SM count and clock. A dash: no such unit, or not published.
 """
 _GPU_COLUMNS = (
     "GPU", "Architecture", "CC or gfx", "SMs", "Base MHz", "Boost MHz", "Memory GiB", "GB/s",
@@ -30,8 +30,8 @@ _GPU_COLUMNS = (
 _SM_COLUMNS = (
     "CC", "Architecture", "Threads", "Warps", "Blocks", "Registers", "Registers per block",
     "Registers per thread", "Register unit", "Warp granularity", "Shared KiB",
-    "Shared KiB per block", "Opt-in KiB", "Reserved B per block", "Shared unit B", "FP32 lanes",
-    "FP64 lanes", "Source",
+    "Shared KiB per block", "Opt-in KiB", "Reserved B per block", "Shared unit B", "FP32 cores",
+    "FP64 cores", "Source",
 )  # fmt: skip
 
 

@@ -18,55 +18,56 @@ if TYPE_CHECKING:
 
 
 _KERNEL_INTRODUCTION = """\
-`gpusight diagnose FILE` asks these rules about every kernel of an Nsight Compute report or CSV.
-Each says one of three things: *found*, with evidence, an estimated gain and code to paste; *clean*;
-or *not applicable*, with the section that Nsight Compute has to collect (`ncu --section NAME`, or
-`ncu --set full` for all of them)."""
+`gpusight diagnose FILE` checks every kernel of an Nsight Compute report or CSV with these rules.
+Each has one of three results: a *finding*, with evidence, estimated speedup and code to paste;
+*passed*; or *not applicable*, with the section that Nsight Compute has to collect
+(`ncu --section NAME`, or `ncu --set full` for all of them)."""
 _KERNEL_MODEL = """\
-## How gains are estimated
+## How speedups are estimated
 
-A kernel takes as long as its busiest unit needs, or, where no unit is busy (60% of its peak or
-more), as long as its warps wait. A fix takes load off some units and removes some waits. What is
-left of the time is the larger of what the units still need, the next busiest one included, and of
-the waits that stay. So a fix gets only what it gives. Units are taken to reach 90% of their peak at
-best, and starting and draining a grid takes 1.5 µs in any case. Gains below a tenth are no finding,
-but for `memory-bound`, `compute-bound` and `latency-bound`, which say how far the roof is.
+The duration of a kernel is set by its busiest unit or, if no unit reaches 60% of its peak, by the
+stalls of its warps. A fix takes load off some units and removes some stalls. The new duration is
+the larger of what the units still need, the next busiest one included, and the stalls that remain.
+Units reach at most 90% of their peak, and starting and draining a grid takes 1.5 µs. A speedup
+below 10% is not a finding, except for `memory-bound`, `compute-bound` and `latency-bound`, which
+report the distance to the roofline.
 
-Kernels are ranked by the time that their first fix gives back over all their launches; the findings
-of a kernel by their gain. Fixes of one kernel do not add up. Where one rule names the cause of what
-another one sees, such as bank conflicts of a busy L1, only the cause is a finding, and `also` names
-the other.
+Kernels are ranked by the time that their first fix saves over all launches; the findings of a
+kernel by their speedup. Fixes of one kernel do not add up. Where one rule finds the cause of
+another, such as bank conflicts behind a busy L1, only the cause is a finding, and `also` names the
+other.
 
-`memory-bound` and `compute-bound` say where the roof is. A kernel at its roof (80% of the peak of a
-unit) has nothing to gain but by doing less; its speed-up is 1."""
+`memory-bound` and `compute-bound` identify the limiting roofline. A kernel on the roofline (80% of
+the peak of a unit) only gets faster by doing less work; its speedup is 1."""
 _CHECKED = """\
-## How well it does
+## Accuracy
 
 On 80 kernels written and captured before the rules were looked at, the first finding was an
 accepted one for 64 with a full set (31 of 61 CUDA kernels with the basic set); half of 39 measured
-gains were within a factor of 1.5. Those kernels have since served to improve the rules (72 of 80
-now), so that this is no longer a blind number. All are from one GPU model, an H200; the thresholds
+gains were within a factor of 1.5. Those kernels have since been used to improve the rules (72 of 80
+now), so this is no longer a blind test. All are from one GPU model, an H200; the thresholds
 were set with 84 further kernels on it.
 
 Known to be wrong, with examples from those kernels:
 
-- Repeated sweeps over the same data, from DRAM each time, are called `memory-bound`. That one sweep
-  would do (5.8 times faster) is not seen.
-- Binary search at random keys: the gain of sorted keys is too low (2.3 times; it was 8).
-- Random reads inside L2 look like uncoalesced accesses that could be put in order: up to 2.9 times
-  was promised where nothing was to be had.
-- Tiny blocks: the gain is too low (4 times; larger blocks with wider loads gave 18).
-- Compare-and-swap loops on one address: how often they retry is not counted, so that the gain of
-  getting rid of them is far too low.
-- Gains of more than ten times are known to their order of magnitude only.
+- Repeated passes over the same data, from DRAM each time, are reported as `memory-bound`. That one
+  pass is enough (5.8x) is not detected.
+- Binary search at random keys: the speedup of sorted keys is underestimated (2.3x; it was 8x).
+- Random reads within L2 look like uncoalesced accesses that can be reordered: up to 2.9x was
+  predicted where nothing could be saved.
+- Tiny blocks: the speedup is underestimated (4x; larger blocks with wider loads reached 18x).
+- Compare-and-swap loops on one address: retries are not counted, so the speedup of
+  removing them is far too low.
+- Speedups above 10x are correct to the order of magnitude only.
 
-Where a report lacks the counters (`--set basic` has none of accesses, conflicts, spills and
-divergence), kernels are said to be at a roof, and a note says what was not judged."""
+If a report lacks the counters (`--set basic` has none for accesses, conflicts, spills and
+divergence), kernels are reported as memory- or compute-bound, and a note lists the rules that were
+not evaluated."""
 _KERNEL_JSON = """\
 ## JSON
 
-`--format json` writes one object. `kernels` has an entry for every launch, those of the kernel with
-the most time to give back first:
+`--format json` writes one object. `kernels` has an entry for every launch, those of the kernel that
+saves most first:
 
 ```text
 {"meta": {"command", "title", "tool", "tool_version", "gpus", "launches", "duration_ns", "saved_ns",
@@ -84,7 +85,7 @@ the most time to give back first:
                                   "speedup_percent", "message"}]}]}
 ```
 
-`speedup` is old time over new, at least 1, or null where nothing measured tells it. `confidence` is
+`speedup` is old time over new, at least 1, or null where it cannot be estimated. `confidence` is
 `high` (all that the estimate needs was measured), `medium` (a part was assumed) or `low` (an upper
 bound). Values of evidence are in base units, those with unit `share` from 0 to 1. `held_by` is
 `memory`, `compute` or `latency`, by the rules of that name; the roofline's `bound` is another thing
@@ -125,7 +126,7 @@ def rule_explanation(rule: Rule, language: str = "cuda") -> Iterator[str]:
     if rule.code:
         yield f"```{language}\n{rule.code.rstrip()}\n```"
     yield f"**Estimate.** {markdown_prose(rule.estimate)}"
-    yield f"**When it misleads.** {markdown_prose(rule.caveats)}"
+    yield f"**Caveats.** {markdown_prose(rule.caveats)}"
 
 
 def rule_thresholds(rule: Rule) -> Iterator[str]:
@@ -141,37 +142,39 @@ def rule_thresholds(rule: Rule) -> Iterator[str]:
 
 
 _TIMELINE_INTRODUCTION = """\
-`gpusight diagnose FILE` asks these rules about a timeline (Nsight Systems, torch.profiler, JAX).
-Each says one of three things: *found*, with evidence, the time that a fix gives back and what to
-change; *clean*; or *not applicable*, with the reason. Kernels that Nsight Compute measured have
+`gpusight diagnose FILE` checks a timeline (Nsight Systems, torch.profiler, JAX) with these rules.
+Each has one of three results: a *finding*, with evidence, the time that the fix saves and what to
+change; *passed*; or *not applicable*, with the reason. Kernels profiled with Nsight Compute have
 rules of their own ([kernel-rules.md](kernel-rules.md)), and you can write further ones
 ([writing-rules.md](writing-rules.md))."""
 _SAMPLED = format_count(MAX_SAMPLE_OPS)
 _TIMELINE_MODEL = f"""\
 ## How time is estimated
 
-A rule says whether the program has a problem, and what its fix would change. The change is then
-made in a replay of the captured steps: host threads keep their own work and recompute their waits,
-GPU work keeps its order, its durations and what it depends on. What the steps take less is what
-the fix gives back, so that a fix that only uncovers the next bottleneck gets only what it gives.
+A rule detects a problem and defines the change that its fix makes. The change is applied in a
+replay of the captured steps: host threads keep their own work and recompute their waits; GPU work
+keeps its order, durations and dependencies. The saving is the difference in step time. A fix that
+only exposes the next bottleneck saves only the difference.
 
-- *Saves a step* is what the fix gives when it is the only one. *After above* is what it gives once
-  all findings above it are fixed. Neither may be added up.
-- Findings are ranked by the time that they give back alone. A fix that gives little now and more
-  after those above is listed as well.
-- The replay of the unchanged program is compared with what was measured, and the error is shown.
-  Above {format_share(MAX_REPLAY_ERROR)} a note says so first, and confidence falls.
-- A rank that changes when {format_time(PROFILER_LAUNCH_NS)} of each launch are taken off, as a
-  profiler may add them, is marked (`"robust": false`).
-- More than {_SAMPLED} pieces of GPU work are judged on as many whole steps from the
-  middle of the window as hold so many; the result is scaled, and a note says so.
-- Warm-up is left out by default; `--steps`, `--in`, `--window` and `--warmup` choose otherwise."""
+- Findings form a plan: the fix that saves most first, then the one that saves most after it, and so
+  on. *Saves/step* is incremental, so the rows add up to the total. `explain` also shows what a fix
+  saves alone.
+- A fix that saves nothing alone and little in the plan is not listed.
+- The replay of the unchanged program is compared with the measured time; the difference is the
+  simulation error. Above {format_share(MAX_REPLAY_ERROR)} a note reports it first and
+  lowers confidence.
+- A finding whose rank changes without {format_time(PROFILER_LAUNCH_NS)} of profiler overhead
+  per launch is marked (`"robust": false`).
+- With more than {_SAMPLED} GPU activities, the replay uses as many whole steps from the
+  middle of the window as contain so many; the result is scaled, and a note reports it.
+- Warm-up is left out by default; `--steps`, `--in`, `--window` and `--warmup` choose another window
+  ([ledger.md](ledger.md))."""
 _GATES = """\
 ## Gates
 
-`--fail-over 5%` makes the exit code 1 when any finding gives back more than 5% of the window, and
-says which. Of a report of Nsight Compute, it is a kernel's first finding, as a part of the time of
-all kernels. Given both, the timeline decides: faster kernels do not help a program that waits.
+`--fail-over 5%` sets exit code 1 when one fix saves more than 5% of the window, and names it. For
+an Nsight Compute report it is the first finding of a kernel, as a share of the time of all kernels.
+Given both, the timeline decides: faster kernels do not help while the GPU is idle.
 
 An incomplete capture never passes: the exit code is 1 when launch or copy calls have no GPU work in
 the capture, or when the reader or the profiler reports lost data. The same holds when a rule named
@@ -186,7 +189,8 @@ _TIMELINE_JSON = """\
  "window": {"start_ns", "end_ns", "steps", "steps_left_out", "step_ns"},
  "replay": {"error", "steps", "length_ns"},
  "findings": [{"rule", "title", "recoverable_ns", "share", "recoverable_ns_per_step",
-               "after_above_ns", "confidence", "confidence_reason", "robust", "estimate",
+               "after_above_ns", "confidence", "confidence_reason", "effort", "robust",
+               "estimate",
                "evidence": [{"metric", "value", "unit", "meaning"}],
                "why", "fix", "code", "afterwards", "misleads",
                "where": [{"kind", "name", "ns", "count"}]}],
@@ -195,10 +199,10 @@ _TIMELINE_JSON = """\
 ```
 
 `recoverable_ns`, `share` and `after_above_ns` are of the whole window; they are null for findings
-that are no matter of time. `confidence` is `high` (all was measured), `medium` (a part was assumed)
+without a time estimate. `confidence` is `high` (all was measured), `medium` (a part was assumed)
 or `low` (an upper bound). Values of evidence are in base units, those with unit `share` from 0 to
-1. With a report of Nsight Compute beside the timeline there are also `kernels`, those with the most
-GPU time to give back first:
+1. With an Nsight Compute report next to the timeline there are also `kernels`, those that save the
+most GPU time first:
 
 ```text
  "kernels": [{"name", "label", "calls", "time_ns", "share", "time_ns_per_step", "gpu_saved_ns",
@@ -229,6 +233,6 @@ def _more(rule: TimelineRule) -> Iterator[str]:
     if rule.verify:
         yield f"**Check afterwards.** {markdown_prose(rule.verify)}"
     if rule.min_share is None:
-        yield "It is a finding whatever it gives back."
+        yield "It is a finding whatever it saves."
     else:
-        yield f"It is a finding from {format_share(rule.min_share)} of the window on."
+        yield f"It is a finding if it saves at least {format_share(rule.min_share)} of the window."
