@@ -173,7 +173,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "ops": {"": "gpusight.analysis.operator_summary:FIELDS"},
     "launches": {"": "gpusight.analysis.launch_list:FIELDS"},
     "ledger --format csv": {"": "gpusight.analysis.ledger.ledger_tables:LINE_FIELDS"},
-    "utilisation": {
+    "utilization": {
         "gpus": "gpusight.analysis.gpu_utilization:GPU_FIELDS",
         "bins": "gpusight.analysis.gpu_utilization:BIN_FIELDS",
         "metric_means": "gpusight.analysis.gpu_utilization:MEAN_FIELDS",
@@ -401,7 +401,7 @@ def json_page() -> str:
         "info": _info_facts,
         "summary": _summary_facts,
         "steps": _steps_facts,
-        "utilisation": _utilisation_facts,
+        "utilization": _utilization_facts,
         "timeline": _timeline_facts,
         "memory": _memory_facts,
         "flops": _flops_facts,
@@ -446,7 +446,7 @@ def _steps_facts() -> str:
     return _field_table(_fields("gpusight.analysis.steps.step_report:FACTS"))
 
 
-def _utilisation_facts() -> str:
+def _utilization_facts() -> str:
     return _field_table(_fields("gpusight.analysis.gpu_utilization:FACTS"))
 
 

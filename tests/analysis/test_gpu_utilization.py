@@ -154,7 +154,7 @@ def test_without_gpu_work_there_is_no_answer() -> None:
     host = build_trace(ranges=[{"start_ns": 0, "end_ns": 9, "name": "a"}])
     empty = utilization(host)
     assert isinstance(empty, NotApplicable)
-    assert (empty.command, empty.reason) == ("utilisation", "the capture shows no GPU work")
+    assert (empty.command, empty.reason) == ("utilization", "the capture shows no GPU work")
     other = build_trace(
         kernels=[kernel(0, 5)],
         processes=[{"process": PROCESS, "pid": 7}, {"process": 2, "pid": 8}],

@@ -145,7 +145,7 @@ _IN_WORDS = {
     COMMUNICATION: "communication",
     HOST: "the host",
     "input": "input",
-    "synchronising": "waiting for the GPU",
+    "synchronizing": "waiting for the GPU",
     "allocating": "allocating memory",
     "queued": "queues on the GPU",
     "profiler": "the profiler",

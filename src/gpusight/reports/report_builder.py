@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _UNKNOWN = "unknown"
 """How the names of GPUs begin that a capture does not tell."""
 _MIN_BINS, _ALL_BINS = 50, 3_200
-"""Parts of the time that utilisation is drawn in: of each GPU, and of all together."""
+"""Parts of the time that utilization is drawn in: of each GPU, and of all together."""
 
 
 def build_report(
@@ -148,7 +148,7 @@ def _program(trace: Trace, summary: Composite, asked: ReportRequest) -> ProgramR
         ledger=account,
         steps=counted,
         excerpt=excerpt,
-        utilisation=utilization(trace, selection, bins=_bins(account), **focus),
+        utilization=utilization(trace, selection, bins=_bins(account), **focus),
         kernels=kernels(trace, selection),
         ranges=range_tree(trace, selection, steps=_step_names(counted)),
         copies=copies(trace, selection),
@@ -173,7 +173,7 @@ def _gpus_of(trace: Trace, account: LedgerReport | NotApplicable) -> list[str | 
 
 
 def _bins(account: LedgerReport | NotApplicable) -> int:
-    """Choose how finely utilisation is drawn: the more GPUs, the more coarsely."""
+    """Choose how finely utilization is drawn: the more GPUs, the more coarsely."""
     gpus = 1 if isinstance(account, NotApplicable) else len(account.devices)
     return min(DEFAULT_BINS, max(_MIN_BINS, _ALL_BINS // gpus))
 
@@ -192,7 +192,7 @@ def _program_parts(program: ProgramReport | None) -> Iterator[tuple[str, Any]]:
         yield "Ledger", program.ledger
         yield "Steps", program.steps
         yield "Timeline", program.excerpt
-        yield "Utilisation", program.utilisation
+        yield "Utilization", program.utilization
         yield "Kernels", program.kernels
         yield "Ranges", program.ranges
         yield "Copies", program.copies

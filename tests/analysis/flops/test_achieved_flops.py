@@ -315,7 +315,7 @@ def test_a_selection_counts_only_what_it_launched() -> None:
 # The whole ----------------------------------------------------------------------------------------
 
 
-def test_utilisation_is_of_the_peak_that_most_flops_ran_in() -> None:
+def test_utilization_is_of_the_peak_that_most_flops_ran_in() -> None:
     ops = [mm(1, 0), op(2, "aten::mm", 10, 15, [256, 256], [256, 256])]
     result = page(built(ops, [kernel(1, TF32, 0, 50_000), kernel(2, SIMT, 150_000, 50_000)]))
     done = MM_FLOPS + 2 * 256**3

@@ -81,7 +81,7 @@ def test_ranges_that_only_differ_by_numbers_are_one() -> None:
 def test_call_sites_of_native_code() -> None:
     chain = {"source": "api_calls", "callchain": 4, "module": "app"}
     found = contributors(
-        "idle/synchronising",
+        "idle/synchronizing",
         api_calls=[*TABLES["api_calls"], us(21, 30, name="cudaDeviceSynchronize", callchain=4)],
         callchains=[
             {**chain, "depth": 0, "symbol": "cuda_sync", "module": "libcuda.so.1"},

@@ -233,7 +233,7 @@ def test_of_two_captures_the_one_that_trains_is_training(*, trained_first: bool)
     captures = [training().trace(), inference().trace()]
     first, second = captures if trained_first else captures[::-1]
     told = answers(first, compare=second)["d"]
-    assert told["inference"]["softmax and normalisation"] == pytest.approx(10 / 40)
+    assert told["inference"]["softmax and normalization"] == pytest.approx(10 / 40)
     assert told["training"]["matmul"] == pytest.approx(320 / 360)
 
 

@@ -195,7 +195,7 @@ def test_a_capture_without_anything_gives_a_page_that_says_so() -> None:
 def test_sections_that_have_nothing_to_say_are_left_out() -> None:
     with_all = Document(page_of(training())).sections
     assert with_all == [
-        "ledger", "findings", "timeline", "utilisation", "kernels", "ranges", "phases", "copies",
+        "ledger", "findings", "timeline", "utilization", "kernels", "ranges", "phases", "copies",
         "memory", "untold",
     ]  # fmt: skip
     kernel = {"start_ns": 0, "end_ns": 10, "name": "k"}

@@ -187,7 +187,7 @@ def _answer(
         sections.insert(0, TableResult("unmeasured", title, UNMEASURED_FIELDS, unmeasured))
     return Composite(
         COMMAND,
-        "Utilisation over time",
+        "Utilization over time",
         (
             Fact("window_ns", "Window", window, Fmt.TIME, "First kernel's start to last one's end"),
             Fact("busy_ns", "GPU busy", busy, Fmt.TIME, "Time in which a kernel runs"),

@@ -162,7 +162,7 @@ _LINES = {
     "jax": 'with jax.profiler.TraceAnnotation("{}"): …',
 }
 """The line of code that marks a part of the program, by the first word of the capture's form."""
-_NETWORK = frozenset({"matmul", "convolution", "attention", "softmax", "normalisation"})
+_NETWORK = frozenset({"matmul", "convolution", "attention", "softmax", "normalization"})
 """Categories of which a neural network has kernels."""
 _BACKWARD_KERNEL = re.compile(r"bwd|backward|dgrad|wgrad|grad_?input|_grad", re.IGNORECASE)
 _WHOLE_STEPS = (

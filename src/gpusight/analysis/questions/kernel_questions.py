@@ -203,13 +203,13 @@ FIELDS = (
     Field("inference_launches", "Launches a pass", Fmt.COUNT, "In one forward pass", shown=False),
     Field("training_launches", "Launches a step", Fmt.COUNT, "In one step", shown=False),
 )
-MATMUL, OTHER, NORMS = "matmul", "other", "softmax and normalisation"
+MATMUL, OTHER, NORMS = "matmul", "other", "softmax and normalization"
 _GROUPS = {
     "matmul": MATMUL,
     "convolution": "convolution",
     "attention": "fused attention",
     "softmax": NORMS,
-    "normalisation": NORMS,
+    "normalization": NORMS,
     "optimizer": OPTIMIZER,
     "communication": "communication",
     "generated": "generated code",
@@ -312,7 +312,7 @@ def _sides(
 _LABELS = {
     MATMUL: "matrix products",
     "convolution": "convolutions",
-    NORMS: "softmax and normalisation",
+    NORMS: "softmax and normalization",
     OPTIMIZER: "the optimizer",
 }
 
