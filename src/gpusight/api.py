@@ -387,6 +387,9 @@ def occupancy(
     kernel: str | None = None,
     gpu: str | None = None,
     closely: bool = False,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
@@ -400,7 +403,8 @@ def occupancy(
 
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "gpu": gpu, "closely": closely}
-    return Page(_ask(analysis, trace, selection, **options))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return Page(_ask_window(analysis, trace, selection, focus, **options))
 
 
 def occupancy_of(

@@ -157,7 +157,7 @@ def _time_facts(times: TableResult | NotApplicable) -> list[Fact]:
     return [
         Fact(f"gpu_{key}", f"GPU {label}", mean_share(times, key), Fmt.SHARE, meaning)
         for key, label, meaning in parts
-        if key != "other_share" or times.frame["other_ns"].any()
+        if key != "other_share" or times.frame["other_ns"].sum()
     ]
 
 

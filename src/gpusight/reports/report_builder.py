@@ -17,7 +17,7 @@ from gpusight.analysis.occupancy.kernel_occupancy import occupancy
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_report import steps
-from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.step_window import step_window, with_window
 from gpusight.comparison.build_digest import make_digest
 from gpusight.comparison.compare_digests import compare
 from gpusight.errors import UsageError
@@ -134,6 +134,7 @@ def _program(trace: Trace, summary: Composite, asked: ReportRequest) -> ProgramR
         "window": asked.window,
         "warmup": asked.warmup,
     }
+    windowed, _ = with_window(trace, selection, **focus)
     # These account for the same time, which is worked out once, and let go of after them.
     known = _accounting(trace, selection, focus)
     diagnosis = diagnose_captures([trace], replace(_question(asked), known=known))
@@ -149,11 +150,11 @@ def _program(trace: Trace, summary: Composite, asked: ReportRequest) -> ProgramR
         steps=counted,
         excerpt=excerpt,
         utilization=utilization(trace, selection, bins=_bins(account), **focus),
-        kernels=kernels(trace, selection),
-        ranges=range_tree(trace, selection, steps=_step_names(counted)),
-        copies=copies(trace, selection),
-        memory=memory(trace, selection),
-        occupancy=occupancy(trace, selection),
+        kernels=kernels(trace, windowed),
+        ranges=range_tree(trace, windowed, steps=_step_names(counted)),
+        copies=copies(trace, windowed),
+        memory=memory(trace, windowed),
+        occupancy=occupancy(trace, windowed),
     )
 
 

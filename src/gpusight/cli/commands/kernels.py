@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "GPU kernels by total time"
 DESCRIPTION = (
-    "GPU kernels grouped by name: launches, total, mean, minimum and maximum time, and the share of "
-    "all kernel time. For an Nsight Compute report also by launch shape, with SM and memory "
+    "GPU kernels grouped by name: launches, total, mean, minimum and maximum time, and the share "
+    "of all kernel time. For an Nsight Compute report also by launch shape, with SM and memory "
     "throughput, occupancy, registers, shared memory and waves."
 )
 EXAMPLES: tuple[str, ...] = (

@@ -16,8 +16,7 @@ DESCRIPTION = (
     "compute (by kind of kernel), copies, communication, and idle time: queued, synchronizing, "
     "allocating, launching, input, framework, other host work, profiler, unknown. The cause of "
     "idle time is what the launching thread does meanwhile, with its top ranges, operators, calls "
-    "and lines of code. With -o and a name that ends in .svg, .html, .png or .pdf it draws a bar for "
-    "each GPU, and its steps."
+    "and lines of code. With -o and a name that ends in .svg, .html, .png or .pdf it draws a chart."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ledger run.nsys-rep",
