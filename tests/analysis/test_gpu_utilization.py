@@ -100,7 +100,7 @@ def test_bins_are_never_shorter_than_a_nanosecond() -> None:
     trace = build_trace(kernels=[kernel(0, 3)])
     assert frame(answer(trace, bins=400), "bins")["duration_ns"].to_list() == [1, 1, 1]
     for bins in (0, 10_001):
-        with pytest.raises(UsageError, match="take 1 to 10,000"):
+        with pytest.raises(UsageError, match="use 1 to 10,000"):
             utilization(trace, bins=bins)
 
 

@@ -179,4 +179,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(parser.parse_args(args)) == 0
     document = json.loads(capsys.readouterr().out)
     assert {row["kind"] for row in document["rows"]} == {"copy"}
-    assert document["meta"]["work"] == len(document["rows"]) == 9
+    assert document["meta"]["work"] == len(document["rows"]) == 6
+    assert document["meta"]["window"] == "2 steps of 8.13 ms (1 warm-up step excluded)"
+    assert command.run(parser.parse_args([*args, "--window", "all"])) == 0
+    assert json.loads(capsys.readouterr().out)["meta"]["work"] == 9

@@ -96,12 +96,6 @@ class StepTimes:
     ns: Ints
     """A row for each step, a column for each entry; rows sum to the part inside the window."""
 
-    def median_ns(self, entry: str) -> float | None:
-        """Return what an entry takes in the median step."""
-        if not self.steps:
-            return None
-        return float(np.median(self.ns[:, self.entries.index(entry)]))
-
     @cached_property
     def lines(self) -> pl.DataFrame:
         """Every entry that holds time: `step` (its position), `entry`, `ns`, `share` of it."""

@@ -36,7 +36,7 @@ _GPU_FIELDS = (
 _ENTRY_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the window"),
     Field("ns", "Time", Fmt.TIME, "Time in the window"),
-    Field("step_ns", "Median/step", Fmt.TIME, "Time in the median step"),
+    Field("step_ns", "Per step", Fmt.TIME, "Time per step; these add up to the step time"),
     Field("entry", "Cause", Fmt.TEXT, "What the time is spent on"),
     Field("mostly", "Mostly", Fmt.NAME, "Its largest part or contributor"),
 )
@@ -199,11 +199,12 @@ def _groups(entries: dict[str, int]) -> dict[str, Any]:
 def _entries(report: LedgerReport, device: DeviceLedgerReport) -> list[dict[str, Any]]:
     names = pl.Series([step.name for step in report.focus.steps], dtype=pl.String).unique()
     steps = {*names, *families(names).unique()}
+    step_count = len(report.focus.steps)
     return [
         {
             "share": entry.share,
             "ns": entry.ns,
-            "step_ns": device.steps.median_ns(entry.entry),
+            "step_ns": entry.ns / step_count if step_count else None,
             "entry": entry.entry,
             "mostly": _mostly(device, entry, steps),
         }
@@ -215,7 +216,7 @@ def _mostly(device: DeviceLedgerReport, entry: LedgerEntry, steps: Collection[st
     """Return what an entry mostly is: a precision, a kind of memory, a range in the step."""
     if entry.parts:
         part = entry.parts[0]
-        how = {True: " tensor core", False: " no tensor core", None: ""}[part.tensor_core]
+        how = {True: " Tensor Cores", False: " CUDA cores", None: ""}[part.tensor_core]
         return _with_share(part.memory or f"{part.precision}{how}", part.ns / entry.ns)
     min_ns = _MIN_CONTRIBUTOR_SHARE * entry.ns
     contributors = device.contributors.get(entry.entry, ())
