@@ -37,7 +37,7 @@ FIELDS = (
     Field("other_ns", "Other time", Fmt.TIME, "Time with only unselected work", shown=False),
     Field("idle_ns", "Idle time", Fmt.TIME, "Time with nothing running", shown=False),
     Field("kernel_ns", "Kernel time", Fmt.TIME, "Sum of kernel durations", shown=False),
-    Field("concurrency", "Concurrency", Fmt.REAL, "Kernels running at a time, while any is"),
+    Field("concurrency", "Concurrency", Fmt.REAL, "Mean number of kernels running, while any is"),
     Field("streams", "Streams", Fmt.COUNT, "Streams that did work"),
 )
 

@@ -34,7 +34,7 @@ def add_capture(parser: argparse.ArgumentParser, *, nargs: str | None = None) ->
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Declare which part of the capture to look at."""
-    group = parser.add_argument_group("what to look at")
+    group = parser.add_argument_group("selection")
     group.add_argument(
         "--in",
         dest="within",
@@ -105,7 +105,7 @@ def add_csv_raw(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--csv-raw",
         action="store_true",
-        help="leave cells of CSV files as they are (default: those that a spreadsheet would run as "
+        help="do not escape cells of CSV files (default: those that a spreadsheet would run as "
         "a formula, because they start with = + - or @, get a ' in front)",
     )
 

@@ -482,7 +482,7 @@ def test_parts_of_reserved_memory_sum_to_it() -> None:
         for r in section(result, "reserved").rows()
     }
     assert parts == {
-        "asked for by the program": 1000,
+        "requested by the program": 1000,
         "freed": 2000,
         "rounding": 24 + 48,
         "free between used blocks": 1024,

@@ -419,7 +419,7 @@ def test_a_range_that_launches_nothing_leaves_attention_untold() -> None:
     assert isinstance(page, Composite)
     told = page.meta["answers"]["e"]
     assert told["answer"] is None
-    assert told["why"] == "it cannot be told: no kernel was launched inside a forward pass"
+    assert told["why"] == "not applicable: no kernel was launched inside a forward pass"
     absent = questions(Recorded().launch(GEMM, 20, (25, 30)).trace(), window=(26, 28))
     assert isinstance(absent, NotApplicable)
     assert absent.command == "questions"

@@ -72,7 +72,7 @@ def test_nothing_is_drawn_of_a_capture_that_has_none(
 
 def test_unknown_tracks_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["timeline", CAPTURE, "--tracks", "nope"]) == 2
-    assert "kinds in the capture are ledger, stream" in capsys.readouterr().err
+    assert "kinds in the capture: ledger, stream" in capsys.readouterr().err
 
 
 def test_pictures_that_are_text_may_be_piped(capsys: pytest.CaptureFixture[str]) -> None:

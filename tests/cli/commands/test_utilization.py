@@ -43,7 +43,7 @@ def test_bins_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["utilization", CAPTURE, "--bins", "7", "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("bins,") == 7 * 13
     assert main(["utilization", CAPTURE, "--bins", "20000"]) == 2
-    assert "take 1 to 10,000" in capsys.readouterr().err
+    assert "use 1 to 10,000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -399,8 +399,8 @@ def _steps(launches: pl.DataFrame, process: int | None) -> TraceSteps | None:
         how = "launches of CUDA graphs, which repeat"
         return TraceSteps.of(frame[:count], how, StepEvidence.GRAPHS)
     each = round(int(inside["opens"].sum()) / len(period.starts))
-    what = "one kernel" if each == 1 else f"the same {format_count(each)} pieces of GPU work"
-    how = f"{what}, launched over and over"
+    what = "one kernel" if each == 1 else f"the same {format_count(each)} GPU activities"
+    how = f"{what}, launched repeatedly"
     return TraceSteps.of(frame[:count], how, StepEvidence.PERIODIC)
 
 

@@ -36,7 +36,7 @@ EXAMPLES: tuple[str, ...] = (
 _BUILD = (
     "Make the file from an Nsight Compute report or its CSV exports: the SMs that each launch "
     "needs, whether it is bound by arithmetic or by memory, its duration. The kernels of a "
-    "convolution become one row. Says what was merged and left out."
+    "convolution become one row. Reports what is merged and excluded."
 )
 _CHECK = (
     "Read a file as the scheduler does: split at commas, whole numbers and a duration after the "
@@ -171,15 +171,15 @@ def _add_classes(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=options.positive,
         metavar="FLOP/BYTE",
-        help="arithmetic intensity above which a launch is bound by compute (default: where the "
-        "roofs of its GPU meet; 9.72 with --compat)",
+        help="arithmetic intensity above which a launch is bound by compute (default: the "
+        "ridge point of its GPU; 9.72 with --compat)",
     )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the GPU")
     group.add_argument(
-        "--gpu", metavar="NAME", help="take this GPU's limits, not the report's: A100, sm_80"
+        "--gpu", metavar="NAME", help="use this GPU's limits, not the report's: A100, sm_80"
     )
     for name, what, unit in (
         ("threads", "threads", "N"),
