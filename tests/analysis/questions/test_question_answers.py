@@ -450,7 +450,7 @@ def test_of_several_processes_without_steps_the_busiest_is_looked_at() -> None:
         )  # fmt: skip
     page = questions(build_trace(None, **rows))
     assert isinstance(page, Composite)
-    assert "answers are of process 2, which of 2 has most GPU work" in page.notes
+    assert "answers are of process 2, the one of 2 with the most GPU work" in page.notes
     assert page.meta["answers"]["a"]["passes"] == 1
     assert page.meta["answers"]["b"]["forward"]["total_ns"] == 30
 
