@@ -52,7 +52,7 @@ _FREE_S, _S_PER_MB = 4.0, 20.0
 """Processor time that any input may take, and what each megabyte adds: far above the usual."""
 _FREE_BYTES, _BYTES_PER_BYTE = 300 << 20, 100
 _COMMANDS = (
-    "info", "summary", "steps", "ledger", "utilisation", "timeline", "kernels", "ops", "launches",
+    "info", "summary", "steps", "ledger", "utilization", "timeline", "kernels", "ops", "launches",
     "ranges", "api", "copies", "memory", "flops", "diagnose", "whatif", "questions", "counters",
     "roofline", "occupancy", "drill", "export", "share",
 )  # fmt: skip

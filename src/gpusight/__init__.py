@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         steps,
         summary,
         timeline,
-        utilisation,
+        utilization,
         whatif,
     )
     from gpusight.api import open_captures as open  # noqa: A004 - read as gs.open, like gzip.open
@@ -144,7 +144,7 @@ __all__ = [
     "summary",
     "timeline",
     "torch_profile",
-    "utilisation",
+    "utilization",
     "whatif",
 ]
 

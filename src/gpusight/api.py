@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
 from gpusight.errors import CaptureMismatchError, UsageError
 from gpusight.render.result_view import Page as Page  # typed users may import it from here
 from gpusight.render.result_view import Result as Result
 from gpusight.render.result_view import View as View
-from gpusight.results import NotApplicable, with_warnings
+from gpusight.results import NotApplicable, with_warnings, with_window_text
 from gpusight.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def open_captures(
 
 
 def info(trace: Capture) -> Page:
-    """Say what a capture holds and how complete it is."""
+    """Show what a capture holds and how complete it is."""
     from gpusight.analysis.capture_info import info as analysis
 
     return Page(_ask(analysis, trace))
@@ -83,14 +83,24 @@ def info(trace: Capture) -> Page:
 def summary(
     trace: Capture,
     *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Show on one screen where the time went."""
+    """Show on one screen where the time goes.
+
+    This and every other function on a timeline cover the steps without warm-up by default, the
+    whole capture where no steps are found. `steps` selects steps by number (`"3-7"`, `"all"`),
+    `window` a time in nanoseconds (`(None, None)` is the whole capture); `warmup=True` keeps
+    warm-up steps.
+    """
     from gpusight.analysis.capture_summary import summary as analysis
 
-    return Page(_ask(analysis, trace, _selection(within, device, process)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return Page(_ask_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def steps(
@@ -103,7 +113,7 @@ def steps(
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Describe the steps one by one; `steps`, `window` (ns) and `warmup` choose which are kept."""
+    """List the steps: duration, GPU busy, phases, outliers."""
     from gpusight.analysis.steps.step_report import steps as analysis
 
     selection = _selection(within, device, process)
@@ -114,44 +124,58 @@ def kernels(
     trace: Capture,
     *,
     every_launch: bool = False,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> View:
-    """List GPU kernels by the time they took; of an Nsight Compute report also `every_launch`."""
+    """List GPU kernels by total time; for an Nsight Compute report also `every_launch`."""
     from gpusight.analysis.kernel_summary import kernel_launches
     from gpusight.analysis.kernel_summary import kernels as by_name
 
     analysis = kernel_launches if every_launch else by_name
-    return View(_ask(analysis, trace, _selection(within, device, process)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def ops(
     trace: Capture,
     *,
     by: str = "name",
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> View:
-    """List operators of the framework with their own time on the CPU and the GPU."""
+    """List framework operators with their self time on the CPU and the GPU."""
     from gpusight.analysis.operator_summary import ops as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process), by=by))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return View(_ask_window(analysis, trace, _selection(within, device, process), focus, by=by))
 
 
 def launches(
     trace: Capture,
     *,
     kernel: str | None = None,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> View:
-    """List GPU work in order of time, with what launched it."""
+    """List kernels, memcpys and memsets in order of time, with what launched them."""
     from gpusight.analysis.launch_list import list_launches as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process), kernel=kernel))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return View(
+        _ask_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
+    )
 
 
 def ledger(
@@ -164,9 +188,9 @@ def ledger(
     device: int | None = None,
     process: str | int | None = None,
 ) -> LedgerView:
-    """Say where the time of each GPU went, every nanosecond in exactly one entry.
+    """Split the time of each GPU by cause; each nanosecond is counted exactly once.
 
-    `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps but warm-up.
+    `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps without warm-up.
     """
     from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
     from gpusight.render.result_view import LedgerView
@@ -177,7 +201,7 @@ def ledger(
     return LedgerView(_with_warnings(answer, [capture]))
 
 
-def utilisation(
+def utilization(
     trace: Capture,
     *,
     bins: int = 400,
@@ -188,9 +212,9 @@ def utilisation(
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Say how busy each GPU was over time, in so many `bins`; `.save("busy.svg")` draws it.
+    """Show GPU utilization over time in `bins`; `.save("busy.svg")` draws it.
 
-    `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps but warm-up.
+    `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps without warm-up.
     """
     from gpusight.analysis.gpu_utilization import utilization as analysis
 
@@ -209,7 +233,7 @@ def timeline(
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Show the median step, or the time that is asked for, track by track.
+    """Show the median step, or the selected time, track by track.
 
     `.save("step.svg")` draws it. `tracks` are kinds (`"stream"`), keys or globs of keys
     (`"gpu0/*"`), or `"all"`; `steps` by number, `window` in nanoseconds.
@@ -228,67 +252,89 @@ def flops(
     by: str = "shapes",
     peak: float | None = None,
     bandwidth: float | None = None,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Say how near to its peak the GPU computed; `peak` in TFLOP/s, `bandwidth` in GB/s."""
+    """Compare achieved with peak FLOP/s; `peak` in TFLOP/s, `bandwidth` in GB/s."""
     from gpusight.analysis.flops.achieved_flops import flops as analysis
 
     selection = _selection(within, device, process)
-    return Page(_ask(analysis, trace, selection, by=by, peak=peak, bandwidth=bandwidth))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return Page(
+        _ask_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
+    )
 
 
 def ranges(
     trace: Capture,
     *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> View:
-    """List ranges (NVTX, annotations) with their host time and the GPU work inside."""
+    """List ranges (NVTX, annotations) with their host time and GPU time."""
     from gpusight.analysis.range_summary import ranges as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def api_calls(
     trace: Capture,
     *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> View:
-    """List CUDA API calls by the time they took."""
+    """List CUDA API calls by total time."""
     from gpusight.analysis.api_summary import api_calls as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def copies(
     trace: Capture,
     *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> View:
-    """List memory copies and fills by direction: bytes, time, bandwidth."""
+    """List memcpys and memsets by direction: bytes, time, bandwidth."""
     from gpusight.analysis.copy_summary import copies as analysis
 
-    return View(_ask(analysis, trace, _selection(within, device, process)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def memory(
     trace: Capture,
     *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Follow the memory in use, and say who held it at the peak."""
+    """Show GPU memory over time, and who held it at the peak."""
     from gpusight.analysis.memory.memory_usage import memory as analysis
 
-    return Page(_ask(analysis, trace, _selection(within, device, process)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return Page(_ask_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def counters(
@@ -341,6 +387,9 @@ def occupancy(
     kernel: str | None = None,
     gpu: str | None = None,
     closely: bool = False,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
@@ -354,7 +403,8 @@ def occupancy(
 
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "gpu": gpu, "closely": closely}
-    return Page(_ask(analysis, trace, selection, **options))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return Page(_ask_window(analysis, trace, selection, focus, **options))
 
 
 def occupancy_of(
@@ -971,6 +1021,31 @@ def _selection(within: str | None, device: int | None, process: str | int | None
 
     name = None if process is None else str(process)
     return Selection(within=within, device=device, process=name)
+
+
+class _Focus(TypedDict):
+    """Which time to analyze, as `step_window` takes it."""
+
+    steps: str | None
+    window: tuple[int | None, int | None] | None
+    warmup: bool
+
+
+def _ask_window(
+    analysis: Callable[..., Answer],
+    trace: Capture,
+    selection: Selection,
+    focus: _Focus,
+    **options: object,
+) -> TableResult | Composite:
+    """Run an analysis on a time window, by default the steps without warm-up; name the window."""
+    from gpusight.analysis.steps.step_window import with_window
+
+    capture = _opened(trace)
+    chosen, window = with_window(capture, selection, **focus)
+    answer = with_window_text(analysis(capture, chosen, **options), window)
+    shown: TableResult | Composite = _with_warnings(answer, [capture])
+    return shown
 
 
 def _ask(

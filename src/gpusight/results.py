@@ -57,6 +57,13 @@ class TableResult:
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What a reader of the rows must know: incomplete data, what was left out, what was assumed."""
+    window: str = ""
+    """The time that the rows cover, in words; empty for a section of a page."""
+
+    @property
+    def heading(self) -> str:
+        """The title, with the time that the rows cover."""
+        return f"{self.title}: {self.window}" if self.window else self.title
 
     def __post_init__(self) -> None:
         """Hold the promise that fields and columns agree."""
@@ -104,9 +111,23 @@ class Composite:
     sections: tuple[TableResult | NotApplicable, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    window: str = ""
+    """The time that it covers, in words: `3 steps of 46.9 ms (2 warm-up steps excluded)`."""
+
+    @property
+    def heading(self) -> str:
+        """The title, with the time that the page covers."""
+        return f"{self.title}: {self.window}" if self.window else self.title
 
 
 Answer: TypeAlias = "TableResult | Composite | NotApplicable"
+
+
+def with_window_text(result: Answer, window: str) -> Answer:
+    """Name the time that an answer covers in its headline, where it does not yet."""
+    if isinstance(result, NotApplicable) or result.window or not window:
+        return result
+    return replace(result, window=window)
 
 
 def with_warnings(result: Answer, warnings: Sequence[str]) -> Answer:

@@ -100,7 +100,7 @@ def test_bins_are_never_shorter_than_a_nanosecond() -> None:
     trace = build_trace(kernels=[kernel(0, 3)])
     assert frame(answer(trace, bins=400), "bins")["duration_ns"].to_list() == [1, 1, 1]
     for bins in (0, 10_001):
-        with pytest.raises(UsageError, match="take 1 to 10,000"):
+        with pytest.raises(UsageError, match="use 1 to 10,000"):
             utilization(trace, bins=bins)
 
 
@@ -154,7 +154,7 @@ def test_without_gpu_work_there_is_no_answer() -> None:
     host = build_trace(ranges=[{"start_ns": 0, "end_ns": 9, "name": "a"}])
     empty = utilization(host)
     assert isinstance(empty, NotApplicable)
-    assert (empty.command, empty.reason) == ("utilisation", "the capture shows no GPU work")
+    assert (empty.command, empty.reason) == ("utilization", "the capture shows no GPU work")
     other = build_trace(
         kernels=[kernel(0, 5)],
         processes=[{"process": PROCESS, "pid": 7}, {"process": 2, "pid": 8}],

@@ -189,7 +189,7 @@ def test_what_took_longer_than_all_the_gpu_did_is_a_mark() -> None:
 
 
 def test_a_table_of_totals_lists_the_kernels_of_the_trace_of_the_same_run() -> None:
-    """With synchronisation events, annotations and compiled code; names are cut."""
+    """With synchronization events, annotations and compiled code; names are cut."""
     listed = table(open_trace(DATA / "torch_odd_averages.txt", cache=False))
     traced = table(open_trace(DATA / "torch_odd.json.gz", cache=False))
     assert listed.meta["kernels"] == traced.meta["kernels"] == 687

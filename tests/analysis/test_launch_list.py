@@ -66,7 +66,7 @@ def test_work_of_all_kinds_in_order_of_time() -> None:
         "duration_ns": 30,
         "found": {"op id": 1, "call": 0, "time": 0, "none": 3},
     }
-    assert result.notes == ("2 pieces of GPU work have no launching call in the capture",)
+    assert result.notes == ("2 GPU activities have no launching call in the capture",)
 
 
 def test_delays_run_from_the_start_and_from_the_end_of_the_call() -> None:
@@ -145,7 +145,7 @@ def test_no_gpu_work_is_explained(source: str, hint: str) -> None:
 
 def test_graphs_are_mentioned() -> None:
     by_node = table(open_trace(DATA / "graph_node.sqlite"))
-    assert by_node.notes[0].startswith("360 pieces of GPU work ran inside CUDA graphs")
+    assert by_node.notes[0].startswith("360 GPU activities ran inside CUDA graphs")
     whole = table(open_trace(DATA / "graph.sqlite"), Selection(within="replay"))
     assert set(whole.frame["kind"]) == {"graph"}
     assert whole.frame["in_graph"].any() is False
@@ -179,4 +179,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(parser.parse_args(args)) == 0
     document = json.loads(capsys.readouterr().out)
     assert {row["kind"] for row in document["rows"]} == {"copy"}
-    assert document["meta"]["work"] == len(document["rows"]) == 9
+    assert document["meta"]["work"] == len(document["rows"]) == 6
+    assert document["meta"]["window"] == "2 steps of 8.13 ms (1 warm-up step excluded)"
+    assert command.run(parser.parse_args([*args, "--window", "all"])) == 0
+    assert json.loads(capsys.readouterr().out)["meta"]["work"] == 9

@@ -37,10 +37,10 @@ DATALOAD = DATA / "dataload.sqlite"
 
 
 def loop() -> Capture:
-    """Five steps of 1 ms: 300 us of data, a copy, two kernels, a synchronisation.
+    """Five steps of 1 ms: 300 us of data, a copy, two kernels, a synchronization.
 
     In a step: data until 300, an allocation of 50, a copy of 100 us that is waited for, `gemm` of
-    200 us and `relu` of 100, a synchronisation that returns 5 us after them, 235 us of Python.
+    200 us and `relu` of 100, a synchronization that returns 5 us after them, 235 us of Python.
     """
     capture = Capture()
     for n in range(5):
@@ -121,7 +121,7 @@ def test_products_that_cannot_be_on_tensor_cores(gpu: str, kernel: str, said: st
         asked(capture, parse_scenario(ScenarioAction.PRECISION, "tf32"))
 
 
-def test_without_synchronisation_host_and_gpu_run_side_by_side() -> None:
+def test_without_synchronization_host_and_gpu_run_side_by_side() -> None:
     # The host needs 300 + 50 + 5 + some for calls + 229 of Python; the GPU 400 a step.
     assert 300 < saved_us(loop(), ScenarioAction.REMOVE, "sync") < 420
 

@@ -27,13 +27,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     answers = {
         "ledger": gs.ledger(trace),
         "timeline": gs.timeline(trace),
-        "utilisation": gs.utilisation(trace),
+        "utilization": gs.utilization(trace),
     }
     return {name: one.save(folder / f"{name}.html") for name, one in answers.items()}
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")])
-@pytest.mark.parametrize("name", ["ledger", "timeline", "utilisation"])
+@pytest.mark.parametrize("name", ["ledger", "timeline", "utilization"])
 def test_pages_are_quiet_and_open_to_everybody(
     browser: Browser, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: Scheme
 ) -> None:
@@ -48,10 +48,10 @@ def test_pages_are_quiet_and_open_to_everybody(
 def test_pointing_shows_the_values_of_the_document(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
-    document = json.loads(gs.utilisation(CAPTURE).to_json())
+    document = json.loads(gs.utilization(CAPTURE).to_json())
     first = next(row for row in document["rows"] if row["section"] == "bins")
     with watched(browser) as seen:
-        seen.page.goto(pages["utilisation"].as_uri())
+        seen.page.goto(pages["utilization"].as_uri())
         picture = seen.page.locator("svg.wide")
         picture.focus()
         picture.press("ArrowRight")

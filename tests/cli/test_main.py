@@ -618,7 +618,7 @@ COMMANDS_WITH_NAMES = (
     ["steps", "--warmup"],
     ["ledger"],
     ["memory"],
-    ["utilisation"],
+    ["utilization"],
     ["occupancy"],
     ["launches"],
     ["diagnose"],

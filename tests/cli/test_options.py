@@ -159,7 +159,7 @@ UNDRAWN = {
     "ledger": ["ledger", TOTALS],
     "memory": ["memory", NO_MEMORY],
     "timeline": ["timeline", TOTALS],
-    "utilisation": ["utilisation", TOTALS],
+    "utilization": ["utilization", TOTALS],
     "occupancy": ["occupancy", NO_KERNELS],
     "roofline": ["roofline", NO_KERNELS],
     "orion plot": ["orion", "plot", "--ncu", NO_KERNELS, "--nsys", NO_KERNELS],

@@ -37,7 +37,7 @@ def digest(
         gpus=("NVIDIA H200",),
         steps=count,
         steps_left_out=0,
-        steps_found="ranges that count, such as 'step_0'",
+        steps_found="numbered ranges, such as 'step_0'",
         blocks=(1,) * count,
         step_ns=step,
         between_ns=gap,

@@ -293,7 +293,7 @@ def test_findings_that_could_not_be_evaluated_are_not_fixed() -> None:
             {"compute/x": 1.0, "idle/launching": 2.0, "idle/framework": 2.0, "idle/input": 3.0},
             "host",
         ),
-        ({"idle/synchronising": 2.0, "idle/launching": 1.0}, "synchronising"),
+        ({"idle/synchronizing": 2.0, "idle/launching": 1.0}, "synchronizing"),
         ({"idle/allocating": 2.0}, "allocating"),
         ({"idle/unknown": 2.0, "copy/h2d": 1.0}, "unknown"),
         ({}, "unknown"),

@@ -189,10 +189,10 @@ def test_a_gpu_that_mostly_copies() -> None:
 
 
 def test_waiting_that_only_moved() -> None:
-    before = steady(compute_matmul=20, idle_synchronising=5, idle_queued=1)
-    text = explanation_of(before, steady(compute_matmul=20, idle_synchronising=1, idle_queued=5))
+    before = steady(compute_matmul=20, idle_synchronizing=5, idle_queued=1)
+    text = explanation_of(before, steady(compute_matmul=20, idle_synchronizing=1, idle_queued=5))
     assert "GPU idle time is unchanged" in text
-    assert "idle/synchronising -4.000 ms" in text
+    assert "idle/synchronizing -4.000 ms" in text
     assert "idle/queued +4.000 ms" in text
 
 

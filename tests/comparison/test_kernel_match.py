@@ -83,9 +83,9 @@ def test_the_same_name_in_the_same_range_belongs_together() -> None:
 
 
 def test_another_name_at_the_same_place_is_the_same_role() -> None:
-    before = layers(("fwd", "norm", "normalisation", 1), ("fwd", "sgemm", "matmul", 9))
+    before = layers(("fwd", "norm", "normalization", 1), ("fwd", "sgemm", "matmul", 9))
     after = layers(
-        ("fwd", "norm", "normalisation", 1),
+        ("fwd", "norm", "normalization", 1),
         ("fwd", "cast", "copy", 0.5),
         ("fwd", "bf16 gemm", "matmul", 2),
     )
@@ -99,7 +99,7 @@ def test_another_name_at_the_same_place_is_the_same_role() -> None:
 
 
 def test_launches_that_kept_their_name_are_told_from_those_that_did_not() -> None:
-    norm: Launch = ("fwd", "norm", "normalisation", 1)
+    norm: Launch = ("fwd", "norm", "normalization", 1)
     old: Launch = ("fwd", "sgemm", "matmul", 9)
     new: Launch = ("fwd", "bf16 gemm", "matmul", 2)
     before, after = [digest(layers(norm, old, norm, old))], [digest(layers(norm, old, norm, new))]
@@ -112,7 +112,7 @@ def test_launches_that_kept_their_name_are_told_from_those_that_did_not() -> Non
 
 def test_launches_of_another_size_are_not_divided_by_number() -> None:
     """The long ones were replaced: half of the launches is not half of the time."""
-    norm: Launch = ("fwd", "norm", "normalisation", 1)
+    norm: Launch = ("fwd", "norm", "normalization", 1)
     before = layers(norm, ("fwd", "sgemm", "matmul", 90), norm, ("fwd", "sgemm", "matmul", 1))
     after = layers(norm, ("fwd", "bf16 gemm", "matmul", 9), norm, ("fwd", "sgemm", "matmul", 1))
     assert ("role", "sgemm", "bf16 gemm+sgemm") in matched(before, after)
@@ -143,13 +143,13 @@ def test_attention_written_out_becomes_one_kernel() -> None:
         ("fwd", "mask", "elementwise", 5),
         ("fwd", "softmax", "softmax", 5),
         ("fwd", "weighted", "matmul", 3),
-        ("fwd", "norm", "normalisation", 1),
+        ("fwd", "norm", "normalization", 1),
     )
     after = layers(
         around,
         ("fwd", "flash", "attention", 4),
         ("fwd", "convert", "elementwise", 0.1),
-        ("fwd", "norm", "normalisation", 1),
+        ("fwd", "norm", "normalization", 1),
     )
     assert matched(before, after) == {
         ("name", "linear", "linear"),

@@ -19,7 +19,7 @@ COMMANDS = {
     "summary": _TEXTS,
     "steps": _TEXTS,
     "ledger": _CHARTS,
-    "utilisation": _CHARTS,
+    "utilization": _CHARTS,
     "timeline": _CHARTS,
     "kernels": _TEXTS,
     "ops": _TEXTS,
@@ -223,7 +223,7 @@ HELP = (
     "summary",
     "steps",
     "ledger",
-    "utilisation",
+    "utilization",
     "timeline",
     "kernels",
     "ops",
@@ -257,7 +257,7 @@ HELP = (
 """Every command; those of `orion` and `baseline` have commands of their own."""
 SUBCOMMANDS = ("baseline save", "baseline show", "orion build", "orion check", "orion plot")
 
-RASTER = ("ledger", "utilisation", "timeline", "memory", "roofline", "occupancy")
+RASTER = ("ledger", "utilization", "timeline", "memory", "roofline", "occupancy")
 """Commands that draw PNG and PDF files too."""
 
 FUNCTIONS = (
@@ -268,7 +268,7 @@ FUNCTIONS = (
     "ops",
     "launches",
     "ledger",
-    "utilisation",
+    "utilization",
     "timeline",
     "flops",
     "ranges",

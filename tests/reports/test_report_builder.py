@@ -167,7 +167,7 @@ def test_every_note_is_said_once_with_the_parts_it_is_of() -> None:
     assert report.warnings == ("the file was cut off",)
     texts = [note.text for note in report.untold.notes]
     assert len(texts) == len(set(texts))
-    assert "no API calls in the window: why GPUs were idle cannot be told" in texts
+    assert "no API calls in the window: the causes of idle time are unknown" in texts
     assert "the file was cut off" in report.notes
     assert report.untold.missing[0].command == "missing"
 

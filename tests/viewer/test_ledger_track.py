@@ -101,7 +101,7 @@ def test_causes_lie_where_the_host_spent_them() -> None:
     assert told(ledger_lines(trace)[0]) == [
         (0, 10 * US, "idle/launching"),
         (10 * US, 20 * US, "compute/matmul"),
-        (20 * US, 40 * US, "idle/synchronising"),
+        (20 * US, 40 * US, "idle/synchronizing"),
         (40 * US, 50 * US, "idle/framework"),
         (50 * US, 70 * US, "idle/allocating"),
         (70 * US, 90 * US, "idle/framework"),

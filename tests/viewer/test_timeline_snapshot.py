@@ -158,7 +158,7 @@ def test_tracks_are_chosen_by_kind_key_or_glob() -> None:
     assert kinds("gpu0/stream7") == {"stream"}
     assert kinds("gpu0/*") == {"ledger", "stream", "metric"}
     assert kinds("all") == {"ledger", "stream", "metric", "ranges", "api"}
-    with pytest.raises(UsageError, match="kinds in the capture are ledger, stream"):
+    with pytest.raises(UsageError, match="kinds in the capture: ledger, stream"):
         answer(trace, tracks=["nothing"])
 
 

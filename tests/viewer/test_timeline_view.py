@@ -257,11 +257,11 @@ def test_slices_are_named_and_coloured_by_what_they_are() -> None:
         ("CUDA graph", "compute/graph"),
         ("cudaLaunchKernel", "api/launch"),
         ("cudaGraphLaunch", "api/launch"),
-        ("cudaStreamSynchronize", "api/synchronise"),
+        ("cudaStreamSynchronize", "api/synchronize"),
         ("cudaMemcpyAsync", "api/copy"),
         ("cudaMalloc", "api/memory"),
         ("cudaGetDevice", "api/other"),
-        ("wait for stream", "api/synchronise"),
+        ("wait for stream", "api/synchronize"),
         ("flush", "overhead"),
         ("allreduce", "communication"),
     }

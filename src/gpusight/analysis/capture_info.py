@@ -36,17 +36,17 @@ CONTENT_FIELDS = (
     Field("meaning", "One row is", Fmt.NAME, "What a row of the table is"),
 )
 MISSING_FIELDS = (
-    Field("what", "Not captured", Fmt.TEXT, "What the capture does not hold"),
-    Field("tells", "It would tell", Fmt.NAME, "What could be answered with it"),
+    Field("what", "Not captured", Fmt.TEXT, "Data that the capture lacks"),
+    Field("tells", "Needed for", Fmt.NAME, "What it is needed for"),
     Field("option", "How", Fmt.NAME, "How to capture it next time"),
-    Field("native", "Or", Fmt.NAME, "The same in the profiler's own words", shown=False),
+    Field("native", "Or", Fmt.NAME, "The profiler's own option for it", shown=False),
 )
 PROCESS_FIELDS = (
     Field("pid", "PID", Fmt.ID, "The operating system's number"),
     Field("name", "Process", Fmt.NAME, "Executable, file name only"),
-    Field("cpu_ops", "Operators", Fmt.COUNT, "Operators it ran; in captures that hold some"),
-    Field("api_calls", "API calls", Fmt.COUNT, "Calls of the GPU's API that it made"),
-    Field("ranges", "Ranges", Fmt.COUNT, "Ranges and marks it made"),
+    Field("cpu_ops", "Operators", Fmt.COUNT, "Operators it ran, where recorded"),
+    Field("api_calls", "API calls", Fmt.COUNT, "CUDA API calls it made"),
+    Field("ranges", "Ranges", Fmt.COUNT, "Ranges and marks it opened"),
     Field("kernels", "Kernels", Fmt.COUNT, "Kernels it launched"),
     Field(
         "profiles", "Measured", Fmt.COUNT, "Launches of it that were measured; in reports of ncu"
@@ -54,19 +54,19 @@ PROCESS_FIELDS = (
 )
 GROUP_FIELDS = (
     Field("group", "Group", Fmt.TEXT, "Name of the process group"),
-    Field("description", "Called", Fmt.NAME, "What the program calls it"),
+    Field("description", "Called", Fmt.NAME, "The program's name for it"),
     Field("backend", "Backend", Fmt.TEXT, "Library it communicates through"),
     Field("size", "Ranks", Fmt.COUNT, "Ranks in it"),
     Field("ranks", "Which", Fmt.NAME, "The ranks, as JSON"),
 )
 MESSAGE_FIELDS = (
     Field("severity", "Severity", Fmt.TEXT, "Warning or error"),
-    Field("text", "Message", Fmt.NAME, "What the profiler said"),
+    Field("text", "Message", Fmt.NAME, "Message of the profiler"),
 )
 RULE_FIELDS = (
-    Field("section", "Section", Fmt.TEXT, "Section of the report that the rule stands in"),
+    Field("section", "Section", Fmt.TEXT, "Section of the report with the rule"),
     Field("rule", "Rule", Fmt.TEXT, "Identifier of the profiler's own rule", shown=False),
-    Field("title", "Rule", Fmt.NAME, "What the profiler calls it"),
+    Field("title", "Rule", Fmt.NAME, "The profiler's name for it"),
     Field("launches", "Launches", Fmt.COUNT, "Launches that it was applied to"),
     Field("advised", "Advises", Fmt.COUNT, "Launches that it would change or warns about"),
 )
@@ -96,11 +96,11 @@ def info(trace: Trace) -> Composite:
 def _facts(meta: Meta) -> tuple[Fact, ...]:
     tool = meta.tool if meta.tool_version is None else f"{meta.tool} {meta.tool_version}"
     facts = (
-        Fact("tool", "Captured with", tool, Fmt.TEXT, "Program that made the capture"),
+        Fact("tool", "Captured with", tool, Fmt.TEXT, "Profiler that wrote the capture"),
         Fact("source", "Form", meta.source, Fmt.TEXT, "Form of the file"),
         Fact("schema_version", "Schema", meta.schema_version, Fmt.TEXT, "Version of its layout"),
-        Fact("start_utc", "Started", _utc(meta.start_utc_ns), Fmt.TEXT, "When capturing began"),
-        Fact("duration_ns", "Duration", meta.duration_ns, Fmt.TIME, "How long it lasted"),
+        Fact("start_utc", "Started", _utc(meta.start_utc_ns), Fmt.TEXT, "Start of the capture"),
+        Fact("duration_ns", "Duration", meta.duration_ns, Fmt.TIME, "Length of the capture"),
         Fact("driver_version", "Driver", meta.driver_version, Fmt.TEXT, "NVIDIA driver"),
         Fact("cuda_version", "CUDA", meta.cuda_version, Fmt.TEXT, "CUDA version"),
         Fact("os", "System", meta.os, Fmt.TEXT, "Operating system"),

@@ -13,7 +13,7 @@ from gpusight.analysis.capture_completeness import lost_work_notes
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.capture_info import serious_messages
 from gpusight.analysis.copy_summary import copies
-from gpusight.analysis.gpu_time import busiest, gpu_time, overhead_note
+from gpusight.analysis.gpu_time import gpu_time, mean_share, overhead_note
 from gpusight.analysis.kernel_summary import graph_notes, kernels
 from gpusight.analysis.range_summary import ranges
 from gpusight.analysis.recording_advice import advice_for
@@ -54,7 +54,7 @@ _LOST = ("Not all", "dropped", "lost", "incomplete", "buffer")
 
 
 def summary(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
-    """Answer in one screen where the time of the selection went."""
+    """Answer in one screen where the time of the selection goes."""
     if trace.has("profiles") and not trace.has("kernels"):
         from gpusight.analysis.counters.measured_kernels import overview
 
@@ -77,7 +77,7 @@ def summary(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     sections += [s for s in (moved, _top(calls, TOP_CALLS)) if _has_rows(s)]
     return Composite(
         "summary",
-        "Summary" + (f" of {selection.within}" if selection.within else ""),
+        "Summary",
         _facts(scope, work, times, calls),
         # The summary shows the notes of all sections together.
         tuple(replace(s, notes=()) if isinstance(s, TableResult) else s for s in sections),
@@ -119,7 +119,7 @@ def _facts(
     facts = [
         _device_fact(scope.trace, times),
         Fact("duration_ns", "Captured", scope.trace.meta.duration_ns, Fmt.TIME, "Whole capture"),
-        Fact("window_ns", "Window", window_ns or None, Fmt.TIME, "Time that the shares refer to"),
+        Fact("window_ns", "Window", window_ns or None, Fmt.TIME, "Time that shares refer to"),
         *_time_facts(times),
     ]
     if isinstance(work, TableResult):
@@ -128,7 +128,7 @@ def _facts(
         facts += [
             Fact("kernels", "Kernels", count, Fmt.COUNT, "Kernels run"),
             Fact("kernel_ns", "Kernel time", total, Fmt.TIME, "Sum of kernel durations"),
-            Fact("kernels_per_s", "Kernels/s", rate, Fmt.REAL, "Kernels a second of the window"),
+            Fact("kernels_per_s", "Kernels/s", rate, Fmt.REAL, "Kernels per second of the window"),
         ]
     if isinstance(calls, TableResult):
         facts.append(_api_fact(calls, window_ns, advice_for(scope.trace.meta).calls_short))
@@ -145,21 +145,19 @@ def _device_fact(trace: Trace, times: TableResult | NotApplicable) -> Fact:
 
 
 def _time_facts(times: TableResult | NotApplicable) -> list[Fact]:
-    """Return the shares of the busiest GPU; with several, a table shows each."""
+    """Return the shares, the mean of the GPUs; with several, a table shows each."""
     if isinstance(times, NotApplicable):
         return []
-    row = busiest(times)
-    gpu = f"GPU {row['device']}" if times.frame.height > 1 else "GPU"
     parts = (
-        ("busy_share", "busy", "Part of the window with a kernel running"),
-        ("copy_only_share", "copies only", "Part with a copy or fill but no kernel"),
+        ("busy_share", "busy", "Part of the window with a kernel or copy running"),
+        ("copy_only_share", "copies only", "Part with a copy or memset but no kernel"),
         ("other_share", "other work", "Part with only work from outside the selection"),
         ("idle_share", "idle", "Part with nothing running"),
     )
     return [
-        Fact(f"gpu_{key}", f"{gpu} {label}", row[key], Fmt.SHARE, meaning)
+        Fact(f"gpu_{key}", f"GPU {label}", mean_share(times, key), Fmt.SHARE, meaning)
         for key, label, meaning in parts
-        if key != "other_share" or row["other_ns"]
+        if key != "other_share" or times.frame["other_ns"].sum()
     ]
 
 
@@ -185,7 +183,7 @@ def _notes(
     notes += overhead_note(scope, times)
     messages = serious_messages(trace)["text"]
     lost = [text for text in messages if any(word in text for word in _LOST)]
-    notes += [f"the profiler warns: {' '.join(lost)}"] if lost else []
+    notes += [f"profiler warning: {' '.join(lost)}"] if lost else []
     for section in sections:
         notes += section.notes if isinstance(section, TableResult) else ()
     return tuple(dict.fromkeys([*notes, *trace.meta.notes]))

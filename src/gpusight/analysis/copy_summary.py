@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of all copy and fill time", shown=False),
+    Field("share", "Share", Fmt.SHARE, "Part of all memcpy and memset time", shown=False),
     *timing_fields("calls", "total_ns"),
     Field("bytes", "Bytes", Fmt.BYTES, "Bytes moved"),
-    Field("mean_bytes", "Mean bytes", Fmt.BYTES, "Bytes moved at a time", shown=False),
+    Field("mean_bytes", "Mean bytes", Fmt.BYTES, "Mean bytes per operation", shown=False),
     Field("max_bytes", "Max bytes", Fmt.BYTES, "Largest", shown=False),
     Field("bandwidth_bytes_s", "Rate", Fmt.RATE, "All bytes over all time"),
-    Field("exposed_ns", "Exposed", Fmt.TIME, "Time no kernel ran beside them on their GPU"),
-    Field("hidden_ns", "Hidden", Fmt.TIME, "Time a kernel ran beside them", shown=False),
+    Field("exposed_ns", "Exposed", Fmt.TIME, "Time not overlapped by a kernel on their GPU"),
+    Field("hidden_ns", "Hidden", Fmt.TIME, "Time overlapped by a kernel", shown=False),
     Field("pageable", "Pageable", Fmt.FLAG, "Host memory was not pinned", shown=False),
     Field("src_kind", "From", Fmt.TEXT, "Kind of memory read"),
     Field("dst_kind", "To", Fmt.TEXT, "Kind of memory written"),
@@ -39,7 +39,7 @@ _GPU = ["start_ns", "end_ns", "device", "bytes"]
 def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
     """Sum up memcpys and memsets by direction and kind of memory, the most expensive first."""
     if not (trace.has("copies") or trace.has("memsets")):
-        reason = "the capture has no copies or memory fills"
+        reason = "the capture has no memcpys or memsets"
         # Where kernels were recorded, copies would have been too.
         hint = "" if trace.has("kernels") else advice_for(trace.meta).gpu
         return NotApplicable("copies", reason, hint)
@@ -66,7 +66,7 @@ def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | Not
     totals = {key: int(frame[key].sum()) for key in ("total_ns", "exposed_ns", "bytes")}
     return TableResult(
         "copies",
-        "Copies and memory fills by GPU time",
+        "Memcpys and memsets by GPU time",
         FIELDS,
         frame,
         meta={"operations": rows.height, **totals},

@@ -27,44 +27,78 @@ _NOTHING = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "device"), p
 FIELDS = (
     Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
     Field("name", "Name", Fmt.NAME, "Marketing name"),
-    Field("window_ns", "Window", Fmt.TIME, "Time looked at", shown=False),
-    Field("busy_share", "Busy", Fmt.SHARE, "Part of the window with a kernel running"),
-    Field("copy_only_share", "Copy only", Fmt.SHARE, "Part with a copy or fill but no kernel"),
+    Field("window_ns", "Window", Fmt.TIME, "Length of the time window", shown=False),
+    Field("busy_share", "Busy", Fmt.SHARE, "Part of the window with a kernel or copy running"),
+    Field("copy_only_share", "Copy only", Fmt.SHARE, "Part with a copy or memset but no kernel"),
     Field("other_share", "Other work", Fmt.SHARE, "Part with only work from outside the selection"),
     Field("idle_share", "Idle", Fmt.SHARE, "Part with nothing running"),
-    Field("busy_ns", "Busy time", Fmt.TIME, "Time with a kernel running", shown=False),
+    Field("busy_ns", "Busy time", Fmt.TIME, "Time with a kernel or copy running", shown=False),
     Field("copy_only_ns", "Copy-only time", Fmt.TIME, "Time with only copies", shown=False),
     Field("other_ns", "Other time", Fmt.TIME, "Time with only unselected work", shown=False),
     Field("idle_ns", "Idle time", Fmt.TIME, "Time with nothing running", shown=False),
     Field("kernel_ns", "Kernel time", Fmt.TIME, "Sum of kernel durations", shown=False),
-    Field("concurrency", "Concurrency", Fmt.REAL, "Kernels running at a time, while any is"),
+    Field("concurrency", "Concurrency", Fmt.REAL, "Mean number of kernels running, while any is"),
     Field("streams", "Streams", Fmt.COUNT, "Streams that did work"),
 )
 
 
 def gpu_time(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
-    """Split the window of each GPU that did work; the shares of a row sum to 1."""
+    """Split the window of each GPU that did work; busy, other and idle shares sum to 1."""
     scope = ResolvedSelection(trace, selection)
     scope.prepare(*ACTIVITY)
-    frame = _per_device(scope) if selection else trace.derive("gpu-2", lambda: _per_device(scope))
+    frame = _per_device(scope) if selection else trace.derive("gpu-3", lambda: _per_device(scope))
     if frame.is_empty():
         reason = "the capture shows no GPU work" + (" in the selection" if selection else "")
         if trace.has("op_totals"):
-            reason = "totals do not say how busy the GPU was"
+            reason = "printed totals do not show how busy the GPU is"
         return NotApplicable("gpu_time", reason, advice_for(trace.meta).gpu)
     return TableResult("gpu_time", "GPU time", FIELDS, frame, notes=scope.notes)
 
 
 def _per_device(scope: ResolvedSelection) -> pl.DataFrame:
     names, streams = device_names(scope.trace), _count_streams(scope)
-    computing, copying = (_by_device(scope, tables) for tables in (_COMPUTE, _COPY))
-    running = _by_device(ResolvedSelection(scope.trace), GPU_WORK) if scope.selection else {}
+    part = scope.selection.whole_time
+    running = _by_device(ResolvedSelection(scope.trace), GPU_WORK) if part else {}
+    if scope.selection.time is None or part.within is not None:
+        computing, copying = (_by_device(scope, tables) for tables in (_COMPUTE, _COPY))
+    else:
+        # All that runs in the window keeps the GPU busy, also what was launched before it.
+        whole = ResolvedSelection(scope.trace, part)
+        computing, copying = (
+            _clipped(scope, _by_device(whole, tables)) for tables in (_COMPUTE, _COPY)
+        )
     rows = [
-        {"name": names.get(device), "device": device, "streams": streams[device]}
+        {"name": names.get(device), "device": device, "streams": streams.get(device, 0)}
         | _split(scope, *(spans.get(device, _NOTHING) for spans in (computing, copying, running)))
         for device in sorted(computing.keys() | copying.keys())
     ]
     return pl.DataFrame(rows, schema=schema_of(FIELDS))
+
+
+def _clipped(
+    scope: ResolvedSelection, by_device: dict[int, pl.DataFrame]
+) -> dict[int, pl.DataFrame]:
+    """Cut GPU work to the window; devices without any in it are left out."""
+    start, end = scope.window.start_ns, scope.window.end_ns
+    clipped = {
+        device: rows.filter(pl.col("end_ns") > start, pl.col("start_ns") < end).with_columns(
+            pl.col("start_ns", "end_ns").clip(start, end)
+        )
+        for device, rows in by_device.items()
+    }
+    return {device: rows for device, rows in clipped.items() if rows.height}
+
+
+def busy_share(trace: Trace, selection: Selection = EVERYTHING) -> float | None:
+    """Return the GPU busy share of every headline: the mean over GPUs; None without GPU work."""
+    times = gpu_time(trace, selection)
+    return mean_share(times, "busy_share") if isinstance(times, TableResult) else None
+
+
+def mean_share(times: TableResult, key: str) -> float | None:
+    """Return a share of the window, the mean of all GPUs."""
+    share = times.frame[key].mean()
+    return None if share is None else float(share)  # type: ignore[arg-type]
 
 
 def computing(trace: Trace, device: int) -> Intervals:
@@ -74,7 +108,7 @@ def computing(trace: Trace, device: int) -> Intervals:
 
 
 def busiest(times: TableResult) -> dict[str, Any]:
-    """Return the row of the GPU that computed longest."""
+    """Return the row of the busiest GPU."""
     return times.frame.sort("busy_ns", descending=True, maintain_order=True).row(0, named=True)
 
 
@@ -86,14 +120,14 @@ def _split(
     selected = union(compute, _union(copies))
     everything = union(selected, _union(unselected))
     # Each contains the one before it, so the differences of their lengths are the parts.
-    busy, active, running = (
+    computed, busy, running = (
         int(coverage(spans, window.starts, window.ends).sum())
         for spans in (compute, selected, everything)
     )
     parts = {
         "busy": busy,
-        "copy_only": active - busy,
-        "other": running - active,
+        "copy_only": busy - computed,
+        "other": running - busy,
         "idle": window.length_ns - running,
     }
     kernel_ns = int((kernels["end_ns"] - kernels["start_ns"]).sum())
@@ -157,13 +191,11 @@ def overhead_note(
     if lost.length_ns <= min_ns:
         return ()
     gpu = f"GPU {row['device']}" if times.frame.height > 1 else "the GPU"
-    text = f"the profiler itself took {format_time(lost.length_ns)} while {gpu} was idle"
+    text = f"profiler overhead: {format_time(lost.length_ns)} of {gpu}'s idle time"
     text += _inside(lost, steps)
     rest_ns = window.length_ns - lost.length_ns
     if rest_ns:
-        text += (
-            f": without it {gpu} was busy {format_share(row['busy_ns'] / rest_ns)} of the window"
-        )
+        text += f"; without it {gpu} is busy {format_share(row['busy_ns'] / rest_ns)} of the window"
     return (text,)
 
 

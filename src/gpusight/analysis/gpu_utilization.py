@@ -33,66 +33,67 @@ if TYPE_CHECKING:
 
 
 SHARES = (
-    Field("busy_share", "Busy", Fmt.SHARE, "Part in which anything ran"),
-    Field("compute_share", "Computing", Fmt.SHARE, "Part in which kernels ran"),
-    Field("copy_share", "Copying", Fmt.SHARE, "Part in which only copies or fills ran"),
-    Field("communication_share", "Comm", Fmt.SHARE, "Part in which only communication ran"),
-    Field("idle_share", "Idle", Fmt.SHARE, "Part in which nothing ran"),
+    Field("busy_share", "Busy", Fmt.SHARE, "Part in which anything runs"),
+    Field("compute_share", "Compute", Fmt.SHARE, "Part in which kernels run"),
+    Field("copy_share", "Copies", Fmt.SHARE, "Part in which only memcpys or memsets run"),
+    Field("communication_share", "Comm", Fmt.SHARE, "Part in which only communication runs"),
+    Field("idle_share", "Idle", Fmt.SHARE, "Part in which nothing runs"),
 )
 BIN_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
-    Field("start_ns", "Time", Fmt.TIME, "When the bin begins"),
-    Field("duration_ns", "Length", Fmt.TIME, "How long it is", shown=False),
+    Field("start_ns", "Start", Fmt.TIME, "Start of the bin"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Length of the bin", shown=False),
     *SHARES,
-    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that began in it"),
-    Field("compute_ns", "Compute time", Fmt.TIME, "Time in which kernels ran", shown=False),
-    Field("copy_ns", "Copy time", Fmt.TIME, "Time in which only copies or fills ran", shown=False),
-    Field(
-        "communication_ns", "Comm time", Fmt.TIME, "Time of nothing but communication", shown=False
-    ),
-    Field("idle_ns", "Idle time", Fmt.TIME, "Time in which nothing ran", shown=False),
+    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that start in it"),
+    Field("compute_ns", "Compute time", Fmt.TIME, "Time in which kernels run", shown=False),
+    Field("copy_ns", "Copy time", Fmt.TIME, "Time of only memcpys or memsets", shown=False),
+    Field("communication_ns", "Comm time", Fmt.TIME, "Time of only communication", shown=False),
+    Field("idle_ns", "Idle time", Fmt.TIME, "Time in which nothing runs", shown=False),
 )
 GPU_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
-    Field("name", "Name", Fmt.NAME, "What it is called"),
+    Field("name", "Name", Fmt.NAME, "Name of the GPU"),
     *SHARES,
-    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that began"),
-    Field("longest_idle_ns", "Longest idle", Fmt.TIME, "Longest stretch in which nothing ran"),
-    Field("longest_idle_at_ns", "At", Fmt.TIME, "When that began"),
+    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that start in the window"),
+    Field("longest_idle_ns", "Longest idle", Fmt.TIME, "Longest idle gap"),
+    Field("longest_idle_at_ns", "At", Fmt.TIME, "Start of that gap"),
 )
 STEP_FIELDS = (
     Field("number", "Step", Fmt.ID, "Number of the step"),
-    Field("start_ns", "Began", Fmt.TIME, "When it began on the host"),
-    Field("duration_ns", "Took", Fmt.TIME, "How long it took on the host"),
-    Field("busy_share", "Busy", Fmt.SHARE, "Part of it in which anything ran, mean of the GPUs"),
-    Field("name", "Name", Fmt.NAME, "Name of the range that is the step", shown=False),
+    Field("start_ns", "Start", Fmt.TIME, "Start on the host"),
+    Field("duration_ns", "Host", Fmt.TIME, "Duration on the host"),
+    Field("busy_share", "Busy", Fmt.SHARE, "Part of it in which anything runs, mean of the GPUs"),
+    Field("name", "Name", Fmt.NAME, "Name of the step's range", shown=False),
 )
 FACTS = (
-    Field("window_ns", "Window", Fmt.TIME, "Time that is looked at"),
-    Field("steps", "Steps", Fmt.COUNT, "Steps inside"),
+    Field("window_ns", "Window", Fmt.TIME, "Time that shares refer to"),
+    Field("steps", "Steps", Fmt.COUNT, "Steps in the window"),
+    Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step"),
     Field("gpus", "GPU", Fmt.TEXT, "GPUs that did work"),
-    Field("busy_share", "GPU busy", Fmt.SHARE, "Part in which anything ran, mean of the GPUs"),
+    Field(
+        "busy_share", "GPU busy", Fmt.SHARE, "Part of the window with GPU work, mean of the GPUs"
+    ),
     *SHARES[1:],
     Field("busiest", "Busiest", Fmt.TEXT, "The busiest of several GPUs"),
     Field("least_busy", "Least busy", Fmt.TEXT, "The least busy of several GPUs"),
-    Field("longest_idle_ns", "Longest idle", Fmt.TIME, "Longest time in which a GPU did nothing"),
-    Field("longest_idle_at_ns", "That began at", Fmt.TIME, "When that began"),
-    Field("longest_idle_device", "On GPU", Fmt.ID, "Which of several GPUs that was"),
-    Field("bin_ns", "A bin", Fmt.TIME, "How long a bin is, about"),
+    Field("longest_idle_ns", "Longest idle", Fmt.TIME, "Longest idle gap of a GPU"),
+    Field("longest_idle_at_ns", "Starts at", Fmt.TIME, "Start of that gap"),
+    Field("longest_idle_device", "On GPU", Fmt.ID, "GPU of that gap, of several"),
+    Field("bin_ns", "Bin", Fmt.TIME, "Length of a bin"),
 )
 
 
 METRIC_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
-    Field("metric", "Metric", Fmt.NAME, "What was sampled, without its unit"),
-    Field("start_ns", "Time", Fmt.TIME, "When the bin begins"),
-    Field("share", "Share", Fmt.SHARE, "Mean of the samples in the bin, as part of the most"),
-    Field("samples", "Samples", Fmt.COUNT, "How many those are; 0 where the last one still holds"),
+    Field("metric", "Metric", Fmt.NAME, "GPU metric, without its unit"),
+    Field("start_ns", "Start", Fmt.TIME, "Start of the bin"),
+    Field("share", "Share", Fmt.SHARE, "Mean of the samples in the bin, as part of the peak"),
+    Field("samples", "Samples", Fmt.COUNT, "Samples in the bin; 0 where the last value holds"),
 )
 MEAN_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
-    Field("metric", "Metric", Fmt.NAME, "What was sampled, without its unit"),
-    Field("mean_share", "Mean", Fmt.SHARE, "Mean of the bins, as part of the most"),
+    Field("metric", "Metric", Fmt.NAME, "GPU metric, without its unit"),
+    Field("mean_share", "Mean", Fmt.SHARE, "Mean of the bins, as part of the peak"),
     Field("max_share", "Highest bin", Fmt.SHARE, "Highest mean of a bin"),
 )
 _BUSY_METRICS = (
@@ -115,7 +116,7 @@ def sampled(
     means = over_time.frame.group_by("device", "metric", maintain_order=True).agg(
         pl.col("share").mean().alias("mean_share"), pl.col("share").max().alias("max_share")
     )
-    return [TableResult("metric_means", "Sampled by the GPU", MEAN_FIELDS, means), over_time]
+    return [TableResult("metric_means", "GPU metrics", MEAN_FIELDS, means), over_time]
 
 
 def _over_time(
@@ -139,7 +140,7 @@ def _over_time(
     ]
     if not any(part.height for part in rows):
         return NotApplicable(_SECTION, "no metric of SMs or memory was sampled in the window")
-    return TableResult(_SECTION, "Sampled over time", METRIC_FIELDS, pl.concat(rows))
+    return TableResult(_SECTION, "GPU metrics over time", METRIC_FIELDS, pl.concat(rows))
 
 
 def _label(name: str) -> str | None:
@@ -252,7 +253,7 @@ def _of_device(rows: pl.DataFrame, chosen: StepWindow) -> DeviceWork:
     return DeviceWork(computing, active, running, began.sort().to_numpy())
 
 
-COMMAND = "utilisation"
+COMMAND = "utilization"
 DEFAULT_BINS = 400
 """As many as a chart can show."""
 MAX_UTILIZATION_BINS = 10_000
@@ -269,7 +270,7 @@ def utilization(
 ) -> Composite | NotApplicable:
     """Compute how busy each GPU was in each of `bins` equal parts of the window."""
     if not 1 <= bins <= MAX_UTILIZATION_BINS:
-        raise UsageError(f"{bins:,} bins", hint=f"take 1 to {MAX_UTILIZATION_BINS:,}")
+        raise UsageError(f"cannot use {bins:,} bins", hint=f"use 1 to {MAX_UTILIZATION_BINS:,}")
     if not any(trace.has(table) for table in GPU_WORK):
         return NotApplicable(COMMAND, "the capture shows no GPU work", advice_for(trace.meta).gpu)
     chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
@@ -277,7 +278,7 @@ def utilization(
         return replace(chosen, command=COMMAND)
     work = work_of(trace, selection, chosen)
     if not work:
-        return NotApplicable(COMMAND, "no GPU work in what was selected")
+        return NotApplicable(COMMAND, "no GPU work in the selection")
     return _report(trace, chosen, work, _edges(chosen, bins))
 
 
@@ -310,11 +311,12 @@ def _report(
         sections.append(TableResult("steps", "By step", STEP_FIELDS, steps))
     return Composite(
         COMMAND,
-        "GPU utilisation",
+        "GPU utilization",
         tuple(_facts(chosen, gpus, edges)),
         tuple(sections),
         meta={"path": trace.meta.path, "start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
         notes=(*chosen.notes, *graph_notes(trace)),
+        window=chosen.text,
     )
 
 
@@ -379,6 +381,7 @@ def _facts(chosen: StepWindow, gpus: pl.DataFrame, edges: Ints) -> Iterator[Fact
     values: dict[str, Any] = {
         "window_ns": chosen.length_ns,
         "steps": len(chosen.steps) or None,
+        "step_ns": chosen.step_ns if chosen.steps else None,
         "gpus": ", ".join(dict.fromkeys(gpus["name"].drop_nulls().to_list())) or None,
         **{f.key: gpus[f.key].mean() for f in SHARES},
         "busiest": _label_gpu(most) if several else None,

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 FIELDS = (
-    Field("start_ns", "Start", Fmt.TIME, "When the GPU began, from the capture's origin"),
-    Field("duration_ns", "Duration", Fmt.TIME, "How long the GPU took"),
+    Field("start_ns", "Start", Fmt.TIME, "Start on the GPU, from the capture's origin"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Duration on the GPU"),
     Field("delay_ns", "Delay", Fmt.TIME, "From the start of the launching call to the GPU's"),
     Field("queue_ns", "After call", Fmt.TIME, "From the end of that call; below 0 within", False),
     Field("kind", "Kind", Fmt.TEXT, "`kernel`, `copy`, `memset` or `graph`", shown=False),
     Field("device", "GPU", Fmt.ID, "GPU that it ran on", shown=False),
     Field("stream", "Stream", Fmt.ID, "CUDA stream that it ran on", shown=False),
     Field("correlation", "Correlation", Fmt.ID, "Links it to the launching call", shown=False),
-    Field("short_name", "Work", Fmt.NAME, "Readable label of the kernel, copy or fill"),
+    Field("short_name", "Work", Fmt.NAME, "Readable label of the kernel, memcpy or memset"),
     Field("op", "Operator", Fmt.NAME, "Operator that launched it"),
     Field("found", "Found by", Fmt.TEXT, "`op id`, `call`, `time` or `none`", shown=False),
     Field("forward_op", "Forward", Fmt.NAME, "Forward operator that it serves", shown=False),
@@ -82,10 +82,10 @@ def list_launches(
     notes = [*scope.notes, *work.notes, *graph_notes(trace)]
     unknown = frame["call"].null_count()
     if unknown:
-        notes.append(f"{unknown:,} pieces of GPU work have no launching call in the capture")
+        notes.append(f"{unknown:,} GPU activities have no launching call in the capture")
     return TableResult(
         "launches",
-        "GPU work in order of time",
+        "GPU activities in order of time",
         _fields(frame),
         frame,
         meta={

@@ -56,7 +56,9 @@ FIELDS = (
     _on_host("min_ns", "Host min"),
     _on_host("max_ns", "Host max"),
     _on_host("stddev_ns", "Host stddev"),
-    Field("ops", "GPU ops", Fmt.COUNT, "Kernels, copies, fills and graphs launched", shown=False),
+    Field(
+        "ops", "GPU ops", Fmt.COUNT, "Kernels, memcpys, memsets and graphs launched", shown=False
+    ),
     Field("ops_each", "Ops each", Fmt.REAL, "GPU operations each time", shown=False),
     Field("threads", "Threads", Fmt.COUNT, "Threads that entered it", shown=False),
     Field("depth", "Depth", Fmt.COUNT, "Ranges around it, at the least", shown=False),

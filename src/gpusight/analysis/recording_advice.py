@@ -75,7 +75,7 @@ class RecordingAdvice:
     """What such a capture can hold, the most useful first."""
     elsewhere: str = ""
     """Advice for data that the tool never records; empty for the tool that records most."""
-    no_processes: str = "the capture does not say which process did what"
+    no_processes: str = "the capture has no processes"
     """What it means that no process is active."""
     graphs: str = ""
     """How to record the kernels of CUDA graphs."""
@@ -200,7 +200,7 @@ _TORCH = RecordingAdvice(
         WantedData("memory_events", "memory use", "peaks and leaks", "profile_memory=True"),
         WantedData("python_calls", "Python stacks", "which code launched what", "with_stack=True",
                    instead=("cpu_ops", "stack")),
-        WantedData("cpu_ops", "operation counts", "how near its peak it ran", "with_flops=True",
+        WantedData("cpu_ops", "operation counts", "achieved vs. peak FLOP/s", "with_flops=True",
                    "flops"),
     ),
 )  # fmt: skip
@@ -226,14 +226,14 @@ _KEY_AVERAGES = RecordingAdvice(
                    "record_shapes=True, key_averages(group_by_input_shape=True)", "shapes"),
         WantedData("op_totals", "Python stacks", "which code launched what",
                    "with_stack=True, key_averages(group_by_stack_n=5)", "stack"),
-        WantedData("op_totals", "memory use", "who takes memory", "profile_memory=True",
+        WantedData("op_totals", "memory use", "who allocates memory", "profile_memory=True",
                    "self_cpu_bytes"),
-        WantedData("op_totals", "operation counts", "how near its peak it ran", "with_flops=True",
+        WantedData("op_totals", "operation counts", "achieved vs. peak FLOP/s", "with_flops=True",
                    "flops"),
     ),
 )  # fmt: skip
 
-_MEMORY_ONLY = f"a memory snapshot holds memory only; for times, {_TORCH_GPU} and write: {_EXPORT}"
+_MEMORY_ONLY = f"a memory snapshot has memory only; for times, {_TORCH_GPU} and write: {_EXPORT}"
 _SNAPSHOT = RecordingAdvice(
     ranges_name="annotations",
     marks_name="marks",
@@ -250,7 +250,7 @@ _SNAPSHOT = RecordingAdvice(
     wanted=(
         WantedData("memory_events", "history of allocations", "peaks and leaks",
                    "torch.cuda.memory._record_memory_history() before the program starts"),
-        WantedData("callchains", "stacks of allocations", "which code took the memory",
+        WantedData("callchains", "stacks of allocations", "which code allocated the memory",
                    'torch.cuda.memory._record_memory_history(stacks="all")'),
         WantedData("kernels", "a timeline", "where time goes",
                    f"torch.profiler.profile, {_EXPORT}"),
@@ -307,11 +307,11 @@ _NCU = RecordingAdvice(
     ranges=f"{_ONE_BY_ONE}; --in RANGE selects launches by the ranges they were made in",
     select="measure with: gpusight record --with ncu … (ncu --nvtx …)",
     option_label="Option of ncu",
-    no_processes="the capture does not say which process launched what",
+    no_processes="the capture has no processes of launches",
     elsewhere=_ONE_BY_ONE,
     wanted=(
         _section("SpeedOfLight", "durations and throughput",
-                 "how long, and how near to the GPU's limits", "gpu__time_duration"),
+                 "duration, and share of the GPU's peak", "gpu__time_duration"),
         _section("MemoryWorkloadAnalysis", "memory traffic", "what the caches and the memory did",
                  "dram__bytes", "l1tex__t_sector_hit_rate"),
         _section("Occupancy", "occupancy", "how many warps hid each other's waits",

@@ -1,10 +1,10 @@
-"""Which part of a capture an analysis looks at: a range, a device, a process."""
+"""Which part of a capture an analysis covers: a time window, a range, a device, a process."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,8 +34,24 @@ _SPAN_END = "_span_end"
 
 
 @dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """A time window of a capture; `steps.step_window.with_window` resolves it."""
+
+    start_ns: int
+    end_ns: int
+    launch_end_ns: int | None = None
+    """Of a window of steps, the end of the last step on the host. Such a window holds the GPU work
+    launched before it. Other windows hold the GPU work that starts in them."""
+
+    @property
+    def host_end_ns(self) -> int:
+        """Host events of the window start before this."""
+        return self.end_ns if self.launch_end_ns is None else self.launch_end_ns
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
-    """Which part of a capture to analyse; the default is everything."""
+    """Which part of a capture to analyze; the default is everything."""
 
     within: str | None = None
     """Range name, glob (`step_*`) or regular expression (`/…/` or `regex:…`)."""
@@ -43,10 +59,17 @@ class Selection:
     """Only this GPU's work."""
     process: str | None = None
     """A process by number or by name (glob)."""
+    time: TimeWindow | None = None
+    """Only what is launched or starts in this window."""
 
     def __bool__(self) -> bool:
         """Return whether anything is left out."""
         return self != EVERYTHING
+
+    @property
+    def whole_time(self) -> Selection:
+        """The same selection of the whole capture."""
+        return self if self.time is None else replace(self, time=None)
 
 
 EVERYTHING = Selection()
@@ -123,19 +146,21 @@ class ResolvedSelection:
     def window(self) -> SelectedWindow:
         """The time that shares refer to.
 
-        Without `within`, from the first to the last activity (GPU work, API calls, operators,
-        closed ranges).
-        With it, the union of the matching ranges, each extended to the end of the last GPU work
-        launched inside it.
+        With `within`, the union of the matching ranges, each extended to the end of the last GPU
+        work launched inside it. Else the time window; without one, from the first to the last
+        activity (GPU work, API calls, operators, closed ranges).
         """
         from gpusight.trace.intervals import Intervals
 
+        time = self.selection.time
         if not self.selection:
             spans = self.trace.derive("extent-2", self._extent)
-        elif self.selection.within is None:
-            spans = self._extent()
-        else:
+        elif self.selection.within is not None:
             spans = self._extended_spans()
+        elif time is not None:
+            spans = pl.DataFrame({"start_ns": [time.start_ns], "end_ns": [time.end_ns]})
+        else:
+            spans = self._extent()
         inside = Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
         if len(inside) == 0:
             return SelectedWindow(0, 0, inside)
@@ -182,12 +207,34 @@ class ResolvedSelection:
         needed = [*columns, *extra]
         if self.processes is not None and has_process:
             needed.append("process")
+        when = TABLES[table].sort_column
+        in_time = self.selection.time is not None and when is not None
+        if in_time and table not in GPU_WORK:
+            assert when is not None
+            needed.append(when)
         frame = self.trace.table(table, list(dict.fromkeys(needed)))
         if row_index is not None:
             frame = frame.with_row_index(row_index)
+        if in_time:
+            frame = frame.filter(self._in_window(table, frame, when))
         if self.processes is not None and has_process:
             frame = frame.filter(pl.col("process").is_in(self.processes))
         return frame
+
+    def _in_window(self, table: str, frame: pl.DataFrame, when: str | None) -> pl.Series:
+        """Return which rows belong to the time window: by launch, or by their own start."""
+        time = self.selection.time
+        assert time is not None, "no window"
+        assert when is not None, "no time"
+        if table not in GPU_WORK:
+            times, end_ns = frame[when], time.host_end_ns
+        elif time.launch_end_ns is None:
+            times, end_ns = self.trace.table(table, ["start_ns"])["start_ns"], time.end_ns
+        else:
+            from gpusight.analysis.steps.step_launches import launch_times
+
+            times, end_ns = launch_times(self.trace, table), time.launch_end_ns
+        return (times >= time.start_ns) & (times < end_ns)
 
     def _launched_inside(self, frame: pl.DataFrame, keep_span: bool = False) -> pl.DataFrame:
         """Keep GPU work whose launch started inside; or, out of order, with the span's number."""

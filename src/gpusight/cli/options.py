@@ -34,7 +34,7 @@ def add_capture(parser: argparse.ArgumentParser, *, nargs: str | None = None) ->
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Declare which part of the capture to look at."""
-    group = parser.add_argument_group("what to look at")
+    group = parser.add_argument_group("selection")
     group.add_argument(
         "--in",
         dest="within",
@@ -105,7 +105,7 @@ def add_csv_raw(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--csv-raw",
         action="store_true",
-        help="leave cells of CSV files as they are (default: those that a spreadsheet would run as "
+        help="do not escape cells of CSV files (default: those that a spreadsheet would run as "
         "a formula, because they start with = + - or @, get a ' in front)",
     )
 
@@ -180,24 +180,25 @@ def selection(args: argparse.Namespace) -> SelectionOptions:
 
 
 def add_focus(parser: argparse.ArgumentParser) -> None:
-    """Declare which time to look at; `focus` gives it to the analysis."""
-    group = parser.add_argument_group("which time")
+    """Declare which time window to analyze; `focus` passes it to the analysis."""
+    group = parser.add_argument_group("time window")
     choice = group.add_mutually_exclusive_group()
     choice.add_argument(
         "--steps",
         metavar="N|A-B|all",
-        help="these steps by number: 5, 3-7, 2: or all (default: all but warm-up)",
+        help="these steps by number: 5, 3-7, 2: or all (default: all without warm-up)",
     )
     choice.add_argument(
         "--window",
-        metavar="A-B",
-        help="this time, from the beginning of the capture: 1.2s-1.5s, 300ms- or 0-2s",
+        metavar="A-B|all",
+        help="this time from the start of the capture: 1.2s-1.5s, 300ms- or 0-2s; all for the "
+        "whole capture (default where no steps are found)",
     )
-    group.add_argument("--warmup", action="store_true", help="keep the steps that are warm-up")
+    group.add_argument("--warmup", action="store_true", help="include warm-up steps")
 
 
 class FocusOptions(TypedDict):
-    """The keyword arguments of `gpusight.api` that choose which time to look at."""
+    """The keyword arguments of `gpusight.api` that choose the time window."""
 
     steps: str | None
     window: tuple[int | None, int | None] | None
@@ -205,7 +206,7 @@ class FocusOptions(TypedDict):
 
 
 def focus(args: argparse.Namespace) -> FocusOptions:
-    """Give the time that the arguments of `add_focus` choose."""
+    """Give the time window that the arguments of `add_focus` choose."""
     from gpusight.analysis.steps.step_list import parse_window
 
     window = None if args.window is None else parse_window(args.window)

@@ -96,7 +96,7 @@ def chosen_format(args: argparse.Namespace) -> str:
         raise UsageError(
             f"this command cannot write {Path(args.output).suffix.lower()} files",
             hint="-o takes .json, .csv, .md or any text file; compare, ledger, memory, occupancy, "
-            "orion plot, roofline, timeline and utilisation also draw .svg, .html, .png and .pdf; "
+            "orion plot, roofline, timeline and utilization also draw .svg, .html, .png and .pdf; "
             "report writes a page",
         )
     return form

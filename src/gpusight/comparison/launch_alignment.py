@@ -89,7 +89,7 @@ FUSIBLE = frozenset(
         "copy",
         "reduction",
         "softmax",
-        "normalisation",
+        "normalization",
         "optimizer",
         "generated",
     }

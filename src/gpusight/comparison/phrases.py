@@ -145,7 +145,6 @@ _IN_WORDS = {
     COMMUNICATION: "communication",
     HOST: "the host",
     "input": "data loading",
-    "synchronising": "blocking syncs",
     "synchronizing": "blocking syncs",
     "allocating": "memory allocation",
     "queued": "GPU queues",

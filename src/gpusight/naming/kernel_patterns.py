@@ -22,7 +22,7 @@ CATEGORIES: tuple[str, ...] = (
     "convolution",
     "attention",
     "softmax",
-    "normalisation",
+    "normalization",
     "elementwise",
     "reduction",
     "optimizer",
@@ -123,7 +123,7 @@ PATTERNS: tuple[KernelPattern, ...] = (
     # Linear attention and state spaces: chunk_fwd_kernel_o, selective_scan_fwd_kernel, _chunk_state_fwd_kernel
     KernelPattern(r"delta_rule|selective_scan|selective_state_update|(?:^|_)chunk_(?:\w{1,20}_)?(?:fwd|bwd)_kernel|chunk_(?:scan|state)_|state_passing", "attention", "{fn}"),
 
-    # --- Losses, softmax and normalisation
+    # --- Losses, softmax and normalization
     # nll_loss_forward_reduce_cuda_kernel_2d, cunn_ClassNLLCriterion_updateOutput_kernel, ctc_loss
     KernelPattern(r"nll_?loss|nllcriterion", "loss", "nll loss {dir} {np}"),
     KernelPattern(r"cross_?entropy", "loss", "cross entropy {dir} {np}"),
@@ -136,21 +136,21 @@ PATTERNS: tuple[KernelPattern, ...] = (
     KernelPattern(r"softmax_warp", "softmax", "log_softmax {dir} {np}", args=r"^[^<>]{1,120}, \d{1,2}, (?:true|1)"),
     KernelPattern(r"soft_?max", "softmax", "softmax {dir} {np}"),
     # GammaBetaBackwardCUDAKernelTemplate<float, float, …>, layer_norm::ln_bwd_finalize_kernel
-    KernelPattern(r"gammabetabackward|ln_bwd_finalize|computepartgradgammabeta|computegradgammabeta", "normalisation", "layer_norm bwd (gamma, beta) {np}"),
+    KernelPattern(r"gammabetabackward|ln_bwd_finalize|computepartgradgammabeta|computegradgammabeta", "normalization", "layer_norm bwd (gamma, beta) {np}"),
     # layer_norm_grad_input_kernel_vectorized, vectorized_layer_norm_kernel, ln_fwd_kernel, cuApplyLayerNorm
-    KernelPattern(r"layer_?norm_grad_input|cucomputegradinput", "normalisation", "layer_norm bwd (input) {np}"),
-    KernelPattern(r"rowwisemoments", "normalisation", "layer_norm moments {np}"),
-    KernelPattern(r"rms_?norm\w{0,12}_quant|fused_add_rms_?norm", "normalisation", "{base} {np}"),
-    KernelPattern(r"rms_?norm", "normalisation", "rms_norm {dir} {np}"),
-    KernelPattern(r"vectorized_layer_norm_kernel", "normalisation", "layer_norm fwd {np}"),
-    KernelPattern(r"layer_?norm|(?:^|:|_)ln_(?:fwd|bwd)", "normalisation", "layer_norm {dir} {np}"),
-    KernelPattern(r"group_?norm|computefusedparams", "normalisation", "group_norm {dir} {np}"),
+    KernelPattern(r"layer_?norm_grad_input|cucomputegradinput", "normalization", "layer_norm bwd (input) {np}"),
+    KernelPattern(r"rowwisemoments", "normalization", "layer_norm moments {np}"),
+    KernelPattern(r"rms_?norm\w{0,12}_quant|fused_add_rms_?norm", "normalization", "{base} {np}"),
+    KernelPattern(r"rms_?norm", "normalization", "rms_norm {dir} {np}"),
+    KernelPattern(r"vectorized_layer_norm_kernel", "normalization", "layer_norm fwd {np}"),
+    KernelPattern(r"layer_?norm|(?:^|:|_)ln_(?:fwd|bwd)", "normalization", "layer_norm {dir} {np}"),
+    KernelPattern(r"group_?norm|computefusedparams", "normalization", "group_norm {dir} {np}"),
     # cudnn::bn_fw_tr_1C11_kernel_NCHW, batch_norm_collect_statistics_kernel, MIOpenBatchNormFwdTrainSpatial
-    KernelPattern(r"bn_fw_inf", "normalisation", "batch_norm inference {np}"),
-    KernelPattern(r"batch_?norm\w{0,40}(collect_statistics|transform_input|reduce|elemt|update_stats)", "normalisation", "batch_norm {1} {np}"),
-    KernelPattern(r"bn_fw|bn_bw|batch_?norm|bnfwd|bnbwd", "normalisation", "batch_norm {dir} {np}"),
-    KernelPattern(r"instance_?norm|welford|weight_?norm|l2_?norm", "normalisation", "{fn}"),
-    KernelPattern(ELEMENTWISE, "normalisation", "batch_norm {op}", args=r"batch_norm"),
+    KernelPattern(r"bn_fw_inf", "normalization", "batch_norm inference {np}"),
+    KernelPattern(r"batch_?norm\w{0,40}(collect_statistics|transform_input|reduce|elemt|update_stats)", "normalization", "batch_norm {1} {np}"),
+    KernelPattern(r"bn_fw|bn_bw|batch_?norm|bnfwd|bnbwd", "normalization", "batch_norm {dir} {np}"),
+    KernelPattern(r"instance_?norm|welford|weight_?norm|l2_?norm", "normalization", "{fn}"),
+    KernelPattern(ELEMENTWISE, "normalization", "batch_norm {op}", args=r"batch_norm"),
 
     # --- Optimizers (multi-tensor kernels exist for optimizers, gradient clipping and averages)
     # multi_tensor_apply_kernel<…, FusedAdamMathFunctor<float, 4, …>>
@@ -335,7 +335,7 @@ PATTERNS: tuple[KernelPattern, ...] = (
     KernelPattern(r" (?:[sdhcz]?gemm|mat ?mul|matrix mul\w{0,12}|mm|bmm|mmm|matmul\w{0,8}|wmma|mma|matrix multiplication|multiply matri\w{0,4}|block ?tiling|warp ?tiling|gemv|spmm|linear) ", "matmul", "{fn}", words=True),
     KernelPattern(r" (?:conv\dd|conv|convolve|convolution|stencil conv) ", "convolution", "{fn}", words=True),
     KernelPattern(r" (?:soft ?max) ", "softmax", "{fn}", words=True),
-    KernelPattern(r" (?:norm|normali[sz]e|normali[sz]ation|layernorm|batchnorm|rmsnorm|renorm) ", "normalisation", "{fn}", words=True),
+    KernelPattern(r" (?:norm|normali[sz]e|normali[sz]ation|layernorm|batchnorm|rmsnorm|renorm) ", "normalization", "{fn}", words=True),
     KernelPattern(r" (?:loss) ", "loss", "{fn}", words=True),
     KernelPattern(r" (?:sort|topk|scan|prefix|cumsum|compact|histogram|hist|nms) ", "sort", "{fn}", words=True),
     KernelPattern(r" (?:reduce|reduction|sum|dot|max|min|mean|norm2|argmax|argmin|accumulate) ", "reduction", "{fn}", words=True),

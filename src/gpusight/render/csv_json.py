@@ -179,6 +179,7 @@ def json_document(result: Answer, *, limit: int | None = None) -> dict[str, Any]
     if isinstance(result, NotApplicable):
         return {"meta": {"command": result.command, "not_applicable": _absent(result)}, "rows": []}
     meta: dict[str, Any] = {"command": result.command, "title": result.title}
+    meta |= {"window": result.window} if result.window else {}
     if isinstance(result, TableResult):
         rows = _rows(result, limit)
         left_out = result.frame.height - len(rows)

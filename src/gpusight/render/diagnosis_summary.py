@@ -133,14 +133,7 @@ def diagnosis_head(diagnosis: TimelineDiagnosis) -> str:
 
 def window_text(diagnosis: TimelineDiagnosis) -> str:
     """Name the window: `10 steps of 12.5 ms (2 warm-up steps excluded)`."""
-    length = units.format_time(diagnosis.step_ns, digits=3)
-    left_out = len(diagnosis.focus.left_out)
-    if not diagnosis.steps:
-        return f"{length}, no steps found"
-    noun = "warm-up step" if left_out == 1 else "warm-up steps"
-    without = f" ({left_out:,} {noun} excluded)" if left_out else ""
-    steps = "1 step" if diagnosis.steps == 1 else f"{diagnosis.steps:,} steps"
-    return f"{steps} of {length}{without}"
+    return diagnosis.focus.text
 
 
 def _busy_text(diagnosis: TimelineDiagnosis) -> Iterator[str]:

@@ -63,7 +63,7 @@ def _lines(result: Answer, limit: int | None, level: str) -> Iterator[str]:
     if isinstance(result, NotApplicable):
         yield f"**{result.command}**: {escape_markdown(sentence(result))}"
         return
-    yield from (f"{level} {escape_markdown(result.title)}", "")
+    yield from (f"{level} {escape_markdown(result.heading)}", "")
     if isinstance(result, Composite):
         yield from (f"> {escape_markdown(n)}  " for n in result.notes)
         yield from ("", _facts(result))

@@ -223,7 +223,8 @@ class Result:
             return self.draw("html", **options).decode()
         from gpusight.render.html.html_templates import html_page, markup
 
-        return html_page(self.title, "", markup(self._fragment(limit, **options)))
+        window: str = getattr(self._described, "window", "")
+        return html_page(self.title, window, markup(self._fragment(limit, **options)))
 
     def _repr_html_(self) -> str:
         return self._fragment(self._renderer.look.limit)

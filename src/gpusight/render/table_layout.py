@@ -255,7 +255,7 @@ def sentence(absent: NotApplicable) -> str:
 
 
 def _table(result: TableResult, look: TableOptions) -> Iterator[Block]:
-    yield HeadingBlock(safe_text(result.title))
+    yield HeadingBlock(safe_text(result.heading))
     frame = result.frame.head(look.limit) if look.limit else result.frame
     if not frame.height:
         yield NoteBlock("no rows", label="")
@@ -275,7 +275,7 @@ def _table(result: TableResult, look: TableOptions) -> Iterator[Block]:
 
 def _composite(result: Composite, look: TableOptions) -> list[Block]:
     # Notes come first: that data is incomplete must be read before the numbers, not after.
-    blocks: list[Block] = [HeadingBlock(safe_text(result.title)), *_notes(result.notes)]
+    blocks: list[Block] = [HeadingBlock(safe_text(result.heading)), *_notes(result.notes)]
     if result.facts:
         pairs = tuple(_pair(f, look.width) for f in result.facts)
         blocks.append(FactsBlock(pairs, tuple(_share(f) for f in result.facts)))

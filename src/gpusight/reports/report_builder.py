@@ -17,7 +17,7 @@ from gpusight.analysis.occupancy.kernel_occupancy import occupancy
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_report import steps
-from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.step_window import step_window, with_window
 from gpusight.comparison.build_digest import make_digest
 from gpusight.comparison.compare_digests import compare
 from gpusight.errors import UsageError
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _UNKNOWN = "unknown"
 """How the names of GPUs begin that a capture does not tell."""
 _MIN_BINS, _ALL_BINS = 50, 3_200
-"""Parts of the time that utilisation is drawn in: of each GPU, and of all together."""
+"""Parts of the time that utilization is drawn in: of each GPU, and of all together."""
 
 
 def build_report(
@@ -134,6 +134,7 @@ def _program(trace: Trace, summary: Composite, asked: ReportRequest) -> ProgramR
         "window": asked.window,
         "warmup": asked.warmup,
     }
+    windowed, _ = with_window(trace, selection, **focus)
     # These account for the same time, which is worked out once, and let go of after them.
     known = _accounting(trace, selection, focus)
     diagnosis = diagnose_captures([trace], replace(_question(asked), known=known))
@@ -148,12 +149,12 @@ def _program(trace: Trace, summary: Composite, asked: ReportRequest) -> ProgramR
         ledger=account,
         steps=counted,
         excerpt=excerpt,
-        utilisation=utilization(trace, selection, bins=_bins(account), **focus),
-        kernels=kernels(trace, selection),
-        ranges=range_tree(trace, selection, steps=_step_names(counted)),
-        copies=copies(trace, selection),
-        memory=memory(trace, selection),
-        occupancy=occupancy(trace, selection),
+        utilization=utilization(trace, selection, bins=_bins(account), **focus),
+        kernels=kernels(trace, windowed),
+        ranges=range_tree(trace, windowed, steps=_step_names(counted)),
+        copies=copies(trace, windowed),
+        memory=memory(trace, windowed),
+        occupancy=occupancy(trace, windowed),
     )
 
 
@@ -173,7 +174,7 @@ def _gpus_of(trace: Trace, account: LedgerReport | NotApplicable) -> list[str | 
 
 
 def _bins(account: LedgerReport | NotApplicable) -> int:
-    """Choose how finely utilisation is drawn: the more GPUs, the more coarsely."""
+    """Choose how finely utilization is drawn: the more GPUs, the more coarsely."""
     gpus = 1 if isinstance(account, NotApplicable) else len(account.devices)
     return min(DEFAULT_BINS, max(_MIN_BINS, _ALL_BINS // gpus))
 
@@ -192,7 +193,7 @@ def _program_parts(program: ProgramReport | None) -> Iterator[tuple[str, Any]]:
         yield "Ledger", program.ledger
         yield "Steps", program.steps
         yield "Timeline", program.excerpt
-        yield "Utilisation", program.utilisation
+        yield "Utilization", program.utilization
         yield "Kernels", program.kernels
         yield "Ranges", program.ranges
         yield "Copies", program.copies

@@ -150,7 +150,7 @@ class ProgramReport:
     """With the phases as its second section."""
     excerpt: Composite | NotApplicable
     """A typical step, track by track."""
-    utilisation: Composite | NotApplicable
+    utilization: Composite | NotApplicable
     kernels: TableResult | NotApplicable
     ranges: RangeTree | NotApplicable
     copies: TableResult | NotApplicable

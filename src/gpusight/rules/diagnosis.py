@@ -76,7 +76,7 @@ class TimelineDiagnosis:
     @property
     def step_ns(self) -> float:
         """Length of a step; of the window where no steps are known."""
-        return self.focus.length_ns / max(1, self.steps)
+        return self.focus.step_ns
 
     @property
     def fixes(self) -> tuple[TimelineFinding, ...]:

@@ -36,7 +36,7 @@ _BY_CATEGORY = {
     "convolution": "conv",
     "attention": "flash_attn",
     "softmax": "softmax",
-    "normalisation": "layer_norm",
+    "normalization": "layer_norm",
     "elementwise": "elementwise_kernel",
     "reduction": "reduce_kernel",
     "optimizer": "multi_tensor_apply",

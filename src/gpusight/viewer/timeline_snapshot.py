@@ -1,4 +1,4 @@
-"""A stretch of a capture as a timeline to print: one typical step, or a given window."""
+"""Part of a capture as a timeline to print: the median step, or a given window."""
 
 from __future__ import annotations
 
@@ -32,55 +32,57 @@ if TYPE_CHECKING:
 
 
 TRACK_FIELDS = (
-    Field("group", "Of", Fmt.NAME, "GPU or process that it is about"),
-    Field("thread", "Thread", Fmt.NAME, "Thread; null where it is about none"),
-    Field("name", "Track", Fmt.NAME, "What to call it"),
-    Field("events", "Events", Fmt.COUNT, "Events that begin in the excerpt or reach into it"),
+    Field("group", "GPU or process", Fmt.NAME, "GPU or process of the track"),
+    Field("thread", "Thread", Fmt.NAME, "Thread; null for tracks of a GPU"),
+    Field("name", "Track", Fmt.NAME, "Name of the track"),
+    Field("events", "Events", Fmt.COUNT, "Events that overlap the time shown"),
     Field(
         "busy_ns",
         "Time",
         Fmt.TIME,
-        "Time of the excerpt that its events take; of those within each other the outermost count",
+        "Time covered by its events; of nested events, the outermost",
     ),
-    Field("busy_share", "Share", Fmt.SHARE, "That time as part of the excerpt"),
+    Field("busy_share", "Share", Fmt.SHARE, "That time as part of the time shown"),
     Field("drawn", "Drawn", Fmt.FLAG, "Whether the picture shows it"),
-    Field("lines", "Lines", Fmt.COUNT, "How deep its events lie within each other", shown=False),
+    Field("lines", "Lines", Fmt.COUNT, "Nesting depth of its events", shown=False),
     Field("kind", "Kind", Fmt.TEXT, "`ledger`, `stream`, `ranges`, `ops`, `api`, …", shown=False),
     Field("unit", "Unit", Fmt.TEXT, "Of values: `bytes`, `%` or empty; else null", shown=False),
-    Field("track", "Key", Fmt.TEXT, "What `--tracks` calls it"),
+    Field("track", "Key", Fmt.TEXT, "Name of the track for `--tracks`"),
 )
 SLICE_FIELDS = (
     Field("track", "Track", Fmt.TEXT, "Key of its track"),
     Field("line", "Line", Fmt.ID, "Line of the track, 0 the outermost"),
-    Field("start_ns", "Began", Fmt.TIME, "When it began; it may be before the excerpt"),
-    Field("duration_ns", "Took", Fmt.TIME, "How long it took"),
+    Field("start_ns", "Start", Fmt.TIME, "Start; may be before the time shown"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Duration"),
     Field("category", "Category", Fmt.TEXT, "`compute/matmul`, `idle/input`, `api/launch`, …"),
-    Field("name", "Name", Fmt.NAME, "What it is called"),
+    Field("name", "Name", Fmt.NAME, "Name of the event"),
 )
 SUM_FIELDS = (
     Field("track", "Track", Fmt.TEXT, "Key of the track"),
     Field("line", "Line", Fmt.ID, "Line of the track, 0 the outermost"),
-    Field("start_ns", "From", Fmt.TIME, "When the bin begins"),
-    Field("duration_ns", "Length", Fmt.TIME, "How long the bin is"),
-    Field("free_ns", "Free", Fmt.TIME, "Time of the bin that no slice takes"),
-    Field("busy_ns", "Time", Fmt.TIME, "Part of that in which shorter events run"),
-    Field("events", "Events", Fmt.COUNT, "Shorter events that begin in it"),
-    Field("category", "Category", Fmt.TEXT, "What most of the time is"),
+    Field("start_ns", "Start", Fmt.TIME, "Start of the bin"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Length of the bin"),
+    Field("free_ns", "Free", Fmt.TIME, "Time of the bin not covered by a slice"),
+    Field("busy_ns", "Time", Fmt.TIME, "Part of the free time covered by shorter events"),
+    Field("events", "Events", Fmt.COUNT, "Shorter events that start in it"),
+    Field("category", "Category", Fmt.TEXT, "Category of most of the time"),
 )
 POINT_FIELDS = (
     Field("track", "Track", Fmt.TEXT, "Key of the track"),
     Field("line", "Line", Fmt.ID, "Line of the track"),
-    Field("start_ns", "From", Fmt.TIME, "When the bin begins"),
+    Field("start_ns", "Start", Fmt.TIME, "Start of the bin"),
     Field("low", "Low", Fmt.REAL, "Lowest value in it"),
     Field("high", "High", Fmt.REAL, "Highest value in it"),
     Field("mean", "Mean", Fmt.REAL, "Mean of it"),
 )
 FACTS = (
-    Field("what", "Shows", Fmt.TEXT, "What the excerpt is"),
-    Field("start_ns", "From", Fmt.TIME, "When it begins"),
-    Field("length_ns", "Length", Fmt.TIME, "How long it is"),
-    Field("tracks", "Tracks", Fmt.COUNT, "Tracks on which anything happens in it"),
-    Field("narrow_ns", "Alone from", Fmt.TIME, "Events shorter than this are summed up in bins"),
+    Field("what", "Shows", Fmt.TEXT, "Step, range or window that is shown"),
+    Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step, as in every command"),
+    Field("median_ns", "Median step", Fmt.TIME, "Duration of the step that is shown"),
+    Field("start_ns", "Start", Fmt.TIME, "Start of the time shown"),
+    Field("length_ns", "Time shown", Fmt.TIME, "From host start to GPU end, with a margin"),
+    Field("tracks", "Tracks", Fmt.COUNT, "Tracks with events"),
+    Field("narrow_ns", "Shortest event", Fmt.TIME, "Shorter events are summed up in bins"),
 )
 
 
@@ -228,7 +230,7 @@ def timeline(
     tracks: Sequence[str] = (),
     known: Accounting | None = None,
 ) -> Composite | NotApplicable:
-    """Show a stretch of time track by track: the median step by default.
+    """Show a time window track by track: the median step by default.
 
     `tracks` are kinds, keys or globs of keys; without them streams, ranges, operators and calls of
     the threads and GPUs that do most. `known` is taken for the ledger, where it is of its time.
@@ -284,6 +286,7 @@ class _Snapshot:
             (table, *fine.sections()),
             meta=self._meta(fine),
             notes=(*self.stretch.notes, *self.timeline.notes, *self._left_out(drawn, active)),
+            window=self.stretch.window,
         )
 
     def _seen(self, keys: Sequence[str], bins: int) -> SnapshotTables:
@@ -319,6 +322,8 @@ class _Snapshot:
         length = self.end_ns - self.start_ns
         values = {
             "what": self.stretch.what or None,
+            "step_ns": self.stretch.step_ns,
+            "median_ns": self.stretch.median_ns,
             "start_ns": self.start_ns,
             "length_ns": length,
             "tracks": tracks,
@@ -340,11 +345,11 @@ class _Snapshot:
         more = len(active) - len(drawn)
         if more > 0:
             tracks = "track is" if more == 1 else "tracks are"
-            yield f"{more:,} more {tracks} not drawn: gpusight timeline --tracks chooses"
+            yield f"{more:,} more {tracks} not drawn: select tracks with --tracks"
         deep = [track.name for track in drawn if track.lines > MAX_LINES_PER_TRACK]
         if deep:
             yield (
-                f"only the outer {MAX_LINES_PER_TRACK} lines are drawn of: "
+                f"only the outer {MAX_LINES_PER_TRACK} levels are drawn: "
                 f"{', '.join(dict.fromkeys(deep))}"
             )
 
@@ -374,8 +379,8 @@ def _wanted_tracks(
     if not matching:
         known = ", ".join(dict.fromkeys(track.kind for track in selected))
         raise UsageError(
-            f"no track is {', '.join(patterns)}",
-            why=f"kinds in the capture are {known}" if known else "nothing is selected",
+            f"no track matches {', '.join(patterns)}",
+            why=f"kinds in the capture: {known}" if known else "nothing is selected",
             hint="write kinds, keys or globs, such as 'stream,ranges' or 'gpu0/*', or all",
         )
     return matching
@@ -423,8 +428,8 @@ def _fewer(tracks: Sequence[TimelineTrack], active: Collection[str]) -> list[Tim
 
 # Which time ---------------------------------------------------------------------------------------
 
-_BESIDE = 0.03
-"""What is shown on either side of a step, as part of its length."""
+_MARGIN = 0.03
+"""Margin on either side of a step, as part of its length."""
 
 
 @dataclass(frozen=True)
@@ -434,10 +439,16 @@ class SnapshotStretch:
     start_ns: int
     end_ns: int
     what: str
-    """What it is, in words: `step 5, the median of 10`."""
+    """What it is, in words: `step 5, the median of 10 steps`."""
     steps: tuple[TraceStep, ...] = ()
-    """Steps that it shows anything of, in order."""
+    """Steps that overlap it, in order."""
     notes: tuple[str, ...] = ()
+    window: str = ""
+    """The window that the step is chosen from, in words."""
+    step_ns: float | None = None
+    """Step time of that window; None where no steps are known."""
+    median_ns: int | None = None
+    """Duration of the median step, where that is shown."""
 
 
 def _stretch_of(
@@ -448,7 +459,7 @@ def _stretch_of(
     window: tuple[int | None, int | None] | None,
     warmup: bool,
 ) -> SnapshotStretch | NotApplicable:
-    """Choose the time: by default the median of the steps that stand for the program."""
+    """Choose the time: by default the median step of the window."""
     chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(chosen, NotApplicable):
         return chosen
@@ -463,20 +474,24 @@ def _stretch_of(
         stretch = _typical_step(trace, chosen.steps)
     every = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
     shown = [s for s in every if s.start_ns < stretch.end_ns and s.end_ns > stretch.start_ns]
-    return replace(stretch, steps=tuple(shown), notes=chosen.notes)
+    step_ns = chosen.step_ns if chosen.steps else None
+    return replace(
+        stretch, steps=tuple(shown), notes=chosen.notes, window=chosen.text, step_ns=step_ns
+    )
 
 
 def _typical_step(trace: Trace, steps: Sequence[TraceStep]) -> SnapshotStretch:
     of_thread = [s for s in steps if (s.process, s.thread) == (steps[0].process, steps[0].thread)]
     took = took_ns(of_process(launched(trace), of_thread[0].process), of_thread)
-    step = of_thread[_median(took)]
+    at = _median(took)
+    step = of_thread[at]
     end = work_end(trace, step.start_ns, step.end_ns, step.process)
     what = (
         called(step)
         if len(of_thread) == 1
         else f"{called(step)}, the median of {len(of_thread):,} steps"
     )
-    return _with_margin(step.start_ns, end, what)
+    return replace(_with_margin(step.start_ns, end, what), median_ns=int(took[at]))
 
 
 def _typical_range(trace: Trace, selection: Selection) -> SnapshotStretch:
@@ -495,5 +510,5 @@ def _median(lengths: Ints) -> int:
 
 
 def _with_margin(start_ns: int, end_ns: int, what: str) -> SnapshotStretch:
-    margin = round(_BESIDE * (end_ns - start_ns)) if what else 0
+    margin = round(_MARGIN * (end_ns - start_ns)) if what else 0
     return SnapshotStretch(start_ns - margin, end_ns + margin, what)

@@ -40,7 +40,7 @@ HOST_COLORS = 8
 """Ranges and operators are drawn in `host/0` to `host/7`, chosen by their names."""
 MEMSET = f"{COPY}/memset"
 OVERHEAD = "overhead"
-SYNCHRONIZE = "api/synchronise"
+SYNCHRONIZE = "api/synchronize"
 _DIRECTIONS = ("h2d", "d2h", "d2d", "p2p", "unified", "memset", "h2h", "other")
 _CALLS = {
     CallKind.LAUNCH: "api/launch",

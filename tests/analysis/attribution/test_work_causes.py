@@ -253,7 +253,7 @@ def test_kernels_inside_a_graph_belong_to_its_launch(launch: str) -> None:
     found = [(c["op"], c["range"], c["in_graph"]) for c in causes(trace)]
     assert found == [("mm", "replay", True), ("mm", "replay", True), (None, None, True)]
     (note,) = selected_work(WorkSelection(trace)).notes
-    assert note.startswith("3 pieces of GPU work ran inside CUDA graphs: only the launch of the")
+    assert note.startswith("3 GPU activities ran inside CUDA graphs: only the launch of the")
 
 
 def test_older_traces_have_stacks_on_operators() -> None:

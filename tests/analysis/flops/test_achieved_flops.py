@@ -315,7 +315,7 @@ def test_a_selection_counts_only_what_it_launched() -> None:
 # The whole ----------------------------------------------------------------------------------------
 
 
-def test_utilisation_is_of_the_peak_that_most_flops_ran_in() -> None:
+def test_utilization_is_of_the_peak_that_most_flops_ran_in() -> None:
     ops = [mm(1, 0), op(2, "aten::mm", 10, 15, [256, 256], [256, 256])]
     result = page(built(ops, [kernel(1, TF32, 0, 50_000), kernel(2, SIMT, 150_000, 50_000)]))
     done = MM_FLOPS + 2 * 256**3
@@ -450,11 +450,11 @@ def test_the_profilers_own_time_is_told_with_the_steps_it_fell_into() -> None:
     own: Row = {"start_ns": 12, "end_ns": 19, "name": "Buffer Request"}
     (note,) = [n for n in page(built(**STEPPED, overheads=[own])).notes if "profiler" in n]
     assert note == (
-        "the profiler itself took 7 ns while the GPU was idle (in ProfilerStep#4): without it the "
-        "GPU was busy 70.5% of the window"
+        "profiler overhead: 7 ns of the GPU's idle time (in ProfilerStep#4); without it the GPU is "
+        "busy 70.5% of the window"
     )
     recorded = page(open_trace(DATA / "healthy.json.gz", cache=False)).notes
-    assert any("2.753 ms while the GPU was idle (in train_step 0): without" in n for n in recorded)
+    assert any("2.753 ms of the GPU's idle time (in train_step 0); without" in n for n in recorded)
 
 
 def test_no_steps_is_a_section_that_says_so() -> None:

@@ -33,9 +33,9 @@ def test_between_launches_is_the_framework() -> None:
     assert idle() == {"idle/framework": GAP}
 
 
-def test_waiting_for_the_gpu_is_synchronising() -> None:
+def test_waiting_for_the_gpu_is_synchronizing() -> None:
     calls = [us(21, 30, name="cudaDeviceSynchronize")]
-    assert idle(calls) == {"idle/synchronising": 9.0, "idle/framework": 21.0}
+    assert idle(calls) == {"idle/synchronizing": 9.0, "idle/framework": 21.0}
 
 
 def test_taking_and_giving_memory_is_allocating() -> None:
@@ -232,7 +232,7 @@ def test_without_any_calls_all_is_unknown() -> None:
 def test_after_the_last_work_the_lane_that_launched_it_tells() -> None:
     calls = [*LAUNCHES, us(56, 90, name="cudaDeviceSynchronize")]
     found = entries(0, 100, api_calls=calls, kernels=KERNELS)
-    assert found["idle/synchronising"] == 20.0
+    assert found["idle/synchronizing"] == 20.0
     assert found["idle/framework"] == GAP + 10.0
 
 
@@ -247,11 +247,11 @@ def test_one_long_silence_under_no_range_is_unknown() -> None:
     assert "idle/unknown" not in found
 
 
-def test_the_end_of_a_copy_that_blocks_is_synchronising() -> None:
+def test_the_end_of_a_copy_that_blocks_is_synchronizing() -> None:
     calls = [launch(0, 40, 1, name="cudaMemcpyAsync"), launch(50, 55, 2)]
     copies = [us(6, 20, correlation=1, kind="Device-to-Host", dst_kind="Pageable", bytes=8)]
     found = entries(0, 70, api_calls=calls, copies=copies, kernels=KERNELS[1:])
-    assert found["idle/synchronising"] == 20.0
+    assert found["idle/synchronizing"] == 20.0
     assert found["idle/framework"] == 10.0
 
 

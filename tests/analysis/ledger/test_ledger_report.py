@@ -81,7 +81,7 @@ def test_ranges_that_only_differ_by_numbers_are_one() -> None:
 def test_call_sites_of_native_code() -> None:
     chain = {"source": "api_calls", "callchain": 4, "module": "app"}
     found = contributors(
-        "idle/synchronising",
+        "idle/synchronizing",
         api_calls=[*TABLES["api_calls"], us(21, 30, name="cudaDeviceSynchronize", callchain=4)],
         callchains=[
             {**chain, "depth": 0, "symbol": "cuda_sync", "module": "libcuda.so.1"},
@@ -176,7 +176,7 @@ def test_whole_graphs_are_said() -> None:
 
 def test_much_unknown_time_is_said() -> None:
     found = report(kernels=[kernel(6, 20, 1), kernel(57, 70)])
-    assert any("capture does not show" in note for note in found.notes)
+    assert any("unknown causes" in note for note in found.notes)
 
 
 def test_several_gpus_are_compared() -> None:
@@ -212,7 +212,7 @@ def test_without_gpu_work_there_is_no_ledger() -> None:
 
 def test_several_processes_of_one_name_are_refused() -> None:
     processes = [{"process": n, "pid": n, "name": "python3"} for n in (1, 2)]
-    with pytest.raises(UsageError, match="one process or of all"):
+    with pytest.raises(UsageError, match="one process or all"):
         ledger_report(build_trace(**TABLES, processes=processes), Selection(process="python3"))
 
 
@@ -306,7 +306,8 @@ def test_every_capture_is_accounted_for_to_the_nanosecond(path: Path) -> None:
 
 def test_a_starved_gpu_waits_for_input() -> None:
     device = only_device(DATA / "dataload.sqlite")
-    assert device.steps.median_ns("idle/input") == pytest.approx(10.1e6, rel=0.02)
+    input_ns = device.steps.ns[:, device.steps.entries.index("idle/input")]
+    assert float(np.median(input_ns)) == pytest.approx(10.1e6, rel=0.02)
     largest = device.contributors["idle/input"][0]
     assert (largest.kind, largest.name) == ("range", "data")
     assert largest.count == len(device.steps.steps)

@@ -330,7 +330,7 @@ def test_the_drivers_allocations_are_summed_up() -> None:
     assert (facts(result)["start_bytes"], facts(result)["end_bytes"]) == (507, 107)
     assert peak(result) == [(HELD_BEFORE, 500, 1), ("cudaMalloc · load", 100, 1), (STATIC, 7, 1)]
     assert "reserved_max_bytes" not in facts(result)
-    assert any("allocations of the driver" in note for note in result.notes)
+    assert any("driver allocations" in note for note in result.notes)
 
 
 def test_the_number_of_the_call_decides_who_took_memory() -> None:
@@ -369,7 +369,7 @@ def test_memory_that_was_only_held_is_a_flat_line() -> None:
     )
     rows = section(result, "timeline").rows()
     assert [(r["time_ns"], r["allocated_bytes"]) for r in rows] == [(5, 500), (90, 500)]
-    assert any("taken before the capture began" in note for note in result.notes)
+    assert any("allocated before the capture" in note for note in result.notes)
 
 
 # Several GPUs -------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ def test_parts_of_reserved_memory_sum_to_it() -> None:
         for r in section(result, "reserved").rows()
     }
     assert parts == {
-        "asked for by the program": 1000,
+        "requested by the program": 1000,
         "freed": 2000,
         "rounding": 24 + 48,
         "free between used blocks": 1024,

@@ -70,7 +70,7 @@ def test_compatible_sms_survive_a_block_that_does_not_fit() -> None:
         launch(counters={"launch__registers_per_thread": 80}, block=1024, grid=7), compat=True
     )
     assert lines(result)[0][3] == "7"
-    assert any("does not hold a single block" in note for note in result.summary.notes)
+    assert any("one block exceeds an SM" in note for note in result.summary.notes)
 
 
 def sms(counters: dict[str, float] | None = None, limits: OrionSmLimits | None = None) -> int:

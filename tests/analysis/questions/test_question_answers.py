@@ -233,7 +233,7 @@ def test_of_two_captures_the_one_that_trains_is_training(*, trained_first: bool)
     captures = [training().trace(), inference().trace()]
     first, second = captures if trained_first else captures[::-1]
     told = answers(first, compare=second)["d"]
-    assert told["inference"]["softmax and normalisation"] == pytest.approx(10 / 40)
+    assert told["inference"]["softmax and normalization"] == pytest.approx(10 / 40)
     assert told["training"]["matmul"] == pytest.approx(320 / 360)
 
 
@@ -419,7 +419,7 @@ def test_a_range_that_launches_nothing_leaves_attention_untold() -> None:
     assert isinstance(page, Composite)
     told = page.meta["answers"]["e"]
     assert told["answer"] is None
-    assert told["why"] == "it cannot be told: no kernel was launched inside a forward pass"
+    assert told["why"] == "not applicable: no kernel was launched inside a forward pass"
     absent = questions(Recorded().launch(GEMM, 20, (25, 30)).trace(), window=(26, 28))
     assert isinstance(absent, NotApplicable)
     assert absent.command == "questions"
@@ -450,7 +450,7 @@ def test_of_several_processes_without_steps_the_busiest_is_looked_at() -> None:
         )  # fmt: skip
     page = questions(build_trace(None, **rows))
     assert isinstance(page, Composite)
-    assert "answers are of process 2, which of 2 has most GPU work" in page.notes
+    assert "answers are of process 2, the one of 2 with the most GPU work" in page.notes
     assert page.meta["answers"]["a"]["passes"] == 1
     assert page.meta["answers"]["b"]["forward"]["total_ns"] == 30
 

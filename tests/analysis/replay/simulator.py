@@ -63,7 +63,7 @@ class Run:
 
 
 def simulate(script: Sequence[Do]) -> Run:
-    """Run a script: streams in order, synchronising calls wait, pageable copies block."""
+    """Run a script: streams in order, synchronizing calls wait, pageable copies block."""
     now = 0
     streams: dict[tuple[int, int], int] = {}
     run = Run([], [], [], 0)

@@ -119,7 +119,7 @@ def test_free_launches_give_what_they_give(name: str) -> None:
     assert outcome.total_ns == pytest.approx(truth.end_ns, rel=0.02)
 
 
-def test_without_synchronisation_the_host_runs_ahead() -> None:
+def test_without_synchronization_the_host_runs_ahead() -> None:
     script = PROGRAMS["syncs"]
     replay = replayed(script)
     calls = np.flatnonzero(replay.schedule.calls.kind == CallKind.SYNC)

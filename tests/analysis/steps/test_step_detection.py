@@ -139,7 +139,7 @@ def test_kernels_that_repeat(kernels: str, starts: list[int]) -> None:
     trace = program(kernels)
     assert first_letters(trace) == starts
     assert found(trace).evidence is StepEvidence.PERIODIC
-    assert "over and over" in found(trace).how
+    assert "launched repeatedly" in found(trace).how
 
 
 @pytest.mark.parametrize(

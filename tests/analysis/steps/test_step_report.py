@@ -65,8 +65,9 @@ def test_facts_describe_the_kept_steps() -> None:
     result = steps(program(), steps="0-1")
     assert (fact(result, "steps"), fact(result, "kept")) == (3, 2)
     assert (fact(result, "median_ns"), fact(result, "stddev_ns")) == (100 * US, 0.0)
-    assert fact(result, "gpu_share") == pytest.approx(0.6)
-    assert [row["remark"] for row in table(result)] == [None, None, "left out"]
+    assert fact(result, "gpu_share") == pytest.approx(6 / 11)  # of the window, with the gap
+    assert fact(result, "step_ns") == pytest.approx(fact(result, "window_ns") / 2)
+    assert [row["remark"] for row in table(result)] == [None, None, "excluded"]
 
 
 def test_a_step_out_of_the_ordinary_is_marked() -> None:
@@ -118,7 +119,7 @@ def test_a_window_without_a_whole_step_says_so() -> None:
     assert isinstance(found, Composite)  # cut at the last activity; two steps are inside
     found = steps(program(), window=(0, 50 * US))
     assert isinstance(found, NotApplicable)
-    assert found.reason == "no whole step lies in the window"
+    assert found.reason == "the window contains no whole step"
     lone = build_trace(kernels=[{"start_ns": 5, "end_ns": 90, "name": "k"}])
     found = steps(lone, window=(0, 50))
     assert isinstance(found, NotApplicable)

@@ -25,7 +25,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_fit_eighty_columns(capture: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", capture]) == 0
     out = capsys.readouterr().out
-    assert "Memory held at the peak" in out
+    assert "Memory at the peak by holder" in out
     assert "Memory over time" not in out
     assert max(map(len, out.splitlines())) <= 80
 

@@ -72,7 +72,7 @@ def test_nothing_is_drawn_of_a_capture_that_has_none(
 
 def test_unknown_tracks_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["timeline", CAPTURE, "--tracks", "nope"]) == 2
-    assert "kinds in the capture are ledger, stream" in capsys.readouterr().err
+    assert "kinds in the capture: ledger, stream" in capsys.readouterr().err
 
 
 def test_pictures_that_are_text_may_be_piped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,7 @@ def test_every_answer_that_has_a_picture_saves_it(tmp_path: Path) -> None:
     answers: dict[str, gs.Page | LedgerView] = {
         "ledger": gs.ledger(trace),
         "timeline": gs.timeline(trace, tracks="stream"),
-        "utilisation": gs.utilisation(trace),
+        "utilization": gs.utilization(trace),
         "memory": gs.memory(SNAPSHOT),
         "roofline": gs.roofline(DEMO),
         "occupancy": gs.occupancy_of("A100"),

@@ -1,4 +1,4 @@
-"""`gpusight utilisation` through `main`: tables, documents and pictures."""
+"""`gpusight utilization` through `main`: tables, documents and pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.shared import DATA
 CAPTURE = str(DATA / "dataload.sqlite")
 
 
-@pytest.mark.parametrize("spelling", ["utilisation", "utilization"])
+@pytest.mark.parametrize("spelling", ["utilization", "utilisation"])
 def test_the_table_has_as_many_bins_as_a_screen(
     spelling: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -27,7 +27,7 @@ def test_the_table_has_as_many_bins_as_a_screen(
 
 
 def test_json_has_all_bins_and_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["utilisation", CAPTURE, "--format", "json"]) == 0
+    assert main(["utilization", CAPTURE, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     sections = [row["section"] for row in document["rows"]]
     assert (sections.count("bins"), sections.count("steps")) == (400, 10)
@@ -40,10 +40,10 @@ def test_json_has_all_bins_and_the_steps(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_bins_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["utilisation", CAPTURE, "--bins", "7", "--format", "csv"]) == 0
+    assert main(["utilization", CAPTURE, "--bins", "7", "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("bins,") == 7 * 13
-    assert main(["utilisation", CAPTURE, "--bins", "20000"]) == 2
-    assert "take 1 to 10,000" in capsys.readouterr().err
+    assert main(["utilization", CAPTURE, "--bins", "20000"]) == 2
+    assert "use 1 to 10,000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     if name.endswith("png"):
         pytest.importorskip("vl_convert")
     target = tmp_path / name
-    assert main(["utilisation", CAPTURE, "--steps", "3-4", "-o", str(target)]) == 0
+    assert main(["utilization", CAPTURE, "--steps", "3-4", "-o", str(target)]) == 0
     assert target.read_bytes().startswith(start)
     assert capsys.readouterr() == ("", "")
 
@@ -65,13 +65,13 @@ def test_nothing_is_drawn_of_a_capture_without_gpu_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "u.svg"
-    assert main(["utilisation", str(DATA / "memory_snapshot.pickle"), "-o", str(target)]) == 2
+    assert main(["utilization", str(DATA / "memory_snapshot.pickle"), "-o", str(target)]) == 2
     assert not target.exists()
     assert "the capture shows no GPU work" in capsys.readouterr().err
 
 
 def test_python_gives_the_same_and_saves_it(tmp_path: Path) -> None:
-    page = gs.utilisation(CAPTURE, bins=50, steps="2-3")
+    page = gs.utilization(CAPTURE, bins=50, steps="2-3")
     assert len(page["bins"]) == 50
     assert page.facts["steps"] == 2
     assert page.save(tmp_path / "u.svg").read_bytes().startswith(b"<svg")

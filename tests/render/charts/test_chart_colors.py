@@ -26,10 +26,10 @@ THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 LEDGER = [key for key in COLORS if key.partition("/")[0] in {"compute", "copy", "idle"}]
 LEDGER.append("communication")
 MAIN = [
-    *(f"compute/{c}" for c in ("matmul", "convolution", "attention", "softmax", "normalisation")),
+    *(f"compute/{c}" for c in ("matmul", "convolution", "attention", "softmax", "normalization")),
     *(f"compute/{c}" for c in ("elementwise", "reduction", "optimizer")),
     *("copy/h2d", "copy/d2h", "communication"),
-    *(f"idle/{c}" for c in ("queued", "synchronising", "allocating", "launching", "input")),
+    *(f"idle/{c}" for c in ("queued", "synchronizing", "allocating", "launching", "input")),
     *(f"idle/{c}" for c in ("framework", "other", "unknown")),
 ]
 """What most captures show, in any order side by side."""

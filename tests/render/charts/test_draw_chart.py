@@ -385,7 +385,7 @@ def test_memory_is_a_stack_of_holders_under_what_is_reserved() -> None:
     assert isinstance(line, LineSeries)
     assert stack.steps
     assert (stack.parts[0].name, stack.parts[0].tone) == (
-        "held before the capture",
+        "allocated before the capture",
         SeriesTone.PALE,
     )
     assert [sum(values) for values in zip(*(p.y for p in stack.parts), strict=True)] == [

@@ -1,4 +1,4 @@
-"""GPU utilisation as a picture: areas that are the bins, lines that are the samples."""
+"""GPU utilization as a picture: areas that are the bins, lines that are the samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpusight.render.charts.figure import (
     StripHeading,
     StripPlot,
 )
-from gpusight.render.charts.usage_charts import utilisation_figure
+from gpusight.render.charts.usage_charts import utilization_figure
 from gpusight.results import Composite
 from tests.render.charts.boards import rows_of, texts_of
 from tests.render.charts.test_draw_chart import Page
@@ -43,7 +43,7 @@ def figure(gpus: int = 1, **tables: Any) -> StripChart:
     trace = build_trace({"path": "/home/me/run.sqlite"}, kernels=kernels(gpus), **tables)
     found = utilization(trace, bins=8, steps="all" if "ranges" in tables else None)
     assert isinstance(found, Composite)
-    return utilisation_figure(found)
+    return utilization_figure(found)
 
 
 def test_areas_are_the_bins() -> None:

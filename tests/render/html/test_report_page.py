@@ -125,7 +125,7 @@ def test_the_kernels_are_those_of_the_command(dataload: tuple[Trace, str]) -> No
 def test_the_copies_are_those_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
     told = gs.copies(trace).rows()
-    table = Document(page).tables["Copies and memory fills by GPU time"][1:]
+    table = Document(page).tables["Memcpys and memsets by GPU time"][1:]
     shown = [[float(own["data-v"]) for own, _ in cells if "data-v" in own] for cells in table]
     keys = ("total_ns", "share", "calls", "bytes", "bandwidth_bytes_s", "exposed_ns")
     assert shown == [[row[key] for key in keys if row[key] is not None] for row in told]
@@ -195,7 +195,7 @@ def test_a_capture_without_anything_gives_a_page_that_says_so() -> None:
 def test_sections_that_have_nothing_to_say_are_left_out() -> None:
     with_all = Document(page_of(training())).sections
     assert with_all == [
-        "ledger", "findings", "timeline", "utilisation", "kernels", "ranges", "phases", "copies",
+        "ledger", "findings", "timeline", "utilization", "kernels", "ranges", "phases", "copies",
         "memory", "untold",
     ]  # fmt: skip
     kernel = {"start_ns": 0, "end_ns": 10, "name": "k"}

@@ -423,7 +423,7 @@ class SelectedWork:
         if not count:
             return ()
         note = (
-            f"{count:,} pieces of GPU work ran inside CUDA graphs: only the launch of the whole "
+            f"{count:,} GPU activities ran inside CUDA graphs: only the launch of the whole "
             "graph is known, not which operator each kernel came from"
         )
         return (note,)

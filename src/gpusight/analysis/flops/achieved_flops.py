@@ -67,7 +67,7 @@ FLOPS_FACTS = tuple(
             "mfu",
             "MFU",
             Fmt.SHARE,
-            "Model FLOPs utilisation: operations counted over the window at that peak",
+            "Model FLOPs utilization: operations counted over the window at that peak",
         ),
         (
             "roof_share",
@@ -139,10 +139,13 @@ def flops(
     if isinstance(steps, TableResult):  # all notes are shown together
         steps, step_notes = replace(steps, notes=()), steps.notes
     times = gpu_time(trace, selection)
-    busy_ns = int(times.frame["busy_ns"].sum()) if isinstance(times, TableResult) else 0
+    computing_ns = pl.col("busy_ns") - pl.col("copy_only_ns")
+    busy_ns = 0
+    if isinstance(times, TableResult):
+        busy_ns = int(times.frame.select(computing_ns.sum()).item())
     return Composite(
         "flops",
-        "FLOPs" + (f" of {selection.within}" if selection.within else ""),
+        "FLOPs",
         _facts(scope, counted, calls, main, busy_ns),
         (steps, table, rest(counted)),
         meta={"flops": _total_flops(calls), "by": by},
@@ -219,13 +222,18 @@ def _steps(
     """Sum up the steps that lie wholly in the selection."""
     if isinstance(steps, NotApplicable):
         return steps
-    if scope.selection.within is None:
+    if scope.selection.within is None and scope.selection.time is None:
         return step_table(steps, counted, peak)
-    whole = whole_steps(steps, scope.spans)
+    if scope.selection.within is not None:
+        whole = whole_steps(steps, scope.spans)
+    else:
+        inside = scope.window
+        ends = (steps.frame["start_ns"] >= inside.start_ns, steps.frame["end_ns"] <= inside.end_ns)
+        whole = ends[0] & ends[1]
     if not whole.any():
         return NotApplicable("steps", _NO_WHOLE_STEP, f"select steps: --in {steps.steps[0].name!r}")
     # Where a step begins depends on the step before it, which may not be selected.
-    everything = replace(scope.selection, within=None)
+    everything = replace(scope.selection, within=None, time=None)
     return step_table(steps, count_ops(WorkSelection(scope.trace, everything)), peak, whole)
 
 

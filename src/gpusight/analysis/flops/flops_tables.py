@@ -231,7 +231,7 @@ STEP_FIELDS = (
     Field("tflop", "TFLOP", Fmt.REAL, "The same in 10¹²"),
     Field("gpu_ns", "GPU time", Fmt.TIME, "Time of the GPU work launched in it"),
     Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second of its time"),
-    Field("mfu", "MFU", Fmt.SHARE, "Model FLOPs utilisation: part of the peak over its time"),
+    Field("mfu", "MFU", Fmt.SHARE, "Model FLOPs utilization: part of the peak over its time"),
 )
 REST_FIELDS = (
     Field("gpu_share", "Share", Fmt.SHARE, "Part of all GPU work's time"),

@@ -179,7 +179,7 @@ _SETUP_NS = 10_000_000
 _MOST_LAUNCHES = 1 / 3
 """Ranges named like input that hold more of their thread's launches are not input."""
 _CALL_CAUSES = {
-    IdleCause.SYNCHRONISING: (CallKind.SYNC,),
+    IdleCause.SYNCHRONIZING: (CallKind.SYNC,),
     IdleCause.ALLOCATING: (CallKind.ALLOCATE, CallKind.FREE),
     IdleCause.LAUNCHING: (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL),
 }
@@ -233,7 +233,7 @@ def _calls(lanes: HostLanes) -> list[HostLayer]:
         (IdleCause.OTHER, rest & ~short),
     ]
     by_kind = [(cause, Intervals.from_arrays(start[at], end[at])) for cause, at in chosen]
-    return [(IdleCause.SYNCHRONISING, _returning(lanes)), *by_kind]
+    return [(IdleCause.SYNCHRONIZING, _returning(lanes)), *by_kind]
 
 
 def _context_creations(lanes: HostLanes) -> Ints:

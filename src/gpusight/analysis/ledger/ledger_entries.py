@@ -26,7 +26,7 @@ class IdleCause(enum.IntEnum):
 
     QUEUED = 0
     """It had been launched: another stream, an event or another program came first."""
-    SYNCHRONISING = 1
+    SYNCHRONIZING = 1
     """The host waited for the GPU, or was just returning from that."""
     ALLOCATING = 2
     """The host allocated or freed memory."""

@@ -43,11 +43,11 @@ class DeviceOverlap:
     copy_ns: int
     """Copies and memsets, with or without kernels."""
     copy_hidden_ns: int
-    """Copies and memsets beside kernels that compute."""
+    """Copies and memsets that overlap kernels that compute."""
     communication_ns: int
     """Communication, with or without other kernels."""
     communication_hidden_ns: int
-    """Communication beside kernels that compute."""
+    """Communication that overlaps kernels that compute."""
 
     def document(self) -> dict[str, int]:
         """Return it as plain objects."""
@@ -55,7 +55,7 @@ class DeviceOverlap:
 
 
 def device_overlap(schedule: GpuSchedule, labels: EntryLabels, device: int) -> DeviceOverlap:
-    """Measure what ran side by side on a GPU."""
+    """Measure what overlaps on a GPU."""
     ops, ranks = schedule.ops, labels.ranks
     own = ops.device == device
     start, end = (
@@ -82,8 +82,8 @@ COMMAND = "ledger"
 _MIN_NOTED_SHARE = 0.05
 """The least part of the window that is worth a note."""
 _NOTED_CAUSES = {
-    IdleCause.UNKNOWN: "for reasons that the capture does not show",
-    IdleCause.PROFILER: "because the profiler itself was at work",
+    IdleCause.UNKNOWN: "for unknown causes",
+    IdleCause.PROFILER: "due to profiler overhead",
 }
 
 
@@ -95,12 +95,6 @@ class StepTimes:
     entries: tuple[str, ...]
     ns: Ints
     """A row for each step, a column for each entry; rows sum to the part inside the window."""
-
-    def median_ns(self, entry: str) -> float | None:
-        """Return what an entry takes in the median step."""
-        if not self.steps:
-            return None
-        return float(np.median(self.ns[:, self.entries.index(entry)]))
 
     @cached_property
     def lines(self) -> pl.DataFrame:
@@ -125,7 +119,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class DeviceLedgerReport:
-    """What is known of one GPU."""
+    """The ledger of one GPU, with overlap, idle contributors and steps."""
 
     ledger: DeviceLedger
     name: str | None
@@ -150,7 +144,7 @@ class DeviceLedgerReport:
 
 @dataclass(frozen=True)
 class LedgerReport:
-    """Where the time of a window went, for each GPU and step."""
+    """The time of a window by cause, for each GPU and step."""
 
     ledger: Ledger
     devices: tuple[DeviceLedgerReport, ...]
@@ -195,7 +189,7 @@ def ledger_report(
     warmup: bool = False,
     known: Accounting | None = None,
 ) -> LedgerReport | NotApplicable:
-    """Account for every nanosecond of each GPU: the steps without warm-up, or what is selected.
+    """Split the time of each GPU by cause: the steps without warm-up, or what is selected.
 
     `known` is used where it is of that time, rather than computed again.
     """
@@ -209,7 +203,7 @@ def ledger_report(
     schedule = made.schedule
     accounts = [a for a in made.accounts if selection.device in (None, a.device)]
     if not accounts:
-        return NotApplicable(COMMAND, "no GPU work in what was selected")
+        return NotApplicable(COMMAND, "no GPU work in the selection")
     contributors = IdleContributors(schedule, made.hosts)
     names = device_names(trace)
     devices = tuple(
@@ -225,6 +219,7 @@ def ledger_report(
     ledger = Ledger(chosen.start_ns, chosen.end_ns, tuple(d.ledger for d in devices))
     meta = {"command": COMMAND, "path": trace.meta.path, "steps": len(chosen.steps)}
     meta |= {"steps_left_out": len(chosen.left_out), "steps_found": chosen.how}
+    meta |= {"step_ns": chosen.step_ns if chosen.steps else None, "window": chosen.text}
     return LedgerReport(ledger, devices, chosen, meta, _notes(trace, schedule, chosen, devices))
 
 
@@ -233,7 +228,7 @@ def accounting(trace: Trace, selection: Selection, chosen: StepWindow) -> Accoun
     processes = ResolvedSelection(trace, selection).processes
     if processes is not None and len(processes) > 1:
         why = f"{len(processes)} processes are called {selection.process!r}"
-        raise UsageError("a ledger is of one process or of all", why=why, hint="give its number")
+        raise UsageError("a ledger covers one process or all", why=why, hint="give its number")
     process = None if processes is None else processes[0]
     return Accounting(trace, chosen.start_ns, chosen.end_ns, process)
 
@@ -265,7 +260,7 @@ def _notes(
     lost = lost_work_notes(trace, [(chosen.start_ns, chosen.end_ns)])
     notes = [*chosen.notes, *graph_notes(trace), *lost]
     if not len(schedule.calls):
-        notes.append("no API calls in the window: why GPUs were idle cannot be told")
+        notes.append("no API calls in the window: the causes of idle time are unknown")
     else:
         notes += [note for device in devices for note in _idle_notes(device, len(devices) > 1)]
     return tuple(dict.fromkeys(notes))
@@ -278,4 +273,4 @@ def _idle_notes(device: DeviceLedgerReport, several: bool) -> Iterable[str]:
     for cause, why in _NOTED_CAUSES.items():
         share = device.ledger.ns(cause.entry) / window
         if share > _MIN_NOTED_SHARE:
-            yield f"{gpu} was idle for {format_share(share)} of the window {why}"
+            yield f"{gpu} is idle {format_share(share)} of the window {why}"

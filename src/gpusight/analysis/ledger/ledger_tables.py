@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 
 
 _SHARES = (
-    Field("compute_share", "Compute", Fmt.SHARE, "Part in which kernels ran"),
-    Field("copy_share", "Copy", Fmt.SHARE, "Part in which only copies or fills ran"),
-    Field("communication_share", "Comm", Fmt.SHARE, "Part in which only communication ran"),
-    Field("idle_share", "Idle", Fmt.SHARE, "Part in which nothing ran"),
-    Field("idle_ns", "Idle time", Fmt.TIME, "Time in which nothing ran"),
-    Field("mostly", "Idle mostly", Fmt.TEXT, "Largest cause of that"),
+    Field("compute_share", "Compute", Fmt.SHARE, "Part in which kernels run"),
+    Field("copy_share", "Copy", Fmt.SHARE, "Part in which only memcpys or memsets run"),
+    Field("communication_share", "Comm", Fmt.SHARE, "Part in which only communication runs"),
+    Field("idle_share", "Idle", Fmt.SHARE, "Part in which nothing runs"),
+    Field("idle_ns", "Idle time", Fmt.TIME, "Time in which nothing runs"),
+    Field("mostly", "Main cause", Fmt.TEXT, "Largest cause of idle time"),
 )
 _GPU_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
-    Field("name", "Name", Fmt.NAME, "What it is called", shown=False),
+    Field("name", "Name", Fmt.NAME, "Name of the GPU", shown=False),
     *_SHARES,
 )
 _ENTRY_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the window"),
-    Field("ns", "Time", Fmt.TIME, "Time of the window that the entry holds"),
-    Field("step_ns", "A step", Fmt.TIME, "Time in the median step"),
-    Field("entry", "Entry", Fmt.TEXT, "What the time went into"),
+    Field("ns", "Time", Fmt.TIME, "Time in the window"),
+    Field("step_ns", "Per step", Fmt.TIME, "Time per step; these add up to the step time"),
+    Field("entry", "Cause", Fmt.TEXT, "What the time is spent on"),
     Field("mostly", "Mostly", Fmt.NAME, "Its largest part or contributor"),
 )
 _IDLE_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the entry's time"),
-    Field("ns", "Time", Fmt.TIME, "Idle time during which it was open"),
-    Field("count", "Count", Fmt.COUNT, "Stretches of idle time that it was open in"),
-    Field("entry", "Entry", Fmt.TEXT, "Cause of the idle time"),
+    Field("share", "Share", Fmt.SHARE, "Part of the time of this cause"),
+    Field("ns", "Time", Fmt.TIME, "Idle time during which it is open"),
+    Field("count", "Count", Fmt.COUNT, "Idle gaps during which it is open"),
+    Field("entry", "Cause", Fmt.TEXT, "Cause of the idle time"),
     Field("kind", "Kind", Fmt.TEXT, "`range`, `op`, `api call`, `os call`, `call site`, or `next`"),
-    Field("name", "Contributor", Fmt.NAME, "What was open, or what ended the gap"),
+    Field("name", "Contributor", Fmt.NAME, "What is open, or what ends the gap"),
 )
 _STEP_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
@@ -58,15 +58,15 @@ LINE_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
     Field("step", "Step", Fmt.TEXT, "Which step; null for the whole window"),
     Field("number", "Number", Fmt.ID, "Number of the step"),
-    Field("entry", "Entry", Fmt.TEXT, "What the time went into"),
-    Field("ns", "Time", Fmt.TIME, "Time that the entry holds"),
+    Field("entry", "Cause", Fmt.TEXT, "What the time is spent on"),
+    Field("ns", "Time", Fmt.TIME, "Time spent on it"),
     Field("share", "Share", Fmt.SHARE, "Part of the window or step"),
 )
 _GROUPS = (
-    (COMPUTE, "Computing", "Part of the window in which kernels ran"),
-    (COPY, "Moving data", "Part in which only copies or fills ran"),
-    (COMMUNICATION, "Communicating", "Part in which only communication ran"),
-    (IDLE, "Idle", "Part in which nothing ran"),
+    (COMPUTE, "Compute", "Part of the window in which kernels run"),
+    (COPY, "Copies", "Part in which only memcpys or memsets run"),
+    (COMMUNICATION, "Communication", "Part in which only communication runs"),
+    (IDLE, "Idle", "Part in which nothing runs"),
 )
 _MIN_ENTRY_SHARE = 0.005
 """Idle entries below this part of the window are not explained on the screen."""
@@ -82,13 +82,13 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     several = len(report.devices) > 1
     sections = [_table("gpus", "By GPU", _GPU_FIELDS, _gpus(report))] if several else []
     for device in report.devices[:_MAX_DEVICES]:
-        title = "Where the time went"
-        title = f"GPU {device.ledger.device}: where the time went" if several else title
+        title = "Time by cause"
+        title = f"GPU {device.ledger.device}: time by cause" if several else title
         command = f"entries_{device.ledger.device}" if several else "entries"
         sections.append(_table(command, title, _ENTRY_FIELDS, _entries(report, device)))
     idlest = max(report.devices, key=lambda device: device.ledger.ns(IDLE))
     if idle := list(_contributors(idlest)):
-        title = "Behind the idle time"
+        title = "Causes of idle time"
         title += f" of GPU {idlest.ledger.device}" if several else ""
         sections.append(_table("idle", title, _IDLE_FIELDS, idle))
     if by_step:
@@ -98,7 +98,13 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     if len(report.devices) > _MAX_DEVICES:
         notes = (*notes, f"only {_MAX_DEVICES} GPUs are shown in full; others: --device N")
     return Composite(
-        "ledger", "Ledger", _facts(report), tuple(sections), meta=report.meta, notes=notes
+        "ledger",
+        "Ledger",
+        _facts(report),
+        tuple(sections),
+        meta=report.meta,
+        notes=notes,
+        window=report.focus.text,
     )
 
 
@@ -127,13 +133,20 @@ def _step_lines(device: DeviceLedgerReport) -> pl.DataFrame:
 def _facts(report: LedgerReport) -> tuple[Fact, ...]:
     steps = len(report.focus.steps)
     window = report.ledger.end_ns - report.ledger.start_ns
-    facts = [Fact("window_ns", "Window", window, Fmt.TIME, "Time that the shares refer to")]
+    facts = [Fact("window_ns", "Window", window, Fmt.TIME, "Time that shares refer to")]
     if steps:
         how = f"{steps:,} ({report.focus.how})" if report.focus.how else f"{steps:,}"
-        facts.append(Fact("steps", "Steps", how, Fmt.TEXT, "Steps inside"))
+        facts.append(Fact("steps", "Steps", how, Fmt.TEXT, "Steps in the window"))
+        step_ns = report.focus.step_ns
+        facts.append(
+            Fact("step_ns", "Step time", step_ns, Fmt.TIME, "Length of the window per step")
+        )
     names = dict.fromkeys(device.name for device in report.devices if device.name)
     if names:
         facts.append(Fact("gpus", "GPU", ", ".join(names), Fmt.TEXT, "GPUs that did work"))
+    busy = sum(device.ledger.busy_share for device in report.devices) / len(report.devices)
+    meaning = "Part of the window with GPU work, mean of the GPUs"
+    facts.append(Fact("busy_share", "GPU busy", busy, Fmt.SHARE, meaning))
     if len(report.devices) == 1:
         facts += _device_facts(report.devices[0], window)
     return tuple(facts)
@@ -147,9 +160,9 @@ def _device_facts(device: DeviceLedgerReport, window: int) -> list[Fact]:
     ]
     overlap = device.overlap
     hidden = (
-        ("kernels_ns", "Kernels overlap", "Two or more kernels ran"),
-        ("copy_hidden_ns", "Copies hidden", "Copies and fills ran beside kernels that compute"),
-        ("communication_hidden_ns", "Comm. hidden", "Communication ran beside kernels"),
+        ("kernels_ns", "Kernels overlap", "Two or more kernels run"),
+        ("copy_hidden_ns", "Copies hidden", "Memcpys and memsets that overlap kernels"),
+        ("communication_hidden_ns", "Comm. hidden", "Communication that overlaps kernels"),
     )
     facts += [
         Fact(key, label, getattr(overlap, key), Fmt.TIME, meaning)
@@ -186,11 +199,12 @@ def _groups(entries: dict[str, int]) -> dict[str, Any]:
 def _entries(report: LedgerReport, device: DeviceLedgerReport) -> list[dict[str, Any]]:
     names = pl.Series([step.name for step in report.focus.steps], dtype=pl.String).unique()
     steps = {*names, *families(names).unique()}
+    step_count = len(report.focus.steps)
     return [
         {
             "share": entry.share,
             "ns": entry.ns,
-            "step_ns": device.steps.median_ns(entry.entry),
+            "step_ns": entry.ns / step_count if step_count else None,
             "entry": entry.entry,
             "mostly": _mostly(device, entry, steps),
         }
@@ -202,7 +216,7 @@ def _mostly(device: DeviceLedgerReport, entry: LedgerEntry, steps: Collection[st
     """Return what an entry mostly is: a precision, a kind of memory, a range in the step."""
     if entry.parts:
         part = entry.parts[0]
-        how = {True: " tensor core", False: " no tensor core", None: ""}[part.tensor_core]
+        how = {True: " Tensor Cores", False: " CUDA cores", None: ""}[part.tensor_core]
         return _with_share(part.memory or f"{part.precision}{how}", part.ns / entry.ns)
     min_ns = _MIN_CONTRIBUTOR_SHARE * entry.ns
     contributors = device.contributors.get(entry.entry, ())

@@ -371,9 +371,9 @@ def reserved_parts(blocks: pl.DataFrame) -> TableResult:
             pl.lit(name).alias("part"),
         )
         for name, condition, part_bytes in (
-            ("asked for by the program", _IN_USE & ~pending, _REQUESTED),
+            ("requested by the program", _IN_USE & ~pending, _REQUESTED),
             ("freed, but a stream may still use it", pending, _REQUESTED),
-            ("rounding: given beyond what was asked", _IN_USE, size - _REQUESTED),
+            ("rounding: allocated beyond the request", _IN_USE, size - _REQUESTED),
             ("free between used blocks", ~_IN_USE & occupied, size),
             ("free in unused segments", ~_IN_USE & ~occupied, size),
         )

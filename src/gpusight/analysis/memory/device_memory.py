@@ -146,7 +146,9 @@ class DeviceMemories:
         self.trace = trace
         self.selection = selection
         # The device is checked in `gpus`: the capture may have no other activity of that GPU.
-        self._whole = ResolvedSelection(trace, replace(selection, device=None, within=None))
+        self._whole = ResolvedSelection(
+            trace, replace(selection, device=None, within=None, time=None)
+        )
         self.events = self._whole.host("memory_events", COLUMNS, row_index=ROW)
         self.final = trace.table("memory_blocks", _FINAL)
         operations = self.events["operation"].cast(pl.String).unique()
@@ -174,8 +176,11 @@ class DeviceMemories:
     @cached_property
     def spans(self) -> Intervals | None:
         """The selected time; None for the whole capture."""
+        time = self.selection.time
         if self.selection.within is None:
-            return None
+            if time is None:
+                return None
+            return Intervals(np.array([time.start_ns]), np.array([time.end_ns]))
         spans = ResolvedSelection(self.trace, replace(self.selection, device=None)).spans
         return Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
 
@@ -248,12 +253,12 @@ def _check_sizes(frame: pl.DataFrame, columns: Sequence[str]) -> None:
 
 STEP_FIELDS = (
     Field("number", "Step", Fmt.ID, "Number of the step"),
-    Field("start_ns", "Began", Fmt.TIME, "When it began"),
-    Field("duration_ns", "Took", Fmt.TIME, "How long the host took for it"),
-    Field("start_bytes", "At start", Fmt.BYTES, "In use when it began"),
-    Field("peak_bytes", "Peak", Fmt.BYTES, "The most in use during it"),
-    Field("end_bytes", "At end", Fmt.BYTES, "In use when it ended"),
-    Field("growth_bytes", "Growth", Fmt.BYTES, "In use at its end more than at the step's before"),
+    Field("start_ns", "Start", Fmt.TIME, "Start on the host"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Duration on the host"),
+    Field("start_bytes", "At start", Fmt.BYTES, "In use at its start"),
+    Field("peak_bytes", "Peak", Fmt.BYTES, "Peak in use during it"),
+    Field("end_bytes", "At end", Fmt.BYTES, "In use at its end"),
+    Field("growth_bytes", "Growth", Fmt.BYTES, "Growth since the end of the previous step"),
     Field("allocations", "Allocations", Fmt.COUNT, "Allocations during it"),
     Field("name", "Range", Fmt.NAME, "Name of the range that is the step", shown=False),
 )
@@ -269,7 +274,7 @@ class StepGrowth:
     per_step: float | None = None
     """Bytes that stay in use from step to step: the median over all pairs of steps."""
     allocations: float | None = None
-    """Allocations a step, median."""
+    """Allocations per step, median."""
 
     def step_at(self, time_ns: int) -> int | None:
         """Return the number of the step at a time."""

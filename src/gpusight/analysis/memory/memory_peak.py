@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _WHO_FIELDS = (
-    Field("op", "Operator", Fmt.NAME, "Operator that took it, or the CUDA call", shown=False),
+    Field("op", "Operator", Fmt.NAME, "Operator or CUDA call that allocated it", shown=False),
     Field("outer_op", "Called by", Fmt.NAME, "Outermost operator around that", shown=False),
     Field("module", "Module", Fmt.NAME, "Module of the model that ran", shown=False),
     Field("site", "Code", Fmt.NAME, "Innermost Python call outside the framework", shown=False),
@@ -33,22 +33,22 @@ _WHO_FIELDS = (
 PEAK_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the peak"),
     Field("bytes", "Bytes", Fmt.BYTES, "Bytes held at the peak; they sum to it"),
-    Field("blocks", "Blocks", Fmt.COUNT, "Blocks they lie in; null when not recorded one by one"),
-    Field("holder", "Holder", Fmt.NAME, "Who took them"),
+    Field("blocks", "Blocks", Fmt.COUNT, "Blocks; null where not recorded individually"),
+    Field("holder", "Holder", Fmt.NAME, "Who allocated them"),
     *_WHO_FIELDS,
 )
 BLOCK_FIELDS = (
     Field("bytes", "Bytes", Fmt.BYTES, "Size of the block"),
-    Field("allocated_ns", "Taken", Fmt.TIME, "When; null before the capture or its history began"),
-    Field("freed_ns", "Freed", Fmt.TIME, "When; null when it was still held at the end"),
-    Field("holder", "Holder", Fmt.NAME, "Who took it"),
+    Field("allocated_ns", "Taken", Fmt.TIME, "Time; null before the capture or its history"),
+    Field("freed_ns", "Freed", Fmt.TIME, "Time; null where it is still allocated at the end"),
+    Field("holder", "Holder", Fmt.NAME, "Who allocated it"),
     *_WHO_FIELDS,
     Field("memory_kind", "Kind", Fmt.TEXT, "Kind of memory", shown=False),
     Field("address", "Address", Fmt.ID, "Address", shown=False),
     Field("stack", "Python stack", Fmt.NAME, "Python calls, innermost first", shown=False),
 )
-HELD_BEFORE = "held before the capture"
-UNKNOWN = "unknown: the capture does not tell"
+HELD_BEFORE = "allocated before the capture"
+UNKNOWN = "unknown: not in the capture"
 NOT_RECORDED = "not recorded: the events do not add up to it"
 STATIC = "static variables of CUDA modules"
 _MAX_BLOCKS = 100
@@ -95,7 +95,7 @@ def by_holder(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
     frame = frame.sort(["bytes", "holder"], descending=[True, False])
     return TableResult(
         "peak",
-        "Memory held at the peak",
+        "Memory at the peak by holder",
         PEAK_FIELDS,
         frame.select(f.key for f in PEAK_FIELDS),
         meta={"not_recorded_bytes": rest},
@@ -120,7 +120,7 @@ def largest_blocks(trace: Trace, view: MemoryView, holders_of: pl.DataFrame) -> 
         _either(events["address"], _final(trace, blocks, "address")),
         pl.Series("stack", _stacks(trace, blocks, history.origin), pl.List(pl.String)),
     )
-    title = "Largest blocks held at the peak"
+    title = "Largest blocks at the peak"
     if len(held) > len(chosen):
         title += f": the first {len(chosen)} of {len(held):,}"
     return TableResult("blocks", title, BLOCK_FIELDS, frame.select(f.key for f in BLOCK_FIELDS))
@@ -216,7 +216,9 @@ def _stacks(trace: Trace, blocks: MemoryBlocks, origin: AllocationSource) -> lis
 TIMELINE_FIELDS = (
     Field("time_ns", "Time", Fmt.TIME, "When"),
     Field("allocated_bytes", "In use", Fmt.BYTES, "In use from then on"),
-    Field("reserved_bytes", "Reserved", Fmt.BYTES, "Held from the driver; null when not recorded"),
+    Field(
+        "reserved_bytes", "Reserved", Fmt.BYTES, "Reserved from the driver; null where not recorded"
+    ),
     Field(
         "held_bytes",
         "By holder",
@@ -282,11 +284,11 @@ def _level(history: AllocationHistory, holders: pl.Series, name: str, points: Me
 
 FAILURE_FIELDS = (
     Field("time_ns", "When", Fmt.TIME, "When it failed"),
-    Field("bytes", "Asked for", Fmt.BYTES, "Size that could not be had"),
+    Field("bytes", "Requested", Fmt.BYTES, "Size that could not be had"),
     Field("allocated_bytes", "In use", Fmt.BYTES, "In use at that moment"),
-    Field("reserved_bytes", "Reserved", Fmt.BYTES, "Held from the driver at that moment"),
-    Field("unused_bytes", "Unused", Fmt.BYTES, "Reserved but not in use, in too small pieces"),
-    Field("op", "Operator", Fmt.NAME, "Operator that asked"),
+    Field("reserved_bytes", "Reserved", Fmt.BYTES, "Reserved from the driver at that time"),
+    Field("unused_bytes", "Unused", Fmt.BYTES, "Reserved but not in use, in too small blocks"),
+    Field("op", "Operator", Fmt.NAME, "Operator that requested it"),
     Field("outer_op", "Called by", Fmt.NAME, "Outermost operator around that", shown=False),
     Field("site", "Code", Fmt.NAME, "Innermost Python call outside the framework"),
     Field("stack", "Python stack", Fmt.NAME, "Python calls, innermost first", shown=False),
@@ -313,7 +315,7 @@ def failures(trace: Trace, view: MemoryView, events: pl.DataFrame) -> TableResul
     )
     return TableResult(
         "out_of_memory",
-        "Allocations that failed for want of memory",
+        "Out-of-memory errors",
         FAILURE_FIELDS,
         frame.select(f.key for f in FAILURE_FIELDS),
     )

@@ -31,37 +31,50 @@ if TYPE_CHECKING:
 
 
 FACT_FIELDS = (
-    Field("peak_bytes", "Peak", Fmt.BYTES, "The most in use at once"),
-    Field("peak_ns", "Peak at", Fmt.TIME, "When that was first reached"),
-    Field("peak_share", "Of GPU memory", Fmt.SHARE, "The peak's part of the GPU's memory"),
-    Field("peak_step", "In step", Fmt.ID, "Number of the step that holds the peak"),
+    Field("peak_bytes", "Peak", Fmt.BYTES, "Peak memory in use"),
+    Field("peak_ns", "Peak at", Fmt.TIME, "First time of the peak"),
+    Field("peak_share", "Of GPU memory", Fmt.SHARE, "Peak as part of the GPU's memory"),
+    Field("peak_step", "In step", Fmt.ID, "Step with the peak"),
     Field("start_bytes", "At the start", Fmt.BYTES, "In use when the window begins"),
     Field("end_bytes", "At the end", Fmt.BYTES, "In use when the window ends"),
-    Field("reserved_at_peak_bytes", "Reserved at peak", Fmt.BYTES, "Held from the driver then"),
-    Field("reserved_max_bytes", "Most reserved", Fmt.BYTES, "The most held from the driver"),
+    Field(
+        "reserved_at_peak_bytes",
+        "Reserved at peak",
+        Fmt.BYTES,
+        "Reserved from the driver at the peak",
+    ),
+    Field("reserved_max_bytes", "Most reserved", Fmt.BYTES, "Peak memory reserved from the driver"),
     Field(
         "fragmentation_at_peak",
         "Unused at peak",
         Fmt.SHARE,
-        "Part of what was reserved that was not in use at the peak: fragmentation, and cache",
+        "Part of the reserved memory not in use at the peak: fragmentation and cache",
     ),
-    Field("fragmentation_worst", "Most unused", Fmt.SHARE, "The same when it was largest"),
-    Field("fragmentation_worst_ns", "Most unused at", Fmt.TIME, "When that was"),
+    Field(
+        "fragmentation_worst",
+        "Most unused",
+        Fmt.SHARE,
+        "Largest unused part of the reserved memory",
+    ),
+    Field("fragmentation_worst_ns", "Most unused at", Fmt.TIME, "Time of that"),
     Field(
         "growth_per_step_bytes",
-        "Growth a step",
+        "Growth/step",
         Fmt.BYTES,
-        "What stays in use from step to step, median over all pairs of steps; null without steps",
+        "Growth of memory in use per step, median over all pairs; null without steps",
     ),
     Field("allocations", "Allocations", Fmt.COUNT, "Allocations in the window"),
     Field(
         "allocations_per_step",
-        "Allocations a step",
+        "Allocations/step",
         Fmt.COUNT,
-        "Median allocations of a step; null without steps",
+        "Median allocations per step; null without steps",
     ),
     Field(
-        "allocated_total_bytes", "Allocated in all", Fmt.BYTES, "Sizes of those allocations, summed"
+        "allocated_total_bytes",
+        "Total allocated",
+        Fmt.BYTES,
+        "Sum of the sizes of those allocations",
     ),
 )
 """All facts; those that the capture does not show are left out, except growth."""
@@ -129,14 +142,13 @@ def _settled(view: MemoryView) -> Flags:
 
 
 _SEGMENTS_ONLY = (
-    "these are allocations of the driver: a framework takes segments from it and hands out parts "
-    "of them, which only its own profiler sees (torch.profiler with profile_memory=True, or a "
-    "memory snapshot)"
+    "these are driver allocations; blocks inside a framework's segments need its own profiler "
+    "(torch.profiler with profile_memory=True, or a memory snapshot)"
 )
-_ALL_BEFORE = "all of it was taken before the capture began, and nothing during it"
-_ASKED = "sizes are what the program asked for; the allocator rounds them up a little"
+_ALL_BEFORE = "all memory was allocated before the capture, none during it"
+_ASKED = "sizes are as requested; the allocator rounds them up"
 _NO_TOTALS = "the trace has no totals: levels are the least that its events allow"
-_OWN_ONLY = "what the driver recorded beside the framework's allocator is left out"
+_OWN_ONLY = "driver allocations outside the framework's allocator are excluded"
 
 
 def _notes(
@@ -155,7 +167,7 @@ def _notes(
         )
         yield (
             f"the GPU ran out of memory {times}, first at {format_time(first['time_ns'])}: "
-            f"{requested} were asked for with {used} in use of {reserved} reserved"
+            f"{requested} requested with {used} in use of {reserved} reserved"
         )
     missing = held.meta["not_recorded_bytes"] if isinstance(held, TableResult) else 0
     if missing:
@@ -181,18 +193,16 @@ def _notes(
 
 DEVICE_FIELDS = (
     Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
-    Field("peak_bytes", "Peak in use", Fmt.BYTES, "The most in use at once"),
+    Field("peak_bytes", "Peak in use", Fmt.BYTES, "Peak memory in use"),
     Field("peak_ns", "At", Fmt.TIME, "When"),
     Field("end_bytes", "At the end", Fmt.BYTES, "In use at the end"),
     Field("allocations", "Allocations", Fmt.COUNT, "Allocations"),
     Field("name", "Name", Fmt.NAME, "Marketing name"),
 )
 KIND_FIELDS = (
-    Field("peak_bytes", "Peak", Fmt.BYTES, "The most in use at once"),
+    Field("peak_bytes", "Peak", Fmt.BYTES, "Peak memory in use"),
     Field("end_bytes", "At the end", Fmt.BYTES, "In use at the end"),
-    Field(
-        "allocations", "Allocations", Fmt.COUNT, "Allocations, not counting what was held before"
-    ),
+    Field("allocations", "Allocations", Fmt.COUNT, "Allocations in the window"),
     Field("place", "Where", Fmt.TEXT, "`GPU` or `host`"),
     Field("memory_kind", "Kind", Fmt.TEXT, "Kind of memory, as the profiler calls it"),
 )
@@ -245,7 +255,7 @@ def _by_kind(places: DeviceMemories, device: int | None) -> list[TableResult]:
 
 _NO_ADDRESSES = NotApplicable(
     "peak",
-    "the trace does not say which allocation each release ends (it has no addresses)",
+    "the trace has no addresses: frees cannot be matched to allocations",
     "profile again with a newer PyTorch",
 )
 
@@ -256,7 +266,7 @@ def memory(trace: Trace, selection: Selection = EVERYTHING) -> Composite | NotAp
         return no_memory(trace)
     places = DeviceMemories(trace, selection)
     if places.spans is not None and not len(places.spans):
-        return NotApplicable("memory", "the selected ranges take no time")
+        return NotApplicable("memory", "the selected ranges have zero length")
     # The GPU with the highest peak; the host where no GPU's memory was recorded.
     device = max(places.gpus, key=lambda gpu: (places.view(gpu).peak_bytes, -gpu), default=None)
     if device is None and not places.events_of(None).height:
@@ -274,7 +284,7 @@ def no_memory(trace: Trace) -> NotApplicable:
 
 
 _ELSEWHERE = {
-    "jax-chrome": "the .xplane.pb beside this trace has them",
+    "jax-chrome": "the .xplane.pb of the same profile has them",
     "torch-key-averages": "printed totals have no times; pass the trace of the same run, "
     "recorded with profile_memory=True",
 }

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 _TIME = Field("duration_ns", "Time", Fmt.TIME, "Time on the GPU")
-_KERNEL = Field("kernel", "Kernel", Fmt.NAME, "Readable label made from the name")
+_KERNEL = Field("kernel", "Kernel", Fmt.NAME, "Short name")
 _NAME = Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False)
 _PROFILE = Field(PROFILE, "Profile", Fmt.ID, "1 compute, 0 memory, -1 neither")
 
@@ -72,7 +72,9 @@ ROW_FIELDS = (
     Field("name", "Name", Fmt.NAME, "Name in the file"),
     _PROFILE,
     Field("memory_footprint", "Memory", Fmt.COUNT, "Always 0: the scheduler does not use it"),
-    Field(SM_NEEDED, "SMs", Fmt.COUNT, "SMs that hold all blocks at once, also beyond the GPU's"),
+    Field(
+        SM_NEEDED, "SMs", Fmt.COUNT, "SMs needed to hold all blocks at once, also beyond the GPU's"
+    ),
     _TIME,
     Field("block", "Block", Fmt.COUNT, "Threads of a block of the launch that names the row"),
     Field("grid", "Grid", Fmt.COUNT, "Blocks of that launch"),
@@ -84,7 +86,7 @@ LAUNCH_FIELDS = (
     Field("row", "Row", Fmt.ID, "Row of the file that it is part of, from 0; null for none"),
     Field(PROFILE, "Profile", Fmt.ID, "Its own class: 1 compute, 0 memory, -1 neither"),
     Field(INTENSITY, "FLOP/B", Fmt.REAL, "FLOPs for each byte of DRAM; null when not known"),
-    Field(SM_NEEDED, "SMs", Fmt.COUNT, "SMs that hold all of its blocks at once"),
+    Field(SM_NEEDED, "SMs", Fmt.COUNT, "SMs needed to hold all of its blocks at once"),
     _TIME,
     _KERNEL,
     _NAME,
@@ -233,7 +235,7 @@ def build(
     matched = match_timeline(frame, timeline)
     unlike = differences(matched)
     if not len(matched.pairs.left) and unlike is not None:
-        return OrionRefusal("no launch of the report has its like in the timeline", unlike)
+        return OrionRefusal("no launch of the report matches the timeline", unlike)
     if options.durations == "nsys":
         measured_ns = pl.coalesce(matched.durations_ns, pl.col("duration_ns"))
         frame = frame.with_columns(measured_ns.alias("duration_ns"))

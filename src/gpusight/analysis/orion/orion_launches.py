@@ -98,7 +98,7 @@ def launch_notes(trace: Trace, launches: pl.DataFrame) -> tuple[str, ...]:
     notes = []
     others = trace.row_count("profiles") - launches.height
     if others:
-        notes.append(f"{others:,} ranges or graphs that were measured as wholes are left out")
+        notes.append(f"{others:,} ranges or graphs measured as a whole are excluded")
     for quantity, name in ((STATIC_SHARED, "static"), (DYNAMIC_SHARED, "dynamic")):
         count = launches.get_column(quantity.key).null_count()
         if count:
@@ -211,8 +211,7 @@ def with_sm_needed(
     notes = []
     if too_large:
         notes.append(
-            "an SM does not hold a single block, and is taken to hold one, of "
-            f"{how_many(too_large)}"
+            f"one block exceeds an SM; one block per SM is assumed for {how_many(too_large)}"
         )
     if finder is not None and finder.guessed:
         notes.append("the GPU is not known: limits that are not given are those of a V100")
@@ -287,7 +286,7 @@ def _unknown_gpu(row: Mapping[str, Any]) -> NotApplicable:
     which = "which GPU it is of" if major is None else f"what an SM of {major}.{minor} holds"
     return NotApplicable(
         COMMAND,
-        f"the report does not say {which}, so the SMs that a launch needs cannot be told",
+        f"the report does not say {which}, so the SMs that a launch needs are unknown",
         "name the GPU, such as --gpu A100 or --gpu sm_80",
     )
 
@@ -319,7 +318,7 @@ def _operations(values: Sequence[pl.Expr]) -> pl.Expr:
 _FP32_RATE = LaunchQuantity(
     "fp32_per_second",
     "",
-    "FP32 operations a second, an FMA counted as two",
+    "FP32 FLOP/s; an FMA counts as two",
     (
         QuantityFormula((*_PER_CYCLE, _CLOCK), lambda v: _operations(v) * v[3]),
         QuantityFormula(_SUMS, lambda v: _operations(v) * _PER_SECOND),
@@ -329,7 +328,7 @@ _FP32_RATE = LaunchQuantity(
 _DRAM_RATE = LaunchQuantity(
     "dram_bytes_per_second",
     "byte/s",
-    "Bytes read from and written to the GPU's memory a second",
+    "Bytes/s read from and written to the GPU's memory",
     (
         metric("dram__bytes.sum.per_second"),
         QuantityFormula(("dram__bytes.sum",), lambda v: v[0] * _PER_SECOND),
@@ -433,6 +432,6 @@ def _notes(frame: pl.DataFrame) -> tuple[str, ...]:
     estimated = frame.filter(pl.col("_estimated")).height
     if estimated:
         notes.append(
-            f"operations of {how_many(estimated)} are estimated from how busy tensor cores were"
+            f"operations of {how_many(estimated)} are estimated from Tensor Core utilization"
         )
     return tuple(notes)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 DIFFERENCE_FIELDS = (
     Field("side", "Only in", Fmt.TEXT, "Which capture has it: `ncu` or `nsys`"),
-    Field("position", "Number", Fmt.ID, "ncu: the launch's number; nsys: its place from 0"),
-    Field("kernel", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("position", "Number", Fmt.ID, "ncu: the launch's number; nsys: its position from 0"),
+    Field("kernel", "Kernel", Fmt.NAME, "Short name"),
     Field("why", "Why", Fmt.TEXT, "What the other capture lacks: `name`, `shape` or `place`"),
     Field("beside", "Beside", Fmt.ID, "The next number of the other capture", shown=False),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
@@ -56,7 +56,7 @@ DISAGREEMENT_FIELDS = (
 _WHY = {
     NO_NAME: "no such kernel",
     NO_SHAPE: "other grid or block",
-    NO_PLACE: "not at this place",
+    NO_PLACE: "not at this position",
 }
 _MIN_COMMON_SHARE = 0.5
 """Share of the launches that two captures of one program have in common."""
@@ -148,7 +148,7 @@ def match_notes(matched: OrionMatch) -> list[str]:
     if not match.in_order:
         notes.append("the captures are too long to align: the n-th launches of a kernel are paired")
     if not match.keys.shapes:
-        notes.append("a capture does not tell grids and blocks: kernels are compared by name alone")
+        notes.append("a capture lacks grid and block sizes: kernels are matched by name only")
     return notes
 
 

@@ -206,7 +206,7 @@ class _Grouping:
     def run(self) -> OrionRows:
         for at, role in enumerate(self._roles):
             if role is OrionRole.MEMORY:
-                self.result.left_out[at] = "copy or fill"
+                self.result.left_out[at] = "memcpy or memset"
                 continue
             if role is OrionRole.HELPER:
                 self._helper(at)

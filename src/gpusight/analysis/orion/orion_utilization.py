@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 SERIES = ("sm_share", "compute_share", "memory_share")
 LABELS = {"sm_share": "SMs", "compute_share": "compute", "memory_share": "memory"}
 SERIES_FIELDS = (
-    Field("start_ns", "From", Fmt.TIME, "When the stretch begins"),
+    Field("start_ns", "From", Fmt.TIME, "Start of the interval"),
     Field("end_ns", "To", Fmt.TIME, "When it ends"),
     Field("sm_share", "SMs", Fmt.SHARE, "SMs that its kernels need, of those that there are"),
-    Field("compute_share", "Compute", Fmt.SHARE, "How busy the SMs are, of their peak"),
-    Field("memory_share", "Memory", Fmt.SHARE, "How busy DRAM is, of its peak"),
+    Field("compute_share", "Compute", Fmt.SHARE, "SM throughput, as part of the peak"),
+    Field("memory_share", "Memory", Fmt.SHARE, "DRAM throughput, as part of the peak"),
     Field("kernels", "Kernels", Fmt.COUNT, "Kernels that run; 0 when the GPU is idle"),
     Field("unknown", "Unknown", Fmt.COUNT, "Of them, those that were not measured"),
 )
@@ -85,7 +85,7 @@ def orion_utilization(
     timeline, device_notes = _busiest_device(kernels)
     sms = _sm_count(launches, options)
     if sms is None:
-        reason = "the report does not say how many SMs the GPU has"
+        reason = "the report lacks the number of SMs of the GPU"
         return NotApplicable(COMMAND, reason, "name the GPU, such as --gpu A100")
     covered = cover(timeline.select(NEEDS), launches.with_columns(as_enum(launches["name"])))
     if (covered.right < 0).all():
@@ -144,7 +144,7 @@ def _missing_shares(values: dict[str, Reals]) -> tuple[str, ...]:
         return ()
     kernels = max(lacking.values())
     count = "one kernel" if kernels == 1 else f"{kernels:,} kernels"
-    note = f"the report does not tell the throughput of {units} for {count}, so there is no average"
+    note = f"the report lacks the throughput of {units} for {count}, so there is no average"
     return (f"{note}; collect: --section {SM_SHARE.section}",)
 
 
@@ -187,7 +187,7 @@ def _answer(
         sections.insert(0, TableResult("unmeasured", title, UNMEASURED_FIELDS, unmeasured))
     return Composite(
         COMMAND,
-        "Utilisation over time",
+        "Utilization over time",
         (
             Fact("window_ns", "Window", window, Fmt.TIME, "First kernel's start to last one's end"),
             Fact("busy_ns", "GPU busy", busy, Fmt.TIME, "Time in which a kernel runs"),
@@ -208,7 +208,7 @@ def _answer(
                 "Not measured",
                 unmeasured_ns,
                 Fmt.TIME,
-                "Time of kernels that the report has no like of; counted as using nothing",
+                "Time of kernels without a match in the report; counted as zero utilization",
             ),
         ),
         tuple(sections),

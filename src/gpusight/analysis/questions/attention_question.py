@@ -43,8 +43,8 @@ _BETWEEN = ("elementwise", "copy", "random", "reduction", "embedding")
 _SPLIT = re.compile(r"split-k reduce")
 """Label of the kernel that adds up the partial results of the GEMM before it."""
 _ORDERED = (
-    "no ranges name the parts of attention: they are told by the order of kernels, a matrix "
-    "product, a softmax, a matrix product"
+    "no ranges name the parts of attention: they are found by the order of kernels (matmul, "
+    "softmax, matmul)"
 )
 
 
@@ -74,8 +74,8 @@ def split_attention(program: QuestionProgram) -> AttentionSplit | NotApplicable:
     known = not isinstance(program.passes, NotApplicable)
     kernels = program.forward() if known else program.kernels.filter(pl.col("part") == "other")
     if kernels.is_empty():
-        where = "inside a forward pass" if known else "in what is looked at"
-        return NotApplicable("attention", f"it cannot be told: no kernel was launched {where}")
+        where = "inside a forward pass" if known else "in the window"
+        return NotApplicable("attention", f"not applicable: no kernel was launched {where}")
 
     def result(
         roles: pl.Series, calls: dict[str, int], how: str, range_ns: dict[str, float]
@@ -110,7 +110,7 @@ def _absent(trace: Trace, missing: list[str]) -> NotApplicable:
     }
     ranges = listed([repr(lines[part]) for part in missing])
     if len(missing) == len(PARTS):
-        reason = "no ranges name the parts of attention, and no kernels look like it"
+        reason = "no ranges and no kernels of attention found"
     else:
         reason = f"no kernels were launched in a range of attention's {listed(missing)}"
     return NotApplicable("attention", reason, f"{line_for(trace, lines[missing[0]])} for {ranges}")
@@ -218,7 +218,7 @@ def _roles(chain: pl.DataFrame, softmaxes: pl.DataFrame) -> tuple[pl.Series, dic
 EACH_SCORE = 5
 """FLOPs of softmax per score: maximum, subtract, exponentiate, sum, divide."""
 FORMULA = (
-    f"FLOPs: 2·B·H·S·S·D for each matrix product, {EACH_SCORE}·B·H·S·S for softmax (find the "
+    f"FLOPs: 2·B·H·S·S·D for each matmul, {EACH_SCORE}·B·H·S·S for softmax (find the "
     "largest, subtract, exponentiate, add up, divide)"
 )
 _INPUTS = ["name", "shapes", "types", "concrete", "strides"]
@@ -328,18 +328,18 @@ def _softmax_cost(inputs: tuple[str | None, ...]) -> int | None:
 FIELDS = (
     Field("part", "Part", Fmt.TEXT, "`scores`, `softmax`, `final`, `around` or `fused`"),
     Field("share", "Share", Fmt.SHARE, "Part of the time of all of them"),
-    Field("pass_ns", "A pass", Fmt.TIME, "Kernel time in one forward pass"),
+    Field("pass_ns", "Per pass", Fmt.TIME, "Kernel time in one forward pass"),
     Field("calls", "Times", Fmt.COUNT, "How often it ran in one forward pass"),
     Field("call_ns", "Each", Fmt.TIME, "Kernel time of one"),
     Field("range_ns", "Its range", Fmt.TIME, "The same of all that the range of the part launched"),
     Field("flops", "FLOPs each", Fmt.COUNT, "Floating-point operations of one; null if unknown"),
-    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second reached"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "Achieved TFLOP/s"),
     Field("means", "What it is", Fmt.NAME, "What is counted", shown=False),
 )
 _MEANS = {
-    SCORES: "queries times keys: the matrix product alone",
-    SOFTMAX: "softmax of the scores, with what its range launches beside it",
-    FINAL: "weights times values: the matrix product alone",
+    SCORES: "queries times keys: the matmul only",
+    SOFTMAX: "softmax of the scores, with the other kernels of its range",
+    FINAL: "weights times values: the matmul only",
     AROUND: "scaling, masking, dropout and copies among them",
     FUSED: "all of it in one kernel",
 }
@@ -416,9 +416,9 @@ def _numbers(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _sentence(numbers: dict[str, Any]) -> str:
     ratio = numbers["time_ratio"]
     text = (
-        f"Softmax takes {format_real(ratio)} times as long as one of attention's two matrix"
-        f" products ({format_time(numbers['softmax_time'])} against"
-        f" {format_time(numbers['matmul_time'])} a call)"
+        f"Softmax takes {format_real(ratio)} times as long as one of attention's two"
+        f" matmuls ({format_time(numbers['softmax_time'])} against"
+        f" {format_time(numbers['matmul_time'])} per call)"
     )
     flops = numbers["flops_ratio"]
     if flops is None:
@@ -431,12 +431,12 @@ def _sentence(numbers: dict[str, Any]) -> str:
 
 
 def _fused(row: dict[str, Any]) -> str:
-    text = "Attention runs as one fused kernel, so softmax cannot be told from its matrix products"
+    text = "Attention runs as one fused kernel: softmax and matmuls cannot be separated"
     if row["pass_ns"] is None:
         return f"{text}; it takes {format_time(row['call_ns'])}."
     rate = row["tflop_per_s"]
     reached = "" if rate is None else f" ({format_real(rate)} TFLOP/s)"
     return (
-        f"{text}; it takes {format_time(row['call_ns'])}{reached}, {times(row['calls'])} a pass:"
+        f"{text}; it takes {format_time(row['call_ns'])}{reached}, {times(row['calls'])} per pass:"
         f" {format_time(row['pass_ns'])}."
     )

@@ -162,7 +162,7 @@ _LINES = {
     "jax": 'with jax.profiler.TraceAnnotation("{}"): …',
 }
 """The line of code that marks a part of the program, by the first word of the capture's form."""
-_NETWORK = frozenset({"matmul", "convolution", "attention", "softmax", "normalisation"})
+_NETWORK = frozenset({"matmul", "convolution", "attention", "softmax", "normalization"})
 """Categories of which a neural network has kernels."""
 _BACKWARD_KERNEL = re.compile(r"bwd|backward|dgrad|wgrad|grad_?input|_grad", re.IGNORECASE)
 _WHOLE_STEPS = (
@@ -258,14 +258,14 @@ def _by_ranges(
     chosen, other_notes = _one_family(named)
     kept = chosen.filter(in_window(trace, looked, chosen, "start_ns", warmup=warmup))
     if kept.is_empty():
-        reason = f"all {chosen.height:,} forward passes lie in warm-up or outside what is looked at"
-        return NotApplicable("passes", reason, "look at all of it: --steps all --warmup")
+        reason = f"all {chosen.height:,} forward passes are warm-up or outside the window"
+        return NotApplicable("passes", reason, "include all: --steps all --warmup")
     name = kept["name"][0]
     notes = [*other_notes]
     left_out = chosen.height - kept.height
     if left_out:
         counts = f"{left_out:,} of {chosen.height:,}"
-        notes.append(f"{counts} forward passes left out: warm-up, or not looked at")
+        notes.append(f"{counts} forward passes excluded: warm-up, or outside the window")
     notes += ResolvedSelection(trace, Selection(within=name)).notes
     return ForwardPasses(
         kept.select("name", "start_ns", "end_ns"),
@@ -333,7 +333,7 @@ def _by_phases(work: pl.DataFrame) -> ForwardPasses:
         .sort("pass")
         .select(pl.lit("forward").alias("name"), "start_ns", "end_ns")
     )
-    how = "what autograd and ranges tell to be forward"
+    how = "forward by autograd and ranges"
     return ForwardPasses(launches, members, how, (_LAUNCHES,))
 
 
@@ -376,8 +376,8 @@ def _by_steps(
         return ForwardPasses(
             spans.select(pl.lit(name).alias("name"), "start_ns", "end_ns"),
             hold(spans.with_columns(pl.lit(None, pl.Int64).alias("thread")), work, "launch_ns"),
-            f"ranges named {name!r}, as asked",
-            ("each range asked for is taken to be one forward pass",),
+            f"ranges named {name!r}, as selected",
+            ("each selected range counts as one forward pass",),
         )
     steps = frame_of(looked.steps)
     return ForwardPasses(
@@ -394,11 +394,11 @@ def _no_passes(trace: Trace, kernels: pl.DataFrame, *, bounded: bool) -> str | N
     if kernels.is_empty():
         return unnamed
     if not set(kernels["category"].unique()) & _NETWORK:
-        return f"{unnamed}, and no kernel looks like one of a neural network"
+        return f"{unnamed}, and no kernel is typical of a neural network"
     if _trains(trace, kernels):
-        return f"{unnamed}, and the capture trains: its forward part cannot be told from the rest"
+        return f"{unnamed}, and the capture trains: its forward part cannot be separated"
     if not bounded:
-        return f"{unnamed}, and nothing says where a pass begins and ends"
+        return f"{unnamed}, and the start and end of a pass are unknown"
     return None
 
 

@@ -29,7 +29,9 @@ TIME_FIELDS = (
     Field("measure", "Forward pass", Fmt.TEXT, "What was measured: one of the four, or wall clock"),
     Field("mean_ns", "Mean", Fmt.TIME, "Average over the passes"),
     Field("stddev_ns", "StdDev", Fmt.TIME, "Sample standard deviation; null for a single pass"),
-    Field("wall_clock_difference", "Wall clock says", Fmt.SHARE, "How much more, or less"),
+    Field(
+        "wall_clock_difference", "Wall clock diff.", Fmt.SHARE, "Difference of the wall clock to it"
+    ),
     Field("min_ns", "Min", Fmt.TIME, "Shortest"),
     Field("max_ns", "Max", Fmt.TIME, "Longest"),
     Field("repeats", "Repeats", Fmt.COUNT, "Passes, or rows of the timings"),
@@ -37,19 +39,19 @@ TIME_FIELDS = (
 )
 PASS_FIELDS = (
     Field("pass", "Pass", Fmt.ID, "Number of the pass, from 0"),
-    Field("host_ns", "Host", Fmt.TIME, "From its begin to its end on the host"),
-    Field("complete_ns", "Complete", Fmt.TIME, "From its begin to the end of its GPU work"),
-    Field("gpu_ns", "GPU", Fmt.TIME, "From the begin of its first GPU work to the end of its last"),
+    Field("host_ns", "Host", Fmt.TIME, "From its start to its end on the host"),
+    Field("complete_ns", "Complete", Fmt.TIME, "From its start to the end of its GPU work"),
+    Field("gpu_ns", "GPU", Fmt.TIME, "From the start of its first to the end of its last GPU work"),
     Field("kernel_ns", "Kernels", Fmt.TIME, "Sum of the durations of its kernels"),
     Field("launches", "Kernels run", Fmt.COUNT, "Kernels that it launched"),
-    Field("start_ns", "Begins", Fmt.TIME, "Begin on the host, from the capture's origin"),
+    Field("start_ns", "Start", Fmt.TIME, "Start on the host, from the capture's origin"),
     Field("name", "Range", Fmt.NAME, "Range or step that it is"),
 )
 HOST, COMPLETE, WALL_CLOCK = "on the host", "until its GPU work is done", "wall clock"
 _MEANS = {
     HOST: "The range on the host, which ends when its work is launched",
-    COMPLETE: "From the begin of the range to the end of its GPU work",
-    "on the GPU": "From the begin of its first GPU work to the end of its last",
+    COMPLETE: "From the start of the range to the end of its GPU work",
+    "on the GPU": "From the start of its first to the end of its last GPU work",
     "sum of its kernels": "Sum of the durations of its kernels",
 }
 _COLUMNS = dict(zip(_MEANS, ("host_ns", "complete_ns", "gpu_ns", "kernel_ns"), strict=True))
@@ -169,7 +171,7 @@ def _sentence(rows: list[dict[str, Any]], count: int) -> str:
     against = by.get(COMPLETE, by[HOST])
     differs = against["wall_clock_difference"]
     verdict = "agrees" if abs(differs) < _CLOSE else "does not agree"
-    wall = f"wall clock says {_spread(by[WALL_CLOCK])}, {_differs(differs)}"
+    wall = f"wall clock is {_spread(by[WALL_CLOCK])}, {_differs(differs)}"
     host = f" ({_differs(by[HOST]['wall_clock_difference'])} than on the host)"
     return f"{text}; {wall}{host if COMPLETE in by else ''}: it {verdict}."
 
@@ -344,7 +346,7 @@ def _check(values: list[float], spread: float | None, unit: float | None, where:
     for value in (*values, *(() if spread is None else (spread,))):
         least, most = value * (unit or _UNITS["s"]), value * (unit or 1.0)
         if most >= _MOST_NS or (least < 1 and value is not spread):
-            raise UsageError(f"{where} holds {value!r}, which no forward pass takes")
+            raise UsageError(f"{where} holds {value!r}, too long for a forward pass")
 
 
 def _time_column(header: list[str], body: list[list[str]], *, decimal: bool) -> int | None:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _KERNEL_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the kernel time of that part of the program"),
-    Field("pass_ns", "A pass", Fmt.TIME, "GPU time in one pass or step"),
+    Field("pass_ns", "Per pass", Fmt.TIME, "GPU time in one pass or step"),
     Field("launches", "Launches", Fmt.COUNT, "Launches in one pass or step"),
     Field("mean_ns", "Mean", Fmt.TIME, "Average duration of a launch"),
     Field("total_ns", "Total", Fmt.TIME, "GPU time in all of them", shown=False),
     Field("calls", "Launches in all", Fmt.COUNT, "Launches in all of them", shown=False),
     Field("category", "Category", Fmt.TEXT, "What the kernel does, from its name"),
-    Field("kernel", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("kernel", "Kernel", Fmt.NAME, "Short name"),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 TOP_FIELDS = (
@@ -125,8 +125,8 @@ def _parts(program: QuestionProgram) -> list[tuple[str, QuestionProgram, pl.Data
 def _top_sentence(tops: list[dict[str, Any]]) -> str:
     first, *rest = tops
     text = (
-        f"In a forward pass, {first['kernel']} takes most GPU time: {_amount(first)}, launched"
-        f" {times(first['launches'])} a pass"
+        f"In a forward pass, {first['kernel']} has the most GPU time: {_amount(first)}, launched"
+        f" {times(first['launches'])} per pass"
     )
     for top in rest:
         what = "in a whole step" if top["part"] == "step" else "with the backward pass"
@@ -182,10 +182,10 @@ def other_kernels(program: QuestionProgram) -> QuestionAnswer | NotApplicable:
     large = by_label.filter(pl.col("share") >= _MIN_NAMED_SHARE).sort("share", descending=True)
     named = [f"{kernel} ({format_share(part)})" for kernel, part in large.head(_NAMED).iter_rows()]
     total = format_time(float(rest["pass_ns"].sum()))
-    text = f"{format_share(share)} of a forward pass's kernel time ({total}) is no matrix product"
+    text = f"{format_share(share)} of a forward pass's kernel time ({total}) is not matmul"
     text += f"; most of it goes to {listed(named)}." if named else "."
     by_category = rest.group_by("category", maintain_order=True).agg(pl.col("share").sum())
-    title = "(c) Kernels of a forward pass that are no matrix products"
+    title = "(c) Kernels of a forward pass other than matmuls"
     return QuestionAnswer(
         text,
         {"share": share, "matmul_share": 1 - share, "categories": dict(by_category.iter_rows())},
@@ -198,18 +198,18 @@ FIELDS = (
     Field("inference_share", "Inference", Fmt.SHARE, "Part of the kernel time of forward passes"),
     Field("training_share", "Training", Fmt.SHARE, "Part of the kernel time of whole steps"),
     Field("change", "Change", Fmt.REAL, "Training less inference, in percentage points"),
-    Field("inference_ns", "A pass", Fmt.TIME, "Kernel time in one forward pass"),
-    Field("training_ns", "A step", Fmt.TIME, "Kernel time in one step"),
-    Field("inference_launches", "Launches a pass", Fmt.COUNT, "In one forward pass", shown=False),
-    Field("training_launches", "Launches a step", Fmt.COUNT, "In one step", shown=False),
+    Field("inference_ns", "Per pass", Fmt.TIME, "Kernel time in one forward pass"),
+    Field("training_ns", "Per step", Fmt.TIME, "Kernel time in one step"),
+    Field("inference_launches", "Launches/pass", Fmt.COUNT, "In one forward pass", shown=False),
+    Field("training_launches", "Launches/step", Fmt.COUNT, "In one step", shown=False),
 )
-MATMUL, OTHER, NORMS = "matmul", "other", "softmax and normalisation"
+MATMUL, OTHER, NORMS = "matmul", "other", "softmax and normalization"
 _GROUPS = {
     "matmul": MATMUL,
     "convolution": "convolution",
     "attention": "fused attention",
     "softmax": NORMS,
-    "normalisation": NORMS,
+    "normalization": NORMS,
     "optimizer": OPTIMIZER,
     "communication": "communication",
     "generated": "generated code",
@@ -290,7 +290,7 @@ def _sides(
         if other is not None:
             missing = "neither capture shows a backward pass or an optimizer"
         mark = line_for(program.trace, "backward")
-        hint = f"give a capture of training: --compare FILE2; where this one trains, {mark}"
+        hint = f"pass a capture of training: --compare FILE2; if this one trains, {mark}"
         return NotApplicable("shares", f"{missing} to compare with", hint)
     trainer = trainers[0]
     notes: tuple[str, ...] = ()
@@ -310,9 +310,9 @@ def _sides(
 
 
 _LABELS = {
-    MATMUL: "matrix products",
+    MATMUL: "matmuls",
     "convolution": "convolutions",
-    NORMS: "softmax and normalisation",
+    NORMS: "softmax and normalization",
     OPTIMIZER: "the optimizer",
 }
 

@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 
 QUESTIONS = {
     "forward_time": ("a", "(a) Forward pass", "How long does a forward pass take?"),
-    "top_kernels": ("b", "(b) Top kernel", "Which kernel takes most GPU time in it, how often?"),
-    "other_kernels": ("c", "(c) No matmul", "Which kernels besides matrix products count?"),
+    "top_kernels": (
+        "b",
+        "(b) Top kernel",
+        "Which kernel has the most GPU time in it, and how many launches?",
+    ),
+    "other_kernels": ("c", "(c) Not matmul", "Which other kernels than matmuls matter?"),
     "shares": ("d", "(d) Training", "How does training differ from inference?"),
-    "attention": ("e", "(e) Attention", "How does softmax compare with attention's products?"),
+    "attention": ("e", "(e) Attention", "How does softmax compare with attention's matmuls?"),
 }
 """Section of the answer -> letter, label and the question itself."""
 QUESTION_FACTS = tuple(
@@ -153,11 +157,11 @@ NUMBER_FIELDS = (
     Field("top_kernel", "Top kernel", Fmt.NAME, "(b) Kernel with most GPU time in a pass"),
     Field("top_launches", "Launches", Fmt.COUNT, "(b) Its launches in a pass"),
     Field("top_share", "Top share", Fmt.SHARE, "(b) Its part of a pass's kernel time"),
-    Field("other_share", "No matmul", Fmt.SHARE, "(c) Kernel time of a pass in no matrix product"),
-    Field("inference_matmul_share", "Matmul, pass", Fmt.SHARE, "(d) Matrix products, of a pass"),
-    Field("training_matmul_share", "Matmul, step", Fmt.SHARE, "(d) Matrix products, of a step"),
-    Field("time_ratio", "Softmax time", Fmt.REAL, "(e) Softmax against one product, time"),
-    Field("flops_ratio", "Softmax FLOPs", Fmt.REAL, "(e) Softmax against one product, FLOPs"),
+    Field("other_share", "Not matmul", Fmt.SHARE, "(c) Kernel time of a pass outside matmuls"),
+    Field("inference_matmul_share", "Matmul, pass", Fmt.SHARE, "(d) Matmuls, part of a pass"),
+    Field("training_matmul_share", "Matmul, step", Fmt.SHARE, "(d) Matmuls, part of a step"),
+    Field("time_ratio", "Softmax time", Fmt.REAL, "(e) Softmax vs. one matmul, time"),
+    Field("flops_ratio", "Softmax FLOPs", Fmt.REAL, "(e) Softmax vs. one matmul, FLOPs"),
 )
 ANSWER_FIELDS = (
     Field("capture", "Capture", Fmt.NAME, "Which capture"),
@@ -166,12 +170,14 @@ ANSWER_FIELDS = (
     Field("answered", "Answered", Fmt.FLAG, "Whether there is one", shown=False),
 )
 SKIPPED_FIELDS = (
-    Field("name", "File", Fmt.NAME, "What was not looked at"),
+    Field("name", "File", Fmt.NAME, "File that was skipped"),
     Field("why", "Why", Fmt.TEXT, "Why not"),
 )
 SIDE_BY_SIDE_FACTS = (
-    Fact("captures_asked", "Captures", None, Fmt.COUNT, "Captures that were asked"),
-    Fact("captures_failed", "Failed", None, Fmt.COUNT, "Captures that could not be read or asked"),
+    Fact("captures_asked", "Captures", None, Fmt.COUNT, "Captures analyzed"),
+    Fact(
+        "captures_failed", "Failed", None, Fmt.COUNT, "Captures that could not be read or analyzed"
+    ),
     Fact("files_skipped", "Skipped", None, Fmt.COUNT, "Files that are no captures"),
 )
 _PATHS: dict[str, tuple[str, ...]] = {
@@ -209,7 +215,7 @@ def side_by_side(
     ]
     for command, title, files in (
         ("failed", "Captures that failed", failed),
-        ("skipped", "Not looked at", skipped),
+        ("skipped", "Skipped", skipped),
     ):
         if files:
             rows = [{"name": name, "why": why} for name, why in files.items()]

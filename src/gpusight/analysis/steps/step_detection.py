@@ -257,7 +257,7 @@ def _by_name_alone(trace: Trace, work: pl.DataFrame) -> DetectedSteps:
         return DetectedSteps(*_one_thread(trace, steps, work))
     rest = "GPU work does not repeat itself"
     if work.is_empty():
-        rest = "there is no GPU work to tell them by"
+        rest = "there is no GPU work"
     return DetectedSteps(replace(steps, reason=f"{steps.reason}, and {rest}"))
 
 
@@ -286,7 +286,7 @@ def _process_note(trace: Trace, process: int | None, count: int, subject: str) -
         return ()
     pids = trace.table("processes", ["process", "pid"]).filter(pl.col("process") == process)
     number = pids["pid"][0] if pids.height else process
-    return (f"{subject} process {number}, which of {count} has most GPU work",)
+    return (f"{subject} process {number}, the one of {count} with the most GPU work",)
 
 
 def _one_thread(

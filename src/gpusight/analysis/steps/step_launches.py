@@ -49,6 +49,12 @@ def launched(trace: Trace) -> pl.DataFrame:
     return trace.derive("launched-1", lambda: _launched(trace))
 
 
+def launch_times(trace: Trace, table: str) -> pl.Series:
+    """Return when each row of a table of GPU work was launched, in the order of the rows."""
+    own = launched(trace).filter(pl.col("table") == GPU_WORK.index(table)).sort("row")
+    return own["launch_ns"]
+
+
 def of_process(work: pl.DataFrame, process: int | None) -> pl.DataFrame:
     """Keep the work of a process; work that names none may be anyone's."""
     if process is None:
@@ -393,8 +399,8 @@ def _steps(launches: pl.DataFrame, process: int | None) -> TraceSteps | None:
         how = "launches of CUDA graphs, which repeat"
         return TraceSteps.of(frame[:count], how, StepEvidence.GRAPHS)
     each = round(int(inside["opens"].sum()) / len(period.starts))
-    what = "one kernel" if each == 1 else f"the same {format_count(each)} pieces of GPU work"
-    how = f"{what}, launched over and over"
+    what = "one kernel" if each == 1 else f"the same {format_count(each)} GPU activities"
+    how = f"{what}, launched repeatedly"
     return TraceSteps.of(frame[:count], how, StepEvidence.PERIODIC)
 
 

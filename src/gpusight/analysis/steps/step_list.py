@@ -34,14 +34,14 @@ SCHEMA = {
 
 
 class StepEvidence(enum.Enum):
-    """What says that something is a step, the surest first."""
+    """Evidence that something is a step, the strongest first."""
 
     COUNTED = "counted"
-    """Ranges whose names count."""
+    """Numbered ranges."""
     NAMED = "named"
     """Ranges that repeat one name of a step."""
     CHOSEN = "chosen"
-    """Ranges that the user named."""
+    """Ranges that the user selected."""
     REPEATED = "repeated"
     """Ranges that repeat, whatever they are called."""
     PERIODIC = "periodic"
@@ -123,7 +123,7 @@ def shortened(name: str) -> str:
 ALL = "all"
 _WINDOW = re.compile(rf"\s*(?:{AMOUNT})?\s*([-:])\s*(?:{AMOUNT})?\s*")
 _STEPS_HINT = "write 5, 3-7, 2: or all"
-_WINDOW_HINT = "write 1.2s-1.5s, 300ms- or 0-2s (ns, us, ms, s)"
+_WINDOW_HINT = "write 1.2s-1.5s, 300ms-, 0-2s (ns, us, ms, s) or all"
 
 
 def parse_steps(text: str) -> tuple[int | None, int | None] | None:
@@ -134,8 +134,10 @@ def parse_steps(text: str) -> tuple[int | None, int | None] | None:
 def parse_window(text: str) -> tuple[int | None, int | None]:
     """Parse a window as nanoseconds from the capture's origin, None for an open end.
 
-    A unit at the end holds for both: `1.2-1.5s`.
+    A unit at the end holds for both: `1.2-1.5s`. `all` is the whole capture.
     """
+    if text.strip().lower() == ALL:
+        return None, None
     shown = repr(shortened(text))
     match = _WINDOW.fullmatch(text)
     if match is None or match[1] or match[5] or not (match[2] or match[6]):
@@ -191,8 +193,8 @@ WARM_UP = f"(?i){_WARM_UP}"
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MAX_NAME = 200
 _HINTS = {
-    "nsys": "put each step in a range that counts, such as torch.cuda.nvtx.range(f'step_{i}')",
-    "torch": "call the profiler's step() once a step, or put each step in a range that counts, "
+    "nsys": "put each step in a numbered range, such as torch.cuda.nvtx.range(f'step_{i}')",
+    "torch": "call the profiler's step() once per step, or put each step in a numbered range, "
     "such as torch.profiler.record_function(f'step_{i}')",
     "jax": "put each step in jax.profiler.StepTraceAnnotation('train', step_num=i)",
 }
@@ -202,9 +204,9 @@ _HINTS = {
 def find_steps(trace: Trace) -> TraceSteps | NotApplicable:
     """Find the steps of a capture by the names of its ranges."""
     if not trace.has("ranges"):
-        return absent(trace, "the capture has no ranges that could be steps")
+        return absent(trace, "the capture has no ranges")
     steps = next(named_steps(trace), None)
-    return steps or absent(trace, "no ranges are named like steps that count")
+    return steps or absent(trace, "no numbered ranges such as 'step_0', 'step_1'")
 
 
 def named_steps(trace: Trace) -> Iterator[TraceSteps]:
@@ -227,7 +229,7 @@ def _family_steps(members: pl.DataFrame, family: dict[str, Any]) -> TraceSteps:
     if not counts:
         rows = rows.with_columns(pl.int_range(pl.len()).over("process", "thread").alias("number"))
     first = shortened(rows["name"][0])
-    how = f"ranges that count, such as {first!r}" if counts else f"ranges named {first!r}"
+    how = f"numbered ranges, such as {first!r}" if counts else f"ranges named {first!r}"
     return TraceSteps.of(rows, how, StepEvidence.COUNTED if counts else StepEvidence.NAMED)
 
 

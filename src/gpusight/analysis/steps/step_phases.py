@@ -32,7 +32,7 @@ PHASE = pl.Enum(PHASES)
 UNKNOWN = "unknown"
 NO_PHASES = NotApplicable(
     "phases",
-    "nothing tells which phase GPU work belongs to",
+    "no evidence of the phase of GPU work",
     "put forward, backward and optimizer in ranges of these names",
 )
 _CODES = {phase: code for code, phase in enumerate(PHASES)}

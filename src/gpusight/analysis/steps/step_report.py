@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import share_of, shown_if_filled
+from gpusight.analysis.gpu_time import busy_share
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.step_launches import (
     count_in,
@@ -31,46 +32,50 @@ if TYPE_CHECKING:
 
 STEP_FIELDS = (
     Field("number", "Step", Fmt.ID, "Number of the step"),
-    Field("start_ns", "Began", Fmt.TIME, "When it began"),
-    Field("duration_ns", "Host", Fmt.TIME, "How long the host took for it"),
+    Field("start_ns", "Start", Fmt.TIME, "Start on the host"),
     Field(
         "took_ns",
-        "Took",
+        "Duration",
         Fmt.TIME,
-        "Time until its GPU work was done, from its beginning or when the one before was done",
+        "From its start, or the end of the previous step's GPU work, to the end of its GPU work",
     ),
-    Field("gpu_busy_ns", "GPU busy", Fmt.TIME, "Time in which GPU work that it launched ran"),
-    Field("gpu_share", "Share", Fmt.SHARE, "That time as part of what the step took"),
-    Field("lag_ns", "GPU lag", Fmt.TIME, "How long after its end on the host its GPU work ended"),
-    Field("kernels", "Kernels", Fmt.COUNT, "Kernels that it launched"),
-    Field("gpu_ops", "GPU ops", Fmt.COUNT, "Kernels, copies, fills and graphs launched", False),
-    Field("pause_ns", "To next", Fmt.TIME, "From its end on the host to the next step's beginning"),
-    Field("remark", "Remark", Fmt.TEXT, "`left out`, `slow`, `fast`; null for the ordinary"),
-    Field("outlier", "Outlier", Fmt.FLAG, "Took much longer or shorter than kept steps do", False),
-    Field("kept", "Kept", Fmt.FLAG, "Stands for the program; not warm-up, nor a part", False),
-    Field("name", "Name", Fmt.NAME, "Name of the range that is the step", shown=False),
+    Field("duration_ns", "Host", Fmt.TIME, "Duration on the host"),
+    Field("gpu_busy_ns", "GPU busy", Fmt.TIME, "Time in which GPU work that it launched runs"),
+    Field("gpu_share", "Share", Fmt.SHARE, "GPU busy time as part of the duration"),
+    Field(
+        "lag_ns",
+        "GPU completion lag",
+        Fmt.TIME,
+        "From its end on the host to the end of its GPU work",
+    ),
+    Field("kernels", "Kernels", Fmt.COUNT, "Kernels launched"),
+    Field("gpu_ops", "GPU ops", Fmt.COUNT, "Kernels, memcpys, memsets, graphs launched", False),
+    Field("pause_ns", "Gap to next", Fmt.TIME, "From its end on the host to the next step's start"),
+    Field("remark", "Remark", Fmt.TEXT, "`excluded`, `slow`, `fast`; null for a typical step"),
+    Field("outlier", "Outlier", Fmt.FLAG, "Much longer or shorter than the other steps", False),
+    Field("kept", "Kept", Fmt.FLAG, "In the window: neither warm-up nor partial", False),
+    Field("name", "Name", Fmt.NAME, "Name of the step's range", shown=False),
 )
 PHASE_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the GPU work of the kept steps"),
-    Field("gpu_ns", "GPU work", Fmt.TIME, "Durations of its GPU work, summed"),
-    Field("step_ns", "A step", Fmt.TIME, "The same, a step"),
-    Field("gpu_ops", "GPU ops", Fmt.COUNT, "Kernels, copies, fills and graphs"),
-    Field("phase", "Phase", Fmt.TEXT, "Phase of the step; `unknown` where nothing tells"),
+    Field("share", "Share", Fmt.SHARE, "Part of the GPU work of the steps in the window"),
+    Field("gpu_ns", "GPU work", Fmt.TIME, "Sum of the durations of its GPU work"),
+    Field("step_ns", "Per step", Fmt.TIME, "GPU work per step"),
+    Field("gpu_ops", "GPU ops", Fmt.COUNT, "Kernels, memcpys, memsets and graphs"),
+    Field("phase", "Phase", Fmt.TEXT, "Phase of the step; `unknown` where it has no evidence"),
 )
 FACTS = (
     Field("steps", "Steps", Fmt.COUNT, "Steps found"),
-    Field("kept", "Kept", Fmt.COUNT, "Steps that stand for the program"),
-    Field("how", "Found by", Fmt.TEXT, "How they were found"),
-    Field("median_ns", "Median", Fmt.TIME, "What half of the kept steps take less than"),
-    Field("min_ns", "Shortest", Fmt.TIME, "Shortest of them"),
-    Field("max_ns", "Longest", Fmt.TIME, "Longest of them"),
-    Field("stddev_ns", "Deviation", Fmt.TIME, "Standard deviation; null for a single one"),
+    Field("kept", "In window", Fmt.COUNT, "Steps in the window, without warm-up"),
+    Field("how", "Found by", Fmt.TEXT, "How steps are found"),
+    Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step"),
+    Field("median_ns", "Median", Fmt.TIME, "Median duration of the steps in the window"),
+    Field("min_ns", "Shortest", Fmt.TIME, "Shortest duration"),
+    Field("max_ns", "Longest", Fmt.TIME, "Longest duration"),
+    Field("stddev_ns", "Std. dev.", Fmt.TIME, "Standard deviation; null for a single step"),
     Field("variation", "Variation", Fmt.SHARE, "Standard deviation over the mean"),
-    Field(
-        "gpu_share", "GPU busy", Fmt.SHARE, "GPU busy time of the kept steps over what they took"
-    ),
-    Field("outliers", "Outliers", Fmt.COUNT, "Kept steps unlike the others"),
-    Field("window_ns", "Window", Fmt.TIME, "From the first kept step to the end of the last"),
+    Field("gpu_share", "GPU busy", Fmt.SHARE, "Part of the window with GPU work, mean of the GPUs"),
+    Field("outliers", "Outliers", Fmt.COUNT, "Steps much longer or shorter than the others"),
+    Field("window_ns", "Window", Fmt.TIME, "From the first step to the end of the last"),
 )
 
 
@@ -82,22 +87,28 @@ def steps(
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
 ) -> Composite | NotApplicable:
-    """Describe the steps of a capture; the keywords choose which are kept, as in `step_window`."""
+    """List the steps of a capture; the keywords choose the window, as in `step_window`."""
     chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(chosen, NotApplicable):
         return replace(chosen, command="steps")
     if not chosen.steps:
         reasons = (n.removeprefix(NO_STEPS) for n in chosen.notes if n.startswith(NO_STEPS))
-        return absent(trace, next(reasons, "no whole step lies in the window"))
+        return absent(trace, next(reasons, "the window contains no whole step"))
     table = _table(trace, chosen)
     return Composite(
         "steps",
-        "Steps" + (f" of {selection.within}" if selection.within else ""),
-        _facts(chosen, table.frame),
+        "Steps",
+        _facts(chosen, table.frame, busy_share(trace, _of_window(selection, chosen))),
         (table, _phases(trace, chosen)),
         meta={"start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
         notes=chosen.notes,
+        window=chosen.text,
     )
+
+
+def _of_window(selection: Selection, chosen: StepWindow) -> Selection:
+    """Return the window as a selection of all that runs in it."""
+    return replace(selection, within=None, time=chosen.time)
 
 
 def _table(trace: Trace, chosen: StepWindow) -> TableResult:
@@ -122,7 +133,7 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     slow = pl.col("took_ns") > pl.col("took_ns").median()
     remark = (
         pl.when(~pl.col("kept"))
-        .then(pl.lit("left out"))
+        .then(pl.lit("excluded"))
         .when(pl.col("outlier"))
         .then(pl.when(slow).then(pl.lit("slow")).otherwise(pl.lit("fast")))
     )
@@ -145,7 +156,7 @@ def _busy_ns(work: pl.DataFrame, steps: list[TraceStep]) -> Ints:
     return busy
 
 
-def _facts(chosen: StepWindow, frame: pl.DataFrame) -> tuple[Fact, ...]:
+def _facts(chosen: StepWindow, frame: pl.DataFrame, gpu_share: float | None) -> tuple[Fact, ...]:
     kept = frame.filter("kept")
     took = kept["took_ns"]
     spread, total = took.std(), int(took.sum())
@@ -153,12 +164,13 @@ def _facts(chosen: StepWindow, frame: pl.DataFrame) -> tuple[Fact, ...]:
         "steps": frame.height,
         "kept": kept.height,
         "how": chosen.how,
+        "step_ns": chosen.step_ns,
         "median_ns": took.median(),
         "min_ns": took.min(),
         "max_ns": took.max(),
         "stddev_ns": spread,
         "variation": spread / took.mean() if spread is not None and total else None,  # type: ignore[operator]
-        "gpu_share": int(kept["gpu_busy_ns"].sum()) / total if total else None,
+        "gpu_share": gpu_share,
         "outliers": int(kept["outlier"].sum()),
         "window_ns": chosen.length_ns,
     }
@@ -185,4 +197,4 @@ def _phases(trace: Trace, chosen: StepWindow) -> TableResult | NotApplicable:
     )
     if frame["phase"].to_list() == [UNKNOWN]:
         return NO_PHASES
-    return TableResult("phases", "GPU work by phase, in the kept steps", PHASE_FIELDS, frame)
+    return TableResult("phases", "GPU work by phase", PHASE_FIELDS, frame)

@@ -1,9 +1,10 @@
-"""The window that ledger, rules and replay analyze, and its steps without warm-up."""
+"""The time window that every command covers by default: the steps without warm-up."""
 
 from __future__ import annotations
 
+import enum
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,13 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.recording_advice import advice_for
-from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
+from gpusight.analysis.selection import (
+    ACTIVITY,
+    EVERYTHING,
+    ResolvedSelection,
+    Selection,
+    TimeWindow,
+)
 from gpusight.analysis.steps.step_detection import DetectedSteps, detect_steps
 from gpusight.analysis.steps.step_launches import (
     count_in,
@@ -21,7 +28,9 @@ from gpusight.analysis.steps.step_launches import (
     took_ns,
 )
 from gpusight.analysis.steps.step_list import (
+    SCHEMA,
     WARM_UP,
+    TraceStep,
     TraceSteps,
     called,
     closed_ranges,
@@ -39,7 +48,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -48,8 +56,23 @@ if TYPE_CHECKING:
 
 
 _MAX_NAMED = 3
-NO_STEPS = "no steps: "
+NO_STEPS = "no steps found: "
 """Start of the note with the reason why there are none."""
+
+
+class WindowKind(enum.Enum):
+    """How a window was chosen."""
+
+    STEPS = "steps"
+    """The steps without warm-up, where there are any."""
+    NUMBERED = "numbered"
+    """Steps by number."""
+    TIME = "time"
+    """A span of time."""
+    RANGE = "range"
+    """All occurrences of a range."""
+    ALL = "all"
+    """The whole capture."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +92,54 @@ class StepWindow:
     """Caveats."""
     before_ns: int = 0
     """Time before the window that was left out as the start of a program without known steps."""
+    partial: int = 0
+    """Steps of `left_out` that the capture cut off; the others are warm-up."""
+    kind: WindowKind = WindowKind.STEPS
 
     @property
     def length_ns(self) -> int:
         """How long the window is."""
         return self.end_ns - self.start_ns
+
+    @property
+    def step_ns(self) -> float:
+        """The step time of every command: the window per step; the window where none are known."""
+        return self.length_ns / max(1, len(self.steps))
+
+    @property
+    def text(self) -> str:
+        """Name the window as every headline does: `3 steps of 46.9 ms (2 warm-up steps excluded)`.
+
+        Where no steps are known: `whole capture, 1.2 s, no steps found`.
+        """
+        count = len(self.steps)
+        steps = f"{count:,} step" if count == 1 else f"{count:,} steps"
+        if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
+            return f"{steps} of {format_time(self.step_ns, digits=3)}{self._excluded}"
+        length = format_time(self.length_ns, digits=3)
+        known = steps if count else "no steps found"
+        if self.before_ns:
+            start = format_time(self.before_ns, digits=3)
+            return f"{length}, {known} (program start excluded: {start})"
+        if self.kind in {WindowKind.STEPS, WindowKind.ALL}:
+            return f"whole capture, {length}, {known}"
+        chosen = "window" if self.kind is WindowKind.TIME else "range"
+        return f"{chosen} of {length}" + (f", {steps}" if count else "")
+
+    @property
+    def _excluded(self) -> str:
+        if self.kind is WindowKind.NUMBERED or not self.left_out:
+            return ""
+        counts = {"warm-up": len(self.left_out) - self.partial, "partial": self.partial}
+        kinds = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+        return f" ({kinds} {'step' if len(self.left_out) == 1 else 'steps'} excluded)"
+
+    @property
+    def time(self) -> TimeWindow:
+        """The window as a part of a selection."""
+        by_launch = self.steps and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}
+        last_ns = max(step.end_ns for step in self.steps) if by_launch else None
+        return TimeWindow(self.start_ns, self.end_ns, last_ns)
 
 
 def step_window(
@@ -87,10 +153,19 @@ def step_window(
     """Choose the time to analyze.
 
     `steps` by number (`3-7`, `5`, `2:`, `all`), `window` in nanoseconds from the capture's origin,
-    either end open. `warmup` keeps the steps that would be left out as warm-up.
+    either end open; both open for the whole capture. `warmup` keeps the steps that would be left
+    out as warm-up.
     """
+    if selection == EVERYTHING and steps is None and window is None and not warmup:
+        return _default_window(trace)
+    return _chosen_window(trace, selection, steps=steps, window=window, warmup=warmup)
+
+
+def _chosen_window(
+    trace: Trace, selection: Selection, *, steps: str | None, window: Bounds | None, warmup: bool
+) -> StepWindow | NotApplicable:
     if steps is not None and window is not None:
-        raise UsageError("steps and a window were asked for", hint="give --steps or --window")
+        raise UsageError("--steps and --window exclude each other", hint="give one of them")
     whole = ResolvedSelection(trace, replace(selection, within=None)).window
     if not whole.length_ns:
         nothing = "the capture shows no activity" + (" in the selection" if selection else "")
@@ -109,6 +184,76 @@ def step_window(
     return _usual(trace, detected, detected.steps, warmup=warmup)
 
 
+def with_window(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: Bounds | None = None,
+    warmup: bool = False,
+) -> tuple[Selection, str]:
+    """Return the selection limited to the window, and the window in words for a headline.
+
+    The keywords choose as in `step_window`. A range (`within`) covers all its occurrences, unless
+    steps or a window are chosen too. The whole capture stays without a window.
+    """
+    if not any(trace.has(table) for table in ACTIVITY):
+        return selection, ""
+    if selection.within is not None and steps is None and window is None:
+        return selection, f"in ranges {shortened(selection.within)!r}"
+    everything = replace(selection, within=None)
+    chosen = step_window(trace, everything, steps=steps, window=window, warmup=warmup)
+    if isinstance(chosen, NotApplicable):
+        if steps is not None:
+            raise chosen.error()
+        return selection, ""
+    is_whole = chosen.kind is WindowKind.ALL or (
+        chosen.kind is WindowKind.STEPS and not chosen.steps
+    )
+    return (selection if is_whole else replace(selection, time=chosen.time)), chosen.text
+
+
+def _default_window(trace: Trace) -> StepWindow | NotApplicable:
+    """Return the window that every command covers by default; it is found once per trace."""
+
+    def find() -> pl.DataFrame:
+        chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
+        return _window_frame(chosen)
+
+    frame = trace.derive("window-1", find)
+    row = frame.row(0, named=True)
+    if row["reason"] is not None:
+        return NotApplicable("focus", row["reason"], row["hint"])
+    kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)
+    whole = row["start_ns"], row["end_ns"]
+    notes = tuple(row["notes"])
+    return StepWindow(*whole, kept, left_out, row["how"], notes, partial=row["partial"])
+
+
+_STEP_LISTS = ("steps", "left_out")
+_WINDOW_SCHEMA = {
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    **dict.fromkeys(_STEP_LISTS, pl.List(pl.Struct(SCHEMA))),
+    "how": pl.String(),
+    "notes": pl.List(pl.String()),
+    "partial": pl.Int64(),
+    "reason": pl.String(),
+    "hint": pl.String(),
+}
+
+
+def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
+    """Return a window as a table of one row, as a trace keeps it."""
+    if isinstance(chosen, NotApplicable):
+        row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
+    else:
+        row = {key: getattr(chosen, key) for key in ("start_ns", "end_ns", "how", "partial")}
+        row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
+        row["notes"] = list(chosen.notes)
+    return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
+
+
 def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: bool) -> StepWindow:
     """Leave out steps that do not represent the rest."""
     all_steps = steps.steps
@@ -118,12 +263,13 @@ def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: 
     notes = list(detected.notes)
     if first and not unlike.cut_first:
         out = _names(all_steps[:first])
-        notes.append(f"{first} of {len(all_steps)} steps left out as warm-up ({unlike.why}): {out}")
+        notes.append(f"{first} of {len(all_steps)} steps excluded as warm-up ({unlike.why}): {out}")
     cut = (*all_steps[: int(unlike.cut_first)], *all_steps[last:])
     if cut:
-        notes.append(f"left out as parts of steps that the capture cut off: {_names(cut)}")
+        notes.append(f"excluded as partial steps, cut off by the capture: {_names(cut)}")
     kept = all_steps[first:last]
-    return _of_steps(trace, steps, kept, (*all_steps[:first], *all_steps[last:]), notes)
+    chosen = _of_steps(trace, steps, kept, (*all_steps[:first], *all_steps[last:]), notes)
+    return replace(chosen, partial=len(cut))
 
 
 def _by_number(trace: Trace, detected: DetectedSteps, text: str) -> StepWindow | NotApplicable:
@@ -143,7 +289,8 @@ def _by_number(trace: Trace, detected: DetectedSteps, text: str) -> StepWindow |
             f"no step is in {shortened(text)!r}", why=known, hint="see: gpusight steps FILE"
         )
     out = tuple(step for step in all_steps if not kept[0].number <= step.number <= kept[-1].number)
-    return _of_steps(trace, detected.steps, kept, out, list(detected.notes))
+    chosen = _of_steps(trace, detected.steps, kept, out, list(detected.notes))
+    return replace(chosen, kind=WindowKind.NUMBERED)
 
 
 def _by_time(
@@ -154,21 +301,23 @@ def _by_time(
     end = whole[1] if window[1] is None else window[1]
     if start >= whole[1] or end <= whole[0] or start >= end:
         spans = f"activity is from {format_time(whole[0])} to {format_time(whole[1])}"
-        raise UsageError("nothing happens in the window", why=spans)
+        raise UsageError("the window has no activity", why=spans)
     # What comes before or after everything that the capture saw is no idle time.
     seen = ResolvedSelection(trace).window
     first, last = max(start, seen.start_ns), min(end, seen.end_ns)
     notes = detected.notes
     if (first, last) != (start, end):
         spans = f"{format_time(first)} to {format_time(last)}"
-        notes = (*notes, f"the window is cut to the activity that the capture shows: {spans}")
+        notes = (*notes, f"the window is cut to the activity in the capture: {spans}")
     start, end = first, last
+    kind = WindowKind.ALL if window == (None, None) else WindowKind.TIME
     if isinstance(detected.steps, NotApplicable):
-        return StepWindow(start, end, notes=(*notes, _why(detected.steps)))
+        return StepWindow(start, end, notes=(*notes, _why(detected.steps)), kind=kind)
     inside = _inside(detected.steps.steps, start, end)
     kept = set(inside)
     out = tuple(step for step in detected.steps.steps if step not in kept)
-    return StepWindow(start, end, inside, out, detected.steps.how if inside else "", notes)
+    how = detected.steps.how if inside else ""
+    return StepWindow(start, end, inside, out, how, notes, kind=kind)
 
 
 def _without_end(trace: Trace) -> tuple[str, ...]:
@@ -183,22 +332,24 @@ def _without_end(trace: Trace) -> tuple[str, ...]:
     if lost <= lengths.height / 2:
         return ()
     many = f"{lost:,} of {lengths.height:,} kernels"
-    return (f"{many} take no time: the capture does not tell when they ended",)
+    return (f"{many} have zero duration: the capture lacks their end times",)
 
 
 def _by_range(trace: Trace, detected: DetectedSteps) -> StepWindow | NotApplicable:
     """Take all occurrences of a range, from the first to the last."""
     ranges = detected.ranges
-    assert ranges is not None, "no range was asked for"
+    assert ranges is not None, "no range is given"
     if ranges.is_empty():
-        return NotApplicable("focus", "the range asked for is not in the selection")
+        return NotApplicable("focus", "the selection does not contain the range")
     process = ranges["process"][0]
     start, last = int(ranges["start_ns"].min()), int(ranges["end_ns"].max())  # type: ignore[arg-type]
     end = work_end(trace, start, last, process)
     if isinstance(detected.steps, NotApplicable):
-        return StepWindow(start, end, notes=(*detected.notes, _why(detected.steps)))
+        notes = (*detected.notes, _why(detected.steps))
+        return StepWindow(start, end, notes=notes, kind=WindowKind.RANGE)
     inside = _inside(detected.steps.steps, start, last)
-    return StepWindow(start, end, inside, (), detected.steps.how if inside else "", detected.notes)
+    how = detected.steps.how if inside else ""
+    return StepWindow(start, end, inside, (), how, detected.notes, kind=WindowKind.RANGE)
 
 
 def _why(absent: NotApplicable) -> str:

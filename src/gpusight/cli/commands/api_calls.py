@@ -1,4 +1,4 @@
-"""`gpusight api`: CUDA API calls by the time they took."""
+"""`gpusight api`: CUDA API calls by total time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "CUDA API calls by total time"
 DESCRIPTION = (
-    "Every call of the CUDA runtime, driver and libraries, grouped by name: calls, total, "
-    "mean and extreme times."
+    "Calls of the CUDA runtime, driver and libraries, grouped by name: count, total, mean and "
+    "maximum time."
 )
 EXAMPLES: tuple[str, ...] = ("gpusight api run.nsys-rep",)
 
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
+    options.add_focus(parser)
     options.add_output(parser)
 
 
@@ -30,4 +31,4 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
 
-    return present(ask(api.api_calls, args, **options.selection(args)), args)
+    return present(ask(api.api_calls, args, **options.selection(args), **options.focus(args)), args)

@@ -1,4 +1,4 @@
-"""`gpusight copies`: memory copies and fills: bytes, time, bandwidth."""
+"""`gpusight copies`: memcpys and memsets: bytes, time, bandwidth."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "memcpys and memsets: bytes, time, bandwidth"
 DESCRIPTION = (
-    "Memory copies and fills by direction and kind of memory: how many, how many bytes, how "
-    "long, how fast."
+    "Memcpys and memsets by direction (H2D, D2H, D2D, P2P) and kind of memory: count, bytes, time, "
+    "bandwidth."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight copies run.nsys-rep",
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
+    options.add_focus(parser)
     options.add_output(parser)
 
 
@@ -33,4 +34,4 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
 
-    return present(ask(api.copies, args, **options.selection(args)), args)
+    return present(ask(api.copies, args, **options.selection(args), **options.focus(args)), args)

@@ -13,7 +13,7 @@ SUMMARY = "achieved vs. peak FLOP/s, by operator"
 DESCRIPTION = (
     "FLOPs and minimum bytes of matrix products, convolutions, attention and embeddings, from the "
     "sizes that torch.profiler recorded (record_shapes=True): TFLOP/s reached, share of the GPU's "
-    "peak, time over the roofline, and model FLOPs utilisation of the window and of each step."
+    "peak, time over the roofline, and model FLOPs utilization of the window and of each step."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight flops trace.json.gz",
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
+    options.add_focus(parser)
     group = parser.add_argument_group("what to count")
     group.add_argument(
         "--by",
@@ -56,4 +57,6 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.output import present
 
     chosen = {"by": args.by, "peak": args.peak, "bandwidth": args.bandwidth}
-    return present(ask(api.flops, args, **chosen, **options.selection(args)), args)
+    return present(
+        ask(api.flops, args, **chosen, **options.selection(args), **options.focus(args)), args
+    )

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "what a capture holds, and whether it is complete"
 DESCRIPTION = (
-    "What was captured, with what, on which GPUs; the tables it holds, and what is missing or was "
-    "dropped. Shows no environment, command line, host or user name."
+    "Tool, GPUs, duration and tables of a capture, and what is missing or was dropped. Shows no "
+    "environment, command line, host or user name."
 )
 EXAMPLES: tuple[str, ...] = ("gpusight info run.nsys-rep",)
 

@@ -1,4 +1,4 @@
-"""`gpusight kernels`: GPU kernels by the time they took."""
+"""`gpusight kernels`: GPU kernels by total time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "GPU kernels by total time"
 DESCRIPTION = (
-    "Every kernel that ran on a GPU, grouped by name: launches, total, mean and extreme "
-    "times, and its share of all kernel time. Of a report of Nsight Compute also by launch shape, "
-    "with how busy it kept the SMs and the memory, occupancy, registers, shared memory and waves."
+    "GPU kernels grouped by name: launches, total, mean, minimum and maximum time, and the share "
+    "of all kernel time. For an Nsight Compute report also by launch shape, with SM and memory "
+    "throughput, occupancy, registers, shared memory and waves."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight kernels run.nsys-rep --top 10",
@@ -26,10 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
+    options.add_focus(parser)
     parser.add_argument(
         "--launches",
         action="store_true",
-        help="list every launch of a report of Nsight Compute, the longest first",
+        help="list every launch of an Nsight Compute report, the longest first",
     )
     options.add_output(parser)
 
@@ -40,5 +41,11 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
 
-    result = ask(api.kernels, args, every_launch=args.launches, **options.selection(args))
+    result = ask(
+        api.kernels,
+        args,
+        every_launch=args.launches,
+        **options.selection(args),
+        **options.focus(args),
+    )
     return present(result, args)

@@ -1,4 +1,4 @@
-"""`gpusight launches`: GPU work in order of time, with what launched it."""
+"""`gpusight launches`: kernels and copies in order of time, with what launched them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "kernels and copies in order, with what launched them"
 DESCRIPTION = (
-    "Every kernel, copy and fill in order of time: how long after its launch it began, and the API "
-    "call, operator, range, module and line of Python that it came from, as far as the capture "
-    "tells."
+    "Every kernel, memcpy and memset in order of time: delay from its launch, and the API call, "
+    "operator, range, module and Python line that launched it, where the capture has them."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight launches trace.json.gz --kernel '*softmax*'",
@@ -25,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
-    group = parser.add_argument_group("which work")
-    options.add_kernel(group, "only work of this name")
+    options.add_focus(parser)
+    group = parser.add_argument_group("which activities")
+    options.add_kernel(group, "only activities of this name")
     options.add_output(parser)
 
 
@@ -36,4 +36,9 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
 
-    return present(ask(api.launches, args, kernel=args.kernel, **options.selection(args)), args)
+    return present(
+        ask(
+            api.launches, args, kernel=args.kernel, **options.selection(args), **options.focus(args)
+        ),
+        args,
+    )

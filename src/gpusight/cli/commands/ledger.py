@@ -1,4 +1,4 @@
-"""`gpusight ledger`: where the time went, every nanosecond in one entry."""
+"""`gpusight ledger`: GPU time by cause; each nanosecond is counted exactly once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "GPU time by cause: compute, copies, communication, idle"
 DESCRIPTION = (
-    "Splits the time of each GPU without overlap or remainder: computing by kind of kernel, moving "
-    "data, communicating, and idle by why: queued, synchronising, allocating, launching, input, "
-    "framework, other host work, the profiler, unknown. Idle time is explained by what the thread "
-    "that launched the next piece of work did meanwhile, with the ranges, operators, calls and "
-    "lines of code that it spent most on. Of the steps of the program, without warm-up, unless "
-    "asked otherwise. With -o and a name that ends in .svg, .html, .png or .pdf it draws a bar for "
-    "each GPU, and its steps."
+    "Split the time of each GPU by cause; each nanosecond is counted exactly once. Causes are "
+    "compute (by kind of kernel), copies, communication, and idle time: queued, synchronizing, "
+    "allocating, launching, input, framework, other host work, profiler, unknown. The cause of "
+    "idle time is what the launching thread does meanwhile, with its top ranges, operators, calls "
+    "and lines of code. With -o and a name that ends in .svg, .html, .png or .pdf it draws a chart."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ledger run.nsys-rep",
@@ -38,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by-step",
         action="store_true",
-        help="show a table of every step too; JSON and CSV always have them",
+        help="also show a table of the steps; JSON and CSV always have them",
     )
 
 

@@ -1,4 +1,4 @@
-"""`gpusight memory`: memory in use over time, who held it at the peak, and whether it grows."""
+"""`gpusight memory`: GPU memory over time, the peak, and growth per step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "GPU memory over time, and who held it at the peak"
 DESCRIPTION = (
-    "How much GPU memory was in use and reserved, the peak and everyone who held a part of it "
-    "(operator, module, line of code), the largest blocks, and whether memory grows from step to "
-    "step. Reads torch.profiler traces with profile_memory=True, CUDA memory snapshots of PyTorch, "
-    "JAX .xplane.pb profiles, and nsys captures with --cuda-memory-usage=true. With -o and a name "
-    "that ends in .svg, .html, .png or .pdf it draws memory over time."
+    "GPU memory in use and reserved, the peak and who holds it (operator, module, line of code), "
+    "the largest blocks, and growth from step to step. Reads torch.profiler traces with "
+    "profile_memory=True, CUDA memory snapshots of PyTorch, JAX .xplane.pb profiles, and nsys "
+    "captures with --cuda-memory-usage=true. With -o and a name that ends in .svg, .html, .png or "
+    ".pdf it draws a chart."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight memory trace.json.gz",
@@ -30,11 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
+    options.add_focus(parser)
     options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
     parser.add_argument(
         "--timeline",
         action="store_true",
-        help="show the points of the picture in tables too; JSON and CSV always have them",
+        help="also show memory over time as a table; JSON and CSV always have it",
     )
 
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.output import is_read, present
     from gpusight.render.charts.draw_chart import without_points
 
-    result = ask(api.memory, args, **options.selection(args))
+    result = ask(api.memory, args, **options.selection(args), **options.focus(args))
     if is_read(args) and not args.timeline:
         result = api.Page(without_points(result.answer))
     return present(result, args)

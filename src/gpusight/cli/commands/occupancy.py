@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser, nargs="?")
     options.add_selection(parser)
+    options.add_focus(parser)
     group = parser.add_argument_group("which kernel")
     options.add_kernel(group, "only kernels of this name, and all about the longest of them")
     group.add_argument(
@@ -122,7 +123,7 @@ def _of_capture(args: argparse.Namespace, *, closely: bool) -> Page:
                 hint=f"leave FILE out, or leave --{name} out",
             )
     chosen = {"kernel": args.kernel, "gpu": args.gpu, "closely": closely}
-    return ask(api.occupancy, args, **chosen, **options.selection(args))
+    return ask(api.occupancy, args, **chosen, **options.selection(args), **options.focus(args))
 
 
 def _brief(result: Page) -> Page:

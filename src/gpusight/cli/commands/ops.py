@@ -1,4 +1,4 @@
-"""`gpusight ops`: operators of the framework: their own time on the CPU and the GPU."""
+"""`gpusight ops`: framework operators by CPU and GPU time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "operators, modules or source lines by CPU and GPU time"
 DESCRIPTION = (
-    "Every operator of the framework (`aten::mm`, an autograd node, an annotation) with the times "
-    "that PyTorch's `key_averages` prints: in itself and with what it called, on the host and for "
-    "the GPU work it launched. By module or call site instead, where Python calls were recorded. "
-    "Two things differ from what PyTorch prints: waits, which it adds to CUDA time when "
-    "`enable_cuda_sync_events` is on, are not GPU work here; and an asynchronous `nccl` range "
-    "keeps its own time on the host, which it prints as 0."
+    "Framework operators (`aten::mm`, autograd nodes, annotations) with the times of PyTorch's "
+    "`key_averages`: self and total, on the CPU and on the GPU. By module or call site where the "
+    "capture has Python calls. Two differences from PyTorch: sync events "
+    "(`enable_cuda_sync_events`) do not count as CUDA time, and an asynchronous `nccl` range keeps "
+    "its CPU time, which PyTorch prints as 0."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ops trace.json.gz --top 10",
@@ -36,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or line of the user's Python that led to the GPU work (default: name)",
     )
     options.add_selection(parser)
+    options.add_focus(parser)
     options.add_output(parser)
 
 
@@ -45,4 +45,6 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
 
-    return present(ask(api.ops, args, by=args.by, **options.selection(args)), args)
+    return present(
+        ask(api.ops, args, by=args.by, **options.selection(args), **options.focus(args)), args
+    )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SUMMARY = "kernel-info files of the Orion scheduler"
 DESCRIPTION = (
     "The file by which the Orion GPU scheduler knows the kernels of a job: `build` makes it, "
-    "`check` reads it as the scheduler does, `plot` draws utilisation over time. "
+    "`check` reads it as the scheduler does, `plot` draws utilization over time. "
     "`gpusight orion build --help` shows the options of one."
 )
 EXAMPLES: tuple[str, ...] = (
@@ -36,7 +36,7 @@ EXAMPLES: tuple[str, ...] = (
 _BUILD = (
     "Make the file from an Nsight Compute report or its CSV exports: the SMs that each launch "
     "needs, whether it is bound by arithmetic or by memory, its duration. The kernels of a "
-    "convolution become one row. Says what was merged and left out."
+    "convolution become one row. Reports what is merged and excluded."
 )
 _CHECK = (
     "Read a file as the scheduler does: split at commas, whole numbers and a duration after the "
@@ -44,7 +44,7 @@ _CHECK = (
 )
 _PLOT = (
     "Lay a report over an Nsight Systems timeline of the same program: SM, compute and memory "
-    "utilisation over time and their averages, idle time counted as idle. With -o and a name that "
+    "utilization over time and their averages, idle time counted as idle. With -o and a name that "
     "ends in .svg, .html, .png or .pdf it draws them; --format json or csv gives the series."
 )
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = (
         options.Action("build", "make a kernel-info file", _BUILD, _declare_build),
         options.Action("check", "check a kernel-info file", _CHECK, _declare_check),
-        options.Action("plot", "draw utilisation over time", _PLOT, _declare_plot),
+        options.Action("plot", "draw utilization over time", _PLOT, _declare_plot),
     )
     options.add_actions(parser, EXAMPLES, actions)
 
@@ -171,15 +171,15 @@ def _add_classes(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=options.positive,
         metavar="FLOP/BYTE",
-        help="arithmetic intensity above which a launch is bound by compute (default: where the "
-        "roofs of its GPU meet; 9.72 with --compat)",
+        help="arithmetic intensity above which a launch is bound by compute (default: the "
+        "ridge point of its GPU; 9.72 with --compat)",
     )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the GPU")
     group.add_argument(
-        "--gpu", metavar="NAME", help="take this GPU's limits, not the report's: A100, sm_80"
+        "--gpu", metavar="NAME", help="use this GPU's limits, not the report's: A100, sm_80"
     )
     for name, what, unit in (
         ("threads", "threads", "N"),
@@ -270,7 +270,7 @@ def check_file(args: argparse.Namespace) -> int:
 
 
 def plot(args: argparse.Namespace) -> int:
-    """Draw utilisation over time, or give its series."""
+    """Draw utilization over time, or give its series."""
     from gpusight import api
 
     _protect(args)

@@ -1,4 +1,4 @@
-"""`gpusight ranges`: ranges of the program: host time and the GPU work inside."""
+"""`gpusight ranges`: NVTX ranges and annotations: host time and GPU time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "NVTX ranges and annotations: host time and GPU time"
 DESCRIPTION = (
-    "Every NVTX range or annotation, grouped by name: how often, how long on the host, and the "
-    "GPU work that it launched."
+    "NVTX ranges and annotations grouped by name: count, time on the host, and the GPU work "
+    "launched inside."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ranges run.nsys-rep",
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
+    options.add_focus(parser)
     options.add_output(parser)
 
 
@@ -33,4 +34,4 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
 
-    return present(ask(api.ranges, args, **options.selection(args)), args)
+    return present(ask(api.ranges, args, **options.selection(args), **options.focus(args)), args)

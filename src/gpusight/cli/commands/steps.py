@@ -1,4 +1,4 @@
-"""`gpusight steps`: steps one by one: how long, how busy the GPU, how alike."""
+"""`gpusight steps`: each step: time, GPU busy, phases, outliers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "each step: time, GPU busy, phases, outliers"
 DESCRIPTION = (
-    "Every step of the program (training, inference, an iteration): how long it took, how busy "
-    "the GPU was, how far it ran behind, what is out of the ordinary; and how the GPU work divides "
-    "into forward, backward, optimizer, data and communication. Steps are found by ranges that "
-    "count (`step_3`, `ProfilerStep#5`), by ranges that repeat, or by GPU work that repeats "
-    "itself. Warm-up is listed but does not count, unless `--warmup` or `--steps` says so."
+    "Every step of the program (training or inference iteration): duration, GPU busy time, GPU "
+    "completion lag, outliers; and GPU work by phase: forward, backward, optimizer, data, "
+    "communication. Steps are found by numbered ranges (`step_3`, `ProfilerStep#5`), repeated "
+    "ranges, or repeated GPU work. Warm-up steps are listed but excluded from the totals; "
+    "`--warmup` includes them."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight steps run.nsys-rep",

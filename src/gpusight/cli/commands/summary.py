@@ -1,4 +1,4 @@
-"""`gpusight summary`: one screen: where the time went."""
+"""`gpusight summary`: one screen: where the time goes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "one screen: where the time goes"
 DESCRIPTION = (
-    "The whole capture on one screen: how long, how busy each GPU was, and the kernels, "
-    "ranges, API calls and copies that took most."
+    "One screen: GPU busy share, and the top kernels, ranges, API calls and copies. Covers the "
+    "steps without warm-up, like every command; `--window all` is the whole capture."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight summary run.nsys-rep",
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
+    options.add_focus(parser)
     options.add_output(parser)
 
 
@@ -33,4 +34,4 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present
 
-    return present(ask(api.summary, args, **options.selection(args)), args)
+    return present(ask(api.summary, args, **options.selection(args), **options.focus(args)), args)

@@ -1,4 +1,4 @@
-"""`gpusight utilisation`: how busy each GPU was over time."""
+"""`gpusight utilization`: GPU utilization over time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ if TYPE_CHECKING:
 
 SUMMARY = "GPU utilization over time"
 DESCRIPTION = (
-    "Cuts the time into bins and says for each GPU and bin how much of it went into computing, "
-    "moving data, communicating and idling, with the ledger's priorities, and how many kernels "
-    "began. Where GPU metrics were sampled, SMs, tensor cores and DRAM beside it. Of the steps of "
-    "the program, without warm-up, unless asked otherwise. With -o and a name that ends in .svg, "
-    ".html, .png or .pdf it draws that over time. Also spelled utilization."
+    "GPU utilization over time, in bins: the share of compute, copies, communication and idle time "
+    "of each GPU, and how many kernels start. Includes sampled GPU metrics (SMs, Tensor Cores, "
+    "DRAM) where the capture has them. With -o and a name that ends in .svg, .html, .png or .pdf "
+    "it draws a chart."
 )
 EXAMPLES: tuple[str, ...] = (
-    "gpusight utilisation run.nsys-rep",
-    "gpusight utilisation run.nsys-rep -o busy.svg",
-    "gpusight utilisation trace.json.gz --bins 50 --format csv",
-    "gpusight utilisation run.sqlite --window 0s- --device 0",
+    "gpusight utilization run.nsys-rep",
+    "gpusight utilization run.nsys-rep -o busy.svg",
+    "gpusight utilization trace.json.gz --bins 50 --format csv",
+    "gpusight utilization run.sqlite --window 0s- --device 0",
 )
 _ON_SCREEN = 20
 """Bins that fit on a screen."""
@@ -40,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bins",
         type=options.count,
         metavar="N",
-        help="cut the time into so many equal parts "
-        f"(default: {_ON_SCREEN} in tables, else {_ELSEWHERE})",
+        help=f"number of equal bins (default: {_ON_SCREEN} in tables, else {_ELSEWHERE})",
     )
 
 
@@ -54,5 +52,5 @@ def run(args: argparse.Namespace) -> int:
 
     bins = args.bins or (_ON_SCREEN if is_read(args) else _ELSEWHERE)
     chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
-    result = ask(api.utilisation, args, bins=bins, **chosen)
+    result = ask(api.utilization, args, bins=bins, **chosen)
     return present(api.Page(without_points(result.answer)) if is_read(args) else result, args)

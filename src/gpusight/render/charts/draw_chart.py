@@ -84,7 +84,7 @@ _CHART_SOURCES = {
         without="no kernel's shape is known well enough to draw",
     ),
     "orion": _ChartSource("usage_charts", "series", ("series",)),
-    "utilisation": _ChartSource("usage_charts", "bins", ("metrics", "steps")),
+    "utilization": _ChartSource("usage_charts", "bins", ("metrics", "steps")),
     "timeline": _ChartSource("timeline_chart", "slices", ("slices", "sums", "points")),
 }
 

@@ -53,7 +53,7 @@ _CATEGORY_WORDS = {
 """What colours are called, where that is not how they are written."""
 _MAX_TITLED_EVENTS, _MAX_TITLE_CHARACTERS = 800, 72
 """Events that say what they are when pointed at, and letters of their names there."""
-_SERIES_COLORS = {"memory": "compute/normalisation", "metric": "compute/matmul"}
+_SERIES_COLORS = {"memory": "compute/normalization", "metric": "compute/matmul"}
 _PERCENT = 100.0
 
 

@@ -159,12 +159,12 @@ _MAX_UTILIZATION_BANDS = 400
 _SHARE = ChartAxis("", Fmt.SHARE, low=0.0, high=1.0)
 
 
-def utilisation_figure(result: Composite) -> StripChart:
-    """Draw the answer of `gpusight utilisation`."""
+def utilization_figure(result: Composite) -> StripChart:
+    """Draw the answer of `gpusight utilization`."""
     drawing = _UtilizationDrawing(result)
     start, end = (float(result.meta[key]) for key in ("start_ns", "end_ns"))
     return StripChart(
-        "GPU utilisation over time",
+        "GPU utilization over time",
         ChartAxis("time since the capture began", Fmt.TIME, low=start, high=end),
         (*drawing.rows(), StripAxis()),
         subtitle=drawing.subtitle,

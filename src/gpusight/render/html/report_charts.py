@@ -20,7 +20,7 @@ from gpusight.render.charts.chart_page import both_sizes, pointed_data, safe_jso
 from gpusight.render.charts.kernel_charts import roofline_figure
 from gpusight.render.charts.svg_charts import css_of
 from gpusight.render.charts.timeline_chart import timeline_figure
-from gpusight.render.charts.usage_charts import memory_figure, utilisation_figure
+from gpusight.render.charts.usage_charts import memory_figure, utilization_figure
 from gpusight.render.html.html_templates import ReportSection, markup, render, shown_columns
 from gpusight.results import NotApplicable, TableResult
 
@@ -129,14 +129,14 @@ def timeline_section(page: Composite | NotApplicable) -> ReportSection | None:
     return ReportSection("timeline", "Timeline", _section(lead, drawn=_draw(timeline_figure(page))))
 
 
-def utilisation_section(page: Composite | NotApplicable) -> ReportSection | None:
+def utilization_section(page: Composite | NotApplicable) -> ReportSection | None:
     """Write the section; None where no GPU worked."""
     if isinstance(page, NotApplicable):
         return None
     lead = "How busy the GPU was over time, by what it did."
-    drawn = _draw(utilisation_figure(page))
+    drawn = _draw(utilization_figure(page))
     body = _section(lead, result=page, facts=_TIMELINE_FACTS, drawn=drawn)
-    return ReportSection("utilisation", "Utilisation", body)
+    return ReportSection("utilization", "Utilization", body)
 
 
 _MEMORY_FACTS = (

@@ -135,7 +135,7 @@ _IDLE_COLUMNS = ("entry", "kind", "name", "share", "ns", "count")
 _IDLE_TABLE = "idle"
 _MEANINGS = {
     IdleCause.QUEUED.entry: "launched, but another stream, an event or another program came first",
-    IdleCause.SYNCHRONISING.entry: "the host waited for the GPU, or was just returning from that",
+    IdleCause.SYNCHRONIZING.entry: "the host waited for the GPU, or was just returning from that",
     IdleCause.ALLOCATING.entry: "the host took or gave back memory",
     IdleCause.LAUNCHING.entry: "the host was inside a launch, or the launch was on its way",
     IdleCause.INPUT.entry: "the host read, waited for or prepared data",

@@ -25,7 +25,7 @@ from gpusight.render.html.report_charts import (
     occupancy_section,
     roofline_section,
     timeline_section,
-    utilisation_section,
+    utilization_section,
 )
 from gpusight.render.html.report_findings import findings_section, kernel_findings, report_header
 from gpusight.render.html.report_ledger import ledger_section, phases_section
@@ -128,7 +128,7 @@ def _sections(report: Report) -> Iterator[ReportSection | None]:
         )
     if program is not None:
         yield timeline_section(program.excerpt)
-        yield utilisation_section(program.utilisation)
+        yield utilization_section(program.utilization)
     yield kernels_section(report)
     if program is not None:
         yield ranges_section(program.ranges)

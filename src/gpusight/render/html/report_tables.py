@@ -10,7 +10,7 @@ import polars as pl
 from gpusight.render.cell_text import safe_text, shorten_middle
 from gpusight.render.charts.chart_page import safe_json
 from gpusight.render.html.html_templates import ReportSection, columns_of, markup, render
-from gpusight.results import Composite, NotApplicable, TableResult
+from gpusight.results import NotApplicable, TableResult
 from gpusight.units import MISSING, format_time
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _kernels(table: TableResult, report: Report) -> _KernelTable:
     rest = frame[_MAX_KERNEL_ROWS:]
     return _KernelTable(
         table.title,
-        _kernels_lead(table, report),
+        _kernels_lead(table),
         columns_of(table, filled, bars=("share",), extra=_EXTRA),
         frame.head(_MAX_KERNEL_ROWS).to_dicts(),
         _categories(frame),
@@ -65,20 +65,12 @@ def _kernels(table: TableResult, report: Report) -> _KernelTable:
     )
 
 
-def _kernels_lead(table: TableResult, report: Report) -> str:
+def _kernels_lead(table: TableResult) -> str:
     names, total = table.frame.height, float(table.frame["total_ns"].sum() or 0)
     calls = int(table.frame["calls"].sum())
     launches = "1 launch" if calls == 1 else f"{calls:,} launches"
     of = "1 kernel" if names == 1 else f"{names:,} kernels"
-    lead = f"{launches} of {of}, {format_time(total)} of GPU time in all."
-    return lead + (" Steps of warm-up are counted here." if _has_warmup_left_out(report) else "")
-
-
-def _has_warmup_left_out(report: Report) -> bool:
-    """Whether steps were left out elsewhere, which are part of this table."""
-    steps = None if report.program is None else report.program.steps
-    table = steps.sections[0] if isinstance(steps, Composite) else None
-    return isinstance(table, TableResult) and not table.frame["kept"].all()
+    return f"{launches} of {of}, {format_time(total)} of GPU time in all."
 
 
 def _categories(frame: pl.DataFrame) -> list[tuple[str, float]]:
