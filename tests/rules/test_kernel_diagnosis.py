@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tools.rule_pages import kernel_rules_parts
 
 import gpusight as gs
+from gpusight.analysis.counters.profiled_launch import QUANTITIES
 from gpusight.cli.main import main
 from gpusight.errors import UsageError
 from gpusight.render.diagnosis_text import kernels_to_markdown, kernels_to_text
@@ -23,7 +24,6 @@ from gpusight.render.table_layout import TableOptions
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import KernelReportDiagnosis
 from gpusight.rules.kernel_diagnosis import diagnose_kernels
-from gpusight.rules.kernel_launch import QUANTITIES
 from gpusight.rules.registry import KERNEL_RULES
 from tests.render.hostile import HOSTILE
 from tests.rules.launches import HEALTHY, IDLE, trace_of

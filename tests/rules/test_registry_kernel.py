@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gpusight as gs
-from gpusight.rules.kernel_launch import launches
+from gpusight.analysis.counters.profiled_launch import launches
 from gpusight.rules.registry import KERNEL_RULES, kernel_rules
 from gpusight.rules.rule import Clean, KernelRuleMatch, RuleNotApplicable
 from tests.rules.launches import ELAPSED, IDLE, STALLED, launch_of, trace_of, verdict_of

@@ -18,10 +18,10 @@ from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
-    from gpusight.rules.kernel_launch import ProfiledLaunch
     from gpusight.rules.rule import KernelRule, RuleVerdict, TimelineRule
 
 

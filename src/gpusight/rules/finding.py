@@ -6,8 +6,13 @@ import enum
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpusight.results import Evidence
+
 if TYPE_CHECKING:
     from gpusight.rules.rule import FindingLocation
+
+
+__all__ = ["Confidence", "Evidence", "KernelFinding", "SourceLocation", "TimelineFinding"]
 
 
 class Confidence(enum.Enum):
@@ -19,23 +24,6 @@ class Confidence(enum.Enum):
     """A part was assumed, or the fix may cost something that is not counted."""
     LOW = "low"
     """An upper bound: whether the program allows the fix cannot be seen in the capture."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One number that a finding rests on."""
-
-    metric: str
-    """Short name of what was measured."""
-    value: float
-    unit: str
-    """`share` (0 to 1), `byte`, `byte/s`, `ns`, `cycle`, `flop/s`, or empty for a plain number."""
-    meaning: str
-    """Explanation of the number."""
-
-    def document(self) -> dict[str, Any]:
-        """Return plain objects, for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import polars as pl
 
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.counters.counter_selection import LaunchSelection, no_counters
+from gpusight.analysis.counters.profiled_launch import launches as measured_launches
 from gpusight.analysis.counters.source_lines import (
     SAMPLES,
     first_of,
@@ -23,6 +24,7 @@ from gpusight.analysis.counters.source_lines import (
     with_lines,
 )
 from gpusight.analysis.join.launch_matching import NEEDS, ORDER, cover, in_launch_order
+from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
@@ -37,8 +39,6 @@ from gpusight.rules.diagnosis import (
 )
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import SourceLocation
-from gpusight.rules.kernel_launch import launches as measured_launches
-from gpusight.rules.patterns.kernel_speedup import limiter
 from gpusight.rules.registry import kernel_rules, select_rules
 from gpusight.rules.rule import InstructionCounters
 from gpusight.units import format_share
@@ -46,10 +46,10 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.analysis.selection import Selection
     from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.rules.finding import KernelFinding
-    from gpusight.rules.kernel_launch import ProfiledLaunch
     from gpusight.rules.rule import KernelRule
     from gpusight.trace.trace import Trace
 
@@ -161,8 +161,14 @@ def diagnose_kernels(
     scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
     numbers = set(scope.launches().to_list())
     profiler_rules = _profiler_rules(trace)
+    limiters = dict(roofline_points(trace).select("launch", "bound").iter_rows())
     kernels = [
-        _diagnose_launch(launch, selected, profiler_rules[launch.values["launch"]])
+        _diagnose_launch(
+            launch,
+            selected,
+            limiters[launch.values["launch"]],
+            profiler_rules[launch.values["launch"]],
+        )
         for launch in measured_launches(trace)
         if launch.values["launch"] in numbers
     ]
@@ -190,7 +196,10 @@ def _no_profiles(trace: Trace) -> NotApplicable:
 
 
 def _diagnose_launch(
-    launch: ProfiledLaunch, rules: Mapping[str, KernelRule], profiler_rules: Sequence[ProfilerRule]
+    launch: ProfiledLaunch,
+    rules: Mapping[str, KernelRule],
+    limiter: str | None,
+    profiler_rules: Sequence[ProfilerRule],
 ) -> LaunchDiagnosis:
     results = run_kernel_rules(launch, rules)
     return LaunchDiagnosis(
@@ -200,7 +209,7 @@ def _diagnose_launch(
         device=launch.values["device"],
         grid=tuple(launch.values[f"grid_{axis}"] for axis in "xyz"),
         block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
-        held_by=limiter(launch),
+        held_by=limiter,
         findings=results.findings,
         clean=results.clean,
         not_applicable=results.not_applicable,

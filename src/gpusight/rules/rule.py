@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.analysis.counters.launch_quantities import LaunchQuantity
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
-    from gpusight.rules.kernel_launch import ProfiledLaunch
 
 
 Effort: TypeAlias = Literal["one line", "config", "rewrite"]

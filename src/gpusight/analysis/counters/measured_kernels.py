@@ -27,8 +27,6 @@ from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpusight.trace.trace import Trace
 
 
@@ -50,6 +48,8 @@ _MEASURED = (
     Field("sm_share", "SM", Fmt.SHARE, q.SM_SHARE.meaning),
     Field("memory_share", "Memory", Fmt.SHARE, q.MEMORY_SHARE.meaning),
     Field("dram_share", "DRAM", Fmt.SHARE, q.DRAM_SHARE.meaning),
+    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
+    Field("roof_share", "% of roofline", Fmt.SHARE, "Achieved share of the roofline", shown=False),
     Field("l2_share", "L2", Fmt.SHARE, q.L2_SHARE.meaning, shown=False),
     Field("occupancy", "Occup.", Fmt.SHARE, q.OCCUPANCY.meaning),
     Field("blocks", "Blocks", Fmt.COUNT, "Blocks of the grid"),
@@ -90,16 +90,7 @@ _GROUP = ("name", "device", *SHAPE, "dynamic_shared_bytes")
 def kernel_table(trace: Trace, selection: Selection = EVERYTHING) -> TableResult:
     """Sum up measured launches by kernel and launch shape, the longest first."""
     scope = LaunchSelection(trace, selection)
-    return _by_kernel(scope, _measured_launches(scope))
-
-
-def _by_kernel(
-    scope: LaunchSelection,
-    rows: pl.DataFrame,
-    fields: tuple[Field, ...] = FIELDS,
-    further: Sequence[pl.Expr] = (),
-) -> TableResult:
-    """Sum up measured launches; `further` aggregates what `fields` adds to `FIELDS`."""
+    rows = prevailing(_measured_launches(scope), _GROUP, "bound")
     # The sum of no durations is not known, rather than 0.
     known_total = pl.when(pl.col("mean_ns").is_not_null()).then(pl.col("total_ns"))
     frame = (
@@ -108,14 +99,15 @@ def _by_kernel(
             *timing(),
             *(weighed_mean(quantity.key) for quantity in _AVERAGED),
             *(pl.col(quantity.key).max() for quantity in _COMPILED),
-            *further,
+            weighed_mean("roof_share"),
+            pl.col("bound").first(),
             pl.col("launch").first(),
         )
         .with_columns(known_total.alias("total_ns"))
         .with_columns(share_of(pl.col("total_ns"), pl.lit(_total_ns(rows))).alias("share"))
         .sort(["total_ns", "launch"], descending=[True, False], nulls_last=True)
     )
-    return _result(scope, "kernels", "Kernels by GPU time", fields, frame, rows)
+    return _result(scope, "kernels", "Kernels by GPU time", FIELDS, frame, rows)
 
 
 def launch_table(
@@ -146,6 +138,8 @@ def _measured_launches(scope: LaunchSelection) -> pl.DataFrame:
     frame = measured(
         scope.trace, quantities, ("name", "kind", "device", "stream", "ranges", *SHAPE)
     )
+    points = roofline_points(scope.trace).select("launch", "roof_share", "bound")
+    frame = frame.join(points, on="launch", how="left", maintain_order="left")
     if scope.everything:
         return frame
     return frame.filter(pl.col("launch").is_in(scope.launches().implode()))
@@ -215,13 +209,6 @@ def _notes(scope: LaunchSelection, rows: pl.DataFrame) -> tuple[str, ...]:
 
 
 _TOP_KERNELS = 10
-SUMMARY_FIELDS = (
-    *FIELDS[: -len(_NAMED)],
-    Field("roof_share", "Of roof", Fmt.SHARE, "How near to the roofline: 1 is at the roof"),
-    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
-    *_NAMED,
-)
-"""Those of the table of kernels, and how close it came to the roofline."""
 _SHOWN = ("share", "total_ns", "calls", "sm_share", "memory_share", "dram_share",
           "roof_share", "bound", "short_name")  # fmt: skip
 _AVERAGES = (
@@ -236,12 +223,9 @@ _NEXT = "why each kernel is slow, and what to change: gpusight diagnose FILE"
 
 def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     """Summarize on one screen where the time of the measured launches went."""
-    scope = LaunchSelection(trace, selection)
-    points = roofline_points(trace).select("launch", "roof_share", "bound")
-    rows = _measured_launches(scope).join(points, on="launch", how="left", maintain_order="left")
-    further = (weighed_mean("roof_share"), pl.col("bound").first())
-    table = _by_kernel(scope, prevailing(rows, _GROUP, "bound"), SUMMARY_FIELDS, further)
-    fields = tuple(replace(f, shown=f.shown and f.key in _SHOWN) for f in table.fields)
+    table = kernel_table(trace, selection)
+    wanted = (replace(f, shown=f.key in _SHOWN) for f in table.fields)
+    fields = shown_if_filled(wanted, table.frame)
     frame = table.frame.head(_TOP_KERNELS)
     more = f": the first {_TOP_KERNELS} of {table.frame.height:,}"
     title = table.title + (more if table.frame.height > frame.height else "")

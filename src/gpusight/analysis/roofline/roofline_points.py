@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.capture_gpus import named_gpu
+from gpusight.analysis.counters.kernel_limiter import COMPUTE, LATENCY, MEMORY, SATURATED, limiters
 from gpusight.analysis.counters.launch_quantities import (
     DURATION,
     MEMORY_SHARE,
@@ -159,8 +160,6 @@ def _hertz(mhz: float | None) -> float | None:
     return mhz * 1e6 if mhz else None
 
 
-BUSY = 0.6
-"""From this share of a peak on, the peak is the limit, as in Nsight Compute's own rules."""
 _SURELY_BUSY = 0.8
 """From this share on it limits even if how busy the other side was is not known."""
 _AT_DRAM = 0.9
@@ -220,6 +219,7 @@ def measure(trace: Trace, gpu: str | None = None) -> RooflinePoints:
         _compute_roofs(trace, present, gpus),
         memory_traffic(trace, gpus),
         measured(trace, (_SM_BUSY,)).drop(DURATION),
+        limiters(trace),
     ):
         frame = frame.join(other, on="launch", how="left", maintain_order="left")
     frame = estimate_tensor_flops(frame).with_columns(total_flops().alias("flops"))
@@ -315,42 +315,44 @@ def _uses() -> list[pl.Expr]:
 
 
 def _bound() -> pl.Expr:
-    """Name what limits; null when it could be what is not known."""
+    """Return the limiter by utilization and stalls; where these are missing, by FLOPs and bytes.
+
+    Null when it could be what is not known.
+    """
     computing, moving = pl.col("computing"), pl.col("moving")
     known = computing.is_not_null() & moving.is_not_null()
     busiest = pl.max_horizontal(computing, moving)
     under_flat_roof = pl.col("compute_share") > pl.col("reached_dram")
     nearer = (
-        pl.when(under_flat_roof)
-        .then(pl.lit("compute"))
-        .when(~under_flat_roof)
-        .then(pl.lit("memory"))
+        pl.when(under_flat_roof).then(pl.lit(COMPUTE)).when(~under_flat_roof).then(pl.lit(MEMORY))
     )
-    return (
-        pl.when(known & (busiest < BUSY))
-        .then(pl.lit("latency"))
-        .when(busiest < pl.when(known).then(BUSY).otherwise(_SURELY_BUSY))
+    by_work = (
+        pl.when(known & (busiest < SATURATED))
+        .then(pl.lit(LATENCY))
+        .when(busiest < pl.when(known).then(SATURATED).otherwise(_SURELY_BUSY))
         .then(None)
         .when(((computing - moving).abs() < _EVEN) & nearer.is_not_null())
         .then(nearer)
         .when(computing.fill_null(0.0) > moving.fill_null(0.0))
-        .then(pl.lit("compute"))
+        .then(pl.lit(COMPUTE))
         .when(moving.is_not_null())
-        .then(pl.lit("memory"))
-        .alias("bound")
+        .then(pl.lit(MEMORY))
     )
+    return pl.coalesce("limiter", by_work).alias("bound")
 
 
 def _limit() -> pl.Expr:
     """Name the part that limits: a kind of arithmetic, the SMs as a whole, or a level of memory."""
     near_dram = pl.max_horizontal("reached_dram", "dram_share") >= _AT_DRAM * pl.col("moving")
     l2_first = pl.col("l2_share") >= pl.col("l1_share")
-    compute, memory = pl.col("bound") == "compute", pl.col("bound") == "memory"
+    compute, memory = pl.col("bound") == COMPUTE, pl.col("bound") == MEMORY
     return (
         pl.when(compute & (pl.col("compute_share") >= _AT_FLOPS * pl.col("computing")))
         .then(pl.col("arithmetic"))
         .when(compute)
         .then(pl.lit("sm"))
+        .when(memory & pl.col("level").is_not_null())
+        .then(pl.col("level"))
         .when(memory & near_dram)
         .then(pl.lit("dram"))
         .when(memory & l2_first)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY_WAITS, stall_share, waits_left
+from gpusight.analysis.counters.profiled_launch import SM_UNITS, WARP
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SM_UNITS, WARP
 from gpusight.rules.patterns.kernel_speedup import (
     ATTAINABLE,
-    MEMORY_WAITS,
     MIN_SPEEDUP,
     SHARED_WAITS,
     is_worth,
     limited,
-    stall_share,
     time_left,
-    waits_left,
 )
 from gpusight.rules.rule import (
     CLEAN,
@@ -28,7 +26,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_HOT_SLICE_SHARE = Threshold(

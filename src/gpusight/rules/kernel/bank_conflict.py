@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import SATURATED, waits_left
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
@@ -12,14 +13,7 @@ from gpusight.rules.patterns.access_pattern import (
     excess_is_global,
     excess_wavefronts,
 )
-from gpusight.rules.patterns.kernel_speedup import (
-    SATURATED,
-    SHARED_WAITS,
-    is_worth,
-    limit_sentence,
-    time_left,
-    waits_left,
-)
+from gpusight.rules.patterns.kernel_speedup import SHARED_WAITS, is_worth, limit_sentence, time_left
 from gpusight.rules.rule import (
     CLEAN,
     InstructionCounters,
@@ -31,7 +25,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_EXCESS_SHARE = Threshold(

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY, limiter, waits_left
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import RANDOM, overflows_l2, reads_at_random
-from gpusight.rules.patterns.kernel_speedup import (
-    MEMORY,
-    is_worth,
-    limit_sentence,
-    limiter,
-    time_left,
-    waits_left,
-)
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_L2_HIT_RATE = Threshold(

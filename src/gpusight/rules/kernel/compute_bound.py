@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import AT_ROOF, COMPUTE, busiest, limiter, steady
+from gpusight.analysis.counters.profiled_launch import SM_UNITS, UNIT_NAMES, WARP
 from gpusight.rules.finding import Confidence
-from gpusight.rules.kernel_launch import SM_UNITS, UNIT_NAMES, WARP
-from gpusight.rules.patterns.kernel_speedup import (
-    AT_ROOF,
-    ATTAINABLE,
-    COMPUTE,
-    busiest,
-    limited,
-    limiter,
-    roof_distance,
-    steady,
-)
+from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, limited, roof_distance
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -28,7 +20,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 ROOF = Threshold(

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY_WAITS, stall_share
+from gpusight.analysis.counters.profiled_launch import SM_UNITS, WARP
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SM_UNITS, WARP
-from gpusight.rules.patterns.kernel_speedup import (
-    MEMORY_WAITS,
-    is_worth,
-    limit_sentence,
-    stall_share,
-    time_left,
-)
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import (
     CLEAN,
     InstructionCounters,
@@ -24,7 +19,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_ACTIVE_THREADS = Threshold(

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import SATURATED, waits_left
+from gpusight.analysis.counters.profiled_launch import SCHEDULERS, WARP
 from gpusight.hardware.gpu_lookup import sm_limits
-from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SCHEDULERS, WARP
-from gpusight.rules.patterns.kernel_speedup import (
-    SATURATED,
-    is_worth,
-    limit_sentence,
-    time_left,
-    waits_left,
-)
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.hardware.sm_limits import SmLimits
-    from gpusight.rules.kernel_launch import ProfiledLaunch
 
 
 MIN_FP64_SHARE = Threshold(

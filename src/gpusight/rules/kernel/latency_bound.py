@@ -5,23 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
-from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel.uncoalesced_access import load_cycles
-from gpusight.rules.patterns.kernel_speedup import (
-    ATTAINABLE,
+from gpusight.analysis.counters.kernel_limiter import (
     LATENCY,
     MAX_OVERHEAD_CORRECTION,
     RUNNING,
     SATURATED,
-    SHARED_WAITS,
     limiter,
     overhead,
-    roof_limited,
-    time_left,
     waits_left,
 )
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel.uncoalesced_access import load_cycles
+from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, SHARED_WAITS, roof_limited, time_left
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -32,7 +29,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 HIDDEN_WAIT_SHARE = Threshold(0.5, "part of the foremost wait that a fix is taken to hide")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.profiled_launch import SM_UNITS, WARP
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SM_UNITS, WARP
 from gpusight.rules.patterns.kernel_speedup import (
     MAX_LOW_OCCUPANCY,
     MIN_SPEEDUP,
@@ -24,7 +24,7 @@ from gpusight.rules.patterns.kernel_speedup import (
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_WARP_GAIN = Threshold(

@@ -14,7 +14,7 @@ from gpusight.rules.patterns.kernel_speedup import (
 from gpusight.rules.rule import KernelRule, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_BLOCK_GAIN = Threshold(

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import AT_ROOF, MEMORY, limiter, memory_unit, steady
+from gpusight.analysis.counters.profiled_launch import UNIT_NAMES
 from gpusight.rules.finding import Confidence
-from gpusight.rules.kernel_launch import MEMORY_UNITS, UNIT_NAMES
-from gpusight.rules.patterns.kernel_speedup import (
-    AT_ROOF,
-    MEMORY,
-    busiest,
-    limiter,
-    roof_distance,
-    steady,
-)
+from gpusight.rules.patterns.kernel_speedup import roof_distance
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -26,15 +20,13 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 ROOF = Threshold(
     AT_ROOF,
     "share of its peak from which on a memory unit is at its roof: copies reach 82 to 93% of DRAM",
 )
-MIN_DRAM_TO_UNIT_RATIO = 0.85
-"""What comes from DRAM goes through L2 as well: from this ratio on, DRAM is the bottleneck."""
 
 
 class MemoryBound(KernelRule):
@@ -72,15 +64,15 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
     tells_roof = True
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Check whether a memory unit is the busiest, and how far from its roof."""
+        """Check whether a memory unit is the memory_unit, and how far from its roof."""
         bound = limiter(launch)
         if bound is None:
             return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
         if bound != MEMORY:
             return CLEAN
-        unit, dram = busiest(launch, (*MEMORY_UNITS, "memory")), launch.busy.get("dram", 0.0)
+        unit = memory_unit(launch)
         assert unit is not None
-        name, share = ("dram", dram) if dram >= MIN_DRAM_TO_UNIT_RATIO * unit[1] else unit
+        name, share = unit
         at_roof = steady(launch, share) >= ROOF.value
         remaining = 1.0 if at_roof else roof_distance(launch, share)
         confidence, reason = Confidence.HIGH, "measured"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import waits_left
+from gpusight.analysis.counters.profiled_launch import SECTOR_BYTES
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SECTOR_BYTES
-from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left, waits_left
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import (
     CLEAN,
     InstructionCounters,
@@ -20,7 +21,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_SPILL_SHARE = Threshold(

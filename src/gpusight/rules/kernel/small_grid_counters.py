@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY_WAITS
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.kernel_speedup import (
-    MEMORY_WAITS,
     MIN_SPEEDUP,
     is_tensor_core_kernel,
     issue_rate,
@@ -26,7 +26,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_MEMORY_WAIT_SHARE = Threshold(

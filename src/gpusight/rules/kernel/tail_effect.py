@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import busiest, steady
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
-    busiest,
     limited,
     needed,
     roof_limited,
-    steady,
     theoretical,
 )
 from gpusight.rules.rule import (
@@ -27,7 +26,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_MEMORY_SHARE = Threshold(

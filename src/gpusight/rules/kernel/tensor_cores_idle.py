@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.analysis.counters.kernel_limiter import SATURATED, busiest
+from gpusight.analysis.counters.profiled_launch import SECTOR_BYTES, UNIT_NAMES, WARP
 from gpusight.hardware.gpu_table import GPUS, Peaks
 from gpusight.naming.kernel_names import classify
-from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SECTOR_BYTES, UNIT_NAMES, WARP
 from gpusight.rules.patterns.kernel_speedup import (
     ATTAINABLE,
     MIN_SPEEDUP,
-    SATURATED,
-    busiest,
     is_tensor_core_kernel,
     limited,
 )
@@ -29,8 +28,8 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.hardware.gpu_table import Gpu
-    from gpusight.rules.kernel_launch import ProfiledLaunch
 
 
 TENSOR_EFFICIENCY = Threshold(

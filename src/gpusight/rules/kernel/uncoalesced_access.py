@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY, limiter, waits_left
+from gpusight.analysis.counters.profiled_launch import SECTOR_BYTES, WARP, shares
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SECTOR_BYTES, WARP, shares
 from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
     MIN_GLOBAL_TRAFFIC_RATIO,
@@ -16,15 +17,7 @@ from gpusight.rules.patterns.access_pattern import (
     excess_wavefronts,
     reads_at_random,
 )
-from gpusight.rules.patterns.kernel_speedup import (
-    MEMORY,
-    SHARED_WAITS,
-    is_worth,
-    limit_sentence,
-    limiter,
-    time_left,
-    waits_left,
-)
+from gpusight.rules.patterns.kernel_speedup import SHARED_WAITS, is_worth, limit_sentence, time_left
 from gpusight.rules.rule import (
     CLEAN,
     InstructionCounters,
@@ -36,7 +29,7 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_WASTE_SHARE = Threshold(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
-from gpusight.rules.patterns.kernel_speedup import MEMORY, SATURATED, limiter
+from gpusight.analysis.counters.kernel_limiter import MEMORY, SATURATED, limiter
 from gpusight.rules.rule import Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_WASTED_SECTORS = Threshold(
