@@ -95,7 +95,7 @@ def gain_text(finding: KernelFinding) -> str | None:
     if speedup is None:
         return None
     if speedup < NO_GAIN:
-        return AT_ROOF if finding.tells_roof else None
+        return AT_ROOF if finding.at_roofline else None
     digits = 2 if speedup < 1.995 else 1 if speedup < 9.95 else 0
     return f"{speedup:.{digits}f}x"
 

@@ -308,7 +308,8 @@ def _kernel_finding(
         code=match.code or rule.code,
         caveats=rule.caveats,
         sections=rule.sections,
-        tells_roof=rule.tells_roof,
+        at_roofline=rule.at_roofline,
+        effort=match.effort or rule.effort,
     )
 
 

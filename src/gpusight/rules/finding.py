@@ -69,8 +69,10 @@ class KernelFinding:
     """Source lines of the problem, where requested and known."""
     also: tuple[str, ...] = ()
     """Rules that detected the same cause, and are not findings of their own for that reason."""
-    tells_roof: bool = False
-    """Where there is nothing to gain, the launch is at its roof."""
+    at_roofline: bool = False
+    """Where there is nothing to gain, the launch is at its roofline."""
+    effort: str = ""
+    """`one line`, `config` or `rewrite`."""
 
     @property
     def saved_ns(self) -> float | None:
@@ -89,6 +91,7 @@ class KernelFinding:
             "saved_ns": self.saved_ns,
             "confidence": self.confidence.value,
             "confidence_reason": self.confidence_reason,
+            "effort": self.effort,
             "estimate": self.estimate,
             "evidence": [evidence.document() for evidence in self.evidence],
             "why": self.why,

@@ -183,8 +183,8 @@ class KernelRule(Rule):
     """Applies to kernels only, not to graphs and ranges, which have no grid of their own."""
     explains: ClassVar[frozenset[str]] = frozenset()
     """Rules that detect the effect of which this one is the cause."""
-    tells_roof: ClassVar[bool] = False
-    """A match with nothing to gain means that the launch is at its roof."""
+    at_roofline: ClassVar[bool] = False
+    """A match with nothing to gain means that the launch is at its roofline."""
 
     @property
     def sections(self) -> tuple[str, ...]:

@@ -262,7 +262,7 @@ _KERNEL_RULE: dict[str, _Fit] = {
     "located_by": _or_none(_instance(InstructionCounters)),
     "single_kernels": _flag,
     "explains": _rule_ids,
-    "tells_roof": _flag,
+    "at_roofline": _flag,
 }
 
 

@@ -1,4 +1,4 @@
-"""memory-bound: DRAM, L2 or L1 sets the pace."""
+"""memory-bound: DRAM, L2 or L1 is the bottleneck."""
 
 from __future__ import annotations
 
@@ -25,49 +25,47 @@ if TYPE_CHECKING:
 
 ROOF = Threshold(
     AT_ROOF,
-    "share of its peak from which on a memory unit is at its roof: copies reach 82 to 93% of DRAM",
+    "share of its peak from which a memory unit is at its roofline; copies reach 82 to 93% of DRAM",
 )
 
 
 class MemoryBound(KernelRule):
-    """DRAM, L2 or L1 sets the pace."""
+    """DRAM, L2 or L1 is the bottleneck."""
 
     id = "memory-bound"
+    effort = "rewrite"
     detects = (
-        "A unit of the memory system (DRAM, L2, L1) is busier than any other, or warps wait for "
-        "memory although the GPU is full of them."
+        "A memory unit (DRAM, L2, L1) is busier than any other unit, or warps stall on memory at "
+        "high occupancy."
     )
     why = (
-        "The launch cannot be faster than its bytes can be moved. At the roof it is as fast as "
-        "this much traffic allows."
+        "Memory bandwidth limits the kernel. At the roofline it is as fast as this much traffic "
+        "allows."
     )
     fix = (
-        "Move fewer bytes: fuse with the kernels before and after, use 16-bit types, read once and "
-        "keep in registers or shared memory. Below the roof: more and wider loads under way in "
-        "each thread."
+        "Move fewer bytes: fuse with neighboring kernels, use 16-bit types, keep reused data in "
+        "registers or shared memory. Below the roofline, issue more and wider loads per thread."
     )
     code = """\
 @torch.compile                            # fuses elementwise chains
 def step(x): ...
-// four values a thread in one access
+// one 16-byte load per thread
 float4 v = reinterpret_cast<const float4*>(in)[i];
 """
     caveats = (
-        "Nsight Compute empties the caches before each launch and may hold the clocks down: the "
-        "same kernel can be faster in its program."
+        "Nsight Compute flushes the caches before each launch and locks clocks to base: the "
+        "kernel can be faster in its program."
     )
-    estimate = (
-        "None at the roof; below it, the distance to 80% of the unit's peak, where a roof begins."
-    )
+    estimate = "None at the roofline. Below it, the distance to 80% of the unit's peak."
     thresholds: ClassVar = {"roof": ROOF}
     helps = (shared.DRAM_SHARE, shared.L2_SHARE, shared.SM_SHARE)
-    tells_roof = True
+    at_roofline = True
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Check whether a memory unit is the memory_unit, and how far from its roof."""
         bound = limiter(launch)
         if bound is None:
-            return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
+            return RuleNotApplicable("not measured: SM and memory utilization", self.sections)
         if bound != MEMORY:
             return CLEAN
         unit = memory_unit(launch)
@@ -77,16 +75,16 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
         remaining = 1.0 if at_roof else roof_distance(launch, share)
         confidence, reason = Confidence.HIGH, "measured"
         if not at_roof:
-            confidence, reason = Confidence.LOW, "what keeps the unit from its peak is not known"
+            confidence, reason = Confidence.LOW, "what keeps the unit below its peak is unknown"
         elif launch.get(q.SECTORS_NEEDED) is None:
             confidence = Confidence.MEDIUM
-            reason = "whether all of the traffic is needed was not measured: collect SourceCounters"
+            reason = "excess sectors were not measured: collect SourceCounters"
         return KernelRuleMatch(
-            title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
+            title=f"At the {UNIT_NAMES[name]} roofline ({share:.0%})"
             if at_roof
-            else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
+            else f"Limited by {UNIT_NAMES[name]} ({share:.0%} of peak)",
             time_share=remaining,
-            estimate="nothing to gain but by moving fewer bytes"
+            estimate="no gain unless the kernel moves fewer bytes"
             if at_roof
             else f"the same traffic at {AT_ROOF:.0%} of the unit's peak",
             evidence=launch.evidence(

@@ -92,14 +92,14 @@ def limit_sentence(
     """Describe what limits a gain: the unit that is busiest after the fix, or other stalls."""
     busy_after = {**launch.busy, **{u: s for u, s in after.items() if u in launch.busy}}
     if remaining is None:
-        return "how much that gives is not known: how busy the units were was not measured"
+        return "gain unknown: utilization was not measured"
     if not busy_after:
-        return "then limited by the waits that stay"
+        return "then limited by the remaining stalls"
     unit, share = max(busy_after.items(), key=lambda pair: pair[1])
     highest = max(launch.busy.values())
     if share >= remaining * highest * 0.98:
-        return f"then limited by {UNIT_NAMES[unit]} ({share:.0%} of the time now)"
-    return "then limited by the waits that stay"
+        return f"then limited by {UNIT_NAMES[unit]} ({share:.0%} busy now)"
+    return "then limited by the remaining stalls"
 
 
 SHARED_WAITS = ("short_scoreboard", "mio_throttle")
@@ -212,14 +212,13 @@ def is_tensor_core_kernel(launch: ProfiledLaunch) -> bool:
 
 MAX_LOW_OCCUPANCY = Threshold(
     0.6,
-    "highest theoretical occupancy that is called low: above it, more warps have hardly been seen "
-    "to help",
+    "max. theoretical occupancy that counts as low; above it, more warps rarely help",
 )
 OCCUPANCY_NEEDS = (shared.REGISTERS, shared.STATIC_SHARED)
 OCCUPANCY_HELPS = (q.ISSUED, q.WARPS, q.WARP_STATES, shared.OCCUPANCY)
 OCCUPANCY_ESTIMATE = (
-    "A scheduler that finds a ready warp in a share p of the cycles would find one in 1 - (1 - "
-    "p)^n with n times the warps; waits for full queues stay, and no unit goes beyond its roof."
+    "A scheduler that has an eligible warp in a share p of the cycles has one in 1 - (1 - p)^n "
+    "with n times the warps. Throttle stalls stay, and no unit exceeds its roofline."
 )
 
 
@@ -230,7 +229,7 @@ def check_occupancy_limit(
     share = theoretical(launch)
     if share is None or launch.fit is None:
         sections = ("Occupancy", "LaunchStats")
-        return RuleNotApplicable("not known: which limit keeps blocks off an SM", sections)
+        return RuleNotApplicable("the occupancy limiter is unknown", sections)
     spare = room(launch, without=limit, at_most=at_most)
     if share > MAX_LOW_OCCUPANCY.value or spare is None or spare.warps_then <= spare.warps:
         return CLEAN
@@ -238,9 +237,7 @@ def check_occupancy_limit(
         return CLEAN
     remaining = time_left_with(launch, spare.times)
     if remaining is None:
-        return RuleNotApplicable(
-            "not measured: how often the schedulers issued", ("SchedulerStats",)
-        )
+        return RuleNotApplicable("not measured: scheduler issue rate", ("SchedulerStats",))
     return (
         CLEAN
         if remaining > 1 / MIN_SPEEDUP
@@ -266,15 +263,20 @@ def _occupancy_match(
     rate = issue_rate(launch) or 0.0
     roof = busiest(launch)
     return KernelRuleMatch(
-        title=f"{what} let only {share:.0%} of the warps of an SM be resident",
+        title=f"Occupancy {share:.0%}, limited by {what}",
         time_share=remaining,
-        estimate=f"with {spare.warps_then} warps on an SM instead of {spare.warps}, a scheduler "
-        f"would issue in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
+        estimate=f"with {spare.warps_then} warps per SM instead of {spare.warps}, schedulers issue "
+        f"in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
         + (f"; busiest unit at {roof[1]:.0%}" if roof else ""),
         evidence=(
             Evidence("theoretical_occupancy", share, "share", shared.THEORETICAL_OCCUPANCY.meaning),
-            Evidence("warps_per_sm", spare.warps, "", "Warps that fit an SM at once"),
-            Evidence("warps_without_limit", spare.warps_then, "", "Warps that would fit"),
+            Evidence("warps_per_sm", spare.warps, "", "Max. resident warps per SM"),
+            Evidence(
+                "warps_without_limit",
+                spare.warps_then,
+                "",
+                "Max. resident warps without it",
+            ),
             *launch.evidence(
                 shared.OCCUPANCY,
                 shared.REGISTERS,
@@ -282,10 +284,10 @@ def _occupancy_match(
                 shared.DYNAMIC_SHARED,
                 q.WARPS,
             ),
-            Evidence("issue_rate", rate, "share", "Cycles in which a scheduler issued"),
+            Evidence("issue_rate", rate, "share", "Issue slot utilization"),
         ),
         confidence=Confidence.MEDIUM if launch.stalls else Confidence.LOW,
-        confidence_reason="whether the code can do with less is not known"
+        confidence_reason="whether the kernel can use less is unknown"
         if launch.stalls
-        else "what warps waited for was not measured",
+        else "warp stalls were not measured",
     )
