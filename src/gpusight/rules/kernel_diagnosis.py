@@ -189,9 +189,9 @@ def _no_profiles(trace: Trace) -> NotApplicable:
         return no_counters(COMMAND)
     return NotApplicable(
         COMMAND,
-        "the capture is a timeline: it says when kernels ran, not what held them up",
-        "for where its time went: gpusight summary FILE; for why its kernels are slow, measure "
-        "them with: ncu --set full -o report PROGRAM",
+        "the capture is a timeline: it has no hardware counters",
+        "for where the time goes: gpusight summary FILE; for why its kernels are slow, profile "
+        "them: ncu --set full -o report PROGRAM",
     )
 
 
@@ -286,7 +286,7 @@ def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[st
     verdicts = (k.not_applicable.get(rule) for rule in missing for k in kernels)
     sections = sorted({s for verdict in verdicts if verdict is not None for s in verdict.sections})
     collect = " ".join(f"--section {s}" for s in sections) or "--set full"
-    return (f"not measured, so not judged: {', '.join(missing)}; collect with: ncu {collect}",)
+    return (f"not evaluated: {', '.join(missing)}; collect with: ncu {collect}",)
 
 
 # Joined with a timeline ---------------------------------------------------------------------------
@@ -348,15 +348,15 @@ def _join_notes(
     report: KernelReportDiagnosis, kernels: Sequence[TimedKernel], inside: pl.DataFrame
 ) -> list[str]:
     if not kernels:
-        return ["it measured no kernel of the timeline: are they of the same program?"]
+        return ["no profiled kernel is in the timeline: is it the same program?"]
     notes = []
     measured_ns, total_ns = (
         float(frame["time_ns"].sum()) for frame in (inside.drop_nulls("launch"), inside)
     )
     if total_ns and measured_ns < total_ns:
         share = format_share(measured_ns / total_ns)
-        notes.append(f"it tells of {share} of the kernel time in the window")
+        notes.append(f"it covers {share} of the kernel time in the window")
     unused = len(report.groups) - len(kernels)
     if unused:
-        notes.append(f"{unused:,} of its kernels take no time in the window: not shown")
+        notes.append(f"{unused:,} of its kernels do not run in the window: not shown")
     return notes
