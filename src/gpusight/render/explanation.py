@@ -245,7 +245,7 @@ def evidence_lines(evidence: tuple[Evidence, ...], width: int | None) -> Iterato
     values = [evidence_value(e) for e in foremost]
     widest = max(map(display_width, values), default=0)
     for number, (value, item) in enumerate(zip(values, foremost, strict=True)):
-        label = "evidence" if number == 0 else ""
+        label = "data" if number == 0 else ""
         yield from labeled_lines(label, item.meaning, width, lead=f"{value.rjust(widest)}  ")
 
 
@@ -285,7 +285,7 @@ def rule_description(rule: Rule, width: int | None) -> str:
         lines += labeled_lines(label, text, width)
     lines += code_lines(rule.code)
     for label, text in (
-        ("estimate", rule.estimate),
+        ("gain", rule.estimate),
         ("verify", rule.verify),
         ("caveat", rule.caveats),
     ):

@@ -255,7 +255,7 @@ def _missing(rows: pl.DataFrame) -> Iterator[str]:
         lacking = rows.get_column(column).null_count()
         if lacking:
             launches = "no launch has" if lacking == rows.height else f"{_count(lacking)} without"
-            yield f"{launches} {what}; collect it with: ncu {sections}"
+            yield f"{launches} {what}; collect with: ncu {sections}"
 
 
 def _roof_notes(rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
