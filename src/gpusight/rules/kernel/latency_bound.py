@@ -187,7 +187,7 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
         return KernelRuleMatch(
             title=LAUNCH_OVERHEAD
             if overhead(launch) >= MAX_OVERHEAD_CORRECTION
-            else f"Warps stalled {share:.0%} of the time: {STALLS[reason].what}",
+            else f"Warps stalled {share:.0%}: {STALLS[reason].what}",
             time_share=remaining,
             estimate="warp shuffles: no barriers, no shared memory, half of the instructions"
             if ladder

@@ -118,7 +118,7 @@ out[y * width + x] = in[y * width + x];
             return CLEAN
         measured = launch.get(q.SECTORS_NEEDED) is not None
         return KernelRuleMatch(
-            title=f"Uncoalesced global access: {moved / needed:.1f}x the ideal sectors",
+            title=f"Uncoalesced access: {moved / needed:.1f}x the ideal sectors",
             time_share=remaining,
             estimate=f"with {needed / moved:.0%} of the sectors; "
             + limit_sentence(launch, after, remaining),
