@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SATURATED = 0.6
 """From this share of its peak on a unit limits the launch, as in Nsight Compute's own rules."""
 AT_ROOF = 0.8
-"""From this share of a unit's peak on, a launch is at its roof."""
+"""From this share of a unit's peak on, a launch is at its roofline."""
 OVERHEAD_NS = 1_500.0
 """Time to start and drain a grid, whatever it does: no launch is shorter."""
 MAX_OVERHEAD_SHARE = 0.9
@@ -92,7 +92,7 @@ MIN_MEMORY_WAIT = 0.5
 
 
 def _limited_by_barriers(launch: ProfiledLaunch, highest: float) -> bool:
-    """Return whether barriers keep the busiest unit from its roof."""
+    """Return whether barriers keep the busiest unit from its roofline."""
     waits = {r: s for r, s in launch.stalls.items() if r not in RUNNING}
     first = max(waits, key=lambda reason: waits[reason], default="")
     return highest < AT_ROOF and first == "barrier" and waits[first] >= MIN_BARRIER_SHARE

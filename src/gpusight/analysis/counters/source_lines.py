@@ -45,9 +45,7 @@ FIELDS = (
     Field("samples", "Samples", Fmt.COUNT, "Warp samples"),
     Field("executed", "Executed", Fmt.COUNT, "Warp instructions executed"),
     Field("stall", "Stall", Fmt.TEXT, "Most frequent stall reason"),
-    Field(
-        "stall_share", "% stalled", Fmt.SHARE, "Share of the samples with that reason", shown=False
-    ),
+    Field("stall_share", "% stalled", Fmt.SHARE, "Share of the samples with it", shown=False),
     *_PLACE,
     _TEXT,
     *_WHERE,

@@ -1,4 +1,4 @@
-"""Where each launch lies under its compute and memory roofs, and what bounds it."""
+"""Each launch against its compute and memory rooflines, and what limits it."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ _AT_DRAM = 0.9
 _AT_FLOPS = 0.5
 """FLOPs are what limits when they reach this part of how busy the SMs are; else the SMs do."""
 _EVEN = 0.1
-"""Computing and memory that are about equally busy: the lower roof of the roofline decides."""
+"""Computing and memory that are about equally busy: the lower roofline decides."""
 _LEVELS = ("dram", "l2", "l1")
 _SM_BUSY = LaunchQuantity(
     SM_SHARE.key,
@@ -190,7 +190,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoints:
-    """Every launch under its roofs."""
+    """Every launch against its rooflines."""
 
     frame: pl.DataFrame
     """One row a launch, in the order of `profiles`; see `COLUMNS`."""
@@ -201,7 +201,7 @@ class RooflinePoints:
 
 
 def roofline_points(trace: Trace) -> pl.DataFrame:
-    """Return one row for each profiled launch: what it did, its roofs, and how near it came.
+    """Return one row for each profiled launch: its work, peaks and share of the roofline.
 
     Shares are fractions of 1, rates per second. What the capture does not hold is null.
     """
@@ -283,17 +283,17 @@ def _compute() -> list[pl.Expr]:
         pl.when(works & (pl.col(kind.key) == most)).then(pl.lit(kind.text)) for kind in KINDS
     ]
     busy = pl.max_horizontal(top.fill_null(0.0), pl.lit(NO_WORK))
-    untold = pl.col("flops").is_null() & (pl.col("tensor_share") > busy)
+    uncounted_tensor = pl.col("flops").is_null() & (pl.col("tensor_share") > busy)
     roofs = [
         pl.when(share == top).then(pl.col(f"peak_{kind.key}")) for kind, share in shares.items()
     ]
     return [
-        pl.when(untold)
+        pl.when(uncounted_tensor)
         .then(pl.coalesce(pl.col("tensor_key").str.replace("_", " "), pl.lit("tensor")))
         .otherwise(pl.coalesce(*by_share, *by_flops))
         .alias("arithmetic"),
-        pl.when(~untold).then(pl.coalesce(roofs)).alias("compute_roof"),
-        pl.when(untold)
+        pl.when(~uncounted_tensor).then(pl.coalesce(roofs)).alias("compute_roof"),
+        pl.when(uncounted_tensor)
         .then(pl.col("tensor_share"))
         .when(pl.col("flops") == 0)
         .then(0.0)
@@ -364,7 +364,7 @@ def _limit() -> pl.Expr:
 
 
 def _roof_share() -> pl.Expr:
-    """Compare with the roofline: the larger share is the distance to the lower roof."""
+    """Compare with the roofline: the larger share is that of the lower roofline."""
     both = pl.col("compute_share").is_not_null() & pl.col("reached_dram").is_not_null()
     return (
         pl.when(both & pl.col("flops").is_not_null())

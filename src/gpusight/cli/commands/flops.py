@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SUMMARY = "achieved vs. peak FLOP/s, by operator"
 DESCRIPTION = (
     "FLOPs and minimum bytes of GEMMs, convolutions, attention and embeddings, from the shapes "
-    "that torch.profiler records (record_shapes=True): achieved TFLOP/s, share of the GPU's peak, time "
+    "that torch.profiler records (record_shapes=True): achieved TFLOP/s, share of peak, time "
     "above the roofline, and model FLOPs utilization (MFU) of the window and of each step."
 )
 EXAMPLES: tuple[str, ...] = (

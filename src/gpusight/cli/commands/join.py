@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 SUMMARY = "kernels of a timeline with their ncu metrics"
 DESCRIPTION = (
     "The time of each kernel from a timeline, with its share of the roofline from an Nsight "
-    "Compute report of the same program. Kernels are matched by name, grid, block and order. A report of "
-    "one step or of some kernels represents all launches of the same kernel and shape. Launches "
-    "without a match are listed with the reason."
+    "Compute report of the same program. Kernels are matched by name, grid, block and order. A "
+    "report of one step or of some kernels represents all launches of the same kernel and shape. "
+    "Launches without a match are listed with the reason."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight join run.nsys-rep report.ncu-rep",

@@ -66,7 +66,7 @@ float r = 1.0f / b;                       // once, outside the loop
     at_roofline = True
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Check whether a pipe of the SMs is the busiest unit, and how far from its roof."""
+        """Check whether a pipe of the SMs is the busiest unit, and how far from its roofline."""
         bound = limiter(launch)
         if bound is None:
             return RuleNotApplicable("not measured: SM and memory utilization", self.sections)

@@ -104,7 +104,7 @@ x = flag ? a : b;
                 *launch.evidence(
                     q.THREADS_PER_INSTRUCTION, q.THREADS_NOT_PREDICATED, q.UNIFORM_BRANCHES, q.ISSUE
                 ),
-                Evidence("lanes", threads, "", "Threads of a warp, for this block size"),
+                Evidence("lanes", threads, "", "Threads per warp, for this block size"),
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="whether threads can be sorted by branch is unknown",

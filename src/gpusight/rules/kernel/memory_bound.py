@@ -62,7 +62,7 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
     at_roofline = True
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Check whether a memory unit is the memory_unit, and how far from its roof."""
+        """Check whether memory limits the launch, and how far it is from the roofline."""
         bound = limiter(launch)
         if bound is None:
             return RuleNotApplicable("not measured: SM and memory utilization", self.sections)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 TENSOR_EFFICIENCY = Threshold(
-    0.5, "part of the tensor cores' peak that a library reaches on products of common sizes"
+    0.5, "share of the Tensor Core peak that libraries reach on GEMMs of common sizes"
 )
 MIN_PIPE_SHARE = Threshold(
     0.3,
