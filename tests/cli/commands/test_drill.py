@@ -124,7 +124,7 @@ def test_requests_that_make_no_sense(
 def test_without_ncu_nothing_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     script = _script(tmp_path, "open('ran', 'w')")
     assert main(["drill", RESNET, "--run", "--", sys.executable, script]) == 2
-    assert "ncu is needed and none runs here" in capsys.readouterr().err
+    assert "ncu is not installed" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
 
 
@@ -274,7 +274,7 @@ def test_from_python() -> None:
     assert len(view.kernels) == 2
     assert len(view.commands) == 1
     assert "--launch-skip" in view.commands[0]
-    assert "Kernels worth measuring" in repr(view)
+    assert "Kernels worth profiling" in repr(view)
     assert "<pre>" in view._repr_html_()
     assert json.loads(view.to_json())["anchor"] == "profiler"
     assert "```bash" in view.to_markdown()
