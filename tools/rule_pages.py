@@ -18,55 +18,50 @@ if TYPE_CHECKING:
 
 
 _KERNEL_INTRODUCTION = """\
-`gpusight diagnose FILE` asks these rules about every kernel of an Nsight Compute report or CSV.
-Each says one of three things: *found*, with evidence, an estimated gain and code to paste; *clean*;
-or *not applicable*, with the section that Nsight Compute has to collect (`ncu --section NAME`, or
-`ncu --set full` for all of them)."""
+`gpusight diagnose FILE` evaluates these rules on every kernel of an Nsight Compute report or CSV.
+A rule *finds* a problem (with evidence, an estimated speedup and code), *passes*, or is *not
+applicable*. Then it names the section to collect: `ncu --section NAME`, or `ncu --set full`."""
 _KERNEL_MODEL = """\
-## How gains are estimated
+## How speedups are estimated
 
-A kernel takes as long as its busiest unit needs, or, where no unit is busy (60% of its peak or
-more), as long as its warps wait. A fix takes load off some units and removes some waits. What is
-left of the time is the larger of what the units still need, the next busiest one included, and of
-the waits that stay. So a fix gets only what it gives. Units are taken to reach 90% of their peak at
-best, and starting and draining a grid takes 1.5 µs in any case. Gains below a tenth are no finding,
-but for `memory-bound`, `compute-bound` and `latency-bound`, which say how far the roof is.
+The busiest unit sets the time of a kernel. Where no unit reaches 60% of its peak, warp stalls do. A
+fix reduces the load of some units and some stalls. The remaining time is the larger of two: the
+time of the next busiest unit, and the remaining stalls. Units reach at most 90% of their peak, and
+launching and draining a grid takes 1.5 µs. A speedup below 1.1x is not a finding, except for
+`memory-bound`, `compute-bound` and `latency-bound`, which show the distance to the roofline.
 
-Kernels are ranked by the time that their first fix gives back over all their launches; the findings
-of a kernel by their gain. Fixes of one kernel do not add up. Where one rule names the cause of what
-another one sees, such as bank conflicts of a busy L1, only the cause is a finding, and `also` names
-the other.
+Kernels are ordered by the time that their first fix saves over all launches, findings of a kernel
+by speedup. Fixes of one kernel do not add up. Where one rule names the cause of what another one
+detects, such as bank conflicts of a busy L1, only the cause is a finding; `also` lists the other.
 
-`memory-bound` and `compute-bound` say where the roof is. A kernel at its roof (80% of the peak of a
-unit) has nothing to gain but by doing less; its speed-up is 1."""
+A kernel at the roofline (80% of the peak of a unit) gains only by doing less: its speedup is 1."""
 _CHECKED = """\
-## How well it does
+## Accuracy
 
 On 80 kernels written and captured before the rules were looked at, the first finding was an
-accepted one for 64 with a full set (31 of 61 CUDA kernels with the basic set); half of 39 measured
-gains were within a factor of 1.5. Those kernels have since served to improve the rules (72 of 80
-now), so that this is no longer a blind number. All are from one GPU model, an H200; the thresholds
-were set with 84 further kernels on it.
+accepted one for 64 with a full set (31 of 61 CUDA kernels with the basic set). Half of 39 measured
+speedups were within a factor of 1.5. These kernels have since been used to improve the rules (72 of
+80 now), so this is no longer a blind test. All are from one GPU model, an H200. The thresholds were
+set with 84 further kernels on it.
 
-Known to be wrong, with examples from those kernels:
+Known errors, with examples from those kernels:
 
-- Repeated sweeps over the same data, from DRAM each time, are called `memory-bound`. That one sweep
-  would do (5.8 times faster) is not seen.
-- Binary search at random keys: the gain of sorted keys is too low (2.3 times; it was 8).
-- Random reads inside L2 look like uncoalesced accesses that could be put in order: up to 2.9 times
-  was promised where nothing was to be had.
-- Tiny blocks: the gain is too low (4 times; larger blocks with wider loads gave 18).
-- Compare-and-swap loops on one address: how often they retry is not counted, so that the gain of
-  getting rid of them is far too low.
-- Gains of more than ten times are known to their order of magnitude only.
+- Repeated sweeps over the same data from DRAM are `memory-bound`. That one sweep is enough (5.8x)
+  is not detected.
+- Binary search at random keys: the estimate for sorted keys is too low (2.3x instead of 8x).
+- Random reads inside L2 look like uncoalesced accesses: up to 2.9x is estimated where there is no
+  gain.
+- Tiny blocks: the estimate is too low (4x; larger blocks with wider loads gave 18x).
+- Compare-and-swap loops on one address: retries are not counted, so the estimate is far too low.
+- Estimates above 10x are an order of magnitude only.
 
-Where a report lacks the counters (`--set basic` has none of accesses, conflicts, spills and
-divergence), kernels are said to be at a roof, and a note says what was not judged."""
+Without the counters (`--set basic` has none for accesses, conflicts, spills and divergence),
+kernels are reported at the roofline, and a note lists the rules that were not evaluated."""
 _KERNEL_JSON = """\
 ## JSON
 
 `--format json` writes one object. `kernels` has an entry for every launch, those of the kernel with
-the most time to give back first:
+the largest saving first:
 
 ```text
 {"meta": {"command", "title", "tool", "tool_version", "gpus", "launches", "duration_ns", "saved_ns",
@@ -75,7 +70,7 @@ the most time to give back first:
  "kernels": [{"name", "label", "launch", "duration_ns", "device", "grid", "block", "held_by",
               "saved_ns",
               "findings": [{"rule", "title", "where", "speedup", "saved_ns", "confidence",
-                            "confidence_reason", "estimate",
+                            "confidence_reason", "effort", "estimate",
                             "evidence": [{"metric", "value", "unit", "meaning"}],
                             "why", "fix", "code", "misleads", "sections",
                             "places": [{"path", "line", "share", "text"}], "also"}],
@@ -84,11 +79,11 @@ the most time to give back first:
                                   "speedup_percent", "message"}]}]}
 ```
 
-`speedup` is old time over new, at least 1, or null where nothing measured tells it. `confidence` is
-`high` (all that the estimate needs was measured), `medium` (a part was assumed) or `low` (an upper
-bound). Values of evidence are in base units, those with unit `share` from 0 to 1. `held_by` is
-`memory`, `compute` or `latency`, by the rules of that name; the roofline's `bound` is another thing
-([roofline.md](roofline.md))."""
+`speedup` is old time over new time, at least 1, or null where it is unknown. `confidence` is `high`
+(all inputs of the estimate were measured), `medium` (a part was assumed) or `low` (an upper bound).
+`effort` is `one line`, `config` or `rewrite`. Values of evidence are in base units, those with unit
+`share` from 0 to 1. `held_by` is what limits the launch (`memory`, `compute` or `latency`), the
+same as `bound` in `gpusight roofline` and `gpusight kernels` ([roofline.md](roofline.md))."""
 
 
 def kernel_rules_parts() -> list[str]:
