@@ -9,6 +9,7 @@ from gpusight.cli import options
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from gpusight.results import TableResult
 
@@ -110,7 +111,11 @@ def _quantity(value: float | None, unit: str) -> str:
     """Write a value with its unit, scaled where people would."""
     from gpusight import units
 
-    scaled = {"ns": units.format_time, "byte": units.format_bytes, "byte/s": units.format_rate}
+    scaled: dict[str, Callable[[float | None], str]] = {
+        "ns": units.format_time,
+        "byte": units.format_bytes,
+        "byte/s": units.format_rate,
+    }
     if value is None or unit in scaled:
         return scaled.get(unit, units.format_real)(value)
     if unit == "hz":

@@ -146,7 +146,7 @@ def _axes(dots: pl.DataFrame, roofs: _Roofs, moving: pl.DataFrame) -> tuple[Char
     if moving.height:
         low /= _STRIP
     reached = [*(dots["tflop_per_s"] * _TERA).to_list(), *roofs.compute.values()]
-    slowest = float(moving["dram_bytes_per_s"].min() or 0.0) if moving.height else 0.0
+    slowest: float = min(moving["dram_bytes_per_s"].to_list(), default=0.0)
     reached += [rate * low * math.sqrt(_STRIP) for rate in (slowest, bandwidth) if rate]
     bottom, top = _range(reached)
     if bandwidth:
