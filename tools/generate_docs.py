@@ -227,7 +227,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "kernels REPORT.ncu-rep": {"": "gpusight.analysis.counters.measured_kernels:FIELDS"},
     "summary REPORT.ncu-rep": {
-        "kernels": "gpusight.analysis.counters.measured_kernels:SUMMARY_FIELDS"
+        "kernels": "gpusight.analysis.counters.measured_kernels:FIELDS"
     },
     "launches REPORT.ncu-rep": {"": "gpusight.analysis.counters.measured_kernels:LAUNCH_FIELDS"},
     "counters": {"": "gpusight.analysis.counters.counter_tables:FIELDS"},

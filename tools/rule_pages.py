@@ -18,56 +18,50 @@ if TYPE_CHECKING:
 
 
 _KERNEL_INTRODUCTION = """\
-`gpusight diagnose FILE` checks every kernel of an Nsight Compute report or CSV with these rules.
-Each has one of three results: a *finding*, with evidence, estimated speedup and code to paste;
-*passed*; or *not applicable*, with the section that Nsight Compute has to collect
-(`ncu --section NAME`, or `ncu --set full` for all of them)."""
+`gpusight diagnose FILE` evaluates these rules on every kernel of an Nsight Compute report or CSV.
+A rule *finds* a problem (with evidence, an estimated speedup and code), *passes*, or is *not
+applicable*. Then it names the section to collect: `ncu --section NAME`, or `ncu --set full`."""
 _KERNEL_MODEL = """\
 ## How speedups are estimated
 
-The duration of a kernel is set by its busiest unit or, if no unit reaches 60% of its peak, by the
-stalls of its warps. A fix takes load off some units and removes some stalls. The new duration is
-the larger of what the units still need, the next busiest one included, and the stalls that remain.
-Units reach at most 90% of their peak, and starting and draining a grid takes 1.5 µs. A speedup
-below 10% is not a finding, except for `memory-bound`, `compute-bound` and `latency-bound`, which
-report the distance to the roofline.
+The busiest unit sets the time of a kernel. Where no unit reaches 60% of its peak, warp stalls do. A
+fix reduces the load of some units and some stalls. The remaining time is the larger of two: the
+time of the next busiest unit, and the remaining stalls. Units reach at most 90% of their peak, and
+launching and draining a grid takes 1.5 µs. A speedup below 1.1x is not a finding, except for
+`memory-bound`, `compute-bound` and `latency-bound`, which show the distance to the roofline.
 
-Kernels are ranked by the time that their first fix saves over all launches; the findings of a
-kernel by their speedup. Fixes of one kernel do not add up. Where one rule finds the cause of
-another, such as bank conflicts behind a busy L1, only the cause is a finding, and `also` names the
-other.
+Kernels are ordered by the time that their first fix saves over all launches, findings of a kernel
+by speedup. Fixes of one kernel do not add up. Where one rule names the cause of what another one
+detects, such as bank conflicts of a busy L1, only the cause is a finding; `also` lists the other.
 
-`memory-bound` and `compute-bound` identify the limiting roofline. A kernel on the roofline (80% of
-the peak of a unit) only gets faster by doing less work; its speedup is 1."""
+A kernel at the roofline (80% of the peak of a unit) gains only by doing less: its speedup is 1."""
 _CHECKED = """\
 ## Accuracy
 
 On 80 kernels written and captured before the rules were looked at, the first finding was an
-accepted one for 64 with a full set (31 of 61 CUDA kernels with the basic set); half of 39 measured
-gains were within a factor of 1.5. Those kernels have since been used to improve the rules (72 of 80
-now), so this is no longer a blind test. All are from one GPU model, an H200; the thresholds
-were set with 84 further kernels on it.
+accepted one for 64 with a full set (31 of 61 CUDA kernels with the basic set). Half of 39 measured
+speedups were within a factor of 1.5. These kernels have since been used to improve the rules (72 of
+80 now), so this is no longer a blind test. All are from one GPU model, an H200. The thresholds were
+set with 84 further kernels on it.
 
-Known to be wrong, with examples from those kernels:
+Known errors, with examples from those kernels:
 
-- Repeated passes over the same data, from DRAM each time, are reported as `memory-bound`. That one
-  pass is enough (5.8x) is not detected.
-- Binary search at random keys: the speedup of sorted keys is underestimated (2.3x; it was 8x).
-- Random reads within L2 look like uncoalesced accesses that can be reordered: up to 2.9x was
-  predicted where nothing could be saved.
-- Tiny blocks: the speedup is underestimated (4x; larger blocks with wider loads reached 18x).
-- Compare-and-swap loops on one address: retries are not counted, so the speedup of
-  removing them is far too low.
-- Speedups above 10x are correct to the order of magnitude only.
+- Repeated sweeps over the same data from DRAM are `memory-bound`. That one sweep is enough (5.8x)
+  is not detected.
+- Binary search at random keys: the estimate for sorted keys is too low (2.3x instead of 8x).
+- Random reads inside L2 look like uncoalesced accesses: up to 2.9x is estimated where there is no
+  gain.
+- Tiny blocks: the estimate is too low (4x; larger blocks with wider loads gave 18x).
+- Compare-and-swap loops on one address: retries are not counted, so the estimate is far too low.
+- Estimates above 10x are an order of magnitude only.
 
-If a report lacks the counters (`--set basic` has none for accesses, conflicts, spills and
-divergence), kernels are reported as memory- or compute-bound, and a note lists the rules that were
-not evaluated."""
+Without the counters (`--set basic` has none for accesses, conflicts, spills and divergence),
+kernels are reported at the roofline, and a note lists the rules that were not evaluated."""
 _KERNEL_JSON = """\
 ## JSON
 
-`--format json` writes one object. `kernels` has an entry for every launch, those of the kernel that
-saves most first:
+`--format json` writes one object. `kernels` has an entry for every launch, those of the kernel with
+the largest saving first:
 
 ```text
 {"meta": {"command", "title", "tool", "tool_version", "gpus", "launches", "duration_ns", "saved_ns",
@@ -76,7 +70,7 @@ saves most first:
  "kernels": [{"name", "label", "launch", "duration_ns", "device", "grid", "block", "held_by",
               "saved_ns",
               "findings": [{"rule", "title", "where", "speedup", "saved_ns", "confidence",
-                            "confidence_reason", "estimate",
+                            "confidence_reason", "effort", "estimate",
                             "evidence": [{"metric", "value", "unit", "meaning"}],
                             "why", "fix", "code", "misleads", "sections",
                             "places": [{"path", "line", "share", "text"}], "also"}],
@@ -85,11 +79,11 @@ saves most first:
                                   "speedup_percent", "message"}]}]}
 ```
 
-`speedup` is old time over new, at least 1, or null where it cannot be estimated. `confidence` is
-`high` (all that the estimate needs was measured), `medium` (a part was assumed) or `low` (an upper
-bound). Values of evidence are in base units, those with unit `share` from 0 to 1. `held_by` is
-`memory`, `compute` or `latency`, by the rules of that name; the roofline's `bound` is another thing
-([roofline.md](roofline.md))."""
+`speedup` is old time over new time, at least 1, or null where it is unknown. `confidence` is `high`
+(all inputs of the estimate were measured), `medium` (a part was assumed) or `low` (an upper bound).
+`effort` is `one line`, `config` or `rewrite`. Values of evidence are in base units, those with unit
+`share` from 0 to 1. `held_by` is what limits the launch (`memory`, `compute` or `latency`), the
+same as `bound` in `gpusight roofline` and `gpusight kernels` ([roofline.md](roofline.md))."""
 
 
 def kernel_rules_parts() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpusight.errors import NotApplicableError
@@ -137,3 +137,20 @@ def with_warnings(result: Answer, warnings: Sequence[str]) -> Answer:
     if isinstance(result, NotApplicable):
         return replace(result, reason="; ".join((result.reason, *warnings)))
     return replace(result, notes=tuple(dict.fromkeys((*warnings, *result.notes))))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One number that a finding rests on."""
+
+    metric: str
+    """Short name of what was measured."""
+    value: float
+    unit: str
+    """`share` (0 to 1), `byte`, `byte/s`, `ns`, `cycle`, `flop/s`, or empty for a plain number."""
+    meaning: str
+    """Explanation of the number."""
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return asdict(self)

@@ -141,12 +141,12 @@ def test_barriers_limit_only_where_the_gpu_counts_them() -> None:
 @pytest.mark.parametrize(
     ("cc", "shape", "limiter", "why"),
     [
-        ((9, 0), BlockShape(1025, 16), "warps", "1025 threads, where 1024 are the most"),
-        ((9, 0), BlockShape(64, 300), "registers", "300 registers in a thread, where 255"),
-        ((9, 0), BlockShape(1024, 72), "registers", "73728 registers in a block, where 65536"),
-        ((9, 0), BlockShape(64, 16, 0, 232449), "shared_memory", "where 232448 are the most"),
-        ((7, 5), BlockShape(64, 16, 65537), "shared_memory", "where 65536 are the most"),
-        ((8, 0), BlockShape(320, 169), "registers", "67584 registers in a block"),
+        ((9, 0), BlockShape(1025, 16), "warps", "1025 threads per block (max. 1024)"),
+        ((9, 0), BlockShape(64, 300), "registers", "300 registers per thread (max. 255)"),
+        ((9, 0), BlockShape(1024, 72), "registers", "73728 registers per block (max. 65536)"),
+        ((9, 0), BlockShape(64, 16, 0, 232449), "shared_memory", "(max. 232448)"),
+        ((7, 5), BlockShape(64, 16, 65537), "shared_memory", "(max. 65536)"),
+        ((8, 0), BlockShape(320, 169), "registers", "67584 registers per block"),
         ((8, 0), BlockShape(352, 168), None, ""),
     ],
 )

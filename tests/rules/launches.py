@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpusight.rules.kernel_launch import ProfiledLaunch, launches
+from gpusight.analysis.counters.profiled_launch import ProfiledLaunch, launches
 from gpusight.rules.registry import kernel_rules
 from tests.traces import build_trace
 

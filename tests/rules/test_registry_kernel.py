@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gpusight as gs
-from gpusight.rules.kernel_launch import launches
+from gpusight.analysis.counters.profiled_launch import launches
 from gpusight.rules.registry import KERNEL_RULES, kernel_rules
 from gpusight.rules.rule import Clean, KernelRuleMatch, RuleNotApplicable
 from tests.rules.launches import ELAPSED, IDLE, STALLED, launch_of, trace_of, verdict_of
@@ -283,12 +283,12 @@ def test_uneven_blocks_and_starting_blocks_are_seen() -> None:
     uneven = launch_of({**IDLE, "sm__cycles_active.avg": 100})
     verdict = verdict_of("tail-effect", uneven)
     assert isinstance(verdict, KernelRuleMatch)
-    assert "run much longer" in verdict.title
+    assert "Load imbalance" in verdict.title
     many: dict[str, Any] = {"block_x": 64, "grid_x": 5_000_000, "duration_ns": 2e6}
     starting = launch_of({**IDLE, OCCUPANCY: 25}, **many)
     verdict = verdict_of("low-occupancy-block-size", starting)
     assert isinstance(verdict, KernelRuleMatch)
-    assert "starting them" in verdict.title
+    assert "Block launch overhead" in verdict.title
     # SMs that are full all the same do not wait for blocks to start.
     assert isinstance(verdict_of("low-occupancy-block-size", launch_of(IDLE, **many)), Clean)
     partial = launch_of({**IDLE, f"sm__inst_executed_pipe_xu{ELAPSED}": 95}, block_x=40)
@@ -377,7 +377,7 @@ def test_texture_reads_at_random_places_miss_the_cache() -> None:
         "l1tex__t_sectors_pipe_tex_mem_texture.sum": 8_000_000,
         "l1tex__t_requests_pipe_tex_mem_texture.sum": 1_000_000,
     }
-    assert "random places" in found("cache-miss", textures).title
+    assert "random reads" in found("cache-miss", textures).title
     in_order = {**textures, "l1tex__t_requests_pipe_tex_mem_texture.sum": 8_000_000}
     assert isinstance(verdict_of("cache-miss", launch_of(in_order)), Clean)
 
@@ -390,7 +390,7 @@ def test_constants_read_one_at_a_time_are_named() -> None:
         f"sm__issue_active{ELAPSED}": 1,
     }
     verdict = found("compute-bound", counters)
-    assert "different constants" in verdict.title
+    assert "Divergent constant reads" in verdict.title
     assert "shared memory" in verdict.fix
     assert speedup(verdict) > 4
 

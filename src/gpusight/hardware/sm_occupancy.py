@@ -168,14 +168,13 @@ def _refusals(limits: SmLimits, shape: BlockShape) -> dict[str, str]:
     refusals = {}
     if shape.block_threads > limits.max_threads_per_block:
         refusals["warps"] = (
-            f"a block of {shape.block_threads} threads, where {limits.max_threads_per_block} "
-            "are the most"
+            f"{shape.block_threads} threads per block (max. {limits.max_threads_per_block})"
         )
     most_shared = limits.shared_per_block_optin_bytes + limits.shared_reserved_per_block_bytes
     if _shared_allocated(limits, shape) > most_shared:
         refusals["shared_memory"] = (
-            f"{shape.shared_bytes} bytes of shared memory in a block, where "
-            f"{limits.shared_per_block_optin_bytes} are the most"
+            f"{shape.shared_bytes} bytes of shared memory per block "
+            f"(max. {limits.shared_per_block_optin_bytes})"
         )
     return refusals | _register_refusal(limits, shape)
 
@@ -184,7 +183,7 @@ def _register_refusal(limits: SmLimits, shape: BlockShape) -> dict[str, str]:
     registers = shape.registers or 0
     if registers > limits.max_registers_per_thread + 1:  # 256 is what 255 is rounded up to
         most = limits.max_registers_per_thread
-        return {"registers": f"{registers} registers in a thread, where {most} are the most"}
+        return {"registers": f"{registers} registers per thread (max. {most})"}
     if limits.compute_capability == _GP100:
         # CUDA refuses on it what other Pascal GPUs, with smaller parts of an SM, could not run.
         limits = replace(limits, minor=1, warp_allocation_granularity=4)
@@ -192,10 +191,10 @@ def _register_refusal(limits: SmLimits, shape: BlockShape) -> dict[str, str]:
     of_block = warps * _registers_per_warp(limits, registers)
     if of_block > limits.max_registers_per_block:
         most = limits.max_registers_per_block
-        return {"registers": f"{of_block} registers in a block, where {most} are the most"}
+        return {"registers": f"{of_block} registers per block (max. {most})"}
     if _register_limit(limits, shape).get("registers") == 0:
-        many = f"{_warps(limits, shape)} warps of {registers} registers a thread"
-        return {"registers": f"{many}, which do not fit the parts of an SM"}
+        many = f"{_warps(limits, shape)} warps of {registers} registers per thread"
+        return {"registers": f"{many} do not fit the sub-partitions of an SM"}
     return {}
 
 

@@ -1,4 +1,4 @@
-"""What is said of kernel findings: tables, evidence, gains; and the list of rules."""
+"""Kernel findings as text: tables, evidence, gains; and the list of rules."""
 
 from __future__ import annotations
 
@@ -30,35 +30,37 @@ if TYPE_CHECKING:
 
 
 _OVERVIEW_FIELDS = (
-    Field("kernel", "Kernel", Fmt.NAME, "Kernel, its name made short"),
-    Field("launches", "N", Fmt.COUNT, "Launches of it in this shape"),
-    Field("time_ns", "Time", Fmt.TIME, "Time of them all"),
-    Field("share", "Share", Fmt.SHARE, "Part of the time of all kernels", shown=False),
-    Field("finding", "First finding", Fmt.TEXT, "The rule with the most time to give back"),
-    Field("speedup", "Gain", Fmt.TEXT, "How many times faster with the fix"),
-    Field("saved_ns", "Saves", Fmt.TIME, "Time that the fix gives back, over the report"),
-    Field("confidence", "Confidence", Fmt.TEXT, "How far to trust the estimate", shown=False),
+    Field("kernel", "Kernel", Fmt.NAME, "Short kernel name"),
+    Field("launches", "N", Fmt.COUNT, "Launches with this grid and block"),
+    Field("time_ns", "Time", Fmt.TIME, "Total time of these launches"),
+    Field("share", "Share", Fmt.SHARE, "Share of the time of all kernels", shown=False),
+    Field("finding", "First finding", Fmt.TEXT, "The rule whose fix saves most"),
+    Field("speedup", "Speedup", Fmt.TEXT, "Of the kernel, with the fix"),
+    Field("saved_ns", "Saves", Fmt.TIME, "Time that the fix saves over the report"),
+    Field("confidence", "Confidence", Fmt.TEXT, "`high`, `medium` or `low`", shown=False),
+    Field("effort", "Effort", Fmt.TEXT, "`one line`, `config` or `rewrite`", shown=False),
 )
 FINDING_FIELDS = (
     Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch"),
     Field("kernel", "Kernel", Fmt.NAME, "Kernel name"),
-    Field("duration_ns", "Time", Fmt.TIME, "Time that the launch took"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Duration of the launch"),
     Field("rank", "Rank", Fmt.ID, "1 for the first finding of the launch"),
     Field("rule", "Rule", Fmt.TEXT, "Identifier of the rule"),
-    Field("speedup", "Gain", Fmt.REAL, "How many times faster with the fix"),
-    Field("saved_ns", "Saves", Fmt.TIME, "Time that the fix gives back"),
+    Field("speedup", "Speedup", Fmt.REAL, "Of the launch, with the fix"),
+    Field("saved_ns", "Saves", Fmt.TIME, "Time that the fix saves"),
     Field("confidence", "Confidence", Fmt.TEXT, "`high`, `medium` or `low`"),
-    Field("title", "What was seen", Fmt.TEXT, "What was seen"),
-    Field("estimate", "Estimate", Fmt.TEXT, "How the gain was estimated"),
+    Field("effort", "Effort", Fmt.TEXT, "`one line`, `config` or `rewrite`"),
+    Field("title", "Finding", Fmt.TEXT, "The problem, with its main number"),
+    Field("estimate", "Estimate", Fmt.TEXT, "How the speedup was estimated"),
 )
-AT_ROOF = "at roof"
+AT_ROOF = "at roofline"
 NO_GAIN = 1.005
-"""Below this a gain is none."""
-NOTHING = "nothing found"
+"""Below this speedup there is no gain."""
+NOTHING = "no finding"
 
 
 def kernel_overview(diagnosis: KernelReportDiagnosis) -> TableResult:
-    """Give one row for each kernel and shape, the one with the most to give back first."""
+    """Give one row per kernel and shape, the one whose fix saves most first."""
     whole = diagnosis.duration_ns
     rows = [_row(group, whole) for group in diagnosis.groups]
     schema = {
@@ -70,6 +72,7 @@ def kernel_overview(diagnosis: KernelReportDiagnosis) -> TableResult:
         "speedup": pl.String,
         "saved_ns": pl.Float64,
         "confidence": pl.String,
+        "effort": pl.String,
     }
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return TableResult(diagnosis.command, diagnosis.title, _OVERVIEW_FIELDS, frame)
@@ -80,9 +83,16 @@ def _row(group: KernelGroup, whole: float) -> tuple[object, ...]:
     time = group.duration_ns or None
     lead = (group.label, len(group.kernels), time, share)
     if not group.findings:
-        return (*lead, NOTHING, None, None, None)
+        return (*lead, NOTHING, None, None, None, None)
     first = group.findings[0]
-    return (*lead, first.rule, gain_text(first), _saved(first), first.confidence.value)
+    return (
+        *lead,
+        first.rule,
+        gain_text(first),
+        _saved(first),
+        first.confidence.value,
+        first.effort,
+    )
 
 
 def _saved(finding: KernelFinding) -> float | None:
@@ -90,18 +100,17 @@ def _saved(finding: KernelFinding) -> float | None:
 
 
 def gain_text(finding: KernelFinding) -> str | None:
-    """Show a gain as a factor with the digits that an estimate deserves: `1.40x`, `25x`."""
+    """Show a speedup with the digits that an estimate deserves: `1.40x`, `25x`."""
     speedup = finding.speedup
     if speedup is None:
         return None
     if speedup < NO_GAIN:
-        return AT_ROOF if finding.tells_roof else None
-    digits = 2 if speedup < 1.995 else 1 if speedup < 9.95 else 0
-    return f"{speedup:.{digits}f}x"
+        return AT_ROOF if finding.at_roofline else None
+    return units.format_speedup(speedup)
 
 
 def kernel_finding_table(diagnosis: KernelReportDiagnosis) -> TableResult:
-    """Give one row for each finding of each launch."""
+    """Give one row per finding of each launch."""
     rows = [
         (
             kernel.launch,
@@ -112,13 +121,14 @@ def kernel_finding_table(diagnosis: KernelReportDiagnosis) -> TableResult:
             finding.speedup,
             finding.saved_ns,
             finding.confidence.value,
+            finding.effort,
             finding.title,
             finding.estimate,
         )
         for kernel in diagnosis.kernels
         for rank, finding in enumerate(kernel.findings, 1)
     ]
-    texts = {"kernel", "rule", "confidence", "title", "estimate"}
+    texts = {"kernel", "rule", "confidence", "effort", "title", "estimate"}
     schema = {
         f.key: pl.String if f.key in texts else pl.Int64 if f.fmt is Fmt.ID else pl.Float64
         for f in FINDING_FIELDS
@@ -140,11 +150,11 @@ class ExplainedKernel:
     subtitle: str
     findings: tuple[KernelFinding, ...]
     profiler: tuple[str, ...]
-    """What the profiler's own rules said, in brief."""
+    """Results of the profiler's own rules, in brief."""
 
 
 def explain_kernel(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> ExplainedKernel:
-    """Put together what is said of a kernel."""
+    """Collect the texts about a kernel."""
     return ExplainedKernel(
         title=safe_text(group.label),
         subtitle=_subtitle(diagnosis, group),
@@ -176,15 +186,15 @@ def _dims(sides: tuple[int | None, ...]) -> str:
 def gain_phrase(finding: KernelFinding) -> str:
     """Give the gain of a finding as a phrase: `2.1x, saves 520 µs`."""
     if finding.speedup is None:
-        return "gain not known"
+        return "speedup unknown"
     if finding.speedup < NO_GAIN:
-        return "nothing to gain"
+        return "no gain"
     text, saved = gain_text(finding) or "", finding.saved_ns
     return f"{text}, saves {units.format_time(saved)}" if saved else text
 
 
 def confidence_sentence(finding: KernelFinding | TimelineFinding) -> str:
-    """Give how the gain was estimated and how far to trust it, as one sentence."""
+    """Give the estimate and its confidence, as one sentence."""
     how = finding.estimate.rstrip(".")
     return f"{how} ({finding.confidence.value} confidence: {finding.confidence_reason})"
 
@@ -201,12 +211,12 @@ def evidence_value(evidence: Evidence) -> str:
         return units.format_time(evidence.value)
     if evidence.unit == "flop/s":
         return f"{units.format_real(evidence.value / 1e12)} TFLOP/s"
-    text = units.format_count(evidence.value if evidence.value < 1e4 else round(evidence.value))
+    text = units.format_mean(evidence.value)
     return f"{text} cycles" if evidence.unit == "cycle" else text
 
 
 def _foremost(results: tuple[ProfilerRule, ...]) -> list[ProfilerRule]:
-    """Choose what the profiler would do first; what it only mentions stays out."""
+    """Choose the most important results; remarks stay out."""
     advice = [r for r in results if r.kind == "optimization" and r.message]
     if not advice:  # versions up to 2021 call it so; later ones warn of metrics that are missing
         advice = [r for r in results if r.kind in {"warning", "error"} and r.message]
@@ -218,7 +228,7 @@ def _foremost(results: tuple[ProfilerRule, ...]) -> list[ProfilerRule]:
 
 
 def _profiler_sentence(result: ProfilerRule) -> str:
-    """Give a result of the profiler's rules in one sentence of its own."""
+    """Give the first sentence of a result of the profiler's rules."""
     message = " ".join((result.message or "").split())
     first = safe_text(_SENTENCE.split(message, maxsplit=1)[0]).rstrip(".")
     percent = "" if result.speedup_percent is None else f" ({result.speedup_percent:.0f}%)"
@@ -230,12 +240,12 @@ _EVIDENCE = 5
 
 
 def evidence_lines(evidence: tuple[Evidence, ...], width: int | None) -> Iterator[StyledLine]:
-    """Show the foremost numbers of a finding, one below the other."""
+    """Show the main numbers of a finding, one per line."""
     foremost = evidence[:_EVIDENCE]
     values = [evidence_value(e) for e in foremost]
     widest = max(map(display_width, values), default=0)
     for number, (value, item) in enumerate(zip(values, foremost, strict=True)):
-        label = "seen" if number == 0 else ""
+        label = "data" if number == 0 else ""
         yield from labeled_lines(label, item.meaning, width, lead=f"{value.rjust(widest)}  ")
 
 
@@ -243,20 +253,20 @@ def evidence_lines(evidence: tuple[Evidence, ...], width: int | None) -> Iterato
 
 RULE_FIELDS = (
     Field("rule", "Rule", Fmt.TEXT, "Its identifier, for `--rule`"),
-    Field("of", "Of", Fmt.TEXT, "`timeline`, `kernels` (reports of Nsight Compute) or `yours`"),
-    Field("finds", "Finds", Fmt.NAME, "What it looks for"),
+    Field("of", "Type", Fmt.TEXT, "`timeline`, `kernels` (Nsight Compute reports) or `yours`"),
+    Field("finds", "Detects", Fmt.NAME, "What it detects"),
 )
 
 
 _HEADINGS = {
-    "timeline": "Of timelines (nsys, torch.profiler, JAX)",
-    "yours": "Your own",
-    "kernels": "Of kernels that Nsight Compute measured",
+    "timeline": "Timeline rules (nsys, torch.profiler, JAX)",
+    "yours": "Your rules",
+    "kernels": "Kernel rules (Nsight Compute)",
 }
 
 
 def rule_text(rules: TableResult, width: int | None) -> str:
-    """Write the rules for people: what each finds, wrapped beside its name."""
+    """Write the rules as text: what each detects, wrapped next to its name."""
     widest = max(len(rule) for rule in rules.frame["rule"])
     lines: list[StyledLine] = []
     for kind, heading in _HEADINGS.items():
@@ -269,18 +279,22 @@ def rule_text(rules: TableResult, width: int | None) -> str:
 
 
 def rule_description(rule: Rule, width: int | None) -> str:
-    """Write what a rule looks for, why that costs time, and its fix."""
+    """Write what a rule detects, why that costs time, and its fix."""
     lines = [*wrapped_lines(f"{rule.id}: {rule.detects}", width, "", "bold cyan")]
     for label, text in (("why", rule.why), ("fix", rule.fix)):
         lines += labeled_lines(label, text, width)
     lines += code_lines(rule.code)
-    for label, text in (("gain", rule.estimate), ("verify", rule.verify), ("caveat", rule.caveats)):
+    for label, text in (
+        ("gain", rule.estimate),
+        ("verify", rule.verify),
+        ("caveat", rule.caveats),
+    ):
         lines += labeled_lines(label, text, width) if text else ()
     return plain_lines(lines)
 
 
 def rule_list(own: Sequence[Rule] = (), *, only: str | None = None) -> TableResult:
-    """List the rules of timelines, the user's own, and those of kernels; or one of them."""
+    """List timeline rules, the user's own and kernel rules; or one of them."""
     rows = [(rule.id, "timeline", rule.detects) for rule in timeline_rules().values()]
     rows += [(rule.id, "yours", rule.detects) for rule in own]
     rows += [(rule.id, "kernels", rule.detects) for rule in kernel_rules().values()]

@@ -43,8 +43,8 @@ OF_REPORT = "the report: "
 _MIN_BUSY_SHARE = 0.5
 """Share of the window with kernels running, below which they are not the bottleneck."""
 _HANGS = (
-    "a kernel that communicates was asked for: replayed alone, it waits for ranks that do not "
-    "come; measure with --tool-option --replay-mode=application under gpusight record instead"
+    "a communication kernel was selected: kernel replay hangs, as other ranks do not take part; "
+    "use gpusight record with --tool-option --replay-mode=application"
 )
 
 
@@ -81,7 +81,7 @@ def drill(
     `announce` is called with the plan before it runs.
     """
     if run and (reports or question.program is None):
-        what = "reports were given, and a run asked for" if reports else "no program was given"
+        what = "--run cannot be combined with reports" if reports else "--run needs a program"
         raise UsageError(what, hint="gpusight drill FILE --run -- python train.py")
     planned = plan_drill(trace, question, os.environ)
     if isinstance(planned, NotApplicable):
@@ -146,18 +146,18 @@ def measure(
         reports = [open_report(path) for path in paths]
         drilled = join_reports(trace, planned.drill, question, reports)
     else:  # a table of totals has no launches to join with
-        see = tuple(f"measured: gpusight diagnose {shlex.quote(str(path))}" for path in paths)
+        see = tuple(f"profiled: gpusight diagnose {shlex.quote(str(path))}" for path in paths)
         drilled = MeasuredDrill(replace(planned.drill, notes=(*planned.drill.notes, *see)))
     return replace(drilled, exit_code=recorded[-1].exit_code)
 
 
 def _nothing_to_run(planned: PlannedDrill) -> RecordError | UsageError:
     if planned.drill.plan is None:
-        return UsageError("no kernel is worth measuring", hint="ask for one: --kernel NAME")
+        return UsageError("no kernel is worth profiling", hint="select one: --kernel NAME")
     return RecordError(
-        "ncu is needed and none runs here",
-        hint="run the command without --run, and paste what it prints where ncu is; "
-        "or see: gpusight doctor",
+        "ncu is not installed",
+        hint="leave --run out, and run the printed command on a machine with ncu; see also: "
+        "gpusight doctor",
     )
 
 
@@ -168,7 +168,7 @@ def join_reports(
     if not trace.has("kernels"):
         raise UsageError(
             "a table of totals cannot be joined with a report",
-            hint="see the report: gpusight diagnose REPORT, or give a timeline",
+            hint="use gpusight diagnose REPORT, or a timeline",
         )
     drill = replace(drill, measured=measured_launches_of(trace, drill.chosen, reports))
     request = DiagnoseOptions(selection=question.selection)
@@ -187,7 +187,7 @@ def _joined_notes(joined: Sequence[JoinedDiagnosis]) -> list[str]:
         most_ns = max((kernel.saved_ns for kernel in diagnosis.kernels), default=0.0)
         if first is not None and (first.recoverable_ns or 0) > most_ns:
             share = format_share(first.share)
-            notes.append(f"more than any kernel gives back ({share}): {first.title}")
+            notes.append(f"a fix outside the kernels saves more ({share}): {first.title}")
     return notes
 
 
@@ -196,8 +196,8 @@ def _missing(drill: DrillResult) -> list[str]:
     notes = []
     for kernel in drill.missing:
         other = drill.measured[kernel.group].other_shapes if drill.measured else 0
-        why = f", but for {other:,} of another grid or block" if other else ""
-        notes.append(f"no launch of {kernel.short_name} was measured{why}")
+        why = f", only {other:,} with another grid or block" if other else ""
+        notes.append(f"no launch of {kernel.short_name} was profiled{why}")
     return notes
 
 
@@ -235,8 +235,8 @@ def _drill(
 
 def _drill_totals(trace: Trace, question: DrillOptions) -> DrillResult | NotApplicable:
     if question.selection:
-        reason = "totals cannot be divided by range, GPU or process"
-        return NotApplicable(COMMAND, reason, "give a timeline")
+        reason = "totals cannot be split by range, GPU or process"
+        return NotApplicable(COMMAND, reason, "use a timeline")
     picked = pick_totals(trace, top=question.top, kernel=question.kernel)
     if isinstance(picked, NotApplicable):
         return picked
@@ -255,20 +255,20 @@ def _drill_totals(trace: Trace, question: DrillOptions) -> DrillResult | NotAppl
 def _plan_notes(picked: DrillSelection, question: DrillOptions) -> list[str]:
     notes = list(graph_notes(picked.trace))
     if notes:
-        notes.append("ncu counts kernels inside graphs too: launches may be missed by those")
+        notes.append("ncu also counts kernels inside graphs: launch counts may be off by those")
     busy = picked.time_ns / max(1, picked.window_ns)
     if busy < _MIN_BUSY_SHARE and not question.selection.within:
         share = format_share(busy)
-        notes.append(f"kernels run for {share} of the time: see first gpusight diagnose FILE")
+        notes.append(f"kernels run only {share} of the time: see first gpusight diagnose FILE")
     if not picked.chosen:
-        notes.append("no kernel is worth measuring; --kernel NAME asks for one all the same")
+        notes.append("no kernel is worth profiling; --kernel NAME selects one anyway")
     if any(kernel.category == "communication" for kernel in picked.chosen):
         notes.append(_HANGS)
     processes = picked.trace.table("kernels", ["process"])["process"].drop_nulls().n_unique()
     if processes > 1:
         notes.append(
-            f"{processes} processes launch kernels: launches are counted in one; measure that rank "
-            "alone (--rank), or start ncu for it alone"
+            f"{processes} processes launch kernels, and launches are counted in one: profile only "
+            "that rank (--rank)"
         )
     return notes
 

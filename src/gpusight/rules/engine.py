@@ -18,10 +18,10 @@ from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
-    from gpusight.rules.kernel_launch import ProfiledLaunch
     from gpusight.rules.rule import KernelRule, RuleVerdict, TimelineRule
 
 
@@ -308,7 +308,8 @@ def _kernel_finding(
         code=match.code or rule.code,
         caveats=rule.caveats,
         sections=rule.sections,
-        tells_roof=rule.tells_roof,
+        at_roofline=rule.at_roofline,
+        effort=match.effort or rule.effort,
     )
 
 

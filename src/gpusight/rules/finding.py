@@ -6,8 +6,13 @@ import enum
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpusight.results import Evidence
+
 if TYPE_CHECKING:
     from gpusight.rules.rule import FindingLocation
+
+
+__all__ = ["Confidence", "Evidence", "KernelFinding", "SourceLocation", "TimelineFinding"]
 
 
 class Confidence(enum.Enum):
@@ -19,23 +24,6 @@ class Confidence(enum.Enum):
     """A part was assumed, or the fix may cost something that is not counted."""
     LOW = "low"
     """An upper bound: whether the program allows the fix cannot be seen in the capture."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One number that a finding rests on."""
-
-    metric: str
-    """Short name of what was measured."""
-    value: float
-    unit: str
-    """`share` (0 to 1), `byte`, `byte/s`, `ns`, `cycle`, `flop/s`, or empty for a plain number."""
-    meaning: str
-    """Explanation of the number."""
-
-    def document(self) -> dict[str, Any]:
-        """Return plain objects, for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +69,10 @@ class KernelFinding:
     """Source lines of the problem, where requested and known."""
     also: tuple[str, ...] = ()
     """Rules that detected the same cause, and are not findings of their own for that reason."""
-    tells_roof: bool = False
-    """Where there is nothing to gain, the launch is at its roof."""
+    at_roofline: bool = False
+    """Where there is nothing to gain, the launch is at its roofline."""
+    effort: str = ""
+    """`one line`, `config` or `rewrite`."""
 
     @property
     def saved_ns(self) -> float | None:
@@ -101,6 +91,7 @@ class KernelFinding:
             "saved_ns": self.saved_ns,
             "confidence": self.confidence.value,
             "confidence_reason": self.confidence_reason,
+            "effort": self.effort,
             "estimate": self.estimate,
             "evidence": [evidence.document() for evidence in self.evidence],
             "why": self.why,

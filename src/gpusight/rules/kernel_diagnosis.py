@@ -13,6 +13,7 @@ import polars as pl
 
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.counters.counter_selection import LaunchSelection, no_counters
+from gpusight.analysis.counters.profiled_launch import launches as measured_launches
 from gpusight.analysis.counters.source_lines import (
     SAMPLES,
     first_of,
@@ -23,6 +24,7 @@ from gpusight.analysis.counters.source_lines import (
     with_lines,
 )
 from gpusight.analysis.join.launch_matching import NEEDS, ORDER, cover, in_launch_order
+from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
@@ -37,8 +39,6 @@ from gpusight.rules.diagnosis import (
 )
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import SourceLocation
-from gpusight.rules.kernel_launch import launches as measured_launches
-from gpusight.rules.patterns.kernel_speedup import limiter
 from gpusight.rules.registry import kernel_rules, select_rules
 from gpusight.rules.rule import InstructionCounters
 from gpusight.units import format_share
@@ -46,10 +46,10 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.analysis.selection import Selection
     from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.rules.finding import KernelFinding
-    from gpusight.rules.kernel_launch import ProfiledLaunch
     from gpusight.rules.rule import KernelRule
     from gpusight.trace.trace import Trace
 
@@ -161,8 +161,14 @@ def diagnose_kernels(
     scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
     numbers = set(scope.launches().to_list())
     profiler_rules = _profiler_rules(trace)
+    limiters = dict(roofline_points(trace).select("launch", "bound").iter_rows())
     kernels = [
-        _diagnose_launch(launch, selected, profiler_rules[launch.values["launch"]])
+        _diagnose_launch(
+            launch,
+            selected,
+            limiters[launch.values["launch"]],
+            profiler_rules[launch.values["launch"]],
+        )
         for launch in measured_launches(trace)
         if launch.values["launch"] in numbers
     ]
@@ -183,14 +189,17 @@ def _no_profiles(trace: Trace) -> NotApplicable:
         return no_counters(COMMAND)
     return NotApplicable(
         COMMAND,
-        "the capture is a timeline: it says when kernels ran, not what held them up",
-        "for where its time went: gpusight summary FILE; for why its kernels are slow, measure "
-        "them with: ncu --set full -o report PROGRAM",
+        "the capture is a timeline: it has no hardware counters",
+        "for where the time goes: gpusight summary FILE; for why its kernels are slow, profile "
+        "them: ncu --set full -o report PROGRAM",
     )
 
 
 def _diagnose_launch(
-    launch: ProfiledLaunch, rules: Mapping[str, KernelRule], profiler_rules: Sequence[ProfilerRule]
+    launch: ProfiledLaunch,
+    rules: Mapping[str, KernelRule],
+    limiter: str | None,
+    profiler_rules: Sequence[ProfilerRule],
 ) -> LaunchDiagnosis:
     results = run_kernel_rules(launch, rules)
     return LaunchDiagnosis(
@@ -200,7 +209,7 @@ def _diagnose_launch(
         device=launch.values["device"],
         grid=tuple(launch.values[f"grid_{axis}"] for axis in "xyz"),
         block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
-        held_by=limiter(launch),
+        held_by=limiter,
         findings=results.findings,
         clean=results.clean,
         not_applicable=results.not_applicable,
@@ -277,7 +286,7 @@ def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[st
     verdicts = (k.not_applicable.get(rule) for rule in missing for k in kernels)
     sections = sorted({s for verdict in verdicts if verdict is not None for s in verdict.sections})
     collect = " ".join(f"--section {s}" for s in sections) or "--set full"
-    return (f"not measured, so not judged: {', '.join(missing)}; collect with: ncu {collect}",)
+    return (f"not evaluated: {', '.join(missing)}; collect with: ncu {collect}",)
 
 
 # Joined with a timeline ---------------------------------------------------------------------------
@@ -339,15 +348,15 @@ def _join_notes(
     report: KernelReportDiagnosis, kernels: Sequence[TimedKernel], inside: pl.DataFrame
 ) -> list[str]:
     if not kernels:
-        return ["it measured no kernel of the timeline: are they of the same program?"]
+        return ["no profiled kernel is in the timeline: is it the same program?"]
     notes = []
     measured_ns, total_ns = (
         float(frame["time_ns"].sum()) for frame in (inside.drop_nulls("launch"), inside)
     )
     if total_ns and measured_ns < total_ns:
         share = format_share(measured_ns / total_ns)
-        notes.append(f"it tells of {share} of the kernel time in the window")
+        notes.append(f"it covers {share} of the kernel time in the window")
     unused = len(report.groups) - len(kernels)
     if unused:
-        notes.append(f"{unused:,} of its kernels take no time in the window: not shown")
+        notes.append(f"{unused:,} of its kernels do not run in the window: not shown")
     return notes

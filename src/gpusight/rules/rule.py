@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.analysis.counters.launch_quantities import LaunchQuantity
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
-    from gpusight.rules.kernel_launch import ProfiledLaunch
 
 
 Effort: TypeAlias = Literal["one line", "config", "rewrite"]
@@ -183,8 +183,8 @@ class KernelRule(Rule):
     """Applies to kernels only, not to graphs and ranges, which have no grid of their own."""
     explains: ClassVar[frozenset[str]] = frozenset()
     """Rules that detect the effect of which this one is the cause."""
-    tells_roof: ClassVar[bool] = False
-    """A match with nothing to gain means that the launch is at its roof."""
+    at_roofline: ClassVar[bool] = False
+    """A match with nothing to gain means that the launch is at its roofline."""
 
     @property
     def sections(self) -> tuple[str, ...]:

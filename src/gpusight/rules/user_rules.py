@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.counters.launch_quantities import LaunchQuantity
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.kernel_launch import ProfiledLaunch
     from gpusight.rules.rule import RuleVerdict
 
 
@@ -189,7 +189,7 @@ def _quantity(name: str, value: object) -> LaunchQuantity:
     from gpusight.analysis.counters.launch_quantities import LaunchQuantity
 
     if not isinstance(value, LaunchQuantity):
-        raise _wrong(name, value, "a quantity of gpusight.rules.kernel_quantities")
+        raise _wrong(name, value, "a quantity of gpusight.analysis.counters.kernel_quantities")
     return value
 
 
@@ -262,7 +262,7 @@ _KERNEL_RULE: dict[str, _Fit] = {
     "located_by": _or_none(_instance(InstructionCounters)),
     "single_kernels": _flag,
     "explains": _rule_ids,
-    "tells_roof": _flag,
+    "at_roofline": _flag,
 }
 
 

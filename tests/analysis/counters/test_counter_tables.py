@@ -350,7 +350,7 @@ def test_metrics_that_were_not_counted_by_instruction_are_said_to_be_so() -> Non
     parts: Rows = [{"launch": 0, "metric": SM, "instance": 5, "value": 1.0}]
     absent = source_lines(trace(counter_instances=parts, **LINES), metrics=[SM])
     assert isinstance(absent, NotApplicable)
-    assert "not counted by instruction" in absent.reason
+    assert "not per instruction" in absent.reason
 
 
 # Kernels, launches, summary, info

@@ -148,8 +148,8 @@ def test_calls_whose_kernels_disagree_are_counted_in_a_note() -> None:
     two = [kernel(2, SIMT, 100_000, 30_000)]
     (note,) = mixed_notes(one + two)
     assert note == (
-        "1 calls (70.00 µs of GPU time) ran kernels of several precisions or units: their peak is "
-        "that of the fastest"
+        "1 calls (70.00 µs of GPU time) ran kernels of several precisions or units: the peak of "
+        "the fastest applies"
     )
     assert mixed_notes(one + two, peak=100) == []
     assert mixed_notes(two) == []
@@ -180,7 +180,7 @@ def test_tensor_cores_are_assumed_where_only_they_are_fast_and_it_is_said() -> N
     result = page(built([mm(1, 0, dtype="c10::BFloat16")], [kernel(1, "attn_fwd", 0, 9_000)]))
     (row,) = section(result, "operators")
     assert (row["precision"], row["tensor_core"]) == ("bf16", True)
-    assert any("whether tensor cores ran" in note for note in result.notes)
+    assert any("whether Tensor Cores ran" in note for note in result.notes)
 
 
 # Which operator counts ----------------------------------------------------------------------------
@@ -259,9 +259,9 @@ def test_what_is_not_counted_says_why() -> None:
     ]
     assert facts(result)["tflop"] == 0
     notes = " ".join(result.notes)
-    assert "no operator that could be counted" in notes
-    assert "36.0% of GPU time went to matrix products" in notes  # 400 + 100 + 90 of 1640
-    assert "18.3% of GPU time went to generated code" in notes
+    assert "no counted operator" in notes
+    assert "36.0% of GPU time: GEMMs" in notes  # 400 + 100 + 90 of 1640
+    assert "18.3% of GPU time is in generated code" in notes
 
 
 # Grouping and selecting ---------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_utilization_is_of_the_peak_that_most_flops_ran_in() -> None:
     assert (top["window_ns"], top["gpu_ns"], top["peak_of"]) == (
         200_000,
         100_000,
-        "tf32 on tensor cores",
+        "tf32 on Tensor Cores",
     )
     assert top["busy_tflop_per_s"] == pytest.approx(done / 100_000 / 1e3)
     assert top["window_tflop_per_s"] == pytest.approx(done / 200_000 / 1e3)
@@ -344,7 +344,7 @@ def test_an_unknown_gpu_has_no_roof_unless_it_is_given() -> None:
     assert row["tflop_per_s"] == pytest.approx(MM_FLOPS / 50_000 / 1e3)
     assert (row["peak_share"], row["roof_share"], row["over_roof_ns"]) == (None, None, None)
     assert "mfu" not in facts(result)
-    assert any("known for Foo 9000; --peak" in note for note in result.notes)
+    assert any("of Foo 9000 are unknown; set them with --peak" in note for note in result.notes)
     given = page(trace, peak=100, bandwidth=1000)
     (row,) = section(given, "operators")
     assert row["peak_share"] == pytest.approx(MM_FLOPS / 50e-6 / 100e12)
@@ -356,7 +356,7 @@ def test_a_gpu_under_another_number_is_the_only_one_described() -> None:
     trace = built([mm(1, 0)], [kernel(1, SIMT, 0, 50_000, device=2)])
     result = page(trace)
     assert facts(result)["gpus"] == "NVIDIA H200"
-    assert "GPU 2 is taken to be the one described, NVIDIA H200" in result.notes
+    assert "GPU 2 is assumed to be NVIDIA H200" in result.notes
 
 
 def test_more_than_the_peak_is_shown_and_explained() -> None:
@@ -431,7 +431,7 @@ def test_parts_of_steps_are_not_held_against_their_whole_time() -> None:
     result = page(built(**STEPPED), Selection(within="forward"))
     steps = result.sections[0]
     assert isinstance(steps, NotApplicable)
-    assert "hold no step wholly" in steps.reason
+    assert "include no whole step" in steps.reason
     assert steps.hint == "select steps: --in 'ProfilerStep#3'"
     assert not any("a step has" in note for note in result.notes)
     assert facts(result)["tflop"] == pytest.approx(MM_FLOPS / 1e12)
@@ -469,9 +469,9 @@ def test_no_steps_is_a_section_that_says_so() -> None:
 @pytest.mark.parametrize(
     ("tables", "reason", "hint"),
     [
-        ({"kernels": [{"name": SIMT}]}, "no operators", "record_shapes=True"),
+        ({"kernels": [{"name": SIMT}]}, "no framework operators", "record_shapes=True"),
         ({"kernels": [{"name": SIMT}], "cpu_ops": [{"name": "aten::mm"}]},
-         "sizes of the operators' inputs were not recorded", "record_shapes=True"),
+         "input shapes of the operators were not recorded", "record_shapes=True"),
         ({"cpu_ops": [mm(1, 0)]}, "no GPU kernels", "capture"),
     ],
 )  # fmt: skip
@@ -628,7 +628,7 @@ def test_a_training_step_of_resnet18() -> None:
     assert section(result, "steps")[0]["tflop"] == pytest.approx(
         (32 * 3 * 2 * 1.814e9 - first) / 1e12, rel=0.005
     )
-    assert facts(result)["peak_of"] == "tf32 on tensor cores"
+    assert facts(result)["peak_of"] == "tf32 on Tensor Cores"
 
 
 @needs_shared

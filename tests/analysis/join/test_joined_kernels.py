@@ -276,8 +276,8 @@ def test_measured_shares_are_weighed_by_the_time_of_the_timeline() -> None:
     assert told["sm_share"] == pytest.approx((0.1 * 300 + 0.5 * 100) / 400)
     assert told["dram_share"] == pytest.approx((0.2 * 300 + 0.6 * 100) / 400)
     notes = " ".join(page.notes)
-    assert "2.00 times as long" in notes
-    assert "1 kernel was not measured: 1 by a name" in notes
+    assert "2.00x their time" in notes
+    assert "1 kernel was not profiled: 1 with a name" in notes
 
 
 def test_kernels_are_ranked_by_time_above_their_roof() -> None:
@@ -327,7 +327,7 @@ def test_a_report_of_whole_graphs_has_no_kernels_to_join() -> None:
     counters: Rows = [{"launch": 0, "metric": SM, "value": 50.0}]
     found = join(timeline(("a", 0, 10)), build_trace(META, profiles=[whole], counters=counters))
     assert isinstance(found, NotApplicable)
-    assert "graphs as wholes" in found.reason
+    assert "graphs as a whole" in found.reason
 
 
 def test_a_range_selects_the_timeline() -> None:

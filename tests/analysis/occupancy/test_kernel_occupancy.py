@@ -192,7 +192,7 @@ def test_each_shape_of_a_kernel_has_its_row_and_time_is_summed_by_limit() -> Non
         (4096, 97.0, None),
         (132, 6.2, "small grid: 6.2% of a wave"),
         (2112 + 200, 60.0, "tail: 1.09 waves"),
-        (2112 * 8, 60.0, "short or uneven blocks"),
+        (2112 * 8, 60.0, "short or imbalanced blocks"),
     ],
 )
 def test_why_less_was_achieved(grid: int, achieved: float, remark: str | None) -> None:
@@ -201,7 +201,7 @@ def test_why_less_was_achieved(grid: int, achieved: float, remark: str | None) -
 
 
 def test_a_low_theoretical_occupancy_may_be_missed_too() -> None:
-    for achieved, remark in ((12.0, None), (6.0, "short or uneven blocks")):
+    for achieved, remark in ((12.0, None), (6.0, "short or imbalanced blocks")):
         (row,) = rows(asked(report(launch(registers_per_thread=249, achieved=achieved))))
         assert row["remark"] == remark
 
@@ -209,13 +209,13 @@ def test_a_low_theoretical_occupancy_may_be_missed_too() -> None:
 def test_a_kernel_at_its_roof_gains_little() -> None:
     busy = launch(registers_per_thread=249, achieved=12.5, busy=93.0)
     (row,) = rows(asked(report(busy)))
-    assert row["remark"] == "SMs 93.0% busy already"
+    assert row["remark"] == "SMs already 93.0% busy"
 
 
 @pytest.mark.parametrize("registers", [32, 128])
 def test_a_busy_kernel_is_not_blamed_for_its_blocks(registers: int) -> None:
     grid = 132 * 16 * 8
-    for busy, remark in ((93.5, "SMs 93.5% busy already"), (40.0, "short or uneven blocks")):
+    for busy, remark in ((93.5, "SMs already 93.5% busy"), (40.0, "short or imbalanced blocks")):
         one = launch(grid=grid, busy=busy, registers_per_thread=registers, achieved=15.0)
         (row,) = rows(asked(report(one)))
         assert row["remark"] == remark
@@ -239,7 +239,7 @@ def test_what_limits_together_is_changed_together() -> None:
 def test_a_launch_that_cannot_run_says_why() -> None:
     (row,) = rows(asked(report(launch(block=1024, registers_per_thread=72))))
     assert row["theoretical"] == 0
-    assert "73728 registers in a block, where 65536 are the most" in row["remark"]
+    assert "73728 registers per block (max. 65536)" in row["remark"]
 
 
 def test_a_closer_look_at_one_kernel() -> None:
@@ -279,7 +279,7 @@ def test_sizes_that_a_printed_report_rounded_are_restored() -> None:
 
 def test_a_report_that_says_otherwise_is_named() -> None:
     result = asked(report(launch(reported=50.0)))
-    assert any("the report says 50.0% and these rules 100.0%" in note for note in result.notes)
+    assert any("the report has 50.0%, computed 100.0%" in note for note in result.notes)
     agreeing = asked(report(launch(reported=100.0)))
     assert not any("these rules" in note for note in agreeing.notes)
 
@@ -294,14 +294,14 @@ def test_a_launch_without_metrics_is_counted_and_named() -> None:
     bare = without_launch_stats("bare")
     result = asked(report(launch(), bare))
     assert rows(result)[1]["theoretical"] is None
-    assert any("1 of 2 launches does not say" in note for note in result.notes)
+    assert any("1 of 2 launches without recorded block resources" in note for note in result.notes)
 
 
 def test_a_report_without_the_section_says_which_to_collect() -> None:
     bare = without_launch_stats()
     found = occupancy(report(bare))
     assert isinstance(found, NotApplicable)
-    assert "registers" in found.reason
+    assert "no register counts" in found.reason
     assert "--section LaunchStats" in found.hint
 
 
@@ -330,7 +330,7 @@ def test_achieved_occupancy_alone_is_shown() -> None:
     result = asked(report({**bare, "metrics": {ACHIEVED: 40.0}}))
     (row,) = rows(result)
     assert (row["theoretical"], row["achieved"]) == (None, pytest.approx(0.4))
-    assert any("no launch says what it asks" in note for note in result.notes)
+    assert any("no launch has its block resources recorded" in note for note in result.notes)
 
 
 def test_a_gpu_that_nobody_knows() -> None:
@@ -362,7 +362,7 @@ def test_a_timeline_gives_the_theoretical_part() -> None:
     result = asked(timeline())
     (row,) = rows(result)
     assert (row["theoretical"], row["achieved"]) == (0.125, None)
-    assert any("achieved occupancy is not in a timeline" in note for note in result.notes)
+    assert any("a timeline has no achieved occupancy" in note for note in result.notes)
     assert "achieved" not in facts(result)
 
 
@@ -512,11 +512,11 @@ def test_the_calculator() -> None:
         (("A100", 2000, 32), "cannot have 2000 threads"),
         (("A100", 256, 300), "a thread cannot have 300 registers"),
         (("A100", 256, 32, -1), "-1 bytes of shared memory"),
-        (("A100", 256, 32, 200000), "where 166912 are the most"),
-        (("A100", 1024, 128), "131072 registers in a block"),
+        (("A100", 256, 32, 200000), "max. 166912"),
+        (("A100", 1024, 128), "131072 registers per block"),
         (("A10O", 256, 32), "did you mean A10, A100"),
         (("", 256, 32), "no GPU named ''"),
-        (("MI300X", 256, 32), "AMD MI300X are not known"),
+        (("MI300X", 256, 32), "AMD MI300X are unknown"),
     ],
 )
 def test_the_calculator_refuses_nonsense(arguments: tuple[Any, ...], message: str) -> None:

@@ -482,8 +482,8 @@ ROOFS = {**FP32_ROOF, **DRAM_ROOF}
             "memory",
             "l1",
         ),
-        # About even: the lower roof of the roofline decides.
-        ({**ops(fma=30e6), "dram__bytes.sum": 1e5, SM: 78, MEMORY: 80}, "compute", "fp32"),
+        # Utilization decides, as in `diagnose`; which memory unit it was is unknown.
+        ({**ops(fma=30e6), "dram__bytes.sum": 1e5, SM: 78, MEMORY: 80}, "memory", None),
         # The other side is not known.
         ({SM: 65}, None, None),
         ({SM: 85}, "compute", "sm"),
@@ -574,14 +574,14 @@ def test_every_launch_can_be_listed_and_kernels_chosen() -> None:
 @pytest.mark.parametrize(
     ("counters", "note"),
     [
-        ({SM: 50, MEMORY: 10}, "no launch has a count of FLOPs; collect it with: ncu --section"),
-        ({**ops(fma=1), **FP32_ROOF}, "no launch has a count of DRAM bytes"),
+        ({SM: 50, MEMORY: 10}, "no launch has FLOP counters; collect with: ncu --section"),
+        ({**ops(fma=1), **FP32_ROOF}, "no launch has DRAM byte counters"),
         (
             {LANES.format("ffma"): 1, "dram__bytes.sum": 1, **ROOFS},
             "FADD, FMUL instructions were not counted",
         ),
         ({**ROOFS, **ops(fma=60e6), "dram__bytes.sum": 1}, "1 launch above the roof"),
-        ({**DRAM_ROOF, **ops(fma=1), "dram__bytes.sum": 1}, "1 launch without compute roof"),
+        ({**DRAM_ROOF, **ops(fma=1), "dram__bytes.sum": 1}, "1 launch without compute peak"),
     ],
 )
 def test_what_is_missing_is_said(counters: dict[str, float], note: str) -> None:
@@ -590,7 +590,7 @@ def test_what_is_missing_is_said(counters: dict[str, float], note: str) -> None:
 
 def test_tensor_cores_that_nobody_counted_are_mentioned() -> None:
     trace = h200_trace("nvjet_tst_128x64_64x6", **ops(fma=1), **{"dram__bytes.sum": 1})
-    assert "operations of tensor cores were not counted" in " ".join(answer(trace).notes)
+    assert "Tensor Core FLOPs were not counted" in " ".join(answer(trace).notes)
     trace = h200_trace("nvjet_tst_128x64_64x6", **ops(fma=1), **{TENSOR: 50})
     assert "are estimated from Tensor Core utilization" in " ".join(answer(trace).notes)
 
@@ -617,7 +617,7 @@ def test_a_timeline_has_no_roofline() -> None:
 def test_a_report_that_counts_nothing_useful_says_so() -> None:
     result = roofline(trace_of({"launch__registers_per_thread": 32}))
     assert isinstance(result, NotApplicable)
-    assert "counts neither operations nor bytes" in result.reason
+    assert "no counters of FLOPs, bytes or utilization" in result.reason
 
 
 def test_no_launches_give_no_points() -> None:

@@ -128,7 +128,7 @@ def test_metrics_are_listed_with_their_units(
         (("--kernel", "nothing"), "no kernel matches"),
         (("--launch", "7"), "no launch 7"),
         (("--in", "step"), "ncu --nvtx"),
-        (("--instances",), "metrics as wholes"),
+        (("--instances",), "no metric instances"),
         (("--source",), "SourceCounters"),
         (("--metrics", "/(/"), "not a regular expression"),
     ],

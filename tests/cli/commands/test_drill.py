@@ -106,10 +106,10 @@ def test_whole_graphs_cannot_be_drilled(graph: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--run"], "names no program"),
-        (["--run", "--"], "names no program"),
+        (["--run"], "needs a program"),
+        (["--run", "--"], "needs a program"),
         (["absent.ncu-rep"], "absent.ncu-rep"),
-        ([str(NOTHING_ALIKE), "--run", "--", sys.executable], "reports were given"),
+        ([str(NOTHING_ALIKE), "--run", "--", sys.executable], "cannot be combined with reports"),
         (["--kernel", "nothing_like_it"], "no kernel matches"),
         (["-o", "picture.png"], "cannot write .png"),
     ],
@@ -124,7 +124,7 @@ def test_requests_that_make_no_sense(
 def test_without_ncu_nothing_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     script = _script(tmp_path, "open('ran', 'w')")
     assert main(["drill", RESNET, "--run", "--", sys.executable, script]) == 2
-    assert "ncu is needed and none runs here" in capsys.readouterr().err
+    assert "ncu is not installed" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
 
 
@@ -158,7 +158,7 @@ def test_run_measures_and_joins(
     out, err = capfd.readouterr()
     assert "trained" in out
     assert "gpusight: $" in err
-    assert "Its kernels, as Nsight Compute measured them" in out
+    assert "Kernels profiled by Nsight Compute" in out
     assert "Command, for" not in out
     assert (tmp_path / "train.ncu-rep").exists()
     seen = options_seen(tmp_path, "ncu")
@@ -178,7 +178,7 @@ def test_totals_are_measured_one_by_one(
     assert main(["drill", TOTALS, "--report", "runs", "--run", "--", sys.executable, script]) == 0
     written = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert written == ["train-1.ncu-rep", "train-2.ncu-rep", "train-3.ncu-rep"]
-    assert "note: measured: gpusight diagnose runs/train-3.ncu-rep" in capfd.readouterr().out
+    assert "note: profiled: gpusight diagnose runs/train-3.ncu-rep" in capfd.readouterr().out
 
 
 def test_after_a_run_that_was_ended_no_other_begins(
@@ -210,7 +210,7 @@ def test_kernels_that_no_report_holds_are_named(capsys: pytest.CaptureFixture[st
     assert main(["drill", RESNET, str(NOTHING_ALIKE), "--top", "1"]) == 0
     out = capsys.readouterr().out
     assert "note: no launch of" in out
-    assert "was measured" in out
+    assert "was profiled" in out
     assert "Command, for" in out
 
 
@@ -274,7 +274,7 @@ def test_from_python() -> None:
     assert len(view.kernels) == 2
     assert len(view.commands) == 1
     assert "--launch-skip" in view.commands[0]
-    assert "Kernels worth measuring" in repr(view)
+    assert "Kernels worth profiling" in repr(view)
     assert "<pre>" in view._repr_html_()
     assert json.loads(view.to_json())["anchor"] == "profiler"
     assert "```bash" in view.to_markdown()
@@ -286,7 +286,7 @@ def test_from_python_what_makes_no_sense() -> None:
         gs.drill(DATA / "graph.sqlite")
     with pytest.raises(UsageError, match="no level 'deep'"):
         gs.drill(RESNET, level="deep")
-    with pytest.raises(UsageError, match="no program"):
+    with pytest.raises(UsageError, match="needs a program"):
         gs.drill(RESNET, run=True)
-    with pytest.raises(RecordError, match="none runs here"):
+    with pytest.raises(RecordError, match="ncu is not installed"):
         gs.drill(RESNET, program=[sys.executable, "-c", ""], run=True)

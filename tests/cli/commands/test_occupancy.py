@@ -68,7 +68,7 @@ def test_kilobytes_are_those_of_cuda(capsys: pytest.CaptureFixture[str]) -> None
         (["--gpu", "A100", "--block", "0"], "a block cannot have 0 threads"),
         (["--gpu", "A100", "--block", "2000"], "give a number from 1 to 1024"),
         (["--gpu", "A100", "--regs", "300"], "give a number from 1 to 255"),
-        (["--gpu", "A100", "--shmem", "200000"], "where 166912 are the most"),
+        (["--gpu", "A100", "--shmem", "200000"], "(max. 166912)"),
         (["--gpu", "RTX 4091"], "did you mean RTX 4090"),
         (["--gpu", "A100", "--kernel", "k"], "--kernel chooses from a capture"),
         (["--gpu", "A100", "--in", "step"], "--in chooses from a capture"),

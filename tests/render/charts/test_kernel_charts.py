@@ -113,7 +113,7 @@ def test_kernels_lie_under_their_roofs() -> None:
     dots = {s.name.partition(":")[0]: s for s in drawn.series if isinstance(s, DotSeries)}
     assert dots["compute-bound"].x == pytest.approx((80.0,))
     assert dots["compute-bound"].y == pytest.approx((8e12,))
-    assert dots["memory-bound"].names == ("scale",)
+    assert dots["memory-bound"].names == ("scale", "copy")
     assert dots["latency-bound"].names == ("tiny",)
     for series in dots.values():
         for x, y in zip(series.x, series.y, strict=True):
@@ -133,14 +133,26 @@ def test_roofs_of_one_height_share_a_line() -> None:
     ]  # fmt: skip
 
 
-def test_kernels_without_flops_are_named_below() -> None:
+def test_kernels_without_flops_are_on_a_bandwidth_axis() -> None:
     drawn = picture(typical())
-    assert "copy (25.0% of the time, 90.0% of DRAM's peak)" in drawn.footnotes[0]
-    assert "copy" not in [
-        name for s in drawn.series if isinstance(s, DotSeries) for name in s.names
-    ]
-    unknown = picture({"gemm": launch(8e7, 1e6), "odd": launch(None, 1e6)})
-    assert unknown.footnotes == ("Left out for lack of counters: 1 kernel (50.0% of the time)",)
+    assert drawn.bands[0].label == "no FLOPs: bandwidth"
+    memory = next(s for s in drawn.series if isinstance(s, DotSeries) and "copy" in s.names)
+    number = memory.names.index("copy")
+    x, y = memory.x[number], memory.y[number]
+    assert drawn.bands[0].start < x < drawn.bands[0].end
+    # It is as far below the DRAM roofline (1 TB/s) as its bandwidth is below the peak.
+    assert y / (x * 1e12) == pytest.approx(0.9)
+    assert dict(memory.details[number])["DRAM bandwidth"] == "900.0 GB/s (90.0% of peak)"
+    assert "achieved" not in dict(memory.details[number])
+    # All others are to the right of it.
+    others = [v for s in drawn.series if isinstance(s, DotSeries) for v in s.x if v != x]
+    assert len(others) == 3
+    assert min(others) > drawn.bands[0].end
+    assert drawn.footnotes == ()
+    uncounted = picture({"gemm": launch(8e7, 1e6), "odd": launch(None, 1e6)})
+    assert [s.names for s in uncounted.series if isinstance(s, DotSeries) and "odd" in s.names]
+    unknown = picture({"gemm": launch(8e7, 1e6), "odd": {**SM_ROOF, **DRAM_ROOF}})
+    assert unknown.footnotes == ("Not shown for lack of counters: 1 kernel (50.0% of the time)",)
 
 
 def test_a_class_keeps_its_colour_but_only_those_there_are_in_the_legend() -> None:
@@ -184,18 +196,18 @@ def test_only_one_gpu_is_drawn() -> None:
     )
     assert "launches ran on 2 GPUs" in " ".join(answer(both).notes)
     drawn = roofline_figure(answer(both))
-    assert drawn.footnotes == ("Left out, on other GPUs: 1 kernel; --device N draws another",)
+    assert drawn.footnotes == ("Not shown, on other GPUs: 1 kernel; --device N draws another",)
 
 
 def test_launches_are_drawn_too() -> None:
     drawn = roofline_figure(answer(trace_of(typical()), launches=True))
-    assert sum(len(s.x) for s in drawn.series if isinstance(s, DotSeries)) == 3
+    assert sum(len(s.x) for s in drawn.series if isinstance(s, DotSeries)) == 4
 
 
 def test_nothing_to_place_is_said() -> None:
-    with pytest.raises(MissingDataError, match="no kernel can be placed under a roof"):
-        picture({"odd": launch(None, 1e6)})
-    assert picture({"copy": launch(0, 9e6)}).footnotes
+    with pytest.raises(MissingDataError, match="no kernel can be drawn"):
+        picture({"odd": {**SM_ROOF, "sm__throughput.avg.pct_of_peak_sustained_elapsed": 50.0}})
+    assert picture({"copy": launch(0, 9e6)}).bands[0].label == "no FLOPs: bandwidth"
 
 
 # Names --------------------------------------------------------------------------------------------
@@ -271,12 +283,12 @@ def test_svg_says_what_is_there() -> None:
     root = ET.fromstring(draw(picture(typical()), "svg"))
     texts = {element.text for element in root.iter(f"{SVG}text")}
     assert {"Roofline", "gemm", "scale", "tiny", "DRAM 1.000 TB/s", "1 TFLOP/s"} <= texts
-    assert {"memory is the lower roof", "computing is the lower roof"} <= texts
+    assert {"memory roofline", "compute roofline", "no FLOPs: bandwidth"} <= texts
     assert any("NVIDIA H200 · run.ncu-rep" in (text or "") for text in texts)
     titles = [element.text or "" for element in root.iter(f"{SVG}title")]
     gemm = next(title for title in titles if title.startswith("gemm\n"))
-    assert "reached: 8.000 TFLOP/s" in gemm
-    assert "of the roof: 80.0%" in gemm
+    assert "achieved: 8.000 TFLOP/s" in gemm
+    assert "% of roofline: 80.0%" in gemm
     assert root.get("height") == f"{WIDE.height + 140:g}"
 
 
@@ -288,7 +300,7 @@ def test_pointing_at_a_dot_tells_all_about_it() -> None:
     assert marks["gemm"]["time"] == "10.00 µs (25.0%)"
     assert marks["gemm"]["FLOP/byte of DRAM"] == "80.00 (1.000 MB)"
     assert marks["gemm"]["bound by"] == "compute: fp32"
-    assert marks["gemm"]["of the roof"] == "80.0%"
+    assert marks["gemm"]["% of roofline"] == "80.0%"
     # Every dot has its target in the wide and in the narrow picture, and no second tooltip.
     numbers = [int(n) for n in re.findall(r'data-mark="(\d+)"', page)]
     assert sorted(numbers) == sorted([*range(len(marks))] * 2)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.rules.kernel.fp64_heavy import DEFAULT_FP64_RATIO, fp64_rate
-from gpusight.rules.kernel_launch import ProfiledLaunch
-from gpusight.rules.patterns.kernel_speedup import (
+from gpusight.analysis.counters.kernel_limiter import (
     COMPUTE,
     LATENCY,
     MEMORY,
-    limited,
     limiter,
-    ready,
-    roof_limited,
-    room,
     stall_share,
     steady,
-    time_left,
     waits_left,
 )
+from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+from gpusight.rules.kernel.fp64_heavy import DEFAULT_FP64_RATIO, fp64_rate
+from gpusight.rules.patterns.kernel_speedup import limited, ready, roof_limited, room, time_left
 from gpusight.rules.rule import RuleNotApplicable
 from tests.rules.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 

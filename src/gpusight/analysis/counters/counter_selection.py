@@ -42,7 +42,7 @@ def no_counters(command: str) -> NotApplicable:
     return NotApplicable(
         command,
         "the capture has no hardware counters of kernels",
-        "measure the kernels with: ncu --set full -o report PROGRAM",
+        "profile the kernels with: ncu --set full -o report PROGRAM",
     )
 
 
@@ -125,7 +125,7 @@ def kernel_codes(
         listed = ", ".join(repr(label) for label in labels[:_MAX_LISTED_KERNELS])
         raise UsageError(
             f"no {what} matches {pattern!r}",
-            why=f"there is {listed}" if listed else "nothing else is selected",
+            why=f"the capture has {listed}" if listed else "no kernel is selected",
             hint="see: gpusight kernels FILE",
         )
     return codes
@@ -193,7 +193,7 @@ def _inside(frame: pl.DataFrame, within: str) -> pl.DataFrame:
     if not texts:
         raise MissingDataError(
             f"no range matches {within!r}",
-            why="the report does not say which NVTX ranges were open",
+            why="the report has no NVTX ranges",
             hint="measure with: ncu --nvtx …",
         )
     names = {text: set(range_names(text)) for text in texts}

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 COMMAND = "counters"
-_LAUNCH = Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch")
+_LAUNCH = Field("launch", "Launch", Fmt.ID, "Launch ID in the report")
 _KERNEL = Field("kernel", "Kernel", Fmt.NAME, "Kernel name with template arguments")
 FIELDS = (
     _LAUNCH,
     _KERNEL,
-    Field("metric", "Metric", Fmt.NAME, "What was measured, as today's Nsight Compute names it"),
-    Field("value", "Value", Fmt.COUNT, "In the unit beside it; a text where the metric is one"),
+    Field("metric", "Metric", Fmt.NAME, "Metric name of current Nsight Compute versions"),
+    Field("value", "Value", Fmt.COUNT, "Value in the unit given; text for text metrics"),
     Field("unit", "Unit", Fmt.TEXT, "Base unit: `byte`, `ns`, `%` from 0 to 100, `inst/cycle`, …"),
-    Field("text", "Text", Fmt.TEXT, "The value where it is a text; not in JSON", shown=False),
-    Field("label", "Called", Fmt.NAME, "What the file calls it, if something else", shown=False),
+    Field("text", "Text", Fmt.TEXT, "Value of a text metric; not in JSON", shown=False),
+    Field("label", "Label", Fmt.NAME, "Name in the file, if it differs", shown=False),
 )
 LIST_FIELDS = (
     Field("metric", "Metric", Fmt.NAME, "Name to give to --metrics"),
@@ -44,23 +44,23 @@ LIST_FIELDS = (
     Field("launches", "Launches", Fmt.COUNT, "Selected launches that have it"),
     Field("min", "Least", Fmt.COUNT, "Smallest value", shown=False),
     Field("max", "Most", Fmt.COUNT, "Largest value", shown=False),
-    Field("instances", "Parts", Fmt.COUNT, "Most parts that a launch has of it", shown=False),
+    Field("instances", "Instances", Fmt.COUNT, "Max. instances per launch", shown=False),
 )
 WIDE_FIELDS = (
     _LAUNCH,
     _KERNEL,
-    Field("METRIC [UNIT]", "Metric", Fmt.COUNT, "A column for each metric chosen; texts as text"),
+    Field("METRIC [UNIT]", "Metric", Fmt.COUNT, "One column per selected metric"),
 )
 """Columns of the wide form, for the documentation."""
 INSTANCE_FIELDS = (
     _LAUNCH,
     _KERNEL,
-    Field("metric", "Metric", Fmt.NAME, "Metric that it is a part of"),
-    Field("instance", "Part", Fmt.ID, "Instruction's address, moment in ns, number of a unit"),
-    Field("key", "Key", Fmt.NAME, "The same, where the profiler names it by a text"),
-    Field("value", "Value", Fmt.COUNT, "What the part came to"),
+    Field("metric", "Metric", Fmt.NAME, "Metric of the instance"),
+    Field("instance", "Instance", Fmt.ID, "Instruction address, time in ns, or unit number"),
+    Field("key", "Key", Fmt.NAME, "Instance name, where it has one"),
+    Field("value", "Value", Fmt.COUNT, "Value of the instance"),
     Field("unit", "Unit", Fmt.TEXT, "Base unit of the value"),
-    Field("text", "Text", Fmt.TEXT, "The value where it is a text", shown=False),
+    Field("text", "Text", Fmt.TEXT, "Value of a text metric", shown=False),
 )
 _HEADLINES = (
     q.SM_SHARE,
@@ -148,8 +148,8 @@ def instances(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult | N
     if not scope.trace.has("counter_instances"):
         return NotApplicable(
             COMMAND,
-            "the capture holds metrics as wholes only",
-            "reports of ncu hold their parts: by instruction with --section SourceCounters",
+            "the capture has no metric instances",
+            "ncu reports have them: per instruction with --section SourceCounters",
         )
     rows = _selected_rows(scope, "counter_instances", metrics, ["instance", "key", "value", "text"])
     units = _selected_rows(scope, "counters", metrics, ["unit"])
@@ -165,7 +165,7 @@ def instances(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult | N
     unused = {c for c in ("instance", "key") if frame[c].null_count() == frame.height}
     return TableResult(
         COMMAND,
-        "Parts of counters",
+        "Counter instances",
         tuple(replace(f, shown=f.shown and f.key not in unused) for f in INSTANCE_FIELDS),
         _with_kernels(scope, frame).select([f.key for f in INSTANCE_FIELDS]),
         meta=_meta(frame),

@@ -121,21 +121,21 @@ _MEMORY = "MemoryWorkloadAnalysis"
 SM_SHARE = LaunchQuantity(
     "sm_share",
     SHARE,
-    "How busy the SMs were: the busiest of their units, of what it could do",
+    "SM throughput, % of peak",
     (percent("sm__throughput.avg.pct_of_peak_sustained_elapsed"),),
     _SPEED,
 )
 MEMORY_SHARE = LaunchQuantity(
     "memory_share",
     SHARE,
-    "How busy the memory system was: the busiest of its units, caches included",
+    "Memory throughput, % of peak (caches included)",
     (percent("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),),
     _SPEED,
 )
 DRAM_SHARE = LaunchQuantity(
     "dram_share",
     SHARE,
-    "How busy the GPU's memory was, of what it could do",
+    "DRAM throughput, % of peak",
     (
         percent("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
         percent("dram__throughput.avg.pct_of_peak_sustained_elapsed"),
@@ -151,56 +151,56 @@ DRAM_SHARE = LaunchQuantity(
 L2_SHARE = LaunchQuantity(
     "l2_share",
     SHARE,
-    "How busy the L2 cache was, of what it could do",
+    "L2 throughput, % of peak",
     (percent("lts__throughput.avg.pct_of_peak_sustained_elapsed"),),
     _SPEED,
 )
 OCCUPANCY = LaunchQuantity(
     "occupancy",
     SHARE,
-    "Warps resident on an active SM, of those that fit an SM",
+    "Achieved occupancy",
     (percent("sm__warps_active.avg.pct_of_peak_sustained_active"),),
     _OCCUPANCY,
 )
 THEORETICAL_OCCUPANCY = LaunchQuantity(
     "theoretical_occupancy",
     SHARE,
-    "The same at best, for this block size and these registers and shared memory",
+    "Theoretical occupancy",
     (percent("sm__maximum_warps_per_active_cycle_pct"),),
     _OCCUPANCY,
 )
 REGISTERS = LaunchQuantity(
-    "registers", "", "Registers of each thread", (metric("launch__registers_per_thread"),), _LAUNCH
+    "registers", "", "Registers per thread", (metric("launch__registers_per_thread"),), _LAUNCH
 )
 STATIC_SHARED = LaunchQuantity(
     "static_shared_bytes",
     "byte",
-    "Shared memory of a block that is fixed at compile time",
+    "Static shared memory per block",
     (metric("launch__shared_mem_per_block_static"),),
     _LAUNCH,
 )
 DYNAMIC_SHARED = LaunchQuantity(
     "dynamic_shared_bytes",
     "byte",
-    "Shared memory of a block that was asked for at launch",
+    "Dynamic shared memory per block",
     (metric("launch__shared_mem_per_block_dynamic"),),
     _LAUNCH,
 )
 SHARED_CONFIG = LaunchQuantity(
     "shared_config_bytes",
     "byte",
-    "Shared memory that the driver set aside on each SM",
+    "Shared-memory configuration per SM",
     (metric("launch__shared_mem_config_size"),),
     _LAUNCH,
 )
 BARRIERS = LaunchQuantity(
-    "barriers", "", "Barriers that the code uses", (metric("launch__barrier_count"),), _LAUNCH
+    "barriers", "", "Barriers per block", (metric("launch__barrier_count"),), _LAUNCH
 )
 GRID_SIZE = LaunchQuantity(
-    "grid_size", "", "Blocks of the grid", (metric("launch__grid_size"),), _LAUNCH
+    "grid_size", "", "Grid size in blocks", (metric("launch__grid_size"),), _LAUNCH
 )
 BLOCK_SIZE = LaunchQuantity(
-    "block_size", "", "Threads of a block", (metric("launch__block_size"),), _LAUNCH
+    "block_size", "", "Block size in threads", (metric("launch__block_size"),), _LAUNCH
 )
 _BLOCK_LIMITS = tuple(
     f"launch__occupancy_limit_{what}"
@@ -209,7 +209,7 @@ _BLOCK_LIMITS = tuple(
 REPORTED_SHARED_LIMIT = LaunchQuantity(
     "reported_shared_limit",
     "",
-    "Blocks that an SM has shared memory for, as the profiler itself worked out",
+    "Block limit by shared memory, from the report",
     (metric("launch__occupancy_limit_shared_mem"),),
     _OCCUPANCY,
 )
@@ -224,21 +224,21 @@ def _least(values: Sequence[pl.Expr]) -> pl.Expr:
 REPORTED_BLOCKS = LaunchQuantity(
     "reported_blocks",
     "",
-    "Blocks that an SM holds at once, as the profiler itself worked out",
+    "Max. resident blocks per SM, from the report",
     (QuantityFormula(_BLOCK_LIMITS, _least),),
     _OCCUPANCY,
 )
 WAVES = LaunchQuantity(
     "waves",
     "",
-    "Times that the grid fills the GPU",
+    "Waves per SM",
     (metric("launch__waves_per_multiprocessor"),),
     _LAUNCH,
 )
 SM_COUNT = LaunchQuantity(
     "sm_count",
     "",
-    "SMs of the GPU",
+    "Number of SMs",
     (metric("launch__sm_count"), metric("device__attribute_multiprocessor_count")),
     _LAUNCH,
 )
@@ -252,14 +252,14 @@ SM_CLOCKS = (
 SM_CLOCK_HZ = LaunchQuantity(
     "sm_clock_hz",
     "hz",
-    "Clock of the SMs during the launch",
+    "SM clock during the launch",
     tuple(metric(name) for name in SM_CLOCKS),
     _SPEED,
 )
 DRAM_BYTES = LaunchQuantity(
     "dram_bytes",
     "byte",
-    "Bytes read from and written to the GPU's memory",
+    "DRAM bytes read and written",
     (
         metric("dram__bytes.sum"),
         total("dram__bytes_read.sum", "dram__bytes_write.sum"),
@@ -272,7 +272,7 @@ DRAM_BYTES = LaunchQuantity(
 L1_HIT_SHARE = LaunchQuantity(
     "l1_hit_share",
     SHARE,
-    "Sectors asked of the L1 caches that were there",
+    "L1 hit rate",
     (
         percent("l1tex__t_sector_hit_rate.pct"),
         ratio("l1tex__t_sectors_lookup_hit.sum", "l1tex__t_sectors.sum"),
@@ -282,7 +282,7 @@ L1_HIT_SHARE = LaunchQuantity(
 L2_HIT_SHARE = LaunchQuantity(
     "l2_hit_share",
     SHARE,
-    "Sectors asked of the L2 cache that were there",
+    "L2 hit rate",
     (percent("lts__t_sector_hit_rate.pct"),),
     _MEMORY,
 )

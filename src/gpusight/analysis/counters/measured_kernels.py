@@ -27,8 +27,6 @@ from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpusight.trace.trace import Trace
 
 
@@ -50,36 +48,38 @@ _MEASURED = (
     Field("sm_share", "SM", Fmt.SHARE, q.SM_SHARE.meaning),
     Field("memory_share", "Memory", Fmt.SHARE, q.MEMORY_SHARE.meaning),
     Field("dram_share", "DRAM", Fmt.SHARE, q.DRAM_SHARE.meaning),
+    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
+    Field("roof_share", "Roofline", Fmt.SHARE, "Achieved share of the roofline", shown=False),
     Field("l2_share", "L2", Fmt.SHARE, q.L2_SHARE.meaning, shown=False),
     Field("occupancy", "Occup.", Fmt.SHARE, q.OCCUPANCY.meaning),
-    Field("blocks", "Blocks", Fmt.COUNT, "Blocks of the grid"),
-    Field("theoretical_occupancy", "Theory", Fmt.SHARE, "Occupancy that its shape allows"),
+    Field("blocks", "Blocks", Fmt.COUNT, "Grid size in blocks"),
+    Field("theoretical_occupancy", "Theory", Fmt.SHARE, "Theoretical occupancy"),
     Field("registers", "Regs", Fmt.COUNT, q.REGISTERS.meaning),
-    Field("shared_bytes", "Shared", Fmt.BYTES, "Shared memory of a block, static and dynamic"),
+    Field("shared_bytes", "Shared", Fmt.BYTES, "Shared memory per block, static and dynamic"),
     Field("waves", "Waves", Fmt.REAL, q.WAVES.meaning),
-    Field("block_threads", "Threads", Fmt.COUNT, "Threads of a block"),
+    Field("block_threads", "Threads", Fmt.COUNT, "Threads per block"),
     Field("static_shared_bytes", "Static", Fmt.BYTES, q.STATIC_SHARED.meaning, shown=False),
     Field("dynamic_shared_bytes", "Dynamic", Fmt.BYTES, q.DYNAMIC_SHARED.meaning, shown=False),
     Field("sm_clock_hz", "Clock Hz", Fmt.REAL, q.SM_CLOCK_HZ.meaning, shown=False),
     Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z", shown=False),
-    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z", shown=False),
-    Field("device", "GPU", Fmt.ID, "GPU that it ran on", shown=False),
+    Field("block", "Block", Fmt.TEXT, "Threads per block in x, y and z", shown=False),
+    Field("device", "GPU", Fmt.ID, "GPU of the launch", shown=False),
 )
 _NAMED = (
     Field("category", "Category", Fmt.TEXT, "What the kernel does, from its name", shown=False),
     Field("precision", "Precision", Fmt.TEXT, "Number format it computes in", shown=False),
-    Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether it uses tensor cores", shown=False),
-    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether it uses Tensor Cores", shown=False),
+    Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
-_SHARE = Field("share", "Share", Fmt.SHARE, "Part of the time of all selected launches")
+_SHARE = Field("share", "Share", Fmt.SHARE, "Share of the time of all selected launches")
 FIELDS = (_SHARE, *timing_fields("total_ns", "calls"), *_MEASURED, *_NAMED)
 LAUNCH_FIELDS = (
-    Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch"),
-    Field("duration_ns", "Duration", Fmt.TIME, "Time that the GPU needed for it"),
+    Field("launch", "Launch", Fmt.ID, "Launch ID in the report"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Duration on the GPU"),
     _SHARE,
     *_MEASURED,
-    Field("stream", "Stream", Fmt.ID, "CUDA stream that it ran on", shown=False),
+    Field("stream", "Stream", Fmt.ID, "CUDA stream", shown=False),
     Field("ranges", "Ranges", Fmt.NAME, "NVTX ranges open at the launch", shown=False),
     *_NAMED,
 )
@@ -90,16 +90,7 @@ _GROUP = ("name", "device", *SHAPE, "dynamic_shared_bytes")
 def kernel_table(trace: Trace, selection: Selection = EVERYTHING) -> TableResult:
     """Sum up measured launches by kernel and launch shape, the longest first."""
     scope = LaunchSelection(trace, selection)
-    return _by_kernel(scope, _measured_launches(scope))
-
-
-def _by_kernel(
-    scope: LaunchSelection,
-    rows: pl.DataFrame,
-    fields: tuple[Field, ...] = FIELDS,
-    further: Sequence[pl.Expr] = (),
-) -> TableResult:
-    """Sum up measured launches; `further` aggregates what `fields` adds to `FIELDS`."""
+    rows = prevailing(_measured_launches(scope), _GROUP, "bound")
     # The sum of no durations is not known, rather than 0.
     known_total = pl.when(pl.col("mean_ns").is_not_null()).then(pl.col("total_ns"))
     frame = (
@@ -108,14 +99,15 @@ def _by_kernel(
             *timing(),
             *(weighed_mean(quantity.key) for quantity in _AVERAGED),
             *(pl.col(quantity.key).max() for quantity in _COMPILED),
-            *further,
+            weighed_mean("roof_share"),
+            pl.col("bound").first(),
             pl.col("launch").first(),
         )
         .with_columns(known_total.alias("total_ns"))
         .with_columns(share_of(pl.col("total_ns"), pl.lit(_total_ns(rows))).alias("share"))
         .sort(["total_ns", "launch"], descending=[True, False], nulls_last=True)
     )
-    return _result(scope, "kernels", "Kernels by GPU time", fields, frame, rows)
+    return _result(scope, "kernels", "Kernels by GPU time", FIELDS, frame, rows)
 
 
 def launch_table(
@@ -125,7 +117,7 @@ def launch_table(
     scope = LaunchSelection(trace, selection, kernel=kernel)
     rows = _measured_launches(scope)
     frame = rows.with_columns(share_of(pl.col(DURATION), pl.lit(_total_ns(rows))).alias("share"))
-    result = _result(scope, "launches", "Measured launches in order", LAUNCH_FIELDS, frame, rows)
+    result = _result(scope, "launches", "Profiled launches in order", LAUNCH_FIELDS, frame, rows)
     has_ranges = rows["ranges"].null_count() < rows.height
     fields = tuple(replace(f, shown=has_ranges) if f.key == "ranges" else f for f in result.fields)
     return replace(result, fields=fields)
@@ -146,6 +138,8 @@ def _measured_launches(scope: LaunchSelection) -> pl.DataFrame:
     frame = measured(
         scope.trace, quantities, ("name", "kind", "device", "stream", "ranges", *SHAPE)
     )
+    points = roofline_points(scope.trace).select("launch", "roof_share", "bound")
+    frame = frame.join(points, on="launch", how="left", maintain_order="left")
     if scope.everything:
         return frame
     return frame.filter(pl.col("launch").is_in(scope.launches().implode()))
@@ -198,50 +192,40 @@ def _result(
 def _notes(scope: LaunchSelection, rows: pl.DataFrame) -> tuple[str, ...]:
     notes = list(scope.notes)
     if rows.is_empty():
-        return (*notes, "no launch was measured inside the selection")
+        return (*notes, "no profiled launch in the selection")
     untimed = rows[DURATION].null_count()
     if untimed:
         subject = "the launches have" if untimed == rows.height else f"{untimed:,} launches have"
         subject = "1 launch has" if untimed == 1 else subject
         notes.append(
-            f"{subject} no duration; measure gpu__time_duration.sum (--section SpeedOfLight)"
+            f"{subject} no duration; collect gpu__time_duration.sum (--section SpeedOfLight)"
         )
     others = rows.filter(pl.col("kind").cast(pl.String) != "kernel").height
     if others:
-        what = "is a range or graph that was measured as a whole"
-        many = "are ranges or graphs that were measured as wholes"
+        what = "is a range or graph that was profiled as a whole"
+        many = "are ranges or graphs that were profiled as a whole"
         notes.append(f"{others:,} of these {what if others == 1 else many}")
     return tuple(notes)
 
 
 _TOP_KERNELS = 10
-SUMMARY_FIELDS = (
-    *FIELDS[: -len(_NAMED)],
-    Field("roof_share", "Of roof", Fmt.SHARE, "How near to the roofline: 1 is at the roof"),
-    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
-    *_NAMED,
-)
-"""Those of the table of kernels, and how close it came to the roofline."""
 _SHOWN = ("share", "total_ns", "calls", "sm_share", "memory_share", "dram_share",
           "roof_share", "bound", "short_name")  # fmt: skip
 _AVERAGES = (
-    ("sm_share", "SMs busy", "How busy the SMs were, by time"),
-    ("memory_share", "Memory busy", "How busy the memory system was, caches included, by time"),
-    ("dram_share", "DRAM busy", "How busy the GPU's memory was, by time"),
-    ("occupancy", "Occupancy", "Warps resident on an SM, of those that fit, by time"),
-    ("roof_share", "Of the roof", "How near to the roofline, by time"),
+    ("sm_share", "SMs busy", "SM throughput, weighted by time"),
+    ("memory_share", "Memory busy", "Memory throughput, caches included, weighted by time"),
+    ("dram_share", "DRAM busy", "DRAM throughput, weighted by time"),
+    ("occupancy", "Occupancy", "Achieved occupancy, weighted by time"),
+    ("roof_share", "Roofline", "Achieved share of the roofline, weighted by time"),
 )
-_NEXT = "why each kernel is slow, and what to change: gpusight diagnose FILE"
+_NEXT = "bottlenecks and fixes: gpusight diagnose FILE"
 
 
 def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     """Summarize on one screen where the time of the measured launches went."""
-    scope = LaunchSelection(trace, selection)
-    points = roofline_points(trace).select("launch", "roof_share", "bound")
-    rows = _measured_launches(scope).join(points, on="launch", how="left", maintain_order="left")
-    further = (weighed_mean("roof_share"), pl.col("bound").first())
-    table = _by_kernel(scope, prevailing(rows, _GROUP, "bound"), SUMMARY_FIELDS, further)
-    fields = tuple(replace(f, shown=f.shown and f.key in _SHOWN) for f in table.fields)
+    table = kernel_table(trace, selection)
+    wanted = (replace(f, shown=f.key in _SHOWN) for f in table.fields)
+    fields = shown_if_filled(wanted, table.frame)
     frame = table.frame.head(_TOP_KERNELS)
     more = f": the first {_TOP_KERNELS} of {table.frame.height:,}"
     title = table.title + (more if table.frame.height > frame.height else "")
@@ -260,13 +244,13 @@ def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
     gpus = names_of_used(trace, table.frame["device"])
     facts = [
         Fact("gpus", "GPU", gpus, Fmt.TEXT, "GPUs measured"),
-        Fact("kernels", "Launches", meta["kernels"], Fmt.COUNT, "Launches that were measured"),
+        Fact("kernels", "Launches", meta["kernels"], Fmt.COUNT, "Profiled launches"),
         Fact("kernel_names", "Kernels", meta["kernel_names"], Fmt.COUNT, "Different kernels"),
-        Fact("kernel_ns", "GPU time", meta["total_ns"], Fmt.TIME, "Time of all, each on its own"),
+        Fact("kernel_ns", "GPU time", meta["total_ns"], Fmt.TIME, "Sum of the kernel durations"),
     ]
     for key, label, meaning in _AVERAGES:
         facts.append(Fact(key, label, average(table.frame, key, "total_ns"), Fmt.SHARE, meaning))
-    facts.append(Fact("bounds", "Bound by", _bounds(table.frame), Fmt.TEXT, "Parts of the time"))
+    facts.append(Fact("bounds", "Bound by", _bounds(table.frame), Fmt.TEXT, "Share of the time"))
     return tuple(fact for fact in facts if fact.value is not None)
 
 

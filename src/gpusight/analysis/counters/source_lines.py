@@ -30,30 +30,30 @@ _MAX_FUNCTION_BYTES = 1 << 26
 """Instances with larger numbers are timestamps or the like, not instructions."""
 
 _PLACE = (
-    Field("kernel", "Kernel", Fmt.NAME, "Readable label of the kernel"),
-    Field("place", "Line", Fmt.TEXT, "Source file and line; else bytes from the kernel's start"),
+    Field("kernel", "Kernel", Fmt.NAME, "Short kernel name"),
+    Field("place", "Line", Fmt.TEXT, "Source file and line, or offset in the kernel"),
 )
-_TEXT = Field("text", "Source", Fmt.NAME, "The line, where the capture holds the source")
+_TEXT = Field("text", "Source", Fmt.NAME, "Source line, if the capture has it")
 _WHERE = (
     Field("path", "File", Fmt.NAME, "Source file", shown=False),
     Field("line", "Number", Fmt.ID, "Line in it, from 1", shown=False),
     Field("name", "Full name", Fmt.NAME, "Kernel name with template arguments", shown=False),
 )
 FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the kernel's samples, else of its instructions"),
-    Field("time_ns", "Time", Fmt.TIME, "The same part of its time; an estimate"),
-    Field("samples", "Samples", Fmt.COUNT, "How often a warp was found there"),
-    Field("executed", "Executed", Fmt.COUNT, "Instructions that warps executed there"),
-    Field("stall", "Waits for", Fmt.TEXT, "Most frequent reason why a warp there did not issue"),
-    Field("stall_share", "Of it", Fmt.SHARE, "Part of the samples with that reason", shown=False),
+    Field("share", "Share", Fmt.SHARE, "Share of the kernel's samples, or instructions"),
+    Field("time_ns", "Time", Fmt.TIME, "Estimated time by samples"),
+    Field("samples", "Samples", Fmt.COUNT, "Warp samples"),
+    Field("executed", "Executed", Fmt.COUNT, "Warp instructions executed"),
+    Field("stall", "Stall", Fmt.TEXT, "Most frequent stall reason"),
+    Field("stall_share", "% stalled", Fmt.SHARE, "Share of the samples with it", shown=False),
     *_PLACE,
     _TEXT,
     *_WHERE,
 )
 METRIC_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the metric's sum over the kernel"),
-    Field("value", "Value", Fmt.COUNT, "Sum over the line's instructions and the launches"),
-    Field("metric", "Metric", Fmt.NAME, "What was measured"),
+    Field("share", "Share", Fmt.SHARE, "Share of the metric's sum over the kernel"),
+    Field("value", "Value", Fmt.COUNT, "Sum over the instructions of the line and the launches"),
+    Field("metric", "Metric", Fmt.NAME, "Metric name"),
     *_PLACE,
     _TEXT,
     *_WHERE,
@@ -61,12 +61,12 @@ METRIC_FIELDS = (
 _KEY = ["kernel_code", "path", "line", "offset"]
 _INSTANCE = ["launch", "metric", "instance", "value"]
 _NO_INSTANCES = (
-    "the capture holds no counters of single instructions",
-    "measure with: ncu --section SourceCounters --import-source yes",
+    "the capture has no per-instruction counters",
+    "collect with: ncu --section SourceCounters --import-source yes",
 )
 _NOT_BY_INSTRUCTION = (
-    "these metrics were not counted by instruction",
-    "such are named like inst_executed, memory_l1_… and smsp__pcsamp_…",
+    "these metrics are not per instruction",
+    "per-instruction metrics: inst_executed, memory_l1_…, smsp__pcsamp_…",
 )
 
 

@@ -1,4 +1,4 @@
-"""Which kernels of a timeline are worth measuring with ncu, and how ncu matches their names."""
+"""Which kernels of a timeline are worth profiling with ncu, and how ncu matches their names."""
 
 from __future__ import annotations
 
@@ -132,11 +132,11 @@ _MAX_KERNELS = 200
 
 
 class DrillChoice(enum.Enum):
-    """Whether a kernel is measured, or why not."""
+    """Whether a kernel is profiled, or why not."""
 
     CHOSEN = "chosen"
-    AT_ROOF = "at its roof"
-    COMMUNICATES = "communicates"
+    AT_ROOF = "at roofline"
+    COMMUNICATES = "communication"
     SMALL = "too small"
     NEXT = "later"
 
@@ -211,8 +211,8 @@ def pick_kernels(
         return no_kernels(trace, COMMAND)
     gpus = [listed_gpu(row) for row in trace.table("devices").iter_rows(named=True)]
     if gpus and all(gpu is not None and gpu.vendor == "AMD" for gpu in gpus):
-        reason = "Nsight Compute measures GPUs of NVIDIA only"
-        return NotApplicable(COMMAND, reason, "for AMD's there is rocprof-compute")
+        reason = "Nsight Compute supports NVIDIA GPUs only"
+        return NotApplicable(COMMAND, reason, "for AMD GPUs use rocprof-compute")
     window = step_window(trace, selection)
     if isinstance(window, NotApplicable):
         return replace(window, command=COMMAND)
@@ -341,28 +341,28 @@ def choose_kernels(
     for kernel in kernels:
         verdict, why = (None, "") if asked else _not_worth(kernel)
         if verdict is None and remaining > 0:
-            verdict, why = DrillChoice.CHOSEN, "asked for" if asked else _chosen_why(kernel)
+            verdict, why = DrillChoice.CHOSEN, "selected" if asked else _chosen_why(kernel)
             remaining -= 1
         elif verdict is None:
-            verdict, why = DrillChoice.NEXT, f"after the first {top}"
+            verdict, why = DrillChoice.NEXT, f"not in the top {top}"
         verdicts.append(replace(kernel, verdict=verdict, why=why))
     return tuple(verdicts)
 
 
 def _not_worth(kernel: DrillKernel) -> tuple[DrillChoice | None, str]:
     if kernel.category == "communication":
-        return DrillChoice.COMMUNICATES, "communicates: replayed alone, it would wait for ever"
+        return DrillChoice.COMMUNICATES, "communication kernel: it would hang in kernel replay"
     if kernel.roof_share is not None and kernel.roof_share >= MIN_ROOF_SHARE:
-        return DrillChoice.AT_ROOF, f"at {format_share(kernel.roof_share)} of its roof already"
+        return DrillChoice.AT_ROOF, f"already at {format_share(kernel.roof_share)} of the roofline"
     if kernel.share < MIN_TIME_SHARE:
-        return DrillChoice.SMALL, f"below {format_share(MIN_TIME_SHARE)} of the time of kernels"
+        return DrillChoice.SMALL, f"below {format_share(MIN_TIME_SHARE)} of kernel time"
     return None, ""
 
 
 def _chosen_why(kernel: DrillKernel) -> str:
     if kernel.roof_share is None:
-        return "by its time; its roof is not known"
-    return f"by its time, at {format_share(kernel.roof_share)} of its roof"
+        return "by time; roofline unknown"
+    return f"by time, at {format_share(kernel.roof_share)} of the roofline"
 
 
 def matching_names(names: pl.Series, pattern: str) -> list[str]:

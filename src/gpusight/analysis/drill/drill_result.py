@@ -1,4 +1,4 @@
-"""Options and result of `drill`: kernels, filters, commands, what was measured; and its tables."""
+"""Options and result of `drill`: kernels, filters, commands, profiled launches; and its tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DrillResult:
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    title = "Kernels worth measuring"
+    title = "Kernels worth profiling"
 
     @property
     def chosen(self) -> tuple[DrillKernel, ...]:
@@ -183,7 +183,7 @@ class DrillOptions:
         """Parse the options; a program given as one text is split like a shell command."""
         words = split_command(program or ())
         if top < 0:
-            raise UsageError(f"{top} kernels cannot be chosen", hint="0 chooses all that matter")
+            raise UsageError(f"cannot select {top} kernels", hint="use 0 for all that matter")
         return cls(
             selection,
             top,
@@ -214,7 +214,7 @@ def measured_launches_of(
     same_shape, same_name = ([0] * len(kernels) for _ in range(2))
     for report in reports:
         if not report.has("profiles"):
-            what = f"{report.meta.path} is no report of Nsight Compute"
+            what = f"{report.meta.path} is not an Nsight Compute report"
             raise UsageError(what, hint="give the timeline first, then its reports")
         right = report.table("profiles", ["kind", *NEEDS])
         right = right.filter(pl.col("kind").cast(pl.String) == "kernel").select(NEEDS)
@@ -229,26 +229,26 @@ def measured_launches_of(
 
 
 FIELDS = (
-    Field("verdict", "Measure", Fmt.TEXT, "`yes`, or why not"),
-    Field("share", "Share", Fmt.SHARE, "Part of the time of all kernels in the window"),
-    Field("time_ns", "Time", Fmt.TIME, "Its time; a step, where steps are known"),
-    Field("launches", "Launches", Fmt.COUNT, "How often; a step, where steps are known"),
-    Field("roof_share", "Of roof", Fmt.SHARE, "How near to its roof it ran, if the timeline tells"),
-    Field("measured", "Measured", Fmt.COUNT, "Launches of it in the reports given"),
+    Field("verdict", "Profile", Fmt.TEXT, "`yes`, or why not"),
+    Field("share", "Share", Fmt.SHARE, "Share of the time of all kernels in the window"),
+    Field("time_ns", "Time", Fmt.TIME, "Time per step, or in the window"),
+    Field("launches", "Launches", Fmt.COUNT, "Launches per step, or in the window"),
+    Field("roof_share", "Roofline", Fmt.SHARE, "Achieved share of the roofline, if known"),
+    Field("measured", "Profiled", Fmt.COUNT, "Launches of it in the reports"),
     Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z"),
-    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
-    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z", shown=False),
-    Field("why", "Why", Fmt.TEXT, "Why it is measured, or not", shown=False),
+    Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
+    Field("block", "Block", Fmt.TEXT, "Threads per block in x, y and z", shown=False),
+    Field("why", "Why", Fmt.TEXT, "Why it is profiled, or not", shown=False),
     Field("function", "Function", Fmt.NAME, "What Nsight Compute matches", shown=False),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 DRILL_FACTS = (
-    Field("window_ns", "Window", Fmt.TIME, "Time looked at"),
-    Field("step_ns", "A step", Fmt.TIME, "Mean time of a step in it"),
-    Field("steps", "Steps", Fmt.COUNT, "Steps in it, warm-up left out"),
-    Field("kernel_share", "In kernels", Fmt.SHARE, "Time of its kernels, as a part of it"),
-    Field("counted", "Launches", Fmt.TEXT, "From where launches are counted, and why"),
-    Field("measures", "Measures", Fmt.TEXT, "How many launches, how thoroughly, how long it takes"),
+    Field("window_ns", "Window", Fmt.TIME, "Length of the window"),
+    Field("step_ns", "Step time", Fmt.TIME, "Mean step time"),
+    Field("steps", "Steps", Fmt.COUNT, "Steps, warm-up excluded"),
+    Field("kernel_share", "Kernel time", Fmt.SHARE, "Share of the window in kernels"),
+    Field("counted", "Launches", Fmt.TEXT, "How launches are counted, and why"),
+    Field("measures", "Profiles", Fmt.TEXT, "Launches, level and estimated time"),
 )
 _NUMBERS = (Fmt.SHARE, Fmt.TIME, Fmt.COUNT)
 _MAX_LATER = 3
@@ -282,10 +282,10 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
     frame = pl.DataFrame(rows, schema=schema)
     empty = {f.key for f in FIELDS if frame[f.key].null_count() == frame.height}
     fields = tuple(replace(f, shown=f.shown and f.key not in empty) for f in FIELDS)
-    each = "a step" if drill.steps else "the window"
+    each = "per step" if drill.steps else "in the window"
     more = f"{len(hidden)} more kernels take {format_share(MIN_TIME_SHARE)} or more each"
     notes = (f"{more}: gpusight kernels FILE",) if hidden else ()
-    return TableResult("kernels", f"Kernels by time, of {each}", fields, frame, notes=notes)
+    return TableResult("kernels", f"Kernels by time {each}", fields, frame, notes=notes)
 
 
 def _row(drill: DrillResult, kernel: DrillKernel) -> dict[str, Any]:
@@ -332,10 +332,10 @@ def _measures(drill: DrillResult) -> str | None:
     launches = "1 launch" if plan.launches == 1 else f"{plan.launches:,} launches"
     runs = f" in {len(plan.runs)} runs" if len(plan.runs) > 1 else ""
     share = format_share(sum(k.share for k in drill.chosen))
-    estimate = "less than a second"
+    estimate = "under 1 s"
     if seconds >= 1:
         estimate = f"about {seconds:.0f} s" if seconds < 60 else f"about {seconds / 60:.0f} min"
     return (
-        f"{launches}{runs} at level {drill.level.value}, of kernels with {share} of kernel time; "
-        f"takes {estimate}, besides the program's own time"
+        f"{launches}{runs} at level {drill.level.value}, covering {share} of kernel time; "
+        f"adds {estimate} to the run time"
     )

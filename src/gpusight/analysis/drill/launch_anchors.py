@@ -97,10 +97,7 @@ def countings(picked: DrillSelection, means: AnchorSupport) -> Iterator[LaunchCo
         # The program alone has no such ranges, and does not start the profiler.
         begins = None if begins is LaunchAnchor.PROFILER else begins
         if means.injectable:
-            why = (
-                "counted from the beginning of step {number}, which gpusight marks inside the "
-                "program"
-            )
+            why = "counted from the start of step {number}, which gpusight marks in the program"
             yield LaunchCounting(LaunchAnchor.STEP, why, tuple(r.part for r in ranges))
     else:
         yield from _in_ranges(picked, ranges, means, begins)
@@ -111,20 +108,20 @@ def countings(picked: DrillSelection, means: AnchorSupport) -> Iterator[LaunchCo
     whole_window = (AnchorStep(window.start_ns, window.end_ns),)
     parts = tuple(AnchorStep(s.start_ns, s.end_ns, name=called(s)) for s in steps) or whole_window
     if begins is not None and not picked.trace.has("graph_launches"):
-        why = "counted from {}, where the capture begins too".format(
+        why = "counted from {}, where the capture also starts".format(
             "the start of the program"
             if begins is LaunchAnchor.PROGRAM
-            else "the program's own call of cudaProfilerStart"
+            else "the program's cudaProfilerStart call"
         )
         yield LaunchCounting(begins, why, parts, begins=begins)
         # What runs between steps is in none of them.
         yield LaunchCounting(begins, why, whole_window, begins=begins)
-    hidden = "what the program launched before the capture began is not known"
+    hidden = "launches before the capture are unknown"
     why = f"approximate: {hidden}; counted from the first kernel of the capture"
     if steps:
         why = (
-            f"approximate: {hidden}, so the launches of {SKIPPED_STEPS} steps are skipped and as "
-            "many measured as surely hold each kernel"
+            f"approximate: {hidden}; launches of {SKIPPED_STEPS} steps are skipped, then enough "
+            "are profiled to include each kernel"
         )
     yield LaunchCounting(LaunchAnchor.UNSURE, why, parts, sure=not steps)
 
@@ -263,18 +260,18 @@ def _counted_steps(picked: DrillSelection) -> Iterator[LaunchCounting]:
     window = picked.focus
     steps = window.steps[:_MAX_STEPS]
     if steps and all(step.name == f"{STEP} {step.number}" for step in steps):
-        why = "counted from the beginning of step {number}, as the program tells it"
+        why = "counted from the start of step {number}, as the program marks it"
         parts = tuple(AnchorStep(s.start_ns, s.end_ns, number=s.number, name=s.name) for s in steps)
         yield LaunchCounting(LaunchAnchor.STEP, why, parts)
         return
     number = max(1, min(_USUAL_STEP, len(window.steps) + len(window.left_out) - 1))
-    why = "counted from the beginning of step {number}, by the steps of the optimizer"
+    why = "counted from the start of step {number}, by optimizer steps"
     ends = _optimizer_ends(picked)
     sure = len(ends) > 1
     if sure:
         spans = list(pairwise(ends))[:_MAX_STEPS]
     elif any(k.category == "optimizer" for k in picked.kernels):
-        why += "; where in it the capture's steps begin is not known"
+        why += "; the offset of the capture's steps is unknown"
         spans = [(step.start_ns, step.end_ns) for step in steps]
     else:
         return

@@ -309,17 +309,17 @@ def _notes(counting: LaunchCounting, runs: Sequence[PlannedRun]) -> tuple[str, .
     notes = []
     if counting.anchor is LaunchAnchor.RANGE and counting.begins is None:
         notes.append(
-            f"should the program open a range {runs[0].inside!r} before the capture began as well, "
-            "that one is measured"
+            f"if the program also opens a range {runs[0].inside!r} before the capture, that one is "
+            "profiled"
         )
     if len(runs) > 1:
         notes.append(
-            f"{format_count(len(runs))} runs of the program: the kernels lie too far apart to be "
-            "measured in one"
+            f"{format_count(len(runs))} runs of the program: the kernels are too far apart for "
+            "one run"
         )
     most = max(run.count for run in runs)
     if most > MAX_LAUNCHES_PER_RUN:
-        notes.append(f"{most:,} launches are measured where one is wanted: names alone do not tell")
+        notes.append(f"{most:,} launches are profiled instead of one: their names are the same")
     return tuple(notes)
 
 

@@ -37,68 +37,62 @@ if TYPE_CHECKING:
 
 
 _HINT = (
-    "sizes come only from torch.profiler: torch.profiler.profile(record_shapes=True, "
+    "shapes come only from torch.profiler: torch.profiler.profile(record_shapes=True, "
     "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 )
-_MEASURED = "see what kernels were measured to do: gpusight roofline FILE"
+_MEASURED = "measured FLOP/s of kernels: gpusight roofline FILE"
 FLOPS_FACTS = tuple(
     Fact(key, label, None, fmt, meaning)
     for key, label, fmt, meaning in (
         ("gpus", "GPU", Fmt.TEXT, "GPUs that computed"),
-        ("window_ns", "Window", Fmt.TIME, "Time looked at"),
+        ("window_ns", "Window", Fmt.TIME, "Length of the window"),
         ("gpu_ns", "GPU time", Fmt.TIME, "Sum of the durations of all GPU work"),
-        ("counted_share", "Counted", Fmt.SHARE, "Part of GPU time in operators that are counted"),
+        ("counted_share", "Counted", Fmt.SHARE, "Share of GPU time in counted operators"),
         ("tflop", "TFLOP", Fmt.REAL, "10¹² operations counted"),
         (
             "busy_tflop_per_s",
             "TFLOP/s, busy",
             Fmt.REAL,
-            "10¹² operations a second of the time that kernels ran, counted or not",
+            "TFLOP/s over the time of all kernels, counted or not",
         ),
-        ("window_tflop_per_s", "TFLOP/s, window", Fmt.REAL, "The same, a second of the window"),
+        ("window_tflop_per_s", "TFLOP/s, window", Fmt.REAL, "TFLOP/s over the window"),
         (
             "peak_tflop_per_s",
             "Peak TFLOP/s",
             Fmt.REAL,
-            "Peak rate, of all GPUs that computed, in the precision of most FLOPs",
+            "Peak of all GPUs used, in the precision of most FLOPs",
         ),
         ("peak_of", "Peak of", Fmt.TEXT, "Precision and unit of that peak"),
         (
             "mfu",
             "MFU",
             Fmt.SHARE,
-            "Model FLOPs utilization: operations counted over the window at that peak",
+            "Model FLOPs utilization: counted FLOPs over the window at that peak",
         ),
         (
             "roof_share",
             "Roof reached",
             Fmt.SHARE,
-            "Least time possible over GPU time, of operators with a known roof",
+            "Minimum time over GPU time, of operators with a known roofline",
         ),
         (
             "over_roof_ns",
-            "Over the roof",
+            "Time above roofline",
             Fmt.TIME,
-            "GPU time that these operators took beyond the least possible",
+            "GPU time of these operators above the minimum",
         ),
     )
 )
 """The facts at the top, without their values; those that are not known are left out."""
 
-_UNITS = {True: " on tensor cores", False: " without tensor cores", None: ""}
+_UNITS = {True: " on Tensor Cores", False: " without Tensor Cores", None: ""}
 _MIN_NOTED_SHARE = 0.01
-_NO_WHOLE_STEP = (
-    "the selected ranges hold no step wholly, and the FLOPs of a part do not compare with the time "
-    "of the whole"
-)
+_NO_WHOLE_STEP = "the selected ranges include no whole step"
 _OVER_PEAK = (
-    "more than 100% of the peak is possible only where the GPU ran above its boost clock, where "
-    "fewer operations were done than the formula counts (sparsity, Winograd), or where the "
-    "precision is not the one that the kernel's name says"
+    "above 100% of peak: the GPU ran above its boost clock, the kernel does fewer FLOPs than "
+    "the formula (sparsity, Winograd), or it runs in another precision than its name shows"
 )
-_OVER_ROOF = (
-    "more than 100% of the roof of the memory means that inputs or outputs stayed in a cache"
-)
+_OVER_ROOF = "above 100% of the memory roofline: inputs or outputs stayed in a cache"
 
 
 def flops(
@@ -161,11 +155,11 @@ def flops(
 def _absent(trace: Trace) -> NotApplicable | None:
     """Explain why nothing can be counted, where that is so."""
     if not trace.has("cpu_ops"):
-        reason = "the capture holds no operators of a framework, so no sizes to count FLOPs from"
+        reason = "the capture has no framework operators, so no shapes to count FLOPs from"
         measured = f"{_MEASURED}; {_HINT}" if trace.has("counters") else _HINT
         return NotApplicable("flops", reason, measured)
     if not trace.has("cpu_ops", "shapes"):
-        reason = "the sizes of the operators' inputs were not recorded"
+        reason = "the input shapes of the operators were not recorded"
         return NotApplicable("flops", reason, _HINT)
     if not any(trace.has(table) for table in GPU_WORK):
         return no_kernels(trace, "flops")
@@ -285,7 +279,7 @@ def _notes(
 ) -> Iterator[str]:
     yield from counted.notes
     if calls.is_empty():
-        yield "no operator that could be counted launched GPU work here"
+        yield "no counted operator launched GPU work here"
     yield from _not_counted(counted)
     yield from roofs.notes
     yield from _without_roof(calls, main)
@@ -296,7 +290,7 @@ def _notes(
     if not main.given and _is_noted(mixed_ns, counted):
         yield (
             f"{mixed.height:,} calls ({format_time(mixed_ns)} of GPU time) ran kernels of several "
-            "precisions or units: their peak is that of the fastest"
+            "precisions or units: the peak of the fastest applies"
         )
     yield from calls["assumed"].drop_nulls().unique(maintain_order=True)
     yield from _above_one(table.frame)
@@ -312,14 +306,13 @@ def _not_counted(counted: CountedOperators) -> Iterator[str]:
     arithmetic_ns = int(counted.rest["arithmetic_ns"].sum())
     if _is_noted(arithmetic_ns, counted):
         yield (
-            f"{format_share(arithmetic_ns / counted.gpu_ns)} of GPU time went to matrix products, "
-            "convolutions or attention that could not be counted: FLOPs, TFLOP/s and MFU are too "
-            "low by those"
+            f"{format_share(arithmetic_ns / counted.gpu_ns)} of GPU time: GEMMs, convolutions or "
+            "attention that could not be counted: FLOPs, TFLOP/s and MFU are too low"
         )
     generated_ns = int(counted.rest.filter(pl.col("why") == GENERATED)["gpu_ns"].sum())
     if _is_noted(generated_ns, counted):
         yield (
-            f"{format_share(generated_ns / counted.gpu_ns)} of GPU time went to generated code "
+            f"{format_share(generated_ns / counted.gpu_ns)} of GPU time is in generated code "
             "(torch.compile, Triton), which is not counted"
         )
 
@@ -331,22 +324,21 @@ def _without_roof(calls: pl.DataFrame, main: _MainPeak) -> Iterator[str]:
     for name in unknown["gpu"].unique(maintain_order=True):
         gpu = name or "the GPU, which the capture does not name"
         yield (
-            f"no peak rate and no bandwidth is known for {gpu}; "
-            "--peak TFLOPS and --bandwidth GB/S say them"
+            f"peak and bandwidth of {gpu} are unknown; "
+            "set them with --peak TFLOPS and --bandwidth GB/S"
         )
     no_peak = computing.filter(pl.col("peak").is_null(), pl.col("bandwidth").is_not_null())
     units = no_peak.select("gpu", "precision", "tensor_core").unique(maintain_order=True)
     for name, precision, tensor_core in units.iter_rows():
         what = (precision or "an unknown precision") + _UNITS[tensor_core]
-        doubt = " (its kernels do not say on which units)" if tensor_core is None else ""
-        yield f"no peak rate is known for {what}{doubt} on {name}; --peak TFLOPS says it"
+        doubt = " (unit unknown from the kernel names)" if tensor_core is None else ""
+        yield f"no known peak for {what}{doubt} on {name}; set it with --peak TFLOPS"
     if not main.given and bool(computing["guessed"].any()):
         yield (
-            "names of some kernels do not say whether tensor cores ran: their peak is that of "
-            "tensor cores"
+            "some kernel names do not show whether Tensor Cores ran: the Tensor Core peak applies"
         )
     if calls["min_bytes"].null_count():
-        yield "types of inputs were not recorded, so the bytes moved and the roof are not known"
+        yield "input types were not recorded: bytes and roofline are unknown"
 
 
 def _above_one(frame: pl.DataFrame) -> Iterator[str]:

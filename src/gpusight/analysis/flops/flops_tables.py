@@ -143,7 +143,7 @@ def roofs_of(
         )
         if only is not None and not described:
             row = only
-            notes.append(f"GPU {device} is taken to be the one described, {only['name']}")
+            notes.append(f"GPU {device} is assumed to be {only['name']}")
         roof = GpuRoof(None, None) if row is None else _roof(row)
         roofs[device] = replace(roof, given_peak=peak, given_bandwidth=bandwidth)
     return GpuRoofs(roofs, tuple(notes))
@@ -175,9 +175,7 @@ _GROUPS = {
     "op": ["family", "name"],
     "family": ["family"],
 }
-_STEP_NOTE = (
-    "a step has the FLOPs of operators that started in it, and lasts until its GPU work is done"
-)
+_STEP_NOTE = "a step has the FLOPs of operators that start in it, and ends with its GPU work"
 _TENSOR, _SIMT = pl.lit("tensor"), pl.lit("simt")
 """Marks FP32 and FP64 on Tensor Cores, and narrower formats that ran without them."""
 _SHORT = {
@@ -194,26 +192,26 @@ CALL_CLASS = ["entry", "precision", "tensor_core", "device"]
 """Columns of `CountedOperators.calls`: calls equal in these cost the same and ran alike."""
 
 OPERATOR_FIELDS = (
-    Field("over_roof_ns", "Over roof", Fmt.TIME, "GPU time minus the least time possible"),
+    Field("over_roof_ns", "Above roofline", Fmt.TIME, "GPU time minus the minimum time"),
     Field("gpu_ns", "GPU time", Fmt.TIME, "Time of the GPU work launched by these calls"),
-    Field("gpu_share", "Of GPU time", Fmt.SHARE, "Part of all GPU work's time", shown=False),
-    Field("calls", "Calls", Fmt.COUNT, "How often the operator ran", shown=False),
+    Field("gpu_share", "% GPU time", Fmt.SHARE, "Share of the time of all GPU work", shown=False),
+    Field("calls", "Calls", Fmt.COUNT, "Calls of the operator", shown=False),
     Field("flops", "FLOPs", Fmt.COUNT, "Floating-point operations of all calls", shown=False),
-    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second of GPU time"),
-    Field("peak_share", "Peak", Fmt.SHARE, "Part of the peak rate of the precision it ran in"),
-    Field("roof_share", "Roof", Fmt.SHARE, "Least time possible over GPU time; 1 is at the roof"),
-    Field("bound", "Bound", Fmt.TEXT, "What sets the roof: `compute` or `memory`"),
-    Field("operator", "Operator", Fmt.NAME, "Operator, sizes and precision in few characters"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "TFLOP/s over GPU time"),
+    Field("peak_share", "Peak", Fmt.SHARE, "Share of the peak of its precision"),
+    Field("roof_share", "Roofline", Fmt.SHARE, "Minimum time over GPU time; 1 is at the roofline"),
+    Field("bound", "Bound", Fmt.TEXT, "Which roofline applies: `compute` or `memory`"),
+    Field("operator", "Operator", Fmt.NAME, "Operator, shape and precision"),
     Field("family", "Family", Fmt.TEXT, "Which formula counts it", shown=False),
     Field("name", "Name", Fmt.NAME, "Operator; null when grouped by family", shown=False),
-    Field("sizes", "Sizes", Fmt.NAME, "Sizes that decide the cost; see the page", shown=False),
+    Field("sizes", "Sizes", Fmt.NAME, "Shape that sets the cost; see docs/flops.md", shown=False),
     Field("precision", "Precision", Fmt.TEXT, "Number format computed in", shown=False),
-    Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether tensor cores ran", shown=False),
+    Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether Tensor Cores ran", shown=False),
     Field("gpu", "GPU", Fmt.NAME, "GPU it ran on", shown=False),
     Field("min_bytes", "Min bytes", Fmt.BYTES, "Inputs read and outputs written once", shown=False),
-    Field("min_bandwidth", "Min rate", Fmt.RATE, "Minimum bytes a second of GPU time", shown=False),
-    Field("intensity", "FLOP/byte", Fmt.REAL, "Operations for each minimum byte", shown=False),
-    Field("least_ns", "At the roof", Fmt.TIME, "Least time possible for these calls", shown=False),
+    Field("min_bandwidth", "Min rate", Fmt.RATE, "Minimum bytes over GPU time", shown=False),
+    Field("intensity", "FLOP/byte", Fmt.REAL, "FLOPs per minimum byte", shown=False),
+    Field("least_ns", "Minimum", Fmt.TIME, "Time of these calls at the roofline", shown=False),
     Field("peak_tflop_per_s", "Peak TFLOP/s", Fmt.REAL, "Peak the share refers to", shown=False),
     Field("bandwidth", "Bandwidth", Fmt.RATE, "Peak bandwidth of the memory", shown=False),
 )
@@ -226,17 +224,17 @@ STEP_FIELDS = (
         Fmt.TIME,
         "From its start, or the end of the GPU work of the step before, to the end of its own",
     ),
-    Field("range_ns", "Range", Fmt.TIME, "How long the host was in the range", shown=False),
-    Field("flops", "FLOPs", Fmt.COUNT, "Operations of operators that started in it", shown=False),
+    Field("range_ns", "Range", Fmt.TIME, "Duration of the range on the host", shown=False),
+    Field("flops", "FLOPs", Fmt.COUNT, "FLOPs of operators that start in it", shown=False),
     Field("tflop", "TFLOP", Fmt.REAL, "The same in 10¹²"),
     Field("gpu_ns", "GPU time", Fmt.TIME, "Time of the GPU work launched in it"),
-    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second of its time"),
-    Field("mfu", "MFU", Fmt.SHARE, "Model FLOPs utilization: part of the peak over its time"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "TFLOP/s over the step"),
+    Field("mfu", "MFU", Fmt.SHARE, "Model FLOPs utilization of the step"),
 )
 REST_FIELDS = (
-    Field("gpu_share", "Share", Fmt.SHARE, "Part of all GPU work's time"),
+    Field("gpu_share", "Share", Fmt.SHARE, "Share of the time of all GPU work"),
     Field("gpu_ns", "GPU time", Fmt.TIME, "Time of the work"),
-    Field("launches", "Launches", Fmt.COUNT, "Kernels, copies and fills"),
+    Field("launches", "Launches", Fmt.COUNT, "Kernels, memcpys and memsets"),
     Field("name", "Operator", Fmt.NAME, "Operator that launched it"),
     Field("why", "Why not counted", Fmt.NAME, "Reason"),
 )
@@ -302,10 +300,10 @@ def operators(each: pl.DataFrame, by: str, gpu_ns: int) -> TableResult:
         .with_columns(*_derived(gpu_ns), _label().alias("operator"))
         .sort(["over_roof_ns", "gpu_ns"], descending=True, nulls_last=True, maintain_order=True)
     )
-    title = {"shapes": "operator and sizes", "op": "operator", "family": "family"}[by]
+    title = {"shapes": "operator and shape", "op": "operator", "family": "family"}[by]
     return TableResult(
         "operators",
-        f"Time over the roof by {title}",
+        f"Time above roofline by {title}",
         OPERATOR_FIELDS,
         frame.select([f.key for f in OPERATOR_FIELDS]),
     )
@@ -355,7 +353,7 @@ def rest(counted: CountedOperators) -> TableResult:
     frame = counted.rest.with_columns(
         share_of(pl.col("gpu_ns"), counted.gpu_ns).alias("gpu_share"),
     ).select([f.key for f in REST_FIELDS])
-    return TableResult("not_counted", "GPU time that is not counted", REST_FIELDS, frame)
+    return TableResult("not_counted", "GPU time not counted", REST_FIELDS, frame)
 
 
 def whole_steps(steps: TraceSteps, spans: pl.DataFrame) -> pl.Series:

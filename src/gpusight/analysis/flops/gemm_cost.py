@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Matmuls ------------------------------------------------------------------------------------------
 
 
-_GROUPED = "grouped products: every row is taken to belong to a group"
+_GROUPED = "grouped GEMMs: every row is assumed to belong to a group"
 
 
 def _matmul_cost(

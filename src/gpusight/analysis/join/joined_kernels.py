@@ -106,50 +106,50 @@ def _join_launches(scope: ResolvedSelection, report: Trace) -> JoinedLaunches:
 
 _TIME = "time_ns"
 _NAMES = (
-    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 _SHAPE = (
     Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z", shown=False),
-    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z", shown=False),
+    Field("block", "Block", Fmt.TEXT, "Threads per block in x, y and z", shown=False),
 )
 KERNEL_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the window, in the timeline"),
+    Field("share", "Share", Fmt.SHARE, "Share of the window, in the timeline"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the timeline"),
     Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline", shown=False),
-    Field("roof_share", "Of roof", Fmt.SHARE, "How near to the roofline: 1 is at the roof"),
-    Field("gap_ns", "Above roof", Fmt.TIME, "Time that the roofline would not need: the ranking"),
+    Field("roof_share", "Roofline", Fmt.SHARE, "Achieved share of the roofline"),
+    Field("gap_ns", "Above roofline", Fmt.TIME, "Time above the roofline; sorts the table"),
     Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`"),
-    Field("sm_share", "SM", Fmt.SHARE, "How busy the SMs were"),
-    Field("memory_share", "Memory", Fmt.SHARE, "How busy the memory system was, caches included"),
-    Field("dram_share", "DRAM", Fmt.SHARE, "How busy the GPU's memory was", shown=False),
-    Field("occupancy", "Occup.", Fmt.SHARE, "Warps resident of those that fit", shown=False),
+    Field("sm_share", "SM", Fmt.SHARE, "SM throughput"),
+    Field("memory_share", "Memory", Fmt.SHARE, "Memory throughput, caches included"),
+    Field("dram_share", "DRAM", Fmt.SHARE, "DRAM throughput", shown=False),
+    Field("occupancy", "Occup.", Fmt.SHARE, "Achieved occupancy", shown=False),
     Field("mean_ns", "Mean", Fmt.TIME, "Average duration in the timeline"),
-    Field("measured_ns", "Measured", Fmt.TIME, "Average duration in the report"),
-    Field("ratio", "Ratio", Fmt.REAL, "Measured over mean: other clocks, cold caches"),
-    Field("measured", "Launches", Fmt.COUNT, "Measured launches that tell of it", shown=False),
-    Field("exact", "In order", Fmt.COUNT, "Calls told by a measured launch in sequence", False),
-    Field("tflop", "TFLOP", Fmt.REAL, "10¹² operations of all its calls", shown=False),
+    Field("measured_ns", "Profiled", Fmt.TIME, "Average duration in the report"),
+    Field("ratio", "Ratio", Fmt.REAL, "Profiled over mean: other clocks, cold caches"),
+    Field("measured", "Launches", Fmt.COUNT, "Profiled launches that represent it", shown=False),
+    Field("exact", "In order", Fmt.COUNT, "Calls matched in sequence", False),
+    Field("tflop", "TFLOP", Fmt.REAL, "TFLOP of all its calls", shown=False),
     Field("dram_bytes", "DRAM bytes", Fmt.BYTES, "Memory traffic of all its calls", shown=False),
-    Field("kernel_share", "Of kernels", Fmt.SHARE, "Part of all kernel time", shown=False),
+    Field("kernel_share", "% kernels", Fmt.SHARE, "Share of all kernel time", shown=False),
     *_SHAPE,
     Field("sentence", "In words", Fmt.NAME, "The row in words", shown=False),
     *_NAMES,
 )
 UNMEASURED_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the window"),
+    Field("share", "Share", Fmt.SHARE, "Share of the window"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the timeline"),
     Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline"),
-    Field("why", "Why", Fmt.TEXT, "`not in the report`, or measured with another grid or block"),
-    Field("other", "Measured with", Fmt.TEXT, "Grid and block that it was measured with", False),
+    Field("why", "Why", Fmt.TEXT, "`not in the report`, or profiled with another grid or block"),
+    Field("other", "Profiled with", Fmt.TEXT, "Grid and block in the report", False),
     *_SHAPE,
     *_NAMES,
 )
 UNUSED_FIELDS = (
     Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the report"),
-    Field("calls", "Launches", Fmt.COUNT, "Measured launches"),
+    Field("calls", "Launches", Fmt.COUNT, "Profiled launches"),
     Field("why", "Why", Fmt.TEXT, "`not in the timeline`, or there with another grid or block"),
-    Field("other", "Ran with", Fmt.TEXT, "Grid and block that it has in the timeline", False),
+    Field("other", "In timeline", Fmt.TEXT, "Grid and block in the timeline", False),
     *_SHAPE,
     *_NAMES,
 )
@@ -188,7 +188,7 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
     sentences = [_sentence(window, *row) for row in facts.iter_rows()]
     frame = frame.with_columns(pl.Series("sentence", sentences, pl.String))
     ranked = frame["gap_ns"].null_count() < frame.height
-    title = "Kernels by time above their roof" if ranked else "Kernels by time"
+    title = "Kernels by time above roofline" if ranked else "Kernels by time"
     return _table("kernels", title, KERNEL_FIELDS, frame)
 
 
@@ -197,9 +197,9 @@ def _sentence(
 ) -> str:
     of_time = "runs" if share is None else f"is {_percent(share)} of {window}"
     if roof is None:
-        return f"{kernel} {of_time}; its distance to the roof was not measured"
+        return f"{kernel} {of_time}; its roofline was not measured"
     limit = f" ({bound}-bound)" if bound else ""
-    return f"{kernel} {of_time} and at {_percent(roof)} of the roof{limit}"
+    return f"{kernel} {of_time} and at {_percent(roof)} of the roofline{limit}"
 
 
 def _percent(share: float) -> str:
@@ -212,11 +212,11 @@ def _partner_tables(joined: JoinedLaunches, window_ns: int) -> list[TableResult]
     if joined.unmeasured.height:
         frame = _without_partner(joined.unmeasured, joined.report, _TIME, "report")
         frame = frame.with_columns(share_of(pl.col("total_ns"), window_ns).alias("share"))
-        title = "In the timeline, not measured"
+        title = "In the timeline, not profiled"
         tables.append(_table("unmeasured", title, UNMEASURED_FIELDS, frame))
     if joined.unused.height:
         frame = _without_partner(joined.unused, joined.timeline, DURATION, "timeline")
-        title = "Measured, not in the timeline"
+        title = "Profiled, not in the timeline"
         tables.append(_table("unused", title, UNUSED_FIELDS, frame))
     return tables
 
@@ -259,24 +259,34 @@ _MAX_SPEED_RATIO = 3.0
 """From here on, other clocks and cold caches do not explain the difference."""
 
 JOIN_FACTS = (
-    Fact("first", "First", None, Fmt.TEXT, "The kernel with most time above its roof, in words"),
+    Fact("first", "First", None, Fmt.TEXT, "The kernel with most time above the roofline"),
     Fact("window_ns", "Window", None, Fmt.TIME, "Time that shares refer to"),
     Fact("kernel_ns", "Kernel time", None, Fmt.TIME, "Sum of kernel durations in the timeline"),
-    Fact("covered_share", "Measured", None, Fmt.SHARE, "Part of it that the report tells of"),
+    Fact("covered_share", "Profiled", None, Fmt.SHARE, "Share of it that the report covers"),
     Fact("kernels", "Kernels", None, Fmt.COUNT, "Kernels run in the timeline"),
-    Fact("covered", "Told of", None, Fmt.COUNT, "Those that the report tells of"),
-    Fact("launches", "Told by", None, Fmt.COUNT, "Measured launches that tell of them"),
-    Fact("sm_share", "SMs busy", None, Fmt.SHARE, "While measured kernels ran, by time"),
-    Fact("memory_share", "Memory busy", None, Fmt.SHARE, "The same of the memory system"),
-    Fact("dram_share", "DRAM busy", None, Fmt.SHARE, "The same of the GPU's memory"),
-    Fact("tflop", "TFLOP", None, Fmt.REAL, "10¹² operations of the measured kernels"),
-    Fact("dram_bytes", "DRAM traffic", None, Fmt.BYTES, "Bytes that they moved"),
-    Fact("intensity", "FLOP a byte", None, Fmt.REAL, "Operations for each byte moved"),
-    Fact("busy_tflop_per_s", "TFLOP/s, busy", None, Fmt.REAL, "A second of their time"),
-    Fact("window_tflop_per_s", "TFLOP/s, window", None, Fmt.REAL, "A second of the window"),
-    Fact("window_dram_bytes_per_s", "DRAM, window", None, Fmt.RATE, "Bytes a second of the window"),
-    Fact("busy_roof_share", "Of roof, busy", None, Fmt.SHARE, "How near to it, while they ran"),
-    Fact("roof_share", "Of roof, window", None, Fmt.SHARE, "What the roof needs, of the window"),
+    Fact("covered", "Covered", None, Fmt.COUNT, "Kernels that the report covers"),
+    Fact("launches", "Profiled launches", None, Fmt.COUNT, "Profiled launches that represent them"),
+    Fact("sm_share", "SMs busy", None, Fmt.SHARE, "SM throughput of the profiled kernels, by time"),
+    Fact("memory_share", "Memory busy", None, Fmt.SHARE, "Memory throughput of the same"),
+    Fact("dram_share", "DRAM busy", None, Fmt.SHARE, "DRAM throughput of the same"),
+    Fact("tflop", "TFLOP", None, Fmt.REAL, "TFLOP of the profiled kernels"),
+    Fact("dram_bytes", "DRAM traffic", None, Fmt.BYTES, "DRAM bytes of the profiled kernels"),
+    Fact("intensity", "FLOP/byte", None, Fmt.REAL, "FLOPs per DRAM byte"),
+    Fact("busy_tflop_per_s", "TFLOP/s, busy", None, Fmt.REAL, "Over their time"),
+    Fact("window_tflop_per_s", "TFLOP/s, window", None, Fmt.REAL, "Over the window"),
+    Fact(
+        "window_dram_bytes_per_s", "DRAM, window", None, Fmt.RATE, "DRAM bandwidth over the window"
+    ),
+    Fact(
+        "busy_roof_share",
+        "Roofline, busy",
+        None,
+        Fmt.SHARE,
+        "Share of the roofline over their time",
+    ),
+    Fact(
+        "roof_share", "Roofline, window", None, Fmt.SHARE, "Share of the roofline over the window"
+    ),
 )
 """Every fact, without its value."""
 
@@ -295,12 +305,12 @@ def join(
     if not timeline.has("kernels"):
         if not timeline.has("profiles"):
             return no_kernels(timeline, COMMAND)
-        reason = "both captures are reports of measured launches: one must be a timeline"
+        reason = "both captures are ncu reports: one must be a timeline"
         return NotApplicable(COMMAND, reason, "capture one with: gpusight record …")
     scope = ResolvedSelection(timeline, selection)
     joined = _join_launches(scope, report)
     if joined.timeline.is_empty():
-        return NotApplicable(COMMAND, "no kernel was launched inside the selection")
+        return NotApplicable(COMMAND, "no kernel was launched in the selection")
     if joined.covered.is_empty():
         return _nothing_common(joined)
     window_ns = scope.window.length_ns
@@ -327,14 +337,14 @@ def _nothing_common(joined: JoinedLaunches) -> NotApplicable:
     """Explain that no launch matches, with the kernels that take most time on each side."""
     timeline, report = _longest(joined.timeline, _TIME), _longest(joined.report, DURATION)
     if not report:
-        reason = "the report measured ranges or graphs as wholes, not single kernels"
+        reason = "the report profiled ranges or graphs as a whole, not single kernels"
         return NotApplicable(COMMAND, reason, "measure with: ncu --replay-mode kernel …")
     what = "grids and blocks" if (joined.timeline["why"] == NO_SHAPE).any() else "names"
     return NotApplicable(
         COMMAND,
-        f"no measured launch fits a kernel of the timeline by its {what}: the timeline has "
+        f"no profiled launch matches a kernel of the timeline by its {what}: the timeline has "
         f"{timeline}, the report {report}",
-        "measure the same program, on the same input, with: ncu --set full -o report PROGRAM",
+        "profile the same program on the same input: ncu --set full -o report PROGRAM",
     )
 
 
@@ -385,19 +395,19 @@ def _matching_notes(joined: JoinedLaunches) -> list[str]:
     notes = []
     if not_in_sequence:
         notes.append(
-            f"{covered['launch'].n_unique():,} measured launches tell of {covered.height:,} "
+            f"{covered['launch'].n_unique():,} profiled launches represent {covered.height:,} "
             f"kernels: {not_in_sequence:,} by the same name, grid and block, not as part of the "
             "measured sequence"
         )
     if not keys.shapes:
-        notes.append("grids and blocks are not told by both captures: matched by name only")
+        notes.append("a capture has no grids and blocks: matched by name only")
     if keys.by_function:
         notes.append(
             f"{keys.by_function:,} names differ in how template arguments are written: "
             "matched by function"
         )
     if covered.height < joined.timeline.height:
-        notes.append("operations, bytes and the roof are of the measured kernels: at least so much")
+        notes.append("FLOPs, bytes and roofline are lower bounds: only profiled kernels count")
     if any(covered[column].null_count() for column in ("roof_share", "flops", "sm_share")):
         notes.append(
             "counters for the roofline are missing for some launches: "
@@ -412,21 +422,21 @@ def _partner_notes(joined: JoinedLaunches) -> list[str]:
     for frame, singular, plural, other_side in (
         (
             joined.unmeasured,
-            "kernel was not measured",
-            "kernels were not measured",
+            "kernel was not profiled",
+            "kernels were not profiled",
             "the report",
         ),
         (
             joined.unused,
-            "measured launch tells of nothing",
-            "measured launches tell of nothing",
+            "profiled launch matches nothing",
+            "profiled launches match nothing",
             "the timeline",
         ),
     ):
         other_shape = int((frame["why"] == NO_SHAPE).sum())
         other_name = frame.height - other_shape
-        reasons = [f"{other_name:,} by a name that {other_side} lacks"] if other_name else []
-        reasons += [f"{other_shape:,} by another grid or block"] if other_shape else []
+        reasons = [f"{other_name:,} with a name that {other_side} lacks"] if other_name else []
+        reasons += [f"{other_shape:,} with another grid or block"] if other_shape else []
         if reasons:
             what = singular if frame.height == 1 else plural
             notes.append(f"{frame.height:,} {what}: {', '.join(reasons)}")
@@ -442,11 +452,11 @@ def _speed_notes(joined: JoinedLaunches) -> list[str]:
     ratio = report_ns / timeline_ns
     if abs(ratio - 1) < _MIN_SPEED_DIFFERENCE:
         return []
-    why = "ncu runs each kernel alone, with cold caches, at a fixed clock unless told otherwise"
+    why = "ncu runs each kernel alone, with cold caches, at base clock"
     if not 1 / _MAX_SPEED_RATIO < ratio < _MAX_SPEED_RATIO:
-        why = "too far apart for the same work on the same GPU"
-    took = f"kernels took {ratio:.2f} times as long while measured as in the timeline"
-    return [f"{took}: {why}; shares of the roof are those measured"]
+        why = "too different for the same work on the same GPU"
+    slower = f"profiled kernels take {ratio:.2f}x their time in the timeline"
+    return [f"{slower}: {why}"]
 
 
 def _gpu_notes(timeline: Trace, report: Trace) -> list[str]:
@@ -458,4 +468,4 @@ def _gpu_notes(timeline: Trace, report: Trace) -> list[str]:
     gpus = (
         f"the timeline is of {', '.join(sorted(ours))}, the report of {', '.join(sorted(theirs))}"
     )
-    return [f"{gpus}: what was measured need not hold"]
+    return [f"{gpus}: metrics may differ"]

@@ -179,37 +179,35 @@ def _where_limits_change(steps: Iterable[OccupancyStep]) -> list[OccupancyStep]:
 
 _LIMIT_WORDS = {
     "warps": "block size",
-    "blocks": "blocks of an SM",
+    "blocks": "max. blocks per SM",
     "registers": "registers",
     "shared_memory": "shared memory",
     "barriers": "barriers",
 }
-"""Limits in words; warps and blocks are both used up by blocks of an unlucky size."""
+"""Names of the limits."""
 
 LIMIT_FIELDS = (
-    Field("limit", "Limit", Fmt.TEXT, "What an SM has only so much of"),
-    Field(
-        "per_block", "A block takes", Fmt.COUNT, "What a block takes, rounded up as the GPU does"
-    ),
-    Field("per_sm", "An SM has", Fmt.COUNT, "What there is of it on an SM"),
-    Field("unit", "Unit", Fmt.TEXT, "What is counted"),
-    Field("blocks", "Blocks", Fmt.COUNT, "Blocks that this limit alone would let onto an SM"),
-    Field("limiting", "Limits", Fmt.FLAG, "Whether it keeps the next block off"),
+    Field("limit", "Limit", Fmt.TEXT, "Limited resource of an SM"),
+    Field("per_block", "Per block", Fmt.COUNT, "Allocated per block, rounded up as the GPU does"),
+    Field("per_sm", "Per SM", Fmt.COUNT, "Available per SM"),
+    Field("unit", "Unit", Fmt.TEXT, "Unit of the two"),
+    Field("blocks", "Blocks", Fmt.COUNT, "Max. resident blocks by this limit alone"),
+    Field("limiting", "Limits", Fmt.FLAG, "Whether it is a limiter"),
 )
 _STEP = (
-    Field("blocks", "Blocks", Fmt.COUNT, "Blocks that fit an SM"),
-    Field("warps", "Warps", Fmt.COUNT, "Warps of these blocks"),
-    Field("theoretical", "Occupancy", Fmt.SHARE, "These warps, of those that an SM can hold"),
-    Field("limiters", "Limited by", Fmt.TEXT, "What keeps the next block off"),
-    Field("current", "Now", Fmt.FLAG, "Whether the kernel is at this row"),
+    Field("blocks", "Blocks", Fmt.COUNT, "Max. resident blocks per SM"),
+    Field("warps", "Warps", Fmt.COUNT, "Max. resident warps per SM"),
+    Field("theoretical", "Occupancy", Fmt.SHARE, "Theoretical occupancy"),
+    Field("limiters", "Limited by", Fmt.TEXT, "Limiter of the resident blocks"),
+    Field("current", "Now", Fmt.FLAG, "Whether it is the kernel's value"),
 )
-BLOCK_FIELDS = (Field("block_threads", "Block", Fmt.COUNT, "Threads of a block"), *_STEP)
+BLOCK_FIELDS = (Field("block_threads", "Block", Fmt.COUNT, "Threads per block"), *_STEP)
 REGISTER_FIELDS = (
-    Field("registers", "Registers up to", Fmt.COUNT, "Most registers of a thread for this row"),
+    Field("registers", "Registers up to", Fmt.COUNT, "Max. registers per thread"),
     *_STEP,
 )
 SHARED_FIELDS = (
-    Field("shared_bytes", "Shared up to", Fmt.BYTES, "Most shared memory of a block for this row"),
+    Field("shared_bytes", "Shared up to", Fmt.BYTES, "Max. shared memory per block"),
     *_STEP,
 )
 _TYPES = {
@@ -243,8 +241,8 @@ def detail(limits: SmLimits, shape: BlockShape, now: Occupancy) -> tuple[TableRe
     tables = (
         _table("limits", "Limits", LIMIT_FIELDS, uses),
         _table("block_sizes", "Other block sizes", BLOCK_FIELDS, sizes),
-        _table("registers", "Registers a thread", REGISTER_FIELDS, registers),
-        _table("shared_memory", "Shared memory a block", SHARED_FIELDS, shared),
+        _table("registers", "Registers per thread", REGISTER_FIELDS, registers),
+        _table("shared_memory", "Shared memory per block", SHARED_FIELDS, shared),
     )
     about = {
         "block_threads": shape.block_threads,
@@ -324,8 +322,8 @@ def named_limits(gpu: str) -> SmLimits:
     if listed is None:
         raise unknown_gpu(gpu, architectures=True)
     raise UsageError(
-        f"the limits of {listed.vendor} {listed.name} are not known",
-        why="the calculator knows CUDA's compute capabilities "
+        f"the SM limits of {listed.vendor} {listed.name} are unknown",
+        why="known compute capabilities: "
         f"{', '.join(f'{major}.{minor}' for major, minor in SM_LIMITS)}",
     )
 
@@ -333,15 +331,20 @@ def named_limits(gpu: str) -> SmLimits:
 CALCULATOR_FACTS = tuple(
     Fact(key, label, None, fmt, meaning)
     for key, label, fmt, meaning in (
-        ("gpu", "GPU", Fmt.TEXT, "GPU, or the architecture asked about"),
-        ("theoretical", "Theoretical occupancy", Fmt.SHARE, "Warps that fit, of those an SM holds"),
-        ("blocks", "Blocks an SM", Fmt.COUNT, "Blocks that fit an SM"),
-        ("warps", "Warps an SM", Fmt.COUNT, "Warps of these blocks"),
-        ("limited_by", "Limited by", Fmt.TEXT, "What keeps the next block off"),
-        ("change", "What would raise it", Fmt.TEXT, "Most effective change, and what it gives"),
-        ("registers_allocated", "Registers given", Fmt.COUNT, "Registers that a thread gets"),
-        ("shared_allocated_bytes", "Shared memory given", Fmt.BYTES, "A block's, rounded up"),
-        ("carve_out_bytes", "Carve-out", Fmt.BYTES, "Shared memory of the SM that this needs"),
+        ("gpu", "GPU", Fmt.TEXT, "GPU or architecture"),
+        (
+            "theoretical",
+            "Theoretical occupancy",
+            Fmt.SHARE,
+            "Max. resident warps over the warp slots of an SM",
+        ),
+        ("blocks", "Blocks per SM", Fmt.COUNT, "Max. resident blocks per SM"),
+        ("warps", "Warps per SM", Fmt.COUNT, "Max. resident warps per SM"),
+        ("limited_by", "Limited by", Fmt.TEXT, "Limiter of the resident blocks"),
+        ("change", "To raise it", Fmt.TEXT, "Most effective change, and the occupancy with it"),
+        ("registers_allocated", "Registers allocated", Fmt.COUNT, "Per thread, rounded up"),
+        ("shared_allocated_bytes", "Shared memory allocated", Fmt.BYTES, "Per block, rounded up"),
+        ("carve_out_bytes", "Carve-out", Fmt.BYTES, "Shared-memory carveout of the SM"),
     )
 )
 """The facts of the calculator, without their values."""
@@ -366,14 +369,14 @@ def occupancy_of(
     result = occupancy(limits, shape)
     if result.refusals:
         raise UsageError(
-            f"such a kernel cannot be launched on {_title(gpu, limits)}",
+            f"the kernel cannot be launched on {_title(gpu, limits)}",
             why="; ".join(result.refusals),
         )
     notes: tuple[str, ...] = ()
     if shared_bytes > limits.shared_per_block_bytes:
         note = (
-            f"more than {limits.shared_per_block_bytes} bytes of shared memory a block must be "
-            "dynamic, and allowed with cudaFuncSetAttribute"
+            f"more than {limits.shared_per_block_bytes} bytes of shared memory per block must be "
+            "dynamic, and enabled with cudaFuncSetAttribute"
         )
         notes = (note,)
     return Composite(

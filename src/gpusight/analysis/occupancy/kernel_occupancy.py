@@ -26,7 +26,7 @@ from gpusight.hardware.sm_occupancy import LIMITS, whole_carve_out
 from gpusight.hardware.sm_occupancy import occupancy as work_out
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
-from gpusight.units import format_share
+from gpusight.units import format_mean, format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,80 +40,88 @@ if TYPE_CHECKING:
 FACTS = tuple(
     Fact(key, label, None, fmt, meaning)
     for key, label, fmt, meaning in (
-        ("gpus", "GPU", Fmt.TEXT, "GPUs that the kernels ran on, or the one asked about"),
-        ("launches", "Launches", Fmt.COUNT, "Launches looked at"),
+        ("gpus", "GPU", Fmt.TEXT, "GPUs of the kernels, or the one given"),
+        ("launches", "Launches", Fmt.COUNT, "Launches"),
         ("total_ns", "GPU time", Fmt.TIME, "Sum of their durations"),
         (
             "theoretical",
             "Theoretical occupancy",
             Fmt.SHARE,
-            "Warps that fit an SM at once, of those that it can hold; by time",
+            "Max. resident warps over the warp slots of an SM, weighted by time",
         ),
         (
             "achieved",
             "Achieved occupancy",
             Fmt.SHARE,
-            "Warps that an active SM did hold, of those that it can hold; by time",
+            "Resident warps over the warp slots of an active SM, weighted by time",
         ),
     )
 )
 """The facts at the top, without their values; those that are not known are left out."""
 
 FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the time of all launches"),
-    Field("theoretical", "Theory", Fmt.SHARE, "Warps that fit an SM, of those that it can hold"),
-    Field("achieved", "Achieved", Fmt.SHARE, "Warps that an active SM held, by time"),
-    Field("limiters", "Limited by", Fmt.TEXT, "What keeps the next block off: all of these"),
-    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
-    Field("blocks", "Blocks", Fmt.COUNT, "Blocks that fit an SM"),
-    Field("waves", "Waves", Fmt.REAL, "Times that the grid fills the GPU, by time"),
+    Field("share", "Share", Fmt.SHARE, "Share of the time of all launches"),
+    Field("theoretical", "Theory", Fmt.SHARE, "Theoretical occupancy"),
+    Field("achieved", "Achieved", Fmt.SHARE, "Achieved occupancy"),
+    Field("limiters", "Limited by", Fmt.TEXT, "Limiters of the resident blocks"),
+    Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
+    Field("blocks", "Blocks", Fmt.COUNT, "Max. resident blocks per SM"),
+    Field("waves", "Waves", Fmt.REAL, "Waves per SM"),
     Field("calls", "Calls", Fmt.COUNT, "Launches of the kernel in this shape"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of the launches' durations", shown=False),
-    Field("remark", "Remark", Fmt.NAME, "Whether it matters, and why less was achieved", False),
-    Field("change", "Change", Fmt.TEXT, "Most effective change that would raise it", shown=False),
-    Field("block_threads", "Block", Fmt.COUNT, "Threads of a block", shown=False),
-    Field("registers", "Regs", Fmt.COUNT, "Registers of each thread", shown=False),
-    Field("shared_bytes", "Shared", Fmt.BYTES, "Shared memory of a block, as asked for", False),
+    Field("remark", "Remark", Fmt.NAME, "Whether it matters, and why achieved is lower", False),
+    Field("change", "Change", Fmt.TEXT, "Most effective change to raise it", shown=False),
+    Field("block_threads", "Block", Fmt.COUNT, "Threads per block", shown=False),
+    Field("registers", "Regs", Fmt.COUNT, "Registers per thread", shown=False),
+    Field("shared_bytes", "Shared", Fmt.BYTES, "Shared memory per block, as requested", False),
     Field("static_shared_bytes", "Static", Fmt.BYTES, "Fixed at compile time", shown=False),
-    Field("dynamic_shared_bytes", "Dynamic", Fmt.BYTES, "Asked for at launch", shown=False),
-    Field("shared_config_bytes", "Carve-out", Fmt.BYTES, "Set aside on each SM", shown=False),
-    Field("barriers", "Barriers", Fmt.COUNT, "Barriers that the code uses", shown=False),
-    Field("cluster_blocks", "Cluster", Fmt.COUNT, "Blocks of a cluster", shown=False),
-    Field("warps", "Warps/SM", Fmt.COUNT, "Warps of these blocks", shown=False),
+    Field("dynamic_shared_bytes", "Dynamic", Fmt.BYTES, "Requested at launch", shown=False),
+    Field("shared_config_bytes", "Carve-out", Fmt.BYTES, "Configured per SM", shown=False),
+    Field("barriers", "Barriers", Fmt.COUNT, "Barriers per block", shown=False),
+    Field("cluster_blocks", "Cluster", Fmt.COUNT, "Blocks per cluster", shown=False),
+    Field("warps", "Warps/SM", Fmt.COUNT, "Max. resident warps per SM", shown=False),
     *(
-        Field(f"limit_{name}", label, Fmt.COUNT, f"Blocks that {what} alone would allow", False)
+        Field(f"limit_{name}", label, Fmt.COUNT, f"Max. resident blocks by {what} alone", False)
         for name, label, what in (
-            ("warps", "By warps", "the warps of an SM"),
-            ("blocks", "By blocks", "the blocks of an SM"),
+            ("warps", "By warps", "warp slots"),
+            ("blocks", "By blocks", "the block limit"),
             ("registers", "By regs", "registers"),
             ("shared_memory", "By shared", "shared memory"),
             ("barriers", "By barriers", "barriers"),
         )
     ),
-    Field("reported", "Reported", Fmt.SHARE, "Theoretical, as the profiler says", shown=False),
+    Field("reported", "Reported", Fmt.SHARE, "Theoretical, from the report", shown=False),
     Field("change_theoretical", "After it", Fmt.SHARE, "Theoretical after the change", False),
     Field("block_for_more", "Block for more", Fmt.COUNT, "Nearest better block size", False),
-    Field("registers_for_more", "Regs for more", Fmt.COUNT, "Registers that admit more", False),
-    Field("shared_for_more_bytes", "Shared for more", Fmt.BYTES, "The same, a block", shown=False),
-    Field("sm_share", "SM", Fmt.SHARE, "How busy the SMs were, by time", shown=False),
-    Field("memory_share", "Memory", Fmt.SHARE, "How busy the memory system was", shown=False),
-    Field("device", "GPU", Fmt.ID, "GPU that it ran on", shown=False),
+    Field(
+        "registers_for_more", "Regs for more", Fmt.COUNT, "Registers for higher occupancy", False
+    ),
+    Field(
+        "shared_for_more_bytes",
+        "Shared for more",
+        Fmt.BYTES,
+        "Shared memory for higher occupancy",
+        shown=False,
+    ),
+    Field("sm_share", "SM", Fmt.SHARE, "SM throughput", shown=False),
+    Field("memory_share", "Memory", Fmt.SHARE, "Memory throughput", shown=False),
+    Field("device", "GPU", Fmt.ID, "GPU of the launch", shown=False),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 LIMITER_FIELDS = (
-    Field("limiters", "Limited by", Fmt.TEXT, "What keeps the next block off an SM"),
-    Field("share", "Share", Fmt.SHARE, "Part of the time of all launches"),
+    Field("limiters", "Limited by", Fmt.TEXT, "Limiter of the resident blocks"),
+    Field("share", "Share", Fmt.SHARE, "Share of the time of all launches"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of the launches' durations"),
     Field("calls", "Calls", Fmt.COUNT, "Launches"),
-    Field("theoretical", "Theory", Fmt.SHARE, "Theoretical occupancy, by time"),
-    Field("achieved", "Achieved", Fmt.SHARE, "Achieved occupancy, by time"),
+    Field("theoretical", "Theory", Fmt.SHARE, "Theoretical occupancy, weighted by time"),
+    Field("achieved", "Achieved", Fmt.SHARE, "Achieved occupancy, weighted by time"),
 )
 ADVICE_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the time of all launches"),
-    Field("theoretical", "Theory", Fmt.SHARE, "Theoretical occupancy as it is"),
+    Field("share", "Share", Fmt.SHARE, "Share of the time of all launches"),
+    Field("theoretical", "Theory", Fmt.SHARE, "Theoretical occupancy"),
     Field("after", "After", Fmt.SHARE, "Theoretical occupancy after the change"),
-    Field("advice", "Change, or what else matters", Fmt.TEXT, "What to change, or to know"),
-    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("advice", "Change or remark", Fmt.TEXT, "What to change, or a remark"),
+    Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
     Field("kind", "Kind", Fmt.TEXT, "`change` or `remark`", shown=False),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
@@ -151,8 +159,8 @@ def _gap(row: Mapping[str, Any]) -> str | None:
     if achieved is None:
         return None
     if waves is not None and waves / math.ceil(waves) < _FULL_TAIL:
-        return f"tail: {waves:.2f} waves"
-    return _busy(row) or "short or uneven blocks"
+        return f"tail: {format_mean(waves)} waves"
+    return _busy(row) or "short or imbalanced blocks"
 
 
 def _busy(row: Mapping[str, Any]) -> str | None:
@@ -161,7 +169,7 @@ def _busy(row: Mapping[str, Any]) -> str | None:
     name, share = max(units, key=lambda unit: unit[1] or 0)
     if not share or share < _BUSY_SHARE:
         return None
-    return f"{name} {format_share(share)} busy already"
+    return f"{name} already {format_share(share)} busy"
 
 
 def _clusters(row: Mapping[str, Any]) -> str | None:
@@ -181,7 +189,7 @@ _OF_SHAPE = (
     *("change_theoretical", "block_for_more", "registers_for_more", "shared_for_more_bytes"),
     *("cluster_blocks", "active_clusters", "sm_count"),
 )
-_SECTIONS_HINT = "measure with: ncu --section LaunchStats --section Occupancy …"
+_SECTIONS_HINT = "collect with: ncu --section LaunchStats --section Occupancy …"
 _MAX_ROUNDING = 0.002
 """Printed percentages are rounded."""
 
@@ -246,21 +254,21 @@ def _elsewhere(launches: OccupancyLaunches, other: SmLimits) -> OccupancyLaunche
 def _absent(trace: Trace, launches: OccupancyLaunches, rows: pl.DataFrame) -> NotApplicable | None:
     """Return why nothing is known, where that is so."""
     if rows.is_empty():
-        return NotApplicable("occupancy", "no launch is inside the selection")
+        return NotApplicable("occupancy", "no launch in the selection")
     if any(rows[key].null_count() < rows.height for key in ("theoretical", "achieved")):
         return None
     others = [row for row in device_rows(trace).values() if row["vendor"] not in (None, "NVIDIA")]
     if others:
         gpus = ", ".join(row["name"] or f"GPUs of {row['vendor']}" for row in others)
-        return NotApplicable("occupancy", f"the limits of {gpus} are not known")
+        return NotApplicable("occupancy", f"the SM limits of {gpus} are unknown")
     if rows["registers"].null_count() == rows.height:
-        what = "the capture does not say how many registers its kernels use"
+        what = "the capture has no register counts"
         return NotApplicable("occupancy", what, _SECTIONS_HINT if launches.measured else "")
     if not launches.limits:
         names = names_of_used(trace, device_names(trace))
-        what = f"the limits of {names} are not known" if names else "the capture names no GPU"
-        return NotApplicable("occupancy", what, "name a GPU to ask about: --gpu A100, --gpu sm_80")
-    what = "the capture does not say what its kernels ask of an SM"
+        what = f"the SM limits of {names} are unknown" if names else "the capture names no GPU"
+        return NotApplicable("occupancy", what, "name a GPU: --gpu A100, --gpu sm_80")
+    what = "the capture has no block resources (registers, shared memory)"
     return NotApplicable("occupancy", what, _SECTIONS_HINT if launches.measured else "")
 
 
@@ -283,7 +291,7 @@ def _limiters(rows: pl.DataFrame) -> TableResult:
     """Sum up launches by what limits them, the longest first."""
     total = rows["duration_ns"].sum() or 0
     frame = (
-        rows.with_columns(pl.col("limiters").fill_null("not known"))
+        rows.with_columns(pl.col("limiters").fill_null("unknown"))
         .group_by("limiters", maintain_order=True)
         .agg(*_sums(), weighed_mean("theoretical"), weighed_mean("achieved"))
         .with_columns(share_of(pl.col("total_ns"), pl.lit(total)).alias("share"))
@@ -291,7 +299,7 @@ def _limiters(rows: pl.DataFrame) -> TableResult:
         .select([field.key for field in LIMITER_FIELDS])
     )
     fields = shown_if_filled(LIMITER_FIELDS, frame)
-    return TableResult("limiters", "What limits occupancy", fields, frame)
+    return TableResult("limiters", "Occupancy limiters", fields, frame)
 
 
 def _sums() -> tuple[pl.Expr, pl.Expr]:
@@ -333,7 +341,7 @@ def _advice(
         ]
         rows += [{**of_kernel, "kind": "remark", "advice": text} for text in _remarks(row)]
     schema = {f.key: pl.Float64 if f.fmt is Fmt.SHARE else pl.String for f in ADVICE_FIELDS}
-    return TableResult("advice", "What would help", ADVICE_FIELDS, pl.DataFrame(rows, schema))
+    return TableResult("advice", "Advice", ADVICE_FIELDS, pl.DataFrame(rows, schema))
 
 
 def _details(
@@ -379,21 +387,17 @@ def _facts(trace: Trace, rows: pl.DataFrame, gpu: str | None) -> tuple[Fact, ...
 def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> Iterator[str]:
     unknown = rows["theoretical"].null_count()
     if unknown == rows.height:
-        yield "no launch says what it asks of an SM"
+        yield "no launch has its block resources recorded"
     elif unknown:
-        says = "does not say what it asks" if unknown == 1 else "do not say what they ask"
-        yield f"{unknown:,} of {rows.height:,} launches {says} of an SM"
+        yield f"{unknown:,} of {rows.height:,} launches without recorded block resources"
     if gpu is not None:
-        yield f"worked out for {gpu}; what was measured on another kind of GPU is left out"
+        yield f"computed for {gpu}; values measured on another GPU are left out"
     elif not launches.measured:
-        yield (
-            "achieved occupancy is not in a timeline: measure the kernels with "
-            "ncu --section Occupancy …"
-        )
+        yield ("a timeline has no achieved occupancy; collect it with: ncu --section Occupancy …")
     elif rows["achieved"].null_count() == rows.height:
-        yield "the report does not hold the achieved occupancy: ncu --section Occupancy …"
+        yield "the report has no achieved occupancy; collect it with: ncu --section Occupancy …"
     if rows["change"].str.contains("registers").any():
-        yield "fewer registers (__launch_bounds__, -maxrregcount) can mean spills to memory"
+        yield "fewer registers (__launch_bounds__, -maxrregcount) can cause spills"
     yield from _disagreements(rows)
 
 
@@ -403,7 +407,7 @@ def _disagreements(rows: pl.DataFrame) -> Iterator[str]:
     if differs.height:
         first = differs.row(0, named=True)
         yield (
-            f"of {'one launch' if differs.height == 1 else f'{differs.height:,} launches'} the "
-            f"report says {format_share(first['reported'])} and these rules "
-            f"{format_share(first['computed'])}{'' if differs.height == 1 else ' (the first)'}"
+            f"{'1 launch' if differs.height == 1 else f'{differs.height:,} launches'}: the report "
+            f"has {format_share(first['reported'])}, computed {format_share(first['computed'])}"
+            f"{'' if differs.height == 1 else ' (the first)'}"
         )

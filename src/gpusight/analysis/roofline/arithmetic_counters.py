@@ -265,7 +265,7 @@ _MATRIX = re.compile(r"([DHIQOB])(G?)MMA\.(?:SP\.)?(\d+x\d+x\d+|\d+)((?:\.\w+)*)
 _ANY_MATRIX = re.compile(r"(?:UTC)?[DHIQOB]G?MMA\b")
 _LETTERS = {"D": "fp64", "Q": "fp8", "O": "fp4", "I": "int8", "B": "int1"}
 _VOLTA_HALVES = "884"
-UNTOLD = "untold"
+UNSIZED = "unsized"
 _COLUMNS = (
     FP64.key,
     FP32.key,
@@ -308,9 +308,9 @@ def _format(letter: str, modifiers: list[str]) -> str:
 def counted_by_opcode(trace: Trace) -> pl.DataFrame:
     """Return one row for each launch whose instructions were counted, a column for each kind.
 
-    `untold`: it executed Tensor Core instructions whose names hold no size.
+    `unsized`: it executed Tensor Core instructions whose names hold no size.
     """
-    return trace.derive("roofline-opcodes-1", lambda: _count(trace))
+    return trace.derive("roofline-opcodes-2", lambda: _count(trace))
 
 
 def _count(trace: Trace) -> pl.DataFrame:
@@ -328,14 +328,14 @@ def _count(trace: Trace) -> pl.DataFrame:
     )
     launches = rows.select(pl.col("launch").unique().sort())
     each = [pl.col("flops").filter(pl.col("kind") == key).sum().alias(key) for key in _COLUMNS]
-    untold = ((pl.col("kind") == UNTOLD) & (pl.col("value") > 0)).any().alias(UNTOLD)
+    unsized = ((pl.col("kind") == UNSIZED) & (pl.col("value") > 0)).any().alias(UNSIZED)
     return launches.join(
-        counted.group_by("launch").agg(*each, untold), on="launch", maintain_order="left"
+        counted.group_by("launch").agg(*each, unsized), on="launch", maintain_order="left"
     )
 
 
 def _meaning(metric: str, opcode: str) -> tuple[str | None, float | None]:
     if metric == THREADS:
         return cuda_core_flops(opcode) or (None, None)
-    unknown = UNTOLD if _ANY_MATRIX.match(opcode) else None
+    unknown = UNSIZED if _ANY_MATRIX.match(opcode) else None
     return tensor_core_flops(opcode) or (unknown, None)

@@ -33,7 +33,7 @@ from gpusight.analysis.roofline.arithmetic_counters import (
     KINDS,
     SECONDS,
     TENSOR_PRECISIONS,
-    UNTOLD,
+    UNSIZED,
     WARPS,
     ArithmeticKind,
     counted_by_opcode,
@@ -101,7 +101,7 @@ _INSTRUCTIONS = LaunchQuantity(
 _BUSY_ASIDE = LaunchQuantity(
     "tensor_aside",
     "",
-    "How busy the tensor cores were with what runs beside the warps, from Blackwell on",
+    "Tensor Core utilization by asynchronous instructions, from Blackwell on",
     (percent("sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_elapsed"),),
     "ComputeWorkloadAnalysis",
 )
@@ -195,7 +195,7 @@ def _with_opcodes(frame: pl.DataFrame, opcodes: pl.DataFrame) -> pl.DataFrame:
     """Fill in operations that were not counted from the instructions that were executed."""
     joined = frame.join(opcodes, on="launch", how="left", suffix="_op", maintain_order="left")
     has_duration = pl.col(DURATION).is_not_null()
-    sized = has_duration & ~pl.col(UNTOLD).fill_null(value=False)
+    sized = has_duration & ~pl.col(UNSIZED).fill_null(value=False)
 
     def filled(key: str, known: pl.Expr) -> pl.Expr:
         return pl.coalesce(pl.col(key), pl.when(known).then(pl.col(f"{key}_op"))).alias(key)
@@ -288,7 +288,7 @@ DRAM = LaunchQuantity(
 DRAM_ROOF = LaunchQuantity(
     "dram_roof",
     "byte/s",
-    "Bytes a second that the GPU's memory can carry",
+    "Peak DRAM bandwidth",
     (_rate("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second"),),
     "SpeedOfLight_RooflineChart",
 )
@@ -332,7 +332,7 @@ _L2_CLOCK = "lts__cycles_elapsed.avg.per_second"
 L2_ROOF = LaunchQuantity(
     "l2_roof",
     "byte/s",
-    "Bytes a second that the L2 cache can serve",
+    "Peak L2 bandwidth",
     (
         _rate("derived__lts__lts2xbar_bytes.sum.peak_sustained", _L2_CLOCK),
         _rate("lts__t_bytes.sum.peak_sustained", _L2_CLOCK),
@@ -381,7 +381,7 @@ L1 = LaunchQuantity(
 L1_ROOF = LaunchQuantity(
     "l1_roof",
     "byte/s",
-    "Bytes a second that the L1 caches can serve",
+    "Peak L1 bandwidth",
     tuple(
         _rate(
             f"derived__l1tex__lsu_writeback_bytes{ending}.sum.peak_sustained",

@@ -1,4 +1,4 @@
-"""Where each launch lies under its compute and memory roofs, and what bounds it."""
+"""Each launch against its compute and memory rooflines, and what limits it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.capture_gpus import named_gpu
+from gpusight.analysis.counters.kernel_limiter import COMPUTE, LATENCY, MEMORY, SATURATED, limiters
 from gpusight.analysis.counters.launch_quantities import (
     DURATION,
     MEMORY_SHARE,
@@ -159,8 +160,6 @@ def _hertz(mhz: float | None) -> float | None:
     return mhz * 1e6 if mhz else None
 
 
-BUSY = 0.6
-"""From this share of a peak on, the peak is the limit, as in Nsight Compute's own rules."""
 _SURELY_BUSY = 0.8
 """From this share on it limits even if how busy the other side was is not known."""
 _AT_DRAM = 0.9
@@ -168,7 +167,7 @@ _AT_DRAM = 0.9
 _AT_FLOPS = 0.5
 """FLOPs are what limits when they reach this part of how busy the SMs are; else the SMs do."""
 _EVEN = 0.1
-"""Computing and memory that are about equally busy: the lower roof of the roofline decides."""
+"""Computing and memory that are about equally busy: the lower roofline decides."""
 _LEVELS = ("dram", "l2", "l1")
 _SM_BUSY = LaunchQuantity(
     SM_SHARE.key,
@@ -191,7 +190,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoints:
-    """Every launch under its roofs."""
+    """Every launch against its rooflines."""
 
     frame: pl.DataFrame
     """One row a launch, in the order of `profiles`; see `COLUMNS`."""
@@ -202,7 +201,7 @@ class RooflinePoints:
 
 
 def roofline_points(trace: Trace) -> pl.DataFrame:
-    """Return one row for each profiled launch: what it did, its roofs, and how near it came.
+    """Return one row for each profiled launch: its work, peaks and share of the roofline.
 
     Shares are fractions of 1, rates per second. What the capture does not hold is null.
     """
@@ -220,6 +219,7 @@ def measure(trace: Trace, gpu: str | None = None) -> RooflinePoints:
         _compute_roofs(trace, present, gpus),
         memory_traffic(trace, gpus),
         measured(trace, (_SM_BUSY,)).drop(DURATION),
+        limiters(trace),
     ):
         frame = frame.join(other, on="launch", how="left", maintain_order="left")
     frame = estimate_tensor_flops(frame).with_columns(total_flops().alias("flops"))
@@ -283,17 +283,17 @@ def _compute() -> list[pl.Expr]:
         pl.when(works & (pl.col(kind.key) == most)).then(pl.lit(kind.text)) for kind in KINDS
     ]
     busy = pl.max_horizontal(top.fill_null(0.0), pl.lit(NO_WORK))
-    untold = pl.col("flops").is_null() & (pl.col("tensor_share") > busy)
+    uncounted_tensor = pl.col("flops").is_null() & (pl.col("tensor_share") > busy)
     roofs = [
         pl.when(share == top).then(pl.col(f"peak_{kind.key}")) for kind, share in shares.items()
     ]
     return [
-        pl.when(untold)
+        pl.when(uncounted_tensor)
         .then(pl.coalesce(pl.col("tensor_key").str.replace("_", " "), pl.lit("tensor")))
         .otherwise(pl.coalesce(*by_share, *by_flops))
         .alias("arithmetic"),
-        pl.when(~untold).then(pl.coalesce(roofs)).alias("compute_roof"),
-        pl.when(untold)
+        pl.when(~uncounted_tensor).then(pl.coalesce(roofs)).alias("compute_roof"),
+        pl.when(uncounted_tensor)
         .then(pl.col("tensor_share"))
         .when(pl.col("flops") == 0)
         .then(0.0)
@@ -315,42 +315,44 @@ def _uses() -> list[pl.Expr]:
 
 
 def _bound() -> pl.Expr:
-    """Name what limits; null when it could be what is not known."""
+    """Return the limiter by utilization and stalls; where these are missing, by FLOPs and bytes.
+
+    Null when it could be what is not known.
+    """
     computing, moving = pl.col("computing"), pl.col("moving")
     known = computing.is_not_null() & moving.is_not_null()
     busiest = pl.max_horizontal(computing, moving)
     under_flat_roof = pl.col("compute_share") > pl.col("reached_dram")
     nearer = (
-        pl.when(under_flat_roof)
-        .then(pl.lit("compute"))
-        .when(~under_flat_roof)
-        .then(pl.lit("memory"))
+        pl.when(under_flat_roof).then(pl.lit(COMPUTE)).when(~under_flat_roof).then(pl.lit(MEMORY))
     )
-    return (
-        pl.when(known & (busiest < BUSY))
-        .then(pl.lit("latency"))
-        .when(busiest < pl.when(known).then(BUSY).otherwise(_SURELY_BUSY))
+    by_work = (
+        pl.when(known & (busiest < SATURATED))
+        .then(pl.lit(LATENCY))
+        .when(busiest < pl.when(known).then(SATURATED).otherwise(_SURELY_BUSY))
         .then(None)
         .when(((computing - moving).abs() < _EVEN) & nearer.is_not_null())
         .then(nearer)
         .when(computing.fill_null(0.0) > moving.fill_null(0.0))
-        .then(pl.lit("compute"))
+        .then(pl.lit(COMPUTE))
         .when(moving.is_not_null())
-        .then(pl.lit("memory"))
-        .alias("bound")
+        .then(pl.lit(MEMORY))
     )
+    return pl.coalesce("limiter", by_work).alias("bound")
 
 
 def _limit() -> pl.Expr:
     """Name the part that limits: a kind of arithmetic, the SMs as a whole, or a level of memory."""
     near_dram = pl.max_horizontal("reached_dram", "dram_share") >= _AT_DRAM * pl.col("moving")
     l2_first = pl.col("l2_share") >= pl.col("l1_share")
-    compute, memory = pl.col("bound") == "compute", pl.col("bound") == "memory"
+    compute, memory = pl.col("bound") == COMPUTE, pl.col("bound") == MEMORY
     return (
         pl.when(compute & (pl.col("compute_share") >= _AT_FLOPS * pl.col("computing")))
         .then(pl.col("arithmetic"))
         .when(compute)
         .then(pl.lit("sm"))
+        .when(memory & pl.col("level").is_not_null())
+        .then(pl.col("level"))
         .when(memory & near_dram)
         .then(pl.lit("dram"))
         .when(memory & l2_first)
@@ -362,7 +364,7 @@ def _limit() -> pl.Expr:
 
 
 def _roof_share() -> pl.Expr:
-    """Compare with the roofline: the larger share is the distance to the lower roof."""
+    """Compare with the roofline: the larger share is that of the lower roofline."""
     both = pl.col("compute_share").is_not_null() & pl.col("reached_dram").is_not_null()
     return (
         pl.when(both & pl.col("flops").is_not_null())

@@ -1,4 +1,4 @@
-"""Kernels and launches under their roofs: `roofline`."""
+"""Kernels and launches against the roofline: `roofline`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-NO_ROOFS = "neither the report nor the GPU table tells what the GPU can do"
-NAME_GPU = "--gpu NAME says which GPU it was"
+NO_ROOFS = "the peaks of the GPU are in neither the report nor the GPU table"
+NAME_GPU = "name the GPU with --gpu NAME"
 _GROUP = ("name", "device", *SHAPE)
 _TERA = 1e12
 _SUMS = ("flops", "dram_bytes", "l2_bytes", "l1_bytes", *(f"flops_{kind.key}" for kind in KINDS))
@@ -45,78 +45,83 @@ _MEANS = (
 )  # fmt: skip
 _PREVAILING = ("arithmetic", "bound", "limit", "roofs_from")
 
-_SHARE = Field("share", "Share", Fmt.SHARE, "Part of the time of all selected launches")
+_SHARE = Field("share", "Share", Fmt.SHARE, "Share of the time of all selected launches")
 _PLACE = (
     Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`, for most of its time"),
     Field(
         "limit",
-        "Limit",
+        "Limiter",
         Fmt.TEXT,
-        "What of it: a kind of arithmetic, `sm` (other instructions), `dram`, `l2` or `l1`",
+        "The limiting unit: an arithmetic type, `sm` (other instructions), `dram`, `l2` or `l1`",
     ),
-    Field("roof_share", "Of roof", Fmt.SHARE, "Part of the roofline at its intensity; 1 is on it"),
-    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second, of all kinds together"),
-    Field("dram_intensity", "FLOP/B", Fmt.REAL, "Operations for each byte of DRAM"),
+    Field(
+        "roof_share",
+        "Roofline",
+        Fmt.SHARE,
+        "Share of the roofline; of DRAM without FLOPs",
+    ),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "Achieved TFLOP/s, all precisions"),
+    Field("dram_intensity", "FLOP/B", Fmt.REAL, "Arithmetic intensity: FLOPs per DRAM byte"),
+    Field("dram_bytes_per_s", "DRAM", Fmt.RATE, "Achieved DRAM bandwidth"),
+    Field("memory_share", "% DRAM", Fmt.SHARE, "Achieved share of the DRAM bandwidth"),
 )
 _MORE = (
-    Field("arithmetic", "Arithmetic", Fmt.TEXT, "Kind of arithmetic that is nearest to its peak"),
-    Field("dram_bytes_per_s", "DRAM", Fmt.RATE, "Bytes a second read from and written to DRAM"),
-    Field("compute_share", "Of compute", Fmt.SHARE, "Part of the peak of its arithmetic"),
-    Field("memory_share", "Of DRAM", Fmt.SHARE, "Part of the peak of DRAM"),
-    Field("l2_share", "Of L2", Fmt.SHARE, "How busy the L2 cache was"),
-    Field("l1_share", "Of L1", Fmt.SHARE, "How busy the L1 caches were"),
-    Field("sm_share", "Of SM", Fmt.SHARE, "How busy the SMs were with instructions of any kind"),
-    Field("flops", "FLOPs", Fmt.REAL, "Operations counted, of all kinds together"),
-    Field("dram_bytes", "DRAM bytes", Fmt.BYTES, "Bytes read from and written to DRAM"),
-    Field("l2_bytes", "L2 bytes", Fmt.BYTES, "Bytes that the SMs read from and wrote to L2"),
-    Field("l1_bytes", "L1 bytes", Fmt.BYTES, "Bytes that threads read and wrote through L1"),
-    Field("l2_intensity", "FLOP/B L2", Fmt.REAL, "Operations for each byte of L2"),
-    Field("l1_intensity", "FLOP/B L1", Fmt.REAL, "Operations for each byte of L1"),
-    Field("knee", "Knee", Fmt.REAL, "FLOP/byte at which its compute and DRAM roofs meet"),
-    Field("roof_tflop_per_s", "Roof TFLOP/s", Fmt.REAL, "Peak of its arithmetic, 10¹² a second"),
-    Field("roof_bytes_per_s", "DRAM roof", Fmt.RATE, "Peak of DRAM"),
+    Field("arithmetic", "Arithmetic", Fmt.TEXT, "Arithmetic type that is closest to its peak"),
+    Field("compute_share", "% compute", Fmt.SHARE, "Achieved share of the peak of its arithmetic"),
+    Field("l2_share", "% L2", Fmt.SHARE, "L2 utilization"),
+    Field("l1_share", "% L1", Fmt.SHARE, "L1 utilization"),
+    Field("sm_share", "% SM", Fmt.SHARE, "SM throughput, all instructions"),
+    Field("flops", "FLOPs", Fmt.REAL, "FLOPs, all precisions"),
+    Field("dram_bytes", "DRAM bytes", Fmt.BYTES, "DRAM bytes read and written"),
+    Field("l2_bytes", "L2 bytes", Fmt.BYTES, "L2 bytes read and written by the SMs"),
+    Field("l1_bytes", "L1 bytes", Fmt.BYTES, "L1 bytes read and written"),
+    Field("l2_intensity", "FLOP/B L2", Fmt.REAL, "FLOPs per L2 byte"),
+    Field("l1_intensity", "FLOP/B L1", Fmt.REAL, "FLOPs per L1 byte"),
+    Field("knee", "Ridge point", Fmt.REAL, "FLOP/byte where its compute and DRAM rooflines meet"),
+    Field("roof_tflop_per_s", "Peak TFLOP/s", Fmt.REAL, "Peak of its arithmetic type"),
+    Field("roof_bytes_per_s", "DRAM peak", Fmt.RATE, "Peak DRAM bandwidth"),
     *(
         Field(
             f"{kind.key}_tflop_per_s",
             kind.text,
             Fmt.REAL,
-            f"10¹² operations a second in {kind.text}; null when not counted",
+            f"TFLOP/s in {kind.text}; null when not counted",
         )
         for kind in KINDS
     ),
-    Field("estimated", "Estimated", Fmt.FLAG, "FLOPs are told from how busy tensor cores were"),
-    Field("roofs_from", "Roofs from", Fmt.TEXT, "Where its roofs come from: report or GPU table"),
+    Field("estimated", "Estimated", Fmt.FLAG, "FLOPs are estimated from Tensor Core utilization"),
+    Field("roofs_from", "Peaks from", Fmt.TEXT, "Source of its peaks: report or GPU table"),
     Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z"),
-    Field("block", "Block", Fmt.TEXT, "Threads of a block in x, y and z"),
+    Field("block", "Block", Fmt.TEXT, "Threads per block in x, y and z"),
     Field("device", "GPU", Fmt.ID, "GPU that it ran on"),
 )
 _NAMED = (
-    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 _HIDDEN = tuple(replace(field, shown=False) for field in _MORE)
 FIELDS = (
     _SHARE,
-    Field("total_ns", "Time", Fmt.TIME, "Time of its launches together"),
-    Field("calls", "Calls", Fmt.COUNT, "Launches that were measured", shown=False),
+    Field("total_ns", "Time", Fmt.TIME, "Total time of its launches"),
+    Field("calls", "Calls", Fmt.COUNT, "Profiled launches", shown=False),
     *_PLACE,
     *_HIDDEN,
     *_NAMED,
 )
 LAUNCH_FIELDS = (
-    Field("launch", "Launch", Fmt.ID, "The profiler's number of the launch"),
-    Field("duration_ns", "Time", Fmt.TIME, "Time that the GPU needed for it"),
+    Field("launch", "Launch", Fmt.ID, "Launch ID in the report"),
+    Field("duration_ns", "Duration", Fmt.TIME, "Duration on the GPU"),
     replace(_SHARE, shown=False),
     *_PLACE,
     *_HIDDEN,
     *_NAMED,
 )
 ROOF_FIELDS = (
-    Field("roof", "Roof", Fmt.TEXT, "`dram`, `l2`, `l1`, or a kind of arithmetic"),
-    Field("kind", "Kind", Fmt.TEXT, "`memory` or `compute`"),
-    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "10¹² operations a second, of compute roofs"),
-    Field("bytes_per_s", "Bandwidth", Fmt.RATE, "Bytes a second, of memory roofs"),
-    Field("knee", "Knee FLOP/B", Fmt.REAL, "FLOP/byte at which it meets the roof of DRAM"),
+    Field("roof", "Roofline", Fmt.TEXT, "`dram`, `l2`, `l1`, or an arithmetic type"),
+    Field("kind", "Type", Fmt.TEXT, "`memory` or `compute`"),
+    Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "Peak TFLOP/s of a compute roofline"),
+    Field("bytes_per_s", "Bandwidth", Fmt.RATE, "Peak bandwidth of a memory roofline"),
+    Field("knee", "Ridge point", Fmt.REAL, "FLOP/byte where it meets the DRAM roofline"),
     Field("device", "Device", Fmt.ID, "Number of the GPU", shown=False),
     Field("gpu", "GPU", Fmt.TEXT, "Name of the GPU", shown=False),
 )
@@ -126,7 +131,7 @@ def _by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
     """Sum up launches of one kernel and shape; rates and shares are weighted by time."""
     own = rows.select("launch", pl.col("bound").alias("own_bound"))
     rows = prevailing(rows, _GROUP, "bound").join(own, on="launch", maintain_order="left")
-    # Of what limits, launches decide that agree with the group on what they are bound by.
+    # Only launches with the bound of the group decide its limiter.
     agrees = pl.col("own_bound") == pl.col("bound")
     rows = rows.with_columns(pl.when(agrees).then("limit").alias("limit"))
     for column in ("arithmetic", "limit", "roofs_from"):
@@ -151,9 +156,8 @@ def _table(command: str, title: str, fields: tuple[Field, ...], rows: pl.DataFra
     labels = short_names(frame["name"]), pl.col("name").cast(pl.String)
     frame = frame.with_columns(*_rates(frame), *labels, *shape_texts())
     chosen = frame.select([field.key for field in fields])
-    # Without a roofline, how busy the units were is the next best thing to show.
-    busy = ("dram_bytes_per_s", "sm_share", "memory_share")
-    instead = () if is_filled(chosen, "roof_share") else busy
+    # Without a roofline, show the utilization of the SMs.
+    instead = () if is_filled(chosen, "roof_share") else ("sm_share",)
     kept = (replace(f, shown=f.shown or f.key in instead) for f in fields)
     return TableResult(command, title, shown_if_filled(kept, chosen), chosen)
 
@@ -181,7 +185,7 @@ def _intensity(level: str) -> pl.Expr:
 
 
 def _roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableResult | NotApplicable:
-    """Show the roofs of each GPU, on average over the time of its launches."""
+    """Show the rooflines of each GPU, averaged over the time of its launches."""
     roofs: list[dict[str, Any]] = []
     for (device,), group in rows.group_by("device", maintain_order=True):
         name = None if device is None else names.get(int(str(device)))
@@ -195,7 +199,7 @@ def _roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableRes
     frame = pl.DataFrame(roofs, schema=schema)
     several = frame["device"].n_unique() > 1
     fields = tuple(replace(f, shown=f.shown or (several and f.key == "gpu")) for f in ROOF_FIELDS)
-    return TableResult("roofs", "Roofs", fields, frame)
+    return TableResult("roofs", "Rooflines", fields, frame)
 
 
 def _roofs(group: pl.DataFrame) -> Iterator[dict[str, Any]]:
@@ -220,7 +224,7 @@ def _roofs(group: pl.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 _ABOVE = 1.02
-"""Above a roof by more than rounding and the clocks of several passes explain."""
+"""Above the roofline by more than rounding and clock changes explain."""
 
 
 def _notes(points: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
@@ -234,24 +238,24 @@ def _notes(points: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Ite
     above = rows.filter(pl.col("roof_share") > _ABOVE).height
     if above:
         yield (
-            f"{_count(above)} above the roof: counters come from several runs of the kernel, "
-            "which differ, or the roof is not that of this GPU"
+            f"{_count(above)} above the roofline: counters come from several passes, which differ, "
+            "or the peaks are those of another GPU"
         )
     devices = rows.get_column("device").n_unique()
     if devices > 1:
-        yield f"launches ran on {devices} GPUs, each with roofs of its own"
+        yield f"launches ran on {devices} GPUs, each with its own rooflines"
 
 
 def _missing(rows: pl.DataFrame) -> Iterator[str]:
     for column, what, sections in (
         ("duration_ns", "a duration", "--section SpeedOfLight"),
-        ("flop_per_s", "a count of FLOPs", f"--section {SECTION} --section InstructionStats"),
-        ("dram_bytes_per_s", "a count of DRAM bytes", "--section MemoryWorkloadAnalysis"),
+        ("flop_per_s", "FLOP counters", f"--section {SECTION} --section InstructionStats"),
+        ("dram_bytes_per_s", "DRAM byte counters", "--section MemoryWorkloadAnalysis"),
     ):
         lacking = rows.get_column(column).null_count()
         if lacking:
             launches = "no launch has" if lacking == rows.height else f"{_count(lacking)} without"
-            yield f"{launches} {what}; collect it with: ncu {sections}"
+            yield f"{launches} {what}; collect with: ncu {sections}"
 
 
 def _roof_notes(rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
@@ -259,29 +263,29 @@ def _roof_notes(rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
     roofless = working.get_column("compute_roof").null_count()
     blind = rows.filter(pl.col("dram_bytes_per_s") > 0).get_column("memory_roof").null_count()
     if (roofless or blind) and name_gpu:
-        what = "roofs" if roofless and blind else "compute roof" if roofless else "DRAM roof"
+        what = "peaks" if roofless and blind else "compute peak" if roofless else "DRAM peak"
         yield f"{_count(max(roofless, blind))} without {what}: {NO_ROOFS}; {NAME_GPU}"
     elif roofless and roofless < working.height:
-        yield f"{_count(roofless)} in a kind of arithmetic of which no peak is known"
+        yield f"{_count(roofless)} in a precision without a known peak"
 
 
 def _uncounted(points: RooflinePoints, rows: pl.DataFrame) -> Iterator[str]:
     if points.uncounted:
         missing = ", ".join(op.upper() for op in points.uncounted)
-        yield f"{missing} instructions were not counted, so FLOPs are too few where there are any"
+        yield f"{missing} instructions were not counted: FLOPs may be too low"
     keys = [f"flops_{key}" for key in TENSOR_KEYS]
     no_tensor = rows.filter(pl.all_horizontal(pl.col(key).is_null() for key in keys))
     names = no_tensor.get_column("name").cast(pl.String).unique()
     if any(classify(name).tensor_core for name in names):
         yield (
-            "operations of tensor cores were not counted, and kernels are named after them; "
+            "Tensor Core FLOPs were not counted; "
             f"collect them with: ncu --section {TENSOR_SECTION} --section InstructionStats"
         )
     estimated = rows.filter(pl.col("estimated")).height
     if estimated:
         yield (
-            f"FLOPs of {_count(estimated)} are estimated from how busy tensor cores were; exact "
-            f"ones: ncu --section {TENSOR_SECTION} --section InstructionStats"
+            f"FLOPs of {_count(estimated)} are estimated from Tensor Core utilization; exact "
+            f"counts: ncu --section {TENSOR_SECTION} --section InstructionStats"
         )
 
 
@@ -290,27 +294,27 @@ def _count(launches: int) -> str:
 
 
 COLLECT = "ncu --set roofline --section MemoryWorkloadAnalysis --section InstructionStats"
-_MEASURE = f"measure the kernels with: {COLLECT} -o report PROGRAM"
+_MEASURE = f"profile the kernels with: {COLLECT} -o report PROGRAM"
 _SIZES = "; FLOPs from recorded sizes: gpusight flops FILE"
 _NEEDED = ("flop_per_s", "dram_bytes_per_s", "memory_share", "sm_share", "compute_share")
 """Columns of which one must hold something."""
-_PART = "Part of the time of launches whose bound is known"
+_PART = "Share of the time of launches with a known bound"
 ROOFLINE_FACTS = tuple(
     Fact(key, label, None, fmt, meaning)
     for key, label, fmt, meaning in (
-        ("gpus", "GPU", Fmt.TEXT, "GPUs that launches ran on"),
-        ("launches", "Launches", Fmt.COUNT, "Launches looked at"),
-        ("total_ns", "GPU time", Fmt.TIME, "Time of all of them"),
+        ("gpus", "GPU", Fmt.TEXT, "GPUs of the launches"),
+        ("launches", "Launches", Fmt.COUNT, "Profiled launches"),
+        ("total_ns", "GPU time", Fmt.TIME, "Total time of the launches"),
         (
             "roof_share",
-            "Of the roof",
+            "Roofline",
             Fmt.SHARE,
-            "How near to the roofline they came, weighted by time; of those where it is known",
+            "Achieved share of the roofline, weighted by time",
         ),
         ("compute_time_share", "Compute-bound", Fmt.SHARE, _PART),
         ("memory_time_share", "Memory-bound", Fmt.SHARE, _PART),
         ("latency_time_share", "Latency-bound", Fmt.SHARE, _PART),
-        ("roofs_from", "Roofs from", Fmt.TEXT, "Where the roofs come from: report or GPU table"),
+        ("roofs_from", "Peaks from", Fmt.TEXT, "Source of the peaks: report or GPU table"),
     )
 )
 """The facts at the top, without their values; those that are not known are left out."""
@@ -324,10 +328,10 @@ def roofline(
     launches: bool = False,
     gpu: str | None = None,
 ) -> Composite | NotApplicable:
-    """Compare what each kernel did with what its GPU could have done.
+    """Compare achieved with peak FLOP/s and bandwidth, by kernel.
 
     Rows are kernels of one launch shape, or with `launches` single launches. `kernel` keeps those
-    of a name. `gpu` names the GPU whose roofs are meant where the capture holds none.
+    of a name. `gpu` names the GPU whose peaks apply where the capture has none.
     """
     if not trace.has("profiles"):
         has_shapes = trace.has("cpu_ops") and trace.has("cpu_ops", "shapes")
@@ -340,14 +344,14 @@ def roofline(
         points.frame, on="launch", how="left", maintain_order="left"
     )
     if all(rows.get_column(column).null_count() == rows.height for column in _NEEDED):
-        reason = "the report counts neither operations nor bytes, nor how busy the GPU's units were"
+        reason = "the report has no counters of FLOPs, bytes or utilization"
         return NotApplicable("roofline", reason, _MEASURE)
     if launches:
         table = _table("launches", "Launches by GPU time", LAUNCH_FIELDS, rows)
     else:
         table = _table("kernels", "Kernels by GPU time", FIELDS, _by_kernel(rows))
     roofs = _roof_table(rows, device_names(trace))
-    gpus = names_of_used(trace, rows["device"].unique()) or (f"{gpu}, as given" if gpu else None)
+    gpus = names_of_used(trace, rows["device"].unique()) or (f"{gpu} (--gpu)" if gpu else None)
     name_gpu = isinstance(roofs, TableResult) and gpu is None
     return Composite(
         "roofline",

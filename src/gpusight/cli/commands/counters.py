@@ -9,15 +9,16 @@ from gpusight.cli import options
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from gpusight.results import TableResult
 
 SUMMARY = "ncu metrics by launch or source line"
 DESCRIPTION = (
-    "What Nsight Compute measured: a row for each launch and metric, in base units, or with --wide "
-    "a row for each launch and a column for each metric. Reads .ncu-rep reports and the CSV that "
-    "ncu prints. Tables show the metrics that tell most; JSON and CSV hold all of them. --source "
-    "sums up by source line what was measured for single instructions."
+    "Nsight Compute metrics: one row per launch and metric, in base units; with --wide one row per "
+    "launch and one column per metric. Reads .ncu-rep reports and the CSV that ncu prints. Tables "
+    "show the key metrics; JSON and CSV have all of them. --source sums per-instruction metrics by "
+    "source line."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight counters report.ncu-rep --list",
@@ -55,25 +56,24 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--wide",
         action="store_true",
-        help="a row for each launch and a column for each metric; with another form: whole names",
+        help="one row per launch, one column per metric; with another form: full names",
     )
     forms = group.add_mutually_exclusive_group()
     forms.add_argument("--list", action="store_true", help="list the metrics with their units")
     forms.add_argument(
         "--instances",
         action="store_true",
-        help="list the parts of the metrics: by instruction, unit, moment or operation",
+        help="list metric instances: by instruction, unit, time or operation",
     )
     forms.add_argument(
         "--source",
         action="store_true",
-        help="sum up by source line: samples, instructions, what warps waited for; with --metrics "
-        "those",
+        help="sum by source line: samples, instructions, stall reasons; or the given --metrics",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command and return the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import is_read, present
@@ -111,7 +111,11 @@ def _quantity(value: float | None, unit: str) -> str:
     """Write a value with its unit, scaled where people would."""
     from gpusight import units
 
-    scaled = {"ns": units.format_time, "byte": units.format_bytes, "byte/s": units.format_rate}
+    scaled: dict[str, Callable[[float | None], str]] = {
+        "ns": units.format_time,
+        "byte": units.format_bytes,
+        "byte/s": units.format_rate,
+    }
     if value is None or unit in scaled:
         return scaled.get(unit, units.format_real)(value)
     if unit == "hz":

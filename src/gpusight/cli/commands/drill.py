@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "profile the kernels that matter with ncu, and explain them"
 DESCRIPTION = (
-    "Picks the kernels that take most time after warm-up, leaves out those that are at their roof "
-    "already, communicate or are too small to matter, works out the filters with which Nsight "
-    "Compute measures a few launches of them and no others, and prints the command. --run runs "
-    "it, joins the report with the timeline, and shows what holds each kernel up and what that "
-    "costs a step. A report that was made elsewhere can be given behind the capture. "
+    "Selects the kernels that take most time after warm-up and prints the Nsight Compute command "
+    "that profiles a few launches of each. Skips kernels at the roofline, communication and small "
+    "kernels. --run runs the command, joins the report with the timeline, and shows what limits "
+    "each kernel and what a fix saves per step. A report recorded elsewhere follows the capture. "
     "docs/drill.md explains how launches are counted."
 )
 EXAMPLES: tuple[str, ...] = (
@@ -43,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="the timeline (nsys, torch.profiler, CUPTI, JAX) or key_averages text; behind it, "
-        "reports of ncu that were made of the same program",
+        help="the timeline (nsys, torch.profiler, CUPTI, JAX) or key_averages text, then ncu "
+        "reports of the same program",
     )
     _add_choice(parser)
     _add_measuring(parser)
@@ -75,37 +74,37 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
         type=options.number,
         default=TOP,
         metavar="N",
-        help=f"so many; 0 for all that matter (default: {TOP})",
+        help=f"number of kernels; 0 for all that matter (default: {TOP})",
     )
-    options.add_kernel(group, "these, even if they seem not worth it")
+    options.add_kernel(group, "these kernels, even if they seem not worth it")
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("measuring")
+    group = parser.add_argument_group("profiling")
     group.add_argument(
         "--level",
         choices=LEVELS,
         default=LEVELS[0],
-        help="how much ncu measures of each launch (default: quick)",
+        help="how much ncu collects per launch (default: quick)",
     )
     group.add_argument(
         "--run",
         dest="run_it",  # `run` is what the parser calls
         action="store_true",
-        help="measure the program that follows `--` now, end it when that is done, and show the "
-        "result; without this, the command for it is printed",
+        help="profile the program after `--` now, stop it when done, and show the result; without "
+        "this, only print the command",
     )
     group.add_argument(
         "--report",
         metavar="REPORT",
-        help="name of the report that is written (default: the script's name)",
+        help="name of the report (default: the script's name)",
     )
-    group.add_argument("--overwrite", action="store_true", help="replace a report that exists")
+    group.add_argument("--overwrite", action="store_true", help="overwrite an existing report")
     group.add_argument(
         "--rank",
         default="all",
         metavar="N[,N]|all",
-        help="measure only these ranks of a distributed run (default: all)",
+        help="profile only these ranks of a distributed run (default: all)",
     )
 
 
@@ -115,7 +114,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=options.TABLE_FORMATS,
-        help="how to write the answer (default: table, or what the name given to -o ends in)",
+        help="output format (default: table, or by the extension of -o)",
     )
     group.add_argument(
         "--wide", action="store_true", help="show whole names and every field, however wide"
@@ -124,7 +123,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command and return the exit code."""
     from gpusight.cli.output import present
 
     args.file = args.files[0]
@@ -152,7 +151,7 @@ def _program(args: argparse.Namespace) -> list[str] | None:
     from gpusight.errors import UsageError
 
     if args.run_it and not args.program:
-        raise UsageError("--run names no program", hint="… --run -- python train.py")
+        raise UsageError("--run needs a program", hint="… --run -- python train.py")
     words: list[str] = args.program
     return words or None
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "achieved vs. peak FLOP/s, by operator"
 DESCRIPTION = (
-    "FLOPs and minimum bytes of matrix products, convolutions, attention and embeddings, from the "
-    "sizes that torch.profiler recorded (record_shapes=True): TFLOP/s reached, share of the GPU's "
-    "peak, time over the roofline, and model FLOPs utilization of the window and of each step."
+    "FLOPs and minimum bytes of GEMMs, convolutions, attention and embeddings, from the shapes "
+    "that torch.profiler records (record_shapes=True): achieved TFLOP/s, share of peak, time "
+    "above the roofline, and model FLOPs utilization (MFU) of the window and of each step."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight flops trace.json.gz",
@@ -32,26 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("shapes", "op", "family"),
         default="shapes",
-        help="rows for each operator and its sizes, each operator, or each family "
-        "(default: shapes)",
+        help="one row per operator and shape, per operator, or per family (default: shapes)",
     )
     group.add_argument(
         "--peak",
         type=options.positive,
         metavar="TFLOPS",
-        help="peak rate in TFLOP/s, in place of the one that gpusight knows for the GPU",
+        help="peak TFLOP/s, instead of the one in the GPU table",
     )
     group.add_argument(
         "--bandwidth",
         type=options.positive,
         metavar="GB/S",
-        help="memory bandwidth in GB/s, in place of the one that gpusight knows for the GPU",
+        help="memory bandwidth in GB/s, instead of the one in the GPU table",
     )
     options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command and return the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "kernels of a timeline with their ncu metrics"
 DESCRIPTION = (
-    "How much of a step each kernel takes, from a timeline, and how near to the GPU's roof it "
-    "runs, from an Nsight Compute report of the same program. Kernels are matched by name, grid, "
-    "block and order; a report of one step, or of some kernels, tells of all launches of the same "
-    "kernel and shape. What did not match is listed, with why."
+    "The time of each kernel from a timeline, with its share of the roofline from an Nsight "
+    "Compute report of the same program. Kernels are matched by name, grid, block and order. A "
+    "report of one step or of some kernels represents all launches of the same kernel and shape. "
+    "Launches without a match are listed with the reason."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight join run.nsys-rep report.ncu-rep",
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command and return the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present

@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "theoretical and achieved occupancy, and its limiter"
 DESCRIPTION = (
-    "How many warps each kernel could have on an SM (theoretical occupancy) and had (achieved), "
-    "what limits it (block size, registers, shared memory, barriers), and the smallest change that "
-    "raises it. Reads Nsight Compute reports and CSVs; of timelines (nsys, torch.profiler) the "
-    "theoretical part. Without FILE it is a calculator: --gpu, --block, --regs, --shmem. With -o "
-    "and a name that ends in .svg, .html, .png or .pdf it draws what other block sizes (or "
-    "registers, or shared memory) would give."
+    "Theoretical and achieved occupancy of each kernel, its limiter (block size, registers, shared "
+    "memory, barriers), and the smallest change that raises it. Reads Nsight Compute reports and "
+    "CSVs; for timelines (nsys, torch.profiler), theoretical occupancy only. Without FILE it is a "
+    "calculator: --gpu, --block, --regs, --shmem. With -o and a name that ends in .svg, .html, "
+    ".png or .pdf it draws the occupancy of other block sizes, registers or shared memory."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight occupancy report.ncu-rep",
@@ -40,45 +39,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_selection(parser)
     options.add_focus(parser)
     group = parser.add_argument_group("which kernel")
-    options.add_kernel(group, "only kernels of this name, and all about the longest of them")
+    options.add_kernel(group, "only kernels of this name, with details of the longest one")
     group.add_argument(
         "--gpu",
         metavar="GPU",
-        help="on this GPU: a name such as A100 or 'RTX 4090', or sm_80; with FILE in place of the "
-        "one that it was captured on",
+        help="for this GPU: a name such as A100 or 'RTX 4090', or sm_80; with FILE, instead of the "
+        "captured one",
     )
     group.add_argument(
         "--block",
         type=options.number,
         metavar="N",
-        help="without FILE: threads of a block (default: 256)",
+        help="without FILE: threads per block (default: 256)",
     )
     group.add_argument(
         "--regs",
         type=options.number,
         metavar="N",
-        help="without FILE: registers of a thread (default: 32)",
+        help="without FILE: registers per thread (default: 32)",
     )
     group.add_argument(
         "--shmem",
         type=_bytes,
         metavar="BYTES",
-        help="without FILE: all shared memory of a block; 48K is 49152 (default: 0)",
+        help="without FILE: shared memory per block; 48K is 49152 (default: 0)",
     )
     group.add_argument(
-        "--barriers", type=options.number, metavar="N", help="without FILE: barriers of the kernel"
+        "--barriers", type=options.number, metavar="N", help="without FILE: barriers per block"
     )
     group.add_argument(
         "--over",
         choices=_OVER,
         default=_OVER[0],
-        help="what the picture varies (default: block, the threads of a block)",
+        help="what the chart varies (default: block, the block size)",
     )
     options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command and return the exit code."""
     from gpusight.cli.output import is_read, present
 
     read = is_read(args)

@@ -1,4 +1,4 @@
-"""`gpusight roofline`: how near each kernel came to what its GPU can do."""
+"""`gpusight roofline`: kernels against the compute and memory rooflines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "kernels against the compute and memory rooflines"
 DESCRIPTION = (
-    "FLOP/s of each kernel by kind of arithmetic, bytes at DRAM, L2 and L1, FLOPs for each byte, "
-    "the roofs over it, what it is bound by (compute, memory or latency) and how near to the roof "
-    "it came. Reads Nsight Compute reports and CSVs. With -o and a name that ends in .svg, .html, "
-    ".png or .pdf it draws the roofline."
+    "Achieved FLOP/s and bandwidth of each kernel, arithmetic intensity, what limits it (compute, "
+    "memory or latency), and the achieved share of the roofline. Reads Nsight Compute reports and "
+    "CSVs. With -o and a name that ends in .svg, .html, .png or .pdf it draws the roofline."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight roofline report.ncu-rep",
@@ -30,23 +29,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
-    group = parser.add_argument_group("which kernels, under which roofs")
+    group = parser.add_argument_group("kernels and GPU")
     options.add_kernel(group)
     group.add_argument(
         "--launches",
         action="store_true",
-        help="a row for every launch (default: one for each kernel and launch shape)",
+        help="one row per launch (default: one per kernel and launch shape)",
     )
     group.add_argument(
         "--gpu",
         metavar="NAME",
-        help="roofs of this GPU, such as A100 or 'RTX 4090', where the capture holds none",
+        help="use the peaks of this GPU, such as A100 or 'RTX 4090', if the capture has none",
     )
     options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command and return the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _TERA = 1e12
 _BOUNDS = {
-    "memory": "memory-bound: fewer bytes would help",
-    "compute": "compute-bound: fewer operations would help",
-    "latency": "latency-bound: near no roof",
-    None: "not known what bounds it",
+    "memory": "memory-bound",
+    "compute": "compute-bound",
+    "latency": "latency-bound",
+    None: "limiter unknown",
 }
 _LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
 _NAME_WIDTH = 30
@@ -47,54 +47,75 @@ _MAX_DECADES = 12
 _ROOM = 2.5
 """Room around the dots, as a factor."""
 _LEFT, _RIGHT, _BEYOND = 100.0, 20.0, 1000.0
-"""How far from the knee the picture goes at least, and to the right at most, as factors."""
+"""How far from the ridge point the chart goes at least, and to the right at most, as factors."""
 _SAME_HEIGHT = 1.02
 _EDGE = " ▸"
-_NAMED_APART = 6
+_STRIP = 6.0
+"""Width of the bandwidth axis for kernels without FLOPs, as a factor."""
 _EXTRA_HEIGHT = 140.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Roofs:
-    """The roofs of one GPU: FLOP/s by arithmetic, bytes a second by level."""
+    """The rooflines of one GPU: FLOP/s by arithmetic, bytes/s by level."""
 
     compute: dict[str, float]
     memory: dict[str, float]
 
     @property
     def top(self) -> float | None:
-        """The highest compute roof."""
+        """The highest compute roofline."""
         return max(self.compute.values(), default=None)
 
 
 def roofline_figure(result: Composite) -> Figure:
-    """Draw the answer of `gpusight roofline`; raises where no kernel can be placed."""
+    """Draw the result of `gpusight roofline`; raises where no kernel can be drawn.
+
+    Kernels without FLOPs are drawn on a bandwidth axis at the left. A dot there is as far below
+    the DRAM roofline as its bandwidth is below the peak.
+    """
     rows, roof_rows, others = _of_one_gpu(result)
     roofs = _roofs(roof_rows)
     dots = rows.filter((pl.col("tflop_per_s") > 0) & (pl.col("dram_intensity") > 0))
+    moving = rows.filter(_without_flops() & (pl.col("dram_bytes_per_s") > 0))
+    if not roofs.memory.get("dram"):
+        moving = moving.clear()
     has_roofs = rows.filter(pl.col("tflop_per_s") == 0).height and roofs.compute and roofs.memory
-    if dots.is_empty() and not has_roofs:
+    if dots.is_empty() and moving.is_empty() and not has_roofs:
         raise MissingDataError(
-            "no kernel can be placed under a roof",
-            why="the capture counts no FLOPs or no DRAM bytes, or its GPU is not known",
+            "no kernel can be drawn",
+            why="the capture has no FLOP or DRAM byte counters, or its GPU is unknown",
             hint="see the notes of: gpusight roofline FILE",
         )
-    x, y = _axes(dots, roofs)
+    x, y = _axes(dots, roofs, moving)
     beyond = dots.filter(pl.col("dram_intensity") > (x.high or 0.0))["short_name"].to_list()
+    strip = x.low * _STRIP if x.low is not None and moving.height else None
+    if strip is not None and x.low is not None:
+        at = x.low * math.sqrt(_STRIP)
+        moving = moving.with_columns(
+            pl.lit(at).alias("dram_intensity"),
+            (pl.col("dram_bytes_per_s") * at / _TERA).alias("tflop_per_s"),
+        )
+    placed = pl.concat([dots.with_columns(on_axis=False), moving.with_columns(on_axis=True)])
     return Figure(
         "Roofline",
         x,
         y,
-        (*_lines(roofs, x), *_kernels(dots, x)),
+        (*_lines(roofs, x), *_kernels(placed, x)),
         subtitle=_subtitle(result),
-        bands=_bands(dots, roofs, x),
-        footnotes=tuple(_footnotes(rows, beyond, others)),
+        bands=_bands(dots, roofs, x, strip),
+        footnotes=tuple(_footnotes(rows, beyond, others, roofs)),
         taller=_EXTRA_HEIGHT,
     )
 
 
+def _without_flops() -> pl.Expr:
+    """Match kernels with no FLOPs, and those whose FLOPs were not counted."""
+    return pl.col("tflop_per_s").fill_null(0.0) == 0
+
+
 def _of_one_gpu(result: Composite) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """Give kernels and roofs of the GPU that took most time, and how many rows others have."""
+    """Give kernels and rooflines of the busiest GPU, and how many rows other GPUs have."""
     tables = {s.command: s.frame for s in result.sections if isinstance(s, TableResult)}
     rows = tables["launches"] if "launches" in tables else tables["kernels"]
     rows = rows.rename({"duration_ns": "total_ns"}, strict=False)
@@ -113,18 +134,25 @@ def _roofs(rows: pl.DataFrame) -> _Roofs:
     )
 
 
-def _axes(dots: pl.DataFrame, roofs: _Roofs) -> tuple[ChartAxis, ChartAxis]:
-    """Fit the axes to the dots and to where the roofs meet."""
+def _axes(dots: pl.DataFrame, roofs: _Roofs, moving: pl.DataFrame) -> tuple[ChartAxis, ChartAxis]:
+    """Fit the axes to the dots, the ridge points and the bandwidth axis."""
     bandwidth = roofs.memory.get("dram")
     placed = dots["dram_intensity"].to_list()
-    knees = [peak / bandwidth for peak in roofs.compute.values()] if bandwidth else placed
-    low, high = _range([*placed, min(knees) / _LEFT, max(knees) * _RIGHT])
-    high = min(high, max(knees) * _BEYOND) if bandwidth else high
-    bottom, top = _range([*(dots["tflop_per_s"] * _TERA).to_list(), *roofs.compute.values()])
+    ridges = [peak / bandwidth for peak in roofs.compute.values()] if bandwidth else placed
+    # Without a compute roofline there is only the bandwidth axis.
+    ridges = ridges or [1.0]
+    low, high = _range([*placed, min(ridges) / _LEFT, max(ridges) * _RIGHT])
+    high = min(high, max(ridges) * _BEYOND) if bandwidth else high
+    if moving.height:
+        low /= _STRIP
+    reached = [*(dots["tflop_per_s"] * _TERA).to_list(), *roofs.compute.values()]
+    slowest: float = min(moving["dram_bytes_per_s"].to_list(), default=0.0)
+    reached += [rate * low * math.sqrt(_STRIP) for rate in (slowest, bandwidth) if rate]
+    bottom, top = _range(reached)
     if bandwidth:
         bottom = min(bottom, low * bandwidth)
-    x = ChartAxis("arithmetic intensity: FLOP for each byte of DRAM", Fmt.REAL, True, low, high)
-    return x, ChartAxis("FLOP/s reached", Fmt.REAL, log=True, low=bottom, high=top, unit="FLOP/s")
+    x = ChartAxis("arithmetic intensity (FLOP per DRAM byte)", Fmt.REAL, True, low, high)
+    return x, ChartAxis("achieved FLOP/s", Fmt.REAL, log=True, low=bottom, high=top, unit="FLOP/s")
 
 
 def _range(values: list[float]) -> tuple[float, float]:
@@ -133,7 +161,7 @@ def _range(values: list[float]) -> tuple[float, float]:
 
 
 def _lines(roofs: _Roofs, x: ChartAxis) -> Iterator[LineSeries]:
-    """Draw the memory roofs up to the highest compute roof, and compute roofs to the right."""
+    """Draw the memory rooflines up to the highest compute roofline, and those to the right."""
     assert x.low is not None
     assert x.high is not None
     top = roofs.top
@@ -145,7 +173,7 @@ def _lines(roofs: _Roofs, x: ChartAxis) -> Iterator[LineSeries]:
             xs, ys = [x.low, end], [x.low * rate, end * rate]
             aside = level != "dram"
             if aside and bandwidth and top and rate == max(roofs.memory.values()):
-                # The fastest cache's roof goes on to where DRAM's comes to the same height.
+                # The fastest cache's roofline goes on to where that of DRAM has the same height.
                 xs.append(min(top / bandwidth, x.high))
                 ys.append(end * rate)
             tone, place = (SeriesTone.QUIET, 0.3) if aside else (SeriesTone.STRONG, 0.5)
@@ -162,7 +190,7 @@ def _lines(roofs: _Roofs, x: ChartAxis) -> Iterator[LineSeries]:
 
 
 def _merged(compute: dict[str, float]) -> list[tuple[str, float]]:
-    """Name roofs of one height together: two lines there would look like one."""
+    """Label rooflines of one height together: two lines there would look like one."""
     roofs: list[tuple[str, float]] = []
     for kind, peak in sorted(compute.items(), key=lambda roof: roof[1]):
         if roofs and peak <= roofs[-1][1] * _SAME_HEIGHT:
@@ -172,24 +200,31 @@ def _merged(compute: dict[str, float]) -> list[tuple[str, float]]:
     return roofs
 
 
-def _bands(dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis) -> tuple[ShadedBand, ...]:
-    """Say on which side of the knee which roof is the lower one, for what took most time."""
+def _bands(
+    dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis, strip: float | None
+) -> tuple[ShadedBand, ...]:
+    """Label the sides of the ridge point, and the bandwidth axis up to `strip`."""
     bandwidth = roofs.memory.get("dram")
     kinds = dots.drop_nulls("arithmetic").group_by("arithmetic").agg(pl.col("total_ns").sum())
     kinds = kinds.sort("total_ns", "arithmetic", descending=[True, False])
     first = kinds["arithmetic"].to_list()[:1]
     peak = roofs.compute.get(first[0] if first else "fp32") or roofs.top
-    if not bandwidth or not peak or x.low is None or x.high is None:
+    if x.low is None or x.high is None:
         return ()
-    knee = min(max(peak / bandwidth, x.low), x.high)
+    axis = () if strip is None else (ShadedBand(x.low, strip, "no FLOPs: bandwidth"),)
+    if not bandwidth or not peak:
+        return axis
+    start = strip or x.low
+    ridge = min(max(peak / bandwidth, start), x.high)
     return (
-        ShadedBand(x.low, knee, "memory is the lower roof"),
-        ShadedBand(knee, x.high, "computing is the lower roof"),
+        *axis,
+        ShadedBand(start, ridge, "memory roofline"),
+        ShadedBand(ridge, x.high, "compute roofline"),
     )
 
 
 def _kernels(dots: pl.DataFrame, x: ChartAxis) -> Iterator[DotSeries]:
-    """Draw kernels by what bounds them; a class without any keeps its colour."""
+    """Draw kernels by limiter; a class without any keeps its color."""
     total = float(dots["total_ns"].sum()) or 1.0
     for bound, name in _BOUNDS.items():
         rows = dots.filter(pl.col("bound").eq_missing(pl.lit(bound, pl.String)))
@@ -217,17 +252,25 @@ def _size(share: float) -> float:
 def _detail(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
     launches = f", {row['calls']:,} launches" if row.get("calls", 1) > 1 else ""
     yield "time", f"{format_time(row['total_ns'])} ({format_share(row['share'])}{launches})"
-    yield "reached", f"{format_real(row['tflop_per_s'])} TFLOP/s"
+    if not row["on_axis"]:
+        yield from _compute_detail(row)
+    if row["dram_bytes_per_s"] is not None:
+        of_peak = f" ({format_share(row['memory_share'])} of peak)" if row["memory_share"] else ""
+        yield "DRAM bandwidth", f"{format_rate(row['dram_bytes_per_s'])}{of_peak}"
+    if row["bound"]:
+        yield "bound by", row["bound"] + (f": {row['limit']}" if row["limit"] else "")
+    yield "% of roofline", format_share(row["roof_share"])
+    yield "launch", f"grid {row['grid']}, block {row['block']}"
+
+
+def _compute_detail(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "achieved", f"{format_real(row['tflop_per_s'])} TFLOP/s"
     if row["arithmetic"]:
         yield "arithmetic", row["arithmetic"] + (" (estimated)" if row["estimated"] else "")
     for level, text in _LEVELS.items():
         if row[f"{level}_intensity"] is not None:
             moved = format_bytes(row[f"{level}_bytes"])
             yield f"FLOP/byte of {text}", f"{format_real(row[f'{level}_intensity'])} ({moved})"
-    if row["bound"]:
-        yield "bound by", row["bound"] + (f": {row['limit']}" if row["limit"] else "")
-    yield "of the roof", format_share(row["roof_share"])
-    yield "launch", f"grid {row['grid']}, block {row['block']}"
 
 
 def _subtitle(result: Composite) -> str:
@@ -235,51 +278,27 @@ def _subtitle(result: Composite) -> str:
     parts = [
         facts.get("gpus"),
         PurePath(str(result.meta.get("path", ""))).name,
-        "each dot a kernel, larger for more time; on a roof it cannot be faster",
+        "one dot per kernel, sized by time",
     ]
     return " · ".join(filter(None, parts))
 
 
-def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int) -> Iterator[str]:
-    """Say what has no place in the picture: kernels without FLOPs, or not counted."""
+def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int, roofs: _Roofs) -> Iterator[str]:
+    """List what the chart leaves out: kernels without counters, or on other GPUs."""
     if beyond:
-        yield f"{_EDGE.strip()} at the edge: more FLOP for each byte than the picture shows"
-    idle = _summed(rows.filter(pl.col("tflop_per_s") == 0))
-    if idle:
-        named = "; ".join(map(_idle, idle[:_NAMED_APART]))
-        more = f"; {len(idle) - _NAMED_APART:,} more" if len(idle) > _NAMED_APART else ""
-        yield f"Without FLOPs, so not in the picture: {named}{more}"
-    unknown = rows.filter(
-        pl.col("tflop_per_s").is_null()
-        | ((pl.col("tflop_per_s") > 0) & pl.col("dram_intensity").is_null())
-    )
+        yield f"{_EDGE.strip()} at the edge: higher arithmetic intensity than shown"
+    on_axis = (pl.col("dram_bytes_per_s") > 0) & pl.lit(bool(roofs.memory.get("dram")))
+    left_out = pl.when(_without_flops()).then(~on_axis.fill_null(value=False))
+    unknown = rows.filter(left_out.otherwise(pl.col("dram_intensity").is_null()))
     if unknown.height:
         share = format_share(float(unknown["share"].sum()))
-        yield f"Left out for lack of counters: {_count(unknown.height)} ({share} of the time)"
+        yield f"Not shown for lack of counters: {_count(unknown.height)} ({share} of the time)"
     if others:
-        yield f"Left out, on other GPUs: {_count(others)}; --device N draws another"
+        yield f"Not shown, on other GPUs: {_count(others)}; --device N draws another"
 
 
 def _count(kernels: int) -> str:
     return f"{kernels:,} kernel" + ("" if kernels == 1 else "s")
-
-
-def _summed(rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """Sum up rows that people would call the same kernel."""
-    moved = (pl.col("memory_share") * pl.col("share")).sum() / pl.col("share").sum()
-    return (
-        rows.group_by("short_name", maintain_order=True)
-        .agg(moved.alias("memory_share"), pl.col("share").sum(), pl.len().alias("rows"))
-        .sort("share", descending=True)
-        .rows(named=True)
-    )
-
-
-def _idle(row: dict[str, Any]) -> str:
-    known = row["memory_share"] is not None
-    moved = f"{format_share(row['memory_share'])} of DRAM's peak" if known else "DRAM not measured"
-    name = shorten_middle(row["short_name"], _NAME_WIDTH)
-    return f"{name} ({format_share(row['share'])} of the time, {moved})"
 
 
 _THEORETICAL = "theoretical"

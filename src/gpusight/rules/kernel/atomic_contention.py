@@ -1,22 +1,20 @@
-"""atomic-contention: atomic operations queue for the same few addresses."""
+"""atomic-contention: atomics serialize on a few addresses."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY_WAITS, stall_share, waits_left
+from gpusight.analysis.counters.profiled_launch import SM_UNITS, WARP
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SM_UNITS, WARP
 from gpusight.rules.patterns.kernel_speedup import (
     ATTAINABLE,
-    MEMORY_WAITS,
     MIN_SPEEDUP,
     SHARED_WAITS,
     is_worth,
     limited,
-    stall_share,
     time_left,
-    waits_left,
 )
 from gpusight.rules.rule import (
     CLEAN,
@@ -28,76 +26,76 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_HOT_SLICE_SHARE = Threshold(
     0.3,
-    "share from which on the atomic unit of one L2 slice holds the launch up; atomics that are "
-    "spread out keep every slice below it",
+    "min. utilization of the atomic unit of one L2 slice; atomics on many addresses stay below it",
 )
 MIN_SLICE_IMBALANCE = Threshold(
-    4, "times the average that the busiest slice is, from which on few addresses take the atomics"
+    4,
+    "min. ratio of the busiest slice to the average: atomics hit few addresses",
 )
 MIN_ATOMIC_SHARE = Threshold(
-    0.1, "least part of the memory accesses that atomics are, for waits to be blamed on them"
+    0.1,
+    "min. share of atomics in the memory accesses, to attribute stalls to them",
 )
 MIN_WAIT_SHARE = Threshold(
-    0.5, "least part of the warps' time that goes into waits of the kind that atomics cause"
+    0.5,
+    "min. share of warp time in stalls that atomics cause",
 )
 MIN_SHARED_ATOMIC_SHARE = Threshold(
     0.3,
-    "least part of the shared-memory instructions that atomics are, for waits on shared memory to "
-    "be blamed on them",
+    "min. share of atomics in the shared-memory instructions, to attribute stalls to them",
 )
 INSTRUCTIONS_PER_TRY = Threshold(
-    4, "instructions of a try: a load, the operation, the exchange, a branch"
+    4,
+    "instructions per retry: load, operation, exchange, branch",
 )
 _WAITS = (*MEMORY_WAITS, *SHARED_WAITS)
 LOOP_WAITS = ("wait", "branch_resolving")
 """Stalls within a retry loop, on its own instructions."""
 MAX_THREADS_COMBINED = Threshold(
-    256, "threads whose values a block adds up before its one atomic, at most"
+    256,
+    "max. threads whose values a block combines before its one atomic",
 )
 MIN_WAVEFRONTS_PER_ATOMIC = Threshold(
     8,
-    "steps of a shared-memory atomic from which on threads of a warp queue for the same word; "
-    "without contention it is one or two",
+    "min. wavefronts per shared-memory atomic; without contention it is one or two",
 )
 
 
 class AtomicContention(KernelRule):
-    """Atomic operations queue for the same few addresses."""
+    """Atomics serialize on a few addresses."""
 
     id = "atomic-contention"
-    detects = (
-        "Many threads update the same few addresses with atomic operations, which then happen one "
-        "after the other."
-    )
+    effort = "rewrite"
+    detects = "Many threads update the same few addresses with atomics, which serialize."
     why = (
-        "All atomics on an address are done by one unit, in one slice of L2 (or one bank of shared "
-        "memory), in turn. The rest of the GPU waits for it."
+        "Atomics on one address run one after the other, in one L2 slice or one shared-memory "
+        "bank. The rest of the GPU waits."
     )
     fix = (
-        "Add up first where it is cheap (within the thread, the warp, the block), and use one "
-        "atomic for the sum; give each block its own copy of the counters in shared memory."
+        "Reduce within the thread, warp and block first, then issue one atomic per block. For "
+        "histograms, keep a private copy per block in shared memory."
     )
     code = """\
-int sum = __reduce_add_sync(0xffffffff, value);  // of the warp
+int sum = __reduce_add_sync(0xffffffff, value);  // per warp
 if ((threadIdx.x & 31) == 0) atomicAdd(&counter, sum);
-// histograms: one for each block, added up at its end
+// histograms: one private copy per block
 __shared__ int bins[BINS];
 atomicAdd(&bins[b], 1); __syncthreads();
 for (int b = threadIdx.x; b < BINS; b += blockDim.x)
   if (bins[b]) atomicAdd(&result[b], bins[b]);
 """
     caveats = (
-        "Atomics whose old value is used (a queue's tail) need another scheme, such as one atomic "
-        "for each warp that reserves a range."
+        "Atomics whose old value is used (a queue tail) need another scheme: one atomic per warp "
+        "that reserves a range."
     )
     estimate = (
-        "One atomic of each block (of 256 threads at most) is left, with the same part of the "
-        "waits for memory; what other units need stays."
+        "One atomic per block (of at most 256 threads) remains, with the same share of the memory "
+        "stalls. The load of other units stays."
     )
     thresholds: ClassVar = {
         "min_hot_slice_share": MIN_HOT_SLICE_SHARE,
@@ -155,11 +153,11 @@ def _in_global(launch: ProfiledLaunch, atomics: float | None, hottest: float) ->
     )
     where = "one L2 slice" if focused else "L2"
     return KernelRuleMatch(
-        title=f"atomics keep {where} {busy:.0%} busy"
+        title=f"Atomics keep {where} {busy:.0%} busy"
         if saturated
-        else f"warps spend {waiting:.0%} of their time on atomics",
+        else f"Warps stalled {waiting:.0%} of the time on atomics",
         time_share=remaining,
-        estimate="a block adds up its own values first, so that one atomic of each block is left",
+        estimate="each block reduces first and issues one atomic",
         evidence=(
             *launch.evidence(
                 q.GLOBAL_ATOMICS, q.L2_ATOMIC_SECTORS, q.L2_ATOMICS_HOTTEST, q.L2_ATOMICS
@@ -167,9 +165,9 @@ def _in_global(launch: ProfiledLaunch, atomics: float | None, hottest: float) ->
             *_wait_evidence(launch, _WAITS),
         ),
         confidence=Confidence.HIGH if saturated and launch.stalls else Confidence.MEDIUM,
-        confidence_reason="the atomic unit and the waits were measured"
+        confidence_reason="atomic utilization and stalls were measured"
         if saturated and launch.stalls
-        else "that the waits are for atomics is inferred",
+        else "the cause of the stalls is inferred",
     )
 
 
@@ -197,19 +195,19 @@ def _in_shared(launch: ProfiledLaunch) -> RuleVerdict:
     if not is_worth(remaining):
         return CLEAN
     return KernelRuleMatch(
-        title=f"an atomic in shared memory takes {each:.0f} steps"
+        title=f"{each:.0f} wavefronts per shared-memory atomic (ideal 1)"
         if conflicts
-        else "warps wait for atomics in shared memory, in loops that try again",
+        else "Retry loops on shared-memory atomics",
         time_share=remaining,
-        estimate="one step for each atomic instruction"
+        estimate="one wavefront per atomic instruction"
         if conflicts
-        else "a warp adds up its own values first, so that one try in 32 is left",
+        else "each warp reduces first: one retry in 32 remains",
         evidence=(
             *launch.evidence(q.SHARED_ATOMICS, q.SHARED_ATOMIC_WAVEFRONTS, q.L1_DATA),
             *_wait_evidence(launch, SHARED_WAITS),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="how the values are spread over addresses is not known",
+        confidence_reason="the distribution of addresses is unknown",
     )
 
 
@@ -232,4 +230,4 @@ def _wait_evidence(launch: ProfiledLaunch, reasons: tuple[str, ...]) -> tuple[Ev
     waiting = stall_share(launch, reasons)
     if waiting is None:
         return ()
-    return (Evidence("waits", waiting, "share", "Part of the warps' time in waits for them"),)
+    return (Evidence("waits", waiting, "share", "Warp time in these stalls"),)

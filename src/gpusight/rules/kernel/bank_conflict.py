@@ -1,10 +1,11 @@
-"""bank-conflict: threads of a warp address the same bank of shared memory at once."""
+"""bank-conflict: threads of a warp access different words of one shared-memory bank."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import SATURATED, waits_left
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
@@ -12,14 +13,7 @@ from gpusight.rules.patterns.access_pattern import (
     excess_is_global,
     excess_wavefronts,
 )
-from gpusight.rules.patterns.kernel_speedup import (
-    SATURATED,
-    SHARED_WAITS,
-    is_worth,
-    limit_sentence,
-    time_left,
-    waits_left,
-)
+from gpusight.rules.patterns.kernel_speedup import SHARED_WAITS, is_worth, limit_sentence, time_left
 from gpusight.rules.rule import (
     CLEAN,
     InstructionCounters,
@@ -31,45 +25,45 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_EXCESS_SHARE = Threshold(
     0.1,
-    "least part of the steps that conflicts add: a few come from other traffic that crosses in L1, "
-    "whatever the addresses",
+    "min. share of wavefronts that conflicts add; other L1 traffic causes a few in any kernel",
 )
 
 
 class BankConflict(KernelRule):
-    """Threads of a warp address the same bank of shared memory at once."""
+    """Threads of a warp access different words of one shared-memory bank."""
 
     id = "bank-conflict"
+    effort = "one line"
     detects = (
-        "Threads of a warp address different words of the same shared-memory bank in one "
+        "Threads of a warp access different words of the same shared-memory bank in one "
         "instruction."
     )
     why = (
-        "A bank serves one word a cycle: an access to n words of a bank takes n steps, in the pipe "
-        "that L1 and all warps of the SM share."
+        "A bank serves one word per cycle. An access to n words of a bank takes n wavefronts in "
+        "the data pipe that all warps of the SM share."
     )
     fix = (
-        "Pad the tile by one element, or permute its columns, so that the threads of a warp fall "
-        "into 32 different banks."
+        "Pad the tile by one element or swizzle its columns, so that the threads of a warp hit 32 "
+        "different banks."
     )
     code = """\
-__shared__ float tile[32][32 + 1];   // each row begins a bank later
+__shared__ float tile[32][32 + 1];   // rows start one bank apart
 // or without padding: swizzle the column
 tile[row][col ^ (row & 31)] = value;
 """
     caveats = (
-        "Accesses of 8 or 16 bytes a thread need two or four steps anyway, which is not counted as "
-        "conflict. Conflicts in a phase that takes little time weigh as much as others."
+        "Accesses of 8 or 16 bytes per thread need two or four wavefronts anyway; these are not "
+        "counted as conflicts."
     )
     estimate = (
-        "The pipe of L1 and shared memory loses the steps that conflicts added, and warps the same "
-        "part of their waits for shared memory. Where conflicts were not counted, they are taken "
-        "to be the steps that requests and their data do not account for."
+        "The L1/shared-memory data pipe loses the excess wavefronts, and warps the same share of "
+        "their shared-memory stalls. Where conflicts were not counted, they are inferred from "
+        "wavefronts that requests and data do not explain."
     )
     thresholds: ClassVar = {
         "min_excess_share": MIN_EXCESS_SHARE,
@@ -84,12 +78,12 @@ tile[row][col ^ (row & 31)] = value;
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Compare the wavefronts of shared-memory accesses with those they needed."""
-        steps, excess = launch.get(q.SHARED_WAVEFRONTS), launch.get(q.SHARED_EXCESS)
-        if steps is None or excess is None:
+        wavefronts, excess = launch.get(q.SHARED_WAVEFRONTS), launch.get(q.SHARED_EXCESS)
+        if wavefronts is None or excess is None:
             return _inferred(launch)
-        if steps <= 0 or excess / steps < MIN_EXCESS_SHARE.value:
+        if wavefronts <= 0 or excess / wavefronts < MIN_EXCESS_SHARE.value:
             return CLEAN
-        removed = min(1.0, excess / steps)
+        removed, ideal = min(1.0, excess / wavefronts), wavefronts - excess
         after = _relieved(launch, removed)
         remaining = time_left(
             launch, after, waits_left=waits_left(launch, dict.fromkeys(SHARED_WAITS, removed))
@@ -97,30 +91,28 @@ tile[row][col ^ (row & 31)] = value;
         if not is_worth(remaining):
             return CLEAN
         waiting = sum(launch.stalls.get(reason, 0.0) for reason in SHARED_WAITS)
-        waits = Evidence("waits_shared", waiting, "share", "Warps that waited for shared memory")
+        waits = Evidence("waits_shared", waiting, "share", "Warp time stalled on shared memory")
         return KernelRuleMatch(
-            title=f"shared memory takes {steps / (steps - excess):.1f} steps where one would do"
-            if steps > excess
-            else "bank conflicts take all the time of shared memory",
+            title=f"Bank conflicts: {wavefronts / ideal:.1f} wavefronts per access (ideal 1)"
+            if ideal > 0
+            else "Bank conflicts fill the shared-memory pipe",
             time_share=remaining,
-            estimate=f"without {removed:.0%} of the shared-memory steps; "
+            estimate=f"without {removed:.0%} of the shared-memory wavefronts; "
             + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.SHARED_SHARE, q.L1_DATA),
                 *([waits] if launch.stalls else []),
             ),
             confidence=Confidence.HIGH if launch.stalls else Confidence.MEDIUM,
-            confidence_reason="conflicts and waits were measured"
+            confidence_reason="conflicts and stalls were measured"
             if launch.stalls
-            else "what warps waited for was not measured",
+            else "warp stalls were not measured",
         )
 
 
 def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
     """Infer conflicts from L1 wavefronts that neither requests nor data account for."""
-    absent = RuleNotApplicable(
-        "not measured: steps that shared-memory accesses took", (q.SHARED_EXCESS.section,)
-    )
+    absent = RuleNotApplicable("not measured: shared-memory wavefronts", (q.SHARED_EXCESS.section,))
     removed = excess_wavefronts(launch)
     if removed is None or excess_is_global(launch) or launch.busy["l1_data"] < SATURATED:
         return absent
@@ -129,12 +121,13 @@ def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
     if not is_worth(remaining):
         return absent
     return KernelRuleMatch(
-        title=f"L1 and shared memory take {1 / (1 - removed):.1f} steps where one would do",
+        title=f"{1 / (1 - removed):.1f} L1/shared wavefronts per request (ideal 1)",
         time_share=remaining,
-        estimate=f"without {removed:.0%} of the steps; " + limit_sentence(launch, after, remaining),
+        estimate=f"without {removed:.0%} of the wavefronts; "
+        + limit_sentence(launch, after, remaining),
         evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED),
         confidence=Confidence.LOW,
-        confidence_reason="that the steps are conflicts is inferred: collect SourceCounters",
+        confidence_reason="bank conflicts are inferred: collect SourceCounters",
     )
 
 

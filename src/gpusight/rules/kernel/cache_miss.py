@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY, limiter, waits_left
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import RANDOM, overflows_l2, reads_at_random
-from gpusight.rules.patterns.kernel_speedup import (
-    MEMORY,
-    is_worth,
-    limit_sentence,
-    limiter,
-    time_left,
-    waits_left,
-)
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_L2_HIT_RATE = Threshold(
@@ -27,52 +21,54 @@ MAX_L2_HIT_RATE = Threshold(
 )
 MIN_TIMES_READ = Threshold(
     1.5,
-    "times that all memory of the program was read, from which on data are known to be read again: "
-    "a stream that reads everything once misses every cache, as it must",
+    "min. times that the allocated memory was read from DRAM; a stream that reads everything "
+    "once misses every cache",
 )
 TARGET_HIT_RATE = Threshold(
-    0.9, "hit rate that is taken as the aim: what a working set that fits the cache comes to"
+    0.9,
+    "hit rate after the fix, as of a working set that fits the cache",
 )
-SAVED_WAIT_SHARE = Threshold(0.7, "part of a wait for DRAM that is saved where the data are in L2")
+SAVED_WAIT_SHARE = Threshold(
+    0.7,
+    "share of a DRAM stall that an L2 hit saves",
+)
 EXTRA_ACCESSES_PER_MISS = Threshold(
-    2, "accesses to L2 that a miss adds to its own: the sector is filled, and read once more"
+    2,
+    "extra L2 accesses per miss: the sector is filled and read again",
 )
 
 
 class CacheMiss(KernelRule):
-    """Data that are read again have left the caches by then."""
+    """Data is evicted from the caches before it is reused."""
 
     id = "cache-miss"
+    effort = "rewrite"
     detects = (
-        "Reads that a cache could serve go to DRAM: the data between two uses are more than L2 "
-        "holds, or reads go to random places of a large array."
+        "Reads that a cache could serve go to DRAM: the working set exceeds L2, or reads hit "
+        "random addresses of a large array."
     )
-    why = (
-        "DRAM has a fifth to a third of the bandwidth of L2, and takes two to three times as long "
-        "to answer."
-    )
+    why = "DRAM has a fifth to a third of the L2 bandwidth, and two to three times its latency."
     fix = (
-        "Work on a piece that fits L2 (or shared memory) until it is done: block the loops, sort "
-        "indices before a gather, order blocks so that neighbours run together, use smaller types."
+        "Tile the loops so that the working set fits L2 or shared memory, sort indices before a "
+        "gather, order blocks for locality, or use smaller types."
     )
     code = """\
-// visit the indices of a gather in order of address
+// sort the indices of a gather by address
 thrust::sort(index, index + n);
 // tiles: all uses of a tile before the next one
 for (int t = 0; t < tiles; ++t)
   for (int step = 0; step < steps; ++step) use(tile[t], step);
-// keep the part that is read often in L2
+// keep hot data in L2
 cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
 """
     caveats = (
-        "Data that are read once miss every cache, as they must: the rule speaks up only for reads "
-        "at random places, and where more was read than the program has. Sweeps over a part of its "
-        "memory, one after the other, look like one long sweep. Nsight Compute empties the caches "
-        "before each launch."
+        "Data that is read once misses every cache. The rule matches only random reads, and reads "
+        "of more bytes than the program has allocated. Nsight Compute flushes the caches before "
+        "each launch."
     )
     estimate = (
-        "Reads from DRAM shrink to one in ten of those that reach L2, and waits for them by a "
-        "part; L2 loses what misses cost it, everything else keeps its load."
+        "DRAM reads shrink to 10% of the L2 reads, and the stalls on them by a part. L2 loses the "
+        "cost of misses; other units keep their load."
     )
     thresholds: ClassVar = {
         "max_l2_hit_rate": MAX_L2_HIT_RATE,
@@ -106,10 +102,10 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
         if not is_worth(remaining):
             return CLEAN
         return KernelRuleMatch(
-            title=f"{1 - hits:.0%} of the sectors read from L2 were not there"
-            + (": reads at random places" if random else f": memory is read {times:.1f} times"),
+            title=f"L2 read hit rate {hits:.0%}"
+            + (": random reads" if random else f": memory read {times:.1f} times"),
             time_share=remaining,
-            estimate=f"with {TARGET_HIT_RATE.value:.0%} of the reads in L2; "
+            estimate=f"with an L2 hit rate of {TARGET_HIT_RATE.value:.0%}; "
             + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(
@@ -119,14 +115,14 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
                 *_l2_size(launch),
             ),
             confidence=Confidence.MEDIUM,
-            confidence_reason="whether the reads can be sorted, or done in pieces, is not known"
+            confidence_reason="whether the reads can be sorted or tiled is unknown"
             if random
-            else "whether the work can be done in pieces that fit L2 is not known",
+            else "whether the work can be tiled to fit L2 is unknown",
         )
 
 
 def _missed(hits: float) -> float:
-    """Return the part of the misses that stays when the aim is reached."""
+    """Return the share of the misses that remains at the target hit rate."""
     return (1 - TARGET_HIT_RATE.value) / (1 - hits)
 
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY_WAITS, stall_share
+from gpusight.analysis.counters.profiled_launch import SM_UNITS, WARP
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SM_UNITS, WARP
-from gpusight.rules.patterns.kernel_speedup import (
-    MEMORY_WAITS,
-    is_worth,
-    limit_sentence,
-    stall_share,
-    time_left,
-)
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import (
     CLEAN,
     InstructionCounters,
@@ -24,53 +19,53 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_ACTIVE_THREADS = Threshold(
     0.75,
-    "least part of a warp's threads that take part in an instruction, on average, in code that "
-    "does not diverge: bounds checks and loop ends cost the rest",
+    "min. average share of active threads per warp in code that does not diverge; bounds checks "
+    "and loop ends cost the rest",
 )
 MIN_UNPREDICATED_THREADS = Threshold(
     0.6,
-    "the same for threads that are not switched off by a condition; ordinary code predicates more "
-    "than it branches",
+    "the same without predicated-off threads; ordinary code predicates more than it branches",
 )
 
 
 class Divergence(KernelRule):
-    """Threads of a warp take different ways, one after the other."""
+    """Threads of a warp take different branches."""
 
     id = "divergence"
+    effort = "rewrite"
     detects = (
-        "Threads of a warp take different branches or loop for different lengths, so that many of "
-        "them sit out most instructions."
+        "Threads of a warp take different branches or loop counts, so that few threads are active "
+        "per instruction."
     )
     why = (
-        "A warp executes one instruction for all its threads. Where they part, it goes every way "
-        "in turn, with the other threads switched off."
+        "A warp executes one instruction for all its threads. Where they diverge, it runs each "
+        "path in turn with the other threads masked off."
     )
     fix = (
-        "Give the threads of a warp the same way: sort or bin the work by kind, let a warp take "
-        "one kind at a time, replace branches by arithmetic, balance loop lengths."
+        "Keep warps uniform: sort or bin the work by kind, give each warp one kind, replace "
+        "branches by arithmetic, balance loop counts."
     )
     code = """\
 // before: every warp sees all kinds
 switch (kind[i]) { ... }
-// after: indices sorted by kind, so that a warp sees one
+// after: indices sorted by kind, one kind per warp
 thrust::sort_by_key(kind, kind + n, index);
 int i = index[blockIdx.x * blockDim.x + threadIdx.x];
 // or without a branch
 x = flag ? a : b;
 """
     caveats = (
-        "Where the data decide, sorting costs as well. A kernel that waits for memory most of the "
-        "time gains little."
+        "Data-dependent divergence needs a sort, which costs time too. A kernel that mostly "
+        "stalls on memory gains little."
     )
     estimate = (
-        "Instructions shrink to the part that full warps would need; memory traffic and waits for "
-        "memory stay."
+        "Instructions shrink to the share that full warps need. Memory traffic and memory stalls "
+        "stay."
     )
     thresholds: ClassVar = {
         "min_active_threads": MIN_ACTIVE_THREADS,
@@ -84,15 +79,15 @@ x = flag ? a : b;
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Compare the threads that take part in an instruction with those of a full warp."""
         # The last warp of a block may not be full.
-        lanes: float = WARP
+        threads: float = WARP
         if launch.block is not None and launch.warps_per_block is not None:
-            lanes = launch.block / launch.warps_per_block
-        taking_part = min(1.0, launch.known(q.THREADS_PER_INSTRUCTION) / lanes)
-        switched_on = launch.get(q.THREADS_NOT_PREDICATED)
-        on = taking_part if switched_on is None else min(1.0, switched_on / lanes)
-        if taking_part >= MIN_ACTIVE_THREADS.value and on >= MIN_UNPREDICATED_THREADS.value:
+            threads = launch.block / launch.warps_per_block
+        active = min(1.0, launch.known(q.THREADS_PER_INSTRUCTION) / threads)
+        unpredicated = launch.get(q.THREADS_NOT_PREDICATED)
+        on = active if unpredicated is None else min(1.0, unpredicated / threads)
+        if active >= MIN_ACTIVE_THREADS.value and on >= MIN_UNPREDICATED_THREADS.value:
             return CLEAN
-        kept = taking_part if taking_part < MIN_ACTIVE_THREADS.value else on
+        kept = active if active < MIN_ACTIVE_THREADS.value else on
         after = {unit: launch.busy[unit] * kept for unit in SM_UNITS if unit in launch.busy}
         # As much is loaded whoever executes the load: stalls on memory remain.
         memory = stall_share(launch, MEMORY_WAITS)
@@ -101,17 +96,16 @@ x = flag ? a : b;
         if not is_worth(remaining):
             return CLEAN
         return KernelRuleMatch(
-            title=f"{kept * lanes:.1f} of {lanes:.0f} threads of a warp take part in an "
-            "instruction",
+            title=f"Divergence: {kept * threads:.1f} of {threads:.0f} threads active per warp",
             time_share=remaining,
-            estimate=f"all threads together need {kept:.0%} of the instructions; "
+            estimate=f"full warps need {kept:.0%} of the instructions; "
             + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(
                     q.THREADS_PER_INSTRUCTION, q.THREADS_NOT_PREDICATED, q.UNIFORM_BRANCHES, q.ISSUE
                 ),
-                Evidence("lanes", lanes, "", "Threads of a warp, for this block size"),
+                Evidence("lanes", threads, "", "Threads per warp, for this block size"),
             ),
             confidence=Confidence.MEDIUM,
-            confidence_reason="whether threads can be sorted by the way they take is not known",
+            confidence_reason="whether threads can be sorted by branch is unknown",
         )

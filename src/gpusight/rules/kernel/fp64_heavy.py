@@ -4,52 +4,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import SATURATED, waits_left
+from gpusight.analysis.counters.profiled_launch import SCHEDULERS, WARP
 from gpusight.hardware.gpu_lookup import sm_limits
-from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SCHEDULERS, WARP
-from gpusight.rules.patterns.kernel_speedup import (
-    SATURATED,
-    is_worth,
-    limit_sentence,
-    time_left,
-    waits_left,
-)
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.hardware.sm_limits import SmLimits
-    from gpusight.rules.kernel_launch import ProfiledLaunch
 
 
 MIN_FP64_SHARE = Threshold(
     0.2,
-    "share of the FP64 pipe from which on it can be the reason; below it, double precision is "
-    "a side matter",
+    "min. utilization of the FP64 pipe; below it, FP64 is not the bottleneck",
 )
 REMAINING_INSTRUCTIONS = Threshold(
     0.5,
-    "part of the instructions that remain where functions are computed in double: the same ones in "
-    "float take half as many or fewer",
+    "share of the instructions that remains in float: math functions take half as many or fewer",
 )
 DEFAULT_FP64_RATIO = Threshold(
-    0.5, "FP64 rate over FP32 rate where the GPU is not known: that of the GPUs made for FP64"
+    0.5,
+    "FP64 to FP32 rate where the GPU is unknown: that of HPC GPUs",
 )
 _WAITS = ("math_pipe_throttle", "wait", "short_scoreboard", "dispatch_stall")
 
 
 class Fp64Heavy(KernelRule):
-    """Double-precision arithmetic sets the pace."""
+    """The FP64 pipe is the bottleneck."""
 
     id = "fp64-heavy"
-    detects = "The double-precision pipe is the busiest one, or warps wait for it."
+    effort = "one line"
+    detects = "The FP64 pipe is the busiest one, or warps stall on it."
     why = (
-        "FP64 runs at half the FP32 rate on the GPUs made for it, and at 1/32 or 1/64 on all "
-        "others. A literal such as 1.0 or a call of sin() is enough to make an expression double."
+        "FP64 runs at half the FP32 rate on HPC GPUs, and at 1/32 or 1/64 on all others. A "
+        "literal such as 1.0 or a call of sin() makes an expression double."
     )
     fix = (
-        "Use float where the result allows: literals with f, the functions with f, no double "
-        "accumulators; or double for the sums only."
+        "Use float where precision allows: literals with an f suffix, sinf() instead of sin(), no "
+        "double accumulators; or double for sums only."
     )
     code = """\
 float y = x * 1.5f + 0.5f;                // 1.5 would make it double
@@ -60,9 +55,9 @@ float s = sinf(x);                        // not sin(x)
         "Some results need double precision. Compensated (Kahan) sums in FP32 are often enough."
     )
     estimate = (
-        "The load of the FP64 pipe moves to the FP32 pipe, at the ratio of their rates on this "
-        "GPU; instructions that are no FP64 arithmetic (conversions, parts of functions) shrink to "
-        "half at most; other units keep their load."
+        "The FP64 work moves to the FP32 pipe, at the ratio of their peak rates. Other "
+        "instructions (conversions, math functions) shrink to half at most. Other units keep "
+        "their load."
     )
     thresholds: ClassVar = {
         "min_fp64_share": MIN_FP64_SHARE,
@@ -88,16 +83,16 @@ float s = sinf(x);                        // not sin(x)
         if not is_worth(remaining):
             return CLEAN
         return KernelRuleMatch(
-            title=f"the FP64 pipe is {busy:.0%} busy, at 1/{1 / ratio:.0f} of the FP32 rate",
+            title=f"FP64 pipe {busy:.0%} busy (1/{1 / ratio:.0f} of the FP32 rate)",
             time_share=remaining,
-            estimate=f"the same arithmetic in FP32, at {1 / ratio:.0f} times the rate; "
+            estimate=f"the same arithmetic in FP32, at {1 / ratio:.0f}x the rate; "
             + limit_sentence(launch, after, remaining),
             evidence=(
                 *launch.evidence(q.FP64, q.FP64_OPERATIONS, q.FMA, q.XU, q.ISSUE),
-                Evidence("fp64_to_fp32_rate", ratio, "", "FP64 rate of the GPU over its FP32 rate"),
+                Evidence("fp64_to_fp32_rate", ratio, "", "FP64 to FP32 peak rate of the GPU"),
             ),
             confidence=Confidence.MEDIUM,
-            confidence_reason="whether the results need double precision is not known",
+            confidence_reason="whether the results need double precision is unknown",
         )
 
 

@@ -1,27 +1,24 @@
-"""latency-bound: no unit is busy, and warps wait."""
+"""latency-bound: no unit is busy, and warps stall."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
-from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel.uncoalesced_access import load_cycles
-from gpusight.rules.patterns.kernel_speedup import (
-    ATTAINABLE,
+from gpusight.analysis.counters.kernel_limiter import (
     LATENCY,
     MAX_OVERHEAD_CORRECTION,
     RUNNING,
     SATURATED,
-    SHARED_WAITS,
     limiter,
     overhead,
-    roof_limited,
-    time_left,
     waits_left,
 )
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.kernel.uncoalesced_access import load_cycles
+from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, SHARED_WAITS, roof_limited, time_left
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -32,14 +29,17 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
-HIDDEN_WAIT_SHARE = Threshold(0.5, "part of the foremost wait that a fix is taken to hide")
-STARTED = "starting and draining a grid takes most of it"
+HIDDEN_WAIT_SHARE = Threshold(
+    0.5,
+    "share of the largest stall that a fix is assumed to hide",
+)
+LAUNCH_OVERHEAD = "Grid launch and drain take most of the time"
 LADDER_FIX = (
-    "Reduce or scan within each warp, by shuffles, and meet at a barrier once: a row for each "
-    "warp, or one value of each warp through shared memory."
+    "Reduce or scan within each warp with shuffles, and synchronize once: one row per warp, or one "
+    "value per warp through shared memory."
 )
 LADDER_CODE = """\
 for (int d = 16; d; d /= 2)               // no barrier, no memory
@@ -51,124 +51,123 @@ MAX_REASONS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class WarpStall:
-    """A reason for which warps stall, and what to do about it."""
+    """A stall reason and its fix."""
 
     what: str
-    """What warps wait for, as the end of a sentence."""
+    """What warps stall on."""
     fix: str
 
 
 STALLS: dict[str, WarpStall] = {
     "long_scoreboard": WarpStall(
-        "data from global or local memory",
-        "Have more loads under way: issue several independent loads before the first use "
-        "(unrolling, 16-byte vector loads, cp.async or TMA into shared memory), or keep what is "
-        "read again in shared memory or registers.",
+        "global or local memory",
+        "Keep more loads in flight: issue several independent loads before the first use "
+        "(unrolling, 16-byte vector loads, cp.async or TMA into shared memory), or keep reused "
+        "data in shared memory or registers.",
     ),
     "short_scoreboard": WarpStall(
-        "shared memory or special functions",
-        "Read from shared memory earlier than the value is needed, with wider loads; replace slow "
-        "functions (division, sin, exp) by fast ones (__fdividef, __sinf, __expf) where the "
-        "precision allows.",
+        "shared memory or XU",
+        "Load from shared memory earlier and wider. Replace slow functions (division, sin, exp) by "
+        "intrinsics (__fdividef, __sinf, __expf) where precision allows.",
     ),
     "barrier": WarpStall(
-        "the other warps of their block, at a barrier",
-        "Let warps reach __syncthreads() together: even out the work between barriers, use smaller "
-        "blocks (several for each SM), or __syncwarp() where a warp is enough.",
+        "barriers",
+        "Balance the work between barriers, use smaller blocks (several per SM), or __syncwarp() "
+        "where a warp is enough.",
     ),
     "wait": WarpStall(
-        "the fixed latency of their own last instruction",
-        "Give each thread independent work to interleave: several accumulators, unrolled loops.",
+        "fixed-latency dependencies",
+        "Increase instruction-level parallelism: several accumulators, unrolled loops.",
     ),
     "math_pipe_throttle": WarpStall(
-        "an arithmetic pipe that is busy",
-        "Use a mix of pipes, or fewer instructions on the busy one (FP32 for FP64, tensor cores, "
-        "strength reduction).",
+        "a busy math pipe",
+        "Mix pipes, or issue fewer instructions on the busy one (FP32 instead of FP64, Tensor "
+        "Cores, strength reduction).",
     ),
     "mio_throttle": WarpStall(
-        "the queue of shared memory and special functions",
-        "Issue fewer and wider shared-memory instructions, and fewer special functions.",
+        "the MIO queue",
+        "Issue fewer and wider shared-memory instructions, and fewer XU instructions.",
     ),
     "lg_throttle": WarpStall(
-        "the queue of global and local memory",
-        "Issue fewer and wider loads and stores: float4 for four floats, no spills.",
+        "the LSU queue",
+        "Issue fewer and wider loads and stores: float4 instead of four floats, no spills.",
     ),
     "tex_throttle": WarpStall(
-        "the queue of the texture unit",
-        "Issue fewer texture or surface accesses; read through ordinary loads.",
+        "the texture queue",
+        "Issue fewer texture or surface accesses; use global loads.",
     ),
     "drain": WarpStall(
-        "their last stores, before they can end",
-        "Write with whole, aligned sectors; let each block do more, so that fewer blocks end.",
+        "store drain at exit",
+        "Write full, aligned sectors; give each block more work, so that fewer blocks exit.",
     ),
     "membar": WarpStall(
-        "a memory fence",
-        "Use the narrowest fence that is right (block rather than device or system), less often.",
+        "memory fences",
+        "Use the narrowest fence that is correct (block, not device or system), less often.",
     ),
     "no_instruction": WarpStall(
-        "instructions, which are not in the instruction cache",
-        "Make the code smaller: less unrolling, fewer branches that jump far.",
+        "instruction cache misses",
+        "Reduce code size: less unrolling, fewer far branches.",
     ),
     "imc_miss": WarpStall(
-        "constants, which are not in the constant cache",
-        "Read values that differ between threads through ordinary loads, not from __constant__.",
+        "constant cache misses",
+        "Read values that differ between threads with global loads, not from __constant__.",
     ),
     "branch_resolving": WarpStall(
-        "the target of a branch",
-        "Have fewer branches in the inner loop: unroll it, use conditional assignments.",
+        "branch resolution",
+        "Reduce branches in the inner loop: unroll it, use conditional assignments.",
     ),
-    "dispatch_stall": WarpStall("the dispatcher", "Rarely in the way: look at the next reason."),
+    "dispatch_stall": WarpStall("dispatch", "Rarely the bottleneck: see the next stall reason."),
     "sleeping": WarpStall(
-        "the end of their own __nanosleep",
-        "Sleep for a shorter time, or wait on a barrier instead.",
+        "__nanosleep",
+        "Sleep for a shorter time, or use a barrier instead.",
     ),
     "gmma": WarpStall(
-        "the tensor cores to finish a warp-group product",
-        "Have more products under way: deeper pipelines, larger tiles.",
+        "WGMMA results",
+        "Keep more WGMMAs in flight: deeper pipelines, larger tiles.",
     ),
     "warpgroup_arrive": WarpStall(
-        "their warp group", "Have more products under way: deeper pipelines, larger tiles."
+        "warp-group arrival", "Keep more WGMMAs in flight: deeper pipelines, larger tiles."
     ),
-    "misc": WarpStall("something else", "Look at the instructions in the source view."),
+    "misc": WarpStall("other reasons", "See the instructions in the source view."),
 }
 
 
 class LatencyBound(KernelRule):
-    """No unit is busy, and warps wait."""
+    """No unit is busy, and warps stall."""
 
     id = "latency-bound"
+    effort = "rewrite"
     detects = (
-        "Neither the SMs nor the memory system are busy: warps wait, each for its own reason, and "
-        "there are too few of them to hide it."
+        "Neither the SMs nor memory are busy: warps stall, and there are too few of them to hide "
+        "the latency."
     )
-    why = "Time passes in which nothing is issued and nothing is moved."
+    why = "In most cycles no instruction is issued and no data is moved."
     fix = (
-        "Look at what warps wait for: have more independent work under way in each thread, or more "
+        "Address the largest stall reason: more independent work in flight per thread, or more "
         "warps."
     )
     code = """\
-// four independent loads under way instead of one
+// four independent loads in flight instead of one
 float a0 = p[i], a1 = p[i + n], a2 = p[i + 2 * n], a3 = p[i + 3 * n];
 sum += (a0 + a1) + (a2 + a3);
-// several independent chains in place of one
+// several independent chains instead of one
 for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
 """
     caveats = (
-        "A chain in which each step needs the one before cannot be hidden within itself, only "
-        "behind others."
+        "A chain of dependent instructions cannot hide its own latency, only that of other warps."
     )
     estimate = (
-        "Half of the foremost wait is hidden, up to 90% of the busiest unit. Of barriers between "
-        "steps in shared memory: without both, and with half of the instructions."
+        "Half of the largest stall is hidden, up to 90% of the busiest unit. Barriers between "
+        "shared-memory accesses: without both, and with half of the instructions."
     )
     thresholds: ClassVar = {"hidden_wait_share": HIDDEN_WAIT_SHARE}
     helps = (shared.SM_SHARE, shared.MEMORY_SHARE, q.WARP_STATES)
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Check that no unit is busy, and find what warps wait for."""
+        """Check that no unit is busy, and find the largest stall reason."""
         bound = limiter(launch)
         if bound is None:
-            return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
+            return RuleNotApplicable("not measured: SM and memory utilization", self.sections)
         if bound != LATENCY:
             return CLEAN
         highest = max(launch.busy.values(), default=0.0)
@@ -183,23 +182,21 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
             else roof_limited(launch, 1 - share * HIDDEN_WAIT_SHARE.value)
         )
         cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS))
-        meaning = "Wait for one global load, on average"
+        meaning = "Average latency of a global load"
         load = Evidence("load_cycles", cycles or 0.0, "cycle", meaning)
         return KernelRuleMatch(
-            title=f"as short as a launch gets; {STARTED}"
+            title=LAUNCH_OVERHEAD
             if overhead(launch) >= MAX_OVERHEAD_CORRECTION
-            else f"no unit above {highest:.0%}; warps wait {share:.0%} of the time for "
-            + STALLS[reason].what,
+            else f"Warps stalled {share:.0%}: {STALLS[reason].what}",
             time_share=remaining,
-            estimate="within a warp, by shuffles: no barriers, no shared memory, half of the "
-            "instructions"
+            estimate="warp shuffles: no barriers, no shared memory, half of the instructions"
             if ladder
-            else f"{HIDDEN_WAIT_SHARE.value:.0%} of the foremost wait hidden; no unit beyond "
+            else f"{HIDDEN_WAIT_SHARE.value:.0%} of the largest stall hidden; no unit above "
             f"{ATTAINABLE:.0%} of its peak",
             evidence=(
                 *(
                     Evidence(
-                        f"stall_{name}", part, "share", f"Warps that waited for {STALLS[name].what}"
+                        f"stall_{name}", part, "share", f"Warp time stalled on {STALLS[name].what}"
                     )
                     for name, part in reasons[:MAX_REASONS_SHOWN]
                 ),
@@ -208,7 +205,7 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
                 *launch.evidence(shared.WAVES),
             ),
             confidence=Confidence.LOW,
-            confidence_reason="how much of a wait can be hidden is a guess",
+            confidence_reason="how much of a stall can be hidden is assumed",
             fix=LADDER_FIX if ladder else STALLS[reason].fix,
             code=LADDER_CODE if ladder else "",
         )
@@ -239,12 +236,12 @@ def _reasons(launch: ProfiledLaunch) -> list[tuple[str, float]]:
 def _without_reasons(launch: ProfiledLaunch, highest: float) -> KernelRuleMatch:
     remaining = roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value)
     return KernelRuleMatch(
-        title=f"as short as a launch gets; {STARTED}"
+        title=LAUNCH_OVERHEAD
         if overhead(launch) >= MAX_OVERHEAD_CORRECTION
-        else f"no unit above {highest:.0%}: warps wait",
+        else f"Latency-bound: no unit above {highest:.0%}",
         time_share=remaining,
-        estimate="twice as fast at most; what warps wait for was not measured",
+        estimate="at most 2x: warp stalls were not measured",
         evidence=launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY),
         confidence=Confidence.LOW,
-        confidence_reason="what warps waited for was not measured: collect WarpStateStats",
+        confidence_reason="warp stalls were not measured: collect WarpStateStats",
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.profiled_launch import SM_UNITS, WARP
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SM_UNITS, WARP
 from gpusight.rules.patterns.kernel_speedup import (
     MAX_LOW_OCCUPANCY,
     MIN_SPEEDUP,
@@ -24,54 +24,57 @@ from gpusight.rules.patterns.kernel_speedup import (
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_WARP_GAIN = Threshold(
-    8, "times the warps that another block size may allow: no more is ever missing"
+    8,
+    "max. factor of warps that another block size may allow",
 )
 STARTING_CYCLES = Threshold(
     250,
-    "cycles of an SM for each block, below which it does little but start and end blocks; starting "
-    "one takes 100 to 200",
+    "SM cycles per block below which block launch dominates; one block launch takes 100 to 200",
 )
 MIN_SUPPLIED_SHARE = Threshold(
     0.75,
-    "part of the warps that an SM could hold which it has, from which on blocks start as fast as "
-    "they end",
+    "ratio of achieved to theoretical occupancy from which block launch keeps up",
 )
-USUAL_BLOCK = Threshold(256, "threads of a block that small ones are compared with")
-MIN_WARP_FILL = Threshold(0.85, "least part of their warps that the threads of a block should fill")
+USUAL_BLOCK = Threshold(
+    256,
+    "block size that small blocks are compared with",
+)
+MIN_WARP_FILL = Threshold(
+    0.85,
+    "min. share of the warp slots of a block that its threads should fill",
+)
 
 
 class LowOccupancyBlockSize(KernelRule):
-    """Blocks of this size cannot fill an SM, or not their own warps."""
+    """Blocks of this size cannot fill an SM, or their own warps."""
 
     id = "low-occupancy-block-size"
+    effort = "one line"
     detects = (
-        "Blocks are so small that an SM holds as many as it can without being full, or is busy "
-        "starting them; so large that the last part of an SM stays empty; or no multiple of 32."
+        "Blocks are too small to fill an SM, or so small that block launch dominates; too large "
+        "to fill the rest of an SM; or not a multiple of 32."
     )
     why = (
-        "An SM takes 16 to 32 blocks, however small: with blocks of one warp that is a quarter or "
-        "half of its warps. Starting a block takes an SM 100 to 200 cycles. A warp that is not "
-        "full costs as much as a full one."
+        "An SM holds 16 to 32 blocks: with one warp each, that is a quarter or half of its warp "
+        "slots. Launching a block takes 100 to 200 cycles. A partial warp costs as much as a full "
+        "one."
     )
-    fix = "Use blocks of 128 to 256 threads, a multiple of 32 that divides the threads of an SM."
+    fix = "Use blocks of 128 to 256 threads, a multiple of 32 that divides the threads per SM."
     code = """\
 int threads = 256;                        // was 32
 int blocks = (n + threads - 1) / threads;
 kernel<<<blocks, threads>>>(...);
-// or ask the runtime
+// or let the runtime choose
 cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
 """
-    caveats = (
-        "A kernel that uses the block for something (a reduction, a tile) has to change with the "
-        "size of its blocks."
-    )
+    caveats = "A kernel that depends on its block size (a reduction, a tile) has to change with it."
     estimate = (
         OCCUPANCY_ESTIMATE
-        + " Blocks of 256 threads need a part of the starts; full warps a part of the instructions."
+        + " Blocks of 256 threads need fewer block launches, full warps fewer instructions."
     )
     thresholds: ClassVar = {
         "max_low_occupancy": MAX_LOW_OCCUPANCY,
@@ -93,7 +96,7 @@ cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
             launch,
             limit,
             at_most=MAX_WARP_GAIN.value,
-            what=f"blocks of {launch.block} threads",
+            what=f"block size {launch.block}",
         )
         verdicts = (by_limit, _starting(launch), _partial_warps(launch))
         matches = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]
@@ -101,7 +104,7 @@ cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
 
 
 def _starting(launch: ProfiledLaunch) -> RuleVerdict:
-    """Find SMs that start block after block without having them for long."""
+    """Find SMs that spend their time on block launches."""
     cycles = _cycles_per_block(launch)
     if cycles is None or cycles >= STARTING_CYCLES.value or launch.block is None:
         return CLEAN
@@ -114,16 +117,16 @@ def _starting(launch: ProfiledLaunch) -> RuleVerdict:
     if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
-        title=f"{launch.grid:,} blocks of {launch.block} threads: starting them takes the time",
+        title=f"Block launch overhead: {launch.grid:,} blocks of {launch.block}",
         time_share=remaining,
-        estimate=f"{fewer:.0f} times fewer blocks, of {USUAL_BLOCK.value:.0f} threads; no unit "
-        "beyond its roof",
+        estimate=f"{fewer:.0f}x fewer blocks, of {USUAL_BLOCK.value:.0f} threads; no unit above "
+        "its roofline",
         evidence=(
-            Evidence("cycles_per_block", cycles, "cycle", "Cycles of an SM for each block"),
+            Evidence("cycles_per_block", cycles, "cycle", "SM cycles per block"),
             *launch.evidence(shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY, shared.WAVES),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="that starting blocks is what takes the time is inferred",
+        confidence_reason="block launch as the bottleneck is inferred",
     )
 
 
@@ -149,7 +152,7 @@ def _partial_warps(launch: ProfiledLaunch) -> RuleVerdict:
     if not is_worth(remaining):
         return CLEAN
     return KernelRuleMatch(
-        title=f"blocks of {launch.block} threads fill {filled:.0%} of their warps",
+        title=f"Block size {launch.block}: warps {filled:.0%} full",
         time_share=remaining,
         estimate=f"full warps need {filled:.0%} of the instructions; "
         + limit_sentence(launch, after, remaining),
@@ -158,5 +161,5 @@ def _partial_warps(launch: ProfiledLaunch) -> RuleVerdict:
             *launch.evidence(q.THREADS_PER_INSTRUCTION, q.ISSUE, shared.SM_SHARE),
         ),
         confidence=Confidence.HIGH,
-        confidence_reason="the threads of a block are known",
+        confidence_reason="the block size is known",
     )

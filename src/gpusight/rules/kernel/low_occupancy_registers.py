@@ -14,42 +14,41 @@ from gpusight.rules.patterns.kernel_speedup import (
 from gpusight.rules.rule import KernelRule, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_WARP_GAIN = Threshold(
     4,
-    "times the warps that fewer registers are taken to allow: a quarter of them is left where "
-    "values that are held for long are read later instead",
+    "max. factor of warps that fewer registers are assumed to allow",
 )
 
 
 class LowOccupancyRegisters(KernelRule):
-    """Registers of each thread keep warps off the SMs."""
+    """Registers per thread limit occupancy."""
 
     id = "low-occupancy-registers"
+    effort = "one line"
     detects = (
-        "Each thread uses so many registers that few warps fit an SM, and the schedulers often "
-        "find none that is ready."
+        "Registers per thread limit the resident warps, and the schedulers often find no eligible "
+        "warp."
     )
     why = (
-        "While a warp waits for memory or for its own last result, the scheduler needs another "
-        "one. With few warps there is none, and cycles pass empty."
+        "While a warp stalls, the scheduler needs another eligible warp. With few resident warps "
+        "there is none, and issue slots stay empty."
     )
     fix = (
-        "Let the compiler use fewer registers, or let each thread do less: shorter unrolled loops, "
-        "fewer values held at once, a kernel split in two."
+        "Limit registers with __launch_bounds__, or do less per thread: shorter unrolled loops, "
+        "fewer live values, a kernel split in two."
     )
     code = """\
-// 4 blocks of 256 threads on an SM: at most 64 registers a thread
+// 4 blocks of 256 threads per SM: at most 64 registers per thread
 __global__ void __launch_bounds__(256, 4) kernel(...)
 // or for a whole file: nvcc -maxrregcount=64
 #pragma unroll 4                          // instead of a full unroll
 """
     caveats = (
-        "Kernels with enough independent instructions in each thread hide waits with few warps, "
-        "and lose by spills when registers are taken from them. Try it, and look for "
-        "register-spill."
+        "Kernels with high instruction-level parallelism hide latency with few warps, and slow "
+        "down when registers spill. Try it, and check register-spill."
     )
     estimate = OCCUPANCY_ESTIMATE
     thresholds: ClassVar = {
@@ -62,7 +61,7 @@ __global__ void __launch_bounds__(256, 4) kernel(...)
     explains = frozenset({"latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Find registers to be the one limit, and waits that more warps would hide."""
+        """Find registers as the only limiter, and stalls that more warps would hide."""
         return check_occupancy_limit(
             launch,
             "registers",

@@ -14,43 +14,44 @@ from gpusight.rules.patterns.kernel_speedup import (
 from gpusight.rules.rule import KernelRule, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_BLOCK_GAIN = Threshold(
     8,
-    "times the blocks that less shared memory is taken to allow: an eighth of it is what smaller "
-    "tiles, fewer stages and 16-bit data come to",
+    "max. factor of blocks that less shared memory is assumed to allow: smaller tiles, fewer "
+    "stages, 16-bit data",
 )
 
 
 class LowOccupancySharedMemory(KernelRule):
-    """Shared memory of each block keeps blocks off the SMs."""
+    """Shared memory per block limits occupancy."""
 
     id = "low-occupancy-shared-memory"
+    effort = "config"
     detects = (
-        "Each block takes so much shared memory that few blocks fit an SM, and the schedulers "
-        "often find no warp that is ready."
+        "Shared memory per block limits the resident blocks, and the schedulers often find no "
+        "eligible warp."
     )
     why = (
-        "While a warp waits for memory or for its own last result, the scheduler needs another "
-        "one. With few warps there is none, and cycles pass empty."
+        "While a warp stalls, the scheduler needs another eligible warp. With few resident warps "
+        "there is none, and issue slots stay empty."
     )
     fix = (
-        "Ask for less shared memory (only what is used, smaller tiles, fewer pipeline stages, "
-        "16-bit data), or use more threads for the same tile."
+        "Allocate less shared memory (only what is used, smaller tiles, fewer pipeline stages, "
+        "16-bit data), or use more threads per tile."
     )
     code = """\
 size_t bytes = threads * sizeof(float);   // what is used, no more
 kernel<<<blocks, threads, bytes>>>(...);
-// keep more of the SM's memory as shared memory
+// raise the shared-memory carveout
 cudaFuncSetAttribute(kernel,
                      cudaFuncAttributePreferredSharedMemoryCarveout,
                      cudaSharedmemCarveoutMaxShared);
 """
     caveats = (
-        "Large tiles save traffic to memory. Kernels that keep several loads under way in each "
-        "warp hide waits with few of them."
+        "Large tiles save memory traffic. Kernels with several loads in flight per warp hide "
+        "latency with few warps."
     )
     estimate = OCCUPANCY_ESTIMATE
     thresholds: ClassVar = {
@@ -63,10 +64,10 @@ cudaFuncSetAttribute(kernel,
     explains = frozenset({"latency-bound"})
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Find shared memory to be the one limit, and waits that more warps would hide."""
+        """Find shared memory as the only limiter, and stalls that more warps would hide."""
         return check_occupancy_limit(
             launch,
             "shared_memory",
             at_most=MAX_BLOCK_GAIN.value,
-            what="shared memory of the blocks",
+            what="shared memory",
         )

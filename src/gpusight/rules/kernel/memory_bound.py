@@ -1,21 +1,15 @@
-"""memory-bound: DRAM, L2 or L1 sets the pace."""
+"""memory-bound: DRAM, L2 or L1 is the bottleneck."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import AT_ROOF, MEMORY, limiter, memory_unit, steady
+from gpusight.analysis.counters.profiled_launch import UNIT_NAMES
 from gpusight.rules.finding import Confidence
-from gpusight.rules.kernel_launch import MEMORY_UNITS, UNIT_NAMES
-from gpusight.rules.patterns.kernel_speedup import (
-    AT_ROOF,
-    MEMORY,
-    busiest,
-    limiter,
-    roof_distance,
-    steady,
-)
+from gpusight.rules.patterns.kernel_speedup import roof_distance
 from gpusight.rules.rule import (
     CLEAN,
     KernelRule,
@@ -26,75 +20,71 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 ROOF = Threshold(
     AT_ROOF,
-    "share of its peak from which on a memory unit is at its roof: copies reach 82 to 93% of DRAM",
+    "share of its peak from which a memory unit is at its roofline; copies reach 82 to 93% of DRAM",
 )
-MIN_DRAM_TO_UNIT_RATIO = 0.85
-"""What comes from DRAM goes through L2 as well: from this ratio on, DRAM is the bottleneck."""
 
 
 class MemoryBound(KernelRule):
-    """DRAM, L2 or L1 sets the pace."""
+    """DRAM, L2 or L1 is the bottleneck."""
 
     id = "memory-bound"
+    effort = "rewrite"
     detects = (
-        "A unit of the memory system (DRAM, L2, L1) is busier than any other, or warps wait for "
-        "memory although the GPU is full of them."
+        "A memory unit (DRAM, L2, L1) is busier than any other unit, or warps stall on memory at "
+        "high occupancy."
     )
     why = (
-        "The launch cannot be faster than its bytes can be moved. At the roof it is as fast as "
-        "this much traffic allows."
+        "Memory bandwidth limits the kernel. At the roofline it is as fast as this much traffic "
+        "allows."
     )
     fix = (
-        "Move fewer bytes: fuse with the kernels before and after, use 16-bit types, read once and "
-        "keep in registers or shared memory. Below the roof: more and wider loads under way in "
-        "each thread."
+        "Move fewer bytes: fuse with neighboring kernels, use 16-bit types, keep reused data in "
+        "registers or shared memory. Below the roofline, issue more and wider loads per thread."
     )
     code = """\
 @torch.compile                            # fuses elementwise chains
 def step(x): ...
-// four values a thread in one access
+// one 16-byte load per thread
 float4 v = reinterpret_cast<const float4*>(in)[i];
 """
     caveats = (
-        "Nsight Compute empties the caches before each launch and may hold the clocks down: the "
-        "same kernel can be faster in its program."
+        "Nsight Compute flushes the caches before each launch and locks clocks to base: the "
+        "kernel can be faster in its program."
     )
-    estimate = (
-        "None at the roof; below it, the distance to 80% of the unit's peak, where a roof begins."
-    )
+    estimate = "None at the roofline. Below it, the distance to 80% of the unit's peak."
     thresholds: ClassVar = {"roof": ROOF}
     helps = (shared.DRAM_SHARE, shared.L2_SHARE, shared.SM_SHARE)
-    tells_roof = True
+    at_roofline = True
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
-        """Check whether a memory unit is the busiest, and how far from its roof."""
+        """Check whether memory limits the launch, and how far it is from the roofline."""
         bound = limiter(launch)
         if bound is None:
-            return RuleNotApplicable("not measured: how busy SMs and memory were", self.sections)
+            return RuleNotApplicable("not measured: SM and memory utilization", self.sections)
         if bound != MEMORY:
             return CLEAN
-        unit, dram = busiest(launch, (*MEMORY_UNITS, "memory")), launch.busy.get("dram", 0.0)
+        unit = memory_unit(launch)
         assert unit is not None
-        name, share = ("dram", dram) if dram >= MIN_DRAM_TO_UNIT_RATIO * unit[1] else unit
+        name, share = unit
         at_roof = steady(launch, share) >= ROOF.value
         remaining = 1.0 if at_roof else roof_distance(launch, share)
         confidence, reason = Confidence.HIGH, "measured"
         if not at_roof:
-            confidence, reason = Confidence.LOW, "what keeps the unit from its peak is not known"
+            confidence, reason = Confidence.LOW, "what keeps the unit below its peak is unknown"
         elif launch.get(q.SECTORS_NEEDED) is None:
             confidence = Confidence.MEDIUM
-            reason = "whether all of the traffic is needed was not measured: collect SourceCounters"
+            reason = "excess sectors were not measured: collect SourceCounters"
         return KernelRuleMatch(
-            title=f"at its roof: {UNIT_NAMES[name]} {share:.0%} busy"
+            title=f"At the {UNIT_NAMES[name]} roofline ({share:.0%})"
             if at_roof
-            else f"{UNIT_NAMES[name]} sets the pace, at {share:.0%} of its peak",
+            else f"Limited by {UNIT_NAMES[name]} ({share:.0%} of peak)",
             time_share=remaining,
-            estimate="nothing to gain but by moving fewer bytes"
+            estimate="no gain unless the kernel moves fewer bytes"
             if at_roof
             else f"the same traffic at {AT_ROOF:.0%} of the unit's peak",
             evidence=launch.evidence(

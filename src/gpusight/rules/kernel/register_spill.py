@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import waits_left
+from gpusight.analysis.counters.profiled_launch import SECTOR_BYTES
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SECTOR_BYTES
-from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left, waits_left
+from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import (
     CLEAN,
     InstructionCounters,
@@ -20,47 +21,47 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_SPILL_SHARE = Threshold(
     0.05,
-    "least part of the accesses that go to local memory: a few come from calls and the stack, and "
-    "cost nothing that can be measured",
+    "min. share of accesses that go to local memory; calls and the stack cause a few",
 )
 _WAITS = ("long_scoreboard", "lg_throttle", "mio_throttle", "drain")
 
 
 class RegisterSpill(KernelRule):
-    """Values that do not fit the registers go through local memory."""
+    """Registers spill to local memory."""
 
     id = "register-spill"
+    effort = "one line"
     detects = (
-        "Loads and stores of local memory, where the compiler puts what does not fit the "
-        "registers, and arrays that are indexed by a variable."
+        "Loads and stores of local memory: register spills, and arrays that are indexed by a "
+        "variable."
     )
     why = (
-        "Local memory is ordinary memory behind L1. A spilled value costs a store and a load, room "
-        "in L1 and a wait, where a register costs nothing."
+        "Local memory is device memory behind L1. A spilled value costs a store, a load, L1 "
+        "capacity and a stall."
     )
     fix = (
-        "Allow more registers (remove -maxrregcount, loosen __launch_bounds__, smaller blocks), "
-        "hold fewer values at once, and index arrays by constants after unrolling."
+        "Allow more registers (remove -maxrregcount, relax __launch_bounds__, smaller blocks), "
+        "reduce live values, and index arrays by constants after unrolling."
     )
     code = """\
-// no minimum of blocks, so that the compiler may use more registers
+// no minimum of blocks: more registers per thread
 __global__ void __launch_bounds__(128) kernel(...)
 #pragma unroll  // constant indices: acc[i] becomes a register
 for (int i = 0; i < N; ++i) acc[i] += x * a[i];
-// the compiler says what it spills: nvcc -Xptxas -v
+// print spills: nvcc -Xptxas -v
 """
     caveats = (
-        "Spills in code that runs once do not matter. More registers mean fewer warps: see "
-        "low-occupancy-registers."
+        "Spills in code that runs once do not matter. More registers mean fewer resident warps: "
+        "see low-occupancy-registers."
     )
     estimate = (
-        "The sectors of local memory leave L1; L2 and DRAM keep what global accesses touch; waits "
-        "for memory shrink by the part of the local sectors."
+        "L1 loses the sectors of local memory. L2 and DRAM keep what global accesses touch. "
+        "Memory stalls shrink by the share of local sectors."
     )
     thresholds: ClassVar = {"min_spill_share": MIN_SPILL_SHARE}
     helps = (
@@ -89,14 +90,12 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
             return CLEAN
         spills = launch.get(q.SPILL_REQUESTS)
         return KernelRuleMatch(
-            title=f"{part:.0%} of the memory accesses go to local memory",
+            title=f"Local memory: {part:.0%} of memory accesses",
             time_share=remaining,
             estimate="without accesses to local memory; "
             + limit_sentence(launch, after, remaining),
             evidence=(
-                Evidence(
-                    "local_share", part, "share", "Part of the accesses that go to local memory"
-                ),
+                Evidence("local_share", part, "share", "Share of accesses to local memory"),
                 *launch.evidence(
                     q.LOCAL_INSTRUCTIONS,
                     q.LOCAL_SECTORS,
@@ -106,9 +105,9 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
                 ),
             ),
             confidence=Confidence.MEDIUM,
-            confidence_reason="more registers mean fewer warps, which is not counted"
+            confidence_reason="the cost of fewer resident warps is not included"
             if spills is None or spills > 0
-            else "local memory is an array of the program here, not a spill",
+            else "local memory holds an array here, not spills",
         )
 
 

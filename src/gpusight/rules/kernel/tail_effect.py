@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import busiest, steady
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
-    busiest,
     limited,
     needed,
     roof_limited,
-    steady,
     theoretical,
 )
 from gpusight.rules.rule import (
@@ -25,47 +24,55 @@ from gpusight.rules.rule import (
     RuleVerdict,
     Threshold,
 )
+from gpusight.units import format_mean
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MAX_MEMORY_SHARE = Threshold(
-    0.75, "share of DRAM or L2 from which on a fuller last wave has nothing left to gain"
+    0.75,
+    "DRAM or L2 utilization from which a fuller last wave gains nothing",
 )
 MAX_PIPE_SHARE = Threshold(
-    0.9, "the same for what each SM has of its own, which comes nearer to its peak"
+    0.9,
+    "the same for the units of each SM, which come closer to their peak",
 )
 MIN_SM_ACTIVE_SHARE = Threshold(
-    0.8, "least part of the launch in which an SM should have warps, on average"
+    0.8,
+    "min. average share of the launch in which an SM should have warps",
 )
 UNEVEN_CODE = """\
-__shared__ int piece;
+__shared__ int item;
 for (;;) {
-  if (threadIdx.x == 0) piece = atomicAdd(&next_piece, 1);
+  if (threadIdx.x == 0) item = atomicAdd(&next_item, 1);
   __syncthreads();
-  if (piece >= pieces) break;
-  work_on(piece);
+  if (item >= items) break;
+  process(item);
   __syncthreads();
 }
 """
 MAX_WAVES = Threshold(
-    10, "waves from which on a last one that is not full is at most a tenth of the time"
+    10,
+    "number of waves from which a partial last one is at most 10% of the time",
 )
 
 
 class TailEffect(KernelRule):
-    """The last wave of blocks leaves most of the GPU empty."""
+    """The last wave of blocks leaves most SMs idle."""
 
     id = "tail-effect"
+    effort = "rewrite"
     detects = (
-        "The grid fills the GPU a little more often than a whole number of times, and only a few "
-        "times; or a few blocks run so long that most SMs are idle at the end."
+        "The grid is a little larger than a few full waves, or a few long blocks leave most SMs "
+        "idle at the end."
     )
-    why = "Blocks run in waves. The last one takes as long as a full one, with most SMs idle."
+    why = (
+        "Blocks run in waves. A partial last wave takes as long as a full one, with most SMs idle."
+    )
     fix = (
-        "Make the grid a whole number of waves, or blocks smaller so that the last wave is short; "
-        "or launch one wave of blocks that loop over the work (a persistent kernel)."
+        "Make the grid a whole number of waves, use smaller blocks, or launch one wave of blocks "
+        "that loop over the work (persistent kernel)."
     )
     code = """\
 int per_sm, sms;
@@ -77,13 +84,13 @@ for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n;
      i += (size_t)gridDim.x * blockDim.x) { ... }
 """
     caveats = (
-        "Blocks of very different length do not run in waves. Another kernel on another stream may "
-        "use the SMs that the last wave leaves free."
+        "Blocks of very different duration do not run in waves. A kernel on another stream may "
+        "use the idle SMs."
     )
     estimate = (
-        "The waves that the grid fills over the whole waves it takes; no more than the places for "
-        "warps that were empty, and no unit beyond its roof. Of uneven blocks, the part of the "
-        "time in which SMs had work."
+        "The waves that the grid fills over the whole waves it takes; limited by the idle warp "
+        "slots, and no unit above its roofline. For uneven blocks, the share of the time in which "
+        "SMs had work."
     )
     thresholds: ClassVar = {
         "max_waves": MAX_WAVES,
@@ -99,7 +106,7 @@ for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n;
         """Compare the waves that the grid needs with those that it fills."""
         waves = launch.waves
         if waves is None:
-            return RuleNotApplicable("not measured: how many waves the grid makes", self.sections)
+            return RuleNotApplicable("not measured: number of waves", self.sections)
         if waves <= 1 or _near_roof(launch):
             return CLEAN
         verdicts = [_last_wave(launch, waves), _uneven(launch)]
@@ -126,18 +133,18 @@ def _last_wave(launch: ProfiledLaunch, waves: float) -> RuleVerdict:
     if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
-        title=f"{waves:.2f} waves of blocks take the time of {full_waves}",
+        title=f"Tail effect: {format_mean(waves)} waves take as long as {full_waves}",
         time_share=remaining,
-        estimate=f"{waves:.2f} waves in place of {full_waves}"
-        + ("" if full is None else f"; {1 - full:.0%} of the places for warps were empty"),
+        estimate=f"{format_mean(waves)} waves instead of {full_waves}"
+        + ("" if full is None else f"; {1 - full:.0%} of the warp slots were idle"),
         evidence=(
             Evidence("waves", waves, "", shared.WAVES.meaning),
             *launch.evidence(shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY, q.SM_ACTIVE),
         ),
         confidence=Confidence.MEDIUM if full is None else Confidence.HIGH,
-        confidence_reason="how full the SMs were was not measured"
+        confidence_reason="idle warp slots were not measured"
         if full is None
-        else "the empty places were measured",
+        else "idle warp slots were measured",
     )
 
 
@@ -150,17 +157,17 @@ def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
     if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
-        title=f"SMs are idle for {1 - active:.0%} of the time: a few blocks run much longer",
+        title=f"Load imbalance: SMs idle {1 - active:.0%} of the time",
         time_share=remaining,
-        estimate="the same work spread evenly over the SMs",
+        estimate="the same work balanced over the SMs",
         evidence=(
             *launch.evidence(q.SM_ACTIVE, shared.OCCUPANCY, shared.THEORETICAL_OCCUPANCY),
             Evidence("waves", launch.waves or 0.0, "", shared.WAVES.meaning),
         ),
         confidence=Confidence.HIGH,
-        confidence_reason="the time in which SMs were idle was measured",
-        fix="Cut the long pieces of work up, start them first, or let blocks fetch pieces from a "
-        "queue (an atomic counter) until there are none.",
+        confidence_reason="SM idle time was measured",
+        fix="Split long work items, start them first, or let blocks fetch items from a queue (an "
+        "atomic counter).",
         code=UNEVEN_CODE,
     )
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
+from gpusight.analysis.counters.kernel_limiter import SATURATED, busiest
+from gpusight.analysis.counters.profiled_launch import SECTOR_BYTES, UNIT_NAMES, WARP
 from gpusight.hardware.gpu_table import GPUS, Peaks
 from gpusight.naming.kernel_names import classify
-from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SECTOR_BYTES, UNIT_NAMES, WARP
 from gpusight.rules.patterns.kernel_speedup import (
     ATTAINABLE,
     MIN_SPEEDUP,
-    SATURATED,
-    busiest,
     is_tensor_core_kernel,
     limited,
 )
@@ -29,55 +28,52 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.hardware.gpu_table import Gpu
-    from gpusight.rules.kernel_launch import ProfiledLaunch
 
 
 TENSOR_EFFICIENCY = Threshold(
-    0.5, "part of the tensor cores' peak that a library reaches on products of common sizes"
+    0.5, "share of the Tensor Core peak that libraries reach on GEMMs of common sizes"
 )
 MIN_PIPE_SHARE = Threshold(
     0.3,
-    "least share of the FP32 or FP16 pipe from which on a kernel that is no product by its name is "
-    "looked at: below it, something else holds it up",
+    "min. FP32 or FP16 pipe utilization of a kernel that is not a GEMM by name",
 )
 MAX_OTHER_PER_FMA = Threshold(
     0.1,
-    "most additions and multiplications for each multiply-add: a product has next to none, physics "
-    "and statistics have as many",
+    "max. adds and multiplies per FMA; a GEMM has almost none",
 )
 MIN_LOADS_PER_FMA = Threshold(
     0.02,
-    "least loads for each multiply-add: less is arithmetic on registers, which no matrix unit does",
+    "min. loads per FMA; fewer means arithmetic on registers only",
 )
 MIN_FLOPS_PER_BYTE = Threshold(
     16,
-    "least FP32 operations for each byte of DRAM: a product reads its operands many times, a "
-    "stencil or a sum does not",
+    "min. FP32 FLOPs per DRAM byte; a GEMM reuses its operands, a stencil or a sum does not",
 )
 MAX_STREAMING_FLOPS_PER_BYTE = Threshold(
     4,
-    "operations for each byte of DRAM up to which a product is a stream through memory, whatever "
-    "computes it: matrix times vector, depthwise convolution",
+    "FLOPs per DRAM byte up to which a GEMM is memory-bound on any unit: GEMV, depthwise "
+    "convolution",
 )
 MIN_OPERAND_LOADS_PER_FMA = Threshold(
     0.25,
-    "least loads for each multiply-add of a product that is held up by its loads; less means that "
-    "registers hold the operands, and then the pipe is busy",
+    "min. loads per FMA of a GEMM that is limited by its loads",
 )
 MIN_L2_REREADS = Threshold(
     2,
-    "times that L2 is asked for what DRAM sent, from which on blocks read the same operands: a "
-    "filter on a tile of its own reads it once",
+    "min. ratio of L2 to DRAM traffic: blocks read the same operands",
 )
 MIN_FMA_SHARE = Threshold(
-    0.2, "least part of the instructions of such a product that are multiply-adds"
+    0.2,
+    "min. share of FMAs in the instructions of such a GEMM",
 )
 MAX_CUDA_CORE_SHARE = Threshold(
-    0.2, "share of the ordinary pipes below which a 16-bit or 8-bit product computes elsewhere"
+    0.2,
+    "CUDA core utilization below which a 16-bit or 8-bit GEMM runs elsewhere",
 )
 _SHORT_FORMATS = ("fp16", "bf16", "fp8", "fp4", "int8")
-_TENSOR_USE = "how busy the tensor cores were"
+_TENSOR_USE = "Tensor Core utilization"
 _GEMM_CATEGORIES = ("matmul", "convolution", "attention")
 _FEEDING = ("l1_data", "l1", "lsu")
 
@@ -86,13 +82,14 @@ class TensorCoresIdle(KernelRule):
     """A GEMM on CUDA cores."""
 
     id = "tensor-cores-idle"
+    effort = "one line"
     detects = (
-        "A matrix product, convolution or attention that runs on the FP32 or FP16 pipe while the "
-        "tensor cores do nothing."
+        "A GEMM, convolution or attention kernel that runs on CUDA cores while the Tensor Cores "
+        "are idle."
     )
-    why = "Tensor cores compute products 4 to 16 times as fast as the ordinary pipes."
+    why = "Tensor Cores compute GEMMs 4 to 16 times faster than CUDA cores."
     fix = (
-        "Use TF32, BF16 or FP16: in PyTorch one line, in CUDA a library (cuBLAS, CUTLASS) or wmma."
+        "Use TF32, BF16 or FP16: one line in PyTorch; a library (cuBLAS, CUTLASS) or WMMA in CUDA."
     )
     code = """\
 torch.set_float32_matmul_precision("high")          # TF32
@@ -102,11 +99,11 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
 # Triton: tl.dot(a, b, input_precision="tf32")
 """
     caveats = (
-        "TF32 keeps 10 bits of the mantissa: some solvers need all 23. Sizes that are no multiple "
-        "of 8 or 16, and very small products, gain less. A product that is recognised by its "
-        "instructions alone may be something else."
+        "TF32 keeps 10 mantissa bits; some solvers need 23. Sizes that are not multiples of 8 or "
+        "16, and very small GEMMs, gain less. A GEMM recognized by its instruction mix alone may "
+        "be something else."
     )
-    estimate = "The arithmetic at half of the tensor cores' peak, not below what L2 and DRAM need."
+    estimate = "The arithmetic at half of the Tensor Core peak, not below the time of L2 and DRAM."
     thresholds: ClassVar = {
         "tensor_efficiency": TENSOR_EFFICIENCY,
         "min_pipe_share": MIN_PIPE_SHARE,
@@ -125,7 +122,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Find a GEMM, by name or by its mix of instructions, that leaves them idle."""
         if launch.gpu is None:
-            return RuleNotApplicable("not known: which GPU it ran on")
+            return RuleNotApplicable("the GPU is unknown")
         if launch.get(q.TENSOR) is None and not _computes_in_fp32(launch):
             return RuleNotApplicable(f"not measured: {_TENSOR_USE}", self.sections)
         precision, peak, now = _rates(launch)
@@ -138,9 +135,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
             return CLEAN
         share = _arithmetic(launch)
         if share is None or not {"dram", "l2"} & launch.busy.keys():
-            return RuleNotApplicable(
-                "not measured: how busy the FP32 pipe and memory were", self.sections
-            )
+            return RuleNotApplicable("not measured: FP32 and memory utilization", self.sections)
         if not _is_gemm(launch):
             return CLEAN
         # L2 and DRAM need the same time whatever computes the GEMM.
@@ -151,25 +146,24 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
         if remaining > 1 / MIN_SPEEDUP:
             return CLEAN
         return KernelRuleMatch(
-            title=f"a matrix product without tensor cores, {peak / now:.0f} times the FP32 rate",
+            title=f"GEMM not on Tensor Cores ({peak / now:.0f}x the FP32 rate)",
             time_share=remaining,
-            estimate=f"the product in {precision.upper()} on tensor cores at "
-            f"{TENSOR_EFFICIENCY.value:.0%} of their peak; memory stays: "
-            f"{UNIT_NAMES[unit]} takes {memory[unit]:.0%} of the time now",
+            estimate=f"{precision.upper()} on Tensor Cores, {TENSOR_EFFICIENCY.value:.0%} of peak; "
+            f"memory traffic stays ({UNIT_NAMES[unit]} {memory[unit]:.0%} busy)",
             evidence=(
                 *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
                 Evidence(
                     "tensor_rate",
                     peak * 1e12,
                     "flop/s",
-                    f"Peak rate of tensor cores in {precision.upper()}",
+                    f"Tensor Core peak in {precision.upper()}",
                 ),
-                Evidence("vector_rate", now * 1e12, "flop/s", "Peak rate of the pipe that is used"),
+                Evidence("vector_rate", now * 1e12, "flop/s", "Peak of the pipe in use"),
             ),
             confidence=Confidence.MEDIUM if launch.category in _GEMM_CATEGORIES else Confidence.LOW,
-            confidence_reason="whether the results allow the shorter format is not known"
+            confidence_reason="whether lower precision is acceptable is unknown"
             if launch.category in _GEMM_CATEGORIES
-            else "that it is a matrix product is inferred from its instructions",
+            else "the GEMM is inferred from its instruction mix",
         )
 
 
@@ -184,7 +178,7 @@ def _computes_in_fp32(launch: ProfiledLaunch) -> bool:
 
 
 def _rates(launch: ProfiledLaunch) -> tuple[str, float | None, float | None]:
-    """Return the format for tensor cores, their rate in it, and the rate of the pipe used now."""
+    """Return the Tensor Core format, its peak, and the peak of the pipe in use."""
     assert launch.gpu is not None
     gpu = launch.gpu if launch.gpu.tensor != Peaks() else _of_its_kind(launch.gpu)
     tensor, vector = gpu.tensor, gpu.vector
@@ -198,8 +192,8 @@ def _rates(launch: ProfiledLaunch) -> tuple[str, float | None, float | None]:
 def _of_its_kind(gpu: Gpu) -> Gpu:
     """Return a GPU of the same compute capability for one that has no name, as in printed tables.
 
-    Of those with as many SMs, or else of all, the one in the middle by what its tensor cores gain
-    over its FP32 pipe: the ratio is what counts.
+    Of those with as many SMs, or else of all, the one in the middle by the ratio
+    of its Tensor Core peak to its FP32 peak.
     """
     similar = [
         (other.tensor.fp16 / other.vector.fp32, other)
@@ -214,17 +208,17 @@ def _of_its_kind(gpu: Gpu) -> Gpu:
 
 
 def _arithmetic(launch: ProfiledLaunch) -> float | None:
-    """Return the part of the time that the arithmetic would take at the peak of its pipe."""
+    """Return the share of the time that the arithmetic takes at the peak of its pipe."""
     busy = launch.busy
     known = [busy[unit] for unit in ("fma", "fp16") if unit in busy]
     return max(known) if known else launch.get(q.FP32_SHARE)
 
 
 def _named_tensor_core(launch: ProfiledLaunch) -> bool:
-    """Return whether the name alone says that tensor cores are used.
+    """Return whether the name alone shows that Tensor Cores are used.
 
     Their counters have other names on each new generation; a 16-bit kernel that computes next to
-    nothing on the ordinary pipes computes somewhere else.
+    nothing on CUDA cores runs on Tensor Cores.
     """
     name = classify(launch.name)
     shorter = name.precision in _SHORT_FORMATS and name.tensor_core is None

@@ -1,13 +1,14 @@
-"""uncoalesced-access: the threads of a warp read or write addresses that lie far apart."""
+"""uncoalesced-access: the threads of a warp access global addresses that are far apart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
+from gpusight.analysis.counters.kernel_limiter import MEMORY, limiter, waits_left
+from gpusight.analysis.counters.profiled_launch import SECTOR_BYTES, WARP, shares
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import SECTOR_BYTES, WARP, shares
 from gpusight.rules.patterns.access_pattern import (
     MIN_EXCESS_WAVEFRONTS,
     MIN_GLOBAL_TRAFFIC_RATIO,
@@ -16,15 +17,7 @@ from gpusight.rules.patterns.access_pattern import (
     excess_wavefronts,
     reads_at_random,
 )
-from gpusight.rules.patterns.kernel_speedup import (
-    MEMORY,
-    SHARED_WAITS,
-    is_worth,
-    limit_sentence,
-    limiter,
-    time_left,
-    waits_left,
-)
+from gpusight.rules.patterns.kernel_speedup import SHARED_WAITS, is_worth, limit_sentence, time_left
 from gpusight.rules.rule import (
     CLEAN,
     InstructionCounters,
@@ -36,46 +29,46 @@ from gpusight.rules.rule import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_WASTE_SHARE = Threshold(
     0.2,
-    "least part of the moved sectors that nobody asked for: the edges of rows and odd alignments "
-    "alone waste up to a fifth",
+    "min. share of excess sectors; row ends and misalignment alone cause up to 20%",
 )
 UNLOADED_CYCLES = Threshold(
     1000,
-    "cycles of a load that nothing holds up, at most (500 to 1000 from Pascal to Blackwell): "
-    "what a load takes beyond that, it waits in queues that a fix empties",
+    "max. latency of a load on an idle GPU (500 to 1000 cycles from Pascal to Blackwell); the "
+    "rest is queueing that the fix removes",
 )
 LOADS_IN_FLIGHT = Threshold(
-    2, "loads that a warp has under way where memory is what binds: else it would wait for latency"
+    2,
+    "loads in flight per warp of a memory-bound kernel",
 )
 QUEUES = ("lg_throttle", "drain", "membar")
 """Stalls on a full queue, which vanish with the traffic that fills it."""
 MAX_SECTORS_PER_LOAD = Threshold(
     16,
-    "sectors of a warp's widest load, 16 bytes a thread: beyond it sectors are wasted whatever "
-    "the type of the data",
+    "sectors of the widest load of a warp, 16 bytes per thread",
 )
 
 
 class UncoalescedAccess(KernelRule):
-    """The threads of a warp read or write addresses that lie far apart."""
+    """The threads of a warp access global addresses that are far apart."""
 
     id = "uncoalesced-access"
+    effort = "rewrite"
     detects = (
-        "Threads of a warp touch global addresses so far apart that most of each 32-byte sector "
-        "moved is not used."
+        "Threads of a warp access global addresses so far apart that most bytes of each 32-byte "
+        "sector are unused."
     )
     why = (
-        "Memory moves whole sectors. What nobody asked for takes the same room in L1, in L2 and on "
-        "the way to DRAM as what was."
+        "Memory moves whole sectors. Unused bytes take the same L1, L2 and DRAM bandwidth as used "
+        "ones."
     )
     fix = (
-        "Let neighbouring threads touch neighbouring addresses: index by threadIdx.x last, store "
-        "arrays of structures as structures of arrays, or go through a tile in shared memory."
+        "Let neighboring threads access neighboring addresses: make threadIdx.x the fastest "
+        "index, use structures of arrays, or stage through a shared-memory tile."
     )
     code = """\
 // before: thread i reads a[i * stride]
@@ -86,14 +79,13 @@ out[y * width + x] = in[y * width + x];
 // float3 particles[n]  ->  float px[n], py[n], pz[n]
 """
     caveats = (
-        "A gather from random places cannot be coalesced, only sorted or made smaller. Sectors "
-        "that later accesses find in L1 are counted as moved; the estimate takes the hits into "
-        "account."
+        "A random gather cannot be coalesced, only sorted or made smaller. Sectors that later "
+        "accesses hit in L1 count as moved; the estimate takes the hits into account."
     )
     estimate = (
-        "Each memory unit keeps the load of the sectors needed, L2 and DRAM no less than what they "
-        "move beyond that already; loads stay as slow as on an idle GPU. Where sectors were not "
-        "counted, the waste is taken to be the steps of L1 that its requests do not account for."
+        "Each memory unit keeps the load of the needed sectors. Load latency stays at that of an "
+        "idle GPU. Where sectors were not counted, the excess is inferred from L1 wavefronts that "
+        "requests do not explain."
     )
     thresholds: ClassVar = {
         "min_waste_share": MIN_WASTE_SHARE,
@@ -126,9 +118,9 @@ out[y * width + x] = in[y * width + x];
             return CLEAN
         measured = launch.get(q.SECTORS_NEEDED) is not None
         return KernelRuleMatch(
-            title=f"{moved / needed:.1f} sectors moved for each one needed",
+            title=f"Uncoalesced access: {moved / needed:.1f}x the ideal sectors",
             time_share=remaining,
-            estimate=f"moving {needed / moved:.0%} of the sectors; "
+            estimate=f"with {needed / moved:.0%} of the sectors; "
             + limit_sentence(launch, after, remaining),
             evidence=(
                 Evidence("sectors_moved", moved, "", q.SECTORS_MOVED.meaning),
@@ -141,9 +133,9 @@ out[y * width + x] = in[y * width + x];
 
 
 def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
-    """Infer scattered addresses from steps of L1 that its requests do not account for."""
+    """Infer scattered addresses from L1 wavefronts that its requests do not explain."""
     absent = RuleNotApplicable(
-        "not measured: how many sectors global accesses touched, and how many they needed",
+        "not measured: sectors and ideal sectors of global accesses",
         sections,
     )
     removed = excess_wavefronts(launch)
@@ -155,13 +147,13 @@ def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
     if not is_worth(remaining):
         return absent
     return KernelRuleMatch(
-        title=f"L1 takes {1 / (1 - removed):.1f} steps where one would do",
+        title=f"{1 / (1 - removed):.1f} L1 wavefronts per request (ideal 1)",
         time_share=remaining,
-        estimate=f"without {removed:.0%} of the steps, and as much of the way to L2; "
+        estimate=f"without {removed:.0%} of the wavefronts and of the L1-to-L2 traffic; "
         + limit_sentence(launch, after, remaining),
         evidence=launch.evidence(q.L1_DATA, q.L1_REQUESTS, q.L1_DELIVERED, q.L1_STORED, q.L1_TO_L2),
         confidence=Confidence.LOW,
-        confidence_reason="that addresses lie apart is inferred: collect SourceCounters",
+        confidence_reason="uncoalesced access is inferred: collect SourceCounters",
     )
 
 
@@ -217,7 +209,7 @@ def load_cycles(launch: ProfiledLaunch, loads: float | None) -> float | None:
 
 def _reason(launch: ProfiledLaunch, measured: bool) -> str:
     if not measured:
-        return "the size of the accesses is not known; 16 bytes a thread are assumed"
+        return "the access size is unknown; 16 bytes per thread are assumed"
     if not launch.stalls:
-        return "what warps waited for was not measured"
-    return "sectors and waits were measured"
+        return "warp stalls were not measured"
+    return "sectors and stalls were measured"

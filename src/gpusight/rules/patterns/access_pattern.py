@@ -4,42 +4,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.rules import kernel_quantities as q
-from gpusight.rules.patterns.kernel_speedup import MEMORY, SATURATED, limiter
+from gpusight.analysis.counters.kernel_limiter import MEMORY, SATURATED, limiter
 from gpusight.rules.rule import Threshold
 
 if TYPE_CHECKING:
-    from gpusight.rules.kernel_launch import ProfiledLaunch
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
 MIN_WASTED_SECTORS = Threshold(
-    0.5, "part of the moved sectors that nobody asked for, from which on accesses are far apart"
+    0.5,
+    "min. share of excess sectors of scattered accesses",
 )
 MAX_SECTORS_PER_STORE = Threshold(
-    8, "sectors of a store up to which the threads of a warp write next to each other"
+    8,
+    "max. sectors per store of coalesced writes",
 )
 MAX_RANDOM_L1_HITS = Threshold(
-    0.4, "hit rate of L1 up to which what is read at random is not there"
+    0.4,
+    "max. L1 hit rate of random reads",
 )
-MAX_RANDOM_L2_HITS = Threshold(0.5, "the same for reads from L2")
+MAX_RANDOM_L2_HITS = Threshold(
+    0.5,
+    "max. L2 hit rate of random reads",
+)
 MIN_SEQUENTIAL_DRAM_SHARE = Threshold(
     0.7,
-    "share of DRAM from which on it is read in order, if with gaps: random places cost it a new "
-    "page each, and hold it at half of its peak",
+    "DRAM utilization from which reads are sequential; random reads open a new page each and "
+    "reach half of the peak",
 )
 MIN_EXCESS_WAVEFRONTS = Threshold(
     0.43,
-    "part of the steps of L1 beyond one for each request and for each 128 bytes read or written, "
-    "from which on conflicts or scattered addresses are inferred; library products have up to 0.35",
+    "min. share of L1 wavefronts beyond one per request and per 128 bytes, to infer conflicts "
+    "or scattered addresses; library GEMMs have up to 0.35",
 )
 MIN_L2_SHARE = Threshold(
-    0.45, "share of L2 from which on needless steps of L1 hold a launch up there"
+    0.45,
+    "min. L2 utilization from which excess L1 wavefronts cost time there",
 )
 MIN_GLOBAL_TRAFFIC_RATIO = Threshold(
     0.3,
-    "use of the way from L1 to L2 over that of the data pipe of L1, from which on global accesses "
-    "take the needless steps, below which those to shared memory",
+    "min. ratio of L1-to-L2 traffic to L1 data pipe utilization: global accesses cause the "
+    "excess wavefronts, not shared memory",
 )
 RANDOM = {
     "min_wasted_sectors": MIN_WASTED_SECTORS,

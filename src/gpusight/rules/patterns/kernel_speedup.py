@@ -1,7 +1,4 @@
-"""What limits a launch (memory, compute, latency), and how much faster it would be without.
-
-Also the occupancy of an SM, and what more resident warps would save.
-"""
+"""How much faster a launch would be after a fix, and what more resident warps would save."""
 
 from __future__ import annotations
 
@@ -9,43 +6,34 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.analysis.roofline.roofline_points import BUSY
+from gpusight.analysis.counters.kernel_limiter import (
+    AT_ROOF,
+    SATURATED,
+    busiest,
+    overhead,
+)
+from gpusight.analysis.counters.profiled_launch import UNIT_NAMES, shares
 from gpusight.hardware.sm_occupancy import BlockShape, occupancy, whole_carve_out
 from gpusight.naming.kernel_names import classify
-from gpusight.rules import kernel_quantities as q
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.kernel_launch import MEMORY_UNITS, SM_UNITS, UNIT_NAMES, shares
 from gpusight.rules.rule import CLEAN, KernelRuleMatch, RuleNotApplicable, RuleVerdict, Threshold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
+    from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.hardware.sm_limits import SmLimits
-    from gpusight.rules.kernel_launch import ProfiledLaunch
 
 
-SATURATED = BUSY
-"""From this share on a unit limits the launch. Below it, units wait for work."""
 ATTAINABLE = 0.9
 """The share of its peak that a unit reaches in practice; copies reach 82 to 93% of DRAM."""
 PIPES = ("issue", "fma", "alu", "fp16", "fp64")
 PIPE_ATTAINABLE = 0.97
 """The same for the schedulers and the pipes of the SMs: loops of arithmetic reach 95 to 98%."""
-AT_ROOF = 0.8
-"""From this share of a unit's peak on, a launch is at its roof."""
 MIN_SPEEDUP = 1.1
 """Estimates are not sharper than a tenth: a smaller gain is no finding."""
-OVERHEAD_NS = 1_500.0
-"""Time to start and drain a grid, whatever it does: no launch is shorter."""
-MAX_OVERHEAD_SHARE = 0.9
-"""Most of a launch that counts as overhead: some launches are shorter than `OVERHEAD_NS`."""
-WAITING_FOR_OTHERS = ("barrier", "sleeping", "membar", "drain")
-"""Stalls that are as long as what other warps wait for, or as what is still in flight."""
-MAX_OVERHEAD_CORRECTION = 0.5
-"""Most of a short launch that is subtracted as overhead to compute how busy a unit was."""
-RUNNING = ("selected", "not_selected")
-"""Warps that issue, or could: these are no stalls."""
 
 
 def time_left(
@@ -66,13 +54,6 @@ def time_left(
     pace = highest if saturated else ATTAINABLE
     by_units = next_highest / pace if pace else 1.0
     return limited(launch, max(by_units, waits_left or 0.0))
-
-
-def overhead(launch: ProfiledLaunch) -> float:
-    """Return the part of the duration that starting and draining the grid takes."""
-    if not launch.duration_ns:
-        return 0.0
-    return min(MAX_OVERHEAD_SHARE, OVERHEAD_NS / launch.duration_ns)
 
 
 def is_worth(remaining: float | None) -> bool:
@@ -105,111 +86,26 @@ def roof_distance(launch: ProfiledLaunch, share: float) -> float:
     return min(1.0, overhead(launch) + share / AT_ROOF)
 
 
-def steady(launch: ProfiledLaunch, share: float) -> float:
-    """Return how busy a unit was between the start and the drain of the grid."""
-    return min(1.0, share / (1 - min(MAX_OVERHEAD_CORRECTION, overhead(launch))))
-
-
-def waits_left(launch: ProfiledLaunch, removed: Mapping[str, float]) -> float | None:
-    """Return the part of the warps' time that remains without a part of some stalls.
-
-    Warps at a barrier wait for siblings that wait for something else: such stalls shrink with the
-    stalls that are not a consequence of others. None where stalls were not measured.
-    """
-    stalls = launch.stalls
-    if not stalls:
-        return None
-    secondary = [r for r in WAITING_FOR_OTHERS if r not in removed]
-    primary = [r for r in stalls if r not in secondary and r not in RUNNING]
-    direct = sum(stalls.get(reason, 0.0) * part for reason, part in removed.items())
-    of_primary = shares(primary, stalls)
-    shrunk = direct / of_primary if of_primary else 0.0
-    return 1.0 - direct - shrunk * shares(secondary, stalls)
-
-
-def stall_share(launch: ProfiledLaunch, reasons: Iterable[str]) -> float | None:
-    """Return the part of the warps' time that these stalls cost; None where it is not known."""
-    remaining = waits_left(launch, dict.fromkeys(reasons, 1.0))
-    return None if remaining is None else 1.0 - remaining
-
-
-def busiest(launch: ProfiledLaunch, units: Iterable[str] | None = None) -> tuple[str, float] | None:
-    """Return the busiest unit, of all or of some, and how busy it was."""
-    candidates = [(u, s) for u, s in launch.busy.items() if units is None or u in set(units)]
-    return max(candidates, key=lambda pair: pair[1], default=None)
-
-
 def limit_sentence(
     launch: ProfiledLaunch, after: Mapping[str, float], remaining: float | None
 ) -> str:
     """Describe what limits a gain: the unit that is busiest after the fix, or other stalls."""
     busy_after = {**launch.busy, **{u: s for u, s in after.items() if u in launch.busy}}
     if remaining is None:
-        return "how much that gives is not known: how busy the units were was not measured"
+        return "gain unknown: utilization was not measured"
     if not busy_after:
-        return "then limited by the waits that stay"
+        return "then limited by the remaining stalls"
     unit, share = max(busy_after.items(), key=lambda pair: pair[1])
     highest = max(launch.busy.values())
     if share >= remaining * highest * 0.98:
-        return f"then limited by {UNIT_NAMES[unit]} ({share:.0%} of the time now)"
-    return "then limited by the waits that stay"
+        return f"then limited by {UNIT_NAMES[unit]} ({share:.0%} busy now)"
+    return "then limited by the remaining stalls"
 
 
-MEMORY_WAITS = ("long_scoreboard", "lg_throttle", "drain", "membar")
-"""Stalls on global and local memory."""
 SHARED_WAITS = ("short_scoreboard", "mio_throttle")
 """Stalls on shared memory, and on what shares its queue."""
 THROTTLES = ("math_pipe_throttle", "mio_throttle", "lg_throttle", "tex_throttle")
 """Stalls that more warps do not hide: a queue or a pipe is full."""
-
-
-MEMORY, COMPUTE, LATENCY = "memory", "compute", "latency"
-MIN_FULL_OCCUPANCY = 0.5
-"""Occupancy from which on a GPU is full enough: more warps would not help."""
-MIN_MEMORY_UNIT_SHARE = 0.3
-"""Share of a memory unit from which on stalls on memory are due to its bandwidth too."""
-L1_SHARE_WEIGHT = 0.95
-_L1_UNITS = ("l1", "l1_data", "l1_to_l2")
-MIN_BARRIER_SHARE = 0.25
-"""Part of the warps' time at barriers from which on these limit the launch."""
-MIN_MEMORY_WAIT = 0.5
-"""Part of the warps' time from which on they mostly wait for memory."""
-
-
-def _limited_by_barriers(launch: ProfiledLaunch, highest: float) -> bool:
-    """Return whether barriers keep the busiest unit from its roof."""
-    waits = {r: s for r, s in launch.stalls.items() if r not in RUNNING}
-    first = max(waits, key=lambda reason: waits[reason], default="")
-    return highest < AT_ROOF and first == "barrier" and waits[first] >= MIN_BARRIER_SHARE
-
-
-def limiter(launch: ProfiledLaunch) -> str | None:
-    """Return what limits a launch; None where too little was measured.
-
-    A unit that is busy for 60% of the time or more does. Below that, a launch with high occupancy
-    whose warps mostly stall on memory, with a memory unit the busiest, is memory-bound; all others
-    are latency-bound.
-    """
-    memory = busiest(launch, (*MEMORY_UNITS, "memory"))
-    compute = busiest(launch, SM_UNITS)
-    if memory is None or compute is None:
-        known = memory or compute
-        if known is None or steady(launch, known[1]) < AT_ROOF:
-            return None
-        return MEMORY if compute is None else COMPUTE
-    highest = steady(launch, max(memory[1], compute[1]))
-    if highest >= SATURATED and not _limited_by_barriers(launch, highest):
-        # L1 is a part of the SM that feeds its pipes: a GEMM on Tensor Cores keeps both busy.
-        share = L1_SHARE_WEIGHT if memory[0] in _L1_UNITS else 1.0
-        return MEMORY if memory[1] * share >= compute[1] else COMPUTE
-    # Accesses to shared memory between barriers keep L1 busy, and wait for nothing outside the SM.
-    between_barriers = highest >= SATURATED and memory[0] in _L1_UNITS
-    if between_barriers or memory[1] < max(MIN_MEMORY_UNIT_SHARE, compute[1]):
-        return LATENCY
-    waiting = stall_share(launch, MEMORY_WAITS)
-    occupancy = launch.get(shared.OCCUPANCY)
-    full = occupancy is not None and occupancy >= MIN_FULL_OCCUPANCY
-    return MEMORY if full and waiting is not None and waiting >= MIN_MEMORY_WAIT else LATENCY
 
 
 # Occupancy ----------------------------------------------------------------------------------------
@@ -316,14 +212,13 @@ def is_tensor_core_kernel(launch: ProfiledLaunch) -> bool:
 
 MAX_LOW_OCCUPANCY = Threshold(
     0.6,
-    "highest theoretical occupancy that is called low: above it, more warps have hardly been seen "
-    "to help",
+    "max. theoretical occupancy that counts as low; above it, more warps rarely help",
 )
 OCCUPANCY_NEEDS = (shared.REGISTERS, shared.STATIC_SHARED)
 OCCUPANCY_HELPS = (q.ISSUED, q.WARPS, q.WARP_STATES, shared.OCCUPANCY)
 OCCUPANCY_ESTIMATE = (
-    "A scheduler that finds a ready warp in a share p of the cycles would find one in 1 - (1 - "
-    "p)^n with n times the warps; waits for full queues stay, and no unit goes beyond its roof."
+    "A scheduler that has an eligible warp in a share p of the cycles has one in 1 - (1 - p)^n "
+    "with n times the warps. Throttle stalls stay, and no unit exceeds its roofline."
 )
 
 
@@ -334,7 +229,7 @@ def check_occupancy_limit(
     share = theoretical(launch)
     if share is None or launch.fit is None:
         sections = ("Occupancy", "LaunchStats")
-        return RuleNotApplicable("not known: which limit keeps blocks off an SM", sections)
+        return RuleNotApplicable("the occupancy limiter is unknown", sections)
     spare = room(launch, without=limit, at_most=at_most)
     if share > MAX_LOW_OCCUPANCY.value or spare is None or spare.warps_then <= spare.warps:
         return CLEAN
@@ -342,9 +237,7 @@ def check_occupancy_limit(
         return CLEAN
     remaining = time_left_with(launch, spare.times)
     if remaining is None:
-        return RuleNotApplicable(
-            "not measured: how often the schedulers issued", ("SchedulerStats",)
-        )
+        return RuleNotApplicable("not measured: scheduler issue rate", ("SchedulerStats",))
     return (
         CLEAN
         if remaining > 1 / MIN_SPEEDUP
@@ -370,15 +263,20 @@ def _occupancy_match(
     rate = issue_rate(launch) or 0.0
     roof = busiest(launch)
     return KernelRuleMatch(
-        title=f"{what} let only {share:.0%} of the warps of an SM be resident",
+        title=f"Occupancy {share:.0%}, limited by {what}",
         time_share=remaining,
-        estimate=f"with {spare.warps_then} warps on an SM instead of {spare.warps}, a scheduler "
-        f"would issue in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
+        estimate=f"with {spare.warps_then} warps per SM instead of {spare.warps}, schedulers issue "
+        f"in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
         + (f"; busiest unit at {roof[1]:.0%}" if roof else ""),
         evidence=(
             Evidence("theoretical_occupancy", share, "share", shared.THEORETICAL_OCCUPANCY.meaning),
-            Evidence("warps_per_sm", spare.warps, "", "Warps that fit an SM at once"),
-            Evidence("warps_without_limit", spare.warps_then, "", "Warps that would fit"),
+            Evidence("warps_per_sm", spare.warps, "", "Max. resident warps per SM"),
+            Evidence(
+                "warps_without_limit",
+                spare.warps_then,
+                "",
+                "Max. resident warps without it",
+            ),
             *launch.evidence(
                 shared.OCCUPANCY,
                 shared.REGISTERS,
@@ -386,10 +284,10 @@ def _occupancy_match(
                 shared.DYNAMIC_SHARED,
                 q.WARPS,
             ),
-            Evidence("issue_rate", rate, "share", "Cycles in which a scheduler issued"),
+            Evidence("issue_rate", rate, "share", "Issue slot utilization"),
         ),
         confidence=Confidence.MEDIUM if launch.stalls else Confidence.LOW,
-        confidence_reason="whether the code can do with less is not known"
+        confidence_reason="whether the kernel can use less is unknown"
         if launch.stalls
-        else "what warps waited for was not measured",
+        else "warp stalls were not measured",
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.capture_gpus import listed_gpu
+from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured
 from gpusight.analysis.kernel_summary import BLOCK, GRID
@@ -27,11 +28,10 @@ from gpusight.analysis.occupancy.launch_occupancy import (
 from gpusight.hardware.gpu_lookup import with_measured
 from gpusight.hardware.sm_occupancy import occupancy
 from gpusight.naming.kernel_names import classify
-from gpusight.rules import kernel_quantities as q
-from gpusight.rules.finding import Evidence
+from gpusight.results import Evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.hardware.gpu_table import Gpu
     from gpusight.hardware.sm_limits import SmLimits
@@ -165,22 +165,22 @@ SCHEDULERS = 4
 MEMORY_UNITS = ("dram", "l2", "l1_to_l2", "l1_data", "l1")
 SM_UNITS = ("issue", "fma", "alu", "fp64", "xu", "lsu", "fp16", "tensor", "constants", "sm")
 UNIT_NAMES = {
-    "dram": "GPU memory (DRAM)",
-    "l2": "the L2 cache",
-    "l1_to_l2": "the way from L1 to L2",
-    "l1_data": "the data pipe of L1 and shared memory",
-    "l1": "the L1 caches",
-    "issue": "the instruction schedulers",
-    "fma": "the FP32 pipe",
-    "alu": "the integer pipe",
-    "fp64": "the FP64 pipe",
-    "xu": "the special-function pipe",
-    "lsu": "the load and store pipe",
-    "fp16": "the FP16 pipe",
-    "tensor": "the tensor cores",
-    "constants": "the constant caches",
-    "sm": "the SMs",
-    "memory": "the memory system",
+    "dram": "DRAM",
+    "l2": "L2",
+    "l1_to_l2": "L1-to-L2 traffic",
+    "l1_data": "L1/shared-memory pipe",
+    "l1": "L1",
+    "issue": "instruction issue",
+    "fma": "FP32 pipe",
+    "alu": "integer pipe",
+    "fp64": "FP64 pipe",
+    "xu": "XU pipe",
+    "lsu": "LSU pipe",
+    "fp16": "FP16 pipe",
+    "tensor": "Tensor Core pipe",
+    "constants": "constant cache",
+    "sm": "SM throughput",
+    "memory": "memory throughput",
 }
 _UNITS: dict[str, LaunchQuantity] = {
     "dram": shared.DRAM_SHARE,
@@ -247,6 +247,15 @@ QUANTITIES: tuple[LaunchQuantity, ...] = (
     *LIMIT_QUANTITIES,
 )
 """All quantities of a launch that rules use."""
+_UTILIZATION: tuple[LaunchQuantity, ...] = (
+    *_UNITS.values(),
+    shared.SM_SHARE,
+    shared.MEMORY_SHARE,
+    q.L1_ELAPSED,
+    shared.OCCUPANCY,
+    *q.STALL_QUANTITIES.values(),
+)
+"""The quantities that show what limits a launch."""
 
 
 @dataclass(frozen=True)
@@ -393,12 +402,7 @@ class ProfiledLaunch:
 
 def launches(trace: Trace) -> list[ProfiledLaunch]:
     """Return every profiled launch of a capture, in its order."""
-    frame = measured(trace, QUANTITIES, _PROFILE)
-    rows = frame.with_columns(pl.col("name", "kind").cast(pl.String)).to_dicts()
-    stated = quantities_in_messages(trace)
-    for row in rows:  # a measured value has priority over that of a message
-        numbers = stated.get(row["launch"], {})
-        row.update({key: value for key, value in numbers.items() if row[key] is None})
+    rows = _rows(trace, QUANTITIES, _PROFILE)
     devices = {row["device"]: row for row in trace.table("devices", _DEVICE).iter_rows(named=True)}
     limits = device_rows(trace)
     return [
@@ -407,6 +411,25 @@ def launches(trace: Trace) -> list[ProfiledLaunch]:
         )
         for row in rows
     ]
+
+
+def utilizations(trace: Trace) -> list[ProfiledLaunch]:
+    """Return every profiled launch with its utilization, stalls and occupancy only."""
+    return [ProfiledLaunch(row) for row in _rows(trace, _UTILIZATION, ())]
+
+
+def _rows(
+    trace: Trace, quantities: Iterable[LaunchQuantity], columns: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the quantities of each launch; ncu's messages fill in what was not measured."""
+    texts = [column for column in ("name", "kind") if column in columns]
+    frame = measured(trace, quantities, columns).with_columns(pl.col(texts).cast(pl.String))
+    rows = frame.to_dicts()
+    stated = quantities_in_messages(trace)
+    for row in rows:
+        numbers = stated.get(row["launch"], {})
+        row.update({key: value for key, value in numbers.items() if row.get(key, 0) is None})
+    return rows
 
 
 def _sm(device: Mapping[str, Any], row: Mapping[str, Any]) -> SmLimits | None:

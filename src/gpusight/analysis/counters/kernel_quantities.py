@@ -42,9 +42,9 @@ def _quantity(
 
 
 def _busy(key: str, what: str, *names: str, section: str = _SPEED) -> LaunchQuantity:
-    """Declare how busy a unit was: over the whole launch, else while its SM was active."""
+    """Declare the utilization of a unit: over the whole launch, else while its SM was active."""
     formulas = (percent(f"{name}.avg.{over}") for over in (_ELAPSED, _ACTIVE) for name in names)
-    return _quantity(key, f"How busy {what}, of the peak", section, *formulas, unit=SHARE)
+    return _quantity(key, f"{what} utilization", section, *formulas, unit=SHARE)
 
 
 def _pipe(key: str, what: str, *names: str) -> LaunchQuantity:
@@ -53,7 +53,7 @@ def _pipe(key: str, what: str, *names: str) -> LaunchQuantity:
 
 L1_ELAPSED = _quantity(
     "l1_elapsed",
-    "How busy the L1 caches were, of the peak",
+    "L1 cache throughput, % of peak",
     _SPEED,
     percent(f"l1tex__throughput.avg.{_ELAPSED}"),
     *(
@@ -66,15 +66,11 @@ L1_ELAPSED = _quantity(
     percent(f"l1tex__throughput.avg.{_ACTIVE}"),
     unit=SHARE,
 )
-L1_DATA = _busy(
-    "l1_data", "the data pipe of L1 and shared memory was", "l1tex__data_pipe_lsu_wavefronts"
-)
-L1_DELIVERED = _busy(
-    "l1_delivered", "the way from L1 back to the registers was", "l1tex__lsu_writeback_active"
-)
-L1_STORED = _busy("l1_stored", "the way of stored data to L1 was", "sm__mio_pq_read_cycles_active")
-L1_REQUESTS = _busy("l1_requests", "the entrance of L1 was", "l1tex__lsuin_requests")
-L1_TO_L2 = _busy("l1_to_l2", "the way from L1 to L2 was", "l1tex__m_l1tex2xbar_req_cycles_active")
+L1_DATA = _busy("l1_data", "L1/shared-memory data pipe", "l1tex__data_pipe_lsu_wavefronts")
+L1_DELIVERED = _busy("l1_delivered", "L1 write-back to registers", "l1tex__lsu_writeback_active")
+L1_STORED = _busy("l1_stored", "Store data path to L1", "sm__mio_pq_read_cycles_active")
+L1_REQUESTS = _busy("l1_requests", "L1 request input", "l1tex__lsuin_requests")
+L1_TO_L2 = _busy("l1_to_l2", "L1-to-L2 path", "l1tex__m_l1tex2xbar_req_cycles_active")
 ISSUE = replace(
     _pipe(
         "issue_busy",
@@ -84,48 +80,42 @@ ISSUE = replace(
         "smsp__issue_active",
         "sm__inst_executed",
     ),
-    meaning="Cycles in which the schedulers issued an instruction",
+    meaning="Issue slot utilization",
 )
-FMA = _pipe(
-    "fma_busy", "the FP32 pipe was", "sm__pipe_fma_cycles_active", "sm__inst_executed_pipe_fma"
-)
+FMA = _pipe("fma_busy", "FP32 pipe", "sm__pipe_fma_cycles_active", "sm__inst_executed_pipe_fma")
 ALU = _pipe(
     "alu_busy",
-    "the integer and logic pipe was",
+    "Integer (ALU) pipe",
     "sm__pipe_alu_cycles_active",
     "sm__inst_executed_pipe_alu",
 )
-FP64 = _pipe(
-    "fp64_busy", "the FP64 pipe was", "sm__pipe_fp64_cycles_active", "sm__inst_executed_pipe_fp64"
-)
-XU = _pipe(
-    "xu_busy", "the pipe of special functions and conversions was", "sm__inst_executed_pipe_xu"
-)
-LSU = _pipe("lsu_busy", "the load and store pipe was", "sm__inst_executed_pipe_lsu")
+FP64 = _pipe("fp64_busy", "FP64 pipe", "sm__pipe_fp64_cycles_active", "sm__inst_executed_pipe_fp64")
+XU = _pipe("xu_busy", "XU pipe (special functions, conversions)", "sm__inst_executed_pipe_xu")
+LSU = _pipe("lsu_busy", "LSU pipe", "sm__inst_executed_pipe_lsu")
 FP16 = _pipe(
     "fp16_busy",
-    "the FP16 pipe was",
+    "FP16 pipe",
     "sm__inst_executed_pipe_fp16",
     "sm__inst_executed_pipe_fma_type_fp16",
 )
 TENSOR = _pipe(
     "tensor_busy",
-    "the tensor cores were",
+    "Tensor Core",
     "sm__pipe_tensor_cycles_active",
     "sm__inst_executed_pipe_tensor",
 )
-CONSTANTS = _busy("constants_busy", "the constant caches were", "idc__request_cycles_active")
-L2_ATOMICS = _busy("l2_atomics", "the atomic units of L2 were", "lts__d_atomic_input_cycles_active")
+CONSTANTS = _busy("constants_busy", "Constant cache", "idc__request_cycles_active")
+L2_ATOMICS = _busy("l2_atomics", "L2 atomic unit", "lts__d_atomic_input_cycles_active")
 L2_ATOMICS_HOTTEST = _quantity(
     "l2_atomics_hottest",
-    "How busy the atomic unit of the busiest L2 slice was, of the peak",
+    "Atomic unit utilization of the busiest L2 slice",
     _SPEED,
     percent(f"lts__d_atomic_input_cycles_active.max.{_ELAPSED}"),
     unit=SHARE,
 )
 SM_ACTIVE = _quantity(
     "sm_active",
-    "Part of the launch in which an SM had warps, on average",
+    "SM active cycles, average over the SMs",
     _SPEED,
     ratio("sm__cycles_active.avg", "sm__cycles_elapsed.max"),
     ratio("smsp__cycles_active.avg", "smsp__cycles_elapsed.max"),
@@ -137,14 +127,14 @@ SM_ACTIVE = _quantity(
 
 WARPS = _quantity(
     "scheduler_warps",
-    "Warps that a scheduler had to choose from, on average",
+    "Active warps per scheduler",
     _SCHEDULER,
     metric("smsp__warps_active.avg.per_cycle_active"),
     metric("sm__warps_active.avg.per_cycle_active", 1 / 4),
 )
 ISSUED = _quantity(
     "issued_per_cycle",
-    "Instructions that a scheduler issued each cycle that its SM was active",
+    "Instructions issued per scheduler and active cycle",
     _SCHEDULER,
     metric("smsp__issue_active.avg.per_cycle_active"),
     percent(f"smsp__issue_active.avg.{_ACTIVE}"),
@@ -153,7 +143,7 @@ ISSUED = _quantity(
 )
 THREADS_PER_INSTRUCTION = _quantity(
     "threads_per_instruction",
-    "Threads of a warp that took part in an instruction, on average",
+    "Average active threads per warp",
     _STATES,
     metric("smsp__thread_inst_executed_per_inst_executed.ratio"),
     ratio("smsp__thread_inst_executed.sum", "smsp__inst_executed.sum"),
@@ -161,7 +151,7 @@ THREADS_PER_INSTRUCTION = _quantity(
 )
 THREADS_NOT_PREDICATED = _quantity(
     "threads_not_predicated",
-    "The same, without threads that a condition switched off",
+    "Average active threads per warp, predicated-off threads excluded",
     _STATES,
     metric("smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"),
     ratio("smsp__thread_inst_executed_pred_on.sum", "smsp__inst_executed.sum"),
@@ -169,14 +159,14 @@ THREADS_NOT_PREDICATED = _quantity(
 )
 UNIFORM_BRANCHES = _quantity(
     "uniform_branches",
-    "Branches at which all threads of the warp went the same way",
+    "Uniform branches",
     _SOURCE,
     percent("smsp__sass_average_branch_targets_threads_uniform.pct"),
     unit=SHARE,
 )
 INSTRUCTIONS = _quantity(
     "instructions",
-    "Instructions that warps executed",
+    "Warp instructions executed",
     _INSTRUCTIONS,
     metric("smsp__inst_executed.sum"),
     metric("sm__inst_executed.sum"),
@@ -212,7 +202,7 @@ def _stall(reason: str) -> LaunchQuantity:
     sampled = "no_instructions" if reason == "no_instruction" else reason
     return _quantity(
         f"stall_{reason}",
-        f"Warps that were waiting for {reason}",
+        f"Warps stalled: {reason}",
         _STATES,
         metric(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
         metric(f"smsp__pcsamp_warps_issue_stalled_{sampled}"),
@@ -221,7 +211,7 @@ def _stall(reason: str) -> LaunchQuantity:
 
 STALL_QUANTITIES = {reason: _stall(reason) for reason in STALLS}
 WARP_STATES = _quantity(
-    "warp_states", "What warps were waiting for", _STATES, *STALL_QUANTITIES["selected"].formulas
+    "warp_states", "Warp stall reasons", _STATES, *STALL_QUANTITIES["selected"].formulas
 )
 
 
@@ -239,19 +229,19 @@ def _thread_instructions(*operations: str) -> tuple[QuantityFormula, ...]:
 
 FFMA = _quantity(
     "ffma",
-    "Fused multiply-adds in FP32 that threads executed",
+    "FP32 FMA thread instructions",
     _ROOFLINE,
     *_thread_instructions("ffma"),
 )
 FP32_OTHER = _quantity(
     "fp32_other",
-    "Additions and multiplications in FP32 that threads executed",
+    "FP32 add and multiply thread instructions",
     _ROOFLINE,
     *_thread_instructions("fadd", "fmul"),
 )
 FP32_SHARE = _quantity(
     "fp32_share",
-    "Part of the peak rate of the FP32 pipe that was reached",
+    "Achieved share of the FP32 peak",
     _ROOFLINE,
     percent("sm__sass_thread_inst_executed_op_ffma_pred_on.avg.pct_of_peak_sustained_elapsed"),
     percent("sm__sass_thread_inst_executed_op_ffma_pred_on.sum.pct_of_peak_sustained_elapsed"),
@@ -259,13 +249,13 @@ FP32_SHARE = _quantity(
 )
 HFMA = _quantity(
     "hfma",
-    "Fused multiply-adds in FP16 that threads executed",
+    "FP16 FMA thread instructions",
     "SpeedOfLight_HierarchicalHalfRooflineChart",
     *_thread_instructions("hfma"),
 )
 FP64_OPERATIONS = _quantity(
     "fp64_operations",
-    "FP64 instructions that threads executed",
+    "FP64 thread instructions",
     _ROOFLINE,
     *_thread_instructions("dadd", "dmul", "dfma"),
 )
@@ -301,7 +291,7 @@ def _part(sectors: pl.Expr, used: pl.Expr) -> pl.Expr:
 
 SECTORS_MOVED = _quantity(
     "sectors_moved",
-    "Sectors of 32 bytes that global loads and stores touched",
+    "Sectors of global loads and stores",
     _SOURCE,
     metric("memory_l2_theoretical_sectors_global"),
     total(*_GLOBAL_SECTORS),
@@ -309,7 +299,7 @@ SECTORS_MOVED = _quantity(
 )
 SECTORS_NEEDED = _quantity(
     "sectors_needed",
-    "Sectors of 32 bytes that would have held what global loads and stores asked for",
+    "Ideal sectors of global loads and stores",
     _SOURCE,
     metric("memory_l2_theoretical_sectors_global_ideal"),
     _used("pct", 100),
@@ -320,7 +310,7 @@ SECTORS_NEEDED = _quantity(
 LOAD_REQUESTS, STORE_REQUESTS = (
     _quantity(
         f"{access}_requests",
-        f"Global {access}s that warps executed",
+        f"Global {access} requests",
         _TABLES,
         metric(f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum"),
         metric(f"smsp__sass_inst_executed_op_global_{op}.sum"),
@@ -330,32 +320,32 @@ LOAD_REQUESTS, STORE_REQUESTS = (
 )
 LOAD_SECTORS = _quantity(
     "load_sectors",
-    "Sectors of 32 bytes that global loads touched",
+    "Sectors of global loads",
     _TABLES,
     metric(_GLOBAL_SECTORS[0]),
 )
 TEXTURE_SECTORS = _quantity(
     "texture_sectors",
-    "Sectors of 32 bytes that texture reads touched",
+    "Sectors of texture reads",
     _TABLES,
     metric("l1tex__t_sectors_pipe_tex_mem_texture.sum"),
 )
 TEXTURE_REQUESTS = _quantity(
     "texture_requests",
-    "Texture reads of eight threads each",
+    "Texture requests (eight threads each)",
     _TABLES,
     metric("l1tex__t_requests_pipe_tex_mem_texture.sum"),
 )
 L2_SECTORS = _quantity(
     "l2_sectors",
-    "Sectors of 32 bytes that the SMs asked of L2",
+    "L2 sectors requested by the SMs",
     _TABLES,
     metric("lts__t_sectors_srcunit_tex.sum"),
     total("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"),
 )
 L2_READ_HITS = _quantity(
     "l2_read_hits",
-    "Sectors read from the L2 cache that were there",
+    "L2 read hit rate",
     _TABLES,
     percent("lts__t_sector_op_read_hit_rate.pct"),
     ratio(
@@ -366,7 +356,7 @@ L2_READ_HITS = _quantity(
 )
 DRAM_READ = _quantity(
     "dram_read_bytes",
-    "Bytes read from the GPU's memory",
+    "DRAM bytes read",
     _TABLES,
     metric("dram__bytes_read.sum"),
     metric("dram__sectors_read.sum", 32),
@@ -374,14 +364,14 @@ DRAM_READ = _quantity(
 )
 ACCESSIBLE = _quantity(
     "accessible_bytes",
-    "Memory that the program had allocated",
+    "Allocated device memory",
     _SPEED,
     metric("profiler__replayer_bytes_mem_accessible.avg"),
     unit="byte",
 )
 SHARED_WAVEFRONTS = _quantity(
     "shared_wavefronts",
-    "Steps that shared-memory accesses took",
+    "Shared-memory wavefronts",
     _TABLES,
     metric("memory_l1_wavefronts_shared"),
     metric("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"),
@@ -389,7 +379,7 @@ SHARED_WAVEFRONTS = _quantity(
 )
 SHARED_EXCESS = _quantity(
     "shared_excess",
-    "Steps of shared-memory accesses that bank conflicts added",
+    "Excess shared-memory wavefronts (bank conflicts)",
     _TABLES,
     QuantityFormula(
         ("memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"),
@@ -400,7 +390,7 @@ SHARED_EXCESS = _quantity(
 )
 SHARED_INSTRUCTIONS = _quantity(
     "shared_instructions",
-    "Shared-memory instructions that warps executed",
+    "Shared-memory instructions",
     _TABLES,
     metric("smsp__sass_inst_executed_op_shared.sum"),
     _loads_and_stores("smsp__sass_inst_executed_op_shared_{}.sum"),
@@ -409,7 +399,7 @@ SHARED_INSTRUCTIONS = _quantity(
 )
 SHARED_SHARE = _quantity(
     "shared_data",
-    "Part of the data pipe of L1 that shared memory took",
+    "L1 data pipe utilization by shared memory",
     _TABLES,
     percent(f"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.{_ELAPSED}"),
     unit=SHARE,
@@ -428,7 +418,7 @@ def _known_total(*names: str) -> QuantityFormula:
 
 LOCAL_INSTRUCTIONS = _quantity(
     "local_instructions",
-    "Instructions that read or wrote local memory, where spilled registers go",
+    "Local-memory instructions",
     _SOURCE,
     _loads_and_stores("smsp__sass_inst_executed_op_local_{}.sum"),
     _loads_and_stores("smsp__inst_executed_op_local_{}.sum"),
@@ -437,33 +427,33 @@ LOCAL_INSTRUCTIONS = _quantity(
 )
 LOCAL_SECTORS = _quantity(
     "local_sectors",
-    "Sectors of 32 bytes that accesses to local memory touched",
+    "Sectors of local-memory accesses",
     _TABLES,
     _loads_and_stores("l1tex__t_sectors_pipe_lsu_mem_local_op_{}.sum"),
     metric("memory_l2_theoretical_sectors_local"),
 )
 LOCAL_MISSES = _quantity(
     "local_misses",
-    "Sectors of local memory that were not in L1",
+    "Local-memory sectors that missed L1",
     _TABLES,
     _loads_and_stores("l1tex__t_sectors_pipe_lsu_mem_local_op_{}_lookup_miss.sum"),
 )
 SPILL_REQUESTS = _quantity(
     "spill_requests",
-    "Accesses to local memory that the compiler added to spill registers",
+    "Local-memory requests due to register spills",
     _SOURCE,
     metric("derived__local_spilling_requests"),
 )
 SPILL_SHARE = _quantity(
     "spill_share",
-    "Part of the accesses to L1 that the compiler added to spill registers",
+    "Share of L1 requests due to register spills",
     _SOURCE,
     percent("derived__local_spilling_requests_pct"),
     unit=SHARE,
 )
 GLOBAL_ATOMICS = _quantity(
     "global_atomics",
-    "Atomic instructions on global memory that warps executed",
+    "Global atomic instructions",
     _TABLES,
     _known_total(
         "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum",
@@ -478,7 +468,7 @@ GLOBAL_ATOMICS = _quantity(
 )
 L2_ATOMIC_SECTORS = _quantity(
     "l2_atomic_sectors",
-    "Atomic operations that reached L2, in sectors of 32 bytes",
+    "L2 atomic sectors",
     _TABLES,
     _known_total(
         "lts__t_sectors_srcunit_tex_op_red.sum",
@@ -488,13 +478,13 @@ L2_ATOMIC_SECTORS = _quantity(
 )
 SHARED_ATOMICS = _quantity(
     "shared_atomics",
-    "Atomic instructions on shared memory that warps executed",
+    "Shared-memory atomic instructions",
     _TABLES,
     metric("smsp__inst_executed_op_shared_atom.sum"),
 )
 SHARED_ATOMIC_WAVEFRONTS = _quantity(
     "shared_atomic_wavefronts",
-    "Steps that atomic accesses to shared memory took",
+    "Shared-memory atomic wavefronts",
     _TABLES,
     metric("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum"),
 )
