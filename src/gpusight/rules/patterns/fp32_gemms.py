@@ -147,7 +147,7 @@ class TensorFormat:
     @property
     def how(self) -> str:
         """What the estimate includes, within a sentence."""
-        return f"({self.ratio:.1f} times the rate)" if not self.casts else "(with its casts)"
+        return f"({self.ratio:.1f}x peak FLOP/s)" if not self.casts else "(including its casts)"
 
     def change(self, context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
         """Run GEMMs at this rate."""
