@@ -139,14 +139,14 @@ def test_the_documented_kernel_rule_finds_what_it_says(tmp_path: Path) -> None:
 
 WRONG_OF_KERNELS = {
     "raises": ("launch.nothing_there", r"rule 'mine' failed at .*mine\.py:\d+: AttributeError"),
-    "of a timeline": (found(), r"check gave a RuleMatch, not a KernelRuleMatch"),
+    "of a timeline": (found(), r"check returned a RuleMatch, not a KernelRuleMatch"),
     "its time": (
         found(time_share="2.0").replace("RuleMatch", "KernelRuleMatch"),
         r"time_share is 2.0, not a share from 0 to 1",
     ),
     "no time": (
         found(time_share="0").replace("RuleMatch", "KernelRuleMatch"),
-        r"time_share is 0: no fix makes a launch take no time",
+        r"time_share is 0: a launch always takes some time",
     ),
 }
 
@@ -179,9 +179,9 @@ def test_a_rule_says_where_its_findings_happen(tmp_path: Path) -> None:
     # Nothing found: the events that the finding names.
     places = located(f"import polars; return {frame}.clear()", tmp_path)
     assert [place.table for place in places] == ["ranges"] * 3
-    with pytest.raises(RuleError, match=r"locate gave NoneType, not a polars\.DataFrame"):
+    with pytest.raises(RuleError, match=r"locate returned NoneType, not a polars\.DataFrame"):
         located("pass", tmp_path)
-    with pytest.raises(RuleError, match=r"locate gave no column end_ns, weight_ns"):
+    with pytest.raises(RuleError, match=r"locate returned no column end_ns, weight_ns"):
         located("import polars; return polars.DataFrame({'start_ns': [1]})", tmp_path)
 
 
@@ -240,7 +240,7 @@ BROKEN = {
     "no check": (HEAD, r"rule Mine of .*mine\.py cannot be used: it has no method check"),
     "check of nothing": (
         f"{HEAD}    def check(self):\n        pass\n",
-        r"mine\.py cannot be used: check takes \(\), not the context alone",
+        r"mine\.py cannot be used: check takes \(\), not only the context",
     ),
     "code": (f"{HEAD}    code = 5\n", r"mine\.py cannot be used: code is 5, not text"),
     "verify": (f"{HEAD}    verify = None\n", r"verify is None, not text"),
@@ -278,9 +278,12 @@ WRONG = {
     "deep inside": ("context.ops.select('nope')", r"failed at .*mine\.py:11: ColumnNotFoundError"),
     "no answer": (
         "pass",
-        r"rule 'mine' of .*mine\.py:10 cannot be used: check gave NoneType, not RuleMatch",
+        r"rule 'mine' of .*mine\.py:10 cannot be used: check returned NoneType, not RuleMatch",
     ),
-    "the class": ("return gs.Clean", r"check gave type, not RuleMatch, Clean or RuleNotApplicable"),
+    "the class": (
+        "return gs.Clean",
+        r"check returned type, not RuleMatch, Clean or RuleNotApplicable",
+    ),
     "in its change": (
         "return gs.RuleMatch('t', (), gs.Confidence.LOW, 'r', change=(lambda p: p.nope,))",
         r"rule 'mine' failed at .*mine\.py:11: AttributeError",
@@ -328,26 +331,29 @@ WRONG = {
     "also": (found(also="'launch-bound'"), r"also is 'launch-bound', not a tuple"),
     "no change": (found(change="(5,)"), r"change\[0\] is 5, not a change"),
     "one change": (found(change="gs.changes.as_graphs()"), r"change is function, not a tuple"),
-    "no program": (found(change="(lambda p: None,)"), r"a change gave NoneType, not the program"),
+    "no program": (
+        found(change="(lambda p: None,)"),
+        r"a change returned NoneType, not the changed program",
+    ),
     "fewer calls": (
         found(change="(lambda p: p.changed(gap_ns=p.gap_ns[:1]),)"),
-        r"a change made gap_ns 1 values, not \d+",
+        r"a change returned 1 values of gap_ns, not \d+",
     ),
     "no number": (
         found(change="(lambda p: p.changed(gap_ns=p.gap_ns * float('nan')),)"),
-        r"a value of gap_ns that is no finite number",
+        r"a value of gap_ns that is not finite",
     ),
     "no flags": (
         found(change="(lambda p: p.changed(gone=p.gap_ns),)"),
-        r"a change made gone",
+        r"a change returned \d+ values of gone",
     ),
     "back in time": (
         found(change="(lambda p: p.changed(own_ns=p.own_ns - 10**6),)"),
-        r"a value of own_ns that is below 0",
+        r"a value of own_ns below 0",
     ),
     "for ever": (
         found(change="(lambda p: p.changed(gap_ns=p.gap_ns + 10**17),)"),
-        r"gap_ns too large to be added up",
+        r"gap_ns with a sum that is too large",
     ),
 }
 

@@ -47,7 +47,7 @@ def test_short_kernels_with_a_slow_host() -> None:
         "gpu_busy": pytest.approx(100 / 1_005),
         "repeated": 1.0,
     }
-    assert verdict.title == "The GPU waits for launches 900.0 µs of each 1.005 ms step"
+    assert verdict.title == "GPU idle waiting for kernel launches: 900 µs/step"
     assert [(w.kind, w.name, w.count) for w in verdict.where] == [("range", "forward", 80)]
     assert verdict.also == ("graph-candidate",)
     assert verdict.confidence is Confidence.HIGH
