@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MAX_LOCATIONS_SHOWN = 5
 _MAX_NAME_LENGTH = 40
 """Of a location within a sentence."""
+TITLE_NAME_LENGTH = 20
+"""The same for titles."""
 
 
 def step_ns(context: RuleContext, ns: float) -> float:
@@ -114,13 +116,15 @@ def inner_range(context: RuleContext) -> pl.Expr:
     return pl.when(inner.n_unique().over(family) > 1).then(family).otherwise(inner).alias("range")
 
 
-def named(where: tuple[FindingLocation, ...], *kinds: str, most: int = 2) -> str:
+def named(
+    where: tuple[FindingLocation, ...], *kinds: str, most: int = 2, length: int = _MAX_NAME_LENGTH
+) -> str:
     """Name locations of some kinds within a sentence: "`data`, `collate` and `to`"."""
     # Of a long name, the beginning and the end are kept.
-    half = _MAX_NAME_LENGTH // 2
+    half = length // 2
     names = [w.name for w in where if w.kind in kinds][:most]
     *others, last = [
-        f"`{n if len(n) <= _MAX_NAME_LENGTH else f'{n[:half]}…{n[1 - half :]}'}`" for n in names
+        f"`{n if len(n) <= length else f'{n[:half]}…{n[1 - half :]}'}`" for n in names
     ] or [""]
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -207,6 +211,12 @@ _LIBRARY_RANGES = re.compile(
 )
 
 
+_FRAMEWORK_RANGES = re.compile(
+    r"(?:aten|autograd|c10d?|torch|prims?|inductor)::|nccl:|record_param_comms|Optimizer\.|"
+    r"ProfilerStep|XlaModule|TSL:|Pjit"
+)
+
+
 @memoize
 def library_ranges(context: RuleContext) -> frozenset[str]:
     """Return the names of ranges that a library opens inside its own functions."""
@@ -225,8 +235,13 @@ def library_ranges(context: RuleContext) -> frozenset[str]:
 def own_locations(
     context: RuleContext, where: tuple[FindingLocation, ...]
 ) -> tuple[FindingLocation, ...]:
-    """Leave out the ranges of libraries: what is inside them is not the program's to change."""
-    return tuple(w for w in where if w.kind != "range" or w.name not in library_ranges(context))
+    """Return the ranges of the program: those of libraries and frameworks are not its code."""
+    internal = library_ranges(context)
+    return tuple(
+        w
+        for w in where
+        if w.kind == "range" and w.name not in internal and not _FRAMEWORK_RANGES.match(w.name)
+    )
 
 
 def mostly_in_libraries(context: RuleContext, rows: pl.DataFrame) -> bool:

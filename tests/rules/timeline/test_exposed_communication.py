@@ -102,3 +102,24 @@ def test_a_server_that_waits_for_its_collectives() -> None:
     verdict = found(RULE, timeline)
     assert evidence(verdict)["exposed_share"] == pytest.approx(0.08, abs=0.03)
     assert saved_us(verdict, timeline) > 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "advice"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "DistributedDataParallel"),
+        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "FSDP"),
+        ("ncclDevKernel_SendRecv", "pipeline parallelism"),
+    ],
+)
+def test_advice_follows_the_collectives(kernel: str, advice: str) -> None:
+    assert advice in found(RULE, steps(kernel).timeline()).fix
+
+
+def test_inference_gets_no_advice_for_training() -> None:
+    capture = steps()
+    for row in capture.tables["kernels"]:
+        row["name"] = row["name"].replace("adam", "norm")
+    verdict = found(RULE, capture.timeline())
+    assert "tensor parallelism" in verdict.fix
+    assert "DistributedDataParallel" not in verdict.fix + verdict.code

@@ -106,3 +106,11 @@ def test_absent_without_grids_or_sms() -> None:
 )
 def test_not_planted(name: str) -> None:
     assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), RuleMatch)
+
+
+def test_grids_of_library_kernels_are_not_the_program_s_to_set() -> None:
+    own = found(RULE, of([("stencil(float*)", 100)], blocks=33, sm_count=132))
+    library = found(RULE, of([(GEMM, 100)], blocks=33, sm_count=132))
+    assert "<<<" in own.code
+    assert "<<<" not in library.code
+    assert "Batch small library calls" in library.fix

@@ -95,7 +95,7 @@ def program(start_us: float, work_us: float, loading_us: float) -> Capture:
 
 def test_the_start_of_a_program() -> None:
     verdict = found(RULE, program(2_000, 8_000, 900).timeline())
-    assert verdict.title == "Program start: 2.00 ms (20.0%) before the first kernel"
+    assert verdict.title == "Program start in the window: 2.00 ms (20.0%)"
     assert verdict.recoverable_ns == 2_000_000
     assert evidence(verdict)["preparing_ns"] == 901_000
     assert "--window 1.990ms-" in verdict.fix

@@ -128,8 +128,9 @@ def _without_steps(context: RuleContext) -> pl.DataFrame:
 def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     where = largest(*called_from(context, rows).values(), summed_locations(rows, "call", "name"))
     spent_ns = float(rows["duration_ns"].sum())
+    count = count_per_step(context, rows.height, "" if context.focus.steps else "call")
     return RuleMatch(
-        title=f"{_call_names(rows)}: {count_per_step(context, rows.height)}",
+        title=f"{_call_names(rows)}: {count}",
         evidence=(
             step_evidence(context, "calls", rows.height, "", "Allocation and free calls"),
             step_evidence(context, "calls_ns", spent_ns, "ns", "Host time in these calls"),

@@ -245,8 +245,6 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     between = other.between_ns >= 0.9 * other.idle_ns
     loads_data = _loads_data(context, other, where)
     what = "Host work between steps" if between else "Host work"
-    if loads_data:
-        what = "Data loading between steps" if between else "Data loading"
     copies = step_evidence(context, "copies", other.read.height, "", "D2H copies between steps")
     reading = context.calls.filter(pl.col("call").is_in(other.read["call"].unique()))
     reading_ns = int(reading["duration_ns"].sum())
@@ -313,6 +311,8 @@ def _fix(
 ) -> str:
     source = named(where, "range", "operator", "site") or named(where, "call")
     what = f"The host runs {source}." if source else "No range or operator names this work."
+    if loads_data and not source:
+        what = "An H2D copy follows this work, so that it probably loads data."
     longest_ns = float(other.ns.max(initial=0))
     rare = ""
     if longest_ns > _MIN_RARE_RATIO * float(other.ns.sum()) / context.per_step:

@@ -104,7 +104,7 @@ def _missing_activities(context: RuleContext) -> Iterator[_Gap]:
     for source, reason in lost_sources(context.trace, context.issued).items():
         share = context.issued[source].share if source in context.issued else 1.0
         evidence = Evidence("unanswered", share, "share", reason)
-        yield _Gap(f"Missing {source}: {reason}", evidence, _AGAIN)
+        yield _Gap(f"Missing {source} in the capture", evidence, _AGAIN)
 
 
 def _unlinked(context: RuleContext) -> Iterator[_Gap]:

@@ -35,6 +35,8 @@ MIN_EXPOSED_SHARE = Threshold(
 )
 SHARDED = ("allgather", "all_gather", "reducescatter", "reduce_scatter")
 """Collectives of sharded training (FSDP, ZeRO), in lower case."""
+REPLICATED = ("allreduce", "all_reduce")
+"""The same of replicated training (DDP)."""
 
 
 class ExposedCommunication(TimelineRule):
@@ -107,11 +109,8 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
     trace = context.trace
     has_names = trace.has("collectives")
     names = names_of(trace.table("collectives", ["name"])["name"]) if has_names else []
-    sharded = any(
-        word in text.lower()
-        for text in [*names, *rows["label"].unique().drop_nulls()]
-        for word in SHARDED
-    )
+    texts = " ".join([*names, *rows["label"].unique().drop_nulls()]).lower()
+    torch_fix, torch_code = _torch_way(context, texts)
     return RuleMatch(
         title=f"Exposed communication: {time_per_step(context, exposed.ns)}",
         evidence=_evidence(context, rows, exposed),
@@ -119,10 +118,8 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
         confidence_reason="an upper bound: the capture of one rank shows neither stragglers nor "
         "which kernels need the results",
         change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)),
-        fix=_fix(context, rows, names, sharded=sharded),
-        code=framework_of(trace).choose(
-            torch=_torch_way(context, sharded=sharded)[1], cuda=_CUDA, jax=_JAX
-        ),
+        fix=_fix(context, rows, names, torch_fix),
+        code=framework_of(trace).choose(torch=torch_code, cuda=_CUDA, jax=_JAX),
         where=largest(
             summed_locations(rows, "kernel", "label", "exposed_ns"),
             *called_from(context, rows, "exposed_ns").values(),
@@ -164,13 +161,13 @@ def _sent(context: RuleContext) -> tuple[Evidence, ...]:
     return (step_evidence(context, "in_bytes", in_bytes, "byte", "Input of collectives"),)
 
 
-def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str], *, sharded: bool) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str], torch_fix: str) -> str:
     top = summed_locations(rows, "kernel", "label", "exposed_ns")[0]
     share = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
     seen = f"{format_share(share)} of it is {top.name}"
     called = f", called as {', '.join(names[:3])}" if names else ""
     advice = framework_of(context.trace).choose(
-        torch=_torch_way(context, sharded=sharded)[0],
+        torch=torch_fix,
         cuda="Issue collectives on their own stream as soon as their data is ready. Group small "
         "ones (ncclGroupStart), and overlap them with independent kernels.",
         jax="Let XLA overlap them: XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, and "
@@ -180,11 +177,15 @@ def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str], *, sharded:
     return f"{seen}{called}. {advice} {late}"
 
 
-def _torch_way(context: RuleContext, *, sharded: bool) -> tuple[str, str]:
-    """Return advice and code: DDP and FSDP are for training only."""
-    if not is_training(context):
-        return _PARALLEL, _PARALLEL_CODE
-    return (_FSDP, _FSDP_CODE) if sharded else (_DDP, ExposedCommunication.code)
+def _torch_way(context: RuleContext, collectives: str) -> tuple[str, str]:
+    """Return advice and code by the collectives: DDP and FSDP are for training only."""
+    if is_training(context):
+        if any(word in collectives for word in SHARDED):
+            return _FSDP, _FSDP_CODE
+        if any(word in collectives for word in REPLICATED):
+            return _DDP, ExposedCommunication.code
+        return _OTHER, _ASYNC_CODE
+    return _PARALLEL, _ASYNC_CODE
 
 
 _DDP = (
@@ -203,7 +204,11 @@ _PARALLEL = (
     "With tensor parallelism: use fewer ranks or larger batches, a one-shot all-reduce over "
     "NVLink, or asynchronous collectives that overlap with the next independent GEMM."
 )
-_PARALLEL_CODE = """\
+_OTHER = (
+    "Start sends and all-to-alls asynchronously, and overlap them with independent kernels: an "
+    "interleaved schedule for pipeline parallelism, shared experts for expert parallelism."
+)
+_ASYNC_CODE = """\
 work = torch.distributed.all_reduce(partial, async_op=True)
 other = independent(x)  # overlaps with the all-reduce
 work.wait()

@@ -112,6 +112,8 @@ def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
         cuda="Use cudaMemcpyAsync on a separate stream, and events for kernels that need the data.",
         jax="Call jax.device_put for the next batch before the current step is awaited.",
     )
+    if all(totals.way == "unified" for totals in moved):
+        return f"{seen}. {advice}"
     return f"{seen}. {advice} {calls}"
 
 

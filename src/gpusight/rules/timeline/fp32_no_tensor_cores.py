@@ -47,7 +47,7 @@ MIN_KERNEL_TIME_SHARE = Threshold(
     0.05, "share of kernel time; below it, a fix has no visible effect"
 )
 MIN_SAVED_SHARE = Threshold(
-    0.02, "share of the time below which the title says that the fix would save little now"
+    0.02, "share of the time below which the advice says that the fix saves little alone"
 )
 
 
@@ -151,14 +151,11 @@ def _match(
         for t in possible
     ]
     first = gains[0]
-    amount = f"{title_share(share)} of GPU time"
-    if first.ns < MIN_SAVED_SHARE.value * context.length_ns:
-        amount = f"{first.target.name} would save little now"
     half_code = Fp32NoTensorCores.half_code
     if not is_training(context):
         half_code = Fp32NoTensorCores.half_inference_code
     return RuleMatch(
-        title=f"FP32 GEMMs not on Tensor Cores ({amount})",
+        title=f"FP32 GEMMs not on Tensor Cores ({title_share(share)} of GPU time)",
         evidence=_evidence(context, rows, share, gains),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; their time on Tensor Cores is derived from "
@@ -203,13 +200,18 @@ def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
         + (time_per_step(context, g.ns) if g.ns > 0 else "nothing")
         for g in gains
     ]
+    has_tf32 = gains[0].target.casts == 0
+    casts = "Autocast adds casts, which slow down a launch-bound program."
+    own_kernels = "For your own kernels, use CUTLASS or mma instructions."
+    half = "Use cublasGemmEx with half-precision operands."
     way = framework_of(context.trace).choose(
-        torch="TF32 is one line and adds no launches. Autocast is faster on the GPU, but its casts "
-        "add launches, which slow a launch-bound program.",
-        cuda="TF32 is one call per cuBLAS or cuDNN handle. For your own kernels, use CUTLASS or "
-        "mma instructions.",
+        torch=f"TF32 is one line and adds no launches. {casts}" if has_tf32 else casts,
+        cuda=f"{'TF32 is one call per cuBLAS or cuDNN handle.' if has_tf32 else half} "
+        f"{own_kernels}",
         jax="The matmul precision is one setting. bfloat16 parameters save more.",
     )
+    if gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
+        way = f"That is little now, but more once other fixes make the GPU the bottleneck. {way}"
     return (
         f"{count_per_step(context, rows.height, 'FP32 GEMM')}, {median} each "
         f"(median){main_source_phrase(context, rows)}. "

@@ -155,7 +155,7 @@ def _match(
 
 
 def _fix(context: RuleContext, where: tuple[FindingLocation, ...], median_ns: float) -> str:
-    what = named(own_locations(context, where), "range", "operator") or "the repeated sequence"
+    what = named(own_locations(context, where), "range") or "the repeated sequence"
     kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
     return f"{kernel} Capture {what} into a CUDA graph: " + framework_of(context.trace).choose(
         torch='torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="reduce-'

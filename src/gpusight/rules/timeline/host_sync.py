@@ -114,10 +114,9 @@ def _match(
         *called_from(context, inside, "waited_ns").values(),
         summed_locations(inside, "call", "name", "waited_ns"),
     )
-    title = count_per_step(context, inside.height, "blocking sync")
     code = HostSync.code if is_training(context) else _INFERENCE
     return RuleMatch(
-        title=title if costly else f"{title} (would save little now)",
+        title=count_per_step(context, inside.height, "blocking sync"),
         evidence=_evidence(context, inside, ends),
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",

@@ -10,6 +10,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
+    TITLE_NAME_LENGTH,
     framework_of,
     largest,
     named,
@@ -97,7 +98,7 @@ for batch in loader:
         # The time for input of the thread that spends most on it.
         lanes = context.schedule.calls.lane
         worker_ns = float(np.bincount(lanes, spent).max()) if len(lanes) else 0.0
-        source = named(where, "range", "operator", "call", "site", most=1)
+        source = named(where, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
         what = f"Data loading ({source})" if source else "Data loading"
         framework = framework_of(context.trace)
         return RuleMatch(

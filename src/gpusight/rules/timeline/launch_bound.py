@@ -258,9 +258,10 @@ def _fix(
             f"{seen} The launches are inside a library: call it less often, on larger or batched "
             "inputs, or use a function that handles all inputs in one call."
         )
-    own = named(own_locations(context, where), "range", "operator", most=3)
+    own = named(own_locations(context, where), "range", most=3)
     capture = f"Capture {own}" if own else "Capture the step"
-    fitting = "The steps launch the same kernels, so that a CUDA graph can replay them."
+    who = "All steps launch the same kernels" if context.steps > 1 else "The kernels repeat"
+    fitting = f"{who}, so that a CUDA graph can launch them."
     if not same:
         fitting = "The steps differ: make shapes static (padding, buckets) before using graphs."
     fused = " Use the fused optimizer." if _unfused_optimizer(context) else ""

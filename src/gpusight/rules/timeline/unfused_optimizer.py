@@ -178,9 +178,15 @@ def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
         f"step{main_source_phrase(context, rows)}: "
         f"{time_per_step(context, total_ns(rows))} of GPU time."
     )
+    torch_way = (
+        "Pass fused=True (Adam, AdamW, SGD, Adagrad). For other optimizers, use foreach=True or "
+        "torch.compile(optimizer.step)."
+    )
+    if name:
+        compiled = "It has no fused form: use torch.compile(optimizer.step)."
+        torch_way = "Pass fused=True." if name in _FUSED_IN_TORCH else compiled
     way = framework_of(context.trace).choose(
-        torch="Pass fused=True (Adam, AdamW, SGD, Adagrad). For other optimizers, use foreach=True "
-        "or torch.compile(optimizer.step).",
+        torch=torch_way,
         cuda="Update all parameters in one kernel that iterates over a table of tensors.",
         jax="Put the whole update under one jax.jit, so that XLA fuses it.",
     )

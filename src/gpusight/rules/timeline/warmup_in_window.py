@@ -145,7 +145,7 @@ def _first_steps(context: RuleContext) -> RuleVerdict:
     if len(before):
         early_ns = all_ns[: len(before)]
         if (early_ns - median_ns).sum() >= MIN_CAPTURE_SHARE.value * all_ns.sum():
-            fix = "{} are excluded. Start the capture after them: it is mostly warm-up."
+            fix = "Start the capture later: most of it is warm-up (excluded: {})."
             return _match(before, early_ns, median_ns, fix)
     return CLEAN
 
@@ -191,11 +191,11 @@ def _prepare(context: RuleContext) -> NDArray[np.bool_]:
 def _start_match(context: RuleContext, start: ProgramStart) -> RuleMatch:
     left_out = context.focus.before_ns
     share = format_share(start.length_ns / max(1, context.focus.length_ns + left_out))
-    what = "compiling" if start.compiling_ns else "before the first kernel"
+    what = "Program start (compiling)" if start.compiling_ns else "Program start"
     later = format_time(start.launch_ns).replace(" ", "")
     return RuleMatch(
-        title=f"Program start: {format_time(start.length_ns, digits=3)} ({share}) {what}"
-        + (" (excluded)" if left_out else ""),
+        title=f"{what} {'excluded' if left_out else 'in the window'}: "
+        f"{format_time(start.length_ns, digits=3)} ({share})",
         evidence=(
             Evidence(
                 "start_ns",
