@@ -99,7 +99,7 @@ def test_the_documented_rule_finds_what_it_says(tmp_path: Path) -> None:
     view = gs.diagnose(trace(), extra_rules=[path], rules=["tiny-copies"])
     (finding,) = view.findings
     assert finding.rule == "tiny-copies"
-    assert finding.title == "12 copies of less than 4 kB in each step"
+    assert finding.title == "12 H2D copies under 4 kB per step"
     document = view.timeline.document()["findings"][0] if view.timeline else {}
     # Without 12 calls of 5 µs a step is some 60 µs shorter, of 100.
     assert 55_000 < document["recoverable_ns_per_step"] < 65_000
@@ -131,7 +131,7 @@ def test_the_documented_kernel_rule_finds_what_it_says(tmp_path: Path) -> None:
     busy = {f"lts__throughput{ELAPSED}": 95, f"gpu__dram_throughput{ELAPSED}": 30}
     report = trace_of({"name": "busy", "counters": busy}, {"name": "idle", "counters": IDLE})
     view = gs.diagnose(report, extra_rules=[path], rules=["busy-l2"])
-    assert [finding.title for finding in view.findings] == ["L2 is 95% busy"]
+    assert [finding.title for finding in view.findings] == ["L2 utilization 95%"]
     assert [kernel.clean for kernel in view.kernels] == [(), ("busy-l2",)]
     (first, *_) = gs.diagnose(report, extra_rules=[path]).kernels[0].findings
     assert (first.rule, first.speedup, first.also) == ("busy-l2", 2.0, ("memory-bound",))

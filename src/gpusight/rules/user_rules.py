@@ -63,7 +63,7 @@ _MAX_TOTAL_NS = 2.0**61
 _MAX_VALUE_LENGTH = 40
 
 _Fit: TypeAlias = Callable[[str, object], Any]
-"""Takes a name and a value; returns the value as it is used, or raises `InvalidRuleError`."""
+"""Takes a name and a value; returns the checked value, or raises `InvalidRuleError`."""
 
 
 class InvalidRuleError(ValueError):

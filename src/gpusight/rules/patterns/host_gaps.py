@@ -69,7 +69,7 @@ def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLoca
     """Return what the host was in while the GPU was idle for a cause, by kind, longest first."""
     accounts = account(context.schedule, context.hosts)
     device = next(a for a in accounts if a.device == context.device)
-    # That it was in a step says nothing more.
+    # The range of the step itself adds no information.
     steps = {_without_numbers(step.name) for step in context.focus.steps}
     locations: dict[str, list[FindingLocation]] = {kind: [] for kind in _LOCATION_KINDS.values()}
     contributors = IdleContributors(context.schedule, context.hosts).of(device)
@@ -294,7 +294,7 @@ def waits(context: RuleContext) -> pl.DataFrame:
 
     A value that is read back is a copy and a synchronizing call after it: one wait. Columns:
     `calls` (positions), `start_ns`, `waited_ns`, `step` (calls after a step count to it),
-    `copies` (it waits for a copy of its own), `large` (mostly for one that other rules look at,
+    `copies` (it waits for its own copy), `large` (mostly for one that other rules look at,
     not for the work before it), `reads` (for a copy to the host),
     `at_edge` (nothing was launched before it in its step, or nothing after it), and the `range`,
     `operator`, `site` and `name` of its first call.

@@ -203,7 +203,7 @@ def pinned_in_place(rows: pl.DataFrame) -> Change:
 
 
 def overlap_copies(context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
-    """Overlap copies with everything else, those of each direction on a stream of their own.
+    """Overlap copies with everything else, each direction on its own stream.
 
     Neither the copy calls nor synchronizations right after them block their threads. Copies to the
     GPU and to the host then run at the same time, each a little slower.

@@ -26,7 +26,7 @@ MIN_START_SHARE = Threshold(
 )
 MIN_CERTAIN_SHARE = Threshold(
     0.5,
-    "the same for a start whatever the host does; also the share of a start before any GPU "
+    "the same for a start with any host activity; also the share of a start before any GPU "
     "activity or in compilation, so that autotuning counts as part of it",
 )
 MIN_LOADING_SHARE = Threshold(

@@ -182,7 +182,7 @@ _CUDA = """\
 cudaMemPool_t pool; cudaDeviceGetDefaultMemPool(&pool, device);
 uint64_t keep = UINT64_MAX;
 cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
-cudaMallocAsync(&buffer, bytes, stream);       // in place of cudaMalloc
+cudaMallocAsync(&buffer, bytes, stream);       // instead of cudaMalloc
 cudaFreeAsync(buffer, stream);                 // does not synchronize
 """
 _JAX = """\

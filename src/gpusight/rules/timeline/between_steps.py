@@ -55,8 +55,8 @@ MIN_IDLE_SHARE = Threshold(
 )
 MIN_STEP_SHARE = Threshold(
     0.5,
-    "share of the steps that must have a long stall at the same place, or share of a step that a "
-    "rare stall must take; others are noise of the machine",
+    "share of the steps that must have a long stall at the same point, or share of a step that a "
+    "rare stall must take; others are noise",
 )
 LOOP_NS_PER_STEP = Threshold(20_000, "ns per step that the loop itself takes")
 MIN_HIDDEN_SHARE = Threshold(
@@ -90,9 +90,9 @@ class BetweenSteps(TimelineRule):
 
     id = "between-steps"
     detects = (
-        "Looks for host work that stalls the GPU and is neither data loading nor kernel launching: "
-        "work between steps (logging, checkpoints, validation), and stalls of 1 ms or more inside "
-        "steps."
+        "Looks for host work that stalls the GPU and is neither data loading nor kernel "
+        "launching. It is between steps (logging, checkpoints, validation), or takes 1 ms or more "
+        "inside steps."
     )
     why = (
         "The host launches nothing during this work. Once the queued kernels are done, the GPU is "
@@ -289,7 +289,7 @@ def _loads_data(
 ) -> bool:
     """Return whether most of the work prepares input: by its names, else by the H2D copy after it.
 
-    Logging and checkpoints are told from it by their names.
+    Names decide first, so that logging and checkpoints do not count.
     """
     names = [w for w in where if w.kind in ("range", "operator", "site")]
     if names:
@@ -330,7 +330,7 @@ def _fix(
 
 
 def _code(context: RuleContext, where: tuple[FindingLocation, ...], *, loads_data: bool) -> str:
-    """Choose the snippet by what the work is; a neutral one where no name says it."""
+    """Choose the snippet by what the work is; a neutral one where it has no name."""
     framework = framework_of(context.trace)
     if loads_data:
         return framework.choose(torch=_TORCH_LOADER, cuda=_CUDA_LOADER, jax=_JAX_LOADER)
@@ -340,7 +340,7 @@ def _code(context: RuleContext, where: tuple[FindingLocation, ...], *, loads_dat
 
 
 _MIN_RARE_RATIO = 5
-"""Ratio of the longest stall to the mean of a step from which on it stands out."""
+"""Ratio of the longest stall to the mean per step above which it is an outlier."""
 _TORCH_LOADER = """\
 loader = DataLoader(dataset, num_workers=8, pin_memory=True, persistent_workers=True)
 for batch in loader:                           # loaded ahead by the workers

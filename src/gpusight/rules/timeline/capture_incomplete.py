@@ -35,9 +35,9 @@ class CaptureIncomplete(TimelineRule):
 
     id = "capture-incomplete"
     detects = (
-        "Looks for data that the reader or the profiler reports as lost, launch and copy calls "
-        "without GPU activity, GPU activities without a launch, CUDA graphs traced as one event, "
-        "and captures without ranges and steps."
+        "Looks for data that the reader or the profiler reports as lost, and for launches without "
+        "GPU activity or the reverse. Also for CUDA graphs traced as one event, and for captures "
+        "without ranges and steps."
     )
     why = (
         "A rule that passes on an incomplete capture does not prove that the program is fine. "

@@ -46,8 +46,8 @@ class ConvAlgorithm(TimelineRule):
 
     id = "conv-algorithm"
     detects = (
-        "Looks for convolutions lowered to GEMMs in memory (im2col), for depthwise or grouped "
-        "convolutions outside cuDNN, and, where other convolutions use Tensor Cores, for those on "
+        "Looks for convolutions lowered to GEMMs in memory (im2col), and for depthwise or grouped "
+        "convolutions outside cuDNN. Where other convolutions use Tensor Cores, also for those on "
         "CUDA cores or by FFT, with their transposes."
     )
     why = (

@@ -215,9 +215,9 @@ class DependencyStall(TimelineRule):
 
     id = "dependency-stall"
     detects = (
-        "Looks for GPU idle time in which the next kernel is already launched: it waits for an "
-        "event, for another stream or GPU, or for a host function in its stream. Also for two "
-        "streams that alternate although their kernels are small enough to run concurrently."
+        "Looks for GPU idle time in which the next kernel is already launched. It waits for an "
+        "event, for another stream or GPU, or for a host function. Also for two streams that "
+        "alternate although their kernels are small enough to run concurrently."
     )
     why = (
         "Streams that wait for each other are serialized. The GPU is idle from the end of the "

@@ -85,9 +85,9 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
     )
     estimate = (
         "Simulation in which each chain is one kernel that takes as long as its longest kernel. "
-        "The other launches and their host time are removed. Where a chain casts half precision to "
-        f"FP32 and back, kernels between the casts count {NARROW:.0%} and casts {CAST_NARROW:.0%} "
-        "of their time: the fused kernel reads and writes half precision only."
+        "The other launches and their host time are removed. Where a chain casts half precision "
+        "to FP32 and back, the fused kernel reads and writes half precision only. Kernels between "
+        f"the casts then count {NARROW:.0%} and casts {CAST_NARROW:.0%} of their time."
     )
     effort = "one line"
     thresholds: ClassVar = {

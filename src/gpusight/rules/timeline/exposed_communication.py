@@ -75,8 +75,8 @@ with model.no_sync():  # during gradient accumulation
         "parallelism needs each result at once, so there is little to overlap."
     )
     estimate = (
-        "Simulation with the collectives on their own stream and nothing waiting for them: an "
-        "upper bound, since the last collectives have no compute left to overlap with."
+        "Simulation with the collectives on their own stream and nothing waiting for them. An "
+        "upper bound: the last collectives have no compute left to overlap with."
     )
     effort = "config"
     thresholds: ClassVar = {

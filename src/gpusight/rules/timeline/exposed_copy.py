@@ -34,8 +34,8 @@ class ExposedCopy(TimelineRule):
         "copy in the stream of the kernels blocks them until it is done."
     )
     fix = (
-        "Copy on a separate stream, ahead of the kernels that need the data: prefetch the next "
-        "batch during this step, copy results back during the next one."
+        "Copy on a separate stream, ahead of the kernels that need the data. Prefetch the next "
+        "batch during this step, and copy results back during the next one."
     )
     code = """\
 copying = torch.cuda.Stream()

@@ -102,7 +102,7 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
     )
     estimate = (
         "Simulation in which the time of these kernels is divided by the ratio of peak FLOP/s, "
-        f"plus {FIXED_NS // 1000} µs each: they reach the same share of peak on Tensor Cores as on "
+        f"plus {FIXED_NS // 1000} µs each. Assumes the same share of peak on Tensor Cores as on "
         "CUDA cores."
     )
     effort = "one line"

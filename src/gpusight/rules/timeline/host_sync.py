@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MIN_COST_SHARE = Threshold(0.01, "share of the time that removing the syncs must save")
 MIN_SYNCS_PER_STEP = Threshold(
     5,
-    "syncs per step that are a finding whatever they cost: they keep the host from running ahead "
+    "syncs per step that are a finding at any cost: they keep the host from running ahead "
     "once other bottlenecks are fixed",
 )
 

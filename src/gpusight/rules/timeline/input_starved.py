@@ -47,8 +47,8 @@ class InputStarved(TimelineRule):
 
     id = "input-starved"
     detects = (
-        "Looks for GPU idle time in which the launching thread reads, decodes, prepares or waits "
-        "for data, by the names of ranges, operators, Python functions and OS calls."
+        "Looks for GPU idle time in which the launching thread loads or waits for data. Names of "
+        "ranges, operators, Python functions and OS calls identify it."
     )
     why = (
         "The thread launches nothing while it loads data. Once the queued kernels are done, the "
@@ -76,8 +76,8 @@ for batch in loader:
     )
     estimate = (
         "Simulation without the data loading time before each call, as with enough workers. "
-        "Limited to the GPU idle time due to data loading. With one worker, a step takes at least "
-        "as long as loading its batch."
+        "Limited to the GPU idle time due to data loading. With one worker, each step takes at "
+        "least as long as loading its batch."
     )
     effort = "config"
     thresholds: ClassVar = {"min_idle_share": MIN_IDLE_SHARE}

@@ -53,9 +53,9 @@ class LayoutTranspose(TimelineRule):
 
     id = "layout-transpose"
     detects = (
-        "Looks for kernels that transpose tensors between NCHW and NHWC, as cuDNN runs them around "
-        "convolutions, and for NCHW batch normalization with one block per channel where channels "
-        "are few."
+        "Looks for kernels that transpose tensors between NCHW and NHWC, as cuDNN runs them "
+        "around convolutions. Also for NCHW batch normalization with one block per channel where "
+        "channels are few."
     )
     why = (
         "Tensor Core convolutions use NHWC. With NCHW tensors, cuDNN transposes the input and the "

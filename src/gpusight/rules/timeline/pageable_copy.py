@@ -110,9 +110,9 @@ for batch in loader:
         "overlap. Integrated GPUs share the host's memory."
     )
     estimate = (
-        "Simulation with these copies at the bandwidth of pinned memory (measured in the capture "
-        "where possible, else 80% of the link), overlapped with compute and not blocking the "
-        "caller. The evidence also lists what pinning without overlap saves."
+        "Simulation with these copies at the bandwidth of pinned memory, overlapped with compute "
+        "and not blocking the caller. The bandwidth is measured in the capture where possible, "
+        "else 80% of the link. The evidence also lists what pinning without overlap saves."
     )
     effort = "one line"
     thresholds: ClassVar = {

@@ -86,9 +86,9 @@ model = torch.compile(model)     # generated kernels use more blocks for reducti
     )
     estimate = (
         f"Simulation in which the time beyond {FIXED_KERNEL_NS / 1000:g} µs shrinks as if the work "
-        f"ran on all SMs with {format_count(THREADS_TO_FILL_SM)} threads each (except GEMMs), to "
-        f"{SPREAD:.0%} at least. An upper bound: there may be no more parallelism, or memory "
-        "bandwidth may be the limit."
+        f"ran on all SMs, to {SPREAD:.0%} at least. Kernels other than GEMMs need "
+        f"{format_count(THREADS_TO_FILL_SM)} threads per SM for that. An upper bound: there may be "
+        "no more parallelism, or memory bandwidth may be the limit."
     )
     thresholds: ClassVar = {
         "max_blocks_per_sm": Threshold(

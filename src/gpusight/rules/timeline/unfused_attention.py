@@ -83,11 +83,11 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
         "cannot use them. Short sequences save launches, but little GPU time."
     )
     estimate = (
-        "Simulation in which each attention is one kernel that takes as long as its GEMMs now "
-        f"({IN_HALF:.0%} of that in half precision, {RECOMPUTED:g}x in backward, which recomputes "
-        f"the scores). It costs the host {FUSED_LAUNCHES} launches. The kernels between the GEMMs, "
-        "their launches and their host time are removed. For FP32 GEMMs on CUDA cores whose result "
-        "is cast to half precision, the time is divided by the ratio of peak FLOP/s."
+        "Simulation in which each attention is one kernel that takes as long as its GEMMs now. In "
+        f"half precision it takes {IN_HALF:.0%} of that; backward takes {RECOMPUTED:g}x, since it "
+        f"recomputes the scores. It costs the host {FUSED_LAUNCHES} launches. The kernels between "
+        "the GEMMs, their launches and their host time are removed. For FP32 GEMMs on CUDA cores "
+        "whose result is cast to half precision, the time is divided by the ratio of peak FLOP/s."
     )
     effort = "one line"
     thresholds: ClassVar = {

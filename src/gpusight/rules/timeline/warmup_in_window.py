@@ -62,9 +62,9 @@ class WarmupInWindow(TimelineRule):
 
     id = "warmup-in-window"
     detects = (
-        "Looks for slow first steps inside the window, and for captures that are mostly warm-up: "
-        "excluded first steps or, where no steps are known, a start in which the GPU is still idle "
-        "or the program compiles."
+        "Looks for slow first steps inside the window, and for captures that are mostly warm-up. "
+        "Where no steps are known, it looks for a start in which the GPU is idle or the program "
+        "compiles."
     )
     why = (
         "A program first loads modules, compiles, benchmarks algorithms and fills caches. This "
