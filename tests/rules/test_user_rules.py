@@ -108,7 +108,7 @@ def test_the_documented_rule_finds_what_it_says(tmp_path: Path) -> None:
         "metric": "bytes",
         "value": 64.0,
         "unit": "byte",
-        "meaning": "One of them moves, on average",
+        "meaning": "Size of a copy, mean",
     }
 
 
@@ -256,6 +256,10 @@ BROKEN = {
     ),
     "least share": (f"{HEAD}    min_share = 5\n", r"min_share is 5, not a share from 0 to 1"),
     "is it a fix": (f"{HEAD}    is_fix = 1\n", r"is_fix is 1, not True or False"),
+    "effort": (
+        f"{HEAD}    effort = 'a day'\n",
+        r"effort is 'a day', not one of one line, config, rewrite",
+    ),
 }
 
 
