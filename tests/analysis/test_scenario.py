@@ -107,9 +107,9 @@ def test_products_on_tensor_cores(text: str, expected: float) -> None:
 @pytest.mark.parametrize(
     ("gpu", "kernel", "said"),
     [
-        ("NVIDIA H200", "nvjet_sm90_tst_256x128_64x4_h_bz_TNT", "no matrix product or convolution"),
-        ("Tesla P100-PCIE-16GB", "ampere_sgemm_128x64_tn", "has no tensor cores"),
-        ("a GPU of no list", "ampere_sgemm_128x64_tn", "not known what the GPU can do"),
+        ("NVIDIA H200", "nvjet_sm90_tst_256x128_64x4_h_bz_TNT", "no FP32 GEMM or convolution"),
+        ("Tesla P100-PCIE-16GB", "ampere_sgemm_128x64_tn", "has no faster Tensor Cores"),
+        ("a GPU of no list", "ampere_sgemm_128x64_tn", "the peak FLOP/s of the GPU are unknown"),
     ],
 )
 def test_products_that_cannot_be_on_tensor_cores(gpu: str, kernel: str, said: str) -> None:
@@ -247,7 +247,7 @@ def test_what_makes_no_sense_is_refused_with_what_is_near(
         (ScenarioAction.SPEEDUP, "convolution=2x", "it has matmul, elementwise"),
         (ScenarioAction.SPEEDUP, "kernel:nothing=2x", "no kernel matches"),
         (ScenarioAction.REMOVE, "range:nothing", "no range matches"),
-        (ScenarioAction.OVERLAP, "communication", "nothing of 'communication'"),
+        (ScenarioAction.OVERLAP, "communication", "no 'communication' in the simulated steps"),
         (ScenarioAction.APPLY, "no-such-rule", "no rule"),
         (ScenarioAction.APPLY, "exposed-communication", "does not have that problem"),
         (ScenarioAction.APPLY, "memory-growth", "no memory events"),

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gpusight.rules.formatting import Framework, framework_of
+from gpusight.rules.formatting import (
+    Framework,
+    count_per_step,
+    framework_of,
+    is_training,
+    time_per_step,
+)
 from gpusight.rules.patterns.kernel_groups import LaunchRepetition, repetition
 from tests.rules.timeline.rule_captures import Capture
 from tests.traces import build_trace
@@ -69,3 +77,44 @@ def test_one_step_has_nothing_to_be_compared_with() -> None:
     for number, name in enumerate("aaab"):
         capture.launch((number * 50, number * 50 + 5), (number * 50 + 7, number * 50 + 17), name)
     assert repetition(capture.timeline()) == LaunchRepetition(4, 0.75, None)
+
+
+def test_amounts_are_per_step_of_the_window() -> None:
+    capture = Capture()
+    for step in range(4):
+        capture.range(f"step_{step}", step * 1_000, step * 1_000 + 900)
+        capture.launch((step * 1_000, step * 1_000 + 5), (step * 1_000 + 7, step * 1_000 + 17), "a")
+    context = capture.timeline()
+    length_us = context.length_ns / 1_000
+    assert time_per_step(context, context.length_ns) == f"{length_us / 4:.0f} µs/step"
+    assert count_per_step(context, 48, "blocking sync") == "12 blocking syncs per step"
+    assert count_per_step(context, 4, "launch") == "1 launch per step"
+    assert count_per_step(context, 10, "copy") == "2.5 copies per step"
+    assert count_per_step(context, 384) == "96 per step"
+    # A sample whose steps are longer than those of the window: times are scaled to the headline's.
+    context.focus = replace(context.focus, end_ns=context.focus.start_ns + context.length_ns // 2)
+    assert time_per_step(context, context.length_ns) == f"{length_us / 8:.0f} µs/step"
+
+
+def test_amounts_without_steps_have_no_unit_of_steps() -> None:
+    capture = Capture()
+    capture.launch((0, 5), (7, 1_007), "a")
+    context = capture.timeline()
+    assert time_per_step(context, 500_000) == "500 µs"
+    assert count_per_step(context, 3, "launch") == "3 launches"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "phase", "expected"),
+    [
+        ("flash_fwd_kernel", "forward", False),
+        ("flash_bwd_kernel", "step", True),
+        ("k", "backward", True),
+        ("k", "optimizer", True),
+    ],
+)
+def test_training_is_seen_by_backward_or_optimizer(kernel: str, phase: str, expected: bool) -> None:
+    capture = Capture()
+    capture.range(phase, 0, 900)
+    capture.launch((10, 15), (17, 57), kernel)
+    assert is_training(capture.timeline()) is expected

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from gpusight.analysis.scenario import TARGETS, ScenarioAction
 from gpusight.rules import registry
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES, kernel_rules, timeline_rules
+from gpusight.rules.rule import Effort, TimelineRule
 
 RULES = Path(registry.__file__).parent
 
@@ -32,6 +35,14 @@ def test_what_can_be_fused_is_the_fix_of_a_rule() -> None:
     scenarios = {rule.scenario for rule in timeline_rules().values()}
     wanted = {f"fuse {target}" for target in TARGETS[ScenarioAction.FUSE]}
     assert scenarios == {"", "remove overhead"} | wanted
+
+
+@pytest.mark.parametrize("rule", timeline_rules().values(), ids=lambda rule: rule.id)
+def test_texts_of_timeline_rules_are_short_sentences(rule: TimelineRule) -> None:
+    texts = (rule.detects, rule.why, rule.fix, rule.verify, rule.caveats, rule.estimate)
+    sentences = [s for text in texts for s in re.split(r"(?<=[.!?])\s+", text)]
+    assert [s for s in sentences if len(s.split()) > 25] == []
+    assert rule.effort in get_args(Effort)
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,17 @@ def test_gains_lie_inside_the_window(path: object) -> None:
     found = diagnose_timeline(open_trace(str(path), cache=False))
     if isinstance(found, TimelineDiagnosis):
         assert all(0 <= (f.recoverable_ns or 0) <= found.focus.length_ns for f in found.findings)
-        ranks = [f.recoverable_ns for f in found.findings if f.recoverable_ns is not None]
-        assert ranks == sorted(ranks, reverse=True)
+        alone = [f.recoverable_ns or 0 for f in found.fixes]
+        assert not alone or alone[0] == max(alone)
+        assert sum(f.saved_ns or 0 for f in found.fixes) <= found.focus.length_ns * (1 + 1e-9)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", FIRST)
+def test_titles_are_short_and_have_a_number(name: str) -> None:
+    titles = [finding.title for finding in of(name).findings]
+    assert all(len(title) <= 55 for title in titles), titles
+    assert all(any(c.isdigit() for c in title) for title in titles), titles
 
 
 @needs_shared

@@ -99,7 +99,7 @@ def test_the_documented_rule_finds_what_it_says(tmp_path: Path) -> None:
     view = gs.diagnose(trace(), extra_rules=[path], rules=["tiny-copies"])
     (finding,) = view.findings
     assert finding.rule == "tiny-copies"
-    assert finding.title == "12 copies of less than 4 kB in each step"
+    assert finding.title == "12 H2D copies under 4 kB per step"
     document = view.timeline.document()["findings"][0] if view.timeline else {}
     # Without 12 calls of 5 µs a step is some 60 µs shorter, of 100.
     assert 55_000 < document["recoverable_ns_per_step"] < 65_000
@@ -108,7 +108,7 @@ def test_the_documented_rule_finds_what_it_says(tmp_path: Path) -> None:
         "metric": "bytes",
         "value": 64.0,
         "unit": "byte",
-        "meaning": "One of them moves, on average",
+        "meaning": "Size of a copy, mean",
     }
 
 
@@ -131,7 +131,7 @@ def test_the_documented_kernel_rule_finds_what_it_says(tmp_path: Path) -> None:
     busy = {f"lts__throughput{ELAPSED}": 95, f"gpu__dram_throughput{ELAPSED}": 30}
     report = trace_of({"name": "busy", "counters": busy}, {"name": "idle", "counters": IDLE})
     view = gs.diagnose(report, extra_rules=[path], rules=["busy-l2"])
-    assert [finding.title for finding in view.findings] == ["L2 is 95% busy"]
+    assert [finding.title for finding in view.findings] == ["L2 utilization 95%"]
     assert [kernel.clean for kernel in view.kernels] == [(), ("busy-l2",)]
     (first, *_) = gs.diagnose(report, extra_rules=[path]).kernels[0].findings
     assert (first.rule, first.speedup, first.also) == ("busy-l2", 2.0, ("memory-bound",))
@@ -139,14 +139,14 @@ def test_the_documented_kernel_rule_finds_what_it_says(tmp_path: Path) -> None:
 
 WRONG_OF_KERNELS = {
     "raises": ("launch.nothing_there", r"rule 'mine' failed at .*mine\.py:\d+: AttributeError"),
-    "of a timeline": (found(), r"check gave a RuleMatch, not a KernelRuleMatch"),
+    "of a timeline": (found(), r"check returned a RuleMatch, not a KernelRuleMatch"),
     "its time": (
         found(time_share="2.0").replace("RuleMatch", "KernelRuleMatch"),
         r"time_share is 2.0, not a share from 0 to 1",
     ),
     "no time": (
         found(time_share="0").replace("RuleMatch", "KernelRuleMatch"),
-        r"time_share is 0: no fix makes a launch take no time",
+        r"time_share is 0: a launch always takes some time",
     ),
 }
 
@@ -179,9 +179,9 @@ def test_a_rule_says_where_its_findings_happen(tmp_path: Path) -> None:
     # Nothing found: the events that the finding names.
     places = located(f"import polars; return {frame}.clear()", tmp_path)
     assert [place.table for place in places] == ["ranges"] * 3
-    with pytest.raises(RuleError, match=r"locate gave NoneType, not a polars\.DataFrame"):
+    with pytest.raises(RuleError, match=r"locate returned NoneType, not a polars\.DataFrame"):
         located("pass", tmp_path)
-    with pytest.raises(RuleError, match=r"locate gave no column end_ns, weight_ns"):
+    with pytest.raises(RuleError, match=r"locate returned no column end_ns, weight_ns"):
         located("import polars; return polars.DataFrame({'start_ns': [1]})", tmp_path)
 
 
@@ -240,7 +240,7 @@ BROKEN = {
     "no check": (HEAD, r"rule Mine of .*mine\.py cannot be used: it has no method check"),
     "check of nothing": (
         f"{HEAD}    def check(self):\n        pass\n",
-        r"mine\.py cannot be used: check takes \(\), not the context alone",
+        r"mine\.py cannot be used: check takes \(\), not only the context",
     ),
     "code": (f"{HEAD}    code = 5\n", r"mine\.py cannot be used: code is 5, not text"),
     "verify": (f"{HEAD}    verify = None\n", r"verify is None, not text"),
@@ -256,6 +256,10 @@ BROKEN = {
     ),
     "least share": (f"{HEAD}    min_share = 5\n", r"min_share is 5, not a share from 0 to 1"),
     "is it a fix": (f"{HEAD}    is_fix = 1\n", r"is_fix is 1, not True or False"),
+    "effort": (
+        f"{HEAD}    effort = 'a day'\n",
+        r"effort is 'a day', not one of one line, config, rewrite",
+    ),
 }
 
 
@@ -278,9 +282,12 @@ WRONG = {
     "deep inside": ("context.ops.select('nope')", r"failed at .*mine\.py:11: ColumnNotFoundError"),
     "no answer": (
         "pass",
-        r"rule 'mine' of .*mine\.py:10 cannot be used: check gave NoneType, not RuleMatch",
+        r"rule 'mine' of .*mine\.py:10 cannot be used: check returned NoneType, not RuleMatch",
     ),
-    "the class": ("return gs.Clean", r"check gave type, not RuleMatch, Clean or RuleNotApplicable"),
+    "the class": (
+        "return gs.Clean",
+        r"check returned type, not RuleMatch, Clean or RuleNotApplicable",
+    ),
     "in its change": (
         "return gs.RuleMatch('t', (), gs.Confidence.LOW, 'r', change=(lambda p: p.nope,))",
         r"rule 'mine' failed at .*mine\.py:11: AttributeError",
@@ -328,26 +335,29 @@ WRONG = {
     "also": (found(also="'launch-bound'"), r"also is 'launch-bound', not a tuple"),
     "no change": (found(change="(5,)"), r"change\[0\] is 5, not a change"),
     "one change": (found(change="gs.changes.as_graphs()"), r"change is function, not a tuple"),
-    "no program": (found(change="(lambda p: None,)"), r"a change gave NoneType, not the program"),
+    "no program": (
+        found(change="(lambda p: None,)"),
+        r"a change returned NoneType, not the changed program",
+    ),
     "fewer calls": (
         found(change="(lambda p: p.changed(gap_ns=p.gap_ns[:1]),)"),
-        r"a change made gap_ns 1 values, not \d+",
+        r"a change returned 1 values of gap_ns, not \d+",
     ),
     "no number": (
         found(change="(lambda p: p.changed(gap_ns=p.gap_ns * float('nan')),)"),
-        r"a value of gap_ns that is no finite number",
+        r"a value of gap_ns that is not finite",
     ),
     "no flags": (
         found(change="(lambda p: p.changed(gone=p.gap_ns),)"),
-        r"a change made gone",
+        r"a change returned \d+ values of gone",
     ),
     "back in time": (
         found(change="(lambda p: p.changed(own_ns=p.own_ns - 10**6),)"),
-        r"a value of own_ns that is below 0",
+        r"a value of own_ns below 0",
     ),
     "for ever": (
         found(change="(lambda p: p.changed(gap_ns=p.gap_ns + 10**17),)"),
-        r"gap_ns too large to be added up",
+        r"gap_ns with a sum that is too large",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""What timeline rules look at: a sample of whole steps of one process, with its ledger and replay.
+"""The input of timeline rules: a sample of whole steps of one process, with ledger and replay.
 
 GPU activities and API calls of the sample are frames with their names, ranges and operators.
 """
@@ -86,6 +86,11 @@ class RuleContext:
     def per_step(self) -> int:
         """Divisor for values per step: 1 where no steps are known."""
         return max(1, self.steps)
+
+    @property
+    def step_ns(self) -> float:
+        """Step time of the window, as in headlines; its length where no steps are known."""
+        return self.focus.length_ns / max(1, len(self.focus.steps))
 
     @cached_property
     def issued(self) -> dict[str, IssuedWork]:

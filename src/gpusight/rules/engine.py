@@ -14,6 +14,7 @@ import numpy as np
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
 from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ MAX_REPLAY_ERROR = 0.05
 """Error of the replay above which its estimates have a lower confidence."""
 PROFILER_LAUNCH_NS = 4_000
 """Overhead of a profiler per launch: 3 to 5 us were measured."""
+MIN_CONFIDENT_SAMPLE = 0.1
+"""Share of the window that a sample must have for a high confidence."""
 _LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 MAX_CONFIDENT_SPEEDUP = 10.0
 """Larger speedups are known to their order of magnitude only: other costs dominate then."""
@@ -83,8 +86,7 @@ def run_timeline_rules(
     cases = [_Case(by_id[id_], match, _saved_ns(context, match)) for id_, match in matches.items()]
     covered = _covered(context, cases)
     not_applicable |= {
-        rule: RuleNotApplicable(f"the same cause as {by}, which names it better")
-        for rule, by in covered.items()
+        rule: RuleNotApplicable(f"same cause as {by}") for rule, by in covered.items()
     }
     plan, left_out = _plan(context, [case for case in cases if case.rule.id not in covered])
     clean += [case.rule.id for case in left_out]
@@ -245,12 +247,25 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
 
 
 def _confidence(context: RuleContext, match: RuleMatch) -> tuple[Confidence, str]:
-    """Lower the confidence where the replay does not reproduce what was measured."""
+    """Lower the confidence for a large simulation error, and cap it for a small sample."""
+    confidence, reason = match.confidence, match.confidence_reason
     error = context.replay.error
-    if not match.change or error <= MAX_REPLAY_ERROR:
-        return match.confidence, match.confidence_reason
-    lower = _LOWER.get(match.confidence, Confidence.LOW)
-    return lower, f"{match.confidence_reason}; the replay misses the measured time by {error:.0%}"
+    if match.change and error > MAX_REPLAY_ERROR:
+        confidence = _LOWER.get(confidence, Confidence.LOW)
+        reason = f"{reason}; simulation error {error:.0%}"
+    # What has no time estimate, such as memory growth, is not from the sample.
+    has_estimate = match.change or match.recoverable_ns is not None
+    if confidence is Confidence.HIGH and has_estimate and (sample := _small_sample(context)):
+        return Confidence.MEDIUM, f"{reason}; {sample}"
+    return confidence, reason
+
+
+def _small_sample(context: RuleContext) -> str:
+    """Describe a sample that is too small for high confidence; empty for a larger one."""
+    share = context.length_ns / max(1, context.focus.length_ns)
+    if share < MIN_CONFIDENT_SAMPLE:
+        return f"only {format_share(share)} of the window was evaluated"
+    return "only one step was evaluated" if context.steps == 1 else ""
 
 
 # Profiled launches --------------------------------------------------------------------------------

@@ -1,16 +1,18 @@
-"""How rules write amounts per step and name locations, and which framework they give advice for."""
+"""How rules write amounts per step and name locations, and what kind of program they advise."""
 
 from __future__ import annotations
 
 import enum
+import re
 from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
 from gpusight.rules.rule import FindingLocation
-from gpusight.units import format_count, format_time
+from gpusight.units import format_mean, format_share, format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -20,33 +22,64 @@ if TYPE_CHECKING:
 MAX_LOCATIONS_SHOWN = 5
 _MAX_NAME_LENGTH = 40
 """Of a location within a sentence."""
+TITLE_NAME_LENGTH = 20
+"""The same for titles."""
 
 
-def of_each_step(context: RuleContext, ns: float) -> str:
-    """Format a time as a part of a step: `10.1 ms of each 12.5 ms step`."""
-    step = format_time(context.length_ns / context.per_step)
-    if not context.steps:
-        return f"{format_time(ns)} of {step}"
-    return f"{format_time(ns / context.steps)} of each {step} step"
+def step_ns(context: RuleContext, ns: float) -> float:
+    """Scale a time of the sample to one step of the window; to the window without steps.
+
+    Like the savings of findings: so that it is a part of the step time in the headline.
+    """
+    return ns * context.step_ns / max(1, context.length_ns)
+
+
+def step_count(context: RuleContext, count: float) -> float:
+    """Divide a count of the sample by its steps; scale it where it holds no whole step."""
+    scale = context.step_ns / max(1, context.length_ns)
+    return count / context.steps if context.steps else count * scale
+
+
+def time_per_step(context: RuleContext, ns: float) -> str:
+    """Format a time of the sample: `10.1 ms/step`, `10.1 ms` where no steps are known."""
+    text = format_time(step_ns(context, ns), digits=3)
+    return f"{text}/step" if context.focus.steps else text
+
+
+def count_per_step(context: RuleContext, count: float, noun: str = "") -> str:
+    """Format a count of the sample: `96 per step`, `12 blocking syncs per step`.
+
+    The noun is given in its singular.
+    """
+    amount = step_count(context, count)
+    text = format_mean(amount if context.steps else round(amount))
+    if noun:
+        text = f"{text} {noun if text == '1' else _plural(noun)}"
+    return by_step(context, text)
 
 
 def by_step(context: RuleContext, amount: str) -> str:
-    """Add the unit to an amount that was divided by `RuleContext.per_step`: `14 a step`."""
-    return f"{amount} a step" if context.steps else amount
+    """Add the unit to an amount of one step: `14 per step`."""
+    return f"{amount} per step" if context.focus.steps else amount
 
 
-def times_text(context: RuleContext, count: int) -> str:
-    """Format a count: `3 times a step`, `once`."""
-    times = count / context.per_step
-    times = round(times, 1) if times < 10 else round(times)
-    return by_step(context, "once" if times == 1 else f"{format_count(times)} times")
+def _plural(noun: str) -> str:
+    if noun.endswith("y"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
+
+
+def title_share(share: float) -> str:
+    """Format a share for a title: `9.2%`, `78%`."""
+    return f"{share:.0%}" if share >= 0.0995 else format_share(share)
 
 
 def step_evidence(
     context: RuleContext, metric: str, total: float, unit: str, meaning: str
 ) -> Evidence:
-    """Return an amount of the sample as evidence, divided by its steps."""
-    return Evidence(metric, float(total) / context.per_step, unit, by_step(context, meaning))
+    """Return an amount of the sample as evidence, for one step."""
+    amount = step_ns if unit == "ns" else step_count
+    return Evidence(metric, amount(context, float(total)), unit, by_step(context, meaning))
 
 
 def summed_locations(
@@ -74,7 +107,7 @@ def called_from(
 
 
 def inner_range(context: RuleContext) -> pl.Expr:
-    """Return the range of rows, without those of the steps themselves, which say nothing more."""
+    """Return the range of rows, without those of the steps themselves."""
     steps = [step.name for step in context.focus.steps]
     name = pl.col("range").cast(pl.String)
     inner = pl.when(~name.is_in(steps)).then(name)
@@ -83,13 +116,15 @@ def inner_range(context: RuleContext) -> pl.Expr:
     return pl.when(inner.n_unique().over(family) > 1).then(family).otherwise(inner).alias("range")
 
 
-def named(where: tuple[FindingLocation, ...], *kinds: str, most: int = 2) -> str:
+def named(
+    where: tuple[FindingLocation, ...], *kinds: str, most: int = 2, length: int = _MAX_NAME_LENGTH
+) -> str:
     """Name locations of some kinds within a sentence: "`data`, `collate` and `to`"."""
-    # Of a long name, the beginning and the end tell most.
-    half = _MAX_NAME_LENGTH // 2
+    # Of a long name, the beginning and the end are kept.
+    half = length // 2
     names = [w.name for w in where if w.kind in kinds][:most]
     *others, last = [
-        f"`{n if len(n) <= _MAX_NAME_LENGTH else f'{n[:half]}…{n[1 - half :]}'}`" for n in names
+        f"`{n if len(n) <= length else f'{n[:half]}…{n[1 - half :]}'}`" for n in names
     ] or [""]
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -145,3 +180,84 @@ def framework_of(trace: Trace) -> Framework:
 
 def _names(trace: Trace, table: str) -> list[str]:
     return names_of(trace.table(table, ["name"])["name"]) if trace.has(table) else []
+
+
+# Training and libraries ---------------------------------------------------------------------------
+
+
+_TRAINING_PHASES = ("backward", "optimizer")
+_BACKWARD_KERNELS = r"(?i)bwd|backward|dgrad|wgrad"
+
+
+@memoize
+def is_training(context: RuleContext) -> bool:
+    """Return whether the sample has a backward pass or an optimizer step."""
+    phase, category = pl.col("phase").cast(pl.String), pl.col("category")
+    trains = (
+        phase.is_in(_TRAINING_PHASES)
+        | (category == "optimizer")
+        | pl.col("label").str.contains(_BACKWARD_KERNELS)
+    )
+    return bool(context.ops.select(trains.fill_null(value=False).any()).item())
+
+
+_LIBRARY_DOMAINS = re.compile(
+    r"(?i)^(?:lib)?(?:cccl|cub|thrust|cudf|rmm|raft|cuml|cugraph|cuvs|nvcomp|nccl|cublas(?:lt)?"
+    r"|cudnn|cusparse|cusolver|cufft|cutensor|dali|tensorrt)(?:_python)?$"
+)
+_LIBRARY_RANGES = re.compile(
+    r"(?i)^(?:cub|thrust|cudf|rmm|raft|cuml|cugraph|cuvs|nvcomp)::"
+    r"|^(?:cublas|cudnn|cusparse|cusolver|cufft|cutensor|nccl)[A-Z_:]"
+)
+
+
+_FRAMEWORK_RANGES = re.compile(
+    r"(?:aten|autograd|c10d?|torch|prims?|inductor)::|nccl:|record_param_comms|Optimizer\.|"
+    r"ProfilerStep|XlaModule|TSL:|Pjit"
+)
+
+
+@memoize
+def library_ranges(context: RuleContext) -> frozenset[str]:
+    """Return the names of ranges that a library opens inside its own functions."""
+    if not context.trace.has("ranges"):
+        return frozenset()
+    pairs = context.trace.table("ranges", ["name", "domain"]).unique()
+    texts = pairs.select(pl.col("name", "domain").cast(pl.String)).iter_rows()
+    names = {
+        name
+        for name, domain in texts
+        if name and (_LIBRARY_RANGES.match(name) or _LIBRARY_DOMAINS.match(domain or ""))
+    }
+    return frozenset(names | {re.sub(r"\d+", "#", name) for name in names})
+
+
+def own_locations(
+    context: RuleContext, where: tuple[FindingLocation, ...]
+) -> tuple[FindingLocation, ...]:
+    """Return the ranges of the program: those of libraries and frameworks are not its code."""
+    internal = library_ranges(context)
+    return tuple(
+        w
+        for w in where
+        if w.kind == "range" and w.name not in internal and not _FRAMEWORK_RANGES.match(w.name)
+    )
+
+
+def mostly_in_libraries(context: RuleContext, rows: pl.DataFrame) -> bool:
+    """Return whether most of these calls or activities come from ranges of libraries."""
+    inside = rows["range"].cast(pl.String).is_in(list(library_ranges(context)))
+    return bool(rows.height) and 2 * int(inside.fill_null(value=False).sum()) > rows.height
+
+
+_LIBRARY_KERNELS = (
+    r"(?i)cutlass|cublas|cudnn|cufft|cusparse|cusolver|nvjet|xmma|splitk|\d_[sdhc]gemm|gemv2|gemvx"
+    r"|\bcub::|thrust::|magma_|cudf::|raft::"
+)
+
+
+def library_kernels(rows: pl.DataFrame) -> bool:
+    """Return whether most of the time of these kernels is in those of CUDA's libraries."""
+    by_library = pl.col("name").str.contains(_LIBRARY_KERNELS).fill_null(value=False)
+    library_ns = int(rows.filter(by_library)["duration_ns"].sum())
+    return 2 * library_ns > int(rows["duration_ns"].sum())

@@ -72,7 +72,7 @@ def what_if(
         return replace(focus, command=COMMAND)
     context = sample_steps(trace, focus, selection)
     if not len(context.schedule.ops):
-        return NotApplicable(COMMAND, "no GPU work ran in the window", advice_for(trace.meta).gpu)
+        return NotApplicable(COMMAND, "no GPU activity in the window", advice_for(trace.meta).gpu)
     changes = [(scenario.text, changes_of_scenario(context, scenario)) for scenario in scenarios]
     result = replayed(
         context.replay,
@@ -147,7 +147,7 @@ def _in_precision(context: RuleContext, precision: str) -> Changes:
     target = _target(context, precision)
     rows = without_memory_bound(context, gemms_on_cuda_cores(context.kernels))
     if rows.is_empty():
-        why = "no matrix product or convolution runs in FP32 without tensor cores"
+        why = "no FP32 GEMM or convolution runs on CUDA cores"
         raise UsageError(f"{target.name} changes nothing", why=why, hint=_KERNELS_HINT)
     return target.change(context, rows)
 
@@ -156,8 +156,8 @@ def _target(context: RuleContext, precision: str) -> TensorFormat:
     """Return a number format, with its rate on the GPU of the capture."""
     gpu = context.gpu
     if gpu is None:
-        why = "it is not known what the GPU can do"
-        raise UsageError(f"products in {precision} cannot be replayed", why=why)
+        why = "the peak FLOP/s of the GPU are unknown"
+        raise UsageError(f"{precision} GEMMs cannot be simulated", why=why)
     known = {target.precision: target for target in targets(gpu)}
     # Both half precisions are equally fast; rules propose only one of them.
     half = next((target for target in known.values() if target.casts), None)
@@ -166,9 +166,9 @@ def _target(context: RuleContext, precision: str) -> TensorFormat:
         if rate and gpu.vector.fp32:
             return replace(half, precision=precision, ratio=rate / gpu.vector.fp32)
     if precision not in known:
-        why = f"{gpu.name} has no tensor cores that would be faster with it"
+        why = f"{gpu.name} has no faster Tensor Cores for it"
         hint = f"it has them for {', '.join(known)}" if known else ""
-        raise UsageError(f"products in {precision} cannot be replayed", why=why, hint=hint)
+        raise UsageError(f"{precision} GEMMs cannot be simulated", why=why, hint=hint)
     return known[precision]
 
 
@@ -220,7 +220,7 @@ def _require_rows(context: RuleContext, rows: pl.DataFrame, target: str) -> pl.D
 
 def _nothing(target: str, why: str) -> UsageError:
     hint = "see: gpusight ledger FILE"
-    return UsageError(f"nothing of {target!r} is in the replayed time", why=why, hint=hint)
+    return UsageError(f"no {target!r} in the simulated steps", why=why, hint=hint)
 
 
 # Removed ------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def _removed(context: RuleContext, scenario: Scenario) -> Changes:
         spent_ns = spent_before(context)[:, IdleCause.INPUT]
         calls = np.flatnonzero(spent_ns)
         if not len(calls):
-            raise _nothing(words.INPUT, "no host time is known to be spent on input")
+            raise _nothing(words.INPUT, "no host time is attributed to data loading")
         return (without_host_time(calls, spent_ns[calls]),)
     if target == words.ALLOC:
         allocates = np.isin(context.schedule.calls.kind, (CallKind.ALLOCATE, CallKind.FREE))
@@ -258,7 +258,7 @@ def _without_range(context: RuleContext, target: str) -> Changes:
     schedule = context.schedule
     spans = clip(_range_spans(context, target), schedule.start_ns, schedule.end_ns)
     if not len(spans):
-        raise _nothing(target, "such ranges are open at other times")
+        raise _nothing(target, "these ranges are open at other times")
     launched = context.ops.filter(pl.Series(_launched_in(context, spans)))
     starts, ends = before_calls(context)
     return (
@@ -272,7 +272,7 @@ def _require_calls(context: RuleContext, mask: Flags, target: str) -> Ints:
     """Raise UsageError where no call in the sample matches a target."""
     calls: Ints = np.flatnonzero(mask)
     if not len(calls):
-        raise _nothing(target, f"none of its {len(context.schedule.calls):,} calls is one")
+        raise _nothing(target, f"none of the {len(context.schedule.calls):,} calls matches")
     return calls
 
 
@@ -301,10 +301,10 @@ def _fix_of(context: RuleContext, name: str) -> Changes:
     if isinstance(verdict, RuleMatch) and verdict.change:
         return verdict.change
     if isinstance(verdict, RuleNotApplicable):
-        raise UsageError(f"{name} cannot be judged", why=verdict.reason)
-    why = "what it finds costs no time that a replay could tell"
+        raise UsageError(f"{name} cannot be evaluated", why=verdict.reason)
+    why = "its finding has no time estimate"
     raise UsageError(
-        f"there is no fix of {name} to replay",
+        f"there is no fix of {name} to simulate",
         why=why if isinstance(verdict, RuleMatch) else "the program does not have that problem",
         hint="see: gpusight diagnose FILE",
     )

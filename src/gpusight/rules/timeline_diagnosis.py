@@ -63,7 +63,7 @@ def diagnose_timeline(
     context = sample_steps(trace, focus, selection)
     if not len(context.schedule.ops):
         hint = advice_for(trace.meta).gpu
-        return NotApplicable(COMMAND, "no GPU work ran in the window", hint)
+        return NotApplicable(COMMAND, "no GPU activity in the window", hint)
     results = run_timeline_rules(context, selected.values())
     return TimelineDiagnosis(
         focus=focus,
@@ -105,18 +105,16 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
     notes = []
     if context.part:
         notes.append(
-            f"findings were judged on {context.part} from the middle of the window, and scaled"
+            f"findings are from {context.part} in the middle of the window, scaled to all of it"
         )
     if context.replay.error > MAX_REPLAY_ERROR:
         error = format_share(context.replay.error)
-        notes.append(
-            f"the replay misses the measured time by {error}: times given back are uncertain"
-        )
+        notes.append(f"simulation error {error}: savings are uncertain")
     processes = gpu_processes(context.trace)
     if processes > 1 and selection.process is None:
         notes.append(
-            f"{processes} processes used GPUs: the one with the most GPU work was judged; "
-            "--process chooses another"
+            f"{processes} processes used GPUs: the busiest one is evaluated; --process selects "
+            "another"
         )
     return notes
 

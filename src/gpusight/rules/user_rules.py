@@ -15,7 +15,7 @@ from importlib import metadata
 from numbers import Integral, Real
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import polars as pl
@@ -27,6 +27,7 @@ from gpusight.rules.locations import CANDIDATES
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
 from gpusight.rules.rule import (
     Clean,
+    Effort,
     FindingLocation,
     InstructionCounters,
     KernelRule,
@@ -56,12 +57,13 @@ if TYPE_CHECKING:
 TEXTS = ("detects", "why", "fix", "caveats", "estimate")
 """Texts that every rule must have."""
 _UNITS = ("share", "byte", "byte/s", "ns", "cycle", "flop/s", "")
+_EFFORTS = get_args(Effort)
 _MAX_TOTAL_NS = 2.0**61
 """Limit of the sum of all times of a program, which has to fit 64 bits."""
 _MAX_VALUE_LENGTH = 40
 
 _Fit: TypeAlias = Callable[[str, object], Any]
-"""Takes a name and a value; returns the value as it is used, or raises `InvalidRuleError`."""
+"""Takes a name and a value; returns the checked value, or raises `InvalidRuleError`."""
 
 
 class InvalidRuleError(ValueError):
@@ -87,16 +89,14 @@ def checked_verdict(verdict: object) -> RuleVerdict:
         fitted: RuleMatch | RuleNotApplicable = _fitted("", verdict)
         return fitted
     raise InvalidRuleError(
-        f"check gave {type(verdict).__name__}, not RuleMatch, Clean or RuleNotApplicable"
+        f"check returned {type(verdict).__name__}, not RuleMatch, Clean or RuleNotApplicable"
     )
 
 
 def checked_program(before: ReplayProgram, after: object) -> ReplayProgram:
     """Return the checked result of a change."""
     if not isinstance(after, ReplayProgram):
-        raise InvalidRuleError(
-            f"a change gave {type(after).__name__}, not the program that it changed"
-        )
+        raise InvalidRuleError(f"a change returned {type(after).__name__}, not the changed program")
     new: dict[str, Any] = {}
     for field in fields(ReplayProgram):
         old, value = getattr(before, field.name), getattr(after, field.name)
@@ -178,6 +178,12 @@ def _unit(name: str, value: object) -> str:
     return str(value)
 
 
+def _effort(name: str, value: object) -> str:
+    if _text(name, value) not in _EFFORTS:
+        raise _wrong(name, value, f"one of {', '.join(_EFFORTS)}")
+    return str(value)
+
+
 def _thresholds(name: str, value: object) -> dict[str, Threshold]:
     if not isinstance(value, Mapping):
         raise _wrong(name, value, "a mapping of names to gpusight.Threshold")
@@ -246,6 +252,7 @@ _FIELDS: dict[type, dict[str, _Fit]] = {
         "change": _each(_change),
         **dict.fromkeys(("recoverable_ns", "min_ns"), _or_none(_amount)),
         **dict.fromkeys(("estimate", "fix", "code", "verify"), _text),
+        "effort": _or_none(_effort),
         "where": _each(_instance(FindingLocation)),
         "also": _each(_text),
     },
@@ -255,6 +262,7 @@ _RULE: dict[str, _Fit] = {
     **dict.fromkeys(("code", "verify"), _text),
     "thresholds": _thresholds,
     "is_fix": _flag,
+    "effort": _effort,
 }
 _KERNEL_RULE: dict[str, _Fit] = {
     "needs": _each(_quantity),
@@ -272,12 +280,12 @@ def _check_method(rule: TimelineRule | KernelRule) -> None:
         raise InvalidRuleError(f"it has no method check(self, {what})")
     try:
         signature = inspect.signature(rule.check)
-    except (TypeError, ValueError):  # not every callable tells what it takes
+    except (TypeError, ValueError):  # not every callable has a signature
         return
     try:
         signature.bind(None)
     except TypeError:
-        raise InvalidRuleError(f"check takes {signature}, not the {what} alone") from None
+        raise InvalidRuleError(f"check takes {signature}, not only the {what}") from None
 
 
 # Programs -----------------------------------------------------------------------------------------
@@ -287,17 +295,17 @@ def _array(name: str, old: NDArray[Any], value: object) -> NDArray[Any]:
     """Return an array of a changed program with the dtype of the old one."""
     new = np.asarray(value)
     if new.shape != old.shape:
-        raise InvalidRuleError(f"a change made {name} {new.size:,} values, not {old.size:,}")
+        raise InvalidRuleError(f"a change returned {new.size:,} values of {name}, not {old.size:,}")
     if (new.dtype == np.bool_) != (old.dtype == np.bool_) or new.dtype.kind not in "biuf":
-        raise InvalidRuleError(f"a change made {name} an array of {new.dtype}, not {old.dtype}")
+        raise InvalidRuleError(f"a change returned {name} as {new.dtype}, not {old.dtype}")
     if not np.isfinite(new).all():
-        raise InvalidRuleError(f"a change made a value of {name} that is no finite number")
+        raise InvalidRuleError(f"a change returned a value of {name} that is not finite")
     if name.endswith("_ns"):
         if float(np.abs(new.astype(np.float64)).sum()) > _MAX_TOTAL_NS:
-            raise InvalidRuleError(f"a change made {name} too large to be added up")
+            raise InvalidRuleError(f"a change returned {name} with a sum that is too large")
         # Measured gaps may be a little below 0 themselves.
         if (new < np.minimum(old, 0)).any():
-            raise InvalidRuleError(f"a change made a value of {name} that is below 0")
+            raise InvalidRuleError(f"a change returned a value of {name} below 0")
     if new.dtype.kind == "f" and old.dtype.kind == "i":
         new = np.rint(new)
     return new.astype(old.dtype)
@@ -336,7 +344,7 @@ class _UserRule(Rule, Generic[_Kind]):
 
 
 class UserKernelRule(_UserRule[KernelRule], KernelRule):
-    """A user's rule for measured launches."""
+    """A user's rule for profiled launches."""
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Run the rule; what it raises, and a verdict that cannot be used, is an error."""
@@ -345,10 +353,10 @@ class UserKernelRule(_UserRule[KernelRule], KernelRule):
             if not isinstance(verdict, RuleMatch):
                 return verdict
             if not isinstance(verdict, KernelRuleMatch):
-                raise InvalidRuleError("check gave a RuleMatch, not a KernelRuleMatch")
+                raise InvalidRuleError("check returned a RuleMatch, not a KernelRuleMatch")
             time_share = _or_none(_share)("time_share", verdict.time_share)
             if time_share == 0:
-                raise InvalidRuleError("time_share is 0: no fix makes a launch take no time")
+                raise InvalidRuleError("time_share is 0: a launch always takes some time")
             return replace(verdict, time_share=time_share)
 
 
@@ -361,10 +369,10 @@ class UserTimelineRule(_UserRule[TimelineRule], TimelineRule):
             spans: object = self._rule.locate(context, finding)
             if not isinstance(spans, pl.DataFrame):
                 what = type(spans).__name__
-                raise InvalidRuleError(f"locate gave {what}, not a polars.DataFrame")
+                raise InvalidRuleError(f"locate returned {what}, not a polars.DataFrame")
             missing = [name for name in CANDIDATES if name not in spans.columns]
             if missing:
-                raise InvalidRuleError(f"locate gave no column {', '.join(missing)}")
+                raise InvalidRuleError(f"locate returned no column {', '.join(missing)}")
             columns = [pl.col(name).cast(dtype) for name, dtype in CANDIDATES.items()]
             if "telling" in spans.columns:
                 columns.append(pl.col("telling").cast(pl.Float64))

@@ -63,10 +63,10 @@ def test_a_diagnosis_leaves_it_out_and_says_so() -> None:
     assert isinstance(diagnosis, TimelineDiagnosis)
     assert diagnosis.focus.start_ns == 5_000 * US
     assert diagnosis.focus.before_ns == 5_000 * US
-    assert any("5.000 ms were left out as the start" in note for note in diagnosis.notes)
+    assert any("5.00 ms (program start) are excluded" in note for note in diagnosis.notes)
     told = next(f for f in diagnosis.findings if f.rule == "warmup-in-window")
     assert (told.recoverable_ns, told.share) == (None, None)
-    assert told.title.endswith("(left out)")
+    assert told.title.startswith("Program start excluded: 5.01 ms")
     assert {e.metric: e.value for e in told.evidence}["preparing_ns"] == 891 * US
 
 

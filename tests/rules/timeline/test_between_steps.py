@@ -88,7 +88,7 @@ def kernels_in_a_row(pause_us: float) -> Capture:
 def test_a_long_stretch_inside_steps_counts_as_well() -> None:
     timeline = kernels_in_a_row(2_000).timeline()
     verdict = found(RULE, timeline)
-    assert verdict.title.startswith("Other host work keeps the GPU waiting for 2.0")
+    assert verdict.title.startswith("Host work stalls the GPU 2.0")
     assert evidence(verdict)["between_ns"] == 0
     assert saved_us(verdict, timeline) == pytest.approx(2_000, rel=0.05)
     assert RULE.check(kernels_in_a_row(900).timeline()) is CLEAN
@@ -220,3 +220,23 @@ def test_one_step_cannot_be_judged() -> None:
 )
 def test_clean_captures(capture: str) -> None:
     assert RULE.check(opened(capture)) is CLEAN
+
+
+def test_the_snippet_fits_what_the_host_does() -> None:
+    logging = found(RULE, loop(100, source="torch-json").timeline())
+    unnamed = found(RULE, loop(100, None, source="torch-json").timeline())
+    assert "write_log" in logging.code
+    assert "write_log" not in unnamed.code
+    assert "NVTX ranges" in unnamed.fix
+
+
+def test_work_before_a_copy_to_the_gpu_loads_data() -> None:
+    capture = loop(100, None, source="torch-json")
+    for step in range(1, 5):
+        at = step * 300
+        capture.copy((at + 1, at + 3), (at + 4, at + 6), kind="Host-to-Device", src_kind="Pinned")
+        capture.tables["ranges"][step]["start_ns"] += 4_000
+    verdict = found(RULE, capture.timeline())
+    assert "An H2D copy follows this work" in verdict.fix
+    assert "DataLoader" in verdict.code
+    assert "write_log" not in verdict.code

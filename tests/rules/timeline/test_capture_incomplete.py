@@ -43,7 +43,7 @@ def test_messages(severity: str, text: str, lost: bool) -> None:
         assert RULE.check(timeline) is CLEAN
         return
     verdict = found(RULE, timeline)
-    assert verdict.title == "The profiler lost events"
+    assert verdict.title == "Profiler lost events"
     assert verdict.evidence[0].meaning == text
     assert verdict.recoverable_ns is None
     assert not verdict.change
@@ -51,13 +51,13 @@ def test_messages(severity: str, text: str, lost: bool) -> None:
 
 def test_warnings_of_the_reader() -> None:
     verdict = found(RULE, loop().timeline(warnings=("the file ends in the middle of an event",)))
-    assert verdict.title == "Part of the file is missing: the file ends in the middle of an event"
+    assert verdict.title == "Incomplete file: the file ends in the middle of an event"
 
 
 def test_work_without_launches() -> None:
     assert RULE.check(loop(unlinked=0).timeline()) is CLEAN
     verdict = found(RULE, loop(unlinked=5).timeline())
-    assert verdict.title == "25.0% of the GPU work has no known launch"
+    assert verdict.title == "25.0% of GPU activities have no known launch"
     assert evidence(verdict)["unlinked"] == 0.25
 
 
@@ -66,7 +66,7 @@ def test_no_calls_and_no_names() -> None:
         {"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": f"k{i}"} for i in range(9)
     ]
     verdict = found(RULE, judged(kernels=kernels))
-    assert verdict.title == "There are no API calls, and 1 more"
+    assert verdict.title == "No CUDA API calls in the capture (+1 more)"
     assert list(evidence(verdict)) == ["api_calls", "steps"]
     assert "nsys profile --trace=cuda,nvtx" in verdict.fix
 
@@ -79,7 +79,7 @@ def test_graphs_traced_as_a_whole() -> None:
         row = {"start_ns": (at + 3) * 1_000, "end_ns": (at + 13) * 1_000, "correlation": graph}
         capture.tables["graph_launches"].append(row)
     verdict = found(RULE, capture.timeline())
-    assert verdict.title == "CUDA graphs were traced as a whole: their kernels are not visible"
+    assert verdict.title == "CUDA graphs traced as one event: kernels not visible"
     assert evidence(verdict)["in_graphs"] == pytest.approx(40 / (40 + 20 * 68))
     assert "--cuda-graph-trace=node" in verdict.fix
 

@@ -47,7 +47,7 @@ def test_who_waits_for_whom_is_named() -> None:
     timeline = steps().timeline()
     verdict = found(RULE, timeline)
     numbers = evidence(verdict)
-    assert verdict.title == "Launched work waits 200.0 µs of each 1.000 ms step for other streams"
+    assert verdict.title == "GPU idle waiting for other streams: 200 µs/step"
     assert numbers["queued_share"] == pytest.approx(0.2)
     assert numbers["waits"] == 1
     assert numbers["longest_ns"] == 200_000
@@ -62,8 +62,8 @@ def test_waiting_for_what_the_capture_does_not_show_is_not_blamed_on_streams() -
     capture.tables["kernels"] = [k for k in capture.tables["kernels"] if k["name"] != "produce"]
     verdict = RULE.check(capture.timeline())
     assert isinstance(verdict, RuleNotApplicable)
-    assert verdict.reason.startswith("launched work waited 20.0% of the time for nothing")
-    assert "another program on the GPU" in verdict.reason
+    assert verdict.reason.startswith("launched kernels are stalled 20.0% of the time")
+    assert "another process on the GPU" in verdict.reason
 
 
 def test_short_gaps_are_how_streams_work() -> None:
@@ -72,7 +72,7 @@ def test_short_gaps_are_how_streams_work() -> None:
 
 def test_without_calls_nothing_can_be_said() -> None:
     verdict = RULE.check(steps().timeline(without=("api_calls",)))
-    assert verdict == RuleNotApplicable("no GPU work is linked to the call that launched it")
+    assert verdict == RuleNotApplicable("no GPU activity is linked to its launch")
 
 
 def turns(*, blocks: int = 4, waits: bool = True, count: int = 6, **second: str) -> Capture:
@@ -100,9 +100,7 @@ def test_streams_that_take_turns_with_small_kernels() -> None:
     verdict = found(RULE, timeline)
     numbers = evidence(verdict)
     # The third to sixth wait for 60 us each; the first two of a step need nobody's turn before.
-    assert verdict.title == (
-        "Streams take turns for 240.0 µs of each 1.000 ms step, with kernels that leave SMs empty"
-    )
+    assert verdict.title == ("Streams serialized instead of concurrent: 240 µs/step")
     assert numbers["waits"] == 4
     assert "stream 13 (scan_a) waiting for stream 17 (scan_b)" in verdict.fix
     assert verdict.confidence is Confidence.LOW
@@ -144,11 +142,11 @@ def functions(*, name: str = "cudaLaunchHostFunc", late_us: float = 200) -> Capt
 def test_work_behind_a_host_function(name: str) -> None:
     timeline = functions(name=name).timeline()
     verdict = found(RULE, timeline)
-    assert verdict.title == (
-        "Launched work waits 200.0 µs of each 1.000 ms step for host functions in its stream"
-    )
+    assert verdict.title == ("GPU idle waiting for host functions: 200 µs/step")
     assert evidence(verdict)["waits"] == 1
-    assert "stream 7 (second) waiting for a host function, once a step" in verdict.fix
+    assert (
+        "1 stall per step; most time: stream 7 (second) waiting for a host function" in verdict.fix
+    )
     assert "cudaLaunchHostFunc(side" in verdict.code
     assert saved_us(verdict, timeline) == pytest.approx(199, abs=2)
 
@@ -160,7 +158,7 @@ def test_a_host_function_that_holds_nothing_up_is_clean() -> None:
 def test_late_work_without_a_host_function_is_not_blamed_on_one() -> None:
     verdict = RULE.check(functions(name="cudaStreamIsCapturing").timeline())
     assert isinstance(verdict, RuleNotApplicable)
-    assert verdict.reason.startswith("launched work waited 20.0% of the time for nothing")
+    assert verdict.reason.startswith("launched kernels are stalled 20.0% of the time")
 
 
 @needs_shared

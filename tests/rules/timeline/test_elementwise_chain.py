@@ -37,7 +37,7 @@ def test_found() -> None:
         "chain_ns": 70_000,
         "gpu_share": pytest.approx(70 / 184),
     }
-    assert verdict.title == "3 pointwise kernels a step could be 1"
+    assert verdict.title == "3 unfused pointwise kernels per step (1 if fused)"
     # The longest stays: 40 us less, and two gaps of 1 us.
     assert saved_us(verdict, timeline) == pytest.approx(42, abs=1)
     assert verdict.where[-1].name == "mul → add → sqrt"

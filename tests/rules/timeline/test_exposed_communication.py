@@ -36,9 +36,7 @@ def test_only_what_no_kernel_hides_counts() -> None:
     timeline = steps().timeline()
     verdict = found(RULE, timeline)
     numbers = evidence(verdict)
-    assert verdict.title == (
-        "Collectives run 300.0 µs of each 1.000 ms step with nothing beside them"
-    )
+    assert verdict.title == ("Exposed communication: 300 µs/step")
     assert numbers["exposed_share"] == pytest.approx(0.3)
     assert numbers["collectives"] == 1
     assert numbers["took_ns"] == 350_000
@@ -80,7 +78,7 @@ def test_named_collectives_are_told() -> None:
         capture.event("collectives", "allreduce", at, at + 5, side="host", in_bytes=1_000_000)
     verdict = found(RULE, capture.timeline())
     assert evidence(verdict)["in_bytes"] == 1_000_000
-    assert "asked for as allreduce" in verdict.fix
+    assert "called as allreduce" in verdict.fix
 
 
 def test_hidden_communication_is_clean() -> None:
@@ -95,9 +93,7 @@ def test_graphs_traced_whole_hide_their_kernels() -> None:
     rows = [{"start_ns": n * 1_000_000, "end_ns": n * 1_000_000 + 900_000} for n in range(4)]
     timeline = judged(graph_launches=rows)
     verdict = RULE.check(timeline)
-    assert verdict == RuleNotApplicable(
-        "CUDA graphs were traced as a whole: their kernels are not visible"
-    )
+    assert verdict == RuleNotApplicable("CUDA graphs traced as one event: kernels not visible")
 
 
 @needs_shared
@@ -106,3 +102,24 @@ def test_a_server_that_waits_for_its_collectives() -> None:
     verdict = found(RULE, timeline)
     assert evidence(verdict)["exposed_share"] == pytest.approx(0.08, abs=0.03)
     assert saved_us(verdict, timeline) > 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "advice"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "DistributedDataParallel"),
+        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "FSDP"),
+        ("ncclDevKernel_SendRecv", "pipeline parallelism"),
+    ],
+)
+def test_advice_follows_the_collectives(kernel: str, advice: str) -> None:
+    assert advice in found(RULE, steps(kernel).timeline()).fix
+
+
+def test_inference_gets_no_advice_for_training() -> None:
+    capture = steps()
+    for row in capture.tables["kernels"]:
+        row["name"] = row["name"].replace("adam", "norm")
+    verdict = found(RULE, capture.timeline())
+    assert "tensor parallelism" in verdict.fix
+    assert "DistributedDataParallel" not in verdict.fix + verdict.code

@@ -44,7 +44,7 @@ def test_found() -> None:
     assert saved_us(verdict, timeline) == pytest.approx(300 - left, abs=1)
     assert told["saved_tf32_ns"] == pytest.approx((300 - left) * 1_000, abs=1_000)
     assert 'set_float32_matmul_precision("high")' in verdict.code
-    assert verdict.title == "FP32 products without tensor cores take 93.8% of GPU time"
+    assert verdict.title == "FP32 GEMMs not on Tensor Cores (94% of GPU time)"
 
 
 def test_autocast_launches_casts() -> None:
@@ -57,7 +57,7 @@ def test_autocast_launches_casts() -> None:
 def test_little_where_the_host_is_the_limit() -> None:
     timeline = of([(GEMM, 30.0)] * 10, host_us=200.0)
     verdict = found(RULE, timeline)
-    assert verdict.title.endswith(", but TF32 gives little")
+    assert "That is little now" in verdict.fix
     assert saved_us(verdict, timeline) < 30
     assert RULE.min_share is None  # still a finding
 
@@ -124,8 +124,8 @@ def test_shapes_tell_what_waits_for_memory(rows: int, *, is_found: bool) -> None
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("Some GPU", "it is not known what the GPU can do"),
-        ("NVIDIA GeForce GTX 1080", "GTX 1080 has no tensor cores that would be faster"),
+        ("Some GPU", "the peak FLOP/s of the GPU are unknown"),
+        ("NVIDIA GeForce GTX 1080", "GTX 1080 has no faster Tensor Cores"),
     ],
 )
 def test_absent(name: str, reason: str) -> None:

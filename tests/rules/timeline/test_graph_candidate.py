@@ -36,7 +36,7 @@ def test_gaps_between_short_kernels() -> None:
         "gap_ns": 1_500,
         "repeated": 1.0,
     }
-    assert verdict.title == "20 kernels a step of 10.00 µs each are launched one by one"
+    assert verdict.title == "No CUDA graph for 20 short kernels per step"
     # 19 gaps shrink from 1.5 to 0.5 us; the launch of a graph takes longer than that of a kernel.
     assert 0 < saved_us(verdict, timeline) <= 19
 
@@ -69,3 +69,23 @@ def test_without_calls_it_cannot_be_judged() -> None:
 @pytest.mark.parametrize("capture", ["healthy", "graph", "graph_node", "pageable"])
 def test_clean_captures(capture: str) -> None:
     assert RULE.check(opened(f"nsys/{capture}.sqlite")) is CLEAN
+
+
+def test_what_a_library_launches_is_not_the_program_s_to_capture() -> None:
+    capture = loop()
+    for row in list(capture.tables["ranges"]):
+        start, end = row["start_ns"] / 1_000, row["end_ns"] / 1_000
+        capture.range("cub::DeviceRadixSort::SortPairs", start + 0.5, end - 0.5)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_only_ranges_of_the_program_are_named() -> None:
+    capture = loop()
+    for row in list(capture.tables["ranges"]):
+        start, end = row["start_ns"] / 1_000, row["end_ns"] / 1_000
+        middle = (start + end) / 2
+        capture.range("solve", start + 0.5, middle)
+        capture.range("aten::mm, op_id = 3", middle + 0.1, end - 0.5)
+    fix = found(RULE, capture.timeline()).fix
+    assert "Capture `solve` into a CUDA graph" in fix
+    assert "aten" not in fix

@@ -36,15 +36,13 @@ def test_input_that_the_gpu_waits_for() -> None:
         "input_ns": 800_000,
         "gpu_busy": pytest.approx(100 / 915),
     }
-    assert verdict.title == (
-        "`load batch` keeps the GPU waiting for 800.0 µs of each 915.0 µs step"
-    )
+    assert verdict.title == ("Data loading (`load batch`) stalls the GPU 800 µs/step")
     assert [(w.kind, w.name, w.ns, w.count) for w in verdict.where] == [
         ("range", "load batch", 3_200_000, 4)
     ]
     assert saved_us(verdict, timeline) == 800
     assert verdict.confidence is Confidence.HIGH
-    assert "One worker still needs 800.0 µs a step" in verdict.fix
+    assert "One worker still takes 800 µs/step" in verdict.fix
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_without_calls_or_names_it_cannot_be_judged() -> None:
     nameless = loop("load", 800, 100).timeline(without=("ranges",))
     verdict = RULE.check(nameless)
     assert isinstance(verdict, RuleNotApplicable)
-    assert "nothing names" in verdict.reason
+    assert "has no names" in verdict.reason
 
 
 @needs_shared

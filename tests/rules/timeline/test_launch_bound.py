@@ -7,6 +7,7 @@ import pytest
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
 from gpusight.rules.timeline.launch_bound import LaunchBound
+from tests.rules.timeline.gpu_traces import ADAM, ADD, of
 from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -47,7 +48,7 @@ def test_short_kernels_with_a_slow_host() -> None:
         "gpu_busy": pytest.approx(100 / 1_005),
         "repeated": 1.0,
     }
-    assert verdict.title == "The GPU waits for launches 900.0 µs of each 1.005 ms step"
+    assert verdict.title == "GPU idle waiting for kernel launches: 900 µs/step"
     assert [(w.kind, w.name, w.count) for w in verdict.where] == [("range", "forward", 80)]
     assert verdict.also == ("graph-candidate",)
     assert verdict.confidence is Confidence.HIGH
@@ -169,3 +170,32 @@ def test_planted(capture: str, least_ms: float, most_ms: float) -> None:
 @pytest.mark.parametrize("capture", ["graph", "graph_node", "healthy", "pageable"])
 def test_clean_captures(capture: str) -> None:
     assert not isinstance(RULE.check(opened(f"nsys/{capture}.sqlite")), RuleMatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "domain"),
+    [("cub::DeviceRadixSort::SortPairs", ""), ("inner_join", "libcudf"), ("sort", "CCCL")],
+)
+def test_ranges_of_libraries_are_not_captured_into_graphs(name: str, domain: str) -> None:
+    capture = loop()
+    for row in capture.tables["ranges"]:
+        if row["name"] == "forward":
+            row.update(name=name, domain=domain)
+    verdict = found(RULE, capture.timeline())
+    assert "inside a library" in verdict.fix
+    assert "Capture" not in verdict.fix
+    assert "cudaStreamBeginCapture" not in verdict.code
+    assert verdict.confidence is Confidence.LOW
+
+
+def test_the_program_s_own_range_is_captured() -> None:
+    verdict = found(RULE, loop().timeline())
+    assert "Capture `forward` with cudaStreamBeginCapture" in verdict.fix
+
+
+def test_the_optimizer_is_advised_where_one_is_seen() -> None:
+    inference = found(RULE, of([(ADD, 1)] * 40, host_us=20))
+    training = found(RULE, of([(ADD, 1)] * 40 + [(name, 1) for name in ADAM * 4], host_us=20))
+    assert "optim" not in inference.code + inference.fix
+    assert "fused=True" in training.code
+    assert training.fix.endswith("Use the fused optimizer.")

@@ -54,7 +54,7 @@ def test_a_leak_is_found_with_the_steps_until_the_gpu_is_full() -> None:
     assert numbers["last_bytes"] - numbers["first_bytes"] == 180 * MB
     # The peak of the last step: 1,000 + 160 + 200 MB of 10 GB; at 20 MB a step.
     assert numbers["peak_bytes"] == 1_360 * MB
-    assert verdict.title == "GPU 0 holds 20.00 MB more after each step: full after 432 more"
+    assert verdict.title == "GPU memory grows 20.00 MB/step (out of memory in 432 steps)"
     assert verdict.where[0].name.startswith("aten::clone")
     assert verdict.change == ()
     assert verdict.recoverable_ns is None
@@ -74,7 +74,7 @@ def test_a_leak_of_every_other_step_is_found() -> None:
 
 def test_without_the_size_of_the_gpu_it_does_not_say_when() -> None:
     capture = steps([n * 20 * MB for n in range(10)], memory_bytes=None)
-    assert found(RULE, capture.timeline()).title == ("GPU 0 holds 20.00 MB more after each step")
+    assert found(RULE, capture.timeline()).title == "GPU memory grows 20.00 MB/step"
 
 
 @pytest.mark.parametrize(

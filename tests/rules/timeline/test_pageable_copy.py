@@ -36,9 +36,7 @@ def test_the_copy_runs_at_the_rate_of_the_link_beside_the_kernels() -> None:
     timeline = steps(50_400_000, 5_000.0).timeline()
     verdict = found(PageableCopy(), timeline)
     numbers = evidence(verdict)
-    assert verdict.title == (
-        "Copies of pageable memory take 5.000 ms of each 6.000 ms step (10.08 GB/s)"
-    )
+    assert verdict.title == ("Pageable memory copies: 5.00 ms/step at 10.08 GB/s")
     assert numbers["h2d_count"] == 1
     assert numbers["h2d_bytes"] == 50_400_000
     assert numbers["h2d_ns"] == 5_000_000
@@ -83,9 +81,7 @@ def test_near_misses_do_not_trip(
 def test_a_capture_that_does_not_say_what_memory_it_was() -> None:
     capture = steps(50 * MB, 5_000.0, src_kind=None, dst_kind=None)
     verdict = PageableCopy().check(capture.timeline())
-    assert verdict == RuleNotApplicable(
-        "the capture does not say whether the host memory of copies was pinned"
-    )
+    assert verdict == RuleNotApplicable("the capture does not record whether host memory is pinned")
 
 
 def test_it_stands_for_exposed_copies_when_there_are_no_others() -> None:

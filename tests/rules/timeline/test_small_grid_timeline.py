@@ -39,9 +39,7 @@ def test_found() -> None:
     # A quarter of the SMs have a block: three quarters of what lies above 10 us go.
     assert saved_us(verdict, timeline) == pytest.approx(0.75 * (200 + 50), abs=1)
     assert verdict.confidence is Confidence.LOW
-    assert verdict.title == (
-        "Kernels with too few blocks for 132 SMs (median 33) take 100.0% of GPU time"
-    )
+    assert verdict.title == ("Small grids: 33 blocks for 132 SMs (100% of GPU time)")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_kernels_side_by_side_fill_the_gpu() -> None:
 
 def test_absent_without_grids_or_sms() -> None:
     unknown = RULE.check(of(KERNELS, blocks=33, name="Some GPU"))
-    assert unknown == RuleNotApplicable("it is not known how many SMs the GPU has")
+    assert unknown == RuleNotApplicable("the number of SMs is unknown")
     capture = program(KERNELS, sm_count=132)
     for row in capture.tables["kernels"]:
         del row["grid_x"]
@@ -108,3 +106,11 @@ def test_absent_without_grids_or_sms() -> None:
 )
 def test_not_planted(name: str) -> None:
     assert not isinstance(RULE.check(opened(f"nsys/{name}.sqlite")), RuleMatch)
+
+
+def test_grids_of_library_kernels_are_not_the_program_s_to_set() -> None:
+    own = found(RULE, of([("stencil(float*)", 100)], blocks=33, sm_count=132))
+    library = found(RULE, of([(GEMM, 100)], blocks=33, sm_count=132))
+    assert "<<<" in own.code
+    assert "<<<" not in library.code
+    assert "Batch small library calls" in library.fix

@@ -37,7 +37,7 @@ def test_a_loop_is_told_by_its_arithmetic() -> None:
         "optimizer_ns": 320_000,
         "gpu_share": pytest.approx(320 / 420),
     }
-    assert verdict.title == "Each optimizer step is 32 kernels where about 1 would do"
+    assert verdict.title == "Unfused optimizer: 32 kernels per step (1 if fused)"
     # One pass takes 0.35 of the 320 us; 31 gaps of 1 us go as well.
     assert saved_us(verdict, timeline) == pytest.approx(320 * 0.65 + 31, abs=1)
 
@@ -76,7 +76,7 @@ def test_the_optimizer_is_named() -> None:
         capture.range("Optimizer.step#Adam.step", r["start_ns"] / 1_000 + 4, r["end_ns"] / 1_000)
     verdict = found(RULE, capture.timeline())
     assert "torch.optim.Adam(" in verdict.code
-    assert verdict.fix.startswith("torch.optim.Adam runs 32 kernels a step")
+    assert verdict.fix.startswith("torch.optim.Adam launches 32 kernels per step")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_absent_without_kernels() -> None:
 )
 def test_planted(name: str, kernels: int) -> None:
     verdict = found(RULE, opened(name))
-    assert verdict.title.startswith(f"Each optimizer step is {kernels:,} kernels")
+    assert verdict.title.startswith(f"Unfused optimizer: {kernels:,} kernels per step")
 
 
 @needs_shared

@@ -27,7 +27,7 @@ def steps(*lengths_us: float, prepares: str | None = None) -> Capture:
 
 def test_the_first_of_two_steps() -> None:
     verdict = found(RULE, steps(900, 300).timeline())
-    assert verdict.title == "The first step takes 900.0 µs, later ones 300.0 µs"
+    assert verdict.title == "Warm-up in the window: first step 900 µs, later 300 µs"
     assert verdict.recoverable_ns == 600_000
     assert verdict.change == ()
     assert [(w.kind, w.name) for w in verdict.where] == [("step", "step_0")]
@@ -79,7 +79,7 @@ def test_a_capture_that_is_mostly_warm_up() -> None:
     timeline = steps(5_000, 300, 300, 300, 300).timeline()
     verdict = found(RULE, timeline)
     assert [step.name for step in timeline.focus.left_out] == ["step_0"]
-    assert verdict.title == "The first step takes 5.000 ms, later ones 300.0 µs (left out)"
+    assert verdict.title == "Capture is mostly warm-up: first step 5.00 ms, later 300 µs"
     assert verdict.recoverable_ns is None
     assert [(w.name, w.ns) for w in verdict.where] == [("step_0", 5_000_000)]
 
@@ -95,7 +95,7 @@ def program(start_us: float, work_us: float, loading_us: float) -> Capture:
 
 def test_the_start_of_a_program() -> None:
     verdict = found(RULE, program(2_000, 8_000, 900).timeline())
-    assert verdict.title == "The first 2.000 ms (20.0%) pass before the GPU has anything to do"
+    assert verdict.title == "Program start in the window: 2.00 ms (20.0%)"
     assert verdict.recoverable_ns == 2_000_000
     assert evidence(verdict)["preparing_ns"] == 901_000
     assert "--window 1.990ms-" in verdict.fix

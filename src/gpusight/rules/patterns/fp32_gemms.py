@@ -76,7 +76,7 @@ _SERVES = r"split-k|epilogue|setup"
 
 
 def gemms_on_cuda_cores(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return FP32 GEMMs and convolutions whose names say that they use CUDA cores."""
+    """Return FP32 GEMMs and convolutions that use CUDA cores by their names."""
     label = pl.col("label").str.to_lowercase()
     gemm = (pl.col("category") == "matmul") & ~label.str.contains(_NOT_FOR_TENSOR_CORES)
     on_cuda_cores = gemm & (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
@@ -86,7 +86,7 @@ def gemms_on_cuda_cores(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def gemms_of_unknown_pipe(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return GEMMs in FP32 or an unknown precision whose names do not say what computes them."""
+    """Return GEMMs in FP32 or an unknown precision whose names do not show what computes them."""
     label = pl.col("label").str.to_lowercase()
     return kernels.filter(
         pl.col("category") == "matmul",
@@ -147,7 +147,7 @@ class TensorFormat:
     @property
     def how(self) -> str:
         """What the estimate includes, within a sentence."""
-        return f"({self.ratio:.1f} times the rate)" if not self.casts else "(with its casts)"
+        return f"({self.ratio:.1f}x peak FLOP/s)" if not self.casts else "(including its casts)"
 
     def change(self, context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
         """Run GEMMs at this rate."""

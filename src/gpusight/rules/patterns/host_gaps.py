@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 def host_unknown(context: RuleContext) -> RuleNotApplicable | None:
     """Return why rules about the host cannot be evaluated; None where they can."""
     if not context.trace.has("api_calls"):
-        return RuleNotApplicable("the capture has no API calls: what the host did is not known")
+        return RuleNotApplicable("the capture has no API calls: host activity is unknown")
     if not np.any(context.schedule.ops.call != NONE):
-        return RuleNotApplicable("no GPU work is linked to the call that launched it")
+        return RuleNotApplicable("no GPU activity is linked to its launch")
     return None
 
 
@@ -69,7 +69,7 @@ def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLoca
     """Return what the host was in while the GPU was idle for a cause, by kind, longest first."""
     accounts = account(context.schedule, context.hosts)
     device = next(a for a in accounts if a.device == context.device)
-    # That it was in a step says nothing more.
+    # The range of the step itself adds no information.
     steps = {_without_numbers(step.name) for step in context.focus.steps}
     locations: dict[str, list[FindingLocation]] = {kind: [] for kind in _LOCATION_KINDS.values()}
     contributors = IdleContributors(context.schedule, context.hosts).of(device)
@@ -148,19 +148,16 @@ def _nested(events: pl.DataFrame) -> NestedIntervals:
 # Long stalls --------------------------------------------------------------------------------------
 
 
-MIN_STALL_NS = Threshold(
-    1e6, "ns between two calls from which on it is no longer the way to the next launch"
-)
+MIN_STALL_NS = Threshold(1e6, "ns between two calls; a longer gap is not launch overhead")
 MIN_STALL_RATIO = Threshold(
     20,
-    "times what the host usually needs from one launch to the next that such a stretch must be, "
-    "too, if it is below 5 ms",
+    "ratio to the usual host time between launches that a stall below 5 ms must exceed too",
 )
 _ALWAYS_STALL_NS = 5e6
 MAX_LAUNCHES_BETWEEN = Threshold(
     0.1,
-    "part of the launches that lie between steps from which on the ranges mark parts of steps: "
-    "what is between them is then as much the step's own",
+    "share of the launches between steps; above it, the ranges mark only parts of steps, and the "
+    "time between them belongs to the steps too",
 )
 _OWN_WORK = [IdleCause.FRAMEWORK, IdleCause.OTHER, IdleCause.UNKNOWN]
 _LAUNCH_KINDS = (CallKind.LAUNCH, CallKind.GRAPH)
@@ -284,8 +281,8 @@ def keeping_host_work(calls: Ints) -> Change:
 
 MIN_COPY_WAIT_SHARE = Threshold(
     0.5,
-    "part of a wait that a large copy itself must take to be what is waited for; below, the host "
-    "waits for the work before it, and a faster copy changes little",
+    "share of a wait that a large copy must take to be its cause; below it, the host waits for "
+    "earlier kernels, and a faster copy changes little",
 )
 _IS_LAUNCH = pl.col("kind").cast(pl.String).is_in(["launch", "graph"]).cast(pl.Int64)
 _ISSUES = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "fill"])
@@ -297,7 +294,7 @@ def waits(context: RuleContext) -> pl.DataFrame:
 
     A value that is read back is a copy and a synchronizing call after it: one wait. Columns:
     `calls` (positions), `start_ns`, `waited_ns`, `step` (calls after a step count to it),
-    `copies` (it waits for a copy of its own), `large` (mostly for one that other rules look at,
+    `copies` (it waits for its own copy), `large` (mostly for one that other rules look at,
     not for the work before it), `reads` (for a copy to the host),
     `at_edge` (nothing was launched before it in its step, or nothing after it), and the `range`,
     `operator`, `site` and `name` of its first call.

@@ -127,8 +127,8 @@ def kernels_unseen(context: RuleContext) -> RuleNotApplicable | None:
     if context.kernels.height:
         return None
     if context.ops.filter(pl.col("kind") == "graph").height:
-        return RuleNotApplicable("CUDA graphs were traced whole: their kernels are not visible")
-    return RuleNotApplicable("no kernels ran in the judged part")
+        return RuleNotApplicable("CUDA graphs traced as one event: kernels not visible")
+    return RuleNotApplicable("no kernels in the window")
 
 
 def kernel_ns(context: RuleContext) -> int:
@@ -150,8 +150,8 @@ def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Ev
     """Return the time of kernels per step, and its share of GPU time."""
     ns = total_ns(rows)
     return (
-        step_evidence(context, metric, ns, "ns", "Time of these kernels"),
-        Evidence("gpu_share", ns / kernel_ns(context), "share", "The same as a part of GPU time"),
+        step_evidence(context, metric, ns, "ns", "Time in these kernels"),
+        Evidence("gpu_share", ns / kernel_ns(context), "share", "Share of GPU time"),
     )
 
 
@@ -266,11 +266,9 @@ def norms_by_channel(context: RuleContext, layout: Flags) -> pl.DataFrame:
 
 
 MIN_REPEATED_SHARE = Threshold(
-    0.5, "part of the launches that must come again in most steps, for a graph of them to be of use"
+    0.5, "share of the launches that most steps must repeat for a CUDA graph to pay off"
 )
-MIN_LAUNCHES_PER_STEP = Threshold(
-    10, "launches a step from which on one launch for all of them is worth anything"
-)
+MIN_LAUNCHES_PER_STEP = Threshold(10, "launches per step from which a CUDA graph pays off")
 _MIN_REPETITIONS = 3
 """Runs of a kernel from which on it counts as repeated, where no steps are known."""
 
@@ -280,7 +278,7 @@ class LaunchRepetition:
     """How similar the steps of a program are, in kernels that no graph launches."""
 
     kernels: int
-    """Launched one by one, in the sample."""
+    """Launched without a graph, in the sample."""
     repeated: float
     """Share of them that most steps have: the same kernel with the same grid."""
     alike: float | None
@@ -288,7 +286,7 @@ class LaunchRepetition:
 
     @property
     def worth_it(self) -> bool:
-        """Whether there is enough that a graph could launch at once."""
+        """Whether enough kernels repeat for a graph."""
         return self.repeated >= MIN_REPEATED_SHARE.value
 
 

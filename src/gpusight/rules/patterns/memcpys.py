@@ -15,10 +15,10 @@ from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.rules.finding import Evidence
 from gpusight.rules.formatting import (
     called_from,
+    count_per_step,
     largest,
     step_evidence,
     summed_locations,
-    times_text,
 )
 from gpusight.rules.rule import Threshold
 from gpusight.trace.intervals import Intervals, clip, coverage, subtract
@@ -34,27 +34,28 @@ if TYPE_CHECKING:
 
 MIN_COPY_BYTES = Threshold(
     65_536,
-    "bytes; smaller copies from pageable memory do not hold the caller up, and any copy of that "
-    "size takes a few microseconds",
+    "bytes; smaller copies from pageable memory do not block the caller, and any copy of that size "
+    "takes a few microseconds",
 )
 MIN_DELAY_NS = Threshold(
-    10_000, "ns that work begins later than its launch and its stream explain, to have waited"
+    10_000,
+    "ns that a kernel starts later than its launch and its stream explain, to count as a wait",
 )
 BIDIRECTIONAL_RATE = Threshold(
     0.92,
-    "part of its rate that a copy keeps while another one goes the other way: a link carries both, "
-    "but they meet in the host's memory; 0.91 to 0.93 were seen",
+    "share of its rate that a copy keeps while another runs in the other direction: both use the "
+    "host's memory; 0.91 to 0.93 were measured",
 )
 _RIGHT_BEHIND_NS = 50_000
 """A synchronization within this time after a copy call waits for the copy."""
 HOST_WAYS = ("h2d", "d2h")
 DIRECTION_NAMES = {
-    "h2d": "to the GPU",
-    "d2h": "to the host",
-    "p2p": "between GPUs",
-    "unified": "of unified memory",
+    "h2d": "H2D",
+    "d2h": "D2H",
+    "p2p": "peer-to-peer",
+    "unified": "unified memory",
 }
-"""Direction of copies, as titles say it."""
+"""Direction of copies in texts."""
 
 
 def copies(context: RuleContext) -> pl.DataFrame:
@@ -115,26 +116,27 @@ class CopyTotals:
     """Median bytes of a copy."""
 
     @property
-    def to(self) -> str:
-        """The direction, as titles say it."""
+    def name(self) -> str:
+        """The direction in texts."""
         return DIRECTION_NAMES[self.way]
 
     def text(self, context: RuleContext) -> str:
-        """Describe the copies: `134.2 MB to the GPU twice a step, 29.1 ms each`."""
-        mean = format_time(self.ns / self.count)
-        return f"{format_bytes(self.size)} {self.to} {times_text(context, self.count)}, {mean} each"
+        """Describe the copies: `2 H2D copies per step of 134.2 MB, 29.1 ms each`."""
+        mean = format_time(self.ns / self.count, digits=3)
+        copies = count_per_step(context, self.count, f"{self.name} copy")
+        return f"{copies} of {format_bytes(self.size)}, {mean} each"
 
     def evidence(self, context: RuleContext) -> tuple[Evidence, ...]:
         """Return the evidence: time, rate, exposed time, bytes and count."""
-        way, to = self.way, self.to
+        way, name = self.way, self.name
         rate = self.bytes * 1e9 / max(1, self.ns)
-        alone = f"Of that with no kernel beside, {to}"
+        alone = f"{name} copy time without overlap"
         return (
-            step_evidence(context, f"{way}_ns", self.ns, "ns", f"Time copying {to}"),
-            Evidence(f"{way}_rate", rate, "byte/s", f"Rate {to}"),
+            step_evidence(context, f"{way}_ns", self.ns, "ns", f"{name} copy time"),
+            Evidence(f"{way}_rate", rate, "byte/s", f"{name} bandwidth"),
             step_evidence(context, f"{way}_exposed_ns", self.exposed_ns, "ns", alone),
-            step_evidence(context, f"{way}_bytes", self.bytes, "byte", f"Moved {to}"),
-            step_evidence(context, f"{way}_count", self.count, "", f"Copies {to}"),
+            step_evidence(context, f"{way}_bytes", self.bytes, "byte", f"{name} bytes copied"),
+            step_evidence(context, f"{way}_count", self.count, "", f"{name} copies"),
         )
 
 
@@ -201,7 +203,7 @@ def pinned_in_place(rows: pl.DataFrame) -> Change:
 
 
 def overlap_copies(context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
-    """Overlap copies with everything else, those of each direction on a stream of their own.
+    """Overlap copies with everything else, each direction on its own stream.
 
     Neither the copy calls nor synchronizations right after them block their threads. Copies to the
     GPU and to the host then run at the same time, each a little slower.

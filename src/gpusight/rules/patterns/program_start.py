@@ -22,19 +22,17 @@ if TYPE_CHECKING:
 
 
 MIN_START_SHARE = Threshold(
-    0.1, "part of the window before the program's GPU work, where no steps are known"
+    0.1, "share of the window before the first kernel, where no steps are known"
 )
 MIN_CERTAIN_SHARE = Threshold(
     0.5,
-    "the same from which on it is a start whatever the host does in it; also the part of a start "
-    "that passes before any GPU work or in compiling, so that tuning on the GPU belongs to it",
+    "the same for a start with any host activity; also the share of a start before any GPU "
+    "activity or in compilation, so that autotuning counts as part of it",
 )
 MIN_LOADING_SHARE = Threshold(
-    0.1, "part of a start that goes into loading code, contexts and memory"
+    0.1, "share of a start in module loading, context creation and allocation"
 )
-MIN_START_NS = Threshold(
-    1e6, "ns below which it is the way to the first launch, not the start of a program"
-)
+MIN_START_NS = Threshold(1e6, "ns; a shorter one is the first launch, not a program start")
 PREPARES = (
     r"^(?:cu|cuda|hip)(?:Module|Library|Link)|^cuCtxCreate|^cuDevicePrimaryCtx|^cuInit|^nvrtc"
     r"|^(?:cu|cuda|hip)(?:Malloc|MemAlloc|HostAlloc|MallocHost|Free)$"
@@ -98,8 +96,8 @@ def without_start(trace: Trace, focus: StepWindow) -> StepWindow:
         return focus
     left_out = start.launch_ns - focus.start_ns
     note = (
-        f"the first {format_time(left_out)} were left out as the start of the program; --warmup "
-        "keeps them"
+        f"the first {format_time(left_out, digits=3)} (program start) are excluded; --warmup "
+        "includes them"
     )
     return replace(focus, start_ns=start.launch_ns, before_ns=left_out, notes=(*focus.notes, note))
 

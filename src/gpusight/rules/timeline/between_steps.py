@@ -1,4 +1,4 @@
-"""between-steps: the host does other things than launching, between steps or inside them."""
+"""between-steps: host work that launches nothing stalls the GPU, between steps or inside them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
+from gpusight.analysis.ledger.idle_causes import is_input
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
@@ -19,8 +20,8 @@ from gpusight.rules.formatting import (
     framework_of,
     largest,
     named,
-    of_each_step,
     step_evidence,
+    time_per_step,
 )
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
@@ -50,18 +51,18 @@ if TYPE_CHECKING:
 
 
 MIN_IDLE_SHARE = Threshold(
-    0.02, "part of the time that the GPU waits for such work; below, it is noise"
+    0.02, "share of the time that the GPU is idle due to this work; less is noise"
 )
 MIN_STEP_SHARE = Threshold(
     0.5,
-    "part of the steps that must hold a long stretch, in the same place, or part of a step that a "
-    "rare one must take: the rest are hiccups of the machine",
+    "share of the steps that must have a long stall at the same point, or share of a step that a "
+    "rare stall must take; others are noise",
 )
-LOOP_NS_PER_STEP = Threshold(20_000, "ns a step that the loop itself takes")
+LOOP_NS_PER_STEP = Threshold(20_000, "ns per step that the loop itself takes")
 MIN_HIDDEN_SHARE = Threshold(
     0.5,
-    "part of host work right after values were read back that must be hidden once nobody waits for "
-    "them: then the wait is the cause (host-sync), for the GPU could go on meanwhile",
+    "share of the host work after a readback that overlaps with the GPU once the readback does not "
+    "block; above it, the blocking sync is the cause (host-sync)",
 )
 _PROFILER = re.compile(r"(?:^|/)torch/profiler/|ProfilerStep|profiler_util")
 
@@ -89,33 +90,31 @@ class BetweenSteps(TimelineRule):
 
     id = "between-steps"
     detects = (
-        "Looks for host work that keeps the GPU waiting and is neither input nor launching: what "
-        "comes after one step and before the next (logging, checkpoints, validation), and "
-        "stretches of a millisecond or more inside steps."
+        "Looks for host work that stalls the GPU and is neither data loading nor kernel "
+        "launching. It is between steps (logging, checkpoints, validation), or takes 1 ms or more "
+        "inside steps."
     )
     why = (
-        "Nothing is launched meanwhile. Once the work issued before is done the GPU stands still "
-        "until the next launch."
+        "The host launches nothing during this work. Once the queued kernels are done, the GPU is "
+        "idle until the next launch."
     )
-    fix = (
-        "Do it rarely, on another thread, or while the GPU still works on what was launched before."
-    )
+    fix = "Do this work less often, on another thread, or after the next step is launched."
     code = """\
 if step % 100 == 0:                            # not every step
     executor.submit(write_log, step, metrics)  # another thread
 # checkpoints: torch.distributed.checkpoint.async_save(state, checkpoint_id=path)
 """
     verify = (
-        "`gpusight steps` shows less time from the end of a step to the next one, `gpusight "
-        "ledger` less `idle/framework` and `idle/other`."
+        "`gpusight steps` shows a shorter gap between steps. `gpusight ledger` shows less "
+        "`idle/framework` and `idle/other`."
     )
     caveats = (
-        "Ranges that mark only a part of each step leave the rest between them: then this is the "
-        "step's own time. A stretch without names may be work that the step needs."
+        "Where ranges mark only a part of each step, the rest of the step counts as work between "
+        "steps. A stall without any name may be work that the step needs."
     )
     estimate = (
-        "Replay without the host's own time in these stretches and without the copies to the host "
-        "that are asked for between steps, which go with it; other calls and waits stay."
+        "Simulation without the host time of these stalls and without the D2H copies issued "
+        "between steps. Other calls and syncs remain."
     )
     thresholds: ClassVar = {
         "min_idle_share": MIN_IDLE_SHARE,
@@ -244,61 +243,134 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     where = largest(activity["range"], activity["operator"], activity["site"], activity["call"])
     longest_ns = float(other.ns.max(initial=0))
     between = other.between_ns >= 0.9 * other.idle_ns
-    what = "Host work between steps" if between else "Other host work"
-    copies = step_evidence(
-        context, "copies", other.read.height, "", "Copies to the host between steps"
-    )
+    loads_data = _loads_data(context, other, where)
+    what = "Host work between steps" if between else "Host work"
+    copies = step_evidence(context, "copies", other.read.height, "", "D2H copies between steps")
     reading = context.calls.filter(pl.col("call").is_in(other.read["call"].unique()))
     reading_ns = int(reading["duration_ns"].sum())
     return RuleMatch(
-        title=f"{what} keeps the GPU waiting for {of_each_step(context, other.idle_ns)}",
+        title=f"{what} stalls the GPU {time_per_step(context, other.idle_ns)}",
         evidence=(
             step_evidence(
-                context, "idle_ns", other.idle_ns, "ns", "Time in which the GPU waits for it"
+                context, "idle_ns", other.idle_ns, "ns", "GPU idle time due to this work"
             ),
             step_evidence(
                 context,
                 "between_ns",
                 other.between_ns,
                 "ns",
-                "Of it, after one step and before the next",
+                "Part of the idle time between steps",
             ),
-            step_evidence(context, "host_ns", other.ns.sum(), "ns", "Host work in these stretches"),
-            Evidence("longest_ns", longest_ns, "ns", "The longest stretch"),
+            step_evidence(context, "host_ns", other.ns.sum(), "ns", "Host time of this work"),
+            Evidence("longest_ns", longest_ns, "ns", "Longest stall"),
             *([] if other.read.is_empty() else [copies]),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="whether that work can be moved or left out cannot be seen",
+        confidence_reason="the capture does not show whether this work can be moved or removed",
         change=(
             without_host_time(other.calls, other.ns),
             *_without_reading(context, other.read),
         ),
         min_ns=at_most(context, other.idle_ns + reading_ns),
-        fix=_fix(context, where, float(other.ns.sum()), longest_ns),
-        code=framework_of(context.trace).choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX),
+        fix=_fix(context, other, where, loads_data=loads_data),
+        code=_code(context, where, loads_data=loads_data),
         where=where,
     )
 
 
+_LOGS = re.compile(
+    r"(?i)log|metric|print|checkpoint|save|valid|eval|report|summary|wandb|tensorboard"
+)
+"""Names of work that is done rarely or on another thread."""
+
+
+def _loads_data(
+    context: RuleContext, other: _OtherWork, where: tuple[FindingLocation, ...]
+) -> bool:
+    """Return whether most of the work prepares input: by its names, else by the H2D copy after it.
+
+    Names decide first, so that logging and checkpoints do not count.
+    """
+    names = [w for w in where if w.kind in ("range", "operator", "site")]
+    if names:
+        input_ns = sum(w.ns or 0.0 for w in names if is_input(w.name))
+        return 2 * input_ns > sum(w.ns or 0.0 for w in names)
+    copies = context.ops.filter(
+        pl.col("direction") == "Host-to-Device", pl.col("call").is_not_null()
+    )["call"]
+    before_copy = np.isin(other.calls, copies.unique().to_numpy())
+    return bool(2 * other.ns[before_copy].sum() > other.ns.sum())
+
+
 def _fix(
-    context: RuleContext, where: tuple[FindingLocation, ...], host_ns: float, longest_ns: float
+    context: RuleContext,
+    other: _OtherWork,
+    where: tuple[FindingLocation, ...],
+    *,
+    loads_data: bool,
 ) -> str:
-    who = named(where, "range", "operator", "site") or named(where, "call")
-    what = f"What runs there is {who}." if who else "No range or operator says what runs there."
+    source = named(where, "range", "operator", "site") or named(where, "call")
+    what = f"The host runs {source}." if source else "No range or operator names this work."
+    if loads_data and not source:
+        what = "An H2D copy follows this work, so that it probably loads data."
+    longest_ns = float(other.ns.max(initial=0))
     rare = ""
-    if longest_ns > _MIN_RARE_RATIO * host_ns / context.per_step:
-        rare = f" Most of it is in few places: the longest takes {format_time(longest_ns)}."
-    return f"{what}{rare} Do it rarely, on another thread, or after the next step was launched."
+    if longest_ns > _MIN_RARE_RATIO * float(other.ns.sum()) / context.per_step:
+        rare = f" Few stalls dominate: the longest takes {format_time(longest_ns, digits=3)}."
+    way = BetweenSteps.fix
+    if loads_data:
+        way = framework_of(context.trace).choose(
+            torch="Load batches in DataLoader workers (num_workers > 0), ahead of the step.",
+            cuda="Load the next batch on another thread, into pinned memory.",
+            jax="Load the next batch on another thread, and call jax.device_put there.",
+        )
+    elif not source:
+        way = f"Put NVTX ranges around the parts of the loop to name it. {way}"
+    return f"{what}{rare} {way}"
+
+
+def _code(context: RuleContext, where: tuple[FindingLocation, ...], *, loads_data: bool) -> str:
+    """Choose the snippet by what the work is; a neutral one where it has no name."""
+    framework = framework_of(context.trace)
+    if loads_data:
+        return framework.choose(torch=_TORCH_LOADER, cuda=_CUDA_LOADER, jax=_JAX_LOADER)
+    if any(_LOGS.search(w.name) for w in where):
+        return framework.choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX)
+    return framework.choose(torch=_TORCH_NEUTRAL, cuda=_CUDA, jax=_JAX_NEUTRAL)
 
 
 _MIN_RARE_RATIO = 5
-"""Ratio of the longest stall to the mean of a step from which on it stands out."""
+"""Ratio of the longest stall to the mean per step above which it is an outlier."""
+_TORCH_LOADER = """\
+loader = DataLoader(dataset, num_workers=8, pin_memory=True, persistent_workers=True)
+for batch in loader:                           # loaded ahead by the workers
+    batch = batch.to("cuda", non_blocking=True)
+"""
+_CUDA_LOADER = """\
+auto next = std::async(std::launch::async, load_batch, i + 1);  // while the GPU computes
+launch_step(i, stream);
+batch = next.get();
+"""
+_JAX_LOADER = """\
+upcoming = executor.submit(lambda: jax.device_put(next(batches)))  # while the GPU computes
+state = step(state, batch)
+batch = upcoming.result()
+"""
+_TORCH_NEUTRAL = """\
+with torch.cuda.nvtx.range("host work"):       # name it, then capture again
+    result = host_work()
+future = executor.submit(host_work)            # or run it while the GPU computes
+"""
+_JAX_NEUTRAL = """\
+state = step(state, batch)                     # dispatched, not awaited
+host_work()                                    # while the GPU computes
+"""
 _CUDA = """\
-launch_step(i + 1, stream);                    // first keep the GPU busy
-write_results(i);                              // then the host's own work
+launch_step(i + 1, stream);                    // keep the GPU busy first
+host_work(i);                                  // then do the host work
 """
 _JAX = """\
-next_state = train_step(state, batch)          # dispatched, not awaited
-if step % 100 == 0:
-    log(jax.device_get(metrics))               # of the step before
+next_state = step(state, batch)                # dispatched, not awaited
+if number % 100 == 0:
+    log(jax.device_get(metrics))               # of the previous step
 """

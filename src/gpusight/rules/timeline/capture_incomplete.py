@@ -1,4 +1,4 @@
-"""capture-incomplete: the capture lacks something that the other rules need."""
+"""capture-incomplete: the capture lacks data that other rules need."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 MIN_UNLINKED_SHARE = Threshold(
-    0.05, "part of the GPU work without a known call from which on idle time cannot be explained"
+    0.05, "share of GPU activities without a known launch; above it, idle time has no known cause"
 )
 _LONGEST = 160
-_AGAIN = "Capture again, for a shorter time or with less switched on."
+_AGAIN = "Capture again for a shorter time, or with fewer trace options."
 
 
 class CaptureIncomplete(TimelineRule):
@@ -35,18 +35,19 @@ class CaptureIncomplete(TimelineRule):
 
     id = "capture-incomplete"
     detects = (
-        "Looks for what the reader or the profiler says was lost, launch and copy calls without "
-        "their GPU work, GPU work without calls, calls that are not linked, CUDA graphs traced as "
-        "a whole, and captures in which nothing names what ran."
+        "Looks for data that the reader or the profiler reports as lost, and for launches without "
+        "GPU activity or the reverse. Also for CUDA graphs traced as one event, and for captures "
+        "without ranges and steps."
     )
     why = (
-        "A rule that finds nothing in a capture with holes says nothing about the program. Times "
-        "and shares of what is there may be too small."
+        "A rule that passes on an incomplete capture does not prove that the program is fine. "
+        "Times and shares may be too small."
     )
-    fix = "Capture again with what is missing; see: gpusight info FILE"
-    verify = "This finding is gone, and fewer rules could not be judged."
-    caveats = "What is missing may not matter for the question at hand."
-    estimate = "None: it is about the capture, not about the program."
+    fix = "Capture again with the missing data; see: gpusight info FILE"
+    verify = "This finding is resolved, and more rules are evaluated."
+    caveats = "The missing data may not matter for your question."
+    estimate = "No time estimate: the finding is about the capture, not the program."
+    effort = "config"
     thresholds: ClassVar = {"min_unlinked_share": MIN_UNLINKED_SHARE}
     min_share = None
     is_fix = False
@@ -62,12 +63,12 @@ class CaptureIncomplete(TimelineRule):
         ]
         if not gaps:
             return CLEAN
-        more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
+        more = f" (+{len(gaps) - 1} more)" if len(gaps) > 1 else ""
         return RuleMatch(
             title=f"{gaps[0].title}{more}",
             evidence=tuple(gap.evidence for gap in gaps),
             confidence=Confidence.HIGH,
-            confidence_reason="it is what the capture itself shows",
+            confidence_reason="the capture itself shows it",
             fix=" ".join(dict.fromkeys(gap.remedy for gap in gaps)),
         )
 
@@ -84,12 +85,10 @@ class _Gap:
 def _lost(trace: Trace) -> Iterator[_Gap]:
     """Return losses that the reader or the profiler reports."""
     for text in trace.losses:
-        yield _Gap(
-            f"Part of the file is missing: {_cut(text, 60)}", _quote("warning", text), _AGAIN
-        )
+        yield _Gap(f"Incomplete file: {_cut(text, 60)}", _quote("warning", text), _AGAIN)
     for text in serious_messages(trace)["text"]:
         if LOST_EVENTS.search(text):
-            yield _Gap("The profiler lost events", _quote("message", text), _AGAIN)
+            yield _Gap("Profiler lost events", _quote("message", text), _AGAIN)
 
 
 def _quote(metric: str, text: str) -> Evidence:
@@ -105,25 +104,27 @@ def _missing_activities(context: RuleContext) -> Iterator[_Gap]:
     for source, reason in lost_sources(context.trace, context.issued).items():
         share = context.issued[source].share if source in context.issued else 1.0
         evidence = Evidence("unanswered", share, "share", reason)
-        yield _Gap(f"{source.capitalize()} are missing: {reason}", evidence, _AGAIN)
+        yield _Gap(f"Missing {source} in the capture", evidence, _AGAIN)
 
 
 def _unlinked(context: RuleContext) -> Iterator[_Gap]:
     """Look for GPU activities whose launch is not known."""
     ops, trace = context.schedule.ops, context.trace
     if not trace.has("api_calls"):
-        count = Evidence("api_calls", 0, "", "API calls: why the GPU waits cannot be told")
-        yield _Gap("There are no API calls", count, _sentence(advice_for(trace.meta).calls))
+        count = Evidence("api_calls", 0, "", "API calls: the cause of GPU idle time is unknown")
+        yield _Gap(
+            "No CUDA API calls in the capture", count, _sentence(advice_for(trace.meta).calls)
+        )
         return
     begun = ~ops.carried
     unlinked = int(np.count_nonzero(begun & (ops.call == NONE)))
     share = unlinked / max(1, int(np.count_nonzero(begun)))
     if share >= MIN_UNLINKED_SHARE.value:
         yield _Gap(
-            f"{format_share(share)} of the GPU work has no known launch",
-            Evidence("unlinked", share, "share", "Part of the GPU work without a known call"),
-            "Capture from the beginning of the launches to the end of their work, with all "
-            "processes and threads.",
+            f"{format_share(share)} of GPU activities have no known launch",
+            Evidence("unlinked", share, "share", "GPU activities without a known launch"),
+            "Start the capture before the first launch, end it after the last kernel, and include "
+            "all processes and threads.",
         )
 
 
@@ -134,8 +135,8 @@ def _whole_graphs(context: RuleContext) -> Iterator[_Gap]:
     if graphs.any():
         share = float(duration_ns[graphs].sum()) / max(1.0, float(duration_ns.sum()))
         yield _Gap(
-            "CUDA graphs were traced as a whole: their kernels are not visible",
-            Evidence("in_graphs", share, "share", "Part of the GPU's work inside such graphs"),
+            "CUDA graphs traced as one event: kernels not visible",
+            Evidence("in_graphs", share, "share", "GPU time inside these graphs"),
             _sentence(advice_for(context.trace.meta).graphs),
         )
 
@@ -146,8 +147,8 @@ def _unnamed(context: RuleContext) -> Iterator[_Gap]:
     if context.steps or trace.has("ranges") or trace.has("cpu_ops"):
         return
     yield _Gap(
-        "No ranges and no steps: all is judged as one",
-        Evidence("steps", 0, "", "Steps that are known; times are those of the whole window"),
+        "No ranges and no steps in the capture",
+        Evidence("steps", 0, "", "Known steps; times are of the whole window"),
         _sentence(advice_for(trace.meta).ranges),
     )
 

@@ -1,4 +1,4 @@
-"""conv-algorithm: convolutions run with an algorithm that others beat."""
+"""conv-algorithm: convolutions use a slow algorithm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, step_evidence, summed_locations
+from gpusight.rules.formatting import (
+    framework_of,
+    step_evidence,
+    summed_locations,
+    time_per_step,
+    title_share,
+)
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import MIN_TENSOR_CORE_SHARE, slow_convolutions
 from gpusight.rules.patterns.kernel_groups import (
@@ -20,7 +26,6 @@ from gpusight.rules.patterns.kernel_groups import (
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
-from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -29,10 +34,10 @@ if TYPE_CHECKING:
 
 
 MIN_KERNEL_TIME_SHARE = Threshold(
-    0.05, "part of the time of all kernels; odd layers always run somewhat slowly"
+    0.05, "share of kernel time; a few unusual layers are slow in any model"
 )
 REMAINING_SHARE = Threshold(
-    0.5, "part of the time that is left: a well chosen algorithm takes half, or less"
+    0.5, "share of the time that remains: a good algorithm takes half or less"
 )
 
 
@@ -41,48 +46,50 @@ class ConvAlgorithm(TimelineRule):
 
     id = "conv-algorithm"
     detects = (
-        "Looks for convolutions that are lowered to a matrix in memory (im2col), run by kernels "
-        "for depthwise or grouped layers without a library, or, while other convolutions of the "
-        "program use tensor cores, on ordinary lanes or by FFT, with the transposes beside them."
+        "Looks for convolutions lowered to GEMMs in memory (im2col), and for depthwise or grouped "
+        "convolutions outside cuDNN. Where other convolutions use Tensor Cores, also for those on "
+        "CUDA cores or by FFT, with their transposes."
     )
     why = (
-        "A library has many algorithms for one convolution, with times that differ by a factor. "
-        "It chooses by a rule of thumb unless it may try them."
+        "cuDNN has many algorithms for each convolution, and their times differ by a factor. "
+        "Without benchmarking it picks one by heuristics."
     )
-    fix = "Let the library try its algorithms, and give it shapes and types that fast ones take."
+    fix = (
+        "Enable cuDNN benchmarking, and use layouts, shapes and types that fast algorithms support."
+    )
     code = """\
-torch.backends.cudnn.benchmark = True                     # shapes that stay the same
+torch.backends.cudnn.benchmark = True                     # for fixed shapes
 model = model.to(memory_format=torch.channels_last)
 with torch.autocast("cuda", dtype=torch.bfloat16):
     output = model(images.to(memory_format=torch.channels_last))
 """
     cuda_code = """\
-// try them once: cudnnFindConvolutionForwardAlgorithmEx, or autotuning of the graph API
+// benchmark once: cudnnFindConvolutionForwardAlgorithmEx, or autotuning of the graph API
 cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 """
     jax_code = """\
-# XLA tries algorithms by default; autotuning off is this flag at 0
+# XLA autotunes by default; 0 turns it off
 # XLA_FLAGS=--xla_gpu_autotune_level=4
 """
     verify = (
-        "`gpusight kernels` shows other kernels for the same layers, and `gpusight compare` "
-        "shorter ones. The first steps try algorithms: leave them out."
+        "`gpusight kernels` shows other kernels for the same layers, `gpusight compare` shorter "
+        "ones. Skip the first steps, which benchmark algorithms."
     )
     caveats = (
-        "Depthwise layers and layers with few channels have little arithmetic: none of their "
-        "algorithms is near the GPU's rate. Trying costs time whenever a shape is new."
+        "Depthwise layers and layers with few channels have low arithmetic intensity: no algorithm "
+        "comes near peak FLOP/s. Benchmarking takes time for each new shape."
     )
     estimate = (
-        f"Replay in which these kernels take {REMAINING_SHARE.value:g} of their "
-        "time. No other algorithm "
-        "was measured."
+        f"Simulation in which these kernels take {REMAINING_SHARE.value:.0%} of their time. No "
+        "other algorithm was measured."
     )
+    effort = "one line"
     thresholds: ClassVar = {
         "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
         "remaining_share": REMAINING_SHARE,
         "min_tensor_core_share": Threshold(
             MIN_TENSOR_CORE_SHARE,
-            "part of the time of convolutions on tensor cores that shows they may be",
+            "share of convolution time on Tensor Cores that shows that the program allows them",
         ),
     }
 
@@ -104,19 +111,19 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     share = total_ns(rows) / kernel_ns(context)
     convolutions = context.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
-        title=f"Convolutions by slow algorithms take {format_share(share)} of GPU time",
+        title=f"Slow convolution algorithms ({title_share(share)} of GPU time)",
         evidence=(
             step_evidence(
-                context, "slow_ns", total_ns(rows), "ns", "Time of convolutions by slow algorithms"
+                context, "slow_ns", total_ns(rows), "ns", "Time in slow convolution algorithms"
             ),
-            Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
-            step_evidence(context, "kernels", rows.height, "", "Their kernels"),
+            Evidence("gpu_share", share, "share", "Share of GPU time"),
+            step_evidence(context, "kernels", rows.height, "", "Kernels"),
             step_evidence(
                 context, "convolution_ns", total_ns(convolutions), "ns", "Time of all convolutions"
             ),
         ),
         confidence=Confidence.LOW,
-        confidence_reason="that another algorithm takes half the time is assumed",
+        confidence_reason="assumes that another algorithm takes half the time",
         change=(
             scale_durations(rows["op"].to_numpy(), np.full(rows.height, REMAINING_SHARE.value)),
         ),
@@ -130,13 +137,13 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
 
 def _fix(context: RuleContext, rows: pl.DataFrame) -> str:
     names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
-    time = by_step(context, format_time(total_ns(rows) / context.per_step))
+    time = time_per_step(context, total_ns(rows))
     way = framework_of(context.trace).choose(
-        torch="Set torch.backends.cudnn.benchmark where shapes stay the same, use channels_last "
-        "and autocast, and numbers of channels that are multiples of 8.",
-        cuda="Let cuDNN find the fastest algorithm and allow it tensor cores; use NHWC and numbers "
-        "of channels that are multiples of 8.",
-        jax="Leave XLA's autotuning on, and use NHWC, bfloat16 and numbers of channels that are "
-        "multiples of 8.",
+        torch="Set torch.backends.cudnn.benchmark = True for fixed shapes. Use channels_last, "
+        "autocast, and channel counts that are multiples of 8.",
+        cuda="Benchmark cuDNN's algorithms once and allow Tensor Cores. Use NHWC and channel "
+        "counts that are multiples of 8.",
+        jax="Keep XLA autotuning on. Use NHWC, bfloat16 and channel counts that are multiples of "
+        "8.",
     )
     return f"{names}{main_source_phrase(context, rows)}: {time}. {way}"

@@ -1,4 +1,4 @@
-"""dependency-stall: launched work waits for other streams, or for host functions in its stream.
+"""dependency-stall: launched kernels wait for other streams, or for host functions.
 
 Three cases are distinguished. The GPU is idle, and the next activity waits for another stream or
 GPU. The GPU is idle, and the activity is behind a host function in its stream. Or the GPU is not
@@ -22,12 +22,12 @@ from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
+    count_per_step,
     framework_of,
     largest,
-    of_each_step,
     step_evidence,
     summed_locations,
-    times_text,
+    time_per_step,
 )
 from gpusight.rules.locations import idle_gaps, named_by_work
 from gpusight.rules.patterns.kernel_groups import sm_count
@@ -44,18 +44,17 @@ if TYPE_CHECKING:
 
 
 MIN_STALL_NS = Threshold(
-    10_000, "ns; work of one stream follows its forerunner within a few microseconds anyway"
+    10_000, "ns; kernels of one stream start within a few microseconds of each other anyway"
 )
 MIN_HANDOVERS = Threshold(
     4,
-    "times a step that two streams hand over to each other and back; fewer may be one piece of "
-    "work that another one needs",
+    "handovers per step between two streams and back; fewer may be true dependencies",
 )
 MAX_COMBINED_BLOCKS_PER_SM = Threshold(
     1.0,
-    "blocks of two kernels together for each SM, up to which they fit beside each other. Kernels "
-    "that fill the GPU gain little from running at once: with 1.9 blocks of each for an SM, "
-    "products without their waits took 8% less at best",
+    "blocks per SM of two kernels together, up to which they run concurrently. Kernels that fill "
+    "the GPU gain little: GEMMs with 1.9 blocks per SM each took at most 8% less time without "
+    "their waits",
 )
 _HOST_FUNCTION = r"LaunchHostFunc|StreamAddCallback"
 """Calls that put a function of the host into a stream."""
@@ -204,51 +203,49 @@ def _without_function(context: RuleContext, ops: Ints) -> Change:
 
 
 MIN_STALL_SHARE = Threshold(
-    0.02, "part of the time that launched work is held up; below, it is noise"
+    0.02, "share of the time that launched kernels are stalled; less is noise"
 )
 MIN_EXPLAINED_SHARE = Threshold(
-    0.5, "part of that time whose work waited for work that the capture shows, to blame streams"
+    0.5, "share of the stalls whose cause the capture shows, needed to blame streams"
 )
 
 
 class DependencyStall(TimelineRule):
-    """Work held up by another stream, or by a function of the host in its own."""
+    """Kernels stalled by another stream, or by a host function in their own."""
 
     id = "dependency-stall"
     detects = (
-        "Looks for time in which a GPU is idle although its next work has been launched: it waits "
-        "for an event, for work of another stream or GPU, or for a function of the host in its "
-        "stream. Also for two streams that wait for each other in turns with kernels small enough "
-        "to run at once."
+        "Looks for GPU idle time in which the next kernel is already launched. It waits for an "
+        "event, for another stream or GPU, or for a host function. Also for two streams that "
+        "alternate although their kernels are small enough to run concurrently."
     )
     why = (
-        "Streams that wait for each other run one after the other. The GPU has nothing to do from "
-        "the end of what is waited for until the waiting stream goes on, and all the time that the "
-        "other GPU takes."
+        "Streams that wait for each other are serialized. The GPU is idle from the end of the "
+        "awaited kernel until the waiting stream continues, and as long as another GPU takes."
     )
     fix = (
-        "Record the event right behind the work that produces the data, wait for it right before "
-        "the work that needs it, and drop waits that nothing needs."
+        "Record the event right after the kernel that produces the data. Wait for it right before "
+        "the kernel that needs it. Remove waits that no data dependency needs."
     )
     code = """\
 produced = torch.cuda.Event()
 with torch.cuda.stream(side):
     y = produce(x)
-    produced.record(side)  # not behind everything else in `side`
-independent(z)  # runs beside it
+    produced.record(side)  # not after all other work of `side`
+independent(z)  # runs concurrently
 torch.cuda.current_stream().wait_event(produced)
 consume(y)
 """
     verify = "`gpusight ledger` shows less `idle/queued`."
     caveats = (
-        "Work of another program on the same GPU, which this capture does not show, delays "
-        "launches in the same way; so do graphics and clock changes. A true dependency cannot be "
-        "removed, only given something to run beside. Into which stream a host function was put "
-        "is not recorded: work that began late behind one is taken to have waited for it."
+        "Another process on the same GPU, which the capture does not show, delays kernels in the "
+        "same way. So do graphics and clock changes. A true dependency cannot be removed, only "
+        "overlapped. The stream of a host function is not recorded: kernels that start late after "
+        "one are assumed to wait for it."
     )
     estimate = (
-        "Replay in which these pieces of work wait for no other stream and no host function: an "
-        "upper bound, for a part of the waits is needed."
+        "Simulation in which these kernels wait for no other stream and no host function: an upper "
+        "bound, since some of the waits are needed."
     )
     thresholds: ClassVar = {
         "min_stall_share": MIN_STALL_SHARE,
@@ -261,7 +258,7 @@ consume(y)
     def check(self, context: RuleContext) -> RuleVerdict:
         """Look at the gaps that end with work launched before, and at streams that take turns."""
         if not np.any(context.schedule.ops.call != NONE):
-            return RuleNotApplicable("no GPU work is linked to the call that launched it")
+            return RuleNotApplicable("no GPU activity is linked to its launch")
         min_stall_ns = MIN_STALL_SHARE.value * context.length_ns
         idle, turns = stalls_in_idle(context), stalls_in_turns(context)
         if turns.total_ns >= max(min_stall_ns, idle.total_ns):
@@ -272,8 +269,8 @@ consume(y)
         if known.total_ns < MIN_EXPLAINED_SHARE.value * idle.total_ns:
             share = format_share(idle.total_ns / max(1, context.length_ns))
             return RuleNotApplicable(
-                f"launched work waited {share} of the time for nothing that the capture shows: "
-                "another program on the GPU, or a wait that was not recorded"
+                f"launched kernels are stalled {share} of the time, and the capture does not show "
+                "why: another process on the GPU, or a wait that was not recorded"
             )
         by_functions = known.ns[known.function].sum() * 2 > known.total_ns
         return _match(context, known, _FUNCTIONS if by_functions else _STREAMS)
@@ -305,17 +302,17 @@ def _match(context: RuleContext, stalls: StreamStalls, case: _Case) -> RuleMatch
     by = sums.sort("queued_ns", descending=True)["by"][0]
     share = stalls.total_ns / max(1, context.length_ns)
     return RuleMatch(
-        title=case.title.format(of_each_step(context, stalls.total_ns)),
+        title=case.title.format(time_per_step(context, stalls.total_ns)),
         evidence=(
             Evidence("queued_share", share, "share", case.share.format(f"GPU {stalls.device}")),
-            step_evidence(context, "waits", len(stalls.op), "", "Pieces of work held up"),
-            Evidence("longest_ns", float(stalls.ns.max()), "ns", "Longest time of one of them"),
+            step_evidence(context, "waits", len(stalls.op), "", "Stalled kernels and copies"),
+            Evidence("longest_ns", float(stalls.ns.max()), "ns", "Longest stall"),
         ),
         confidence=Confidence.LOW,
         confidence_reason=case.confidence,
         change=stalls.change(context),
-        fix=f"Most of it is {by}, {times_text(context, len(stalls.op))} in all. {case.fix}",
-        code=framework_of(context.trace).choose(torch=case.torch, cuda=case.cuda),
+        fix=f"{count_per_step(context, len(stalls.op), 'stall')}; most time: {by}. {case.fix}",
+        code=framework_of(context.trace).choose(torch=case.torch, cuda=case.cuda, jax=_JAX),
         where=largest(
             summed_locations(rows, "kernel", "label", "queued_ns"),
             summed_locations(rows, "stream", "by", "queued_ns"),
@@ -343,30 +340,31 @@ def _stalled_rows(context: RuleContext, stalls: StreamStalls) -> pl.DataFrame:
     )
 
 
-_BOUND = "an upper bound: which of the waits are needed cannot be seen"
+_BOUND = "an upper bound: the capture does not show which waits are needed"
+_JAX = "export XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true\n"
 _STREAMS = _Case(
-    title="Launched work waits {} for other streams",
-    share="Part of the time in which {} is idle and its next work is launched",
+    title="GPU idle waiting for other streams: {}",
+    share="Share of the time in which {} is idle with the next kernel launched",
     confidence=_BOUND,
     fix=DependencyStall.fix,
     torch=DependencyStall.code,
     cuda="""\
 produce<<<grid, block, 0, side>>>(y);
-cudaEventRecord(produced, side);  // not behind all else in `side`
-independent<<<grid, block, 0, main>>>(z);  // runs beside it
+cudaEventRecord(produced, side);  // not after all other work of `side`
+independent<<<grid, block, 0, main>>>(z);  // runs concurrently
 cudaStreamWaitEvent(main, produced, 0);
 consume<<<grid, block, 0, main>>>(y);
 """,
 )
 _TURNS = _Case(
-    title="Streams take turns for {}, with kernels that leave SMs empty",
-    share="Part of the time in which launched work of {} waits for a kernel of few blocks",
-    confidence=f"{_BOUND}, and beside each other kernels share caches and memory",
-    fix="Two such kernels fit on the GPU at once. Drop the waits that no data needs, and wait only "
-    "where the streams meet.",
+    title="Streams serialized instead of concurrent: {}",
+    share="Share of the time in which a launched kernel of {} waits for a small kernel",
+    confidence=f"{_BOUND}, and concurrent kernels share caches and memory bandwidth",
+    fix="Two of these kernels fit on the GPU at once. Remove waits that no data dependency needs, "
+    "and wait only where the streams join.",
     torch="""\
 with torch.cuda.stream(first):
-    a = chain_a(x)  # all of it, without waiting for `second`
+    a = chain_a(x)  # without waiting for `second`
 with torch.cuda.stream(second):
     b = chain_b(y)
 torch.cuda.current_stream().wait_stream(first)  # once, where both are needed
@@ -380,20 +378,20 @@ cudaStreamWaitEvent(first, done, 0);  // once, where both are needed
 """,
 )
 _FUNCTIONS = _Case(
-    title="Launched work waits {} for host functions in its stream",
-    share="Part of the time in which {} is idle and its next work is launched",
-    confidence="an upper bound: whether the work needs what the functions do cannot be seen, nor "
-    "into which stream they were put",
-    fix="The stream stands still while such a function runs, and the thread that runs it may have "
-    "to wait for a processor or for the lock of Python. Put it into a stream of its own that waits "
-    "for an event, or let a thread of the program wait for the event.",
+    title="GPU idle waiting for host functions: {}",
+    share="Share of the time in which {} is idle with the next kernel launched",
+    confidence="an upper bound: the capture shows neither the streams of the functions nor whether "
+    "the kernels need them",
+    fix="The stream is blocked while a host function runs, and its thread may wait for a CPU core "
+    "or for the GIL. Launch it on a side stream that waits for an event, or wait for the event on "
+    "a thread of the program.",
     torch="""\
-done.record()  # torch.cuda.Event(), behind the work
+done.record()  # torch.cuda.Event(), after the kernels
 pool.submit(lambda: (done.synchronize(), report()))  # a thread, not the stream
 """,
     cuda="""\
 cudaEventRecord(done, compute);
 cudaStreamWaitEvent(side, done, 0);
-cudaLaunchHostFunc(side, report, data);  // `compute` goes on
+cudaLaunchHostFunc(side, report, data);  // `compute` continues
 """,
 )

@@ -1,4 +1,4 @@
-"""elementwise-chain: pointwise kernels in a row that one kernel could do."""
+"""elementwise-chain: consecutive pointwise kernels that could be fused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence
-from gpusight.rules.formatting import by_step, framework_of, step_evidence
+from gpusight.rules.formatting import (
+    count_per_step,
+    framework_of,
+    library_kernels,
+    step_count,
+    step_evidence,
+    time_per_step,
+)
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fusable_kernels import (
     CAST_NARROW,
@@ -28,7 +35,7 @@ from gpusight.rules.patterns.kernel_groups import (
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
-from gpusight.units import format_count, format_time
+from gpusight.units import format_mean
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -42,25 +49,25 @@ _MAX_SHOWN = 6
 
 
 class ElementwiseChain(TimelineRule):
-    """Pointwise kernels one after the other."""
+    """Consecutive pointwise kernels."""
 
     id = "elementwise-chain"
     detects = (
-        "Looks for three or more pointwise kernels in a row in one stream (arithmetic, casts, "
-        "copies, dropout) on tensors of about one size, outside attention and optimizers."
+        "Looks for three or more consecutive pointwise kernels in a stream (arithmetic, casts, "
+        "copies, dropout) on tensors of similar size, outside attention and optimizers."
     )
     why = (
-        "Each of them reads its input from memory and writes its result back for the next one to "
-        "read, and each costs a launch. One kernel does the arithmetic of all in one pass."
+        "Each kernel reads its input from DRAM, writes its result back for the next one, and costs "
+        "a launch. A fused kernel does all the arithmetic in one pass."
     )
-    fix = "Let a compiler fuse them."
+    fix = "Fuse them with a compiler."
     code = """\
 @torch.compile                                  # or: model = torch.compile(model)
 def block(x):
     ...
 """
     cuda_code = """\
-__global__ void fused(const float* x, float* y, int n) {     // all steps for one element
+__global__ void fused(const float* x, float* y, int n) {     // all operations per element
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] = last(second(first(x[i])));
 }
@@ -69,25 +76,28 @@ __global__ void fused(const float* x, float* y, int n) {     // all steps for on
 block = jax.jit(block)                          # XLA fuses pointwise operations
 """
     verify = (
-        "`gpusight kernels` shows generated (triton) kernels in place of the chains; leave the "
-        "first steps out, which compile."
+        "`gpusight kernels` shows generated (Triton) kernels instead of the chains. Skip the first "
+        "steps, which compile."
     )
     caveats = (
-        "Kernels in a row need not depend on each other; a loop over many small tensors looks the "
-        "same. Shapes that change make a compiler compile again."
+        "Consecutive kernels may be independent: a loop over many small tensors looks the same. "
+        "Changing shapes cause recompilation."
     )
     estimate = (
-        "Replay in which each chain is one kernel that takes as long as the longest of its "
-        "kernels; the other launches and the host's work for these go. Where a chain casts half "
-        f"precision to FP32 and back, kernels between count {NARROW:g} and casts "
-        f"{CAST_NARROW:.2g} of their time: one kernel reads and writes half precision only."
+        "Simulation in which each chain is one kernel that takes as long as its longest kernel. "
+        "The other launches and their host time are removed. Where a chain casts half precision "
+        "to FP32 and back, the fused kernel reads and writes half precision only. Kernels between "
+        f"the casts then count {NARROW:.0%} and casts {CAST_NARROW:.0%} of their time."
     )
+    effort = "one line"
     thresholds: ClassVar = {
-        "min_chain_kernels": Threshold(MIN_CHAIN_KERNELS, "kernels in a row; two save one launch"),
-        "max_size_ratio": Threshold(
-            MAX_SIZE_RATIO, "factor between grids from which tensors differ in size"
+        "min_chain_kernels": Threshold(
+            MIN_CHAIN_KERNELS, "consecutive kernels; fusing two saves one launch only"
         ),
-        "max_pause_ns": Threshold(MAX_PAUSE_NS, "ns of silence that end a chain"),
+        "max_size_ratio": Threshold(
+            MAX_SIZE_RATIO, "ratio of grid sizes above which the tensors differ in size"
+        ),
+        "max_pause_ns": Threshold(MAX_PAUSE_NS, "ns of idle stream that end a chain"),
     }
     scenario = "fuse elementwise"
 
@@ -106,25 +116,27 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
 def _match(context: RuleContext, chain: Ints) -> RuleMatch:
     rows = marked_work(context, chain >= 0)
     chains = int(chain.max()) + 1
-    kernels = format_count(round(rows.height / context.per_step))
-    fused = format_count(max(1, round(chains / context.per_step)))
+    kernels = count_per_step(context, rows.height, "unfused pointwise kernel")
+    fused = format_mean(max(1, round(step_count(context, chains))))
+    framework = framework_of(context.trace)
     return RuleMatch(
-        title=f"{by_step(context, f'{kernels} pointwise kernels')} could be {fused}",
+        title=f"{kernels} ({fused} if fused)",
         evidence=(
             step_evidence(context, "chains", chains, "", "Chains"),
-            step_evidence(context, "kernels", rows.height, "", "Their kernels"),
+            step_evidence(context, "kernels", rows.height, "", "Kernels in chains"),
             *time_seen(context, rows, "chain_ns"),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="kernels and launches were measured; that they depend on each other only "
-        "element by element is assumed",
+        confidence_reason="kernels and launches were measured; assumes that they depend on each "
+        "other element by element only",
         change=(fuse_to_longest(chain, parts_of(context).chains.part),),
         fix=_fix(context, rows, chain),
-        code=framework_of(context.trace).choose(
+        code=framework.choose(
             torch=ElementwiseChain.code,
-            cuda=ElementwiseChain.cuda_code,
+            cuda=_LIBRARY_CODE if library_kernels(rows) else ElementwiseChain.cuda_code,
             jax=ElementwiseChain.jax_code,
         ),
+        effort=framework.choose(torch="one line", cuda="rewrite", jax="one line"),
         where=(*locations_of(context, rows)[:3], *_costliest(context, chain)),
     )
 
@@ -151,17 +163,27 @@ def _costliest(context: RuleContext, chain: Ints) -> tuple[FindingLocation, ...]
 
 
 def _fix(context: RuleContext, rows: pl.DataFrame, chain: Ints) -> str:
-    size = format_count(float(np.median(np.bincount(chain[chain >= 0]))))
-    launches = format_count(round(rows.height / context.per_step))
-    time = format_time(total_ns(rows) / context.per_step)
+    size = format_mean(float(np.median(np.bincount(chain[chain >= 0]))))
     seen = (
         f"Chains of {size} kernels (median){main_source_phrase(context, rows)}: "
-        f"{by_step(context, f'{time} of GPU time and {launches} launches')}."
+        f"{time_per_step(context, total_ns(rows))} of GPU time, "
+        f"{count_per_step(context, rows.height, 'launch')}."
     )
+    by_hand = "Write one kernel that does all operations per element."
+    if library_kernels(rows):
+        by_hand = (
+            "Combine the library calls: one transform with a fused functor over zip iterators."
+        )
     way = framework_of(context.trace).choose(
-        torch="Put torch.compile on the function or module that they come from; written by hand, "
-        "use fused forms (addcmul, in-place, F.gelu, fused dropout and bias).",
-        cuda="Write one kernel that does all steps for an element.",
+        torch="Apply torch.compile to the function or module. Without it, use fused operators "
+        "(addcmul, in-place operators, F.gelu).",
+        cuda=by_hand,
         jax="Put the function under jax.jit: XLA fuses pointwise operations.",
     )
     return f"{seen} {way}"
+
+
+_LIBRARY_CODE = """\
+auto in = thrust::make_zip_iterator(thrust::make_tuple(x.begin(), y.begin()));
+thrust::transform(in, in + n, out.begin(), fused_functor);  // one pass over the data
+"""

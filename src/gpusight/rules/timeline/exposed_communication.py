@@ -1,4 +1,4 @@
-"""exposed-communication: collectives that nothing computes beside."""
+"""exposed-communication: collectives that do not overlap with compute."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
     framework_of,
+    is_training,
     largest,
-    of_each_step,
     step_evidence,
     summed_locations,
+    time_per_step,
 )
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
@@ -30,27 +31,29 @@ if TYPE_CHECKING:
 
 
 MIN_EXPOSED_SHARE = Threshold(
-    0.01, "part of the time in which a GPU only communicates; below, hiding it gains nothing"
+    0.01, "share of the time with exposed communication; less is not worth overlapping"
 )
 SHARDED = ("allgather", "all_gather", "reducescatter", "reduce_scatter")
-"""What sharded training (FSDP, ZeRO) sends, in lower case."""
+"""Collectives of sharded training (FSDP, ZeRO), in lower case."""
+REPLICATED = ("allreduce", "all_reduce")
+"""The same of replicated training (DDP)."""
 
 
 class ExposedCommunication(TimelineRule):
-    """Collectives with nothing beside them."""
+    """Collectives without overlap."""
 
     id = "exposed-communication"
     detects = (
-        "Looks for kernels that communicate with other GPUs (NCCL, RCCL, NVSHMEM and those of "
-        "inference servers) while no other kernel runs."
+        "Looks for communication kernels (NCCL, RCCL, NVSHMEM, custom all-reduce) that run while "
+        "no other kernel does."
     )
     why = (
-        "Communication that runs beside the computation costs little. What stands alone adds to "
+        "Communication that overlaps with compute costs little. Exposed communication adds to "
         "every step, and grows with the number of GPUs."
     )
     fix = (
-        "Start collectives as soon as their data is ready, in pieces that are large enough, and "
-        "let the rest of the step run beside them."
+        "Start collectives as soon as their data is ready, in large enough chunks, and overlap "
+        "them with compute."
     )
     code = """\
 model = DistributedDataParallel(
@@ -59,22 +62,23 @@ model = DistributedDataParallel(
     gradient_as_bucket_view=True,
     static_graph=True,
 )
-with model.no_sync():  # while gradients are accumulated
+with model.no_sync():  # during gradient accumulation
     loss.backward()
 """
     verify = (
-        "`gpusight ledger` shows less `communication`; compare the traces of all ranks for one "
-        "that arrives late."
+        "`gpusight ledger` shows less `communication`. Compare the traces of all ranks to find "
+        "stragglers."
     )
     caveats = (
-        "A collective ends when the slowest rank has joined: what looks like slow communication "
-        "may be waiting for another GPU, which the capture of one rank cannot tell. Tensor "
-        "parallelism needs each result at once; there is little to overlap with."
+        "A collective ends when the slowest rank has joined. Time that looks like communication "
+        "may be waiting for a straggler, which the capture of one rank does not show. Tensor "
+        "parallelism needs each result at once, so there is little to overlap."
     )
     estimate = (
-        "Replay with the collectives on a queue of their own, nothing waiting for them: an upper "
-        "bound, for the last of them have nothing left to run beside."
+        "Simulation with the collectives on their own stream and nothing waiting for them. An "
+        "upper bound: the last collectives have no compute left to overlap with."
     )
+    effort = "config"
     thresholds: ClassVar = {
         "min_exposed_share": MIN_EXPOSED_SHARE,
         "min_delay_ns": memcpys.MIN_DELAY_NS,
@@ -84,10 +88,8 @@ with model.no_sync():  # while gradients are accumulated
         """Measure the time in which only communication kernels run."""
         if context.kernels.is_empty():
             if (context.ops["kind"] == "graph").any():
-                return RuleNotApplicable(
-                    "CUDA graphs were traced as a whole: their kernels are not visible"
-                )
-            return RuleNotApplicable("no kernels were captured")
+                return RuleNotApplicable("CUDA graphs traced as one event: kernels not visible")
+            return RuleNotApplicable("no kernels in the capture")
         rows = context.kernels.filter(pl.col("category") == "communication")
         if rows.is_empty():
             return CLEAN
@@ -107,22 +109,17 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
     trace = context.trace
     has_names = trace.has("collectives")
     names = names_of(trace.table("collectives", ["name"])["name"]) if has_names else []
-    sharded = any(
-        word in text.lower()
-        for text in [*names, *rows["label"].unique().drop_nulls()]
-        for word in SHARDED
-    )
+    texts = " ".join([*names, *rows["label"].unique().drop_nulls()]).lower()
+    torch_fix, torch_code = _torch_way(context, texts)
     return RuleMatch(
-        title=f"Collectives run {of_each_step(context, exposed.ns)} with nothing beside them",
+        title=f"Exposed communication: {time_per_step(context, exposed.ns)}",
         evidence=_evidence(context, rows, exposed),
         confidence=Confidence.LOW,
-        confidence_reason="an upper bound: the capture of one rank does not tell waiting for "
-        "others from sending, nor what the results are needed for",
+        confidence_reason="an upper bound: the capture of one rank shows neither stragglers nor "
+        "which kernels need the results",
         change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)),
-        fix=_fix(context, rows, names, sharded=sharded),
-        code=framework_of(trace).choose(
-            torch=_FSDP_CODE if sharded else ExposedCommunication.code, cuda=_CUDA, jax=_JAX
-        ),
+        fix=_fix(context, rows, names, torch_fix),
+        code=framework_of(trace).choose(torch=torch_code, cuda=_CUDA, jax=_JAX),
         where=largest(
             summed_locations(rows, "kernel", "label", "exposed_ns"),
             *called_from(context, rows, "exposed_ns").values(),
@@ -140,11 +137,11 @@ def _evidence(
             "exposed_share",
             exposed.ns / max(1, context.length_ns),
             "share",
-            f"Part of the time in which GPU {exposed.device} only communicates",
+            f"Share of the time with exposed communication on GPU {exposed.device}",
         ),
         step_evidence(context, "collectives", rows.height, "", "Communication kernels"),
-        step_evidence(context, "took_ns", took_ns, "ns", "Time of them"),
-        Evidence("hidden_share", hidden_share, "share", "Part of that with a kernel beside"),
+        step_evidence(context, "took_ns", took_ns, "ns", "Time in communication kernels"),
+        Evidence("hidden_share", hidden_share, "share", "Share of it that overlaps with compute"),
         *_sent(context),
     )
 
@@ -161,37 +158,61 @@ def _sent(context: RuleContext) -> tuple[Evidence, ...]:
     in_bytes = max(sides["in_bytes"].to_list(), default=0)
     if not in_bytes:
         return ()
-    return (step_evidence(context, "in_bytes", in_bytes, "byte", "Given to collectives"),)
+    return (step_evidence(context, "in_bytes", in_bytes, "byte", "Input of collectives"),)
 
 
-def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str], *, sharded: bool) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str], torch_fix: str) -> str:
     top = summed_locations(rows, "kernel", "label", "exposed_ns")[0]
     share = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
-    seen = f"Most of it ({format_share(share)}) is {top.name}"
-    called = f", asked for as {', '.join(names[:3])}" if names else ""
+    seen = f"{format_share(share)} of it is {top.name}"
+    called = f", called as {', '.join(names[:3])}" if names else ""
     advice = framework_of(context.trace).choose(
-        torch=_FSDP if sharded else _DDP,
-        cuda="Issue collectives on a stream of their own as soon as their data is ready; group "
-        "small ones (ncclGroupStart), and let independent kernels run beside them.",
+        torch=torch_fix,
+        cuda="Issue collectives on their own stream as soon as their data is ready. Group small "
+        "ones (ncclGroupStart), and overlap them with independent kernels.",
         jax="Let XLA overlap them: XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, and "
         "larger combine thresholds.",
     )
-    late = "If one rank is always last to join, fix that rank first: compare the ranks' traces."
+    late = "If one rank is a straggler, fix that rank first: compare the traces of all ranks."
     return f"{seen}{called}. {advice} {late}"
 
 
+def _torch_way(context: RuleContext, collectives: str) -> tuple[str, str]:
+    """Return advice and code by the collectives: DDP and FSDP are for training only."""
+    if is_training(context):
+        if any(word in collectives for word in SHARDED):
+            return _FSDP, _FSDP_CODE
+        if any(word in collectives for word in REPLICATED):
+            return _DDP, ExposedCommunication.code
+        return _OTHER, _ASYNC_CODE
+    return _PARALLEL, _ASYNC_CODE
+
+
 _DDP = (
-    "With DistributedDataParallel: larger buckets (bucket_cap_mb) where collectives are many and "
-    "short, smaller ones where the last waits for the whole backward pass; "
-    "gradient_as_bucket_view=True; static_graph=True; no_sync() while gradients are accumulated; a "
-    "bf16 compression hook halves what is sent."
+    "With DistributedDataParallel: larger buckets (bucket_cap_mb) for many short collectives, "
+    "smaller ones if the last waits for the whole backward pass. Set gradient_as_bucket_view=True "
+    "and static_graph=True. Use no_sync() during gradient accumulation. A BF16 compression hook "
+    "halves the traffic."
 )
 _FSDP = (
     "With FSDP: prefetch (backward_prefetch=BACKWARD_PRE, forward_prefetch=True; "
-    "set_modules_to_forward_prefetch with fully_shard), wrap larger units, keep parameters "
-    "gathered (reshard_after_forward=False) where memory allows, shard within a node only "
+    "set_modules_to_forward_prefetch with fully_shard) and wrap larger units. Where memory allows, "
+    "keep parameters gathered (reshard_after_forward=False) or shard within a node only "
     "(HYBRID_SHARD)."
 )
+_PARALLEL = (
+    "With tensor parallelism: use fewer ranks or larger batches, a one-shot all-reduce over "
+    "NVLink, or asynchronous collectives that overlap with the next independent GEMM."
+)
+_OTHER = (
+    "Start sends and all-to-alls asynchronously, and overlap them with independent kernels: an "
+    "interleaved schedule for pipeline parallelism, shared experts for expert parallelism."
+)
+_ASYNC_CODE = """\
+work = torch.distributed.all_reduce(partial, async_op=True)
+other = independent(x)  # overlaps with the all-reduce
+work.wait()
+"""
 _FSDP_CODE = """\
 model = FSDP(
     model,
@@ -204,6 +225,6 @@ _CUDA = """\
 cudaEventRecord(ready, compute);
 cudaStreamWaitEvent(sending, ready, 0);
 ncclAllReduce(data, data, n, ncclFloat, ncclSum, comm, sending);
-next_kernel<<<grid, block, 0, compute>>>();  // beside it
+next_kernel<<<grid, block, 0, compute>>>();  // overlaps
 """
 _JAX = "export XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true\n"

@@ -1,4 +1,4 @@
-"""exposed-copy: copies that the computation waits for."""
+"""exposed-copy: memcpys that do not overlap with kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import framework_of, of_each_step
+from gpusight.rules.formatting import framework_of, time_per_step
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -20,25 +20,22 @@ if TYPE_CHECKING:
 
 
 MIN_EXPOSED_SHARE = Threshold(
-    0.01, "part of the time in which only copies run; below, hiding them gains nothing"
+    0.01, "share of the time in which only copies run; less is not worth overlapping"
 )
 
 
 class ExposedCopy(TimelineRule):
-    """Copies with nothing beside them."""
+    """Copies without overlap."""
 
     id = "exposed-copy"
-    detects = (
-        "Looks for copies between the GPU and the host or another GPU that run while no kernel "
-        "does."
-    )
+    detects = "Looks for H2D, D2H and peer-to-peer copies that run while no kernel does."
     why = (
-        "A GPU copies with engines of its own, so a copy costs nothing while kernels run beside "
-        "it. One that stands in the stream of the kernels makes them wait until it is done."
+        "Copies run on the GPU's copy engines, so a copy that overlaps with kernels is free. A "
+        "copy in the stream of the kernels blocks them until it is done."
     )
     fix = (
-        "Copy on a stream of its own, ahead of the kernels that need the data: the next batch "
-        "while this one computes, results while the next step runs."
+        "Copy on a separate stream, ahead of the kernels that need the data. Prefetch the next "
+        "batch during this step, and copy results back during the next one."
     )
     code = """\
 copying = torch.cuda.Stream()
@@ -46,16 +43,15 @@ with torch.cuda.stream(copying):
     upcoming = next(batches).to("cuda", non_blocking=True)
 torch.cuda.current_stream().wait_stream(copying)
 """
-    verify = "`gpusight copies` shows these copies as hidden, and `gpusight ledger` less `copy`."
+    verify = "`gpusight copies` shows these copies as overlapped, `gpusight ledger` less `copy`."
     caveats = (
-        "A copy whose data the very next kernel needs, and that could not be started earlier, "
-        "cannot be hidden; nor can the first copy and the last of a stretch that begins and ends "
-        "with a synchronisation. Two copies of one direction share the link."
+        "A copy cannot overlap if the next kernel needs its data and it could not start earlier. "
+        "Nor can the first and last copy between two syncs. Two copies in one direction share the "
+        "link."
     )
     estimate = (
-        "Replay with these copies on a queue of their own, one for each direction, without "
-        "anything waiting for them: they take as long as before, beside the kernels, and a little "
-        "longer where copies of both directions come to run at once."
+        "Simulation with these copies on a separate stream per direction and nothing waiting for "
+        "them. They take as long as before, slightly longer where both directions overlap."
     )
     thresholds: ClassVar = {
         "min_copy_bytes": memcpys.MIN_COPY_BYTES,
@@ -69,7 +65,7 @@ torch.cuda.current_stream().wait_stream(copying)
         rows = memcpys.copies(context).filter(
             pl.col("way").is_in([*memcpys.HOST_WAYS, "p2p", "unified"]),
             pl.col("bytes") >= memcpys.MIN_COPY_BYTES.value,
-            # Copies of pageable memory have a rule of their own.
+            # Copies of pageable memory are evaluated by pageable-copy.
             ~pl.col("pageable").fill_null(value=False),
             pl.col("exposed_ns") > 0,
         )
@@ -86,23 +82,23 @@ torch.cuda.current_stream().wait_stream(copying)
 def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
     moved = memcpys.by_way(rows)
     ways = [totals.way for totals in moved]
-    what = f"Copies {moved[0].to}" if len(moved) == 1 else "Copies"
+    what = f"Exposed {moved[0].name} copies" if len(moved) == 1 else "Exposed copies"
     share = exposed.ns / max(1, context.length_ns)
-    meaning = f"Part of the time in which GPU {exposed.device} does nothing but these copies"
+    meaning = f"Share of the time in which GPU {exposed.device} only runs these copies"
     return RuleMatch(
-        title=f"{what} run {of_each_step(context, exposed.ns)} with no kernel beside them",
+        title=f"{what}: {time_per_step(context, exposed.ns)} without overlap",
         evidence=(
             Evidence("exposed_share", share, "share", meaning),
             *memcpys.copy_evidence(context, moved),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="whether the copies can run ahead of what needs them cannot be seen",
+        confidence_reason="the capture does not show whether the copies can start earlier",
         change=memcpys.overlap_copies(context, rows),
         fix=_fix(context, moved),
         code=framework_of(context.trace).choose(
             torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,
             cuda=_PREFETCH if ways == ["unified"] else _CUDA,
-            jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",
+            jax="upcoming = jax.device_put(host_batch)  # before the current step is awaited\n",
         ),
         where=memcpys.copy_origins(context, rows, "exposed_ns"),
     )
@@ -112,19 +108,20 @@ def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
     seen = "; ".join(totals.text(context) for totals in moved)
     advice = " ".join(_ADVICE[totals.way] for totals in moved)
     calls = framework_of(context.trace).choose(
-        torch="Use a torch.cuda.Stream for them and non_blocking=True.",
-        cuda="Use cudaMemcpyAsync on a stream of their own, and events for what needs the data.",
-        jax="Call jax.device_put for the next batch before awaiting this one.",
+        torch="Use a separate torch.cuda.Stream and non_blocking=True.",
+        cuda="Use cudaMemcpyAsync on a separate stream, and events for kernels that need the data.",
+        jax="Call jax.device_put for the next batch before the current step is awaited.",
     )
-    return f"Seen: {seen}. {advice} {calls}"
+    if all(totals.way == "unified" for totals in moved):
+        return f"{seen}. {advice}"
+    return f"{seen}. {advice} {calls}"
 
 
 _ADVICE = {
-    "h2d": "Start the copies of the next batch while this one computes.",
-    "d2h": "Keep results on the GPU until they are needed, or copy them while the next step runs.",
-    "p2p": "Send between GPUs while both compute: in pieces, on a stream of its own.",
-    "unified": "Move managed memory ahead of its use with cudaMemPrefetchAsync, or allocate it on "
-    "the GPU.",
+    "h2d": "Prefetch the next batch during the current step.",
+    "d2h": "Keep results on the GPU until they are needed, or copy them during the next step.",
+    "p2p": "Overlap peer-to-peer copies with compute: in chunks, on a separate stream.",
+    "unified": "Prefetch managed memory with cudaMemPrefetchAsync, or use cudaMalloc.",
 }
 
 
@@ -138,10 +135,10 @@ out.record_stream(copying)  # read `host` after copying.synchronize()
 _CUDA = """\
 cudaMemcpyAsync(next, host, bytes, cudaMemcpyDefault, copying);
 cudaEventRecord(copied, copying);
-kernel<<<grid, block, 0, compute>>>(current);  // beside the copy
-cudaStreamWaitEvent(compute, copied, 0);  // only then the next batch
+kernel<<<grid, block, 0, compute>>>(current);  // overlaps with the copy
+cudaStreamWaitEvent(compute, copied, 0);  // before the next batch
 """
 _PREFETCH = """\
-// ahead of the kernel that needs it
+// before the kernel that needs it
 cudaMemPrefetchAsync(data, bytes, device, copying);
 """

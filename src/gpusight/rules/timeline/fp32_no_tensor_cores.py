@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, step_evidence
+from gpusight.rules.formatting import (
+    count_per_step,
+    framework_of,
+    is_training,
+    step_evidence,
+    time_per_step,
+    title_share,
+)
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import (
     CAST_GPU_NS,
@@ -26,7 +33,7 @@ from gpusight.rules.patterns.kernel_groups import (
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
-from gpusight.units import format_count, format_share, format_time
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,10 +44,10 @@ if TYPE_CHECKING:
 
 
 MIN_KERNEL_TIME_SHARE = Threshold(
-    0.05, "part of the time of all kernels; below, a fix changes nothing that is seen"
+    0.05, "share of kernel time; below it, a fix has no visible effect"
 )
 MIN_SAVED_SHARE = Threshold(
-    0.02, "part of the judged time below which the title says that it gives little"
+    0.02, "share of the time below which the advice says that the fix saves little alone"
 )
 
 
@@ -56,22 +63,26 @@ class Fp32NoTensorCores(TimelineRule):
 
     id = "fp32-no-tensor-cores"
     detects = (
-        "Looks for matrix products and convolutions in FP32 whose kernels use ordinary lanes "
-        "(SIMT), on a GPU that has tensor cores."
+        "Looks for FP32 GEMMs and convolutions whose kernels run on CUDA cores (SIMT), on a GPU "
+        "that has Tensor Cores."
     )
     why = (
-        "Tensor cores multiply matrices several times faster than the lanes: TF32 keeps FP32 "
-        "tensors and rounds the factors, half precision halves the memory traffic too."
+        "Tensor Cores run GEMMs several times faster than CUDA cores. TF32 keeps FP32 tensors and "
+        "rounds the inputs of each GEMM. Half precision also halves the memory traffic."
     )
-    fix = "Allow TF32, or compute in half precision."
+    fix = "Enable TF32, or use mixed precision (autocast)."
     code = """\
-torch.set_float32_matmul_precision("high")      # TF32 for matrix products
-torch.backends.cudnn.allow_tf32 = True          # and for convolutions (the default)
+torch.set_float32_matmul_precision("high")      # TF32 for matmuls
+torch.backends.cudnn.allow_tf32 = True          # TF32 for convolutions (the default)
 """
     half_code = """\
 with torch.autocast("cuda", dtype=torch.float16):         # bfloat16 on Ampere and newer
     loss = loss_of(model(inputs), targets)
 scaler.scale(loss).backward()                             # torch.amp.GradScaler for float16
+"""
+    half_inference_code = """\
+with torch.inference_mode(), torch.autocast("cuda", dtype=torch.float16):
+    output = model(inputs)                                # bfloat16 on Ampere and newer
 """
     cuda_code = """\
 cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);
@@ -81,26 +92,27 @@ cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);
 jax.config.update("jax_default_matmul_precision", "tensorfloat32")
 """
     verify = (
-        "`gpusight kernels` shows tf32 (or bf16) kernels; compare a loss curve or a result with "
-        "the FP32 one before keeping it."
+        "`gpusight kernels` shows TF32 (or BF16) kernels. Compare the loss curve or the results "
+        "with those of FP32 before keeping it."
     )
     caveats = (
-        "Solvers and other work that needs all 24 bits of FP32 cannot use it. Small and narrow "
-        "products are bound by memory and launches, not by arithmetic. Where the host is the "
-        "limit, shorter kernels only make the GPU wait longer."
+        "Solvers and other code that needs the full FP32 mantissa cannot use it. Small and narrow "
+        "GEMMs are bound by memory or launches, not by FLOP/s. In a launch-bound program, shorter "
+        "kernels only increase GPU idle time."
     )
     estimate = (
-        "Replay in which these kernels take their time divided by the ratio of the GPU's peak "
-        f"rates, plus {FIXED_NS // 1000} µs: they reach the same part of the peak on tensor cores "
-        "as on lanes."
+        "Simulation in which the time of these kernels is divided by the ratio of peak FLOP/s, "
+        f"plus {FIXED_NS // 1000} µs each. Assumes the same share of peak on Tensor Cores as on "
+        "CUDA cores."
     )
+    effort = "one line"
     thresholds: ClassVar = {
         "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
         "min_saved_share": MIN_SAVED_SHARE,
         "fixed_ns": Threshold(
-            FIXED_NS, "ns that even a small product takes on tensor cores; measured"
+            FIXED_NS, "ns that even a small GEMM takes on Tensor Cores; measured"
         ),
-        "cast_gpu_ns": Threshold(CAST_GPU_NS, "ns of GPU time for each cast that autocast adds"),
+        "cast_gpu_ns": Threshold(CAST_GPU_NS, "ns of GPU time per cast that autocast adds"),
     }
     min_share = None
 
@@ -116,13 +128,13 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
         gpu = context.gpu
         possible = None if gpu is None else targets(gpu)
         if gpu is not None and not possible:
-            return RuleNotApplicable(f"{gpu.name} has no tensor cores that would be faster")
+            return RuleNotApplicable(f"{gpu.name} has no faster Tensor Cores")
         if share < MIN_KERNEL_TIME_SHARE.value:
             return RuleNotApplicable(
-                "the names of the matrix products do not say whether they use tensor cores"
+                "the kernel names do not show whether the GEMMs use Tensor Cores"
             )
         if not possible:
-            return RuleNotApplicable("it is not known what the GPU can do")
+            return RuleNotApplicable("the peak FLOP/s of the GPU are unknown")
         return _match(context, rows, share, possible)
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
@@ -139,21 +151,19 @@ def _match(
         for t in possible
     ]
     first = gains[0]
-    little = ""
-    if first.ns < MIN_SAVED_SHARE.value * context.length_ns:
-        little = f", but {first.target.name} gives little"
+    half_code = Fp32NoTensorCores.half_code
+    if not is_training(context):
+        half_code = Fp32NoTensorCores.half_inference_code
     return RuleMatch(
-        title=f"FP32 products without tensor cores take {format_share(share)} of GPU time{little}",
+        title=f"FP32 GEMMs not on Tensor Cores ({title_share(share)} of GPU time)",
         evidence=_evidence(context, rows, share, gains),
         confidence=Confidence.MEDIUM,
-        confidence_reason="the kernels were measured; their time on tensor cores follows from peak "
-        "rates",
+        confidence_reason="the kernels were measured; their time on Tensor Cores is derived from "
+        "peak FLOP/s",
         change=first.target.change(context, rows),
         fix=_fix(context, rows, gains),
         code=framework_of(context.trace).choose(
-            torch=Fp32NoTensorCores.code
-            if first.target.casts == 0
-            else Fp32NoTensorCores.half_code,
+            torch=half_code if first.target.casts else Fp32NoTensorCores.code,
             cuda=Fp32NoTensorCores.cuda_code,
             jax=Fp32NoTensorCores.jax_code,
         ),
@@ -170,36 +180,40 @@ def _evidence(
             f"saved_{gain.target.precision}_ns",
             gain.ns,
             "ns",
-            f"Time that a replay with {gain.target.name} gives back",
+            f"Time saved with {gain.target.name}",
         )
         for gain in gains
     )
     return (
-        step_evidence(context, "fp32_ns", total_ns(rows), "ns", "Time of FP32 products"),
-        Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
-        step_evidence(context, "kernels", rows.height, "", "Their kernels"),
-        Evidence("ratio", gains[0].target.ratio, "", "Peak rate of tensor cores against lanes"),
+        step_evidence(context, "fp32_ns", total_ns(rows), "ns", "Time in FP32 GEMMs"),
+        Evidence("gpu_share", share, "share", "Share of GPU time"),
+        step_evidence(context, "kernels", rows.height, "", "FP32 GEMM kernels"),
+        Evidence("ratio", gains[0].target.ratio, "", "Peak FLOP/s of Tensor Cores over CUDA cores"),
         *faster,
     )
 
 
 def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
-    count = format_count(round(rows.height / context.per_step))
-    median = format_time(float(np.median(rows["duration_ns"].to_numpy())))
+    median = format_time(float(np.median(rows["duration_ns"].to_numpy())), digits=3)
     saved = [
-        f"{g.target.name} {g.target.how} gives back "
-        + (by_step(context, format_time(g.ns / context.per_step)) if g.ns > 0 else "nothing")
+        f"{g.target.name} {g.target.how} saves "
+        + (time_per_step(context, g.ns) if g.ns > 0 else "nothing")
         for g in gains
     ]
+    has_tf32 = gains[0].target.casts == 0
+    casts = "Autocast adds casts, which slow down a launch-bound program."
+    own_kernels = "For your own kernels, use CUTLASS or mma instructions."
+    half = "Use cublasGemmEx with half-precision operands."
     way = framework_of(context.trace).choose(
-        torch="TF32 is one line and adds no launches; autocast makes the GPU faster still but "
-        "launches casts, which cost a program that waits for its host.",
-        cuda="TF32 is one call for a cuBLAS or cuDNN handle; kernels of one's own need mma "
-        "instructions, or CUTLASS.",
-        jax="The precision of products is one setting; bfloat16 parameters gain more.",
+        torch=f"TF32 is one line and adds no launches. {casts}" if has_tf32 else casts,
+        cuda=f"{'TF32 is one call per cuBLAS or cuDNN handle.' if has_tf32 else half} "
+        f"{own_kernels}",
+        jax="The matmul precision is one setting. bfloat16 parameters save more.",
     )
+    if gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
+        way = f"That is little now, but more once other fixes make the GPU the bottleneck. {way}"
     return (
-        f"{by_step(context, f'{count} products')} of {median} "
+        f"{count_per_step(context, rows.height, 'FP32 GEMM')}, {median} each "
         f"(median){main_source_phrase(context, rows)}. "
-        f"In a replay {', '.join(saved)}. {way}"
+        f"Alone, {', '.join(saved)}. {way}"
     )

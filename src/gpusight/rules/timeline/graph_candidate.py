@@ -1,4 +1,4 @@
-"""graph-candidate: short kernels in the same order again and again, with gaps in between."""
+"""graph-candidate: a repeated sequence of short kernels that a CUDA graph could launch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import as_graphs, set_gap
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    by_step,
     called_from,
+    count_per_step,
     framework_of,
     largest,
+    mostly_in_libraries,
     named,
+    own_locations,
     step_evidence,
 )
 from gpusight.rules.locations import launch_gaps
@@ -33,7 +35,7 @@ from gpusight.rules.patterns.kernel_groups import (
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.launch_bound import LaunchBound
-from gpusight.units import format_count, format_time
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -42,29 +44,27 @@ if TYPE_CHECKING:
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
-MAX_MEDIAN_KERNEL_NS = Threshold(
-    20_000, "ns of the median kernel up to which gaps of a microsecond count"
-)
+MAX_MEDIAN_KERNEL_NS = Threshold(20_000, "ns of the median kernel up to which gaps of 1 µs matter")
 GRAPH_GAP_NS = Threshold(
     500,
-    "ns between kernels of one graph, assumed: 130 were measured on one H200, against 1,000 to "
-    "1,400 between single launches; other GPUs and drivers were not measured",
+    "ns between kernels of a graph, assumed: 130 ns were measured on an H200, 1,000 to 1,400 ns "
+    "between single launches; other GPUs and drivers were not measured",
 )
-MIN_EQUAL_STEPS = Threshold(0.5, "least part of the steps that have the same sequence of kernels")
+MIN_EQUAL_STEPS = Threshold(0.5, "share of the steps that must have the same sequence of kernels")
 _BETWEEN_KERNELS = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK, IdleCause.QUEUED)
 
 
 class GraphCandidate(TimelineRule):
-    """Repeated sequences that one launch could replace."""
+    """Repeated kernel sequences that one graph launch could replace."""
 
     id = "graph-candidate"
     detects = (
-        "Looks for sequences of short kernels that every step repeats, launched one by one, in "
-        "programs that keep the GPU busy all the same."
+        "Looks for sequences of short kernels that every step repeats without a CUDA graph, in "
+        "programs that still keep the GPU busy."
     )
     why = (
-        "Between two kernels of a stream lies a microsecond or more in which the GPU starts the "
-        "next; inside a CUDA graph it is a fraction of that. The host is free meanwhile, too."
+        "The gap between two kernels of a stream is 1 µs or more; inside a CUDA graph it is a "
+        "fraction of that. A graph also frees the host."
     )
     fix = "Capture the sequence into a CUDA graph and replay it each step."
     code = """\
@@ -76,16 +76,14 @@ for batch in batches:
     step.replay()
 """
     verify = (
-        "`gpusight api` shows one cudaGraphLaunch a step, `gpusight ledger` less `idle/queued`."
+        "`gpusight api` shows one cudaGraphLaunch per step, `gpusight ledger` less `idle/queued`."
     )
     caveats = (
-        "The gap inside graphs differs between GPUs and drivers. Shapes that change need a graph "
-        "each."
+        "The gap inside graphs depends on GPU and driver. Each input shape needs its own graph."
     )
     estimate = (
-        "Replay with one graph launch in place of the launches between two waits, and half a "
-        "microsecond between kernels of a stream where it was more. No more than the GPU waits "
-        "between kernels."
+        "Simulation with one graph launch for all launches between two syncs, and gaps of at most "
+        "0.5 µs between kernels of a stream. Limited to the GPU idle time between kernels."
     )
     thresholds: ClassVar = {
         "max_median_kernel_ns": MAX_MEDIAN_KERNEL_NS,
@@ -108,7 +106,8 @@ for batch in batches:
             return CLEAN
         rows = context.kernels.filter(~pl.col("in_graph"))
         median_ns = float(rows["duration_ns"].median() or 0.0)  # type: ignore[arg-type]
-        if median_ns > MAX_MEDIAN_KERNEL_NS.value:
+        # What a library launches inside its own functions is not the program's to capture.
+        if median_ns > MAX_MEDIAN_KERNEL_NS.value or mostly_in_libraries(context, rows):
             return CLEAN
         return _match(context, rows, repeats, median_ns)
 
@@ -120,36 +119,34 @@ for batch in batches:
 def _match(
     context: RuleContext, rows: pl.DataFrame, repeats: LaunchRepetition, median_ns: float
 ) -> RuleMatch:
-    count = format_count(round(repeats.kernels / context.per_step))
     places = called_from(context, rows)
     where = largest(places["range"], places["operator"])
     work = host_work(context)
     stalled = np.flatnonzero(work.apart)
     return RuleMatch(
-        title=f"{by_step(context, f'{count} kernels')} of {format_time(median_ns)} each "
-        "are launched one by one",
+        title=f"No CUDA graph for {count_per_step(context, repeats.kernels, 'short kernel')}",
         evidence=(
-            step_evidence(context, "kernels", repeats.kernels, "", "Kernels launched one by one"),
-            Evidence("kernel_ns", median_ns, "ns", "A kernel takes, median"),
+            step_evidence(context, "kernels", repeats.kernels, "", "Kernel launches"),
+            Evidence("kernel_ns", median_ns, "ns", "Kernel duration, median"),
             Evidence(
                 "gap_ns",
                 float(context.replay.stream_gap_ns),
                 "ns",
-                "Between two kernels of a stream, median",
+                "Gap between two kernels of a stream, median",
             ),
             Evidence(
-                "repeated", repeats.repeated, "share", "Part of them that comes again in most steps"
+                "repeated", repeats.repeated, "share", "Share of the kernels that most steps repeat"
             ),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="the gap inside a graph is assumed",
+        confidence_reason="the gap between kernels of a graph is assumed",
         change=(
             keeping_host_work(stalled),
             as_graphs(),
             set_gap(rows["op"].to_numpy(), int(GRAPH_GAP_NS.value)),
         ),
         min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
-        fix=_fix(context, where),
+        fix=_fix(context, where, median_ns),
         code=framework_of(context.trace).choose(
             torch=GraphCandidate.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
         ),
@@ -157,9 +154,10 @@ def _match(
     )
 
 
-def _fix(context: RuleContext, where: tuple[FindingLocation, ...]) -> str:
-    what = named(where, "range", "operator") or "the repeated sequence"
-    return f"Capture {what} into a CUDA graph: " + framework_of(context.trace).choose(
+def _fix(context: RuleContext, where: tuple[FindingLocation, ...], median_ns: float) -> str:
+    what = named(own_locations(context, where), "range") or "the repeated sequence"
+    kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
+    return f"{kernel} Capture {what} into a CUDA graph: " + framework_of(context.trace).choose(
         torch='torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="reduce-'
         'overhead").',
         cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",

@@ -1,4 +1,4 @@
-"""host-sync: the host waits for the GPU in the middle of a step."""
+"""host-sync: blocking synchronizations inside a step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from gpusight.analysis.replay.changes import without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
+    count_per_step,
     framework_of,
+    is_training,
     largest,
     named,
-    of_each_step,
     step_evidence,
     summed_locations,
-    times_text,
+    time_per_step,
 )
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import MIN_COPY_WAIT_SHARE, host_unknown, waits
@@ -31,51 +32,45 @@ if TYPE_CHECKING:
     from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
-MIN_COST_SHARE = Threshold(
-    0.01, "part of the time that the waits must cost to be a finding by themselves"
-)
+MIN_COST_SHARE = Threshold(0.01, "share of the time that removing the syncs must save")
 MIN_SYNCS_PER_STEP = Threshold(
     5,
-    "waits a step from which on they are a finding whatever they cost: they stop the host from "
-    "running ahead as soon as something else is fixed",
+    "syncs per step that are a finding at any cost: they keep the host from running ahead "
+    "once other bottlenecks are fixed",
 )
 
 
 class HostSync(TimelineRule):
-    """Waits for the GPU inside steps."""
+    """Blocking synchronizations inside steps."""
 
     id = "host-sync"
     detects = (
-        "Looks for calls inside a step that wait until the GPU is done: values read back "
-        "(`.item()`, `.cpu()`, `nonzero`), small copies of pageable memory, synchronisations. One "
-        "at the end of a step is told apart."
+        "Looks for calls inside a step that block until the GPU is done: readbacks (`.item()`, "
+        "`.cpu()`, `nonzero`), small pageable copies, synchronization calls. A sync at the end of "
+        "a step does not count."
     )
     why = (
-        "While the host waits it launches nothing, and when it goes on the GPU is empty: it stands "
-        "still until the next launch arrives, each time."
+        "The host launches nothing while it is blocked. When it continues, the GPU queue is empty, "
+        "and the GPU is idle until the next launch."
     )
-    fix = (
-        "Keep values on the GPU until the step is over, and read them back together, later, or "
-        "every so many steps."
-    )
+    fix = "Keep values on the GPU, and read them back together after the step or every N steps."
     code = """\
 losses.append(loss.detach())                   # no .item(), no print in the step
 if step % 100 == 0:
-    print(torch.stack(losses).mean().item())   # one wait for 100 steps
-x = torch.where(mask, a, b)                    # in place of a[mask], nonzero, if tensor:
+    print(torch.stack(losses).mean().item())   # one sync per 100 steps
+x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if tensor:
 """
     verify = (
-        "`gpusight api` shows fewer synchronising calls. In PyTorch, "
-        'torch.cuda.set_sync_debug_mode("warn") names what still waits.'
+        "`gpusight api` shows fewer synchronizing calls. In PyTorch, "
+        'torch.cuda.set_sync_debug_mode("warn") reports the remaining ones.'
     )
     caveats = (
-        "A program that needs the value to decide what to launch next has to wait. Where the host "
-        "is slower than the GPU, waits cost little until that is fixed."
+        "A program that needs the value to choose the next launch must synchronize. In a "
+        "launch-bound program, syncs cost little until that is fixed."
     )
     estimate = (
-        "Replay in which these calls return at once; what the host does with the values stays, but "
-        "beside the GPU's work. "
-        "Synchronisations at the end of steps stay, too."
+        "Simulation in which these calls do not block. Host work on the values remains, but "
+        "overlaps with the GPU. Syncs at the end of steps remain."
     )
     thresholds: ClassVar = {
         "min_cost_share": MIN_COST_SHARE,
@@ -119,17 +114,15 @@ def _match(
         *called_from(context, inside, "waited_ns").values(),
         summed_locations(inside, "call", "name", "waited_ns"),
     )
-    often = times_text(context, inside.height)
-    mean_ns = float(inside["waited_ns"].sum()) / max(1, inside.height)
-    title = f"The host waits for the GPU {often}, {format_time(mean_ns)} each time"
+    code = HostSync.code if is_training(context) else _INFERENCE
     return RuleMatch(
-        title=title if costly else f"{title}, which costs little so far",
+        title=count_per_step(context, inside.height, "blocking sync"),
         evidence=_evidence(context, inside, ends),
         confidence=Confidence.MEDIUM,
-        confidence_reason="whether the program needs the values at once cannot be seen",
+        confidence_reason="the capture does not show whether the values are needed at once",
         change=(change,),
-        fix=_fix(context, inside, where, often, costly=costly),
-        code=framework_of(context.trace).choose(torch=HostSync.code, cuda=_CUDA, jax=_JAX),
+        fix=_fix(context, inside, where, costly=costly),
+        code=framework_of(context.trace).choose(torch=code, cuda=_CUDA, jax=_JAX),
         where=where,
     )
 
@@ -138,24 +131,24 @@ def _evidence(
     context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame
 ) -> tuple[Evidence, ...]:
     evidence = [
-        step_evidence(context, "waits", inside.height, "", "Waits for the GPU"),
+        step_evidence(context, "waits", inside.height, "", "Blocking syncs"),
         step_evidence(
             context,
             "waited_ns",
             int(inside["waited_ns"].sum()),
             "ns",
-            "Time the host spends in them",
+            "Host time blocked on the GPU",
         ),
         step_evidence(
             context,
             "read_back",
             int(inside["copies"].sum()),
             "",
-            "Of these, waits for a small copy",
+            "Syncs on a small copy (readback)",
         ),
     ]
     if ends.height:
-        meaning = "Synchronisations at the end of steps, which are not counted"
+        meaning = "Syncs at the end of steps, not counted"
         evidence.append(step_evidence(context, "at_step_end", ends.height, "", meaning))
     return tuple(evidence)
 
@@ -164,39 +157,46 @@ def _fix(
     context: RuleContext,
     inside: pl.DataFrame,
     where: tuple[FindingLocation, ...],
-    often: str,
     *,
     costly: bool,
 ) -> str:
-    who = named(where, "site", "operator") or named(where, "range") or named(where, "call")
-    seen = f"The host waits {often} in {who}" if who else f"The host waits {often}"
-    total = of_each_step(context, float(inside["waited_ns"].sum()))
-    now = (
-        "" if costly else " Do it once the host is no longer the limit: until then it gains little."
+    source = named(where, "site", "operator") or named(where, "range") or named(where, "call")
+    blocked_ns = float(inside["waited_ns"].sum())
+    mean = format_time(blocked_ns / max(1, inside.height), digits=3)
+    seen = f"The host is blocked {time_per_step(context, blocked_ns)}" + (
+        f" in {source}" if source else ""
     )
+    now = "" if costly else " Fix other bottlenecks first: until then this saves little."
     return (
-        f"{seen}, {total} in all. "
+        f"{seen}, {mean} per sync. "
         + framework_of(context.trace).choose(
-            torch="Collect such values on the GPU and read them back once, after the step or every "
-            "so many steps; copy small tensors from pinned memory with non_blocking=True; replace "
-            "boolean indexing and nonzero by torch.where.",
-            cuda="Let the GPU decide (device-side flags, conditional graph nodes) or read results "
-            "back through pinned memory with an event that a later step checks.",
-            jax="Do not convert arrays to Python numbers or NumPy in the step; read metrics back "
-            "every so many steps.",
+            torch="Collect values on the GPU and read them back once, after the step or every N "
+            "steps. Copy small tensors from pinned memory with non_blocking=True. Replace boolean "
+            "indexing and nonzero by torch.where.",
+            cuda="Branch on the GPU (device-side flags, conditional graph nodes), or read results "
+            "back through pinned memory and query an event in a later step.",
+            jax="Do not convert arrays to Python numbers or NumPy in the step. Read metrics back "
+            "every N steps.",
         )
         + now
     )
 
 
+_INFERENCE = """\
+outputs.append(output)                         # no .item(), .cpu() or print per step
+results = torch.cat(outputs).cpu()             # one sync at the end
+x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if tensor:
+"""
+
+
 _CUDA = """\
 cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream);  // pinned `host`
 cudaEventRecord(ready, stream);
-next_step<<<grid, block, 0, stream>>>();       // launched before anyone waits
+next_step<<<grid, block, 0, stream>>>();       // launched before the event is queried
 if (cudaEventQuery(ready) == cudaSuccess) use(host);
 """
 _JAX = """\
-metrics.append(loss)                           # stays on the GPU
+metrics.append(value)                          # stays on the GPU
 if step % 100 == 0:
-    print(np.mean(jax.device_get(metrics)))    # one wait for 100 steps
+    print(np.mean(jax.device_get(metrics)))    # one sync per 100 steps
 """

@@ -1,4 +1,4 @@
-"""input-starved: the GPU waits while the launching thread reads or prepares data."""
+"""input-starved: data loading on the launching thread stalls the GPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    by_step,
+    TITLE_NAME_LENGTH,
     framework_of,
     largest,
     named,
-    of_each_step,
     step_evidence,
+    time_per_step,
 )
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
@@ -27,7 +27,6 @@ from gpusight.rules.patterns.host_gaps import (
     spent_before,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
-from gpusight.units import format_time
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,27 +37,26 @@ if TYPE_CHECKING:
 
 
 MIN_IDLE_SHARE = Threshold(
-    0.01, "part of the time in which the GPU waits for input; below, loading it elsewhere is noise"
+    0.01, "share of the time in which the GPU is idle due to data loading; less is noise"
 )
 _NAMING_TABLES = ("ranges", "cpu_ops", "python_calls", "os_calls")
 
 
 class InputStarved(TimelineRule):
-    """Input on the thread that launches."""
+    """Data loading on the launching thread."""
 
     id = "input-starved"
     detects = (
-        "Looks for time in which the GPU has nothing to do because the thread that launches reads, "
-        "decodes, prepares or waits for data. Ranges, operators, Python functions and calls of the "
-        "operating system tell it by their names."
+        "Looks for GPU idle time in which the launching thread loads or waits for data. Names of "
+        "ranges, operators, Python functions and OS calls identify it."
     )
     why = (
-        "What the launching thread does for the input it cannot do for the GPU: nothing is "
-        "launched meanwhile, and once the work issued before is done the GPU stands still."
+        "The thread launches nothing while it loads data. Once the queued kernels are done, the "
+        "GPU is idle."
     )
     fix = (
-        "Load and prepare input in other processes or threads, ahead of the step that needs it, so "
-        "that the launching thread only takes a batch that is ready."
+        "Load and prepare batches in worker processes or threads, ahead of the step, so that the "
+        "launching thread only takes a ready batch."
     )
     code = """\
 loader = DataLoader(
@@ -69,18 +67,19 @@ for batch in loader:
     batch = batch.to("cuda", non_blocking=True)
 """
     verify = (
-        "`gpusight ledger` shows no `idle/input`. What is left of it means that the workers are "
-        "too few or the storage too slow."
+        "`gpusight ledger` shows no `idle/input`. If some remains, there are too few workers or "
+        "the storage is too slow."
     )
     caveats = (
-        "A range whose name speaks of data may do other work; a program that waits for requests "
-        "(a server without load) waits for input by nature."
+        "A range with `data` in its name may do other work. A server without load waits for "
+        "requests by design."
     )
     estimate = (
-        "Replay without the time for input before each call: enough workers prepare it beside. "
-        "No more than the GPU waited for input. With one worker a step cannot be shorter than its "
-        "input takes."
+        "Simulation without the data loading time before each call, as with enough workers. "
+        "Limited to the GPU idle time due to data loading. With one worker, each step takes at "
+        "least as long as loading its batch."
     )
+    effort = "config"
     thresholds: ClassVar = {"min_idle_share": MIN_IDLE_SHARE}
 
     def check(self, context: RuleContext) -> RuleVerdict:
@@ -88,9 +87,7 @@ for batch in loader:
         if (unknown := host_unknown(context)) is not None:
             return unknown
         if not any(context.trace.has(table) for table in _NAMING_TABLES):
-            return RuleNotApplicable(
-                "nothing names what the host did: no ranges, operators or OS calls"
-            )
+            return RuleNotApplicable("host activity has no names: no ranges, operators or OS calls")
         waited_ns = idle_ns(context, IdleCause.INPUT)
         if waited_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
@@ -101,16 +98,19 @@ for batch in loader:
         # The time for input of the thread that spends most on it.
         lanes = context.schedule.calls.lane
         worker_ns = float(np.bincount(lanes, spent).max()) if len(lanes) else 0.0
-        source = named(where, "range", "operator", "call", "site", most=1) or "Input"
+        source = named(where, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
+        what = f"Data loading ({source})" if source else "Data loading"
+        framework = framework_of(context.trace)
         return RuleMatch(
-            title=f"{source} keeps the GPU waiting for {of_each_step(context, waited_ns)}",
+            title=f"{what} stalls the GPU {time_per_step(context, waited_ns)}",
             evidence=_evidence(context, waited_ns, worker_ns),
             confidence=Confidence.HIGH,
-            confidence_reason="what the host did and what the GPU waited for were measured",
+            confidence_reason="host activity and GPU idle time were measured",
             change=(without_host_time(calls, spent[calls]),),
             min_ns=at_most(context, waited_ns),
             fix=_fix(context, where, worker_ns),
-            code=framework_of(context.trace).choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
+            code=framework.choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
+            effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
         )
 
@@ -122,32 +122,28 @@ for batch in loader:
 def _evidence(context: RuleContext, waited_ns: int, worker_ns: float) -> tuple[Evidence, ...]:
     return (
         step_evidence(
-            context, "idle_input_ns", waited_ns, "ns", "Time in which the GPU waits for input"
+            context, "idle_input_ns", waited_ns, "ns", "GPU idle time due to data loading"
         ),
-        Evidence(
-            "input_ns",
-            worker_ns / context.per_step,
-            "ns",
-            by_step(context, "Time that the launching thread spends on input")
-            + "; with one worker a step cannot be shorter",
+        step_evidence(
+            context, "input_ns", worker_ns, "ns", "Data loading time of the launching thread"
         ),
-        Evidence("gpu_busy", busy_share(context), "share", "Part of the time the GPU works"),
+        Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
     )
 
 
 def _fix(context: RuleContext, where: tuple[FindingLocation, ...], worker_ns: float) -> str:
     source = named(where, "range", "operator", "call", "site")
-    what = f"Move what {source} does" if source else "Move the input work"
-    time = by_step(context, format_time(worker_ns / context.per_step))
+    what = f"Move {source}" if source else "Move data loading"
+    time = time_per_step(context, worker_ns)
     return (
-        f"{what} ({time}) off the thread that launches: "
+        f"{what} ({time}) off the launching thread. "
         + framework_of(context.trace).choose(
-            torch="DataLoader workers (num_workers > 0, persistent_workers, prefetch_factor), or a "
-            "thread that fills a queue.",
-            cuda="a thread that fills a ring of pinned buffers ahead of the launches.",
-            jax="a thread or process that prepares batches ahead and calls jax.device_put.",
+            torch="Use DataLoader workers (num_workers > 0, persistent_workers, prefetch_factor), "
+            "or a thread that fills a queue.",
+            cuda="Use a thread that fills a ring of pinned buffers ahead of the launches.",
+            jax="Use a thread or process that prepares batches and calls jax.device_put.",
         )
-        + f" One worker still needs {time} for its input; enough of them in parallel hide it."
+        + f" One worker still takes {time}; use several in parallel."
     )
 
 
@@ -167,6 +163,6 @@ def load():
     for batch in dataset:
         batches.put(jax.device_put(batch))
 threading.Thread(target=load, daemon=True).start()
-for _ in range(steps):
-    state = train_step(state, batches.get())
+for _ in range(step_count):
+    state = step(state, batches.get())
 """

@@ -1,4 +1,4 @@
-"""launch-bound: the GPU waits while the host launches its kernels one by one."""
+"""launch-bound: the GPU is idle while the host launches kernels."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    by_step,
+    Framework,
     called_from,
+    count_per_step,
     framework_of,
     largest,
+    mostly_in_libraries,
     named,
-    of_each_step,
+    own_locations,
     step_evidence,
+    time_per_step,
 )
 from gpusight.rules.locations import launch_gaps
+from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.host_gaps import (
     MAX_LAUNCHES_BETWEEN,
     MIN_STALL_NS,
@@ -40,7 +44,7 @@ from gpusight.rules.patterns.kernel_groups import (
     repetition,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
-from gpusight.units import format_count, format_time
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -51,64 +55,67 @@ if TYPE_CHECKING:
 
 MIN_IDLE_SHARE = Threshold(
     0.05,
-    "part of the time in which the GPU waits for launches; below, the host keeps ahead of it",
+    "share of the time in which the GPU is idle waiting for launches; below it, the host keeps "
+    "ahead",
 )
 MAX_LAUNCH_NS = Threshold(
-    1e6, "ns of host time for a launch above which the host is slow for other reasons"
+    1e6, "ns of host time per launch; above it, the host is slow for other reasons"
 )
 MIN_EQUAL_STEPS = Threshold(
-    0.5, "part of the steps with the same sequence for a graph of the whole step"
+    0.5, "share of the steps with the same kernel sequence that one graph per step needs"
 )
 
 
 class LaunchBound(TimelineRule):
-    """Kernels that end before the next one is launched."""
+    """Kernels that finish before the next one is launched."""
 
     id = "launch-bound"
     detects = (
-        "Looks for time in which the GPU has nothing to do because the host is still on its way to "
-        "the next launch: inside launch calls, or in the framework between them."
+        "Looks for GPU idle time in which the host is still preparing the next launch: inside "
+        "launch calls, or in the framework between them."
     )
     why = (
-        "A launch takes the host some microseconds, an operator of a framework tens of them. "
-        "Kernels shorter than that are done before the next one comes."
+        "A launch takes the host a few microseconds, a framework operator tens of microseconds. "
+        "Shorter kernels finish before the next one is launched."
     )
     fix = (
-        "Launch more with each call: a CUDA graph replays a whole step with one launch, a "
-        "compiler fuses many kernels into few, a larger batch makes kernels longer."
+        "Launch fewer, larger kernels: a CUDA graph launches a whole step at once, a compiler "
+        "fuses kernels, a larger batch makes them longer."
     )
     code = """\
-model = torch.compile(model, mode="reduce-overhead")     # graphs, and fewer kernels
-# or, with shapes that never change:
+model = torch.compile(model, mode="reduce-overhead")     # CUDA graphs and fused kernels
+# or, with static shapes:
 model = torch.cuda.make_graphed_callables(model, (sample_input,))
-optimizer = torch.optim.AdamW(params, fused=True)        # one launch in place of many
+"""
+    optimizer_code = """\
+optimizer = torch.optim.AdamW(params, fused=True)        # a few launches instead of hundreds
 """
     cuda_code = """\
 cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
-step(stream);                                  // the launches as they are
+step(stream);                                  // unchanged launches
 cudaStreamEndCapture(stream, &graph);
 cudaGraphInstantiate(&exec, graph, 0);
 for (int i = 0; i < steps; ++i) cudaGraphLaunch(exec, stream);
 """
     jax_code = """\
 @jax.jit
-def many_steps(state, batches):                # one dispatch for all of them
-    return jax.lax.scan(train_step, state, batches)
+def many_steps(state, batches):                # one dispatch for all steps
+    return jax.lax.scan(step, state, batches)
 """
     verify = (
-        "`gpusight ledger` shows less `idle/launching` and `idle/framework`; "
-        "`gpusight api` shows cudaGraphLaunch in place of most launches."
+        "`gpusight ledger` shows less `idle/launching` and `idle/framework`; `gpusight api` shows "
+        "cudaGraphLaunch instead of most launches."
     )
     caveats = (
-        "Profilers slow launches down: the share of time is smaller without one. Shapes that "
-        "change from step to step, or Python that decides on values of the GPU, need a graph each "
-        "or none at all."
+        "Profilers slow down launches: without one, the idle share is smaller. Each input shape "
+        "needs its own graph. Control flow on GPU values cannot be captured."
     )
     estimate = (
-        "Replay in which everything that is launched between two waits is one graph launch of 20 "
-        "µs and the framework's time between launches goes; waits, input, allocations and other "
-        "host work stay. No more than the GPU waited for launches."
+        "Simulation in which all launches between two syncs become one graph launch of 20 µs, "
+        "without framework time between them. Syncs, data loading, allocations and other host work "
+        "remain. Limited to the GPU idle time waiting for launches."
     )
+    effort = "one line"
     thresholds: ClassVar = {
         "min_idle_share": MIN_IDLE_SHARE,
         "min_launches_per_step": MIN_LAUNCHES_PER_STEP,
@@ -144,18 +151,25 @@ def many_steps(state, batches):                # one dispatch for all of them
         places = called_from(context, calls, "host_ns")
         where = largest(places["range"], places["operator"], places["site"])
         same = repeats.alike is None or repeats.alike >= MIN_EQUAL_STEPS.value
+        in_libraries = mostly_in_libraries(context, calls)
         confidence, reason = _confidence(repeats, same=same)
+        if in_libraries:
+            confidence, reason = Confidence.LOW, "an upper bound: a library makes the launches"
+        cuda_code = _BATCHED if in_libraries else LaunchBound.cuda_code
         return RuleMatch(
-            title=f"The GPU waits for launches {of_each_step(context, waited_ns)}",
+            title=f"GPU idle waiting for kernel launches: {time_per_step(context, waited_ns)}",
             evidence=_evidence(context, calls.height, repeats, waited_ns, launch_ns),
             confidence=confidence,
             confidence_reason=reason,
             change=(keeping_host_work(stalled), as_graphs()),
             min_ns=at_most(context, waited_ns),
-            fix=_fix(context, calls.height, where, launch_ns, same=same),
+            fix=_fix(context, calls, where, launch_ns, same=same),
             code=framework_of(context.trace).choose(
-                torch=LaunchBound.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
+                torch=LaunchBound.code + LaunchBound.optimizer_code * _unfused_optimizer(context),
+                cuda=cuda_code,
+                jax=LaunchBound.jax_code,
             ),
+            effort=framework_of(context.trace).choose(torch="one line", cuda="rewrite"),
             where=where,
             also=("graph-candidate",),
         )
@@ -192,62 +206,82 @@ def _evidence(
             "idle_launching_ns",
             waited_ns,
             "ns",
-            "Time in which the GPU waits for the next launch",
+            "GPU idle time waiting for the next launch",
         ),
-        step_evidence(context, "launches", launches, "", "Kernels launched one by one"),
-        Evidence("host_per_launch_ns", launch_ns, "ns", "Host time for a launch, mean"),
-        Evidence("gpu_busy", busy_share(context), "share", "Part of the time the GPU works"),
+        step_evidence(context, "launches", launches, "", "Kernel launches"),
+        Evidence("host_per_launch_ns", launch_ns, "ns", "Host time per launch, mean"),
+        Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
         Evidence(
             "repeated",
             repeats.repeated,
             "share",
-            "Part of the kernels that come again in most steps",
+            "Share of the kernels that most steps repeat",
         ),
     ]
     if kernel_ns is not None:
-        evidence.insert(2, Evidence("kernel_ns", float(kernel_ns), "ns", "A kernel takes, median"))  # type: ignore[arg-type]
+        evidence.insert(2, Evidence("kernel_ns", float(kernel_ns), "ns", "Kernel duration, median"))  # type: ignore[arg-type]
     return tuple(evidence)
 
 
 def _confidence(repeats: LaunchRepetition, *, same: bool) -> tuple[Confidence, str]:
     """Rate how far a graph can replace the launches as in the replay."""
     if not repeats.worth_it:
-        few = "the gain is that of as few launches as graphs would need"
-        return Confidence.LOW, f"hardly any kernel comes again, so that no graph fits: {few}"
+        few = "the estimate assumes as few launches as with graphs"
+        return Confidence.LOW, f"few kernels repeat, so that no graph fits: {few}"
     if not same:
         return (
             Confidence.MEDIUM,
-            "the steps launch different kernels, so that one graph does not fit them all",
+            "the steps launch different kernels, so that one graph does not fit all of them",
         )
     if repeats.alike is None:
-        return Confidence.HIGH, "launches and waits were measured, and kernels come again"
+        return Confidence.HIGH, "launches and idle time were measured, and kernels repeat"
     return (
         Confidence.HIGH,
-        "launches and waits were measured, and the steps launch the same kernels",
+        "launches and idle time were measured, and all steps launch the same kernels",
     )
 
 
 def _fix(
     context: RuleContext,
-    launches: int,
+    calls: pl.DataFrame,
     where: tuple[FindingLocation, ...],
     launch_ns: float,
     *,
     same: bool,
 ) -> str:
-    count = by_step(context, f"{format_count(round(launches / context.per_step))} launches")
+    count = count_per_step(context, calls.height, "launch")
     places = named(where, "range", "operator", most=3)
-    most = f", most of them in {places}" if places else ""
-    seen = f"{count} of {format_time(launch_ns)} host time each{most}."
-    fitting = "The same kernels are launched again, so a CUDA graph can replay them at once."
+    most = f", mostly in {places}" if places else ""
+    seen = f"{count}, {format_time(launch_ns, digits=3)} of host time each{most}."
+    if mostly_in_libraries(context, calls) and framework_of(context.trace) is Framework.CUDA:
+        return (
+            f"{seen} The launches are inside a library: call it less often, on larger or batched "
+            "inputs, or use a function that handles all inputs in one call."
+        )
+    own = named(own_locations(context, where), "range", most=3)
+    capture = f"Capture {own}" if own else "Capture the step"
+    who = "All steps launch the same kernels" if context.steps > 1 else "The kernels repeat"
+    fitting = f"{who}, so that a CUDA graph can launch them."
     if not same:
-        fitting = "The steps differ: make shapes the same (padding, buckets) before using graphs."
+        fitting = "The steps differ: make shapes static (padding, buckets) before using graphs."
+    fused = " Use the fused optimizer." if _unfused_optimizer(context) else ""
     way = framework_of(context.trace).choose(
-        torch='Use torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables; '
-        "fused or foreach optimizers, compiled functions and larger batches help as well.",
-        cuda="Capture the sequence with cudaStreamBeginCapture and replay it with "
-        "cudaGraphLaunch; fuse short kernels or give each more to do.",
-        jax="Put the whole step, or several of them (lax.scan), under one jax.jit; XLA launches "
-        "graphs with --xla_gpu_enable_command_buffer.",
+        torch='Use torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables. '
+        f"Larger batches help too.{fused}",
+        cuda=f"{capture} with cudaStreamBeginCapture, and replay it with cudaGraphLaunch. Or fuse "
+        "short kernels.",
+        jax="Put the whole step, or several steps (lax.scan), under one jax.jit. XLA launches "
+        "CUDA graphs with --xla_gpu_enable_command_buffer.",
     )
     return f"{seen} {fitting} {way}"
+
+
+def _unfused_optimizer(context: RuleContext) -> bool:
+    """Return whether the capture shows an optimizer with a fused form to switch to."""
+    return context.kernels.height > 0 and parts_of(context).optimizer.steps > 0
+
+
+_BATCHED = """\
+// one library call for all inputs instead of one call per input
+process_all(inputs, offsets, count, stream);
+"""

@@ -1,4 +1,4 @@
-"""layout-transpose: tensors are laid out anew around convolutions."""
+"""layout-transpose: NCHW/NHWC transposes around convolutions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, step_evidence
+from gpusight.rules.formatting import (
+    count_per_step,
+    framework_of,
+    step_evidence,
+    time_per_step,
+    title_share,
+)
 from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -27,7 +33,7 @@ from gpusight.rules.patterns.kernel_groups import (
     without_kernels,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
-from gpusight.units import format_count, format_share, format_time
+from gpusight.units import format_count
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
@@ -38,30 +44,29 @@ if TYPE_CHECKING:
 
 MIN_KERNEL_TIME_SHARE = Threshold(
     MIN_LAYOUT_SHARE,
-    "part of the time of all kernels; a few tensors at the edges of a model are always laid "
-    "out anew",
+    "share of kernel time; a few tensors at the edges of a model are always transposed",
 )
 
 
 class LayoutTranspose(TimelineRule):
-    """Channels first outside, channels last inside."""
+    """NCHW tensors, NHWC convolutions."""
 
     id = "layout-transpose"
     detects = (
-        "Looks for kernels that only turn tensors from channels first (NCHW) to channels last "
-        "(NHWC) or back, as cuDNN runs them around its convolutions, and for batch normalisation "
-        "beside them that has a block for each of few channels."
+        "Looks for kernels that transpose tensors between NCHW and NHWC, as cuDNN runs them "
+        "around convolutions. Also for NCHW batch normalization with one block per channel where "
+        "channels are few."
     )
     why = (
-        "Tensor cores want channels last. Given channels first, the library turns the input and "
-        "the weights before each convolution and the output after it: memory traffic and launches "
-        "that compute nothing. Batch normalisation of channels first takes one block for each "
-        "channel, which leaves SMs empty where channels are few."
+        "Tensor Core convolutions use NHWC. With NCHW tensors, cuDNN transposes the input and the "
+        "weights before each convolution and the output after it: memory traffic and launches "
+        "without any FLOPs. NCHW batch normalization uses one block per channel, which leaves SMs "
+        "idle where channels are few."
     )
-    fix = "Keep the model and its input channels last throughout."
+    fix = "Use channels_last (NHWC) for the model and its input."
     code = """\
 model = model.to(memory_format=torch.channels_last)
-images = images.to(memory_format=torch.channels_last)     # where batches are moved to the GPU
+images = images.to(memory_format=torch.channels_last)     # when copied to the GPU
 """
     cuda_code = """\
 cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, type, n, c, h, w);
@@ -71,25 +76,26 @@ cudnnSetFilter4dDescriptor(f, type, CUDNN_TENSOR_NHWC, k, c, r, s);
 y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 """
     verify = (
-        "`gpusight kernels` shows no nchw→nhwc any more. One that stays comes from an operation "
-        "that falls back to channels first: look at its neighbours."
+        "`gpusight kernels` shows no nchw→nhwc kernels. A remaining one comes from an operator "
+        "that falls back to NCHW: look at its neighbors."
     )
     caveats = (
-        "Layer and group normalisation and some poolings are slower channels last. Operators that "
-        "know only channels first bring the transposes back."
+        "Layer norm, group norm and some pooling operators are slower in NHWC. Operators that "
+        "support only NCHW bring the transposes back."
     )
     estimate = (
-        "Replay without these kernels and their launches; the host's work before them is that of "
-        "the convolution and stays. Batch normalisation of few channels shrinks as if its work "
-        "were spread over all SMs; everything else takes the time that it takes now."
+        "Simulation without these kernels and their launches. The host time before them belongs to "
+        "the convolution and remains. Batch normalization of few channels speeds up as if spread "
+        "over all SMs. All other kernels keep their time."
     )
+    effort = "one line"
     thresholds: ClassVar = {
         "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
         "max_blocks_per_sm": Threshold(
-            MAX_BLOCKS_PER_SM, "blocks for each SM up to which channels are few"
+            MAX_BLOCKS_PER_SM, "blocks per SM up to which channels are few"
         ),
         "fixed_kernel_ns": Threshold(
-            FIXED_KERNEL_NS, "ns that a normalisation takes however it is spread"
+            FIXED_KERNEL_NS, "ns that a normalization takes at any grid size"
         ),
     }
 
@@ -113,33 +119,30 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
         "norm_ns",
         total_ns(norms),
         "ns",
-        "Time of batch normalisation with a block for each of few channels",
+        "Time in NCHW batch normalization with few blocks",
     )
-    title = f"Layout changes around convolutions take {format_share(share)} of GPU time"
+    title = f"NCHW/NHWC transposes ({title_share(share)} of GPU time)"
     if norms.height:
-        norm_share = format_share(total_ns(norms) / kernel_ns(context))
-        title = (
-            f"Layout changes take {format_share(share)} of GPU time, "
-            f"slow batch norm of channels first {norm_share}"
-        )
+        norm_share = title_share(total_ns(norms) / kernel_ns(context))
+        title = f"NCHW transposes ({title_share(share)} of GPU time) and batch norm ({norm_share})"
     convolutions = context.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
         title=title,
         evidence=(
             step_evidence(context, "transposes", rows.height, "", "Transposes"),
-            step_evidence(context, "transpose_ns", total_ns(rows), "ns", "Time of these kernels"),
-            Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
+            step_evidence(context, "transpose_ns", total_ns(rows), "ns", "Time in transposes"),
+            Evidence("gpu_share", share, "share", "Share of GPU time"),
             step_evidence(
                 context,
                 "convolution_ns",
                 total_ns(convolutions),
                 "ns",
-                "Time of the convolutions themselves",
+                "Time in convolutions",
             ),
             *([norm_time] if norms.height else []),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="the kernels were measured; that nothing else becomes slower is assumed",
+        confidence_reason="the kernels were measured; assumes that no other kernel becomes slower",
         change=(without_kernels(rows["op"].to_numpy()), *_spread(context, norms)),
         fix=_fix(context, rows, norms),
         code=framework_of(context.trace).choose(
@@ -160,19 +163,16 @@ def _spread(context: RuleContext, norms: pl.DataFrame) -> tuple[Change, ...]:
 
 
 def _fix(context: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
-    count = format_count(round(rows.height / context.per_step))
-    time = format_time(total_ns(rows) / context.per_step)
-    seen = by_step(context, f"{count} layout changes take {time}")
+    count = count_per_step(context, rows.height, "transpose")
+    seen = f"{count} take {time_per_step(context, total_ns(rows))}"
     if norms.height:
         blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
-        time = format_time(total_ns(norms) / context.per_step)
-        seen += (
-            f", and batch normalisation in {blocks} blocks (median), one for each channel, {time}"
-        )
+        time = time_per_step(context, total_ns(norms))
+        seen += f". Batch normalization with {blocks} blocks (median, one per channel) takes {time}"
     way = framework_of(context.trace).choose(
-        torch="Put the model and its input into torch.channels_last once; the layout then passes "
-        "through convolutions, batch normalisation, activations and pooling.",
-        cuda="Describe tensors and filters to cuDNN as NHWC and keep them so between layers.",
-        jax="Keep images and kernels channels last (NHWC, HWIO) in conv_general_dilated.",
+        torch="Convert the model and its input to torch.channels_last once. Convolutions, batch "
+        "normalization, activations and pooling keep the layout.",
+        cuda="Use NHWC tensor and filter descriptors in cuDNN, and keep NHWC between layers.",
+        jax="Use NHWC images and HWIO kernels in conv_general_dilated.",
     )
     return f"{seen}. {way}"

@@ -1,4 +1,4 @@
-"""memory-growth: memory in use rises from step to step."""
+"""memory-growth: allocated GPU memory grows from step to step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpusight.analysis.memory.device_memory import DeviceMemories, slope
 from gpusight.analysis.memory.memory_peak import find_holders
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, framework_of
+from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, framework_of, is_training
 from gpusight.rules.locations import one_stretch
 from gpusight.rules.rule import (
     CLEAN,
@@ -34,44 +34,51 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-MIN_STEPS = Threshold(4, "steps that a trend needs; fewer may be the end of warming up")
+MIN_STEPS = Threshold(4, "steps that a trend needs; fewer may be warm-up")
 MIN_GROWTH_OF_PEAK = Threshold(
-    0.01, "growth of a step as a part of the peak that is worth a word by itself"
+    0.01, "growth per step as a share of the peak that is a finding by itself"
 )
 MAX_STEPS_TO_FULL = Threshold(
-    10_000, "steps in which the GPU is full, so that a run of usual length would not end well"
+    10_000, "steps until the GPU is out of memory; typical runs have more steps"
 )
-MAX_FALLING_SHARE = Threshold(0.1, "part of all pairs of steps of which the later may hold less")
+MAX_FALLING_SHARE = Threshold(0.1, "share of step pairs in which memory may decrease")
 MIN_LATER_GROWTH = Threshold(
-    0.5, "growth of the later half over that of all steps, below which it is levelling off"
+    0.5, "growth in the later half relative to all steps; below it, memory levels off"
 )
 
 
 class MemoryGrowth(TimelineRule):
-    """Memory that is not freed."""
+    """GPU memory that is not freed."""
 
     id = "memory-growth"
-    detects = "Looks for memory in use at the end of steps that rises steadily."
+    detects = "Looks for allocated GPU memory that grows steadily from step to step."
     why = (
-        "Something keeps a part of what each step takes: a list of losses with their graphs, a "
-        "cache without a limit, hooks that hold tensors. The run ends when the GPU is full."
+        "Each step keeps references to some of its tensors: losses with their autograd graphs, an "
+        "unbounded cache, hooks. The run fails when the GPU is out of memory."
     )
     fix = (
-        "Keep numbers instead of tensors (loss.item(), tensor.detach()), give caches a limit, and "
-        "drop references at the end of the step."
+        "Store detached tensors or numbers (tensor.detach(), loss.item()), bound caches, and drop "
+        "references at the end of the step."
     )
     code = """\
 total += loss.detach()  # not: losses.append(loss)
-torch.cuda.memory._record_memory_history()  # who took what is held
+torch.cuda.memory._record_memory_history()  # which lines allocate it
 torch.cuda.memory._dump_snapshot("memory.pickle")
 """
-    verify = "`gpusight memory` shows a growth a step of about 0."
+    inference_code = """\
+with torch.inference_mode():  # keeps no autograd graph
+    results.append(model(batch).cpu())  # not on the GPU
+torch.cuda.memory._record_memory_history()  # which lines allocate it
+torch.cuda.memory._dump_snapshot("memory.pickle")
+"""
+    verify = "`gpusight memory` shows a growth per step of about 0."
     caveats = (
-        "A cache that a program fills on purpose grows as well: keys and values while a sequence "
-        "is generated, embeddings seen for the first time. So does the framework's cache where "
-        "only the driver's allocations were recorded and shapes differ between steps."
+        "Caches that a program fills on purpose grow too, such as a KV cache during generation. So "
+        "does the caching allocator, where only driver allocations were recorded and shapes "
+        "change."
     )
-    estimate = "No time: what is lost is memory, and in the end the run."
+    estimate = "No time estimate: the cost is memory, and finally the run."
+    effort = "one line"
     thresholds: ClassVar = {
         "min_steps": MIN_STEPS,
         "min_growth_of_peak": MIN_GROWTH_OF_PEAK,
@@ -88,11 +95,11 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
             return RuleNotApplicable("the capture has no memory events")
         if len(steps) < MIN_STEPS.value:
             return RuleNotApplicable(
-                f"{len(steps)} steps are too few to tell growth from warming up"
+                f"{len(steps)} steps are too few to distinguish growth from warm-up"
             )
         memory = DeviceMemories(trace, EVERYTHING)
         if not memory.gpus:
-            return RuleNotApplicable("no memory of a GPU was recorded")
+            return RuleNotApplicable("no GPU memory was recorded")
         growth = [_growth(trace, memory, gpu, steps) for gpu in memory.gpus]
         steady = [g for g in growth if g is not None and g.matters]
         return _match(context, max(steady, key=lambda g: g.per_step)) if steady else CLEAN
@@ -163,17 +170,18 @@ def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
     where = _holders(context.trace, grown, steps)
     full = ""
     if grown.steps_to_full is not None:
-        full = f": full after {format_count(round(grown.steps_to_full))} more"
+        full = f" (out of memory in {format_count(round(grown.steps_to_full))} steps)"
+    torch_code = MemoryGrowth.code if is_training(context) else MemoryGrowth.inference_code
     return RuleMatch(
-        title=f"GPU {grown.device} holds {format_bytes(grown.per_step)} more after each step{full}",
+        title=f"GPU memory grows {format_bytes(grown.per_step)}/step{full}",
         evidence=_evidence(grown, len(steps)),
         confidence=Confidence.HIGH,
-        confidence_reason="memory was measured at every step",
+        confidence_reason="memory was measured in every step",
         fix=_fix(grown, where),
         code=framework_of(context.trace).choose(
-            torch=MemoryGrowth.code,
+            torch=torch_code,
             cuda="cudaFreeAsync(buffer, stream);  // for each cudaMallocAsync\n",
-            jax="del intermediate  # or donate_argnums for inputs\n",
+            jax="del intermediate  # or donate inputs: donate_argnums\n",
         ),
         where=where,
     )
@@ -186,12 +194,12 @@ def _evidence(grown: _Growth, steps: int) -> tuple[Evidence, ...]:
         capacity = [Evidence("memory_bytes", grown.capacity, "byte", "Memory of the GPU")]
     return (
         Evidence(
-            "growth_bytes", grown.per_step, "byte", "Growth a step, median over pairs of steps"
+            "growth_bytes", grown.per_step, "byte", "Growth per step, median over pairs of steps"
         ),
         Evidence("steps", steps, "", "Steps compared"),
-        Evidence("first_bytes", first, "byte", "In use at the end of the first of them"),
-        Evidence("last_bytes", last, "byte", "In use at the end of the last"),
-        Evidence("peak_bytes", grown.peak, "byte", "The most in use until then"),
+        Evidence("first_bytes", first, "byte", "Allocated at the end of the first step"),
+        Evidence("last_bytes", last, "byte", "Allocated at the end of the last step"),
+        Evidence("peak_bytes", grown.peak, "byte", "Peak allocated memory"),
         *capacity,
     )
 
@@ -223,6 +231,6 @@ def _holders(
 
 def _fix(grown: _Growth, where: tuple[FindingLocation, ...]) -> str:
     rise = format_bytes(int(grown.levels[-1]) - int(grown.levels[0]))
-    seen = f"In use rose by {rise} over {len(grown.levels)} steps"
-    holder = f"; most of what was kept was taken by {where[0].name}" if where else ""
+    seen = f"Allocated memory on GPU {grown.device} grew by {rise} in {len(grown.levels)} steps"
+    holder = f"; the largest source is {where[0].name}" if where else ""
     return f"{seen}{holder}. {MemoryGrowth.fix}"

@@ -1,4 +1,4 @@
-"""pageable-copy: copies of host memory that is not pinned, and how fast pinned ones would be."""
+"""pageable-copy: memcpys of pageable host memory, and how fast pinned memory would be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.hardware.gpu_table import CPU_LINK_BYTES_S, CPU_LINKS, USUAL_CPU_LINK
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import framework_of, of_each_step, step_evidence
+from gpusight.rules.formatting import framework_of, step_evidence, time_per_step
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.memcpys import DIRECTION_NAMES
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 LINK_EFFICIENCY = Threshold(
-    0.8, "part of a link's rate that copies from pinned memory reach; 0.8 to 0.9 are usual"
+    0.8, "share of the link bandwidth that pinned copies reach; 0.8 to 0.9 are typical"
 )
 _MIN_RATE_BYTES = 1_000_000
 """Copies from which a rate is computed: below, the latency is a large part of the time."""
@@ -36,7 +36,7 @@ _KINDS = {"h2d": "Host-to-Device", "d2h": "Device-to-Host"}
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """How fast copies of pinned memory run, and how that is known."""
+    """Bandwidth of pinned copies, and where the number comes from."""
 
     bytes_s: float
     how: str
@@ -49,13 +49,13 @@ def pinned_rate(context: RuleContext, way: str) -> LinkRate:
     if measured is not None:
         return LinkRate(
             measured,
-            f"as pinned copies {DIRECTION_NAMES[way]} reach in this capture",
+            f"measured for pinned {DIRECTION_NAMES[way]} copies in this capture",
             measured=True,
         )
     known = None if context.gpu is None else CPU_LINKS.get(context.gpu.architecture)
     link = known or USUAL_CPU_LINK
     link_bytes_s = CPU_LINK_BYTES_S[link]
-    assumed = "" if known else ", assumed because the GPU is not known"
+    assumed = "" if known else ", assumed because the GPU is unknown"
     how = f"{LINK_EFFICIENCY.value:.0%} of {link} x16 ({format_rate(link_bytes_s)}){assumed}"
     return LinkRate(LINK_EFFICIENCY.value * link_bytes_s, how, measured=False)
 
@@ -76,11 +76,9 @@ def _measured_rate(context: RuleContext, way: str) -> float | None:
     return None if rate is None else float(rate)
 
 
-MIN_COPY_SHARE = Threshold(
-    0.005, "part of the time that such copies take; below, pinning gains nothing"
-)
+MIN_COPY_SHARE = Threshold(0.005, "share of the time in pageable copies; less is not worth pinning")
 MIN_PAGEABLE_SHARE = Threshold(
-    0.9, "part of all exposed copying that is of pageable memory: exposed-copy then says the same"
+    0.9, "share of exposed copy time that is pageable; above it, exposed-copy has the same cause"
 )
 
 
@@ -88,18 +86,15 @@ class PageableCopy(TimelineRule):
     """Copies of pageable memory."""
 
     id = "pageable-copy"
-    detects = (
-        "Looks for copies of 64 kB or more between the GPU and host memory that is not pinned."
-    )
+    detects = "Looks for H2D and D2H copies of 64 kB or more of pageable (not pinned) host memory."
     why = (
-        "The GPU can only reach pinned memory. The driver copies pageable memory piece by piece "
-        "through a pinned buffer of its own: that takes several times as long, and the calling "
-        "thread is held until the copy is done, so that nothing else is launched meanwhile."
+        "The GPU can only access pinned memory. The driver copies pageable memory in chunks "
+        "through a pinned staging buffer, which is several times slower. The call blocks until the "
+        "copy is done, so that nothing else is launched."
     )
     fix = (
-        "Let the host memory be pinned (DataLoader(pin_memory=True), Tensor.pin_memory(), "
-        "cudaMallocHost), copy with non_blocking=True, and start the copy of the next batch while "
-        "this one computes."
+        "Pin the host memory (DataLoader(pin_memory=True), Tensor.pin_memory(), cudaMallocHost), "
+        "copy with non_blocking=True, and prefetch the next batch during the current step."
     )
     code = """\
 loader = DataLoader(dataset, num_workers=4, pin_memory=True)
@@ -107,18 +102,19 @@ for batch in loader:
     batch = batch.to("cuda", non_blocking=True)
 """
     verify = (
-        "`gpusight copies` shows `Pinned` for these copies, and their rate near that of the link."
+        "`gpusight copies` shows `Pinned` for these copies, and a bandwidth near that of the link."
     )
     caveats = (
-        "Pinned memory cannot be swapped out and takes long to allocate: allocate it once and use "
-        "it again. Where the program needs what it copied at once, only the higher rate helps, not "
-        "the overlap. Integrated GPUs share the host's memory."
+        "Pinned memory cannot be swapped out and is slow to allocate: allocate it once and reuse "
+        "it. Where the program needs the data at once, only the bandwidth improves, not the "
+        "overlap. Integrated GPUs share the host's memory."
     )
     estimate = (
-        "Replay with these copies at the rate of pinned memory (measured in the capture where it "
-        "has such copies, else 80% of the GPU's link), beside the computation, with the caller "
-        "free to go on. The evidence says what pinning alone gives, the copies left in their place."
+        "Simulation with these copies at the bandwidth of pinned memory, overlapped with compute "
+        "and not blocking the caller. The bandwidth is measured in the capture where possible, "
+        "else 80% of the link. The evidence also lists what pinning without overlap saves."
     )
+    effort = "one line"
     thresholds: ClassVar = {
         "min_copy_bytes": memcpys.MIN_COPY_BYTES,
         "link_efficiency": LINK_EFFICIENCY,
@@ -136,9 +132,7 @@ for batch in loader:
         if rows.is_empty():
             return CLEAN
         if rows["pageable"].null_count() == rows.height:
-            return RuleNotApplicable(
-                "the capture does not say whether the host memory of copies was pinned"
-            )
+            return RuleNotApplicable("the capture does not record whether host memory is pinned")
         pageable = rows.filter(pl.col("pageable"))
         copy_ns = int(pageable["duration_ns"].sum())
         if copy_ns < MIN_COPY_SHARE.value * context.length_ns or pageable.is_empty():
@@ -162,12 +156,12 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     # A program that cannot copy ahead saves no more than this.
     in_place_ns = context.replay.run(*faster, memcpys.pinned_in_place(rows)).saved_ns
     at_rates = "; ".join(
-        f"{DIRECTION_NAMES[way]} at {format_rate(rate.bytes_s)}, {rate.how}"
+        f"{DIRECTION_NAMES[way]} at {format_rate(rate.bytes_s)} ({rate.how})"
         for way, rate in rates.items()
     )
     known = "measured" if all(r.measured for r in rates.values()) else "assumed"
     return RuleMatch(
-        title=f"Copies of pageable memory take {of_each_step(context, took_ns)} ({rate})",
+        title=f"Pageable memory copies: {time_per_step(context, took_ns)} at {rate}",
         evidence=(
             *_evidence(context, blocked_ns, moved, rates),
             step_evidence(
@@ -175,21 +169,21 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
                 "pinned_in_place_ns",
                 max(0, in_place_ns),
                 "ns",
-                "By pinning alone, copies left where they are: given back",
+                "Saved by pinning alone, without overlap",
             ),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason=f"the rate of pinned memory is {known}; whether the copies can run ahead "
-        "of what needs them cannot be seen",
+        confidence_reason=f"the bandwidth of pinned memory is {known}; the capture does not show "
+        "whether the copies can start earlier",
         change=(*faster, *memcpys.overlap_copies(context, rows)),
         min_ns=context.replay.unchanged.total_ns - max(took_ns, blocked_ns),
-        estimate=f"Replay with these copies {at_rates}; beside the computation, the caller free to "
-        "go on.",
+        estimate=f"Simulation with these copies {at_rates}, overlapped with compute and not "
+        "blocking the caller.",
         fix=_fix(context, moved),
         code=framework_of(context.trace).choose(
             torch=_TORCH + (_TORCH_BACK if "d2h" in rates else ""),
             cuda=_CUDA,
-            jax="upcoming = jax.device_put(host_batch)  # before awaiting the current step\n",
+            jax="upcoming = jax.device_put(host_batch)  # before the current step is awaited\n",
         ),
         where=memcpys.copy_origins(context, rows),
         also=("exposed-copy",) if _is_most_exposed(context, rows) else (),
@@ -217,10 +211,14 @@ def _evidence(
 ) -> tuple[Evidence, ...]:
     copies = memcpys.copy_evidence(context, moved)
     pinned = [
-        Evidence(f"{way}_pinned_rate", rate.bytes_s, "byte/s", f"Pinned memory: {rate.how}")
+        Evidence(
+            f"{way}_pinned_rate", rate.bytes_s, "byte/s", f"Bandwidth of pinned memory: {rate.how}"
+        )
         for way, rate in rates.items()
     ]
-    blocked = step_evidence(context, "held_ns", blocked_ns, "ns", "Callers held up by them")
+    blocked = step_evidence(
+        context, "held_ns", blocked_ns, "ns", "Host time blocked in these copies"
+    )
     first, others = copies[: 2 * len(moved)], copies[2 * len(moved) :]
     return (*first, *([blocked] if blocked_ns else []), *pinned, *others)
 
@@ -228,21 +226,22 @@ def _evidence(
 def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
     seen = "; ".join(totals.text(context) for totals in moved)
     advice = framework_of(context.trace).choose(
-        torch="Pin the host side once, outside the loop (DataLoader(pin_memory=True) or "
-        "torch.empty(…, pin_memory=True)), and copy with non_blocking=True on a stream of its own "
-        "while the step before computes.",
-        cuda="Allocate the host side with cudaMallocHost, or pin it once with cudaHostRegister, "
-        "and copy with cudaMemcpyAsync on a stream of its own while the step before computes.",
+        torch="Pin the host buffers once, outside the loop (DataLoader(pin_memory=True) or "
+        "torch.empty(…, pin_memory=True)). Copy with non_blocking=True on a separate stream during "
+        "the previous step.",
+        cuda="Allocate the host buffers with cudaMallocHost, or pin them once with "
+        "cudaHostRegister. Copy with cudaMemcpyAsync on a separate stream during the previous "
+        "step.",
         jax="Keep inputs on the device, or call jax.device_put for the next batch before this one "
         "is awaited.",
     )
-    return f"Seen: {seen}. {advice}"
+    return f"{seen}. {advice}"
 
 
 _TORCH = """\
 loader = DataLoader(dataset, num_workers=4, pin_memory=True)
 copying = torch.cuda.Stream()
-with torch.cuda.stream(copying):  # while this batch computes
+with torch.cuda.stream(copying):  # during the current step
     upcoming = next(batches).to("cuda", non_blocking=True)
 torch.cuda.current_stream().wait_stream(copying)
 """

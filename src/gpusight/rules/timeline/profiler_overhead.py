@@ -1,4 +1,4 @@
-"""profiler-overhead: the profiler itself takes a part of the time."""
+"""profiler-overhead: the profiler slows down the program."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpusight.analysis.replay.simulation import put
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     largest,
-    of_each_step,
     step_evidence,
     summed_locations,
+    time_per_step,
 )
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import before_calls, host_unknown, spent_before
@@ -33,43 +33,41 @@ if TYPE_CHECKING:
 
 NS_PER_OPERATOR = Threshold(
     1_000,
-    "ns that torch.profiler adds to each operator that it records, assumed: steps of six programs "
-    "were 0.7 to 7.7 µs an operator longer than under nsys, one run each; near the least of them",
+    "ns that torch.profiler adds per recorded operator, assumed: in six programs it was 0.7 to "
+    "7.7 µs more than under nsys, one run each; near the minimum",
 )
-MIN_OVERHEAD_SHARE = Threshold(
-    0.01, "part of the host's time that the profiler must take to be worth saying"
-)
+MIN_OVERHEAD_SHARE = Threshold(0.01, "share of host time that the profiler must take")
 
 
 class ProfilerOverhead(TimelineRule):
-    """Time that would not be there without the profiler."""
+    """Time that the profiler adds."""
 
     id = "profiler-overhead"
     detects = (
-        "Looks for what the profiler recorded of its own work (flushing buffers, asking for new "
-        "ones), and estimates what torch.profiler adds to each operator."
+        "Looks for overhead that the profiler recorded (buffer flushes and requests), and "
+        "estimates what torch.profiler adds per operator."
     )
     why = (
-        "A profiler slows the host, not the GPU. A program that keeps its GPU busy may look "
-        "launch-bound under it, and findings about the host look larger than they are."
+        "A profiler slows down the host, not the GPU. Under it, a program may look launch-bound, "
+        "and findings about the host look larger than they are."
     )
     fix = (
-        "Capture with less: fewer steps after a warm-up, no stacks, shapes or memory unless they "
-        "are needed. Believe step times that were measured without a profiler."
+        "Capture fewer steps after a warm-up, without stacks, shapes or memory unless needed. "
+        "Trust step times measured without a profiler."
     )
     code = """\
 schedule = torch.profiler.schedule(wait=5, warmup=3, active=3)
 torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
 # or: gpusight record --steps 5:7 -- python train.py
 """
-    verify = "The step takes about as long as without a profiler."
+    verify = "The step time is close to that without a profiler."
+    effort = "config"
     caveats = (
-        "What a profiler adds to each call or operator is not recorded: it is estimated for "
-        "torch.profiler and not counted for others."
+        "Overhead per call or operator is not recorded. It is estimated for torch.profiler only."
     )
     estimate = (
-        "Replay without the recorded overheads and, for torch.profiler, without 1 µs for each "
-        "recorded operator. Not a fix: how much faster the program is when nobody looks."
+        "Simulation without the recorded overhead and, for torch.profiler, without 1 µs per "
+        "operator. Not a fix: the speed of the program without a profiler."
     )
     thresholds: ClassVar = {
         "ns_per_operator": NS_PER_OPERATOR,
@@ -144,21 +142,23 @@ def _match(
             "recorded_ns",
             recorded_ns,
             "ns",
-            "Work of the profiler on the launching threads, as it recorded it",
+            "Profiler overhead recorded on the launching threads",
         ),
-        Evidence("share", share, "share", "Part of the time it takes in all"),
+        Evidence("share", share, "share", "Share of the time"),
     ]
     if assumed_ns:
-        meaning = f"Recording operators, {format_time(NS_PER_OPERATOR.value)} each as assumed"
+        meaning = (
+            f"Operator recording, {format_time(NS_PER_OPERATOR.value, digits=3)} each (assumed)"
+        )
         evidence.insert(1, step_evidence(context, "operators_ns", assumed_ns, "ns", meaning))
     about = "about " if assumed_ns else ""
     return RuleMatch(
-        title=f"The profiler itself takes {about}{of_each_step(context, total_ns)}",
+        title=f"Profiler overhead: {about}{time_per_step(context, total_ns)}",
         evidence=tuple(evidence),
         confidence=Confidence.MEDIUM if assumed_ns else Confidence.HIGH,
-        confidence_reason="what an operator costs is assumed"
+        confidence_reason="the overhead per operator is assumed"
         if assumed_ns
-        else "the profiler recorded its own work",
+        else "the profiler recorded its overhead",
         change=changes,
         fix=_fix(context, share),
         where=_locations(context),
@@ -166,15 +166,15 @@ def _match(
 
 
 def _fix(context: RuleContext, share: float) -> str:
-    way = "Capture fewer steps, trace only cuda and nvtx, and begin after a warm-up."
+    way = "Capture fewer steps after a warm-up, and trace only cuda and nvtx."
     if context.trace.meta.source.startswith("torch"):
         way = (
-            "Record fewer steps, without shapes, memory and stacks, or use nsys, which slows the "
-            "host less."
+            "Record fewer steps, without shapes, memory and stacks, or use nsys, which has less "
+            "overhead."
         )
     return (
-        f"{format_share(share)} of the launching thread's time is the profiler's: findings about "
-        f"the host are that much smaller without it. {way}"
+        f"The profiler takes {format_share(share)} of the launching thread's time. Without it, "
+        f"findings about the host are smaller by that much. {way}"
     )
 
 

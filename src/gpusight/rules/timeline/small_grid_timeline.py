@@ -8,7 +8,14 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import by_step, framework_of, step_evidence, summed_locations
+from gpusight.rules.formatting import (
+    framework_of,
+    library_kernels,
+    step_evidence,
+    summed_locations,
+    time_per_step,
+    title_share,
+)
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -28,7 +35,7 @@ from gpusight.rules.patterns.kernel_groups import (
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
-from gpusight.units import format_count, format_share, format_time
+from gpusight.units import format_count
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -36,66 +43,71 @@ if TYPE_CHECKING:
     from gpusight.rules.rule import RuleVerdict
 
 
-MIN_TIME_SHARE = Threshold(
-    0.02, "part of the judged time that they take; below, filling SMs gives nothing"
-)
+MIN_TIME_SHARE = Threshold(0.02, "share of the time in these kernels; less is not worth fixing")
 
 
 class SmallGridTimeline(TimelineRule):
-    """Kernels that leave SMs empty."""
+    """Kernels that leave SMs idle."""
 
     id = "small-grid"
     detects = (
-        "Looks for kernels of 10 µs and more with at most half as many blocks as the GPU has SMs, "
-        "that run alone; communication, the last stages of larger work and batch normalisation "
-        "that `layout-transpose` speaks of are left out."
+        "Looks for kernels of 10 µs or more that run alone with at most half as many blocks as the "
+        "GPU has SMs. Communication, final stages of larger kernels and batch normalization of "
+        "`layout-transpose` are excluded."
     )
-    why = "A block runs on one SM. SMs without a block do nothing while such a kernel runs."
+    why = "A block runs on one SM. SMs without a block are idle while the kernel runs."
     fix = (
-        "Give these kernels more blocks: larger batches, work split along another dimension, or "
-        "several of them at once in different streams."
+        "Launch more blocks: larger batches, parallelism along another dimension, or several "
+        "kernels at once on different streams."
     )
     code = """\
 int blocks = (n + threads - 1) / threads;    // from the problem, not a constant
-kernel<<<blocks, threads, 0, stream>>>(...); // small ones side by side: a stream each
+kernel<<<blocks, threads, 0, stream>>>(...); // independent small kernels: one stream each
+"""
+    library_code = """\
+// one batched call instead of a loop over small GEMMs
+cublasGemmStridedBatchedEx(handle, ...);
+cublasSetStream(handle, stream);             // or independent calls on several streams
+"""
+    jax_code = """\
+y = jax.vmap(f)(xs)              # one batched call instead of a loop over small ones
 """
     torch_code = """\
-y = torch.bmm(a, b)              # one batched call in place of a loop over small ones
-model = torch.compile(model)     # generated kernels split reductions over more blocks
+y = torch.bmm(a, b)              # one batched call instead of a loop over small ones
+model = torch.compile(model)     # generated kernels use more blocks for reductions
 """
     verify = (
-        "`gpusight kernels` shows larger grids and shorter kernels; `gpusight record --ncu` on one "
-        "of them shows how many SMs are active."
+        "`gpusight kernels` shows larger grids and shorter kernels. `gpusight record --ncu` shows "
+        "how many SMs are active."
     )
     caveats = (
-        "A small problem stays small: batch 1 of a small model has no more work to give. Kernels "
-        "with one large block for each SM may be limited by something else."
+        "A small problem has no more parallelism, such as a small model with batch size 1. Kernels "
+        "with one large block per SM may have another limiter."
     )
     estimate = (
-        f"Replay in which what they take beyond {FIXED_KERNEL_NS / 1000:g} µs "
-        "shrinks as if the work were "
-        f"spread over all SMs, with {format_count(THREADS_TO_FILL_SM)} threads on each but for "
-        f"products, to {SPREAD:g} at least. An upper bound: the work may be all there is, or "
-        "memory the limit."
+        f"Simulation in which the time beyond {FIXED_KERNEL_NS / 1000:g} µs shrinks as if the work "
+        f"ran on all SMs, to {SPREAD:.0%} at least. Kernels other than GEMMs need "
+        f"{format_count(THREADS_TO_FILL_SM)} threads per SM for that. An upper bound: there may be "
+        "no more parallelism, or memory bandwidth may be the limit."
     )
     thresholds: ClassVar = {
         "max_blocks_per_sm": Threshold(
             MAX_BLOCKS_PER_SM,
-            "blocks for each SM; above, one wave that is not quite full is ordinary",
+            "blocks per SM; above it, one wave that is not quite full is normal",
         ),
         "fixed_kernel_ns": Threshold(
-            FIXED_KERNEL_NS, "ns; shorter kernels are mostly the latency of a launch and of memory"
+            FIXED_KERNEL_NS, "ns; shorter kernels are dominated by launch and memory latency"
         ),
         "min_time_share": MIN_TIME_SHARE,
         "threads_to_fill_sm": Threshold(
             THREADS_TO_FILL_SM,
-            "threads that keep an SM busy, half of what it holds: one smaller block mostly waits "
-            "for memory",
+            "threads that keep an SM busy, half of its maximum; with fewer, memory latency is not "
+            "hidden",
         ),
         "spread": Threshold(
             SPREAD,
-            "part of the time that is left at least: one SM can draw up to a fortieth of the "
-            "memory's bandwidth, so not even one block gains more",
+            "minimum share of the time that remains: one SM can use up to 1/40 of the memory "
+            "bandwidth, so not even a single block gains more",
         ),
     }
 
@@ -105,7 +117,7 @@ model = torch.compile(model)     # generated kernels split reductions over more 
             return unseen
         sms = sm_count(context)
         if sms is None:
-            return RuleNotApplicable("it is not known how many SMs the GPU has")
+            return RuleNotApplicable("the number of SMs is unknown")
         if not context.kernels["blocks"].count():
             return RuleNotApplicable("the capture has no grid sizes")
         # Batch normalization with few channels is a finding of layout-transpose.
@@ -124,25 +136,40 @@ def _match(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
     share = total_ns(rows) / kernel_ns(context)
     blocks = round(float(np.median(rows["blocks"].to_numpy())))
     names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
-    time = by_step(context, format_time(total_ns(rows) / context.per_step))
+    time = time_per_step(context, total_ns(rows))
     is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
     kind = "compute units" if is_amd else "SMs"
     return RuleMatch(
-        title=f"Kernels with too few blocks for {sms} {kind} (median {format_count(blocks)}) take "
-        f"{format_share(share)} of GPU time",
+        title=f"Small grids: {format_count(blocks)} blocks for {sms} {kind} "
+        f"({title_share(share)} of GPU time)",
         evidence=(
-            Evidence("sm_count", sms, "", f"{kind} of the GPU"),
-            Evidence("blocks", blocks, "", "Blocks of these kernels, median"),
-            step_evidence(context, "kernels", rows.height, "", "Kernels"),
-            step_evidence(context, "small_ns", total_ns(rows), "ns", "Time of these kernels"),
-            Evidence("gpu_share", share, "share", "The same as a part of GPU time"),
+            Evidence("sm_count", sms, "", f"{kind}"),
+            Evidence("blocks", blocks, "", "Blocks per kernel, median"),
+            step_evidence(context, "kernels", rows.height, "", "Kernels with small grids"),
+            step_evidence(context, "small_ns", total_ns(rows), "ns", "Time in these kernels"),
+            Evidence("gpu_share", share, "share", "Share of GPU time"),
         ),
         confidence=Confidence.LOW,
-        confidence_reason="whether the work can be cut into more blocks is not known",
+        confidence_reason="an upper bound: it is unknown whether the work has more parallelism",
         change=(scale_durations(rows["op"].to_numpy(), left_on_all(rows, sms)),),
-        fix=f"{names}{main_source_phrase(context, rows)}: {time}. {SmallGridTimeline.fix}",
+        fix=f"{names}{main_source_phrase(context, rows)}: {time}. {_way(context, rows)}",
         code=framework_of(context.trace).choose(
-            torch=SmallGridTimeline.torch_code, cuda=SmallGridTimeline.code
+            torch=SmallGridTimeline.torch_code,
+            cuda=SmallGridTimeline.library_code
+            if library_kernels(rows)
+            else SmallGridTimeline.code,
+            jax=SmallGridTimeline.jax_code,
         ),
         where=locations_of(context, rows),
+    )
+
+
+def _way(context: RuleContext, rows: pl.DataFrame) -> str:
+    """Return advice that fits: the grids of a library's kernels are not the program's to set."""
+    in_library = "Batch small library calls into one, or run independent ones on several streams."
+    return framework_of(context.trace).choose(
+        torch="Use larger batches, batch small operators into one (torch.bmm, torch.vmap), or "
+        "apply torch.compile.",
+        cuda=in_library if library_kernels(rows) else SmallGridTimeline.fix,
+        jax="Use larger batches, or batch small operations with jax.vmap.",
     )

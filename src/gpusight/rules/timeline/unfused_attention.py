@@ -1,4 +1,4 @@
-"""unfused-attention: scores, softmax and output are kernels of their own."""
+"""unfused-attention: scores, softmax and output are separate kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import Framework, by_step, framework_of, step_evidence
+from gpusight.rules.formatting import (
+    Framework,
+    by_step,
+    count_per_step,
+    framework_of,
+    step_count,
+    step_evidence,
+    time_per_step,
+    title_share,
+)
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fp32_gemms import targets
 from gpusight.rules.patterns.fusable_kernels import FUSED_LAUNCHES, IN_HALF, RECOMPUTED, parts_of
@@ -24,7 +33,7 @@ from gpusight.rules.patterns.kernel_groups import (
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
-from gpusight.units import format_count, format_share, format_time
+from gpusight.units import format_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,27 +45,26 @@ if TYPE_CHECKING:
 
 MIN_KERNEL_TIME_SHARE = Threshold(
     0.02,
-    "part of the time of all kernels that those between the products take; below, fusing them "
-    "changes nothing that can be seen",
+    "share of kernel time between the GEMMs; below it, fusing has no visible effect",
 )
 _MATH_PATH = "_scaled_dot_product_attention_math"
 
 
 class UnfusedAttention(TimelineRule):
-    """Attention written out with separate kernels."""
+    """Attention in separate kernels."""
 
     id = "unfused-attention"
     detects = (
-        "Looks for a matrix product, a softmax and a matrix product in one stream with nothing "
-        "between them but scaling, masking, dropout and copies; backward alike."
+        "Looks for GEMM, softmax, GEMM in one stream with only scaling, masking, dropout and "
+        "copies in between, forward or backward."
     )
     why = (
-        "Each of these kernels writes and reads a matrix of sequence length squared for every "
-        "head. A fused kernel keeps it in the SMs and launches once."
+        "Each kernel reads and writes a matrix of sequence length squared per head. A fused kernel "
+        "keeps it in shared memory and launches once."
     )
-    fix = "Call one fused attention instead of writing it out."
+    fix = "Use fused attention (FlashAttention, scaled_dot_product_attention)."
     code = """\
-# in place of softmax(q @ k.transpose(-2, -1) * scale + mask) @ v
+# instead of softmax(q @ k.transpose(-2, -1) * scale + mask) @ v
 out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 """
     cuda_code = """\
@@ -67,29 +75,31 @@ out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
 """
     verify = (
-        "`gpusight kernels` shows flash, mem-efficient or cuDNN attention and no softmax; compare "
-        "a loss curve, since the order of sums changes. Peak memory falls as well."
+        "`gpusight kernels` shows flash, mem-efficient or cuDNN attention and no softmax. Compare "
+        "results, since the order of sums changes. Peak memory drops too."
     )
     caveats = (
-        "A program that needs the attention weights themselves, or a mask that fused kernels do "
-        "not take, cannot use them. Short sequences gain launches, hardly GPU time."
+        "Programs that need the attention weights, or a mask that fused kernels do not support, "
+        "cannot use them. Short sequences save launches, but little GPU time."
     )
     estimate = (
-        "Replay in which each attention is one kernel that takes as long as its matrix products "
-        f"do now, {IN_HALF:g} of it in half precision, {RECOMPUTED:g} times as long in backward, "
-        f"which computes the scores again, and costs the host {FUSED_LAUNCHES} launches; the "
-        "kernels between the products, their launches and the host's work for these go. Products "
-        "in FP32 on lanes whose result is cast to half precision take their time divided by the "
-        "ratio of the GPU's peak rates."
+        "Simulation in which each attention is one kernel that takes as long as its GEMMs now. In "
+        f"half precision it takes {IN_HALF:.0%} of that; backward takes {RECOMPUTED:g}x, since it "
+        f"recomputes the scores. It costs the host {FUSED_LAUNCHES} launches. The kernels between "
+        "the GEMMs, their launches and their host time are removed. For FP32 GEMMs on CUDA cores "
+        "whose result is cast to half precision, the time is divided by the ratio of peak FLOP/s."
     )
+    effort = "one line"
     thresholds: ClassVar = {
         "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
         "in_half": Threshold(
             IN_HALF,
-            "part of the time of products in half precision: written out, they wait for the "
-            "scores to be moved, as a head of 64 or 128 elements is too little arithmetic a byte",
+            "share of the time of half-precision GEMMs that remains: unfused, they are "
+            "memory-bound, since a head of 64 or 128 elements has low arithmetic intensity",
         ),
-        "recomputed": Threshold(RECOMPUTED, "products of backward without kept scores: 5 for 4"),
+        "recomputed": Threshold(
+            RECOMPUTED, "5 GEMMs instead of 4 in a backward pass that recomputes the scores"
+        ),
     }
     scenario = "fuse attention"
 
@@ -111,27 +121,28 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
 
 def _match(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> RuleMatch:
     attention = parts_of(context).attention
-    count = len(attention.backward) / context.per_step
+    count = step_count(context, len(attention.backward))
     share = total_ns(between) / kernel_ns(context)
     return RuleMatch(
-        title=f"Attention written out: kernels between its products take {format_share(share)} of "
-        "GPU time",
+        title=f"Unfused attention ({title_share(share)} of GPU time)",
         evidence=(
-            Evidence("attentions", count, "", by_step(context, "Attentions, forward and backward")),
-            step_evidence(context, "kernels", rows.height, "", "Their kernels"),
-            step_evidence(context, "attention_ns", total_ns(rows), "ns", "Time of these kernels"),
+            Evidence(
+                "attentions", count, "", by_step(context, "Attention calls, forward and backward")
+            ),
+            step_evidence(context, "kernels", rows.height, "", "Attention kernels"),
+            step_evidence(context, "attention_ns", total_ns(rows), "ns", "Time in attention"),
             step_evidence(
                 context,
                 "between_ns",
                 total_ns(between),
                 "ns",
-                "Scale, mask, softmax and dropout between the products",
+                "Time in scale, mask, softmax and dropout",
             ),
-            Evidence("between_share", share, "share", "The same as a part of GPU time"),
+            Evidence("between_share", share, "share", "Share of GPU time in these"),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="the kernels were measured; that a fused kernel takes as long as the "
-        "products do now is assumed",
+        confidence_reason="the kernels were measured; assumes that a fused kernel takes as long as "
+        "the GEMMs now",
         change=(
             fuse_to_share(
                 attention.group,
@@ -147,6 +158,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> R
             cuda=UnfusedAttention.cuda_code,
             jax=UnfusedAttention.jax_code,
         ),
+        effort=framework_of(context.trace).choose(torch="one line", cuda="rewrite", jax="one line"),
         where=locations_of(context, between),
     )
 
@@ -165,27 +177,26 @@ def _max_kernel_ns(context: RuleContext) -> NDArray[np.float64]:
 
 def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str:
     count = len(parts_of(context).attention.backward)
-    each = format_count(round(rows.height / max(1, count)))
-    number = format_count(round(count / context.per_step, 1))
+    each = format_mean(round(rows.height / max(1, count)))
     forward = between.filter(pl.col("phase").cast(pl.String).fill_null("") != "backward")
     seen = (
-        f"{by_step(context, f'{number} attentions')}, of about {each} kernels each"
-        f"{main_source_phrase(context, forward)}; what lies between the products takes "
-        f"{by_step(context, format_time(total_ns(between) / context.per_step))}."
+        f"{count_per_step(context, count, 'attention call')} of about {each} kernels each"
+        f"{main_source_phrase(context, forward)}. The kernels between the GEMMs take "
+        f"{time_per_step(context, total_ns(between))}."
     )
     if framework_of(context.trace) is Framework.TORCH and _falls_back(context):
         return (
-            f"{seen} scaled_dot_product_attention is called but falls back to its math path, which "
-            "computes in FP32: give it half precision, contiguous q, k and v (heads before the "
-            "sequence), a boolean or no mask (is_causal), and head sizes that are multiples of 8; "
-            "`with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` says what is in "
-            "the way."
+            f"{seen} scaled_dot_product_attention falls back to its FP32 math backend. Use half "
+            "precision, contiguous q, k and v (heads before sequence), a boolean mask or "
+            "is_causal, and head sizes that are multiples of 8. With "
+            "`torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` PyTorch reports what "
+            "prevents the fused kernel."
         )
     way = framework_of(context.trace).choose(
-        torch="Call torch.nn.functional.scaled_dot_product_attention; it takes the mask, the scale "
-        "and the dropout as arguments.",
-        cuda="Use a fused attention kernel: cuDNN's, CUTLASS's or FlashAttention's.",
-        jax="Call jax.nn.dot_product_attention; on Ampere and newer GPUs with implementation="
+        torch="Use torch.nn.functional.scaled_dot_product_attention. It supports masks, scale and "
+        "dropout.",
+        cuda="Use a fused attention kernel of cuDNN, CUTLASS or FlashAttention.",
+        jax="Use jax.nn.dot_product_attention, on Ampere and newer GPUs with implementation="
         '"cudnn" in half precision.',
     )
     return f"{seen} {way}"

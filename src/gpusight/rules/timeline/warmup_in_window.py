@@ -1,4 +1,4 @@
-"""warmup-in-window: the first part of the window is unlike the rest."""
+"""warmup-in-window: the window includes warm-up, or the capture is mostly warm-up."""
 
 from __future__ import annotations
 
@@ -46,45 +46,46 @@ if TYPE_CHECKING:
 
 MIN_STEP_RATIO = Threshold(
     1.5,
-    "times the median of later steps from which on a first step is unlike them: less may be that "
-    "the GPU's queue fills, or chance where steps are few",
+    "ratio of a first step to the median of later steps that makes it warm-up; less may be the "
+    "GPU queue filling, or noise where steps are few",
 )
 MIN_PREPARING_RATIO = Threshold(
-    1.2, "the same for steps that also load code or take memory, as no later one does"
+    1.2, "the same for steps that load modules or allocate memory, as no later step does"
 )
 MIN_CAPTURE_SHARE = Threshold(
-    0.5, "part of the captured steps' time that warm-up takes, though left out, to be worth saying"
+    0.5, "share of the captured step time that warm-up takes, even though it is excluded"
 )
 
 
 class WarmupInWindow(TimelineRule):
-    """First steps, or a start of the program, that do not stand for the rest."""
+    """First steps, or a program start, that differ from the rest."""
 
     id = "warmup-in-window"
     detects = (
-        "Looks for first steps that take longer than the later ones although they were kept, and "
-        "for captures that are mostly warm-up: first steps that were left out, or, where no steps "
-        "are known, a start in which the GPU does nothing yet or the program compiles."
+        "Looks for slow first steps inside the window, and for captures that are mostly warm-up. "
+        "Where no steps are known, it looks for a start in which the GPU is idle or the program "
+        "compiles."
     )
     why = (
-        "The first run of a program loads modules, compiles, chooses algorithms and fills caches. "
-        "That happens once; averages over it say little about the steps that follow."
+        "A program first loads modules, compiles, benchmarks algorithms and fills caches. This "
+        "happens once, and distorts averages over the steps."
     )
     fix = (
-        "Leave it out: choose later steps, or begin the capture after some steps. It is no time "
-        "that a change of the program gives back for each step."
+        "Exclude it: select later steps, or start the capture after some steps. This saves no time "
+        "per step."
     )
     code = """\
 gpusight diagnose FILE --steps 3:              # or --window 2s-
 # torch.profiler: schedule=torch.profiler.schedule(wait=5, warmup=3, active=5)
 # nsys: --capture-range=cudaProfilerApi, torch.cuda.profiler.start() after the warm-up
 """
-    verify = "The steps that are left take about the same time each."
-    caveats = "A program that runs once has nothing but its start."
+    verify = "The remaining steps take about the same time each."
+    effort = "config"
+    caveats = "A program that runs once consists of its start only."
     estimate = (
-        "What the first steps take more than the median of the others; without steps, the time "
-        "before the first GPU work or until compiling is done. Nothing where that was left out of "
-        "the window: then no other number here holds any of it."
+        "The time of the first steps beyond the median of the others. Without steps, the time "
+        "before the first GPU activity or the end of compilation. Zero where the warm-up is "
+        "excluded from the window."
     )
     thresholds: ClassVar = {
         "min_step_ratio": MIN_STEP_RATIO,
@@ -104,7 +105,7 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
         if schedule.start_ns > focus.start_ns:
             return CLEAN
         if context.steps == 1 and not _left_out(focus):
-            return RuleNotApplicable("only one step is known: there is nothing to compare it with")
+            return RuleNotApplicable("only one step is known, so that there is nothing to compare")
         if context.steps:
             return _first_steps(context)
         start = find_start(context.trace, focus.start_ns - focus.before_ns, focus.end_ns)
@@ -117,7 +118,7 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
         if steps.height or not focus.before_ns:
             return steps
         window = (focus.start_ns - focus.before_ns, focus.start_ns)
-        before = one_stretch(*window, "before the program's work,")
+        before = one_stretch(*window, "program start,")
         return pl.concat([before, host_events(context, finding.where, window)])
 
 
@@ -139,12 +140,12 @@ def _first_steps(context: RuleContext) -> RuleVerdict:
     count = int(np.argmax(usual)) if usual.any() else 0
     if count:
         excess_ns = float((kept_ns[:count] - median_ns).sum())
-        fix = "Leave {} out: give later steps with --steps, or begin the capture after them."
+        fix = "Exclude {}: select later steps with --steps, or start the capture after them."
         return _match(steps[:count], kept_ns[:count], median_ns, fix, recoverable_ns=excess_ns)
     if len(before):
         early_ns = all_ns[: len(before)]
         if (early_ns - median_ns).sum() >= MIN_CAPTURE_SHARE.value * all_ns.sum():
-            fix = "{} were left out. Begin the capture after them: it is mostly warm-up."
+            fix = "Start the capture later: most of it is warm-up (excluded: {})."
             return _match(before, early_ns, median_ns, fix)
     return CLEAN
 
@@ -157,19 +158,19 @@ def _match(
     *,
     recoverable_ns: float | None = None,
 ) -> RuleMatch:
-    first = "step takes" if len(steps) == 1 else "steps take"
+    first = "first step" if len(steps) == 1 else f"first {len(steps)} steps"
     names = ", ".join(f"`{called(step)}`" for step in steps[:3])
-    out = " (left out)" if recoverable_ns is None else ""
+    what = "Capture is mostly warm-up" if recoverable_ns is None else "Warm-up in the window"
     return RuleMatch(
-        title=f"The first {first} {format_time(float(step_ns.max()))}, later ones "
-        f"{format_time(median_ns)}{out}",
+        title=f"{what}: {first} {format_time(float(step_ns.max()), digits=3)}, "
+        f"later {format_time(median_ns, digits=3)}",
         evidence=(
-            Evidence("first_ns", float(step_ns.mean()), "ns", "A first step takes, mean"),
-            Evidence("later_ns", median_ns, "ns", "A later step takes, median"),
-            Evidence("first_steps", len(steps), "", "Steps that are unlike the later ones"),
+            Evidence("first_ns", float(step_ns.mean()), "ns", "First step time, mean"),
+            Evidence("later_ns", median_ns, "ns", "Later step time, median"),
+            Evidence("first_steps", len(steps), "", "Warm-up steps"),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="few steps are there to compare with",
+        confidence_reason="few steps to compare",
         recoverable_ns=recoverable_ns,
         fix=fix.format(names),
         where=tuple(
@@ -190,27 +191,32 @@ def _prepare(context: RuleContext) -> NDArray[np.bool_]:
 def _start_match(context: RuleContext, start: ProgramStart) -> RuleMatch:
     left_out = context.focus.before_ns
     share = format_share(start.length_ns / max(1, context.focus.length_ns + left_out))
-    what = "go into compiling" if start.compiling_ns else "pass before the GPU has anything to do"
+    what = "Program start (compiling)" if start.compiling_ns else "Program start"
     later = format_time(start.launch_ns).replace(" ", "")
     return RuleMatch(
-        title=f"The first {format_time(start.length_ns)} ({share}) {what}"
-        + (" (left out)" if left_out else ""),
+        title=f"{what} {'excluded' if left_out else 'in the window'}: "
+        f"{format_time(start.length_ns, digits=3)} ({share})",
         evidence=(
-            Evidence("start_ns", float(start.length_ns), "ns", "Time before the program's work"),
+            Evidence(
+                "start_ns",
+                float(start.length_ns),
+                "ns",
+                "Time before the first kernel, or until compilation ends",
+            ),
             Evidence(
                 "preparing_ns",
                 float(start.preparing_ns),
                 "ns",
-                "Of it, compiling and calls that load code, make contexts or take memory",
+                "Part of it in compilation, module loading, context creation and allocation",
             ),
         ),
         confidence=Confidence.MEDIUM,
-        confidence_reason="no steps are known that would show what is usual",
+        confidence_reason="no steps are known for comparison",
         recoverable_ns=None if left_out else float(start.length_ns),
-        fix="Begin the capture after the start, and put ranges (NVTX) around the steps: then "
-        "gpusight finds them by itself. The start was left out of all that is said here."
+        fix="Start the capture later, and put NVTX ranges around the steps, so that gpusight finds "
+        "them. The start is excluded from all numbers."
         if left_out
-        else f"Leave the start out: --window {later}- looks at what "
-        "comes after it; ranges around the steps (NVTX) let gpusight find them by itself.",
+        else f"Exclude the start with --window {later}-. Put NVTX ranges around the steps, so that "
+        "gpusight finds them.",
         where=largest(summed_locations(start.loads, "call", "name")),
     )
