@@ -21,7 +21,15 @@ from gpusight.analysis.capture_gpus import names_of_used
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import LaunchSelection
 from gpusight.analysis.counters.launch_quantities import DURATION, measured
-from gpusight.analysis.kernel_summary import BLOCK, GRID, SHAPE, classified, product, shape_texts
+from gpusight.analysis.kernel_summary import (
+    BLOCK,
+    GRID,
+    SHAPE,
+    classified,
+    product,
+    shape_texts,
+    short_names,
+)
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
@@ -164,7 +172,7 @@ def _with_shape_and_names(frame: pl.DataFrame) -> pl.DataFrame:
         *shape_texts(),
         (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
         pl.col("name").cast(pl.String),
-        pl.Series("short_name", [name.short for name in names], pl.String),
+        short_names(frame["name"]),
         pl.Series("category", [str(name.category) for name in names], pl.String),
         pl.Series("precision", [name.precision for name in names], pl.String),
         pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),

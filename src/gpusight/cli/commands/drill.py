@@ -117,9 +117,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         choices=options.TABLE_FORMATS,
         help="how to write the answer (default: table, or what the name given to -o ends in)",
     )
-    group.add_argument(
-        "--wide", action="store_true", help="show whole names and every field, however wide"
-    )
+    options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
 
 

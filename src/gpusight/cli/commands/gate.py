@@ -116,7 +116,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         choices=FORMATS,
         help="how to write the answer (default: table, or what the name given to -o ends in)",
     )
-    group.add_argument("--wide", action="store_true", help="show whole names, however wide")
+    options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
     parser.set_defaults(top=None)
 

@@ -1,4 +1,4 @@
-"""`gpusight ops`: operators of the framework: their own time on the CPU and the GPU."""
+"""`gpusight ops`: self and total time of framework operators on the CPU and the GPU."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ if TYPE_CHECKING:
 
 SUMMARY = "operators, modules or source lines by CPU and GPU time"
 DESCRIPTION = (
-    "Every operator of the framework (`aten::mm`, an autograd node, an annotation) with the times "
-    "that PyTorch's `key_averages` prints: in itself and with what it called, on the host and for "
-    "the GPU work it launched. By module or call site instead, where Python calls were recorded. "
-    "Two things differ from what PyTorch prints: waits, which it adds to CUDA time when "
-    "`enable_cuda_sync_events` is on, are not GPU work here; and an asynchronous `nccl` range "
-    "keeps its own time on the host, which it prints as 0."
+    "Each framework operator (`aten::mm`, an autograd node, an annotation) with the times that "
+    "PyTorch's `key_averages` prints: self and total, on the CPU and on the GPU. With "
+    "`with_stack=True` also a tree of modules by class and path, or the functions of your Python "
+    "code. Lines need a capture with the line of each call; current PyTorch records only the "
+    "line of each `def`, so functions are listed instead. "
+    "Two differences from PyTorch: waits, which it adds to CUDA time with "
+    "`enable_cuda_sync_events`, are not GPU work here; an asynchronous `nccl` range keeps its self "
+    "CPU time, which PyTorch prints as 0."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ops trace.json.gz --top 10",
     "gpusight ops trace.json.gz --by shapes --in 'ProfilerStep#*'",
-    "gpusight ops trace.json.gz --by call-site --format json",
+    "gpusight ops trace.json.gz --by module",
+    "gpusight ops trace.json.gz --by function --format json",
 )
 
 
@@ -30,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     parser.add_argument(
         "--by",
-        choices=("name", "shapes", "module", "call-site"),
+        choices=("name", "shapes", "module", "function", "line"),
         default="name",
-        help="what a row is: an operator, an operator with inputs of certain shapes, or the module "
-        "or line of the user's Python that led to the GPU work (default: name)",
+        help="what a row is: an operator, an operator with certain input shapes, a module (as a "
+        "tree), or the function or line of your Python code that launched the work (default: name)",
     )
     options.add_selection(parser)
     options.add_output(parser)
