@@ -8,7 +8,7 @@ import sys
 import polars as pl
 import pytest
 
-from gpusight.analysis.kernel_summary import busy_ns, kernels
+from gpusight.analysis.kernel_summary import busy_ns, kernels, short_names_by_shape
 from gpusight.analysis.selection import Selection
 from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable, TableResult
@@ -218,3 +218,32 @@ def test_a_real_table_of_totals_adds_up_to_what_it_says_itself() -> None:
     # "Self CUDA time total: 119.988ms", of which 1.801 ms are copies and a little is not listed.
     assert 0.97 * 118.187e6 < result.meta["total_ns"] <= 118.187e6
     assert result.rows()[0]["category"] == "matmul"
+
+
+def test_kernels_of_several_shapes_get_the_grid_or_block_that_differs() -> None:
+    shapes = {
+        "grid_x": [64, 64, 8, 1],
+        "grid_y": [4, 1, 1, 1],
+        "grid_z": [1, 1, 1, 1],
+        "block_x": [128, 128, 256, 32],
+        "block_y": [1, 1, 1, 1],
+        "block_z": [1, 1, 1, None],
+    }
+    frame = pl.DataFrame({"name": ["a", "a", "b", "b"], **shapes})
+    frame = frame.with_columns(pl.col("name").cast(pl.Enum(["a", "b"])))
+    assert short_names_by_shape(frame).to_list() == [
+        "a grid 64x4",
+        "a grid 64",
+        "b grid 8 block 256",
+        "b grid 1 block ?",
+    ]
+    assert short_names_by_shape(frame.filter(pl.col("grid_y") == 4)).to_list() == ["a"]
+
+
+def test_two_kernels_never_have_the_same_short_name() -> None:
+    names = ["void k<4, float>(int)", "void k<8, float>(int)", "void k<8, double>(int)"]
+    rows: Rows = [{"start_ns": at, "end_ns": at + 1, "name": name} for at, name in enumerate(names)]
+    result = kernels(build_trace(kernels=rows))
+    assert isinstance(result, TableResult)
+    assert result.frame["short_name"].n_unique() == 3
+    assert result.frame["name"].to_list() == names

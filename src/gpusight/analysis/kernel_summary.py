@@ -298,3 +298,19 @@ def distinct_short_names(names: pl.Series) -> pl.Series:
 def short_names(names: pl.Series) -> pl.Series:
     """Return the short name of each row of a column of kernel names."""
     return distinct_short_names(names).gather(names.to_physical())
+
+
+def short_names_by_shape(frame: pl.DataFrame) -> pl.Series:
+    """Return the short names of rows by kernel and launch shape.
+
+    Kernels that were launched in several shapes get what differs: grid, block or both.
+    """
+    named = frame.select(short_names(frame["name"]), "name", *shape_texts())
+    parts = [pl.col("short_name")]
+    for column in ("grid", "block"):
+        # A grid of 128x1x1 is one of 128.
+        size = pl.col(column).str.replace(r"(?:x1){1,2}$", "").fill_null("?")
+        differs = pl.col(column).n_unique().over("name") > 1
+        added = pl.concat_str(pl.lit(f" {column} "), size)
+        parts.append(pl.when(differs).then(added).otherwise(pl.lit("")))
+    return named.select(pl.concat_str(parts).alias("short_name")).to_series()

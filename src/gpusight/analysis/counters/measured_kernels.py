@@ -29,6 +29,7 @@ from gpusight.analysis.kernel_summary import (
     product,
     shape_texts,
     short_names,
+    short_names_by_shape,
 )
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, Selection
@@ -166,13 +167,14 @@ def _total_ns(rows: pl.DataFrame) -> float:
 def _with_shape_and_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Add sizes of grid, block and shared memory, and what the kernel names show."""
     names = classified(frame["name"])
+    by_shape = "calls" in frame.columns
     return frame.with_columns(
         product(GRID).alias("blocks"),
         product(BLOCK).alias("block_threads"),
         *shape_texts(),
         (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
         pl.col("name").cast(pl.String),
-        short_names(frame["name"]),
+        short_names_by_shape(frame) if by_shape else short_names(frame["name"]),
         pl.Series("category", [str(name.category) for name in names], pl.String),
         pl.Series("precision", [name.precision for name in names], pl.String),
         pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
