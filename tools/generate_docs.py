@@ -177,6 +177,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "kernels": {"": "gpusight.analysis.kernel_summary:FIELDS"},
     "ops": {"": "gpusight.analysis.operator_summary:FIELDS"},
+    "ops --by module": {"": "gpusight.analysis.operator_summary:MODULE_FIELDS"},
     "launches": {"": "gpusight.analysis.launch_list:FIELDS"},
     "ledger --format csv": {"": "gpusight.analysis.ledger.ledger_tables:LINE_FIELDS"},
     "utilization": {

@@ -44,6 +44,8 @@ class Field:
     meaning: str
     shown: bool = True
     """Part of the default table; every field is always in JSON and CSV."""
+    indented_by: str = ""
+    """Key of the depth by which tables indent it, where the rows are a tree."""
 
 
 @dataclass(frozen=True)

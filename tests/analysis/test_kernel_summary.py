@@ -8,7 +8,7 @@ import sys
 import polars as pl
 import pytest
 
-from gpusight.analysis.kernel_summary import busy_ns, kernels
+from gpusight.analysis.kernel_summary import busy_ns, kernels, short_names_by_shape
 from gpusight.analysis.selection import Selection
 from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable, TableResult
@@ -78,7 +78,7 @@ def test_a_selection_without_kernels_is_an_empty_table_that_says_so() -> None:
     )
     result = table(trace, Selection(within="quiet"))
     assert result.frame.height == 0
-    assert result.notes == ("no kernel was launched inside the selection",)
+    assert result.notes == ("no kernels were launched in the selection",)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_no_kernels_is_explained(rows: dict[str, Rows], reason: str, hint: str) 
 def test_kernels_hidden_in_graphs_are_mentioned() -> None:
     notes = table(build_trace(kernels=KERNELS, graph_launches=[{}, {}])).notes
     assert len(notes) == 1
-    assert notes[0].startswith("2 CUDA graph launches were traced as wholes")
+    assert notes[0].startswith("2 CUDA graph launches were traced per graph")
 
 
 def test_a_graph_traced_by_node_shows_its_kernels() -> None:
@@ -149,7 +149,7 @@ def test_a_table_of_totals_shows_the_kernels_it_lists() -> None:
     assert result.meta["total_ns"] == 100
     own, cut = result.notes
     assert "the profiler's own totals" in own
-    assert cut.startswith("2 names were cut short")
+    assert cut.startswith("the table truncates 2 names")
 
 
 def test_a_kernel_may_be_named_as_the_operator_that_launched_it() -> None:
@@ -185,7 +185,7 @@ def test_what_took_longer_than_all_the_gpu_did_is_a_mark() -> None:
     below = [{"text": "Self CPU time total: 17ns"}, {"text": "Self CUDA time total: 0.140us"}]
     result = table(build_trace(AVERAGES, op_totals=rows, diagnostics=below))
     assert "forward" not in result.frame["name"].to_list()
-    assert any(note.startswith("the table lacks rows") for note in result.notes)
+    assert any(note.startswith("the table is truncated") for note in result.notes)
 
 
 def test_a_table_of_totals_lists_the_kernels_of_the_trace_of_the_same_run() -> None:
@@ -218,3 +218,32 @@ def test_a_real_table_of_totals_adds_up_to_what_it_says_itself() -> None:
     # "Self CUDA time total: 119.988ms", of which 1.801 ms are copies and a little is not listed.
     assert 0.97 * 118.187e6 < result.meta["total_ns"] <= 118.187e6
     assert result.rows()[0]["category"] == "matmul"
+
+
+def test_kernels_of_several_shapes_get_the_grid_or_block_that_differs() -> None:
+    shapes = {
+        "grid_x": [64, 64, 8, 1],
+        "grid_y": [4, 1, 1, 1],
+        "grid_z": [1, 1, 1, 1],
+        "block_x": [128, 128, 256, 32],
+        "block_y": [1, 1, 1, 1],
+        "block_z": [1, 1, 1, None],
+    }
+    frame = pl.DataFrame({"name": ["a", "a", "b", "b"], **shapes})
+    frame = frame.with_columns(pl.col("name").cast(pl.Enum(["a", "b"])))
+    assert short_names_by_shape(frame).to_list() == [
+        "a grid 64x4",
+        "a grid 64",
+        "b grid 8 block 256",
+        "b grid 1 block ?",
+    ]
+    assert short_names_by_shape(frame.filter(pl.col("grid_y") == 4)).to_list() == ["a"]
+
+
+def test_two_kernels_never_have_the_same_short_name() -> None:
+    names = ["void k<4, float>(int)", "void k<8, float>(int)", "void k<8, double>(int)"]
+    rows: Rows = [{"start_ns": at, "end_ns": at + 1, "name": name} for at, name in enumerate(names)]
+    result = kernels(build_trace(kernels=rows))
+    assert isinstance(result, TableResult)
+    assert result.frame["short_name"].n_unique() == 3
+    assert result.frame["name"].to_list() == names

@@ -149,7 +149,7 @@ def test_graphs_are_mentioned() -> None:
     whole = table(open_trace(DATA / "graph.sqlite"), Selection(within="replay"))
     assert set(whole.frame["kind"]) == {"graph"}
     assert whole.frame["in_graph"].any() is False
-    assert [n for n in whole.notes if "traced as wholes" in n]
+    assert [n for n in whole.notes if "traced per graph" in n]
 
 
 def test_who_launched_a_kernel_of_a_backward_pass() -> None:

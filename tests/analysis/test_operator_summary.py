@@ -19,6 +19,7 @@ from gpusight.cli import options
 from gpusight.cli.commands import ops as command
 from gpusight.errors import UsageError
 from gpusight.readers.open import open_trace
+from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 from gpusight.results import NotApplicable, TableResult
@@ -191,7 +192,7 @@ def test_annotations_hold_the_work_that_no_operator_launched() -> None:
     assert columns(result, "name", "kind", "self_gpu_ns")[0] == ("ProfilerStep*", "annotation", 3)
     assert (result.meta["outside"], result.meta["outside_ns"]) == (2, 6)
     (note,) = result.notes
-    assert note.startswith("2 pieces of GPU work (6 ns) were launched outside of all operators")
+    assert note.startswith("GPU activities launched outside of all operators and annotations: 2 (6")
 
 
 def test_work_matched_by_time_is_said() -> None:
@@ -199,9 +200,7 @@ def test_work_matched_by_time_is_said() -> None:
     result = table(build_trace(cpu_ops=OPS, api_calls=CALLS, kernels=kernels))
     assert columns(result, "name", "self_gpu_ns")[:2] == [("mm", 12), ("fill", 4)]
     (note,) = result.notes
-    assert note.startswith(
-        "2 of 2 pieces of GPU work name no operator: they belong to the one that"
-    )
+    assert note.startswith("GPU activities without operator id: 2 of 2; each counts for the")
 
 
 def test_memory_is_counted_while_an_operator_was_open() -> None:
@@ -296,19 +295,70 @@ PLACED = build_trace(cpu_ops=OPS, api_calls=CALLS, kernels=KERNELS, python_calls
 def test_by_module() -> None:
     result = table(PLACED, by="module")
     assert columns(result, *TIMES) == [
-        ("nn.Module: Linear_0", 1, 51, 51, 12, 12),
-        ("nn.Module: Net_0", 2, 4, 55, 0, 12),
+        ("Net", 2, 4, 55, 0, 12),
+        ("Linear", 1, 51, 51, 12, 12),
+    ]
+    assert columns(result, "path", "depth", "modules", "kind") == [
+        ("Net", 0, 1, "module"),
+        ("Net / Linear", 1, 1, "module"),
     ]
     assert result.fields[-1].label == "Module"
     assert result.notes == (
-        "1 pieces of GPU work (4 ns) were launched outside of all modules: they are in no row",
+        "GPU activities launched outside of all modules: 1 (4 ns); not in the table",
     )
 
 
-def test_by_call_site() -> None:
-    result = table(PLACED, by="call-site")
+def nest(*calls: tuple[int, int, str]) -> Rows:
+    return [{"start_ns": a, "end_ns": b, "name": f"nn.Module: {name}"} for a, b, name in calls]
+
+
+def test_modules_are_a_tree_by_class_and_path() -> None:
+    # Two blocks of two linear layers each, called in two steps; then a loss.
+    step = [
+        (0, 50, "Net_0"),
+        *((2, 20, "Block_0"), (3, 8, "Linear_0"), (9, 19, "Linear_1")),
+        *((22, 40, "Block_1"), (23, 28, "Linear_2"), (29, 39, "Linear_3")),
+        (60, 65, "Loss_0"),
+    ]
+    again = [(start + 100, end + 100, name) for start, end, name in step]
+    result = table(build_trace(cpu_ops=OPS, python_calls=nest(*step, *again)), by="module")
+    assert columns(result, "path", "depth", "modules", "calls", "self_cpu_ns", "cpu_ns") == [
+        ("Net", 0, 1, 2, 28, 100),
+        ("Net / Block", 1, 2, 4, 12, 72),
+        ("Net / Block / Linear.1", 2, 2, 4, 40, 40),
+        ("Net / Block / Linear.0", 2, 2, 4, 20, 20),
+        ("Loss", 0, 1, 2, 10, 10),
+    ]
+    text = to_plain(result, TableOptions(width=100))
+    assert any(row.endswith("      Linear.1") for row in text.splitlines())
+
+
+def test_markdown_indents_the_tree() -> None:
+    text = to_markdown(table(PLACED, by="module"))
+    assert "| `Net` |" in text
+    assert "| &emsp;`Linear` |" in text
+
+
+def test_modules_nested_without_end_are_answered_at_once() -> None:
+    deep = nest(*((at, 9_000 - at, f"M_{at}") for at in range(4_000)))
+    result = table(build_trace(cpu_ops=OPS, python_calls=deep), by="module")
+    assert result.frame.height == 4_000
+    assert result.frame["depth"].max() == 3_999
+    assert result.frame["path"].str.len_chars().max() < 5_000  # type: ignore[operator]
+
+
+def test_by_function() -> None:
+    result = table(PLACED, by="function")
     assert columns(result, *TIMES) == [("train.py(1): main", 1, 98, 98, 16, 16)]
-    assert columns(result, "kind", "kernel", "kernel_share") == [("call site", "gemm", 0.75)]
+    assert columns(result, "kind", "kernel", "kernel_share") == [("function", "gemm", 0.75)]
+    assert result.fields[-1].label == "Function"
+
+
+def test_python_calls_have_the_line_of_their_def_only() -> None:
+    result = table(PLACED, by="line")
+    assert result.frame.equals(table(PLACED, by="function").frame)
+    assert result.fields[-1].label == "Function"
+    assert "the line of each `def`, not the line of each call" in result.notes[0]
 
 
 def test_work_selected_inside_a_module_belongs_to_it_though_it_began_before() -> None:
@@ -316,25 +366,44 @@ def test_work_selected_inside_a_module_belongs_to_it_though_it_began_before() ->
     rows: dict[str, Rows] = {"cpu_ops": OPS, "api_calls": CALLS, "kernels": KERNELS}
     trace = build_trace(None, **rows, python_calls=PYTHON, ranges=ranges)
     result = table(trace, Selection(within="attention"), by="module")
-    assert columns(result, *TIMES) == [("nn.Module: Linear_0", 0, 0, 0, 12, 12)]
-    assert columns(result, "share", "gpu_mean_ns") == [(1.0, None)]
+    assert columns(result, *TIMES) == [("Net", 0, 0, 0, 0, 12), ("Linear", 0, 0, 0, 12, 12)]
+    assert columns(result, "share", "gpu_mean_ns") == [(0.0, None), (1.0, None)]
 
 
-def test_by_call_site_of_older_traces() -> None:
+def test_lines_of_older_traces() -> None:
     rows = [{**OPS[0], "stack": "a.py(1): f;b.py(2): g"}, OPS[1], {**OPS[2], "stack": "b.py(2): g"}]
-    result = table(build_trace(cpu_ops=rows, api_calls=CALLS, kernels=KERNELS), by="call-site")
+    trace = build_trace(cpu_ops=rows, api_calls=CALLS, kernels=KERNELS)
+    result = table(trace, by="line")
     assert columns(result, *TIMES) == [
         ("a.py(1): f", 2, 48, None, 12, None),
         ("b.py(2): g", 1, 18, None, 4, None),
     ]
-    assert result.notes[0].startswith("the capture has no Python calls, only the stack")
+    assert columns(result, "kind") == [("line",), ("line",)]
+    assert result.fields[-1].label == "Line"
+    assert result.notes[0].startswith("the capture has the Python stack of each operator, but no")
+
+
+def test_functions_of_older_traces_sum_up_their_lines() -> None:
+    rows = [{**OPS[0], "stack": "a.py(1): f"}, OPS[1], {**OPS[2], "stack": "a.py(2): f"}]
+    trace = build_trace(cpu_ops=rows, api_calls=CALLS, kernels=KERNELS)
+    result = table(trace, by="function")
+    assert columns(result, *TIMES) == [("a.py: f", 3, 66, None, 16, None)]
+    assert len(table(trace, by="line").frame) == 2
+
+
+def test_call_lines_in_stacks_are_preferred_to_def_lines() -> None:
+    rows = [{**OPS[0], "stack": "train.py(7): main"}, *OPS[1:]]
+    trace = build_trace(cpu_ops=rows, api_calls=CALLS, kernels=KERNELS, python_calls=PYTHON)
+    assert columns(table(trace, by="line"), "name", "kind") == [("train.py(7): main", "line")]
+    assert columns(table(trace, by="function"), "name") == [("train.py(1): main",)]
 
 
 @pytest.mark.parametrize(
     ("by", "hint"),
     [
         ("module", "with_stack=True"),
-        ("call-site", "with_stack=True"),
+        ("function", "with_stack=True"),
+        ("line", "with_stack=True"),
         ("shapes", "record_shapes=True"),
     ],
 )
@@ -348,7 +417,7 @@ def test_what_was_not_recorded_is_explained(by: str, hint: str) -> None:
 def test_python_calls_without_a_module() -> None:
     result = ops(build_trace(cpu_ops=OPS, python_calls=PYTHON[:1]), by="module")
     assert isinstance(result, NotApplicable)
-    assert result.reason == "no Python call in the capture is of a module"
+    assert result.reason == "no Python call in the capture is a module"
 
 
 # Captures without operators ----------------------------------------------------------------------
@@ -365,7 +434,7 @@ def test_python_calls_without_a_module() -> None:
 def test_no_operators_is_explained(source: str, rows: dict[str, Rows], hint: str) -> None:
     result = ops(build_trace({"source": source}, **rows))
     assert isinstance(result, NotApplicable)
-    assert result.reason == "the capture holds no operators of a framework"
+    assert result.reason == "the capture has no framework operators"
     assert hint in result.hint
 
 
@@ -389,24 +458,24 @@ def test_printed_totals_are_shown_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("below", "gpu", "cpu", "basis"),
     [
-        ([], 0.75, 5 / 14, "the CPU time of its rows and of the GPU time of its rows"),
+        ([], 0.75, 5 / 14, "the CPU time of its rows and the GPU time of its rows"),
         (
             ["Self CPU time total: 50ns", "Self CUDA time total: 0.060us"],
             0.5,
             0.1,
-            "what is printed below the table (50 ns of CPU time, 60 ns of GPU time)",
+            "the totals printed below the table (50 ns of CPU time, 60 ns of GPU time)",
         ),
         (
             ["Self CPU time total: 0.000us", "Self XPU time total: 1.5e3"],
             0.75,
             5 / 14,
-            "the CPU time of its rows and of the GPU time of its rows",
+            "the CPU time of its rows and the GPU time of its rows",
         ),
         (
             ["CUDA time total: 1.698ms", "Self XPU time total: 0.060us"],
             0.5,
             5 / 14,
-            "what is printed below the table (60 ns of GPU time) and of the CPU time of its rows",
+            "the totals printed below the table (60 ns of GPU time) and the CPU time of its rows",
         ),
     ],
 )
@@ -417,7 +486,7 @@ def test_shares_are_of_the_totals_below_the_table(
     result = table(trace)
     row = result.rows()[0]
     assert (row["share"], row["cpu_share"]) == pytest.approx((gpu, cpu))
-    assert result.notes[0] == f"shares are of {basis}"
+    assert result.notes[0] == f"shares are relative to {basis}"
 
 
 def test_shares_are_those_that_a_cut_table_prints() -> None:
@@ -448,7 +517,8 @@ def test_a_printed_table_and_the_trace_of_the_same_run_say_the_same() -> None:
         (Selection(within="x"), "name"),
         (Selection(), "shapes"),
         (Selection(), "module"),
-        (Selection(), "call-site"),
+        (Selection(), "function"),
+        (Selection(), "line"),
     ],
 )
 def test_printed_totals_cannot_be_taken_apart(selection: Selection, by: str) -> None:
@@ -664,4 +734,5 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert [row["kind"] for row in document["rows"]] == ["module", "module"]
     assert document["meta"]["work"] == 192  # of 288, without the step of warm-up
-    assert pl.DataFrame(document["rows"])["self_gpu_ns"].is_sorted(descending=True)
+    assert [row["depth"] for row in document["rows"]] == [0, 1]
+    assert pl.DataFrame(document["rows"])["gpu_ns"].is_sorted(descending=True)

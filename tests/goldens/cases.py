@@ -88,7 +88,7 @@ launches {NSYS} --kernel gemm --top 5
 ops {TORCH} --by module
 ops {TORCH} --by module --format json
 ops {TORCH} --by shapes
-ops {TORCH} --by call-site
+ops {TORCH} --by function
 flops {TORCH} --by op
 flops {TORCH} --by family
 flops {TORCH} --peak 100 --bandwidth 1000

@@ -19,8 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusight.naming import kernel_patterns
-from gpusight.naming.demangle import demangle
-from gpusight.naming.kernel_names import FILLERS, MAX_SHORT, classify
+from gpusight.naming.demangle import demangle, parts_of
+from gpusight.naming.kernel_names import (
+    FILLERS,
+    MAX_SHORT,
+    classify,
+    distinguish,
+    unique_short_names,
+)
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.naming.kernel_precision import PRECISIONS
 from gpusight.readers.name_columns import strip_api_version
@@ -454,6 +460,77 @@ def test_a_hostile_name_is_answered_at_once(name: str) -> None:
     assert len(found.short) <= MAX_SHORT
 
 
+# Short names of a capture
+
+ALIKE = {
+    "the functor": {
+        "void at::native::vectorized_elementwise_kernel<4, at::native::BUnaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >, std::array<char*, 2ul> >(int)": "elementwise mul tensor-scalar",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul> >(int)": "elementwise mul tensor-tensor",
+    },
+    "the data type": {
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>, at::detail::Array<char*, 1> >(int)": "elementwise fill int i32",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<long>, at::detail::Array<char*, 1> >(int)": "elementwise fill int i64",
+    },
+    "the tile of a stage": {
+        "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_32x5_tn_align4>(T1::Params)": "gemm tf32 tn 128x128 32x5",
+        "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4>(T1::Params)": "gemm tf32 tn 128x128 16x5",
+    },
+    "the library": {
+        "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(T1::Params)": "gemm f32 nn 256x128 cutlass",
+        "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_warpsize4x2x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas": "gemm f32 nn 256x128 xmma",
+    },
+    "template arguments": {
+        "void cudnn::bn_bw_1C11_singleread<float, 512, true, 1, 2, 0>(cudnn::bn_bw_1C11_args<float>)": "batch_norm bwd singleread",
+        "void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 32, true, 1>(float)": "batch_norm bwd kernel <32>",
+        "void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 128, true, 1>(float)": "batch_norm bwd kernel <128>",
+    },
+    "words of long names": {
+        "triton_poi_fused__to_copy_add_mul_native_layer_norm_backward_select_backward_1": "triton to_copy_add_mul_native_layer_norm_ba… <1>",
+        "triton_poi_fused__to_copy_add_mul_native_layer_norm_backward_select_backward_2": "triton to_copy_add_mul_native_layer_norm_ba… <2>",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", ALIKE.values(), ids=ALIKE.keys())
+def test_kernels_of_one_label_get_what_differs(names: dict[str, str]) -> None:
+    assert len({classify(name).short for name in names}) == 1
+    assert unique_short_names(names) == names
+    assert unique_short_names(reversed(list(names))) == names
+
+
+def test_a_kernel_alone_keeps_its_label() -> None:
+    names = [name for name, *_ in NAMES[:1]]
+    assert unique_short_names(names) == {names[0]: classify(names[0]).short}
+
+
+def test_spellings_of_one_kernel_share_their_short_name() -> None:
+    names = ["void k<(int)4>(char *)", "void k<4>(char *)"]
+    assert len(set(unique_short_names(names).values())) == 1
+
+
+def test_kernels_whose_names_hardly_differ_are_numbered() -> None:
+    same = "x" * 5_000
+    names = {f"{same}{'a' * 400 + str(at)}": "label" for at in range(3)}
+    assert len(set(distinguish(names).values())) == 3
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(alphabet="abk_<>(), 01:", min_size=1), unique=True))
+def test_short_names_of_any_texts_differ_and_fit(names: list[str]) -> None:
+    short = unique_short_names(names)
+    assert short == unique_short_names(sorted(names))
+    assert all(0 < len(label) <= MAX_SHORT for label in short.values())
+    kernels = {parts_of(name)[1].text for name in names}
+    assert len(set(short.values())) == len(kernels)
+
+
+def test_many_names_of_one_label_take_little_time() -> None:
+    names = {f"{'x' * 100}_{at}_{'<int, ' * 50}": "label" for at in range(5_000)}
+    started = time.process_time()
+    assert len(set(distinguish(names).values())) == len(names)
+    assert time.process_time() - started < 10.0
+
+
 # Every capture at hand
 
 
@@ -551,3 +628,16 @@ def test_demangling_agrees_with_binutils_on_our_captures() -> None:
     expected = {name: shown for name, shown in pairs if shown != name}
     assert len(expected) > 50
     assert {name: demangle(name) for name in expected} == expected
+
+
+@pytest.mark.shared
+@needs_shared
+@pytest.mark.parametrize(
+    "path", captures("nsys", "torch", "public/torch"), ids=lambda path: path.name
+)
+def test_short_names_in_captures_differ(path: Path) -> None:
+    names = list(time_by_name(path))
+    short = unique_short_names(names)
+    assert len(set(short.values())) == len({parts_of(name)[1].text for name in names})
+    numbered = [label for label in short.values() if re.search(r" #\d+$", label)]
+    assert len(numbered) <= 0.05 * len(names)

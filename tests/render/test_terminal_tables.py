@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 
 from gpusight.render.cell_text import display_width
+from gpusight.render.html.html_templates import to_html
+from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.table_layout import TableBlock, TableOptions, TextTableLayout, blocks_of
 from gpusight.render.terminal_tables import print_colored, to_plain
 from gpusight.render.terminal_text import screen_width, wants_color
@@ -52,6 +54,44 @@ def test_wide_shows_everything() -> None:
     text = to_plain(small(), TableOptions(width=None, every_field=True))
     assert "void at::native::vectorized_elementwise_kernel<4, float>" in text
     assert "Bytes" in text
+
+
+FULL = "void at::native::vectorized_elementwise_kernel<4, float>"
+NAMED = TableResult(
+    "kernels",
+    "Kernels",
+    (
+        Field("calls", "Calls", Fmt.COUNT, ""),
+        Field("bytes", "Bytes", Fmt.BYTES, "", shown=False),
+        Field("short_name", "Kernel", Fmt.NAME, ""),
+        Field("name", "Full name", Fmt.NAME, "", shown=False),
+    ),
+    pl.DataFrame({"calls": [2], "bytes": [3], "short_name": ["elementwise"], "name": [FULL]}),
+)
+
+
+def test_full_names_take_the_place_of_short_ones() -> None:
+    text = to_plain(NAMED, TableOptions(width=40, full_names=True))
+    assert text == f"Kernels\nCalls  Kernel\n-----  {'-' * len(FULL)}\n    2  {FULL}\n"
+    markdown = to_markdown(NAMED, full_names=True)
+    assert f"`{FULL}`" in markdown
+    assert "`elementwise`" not in markdown
+    assert "elementwise\n" in to_plain(NAMED, TableOptions(width=40))
+
+
+def test_full_names_of_a_table_without_short_ones_are_not_cut() -> None:
+    assert FULL in to_plain(small(), TableOptions(width=40, full_names=True))
+
+
+def test_a_tree_is_indented() -> None:
+    fields = (
+        Field("depth", "Depth", Fmt.COUNT, "", shown=False),
+        Field("name", "Module", Fmt.NAME, "", indented_by="depth"),
+    )
+    frame = pl.DataFrame({"depth": [0, 1, None], "name": ["Net", "Block", "Loss"]})
+    result = TableResult("ops", "Modules", fields, frame)
+    assert to_plain(result, TableOptions()).splitlines()[3:] == ["Net", "  Block", "Loss"]
+    assert "padding-left:1.5em" in to_html(result)
 
 
 def test_rows_left_out_are_counted() -> None:

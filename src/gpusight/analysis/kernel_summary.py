@@ -10,7 +10,7 @@ import polars as pl
 from gpusight.analysis.aggregates import DURATION, names_of, share_of, timing, timing_fields
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.units import TIME_UNITS
 
@@ -42,17 +42,17 @@ def printed_totals(trace: Trace) -> PrintedTotals:
             side = "cpu_ns" if match["device"] == "CPU" else "gpu_ns"
             ns = round(float(match["number"]) * TIME_UNITS[match["unit"]])
             totals.setdefault(side, ns)
-    # A total of 0 says no more than none at all.
+    # A total of 0 is as good as none.
     return PrintedTotals(**{side: ns for side, ns in totals.items() if ns})
 
 
 FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of all kernel time in the selection"),
+    Field("share", "Share", Fmt.SHARE, "Share of the kernel time in the selection"),
     *timing_fields("total_ns", "calls", "mean_ns"),
-    Field("category", "Category", Fmt.TEXT, "What the kernel does, from its name"),
-    Field("precision", "Precision", Fmt.TEXT, "Number format it computes in", shown=False),
-    Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether it uses tensor cores", shown=False),
-    Field("short_name", "Kernel", Fmt.NAME, "Readable label made from the name"),
+    Field("category", "Category", Fmt.TEXT, "Kind of operation, from the kernel name"),
+    Field("precision", "Precision", Fmt.TEXT, "Number format of the arithmetic", shown=False),
+    Field("tensor_core", "Tensor Cores", Fmt.FLAG, "Whether it uses Tensor Cores", shown=False),
+    Field("short_name", "Kernel", Fmt.NAME, "Short name, unique in the capture"),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
 )
 
@@ -71,7 +71,7 @@ _NOT_IN_TOTALS = ("median_ns", "min_ns", "max_ns", "stddev_ns")
 def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
     """Sum up kernel executions by name, the most expensive first.
 
-    Of a report of measured launches, by name and launch shape, with what was measured.
+    For a report of Nsight Compute: by name and launch shape, with its metrics.
     """
     if not trace.has("kernels"):
         if trace.has("profiles"):
@@ -95,7 +95,7 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
     )
     notes = [*scope.notes, *graph_notes(trace)]
     if rows.is_empty() and selection:
-        notes.append("no kernel was launched inside the selection")
+        notes.append("no kernels were launched in the selection")
     return TableResult(
         "kernels",
         "Kernels by GPU time",
@@ -112,9 +112,9 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
 
 
 def kernel_launches(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | NotApplicable:
-    """List measured launches, the longest first."""
+    """List profiled launches, the longest first."""
     if not trace.has("profiles"):
-        reason = "only launches that were measured one by one are listed with what was measured"
+        reason = "the capture has no launches profiled with Nsight Compute"
         return NotApplicable("kernels", reason, "for a timeline: gpusight launches FILE")
     from gpusight.analysis.counters.measured_kernels import by_duration, launch_table
 
@@ -135,7 +135,8 @@ def no_kernels(trace: Trace, command: str) -> NotApplicable:
         launches = trace.row_count("graph_launches")
         return NotApplicable(
             command,
-            f"the capture has no kernels: {launches:,} CUDA graph launches were traced as wholes",
+            f"the capture has no kernels: {launches:,} CUDA graph launches were traced per graph, "
+            "not per node",
             advice.graphs,
         )
     if trace.has("profiles"):
@@ -147,11 +148,11 @@ def no_kernels(trace: Trace, command: str) -> NotApplicable:
 
 
 def graph_notes(trace: Trace) -> tuple[str, ...]:
-    """Warn when kernels ran inside CUDA graphs that were traced as wholes."""
+    """Warn when kernels ran inside CUDA graphs that were traced per graph, not per node."""
     if not trace.has("graph_launches"):
         return ()
     count = trace.row_count("graph_launches")
-    hidden = "CUDA graph launches were traced as wholes: their kernels are not in this capture"
+    hidden = "CUDA graph launches were traced per graph: their kernels are not in this capture"
     hint = advice_for(trace.meta).graphs
     return (f"{count:,} {hidden}; {hint}" if hint else f"{count:,} {hidden}",)
 
@@ -159,9 +160,10 @@ def graph_notes(trace: Trace) -> tuple[str, ...]:
 def _with_names(frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
     """Add label, category and precision; each distinct name is classified once."""
     known = [classify(names[code]) for code in frame["code"]]
+    labels = unique_short_names(names)
     return frame.with_columns(
         pl.Series("name", [names[code] for code in frame["code"]], pl.String),
-        pl.Series("short_name", [k.short for k in known], pl.String),
+        pl.Series("short_name", [labels[k.raw] for k in known], pl.String),
         pl.Series("category", [str(k.category) for k in known], pl.String),
         pl.Series("precision", [k.precision for k in known], pl.String),
         pl.Series("tensor_core", [k.tensor_core for k in known], pl.Boolean),
@@ -169,10 +171,10 @@ def _with_names(frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
 
 
 def _from_totals(trace: Trace, selection: Selection) -> TableResult | NotApplicable:
-    """List the kernels of a table of totals, as the profiler summed them up itself."""
+    """List the kernels of a `key_averages` table with the profiler's own totals."""
     advice = advice_for(trace.meta)
     if selection:
-        reason = "totals cannot be divided by range, GPU or process"
+        reason = "totals cannot be split by range, GPU or process"
         return NotApplicable("kernels", reason, advice.select)
     rows = _listed_kernels(trace)
     if rows.is_empty():
@@ -240,18 +242,18 @@ def _without_annotations(
 
 
 def _totals_notes(trace: Trace, names: list[str]) -> tuple[str, ...]:
-    notes = ["these are the profiler's own totals, of the rows that its table lists"]
+    notes = ["times are the profiler's own totals, for the rows that its table lists"]
     if cut := sum(name.endswith("...") for name in names):
         notes.append(
-            f"{cut:,} names were cut short by the table, and what these kernels are is told from "
-            "the rest; whole names: key_averages().table(max_name_column_width=1000)"
+            f"the table truncates {cut:,} names, so their categories may be wrong; for full names: "
+            "key_averages().table(max_name_column_width=1000)"
         )
     cpu_ns = printed_totals(trace).cpu_ns
     listed_ns = int(trace.table("op_totals", ["self_cpu_ns"])["self_cpu_ns"].sum())
     if cpu_ns is not None and listed_ns < _MIN_LISTED_SHARE * cpu_ns:
         notes.append(
-            "the table lacks rows: an annotation of the GPU's work is taken for a kernel where the "
-            "host's row of its name is missing; all rows: key_averages().table(row_limit=-1)"
+            "the table is truncated, so some GPU annotations may be listed as kernels; for all "
+            "rows: key_averages().table(row_limit=-1)"
         )
     return tuple(notes)
 
@@ -286,6 +288,29 @@ def classified(names: pl.Series) -> list[KernelName]:
     return [known[code] for code in codes]
 
 
+def distinct_short_names(names: pl.Series) -> pl.Series:
+    """Return the short names of a capture's kernels, in the order of the column's codes."""
+    texts = names_of(names)
+    labels = unique_short_names(texts)
+    return pl.Series("short_name", [labels[text] for text in texts], pl.String)
+
+
 def short_names(names: pl.Series) -> pl.Series:
-    """Return readable labels of a column of kernel names."""
-    return pl.Series("short_name", [name.short for name in classified(names)], pl.String)
+    """Return the short name of each row of a column of kernel names."""
+    return distinct_short_names(names).gather(names.to_physical())
+
+
+def short_names_by_shape(frame: pl.DataFrame) -> pl.Series:
+    """Return the short names of rows by kernel and launch shape.
+
+    Kernels that were launched in several shapes get what differs: grid, block or both.
+    """
+    named = frame.select(short_names(frame["name"]), "name", *shape_texts())
+    parts = [pl.col("short_name")]
+    for column in ("grid", "block"):
+        # A grid of 128x1x1 is one of 128.
+        size = pl.col(column).str.replace(r"(?:x1){1,2}$", "").fill_null("?")
+        differs = pl.col(column).n_unique().over("name") > 1
+        added = pl.concat_str(pl.lit(f" {column} "), size)
+        parts.append(pl.when(differs).then(added).otherwise(pl.lit("")))
+    return named.select(pl.concat_str(parts).alias("short_name")).to_series()

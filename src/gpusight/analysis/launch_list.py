@@ -42,7 +42,7 @@ FIELDS = (
     Field("forward_op", "Forward", Fmt.NAME, "Forward operator that it serves", shown=False),
     Field("range", "Range", Fmt.NAME, "Innermost range open at the launch", shown=False),
     Field("module", "Module", Fmt.NAME, "Innermost module open at the launch", shown=False),
-    Field("call_site", "Call site", Fmt.NAME, "Line of the user's Python that led to it", False),
+    Field("call_site", "Called from", Fmt.NAME, "Function or line of the user's Python", False),
     Field("from_forward", "Forward's", Fmt.FLAG, "Module or line are the forward's", shown=False),
     Field("in_graph", "In graph", Fmt.FLAG, "It ran as part of a CUDA graph", shown=False),
     Field("call", "Call", Fmt.NAME, "API call that launched it", shown=False),

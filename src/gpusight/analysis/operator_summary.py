@@ -1,4 +1,4 @@
-"""What each framework operator, module or call site costs on host and GPU: `ops`."""
+"""CPU and GPU time by framework operator, module, Python function or line: `ops`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from gpusight.analysis.attribution.work_causes import (
     WAYS,
     FrameworkOperators,
     WorkSelection,
-    names_of_causes,
     selected_work,
     short_labels,
 )
 from gpusight.analysis.kernel_summary import printed_totals
-from gpusight.analysis.operator_tree import HostCallTree, OperatorSums
+from gpusight.analysis.operator_tree import HostCallTree, ModuleTree, OperatorSums
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.errors import UsageError
@@ -35,37 +34,47 @@ if TYPE_CHECKING:
 
 
 FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Its own GPU work as part of all GPU work selected"),
-    Field("self_gpu_ns", "Self GPU", Fmt.TIME, "GPU time of the work it launched itself"),
-    Field("gpu_ns", "GPU total", Fmt.TIME, "GPU time with what it called"),
-    Field("gpu_mean_ns", "GPU mean", Fmt.TIME, "GPU time with what it called, a call", shown=False),
-    Field("calls", "Calls", Fmt.COUNT, "How often it was called"),
-    Field("cpu_share", "CPU share", Fmt.SHARE, "Its own host time as part of all", shown=False),
-    Field("self_cpu_ns", "Self CPU", Fmt.TIME, "Host time in itself"),
-    Field("cpu_ns", "CPU total", Fmt.TIME, "Host time with what it called"),
-    Field("cpu_mean_ns", "CPU mean", Fmt.TIME, "Host time with what it called, a call", False),
-    Field("work", "GPU ops", Fmt.COUNT, "Pieces of GPU work that it launched itself", shown=False),
-    Field("self_gpu_bytes", "Self memory", Fmt.BYTES, "GPU memory taken in itself, net", False),
-    Field("gpu_bytes", "Memory", Fmt.BYTES, "GPU memory taken with what it called, net", False),
+    Field("share", "Share", Fmt.SHARE, "Self GPU time as share of the selected GPU time"),
+    Field("self_gpu_ns", "Self GPU", Fmt.TIME, "GPU time of the activities it launched itself"),
+    Field("gpu_ns", "GPU total", Fmt.TIME, "Self GPU time plus that of its callees"),
+    Field("gpu_mean_ns", "GPU mean", Fmt.TIME, "Total GPU time per call", shown=False),
+    Field("calls", "Calls", Fmt.COUNT, "Number of calls"),
+    Field("cpu_share", "CPU share", Fmt.SHARE, "Self CPU time as share of all", shown=False),
+    Field("self_cpu_ns", "Self CPU", Fmt.TIME, "CPU time without callees"),
+    Field("cpu_ns", "CPU total", Fmt.TIME, "CPU time with callees"),
+    Field("cpu_mean_ns", "CPU mean", Fmt.TIME, "Total CPU time per call", False),
+    Field("work", "GPU ops", Fmt.COUNT, "GPU activities that it launched itself", shown=False),
+    Field("self_gpu_bytes", "Self memory", Fmt.BYTES, "GPU memory allocated, net", False),
+    Field("gpu_bytes", "Memory", Fmt.BYTES, "GPU memory allocated with callees, net", False),
     Field("flops", "FLOPs", Fmt.COUNT, "Floating-point operations the profiler counted", False),
-    Field("flops_per_s", "FLOP/s", Fmt.REAL, "Those by the GPU time of its own work", shown=False),
-    Field("kernel", "Top kernel", Fmt.NAME, "What its own GPU time mostly went into", shown=False),
-    Field("kernel_share", "Of its time", Fmt.SHARE, "Part that this took of it", shown=False),
-    Field("shapes", "Input shapes", Fmt.NAME, "Sizes of the inputs, the most common", shown=False),
-    Field("kind", "Kind", Fmt.TEXT, "`operator`, `annotation`, `module` or `call site`", False),
-    Field("name", "Operator", Fmt.NAME, "Operator, annotation, module or call site"),
+    Field("flops_per_s", "FLOP/s", Fmt.REAL, "FLOPs per second of self GPU time", shown=False),
+    Field("kernel", "Top kernel", Fmt.NAME, "Kernel with the most self GPU time", shown=False),
+    Field("kernel_share", "Of self GPU", Fmt.SHARE, "Its share of self GPU time", shown=False),
+    Field("shapes", "Input shapes", Fmt.NAME, "Most common shapes of the inputs", shown=False),
+    Field("kind", "Kind", Fmt.TEXT, "operator, annotation, module, function or line", False),
+    Field("name", "Operator", Fmt.NAME, "Operator, annotation, module, function or line"),
 )
-_HEADINGS = {"module": "Module", "call-site": "Call site"}
+MODULE_FIELDS = (
+    *FIELDS[:-1],
+    Field("modules", "Modules", Fmt.COUNT, "Module instances in this row"),
+    Field("depth", "Depth", Fmt.COUNT, "Modules around it", shown=False),
+    Field("path", "Path", Fmt.NAME, "Classes from the outermost module to this one", shown=False),
+    Field("name", "Module", Fmt.NAME, "Class, indented below its parent", indented_by="depth"),
+)
+_HEADINGS = {"module": "Module", "function": "Function", "line": "Line"}
 
 
 def _table(
     by: str, rows: pl.DataFrame, *, gpu: bool, meta: dict[str, Any], notes: tuple[str, ...]
 ) -> TableResult:
-    """Choose what the default table shows; without GPU work, what the host did."""
+    """Choose what the default table shows; without GPU work, CPU times."""
     hidden = set() if gpu else {"share", "self_gpu_ns", "gpu_ns"}
     extra = {"shapes"} if by == "shapes" else set()
     extra |= set() if gpu else {"cpu_share", "cpu_mean_ns"}
-    fields = [replace(f, shown=(f.shown or f.key in extra) and f.key not in hidden) for f in FIELDS]
+    declared = MODULE_FIELDS if by == "module" and "path" in rows.columns else FIELDS
+    fields = [
+        replace(f, shown=(f.shown or f.key in extra) and f.key not in hidden) for f in declared
+    ]
     heading = _HEADINGS.get(by, "Operator")
     fields[-1] = replace(fields[-1], label=heading)
     title = f"{heading}s by {'GPU' if gpu else 'CPU'} time"
@@ -100,12 +109,15 @@ def _with_top_kernel(
 def _completed(sums: pl.DataFrame, total_gpu_ns: int) -> pl.DataFrame:
     """Make sums into sorted rows with every field; what is not known is null.
 
-    `total_gpu_ns` is the GPU time that shares refer to.
+    `total_gpu_ns` is the GPU time that shares refer to. Rows of a tree have their `order`.
     """
-    missing = schema_of(f for f in FIELDS if f.key not in sums.columns)
+    is_tree = "order" in sums.columns
+    fields = MODULE_FIELDS if is_tree else FIELDS
+    missing = schema_of(f for f in fields if f.key not in sums.columns)
     self_gpu, self_cpu, calls = pl.col("self_gpu_ns"), pl.col("self_cpu_ns"), pl.col("calls")
     by = ["self_gpu_ns", "gpu_ns", "self_cpu_ns", "cpu_ns", "name", "shapes"]
     by += ["place"] if "place" in sums.columns else []  # of the first, among equals
+    by = ["order"] if is_tree else by
     return (
         sums.with_columns(pl.lit(None, dtype).alias(key) for key, dtype in missing.items())
         .with_columns(
@@ -116,12 +128,12 @@ def _completed(sums: pl.DataFrame, total_gpu_ns: int) -> pl.DataFrame:
             share_of(pl.col("flops") * 1e9, self_gpu).alias("flops_per_s"),
         )
         .sort(by, descending=[key.endswith("_ns") for key in by], nulls_last=True)
-        .select([f.key for f in FIELDS])
+        .select([f.key for f in fields])
     )
 
 
 def _top_work(work: SelectedWork, groups: pl.Series) -> pl.DataFrame:
-    """Find, for each group, what most of its own GPU time went into."""
+    """Find the kernel with the most self GPU time of each group."""
     top = (
         work.frame.select("label", DURATION, groups.alias("group"))
         .filter(pl.col("group").is_not_null())
@@ -135,7 +147,7 @@ def _top_work(work: SelectedWork, groups: pl.Series) -> pl.DataFrame:
 
 
 def _work_meta(work: SelectedWork, groups: pl.Series) -> dict[str, Any]:
-    """Return totals of the GPU work, of what is in no row, and how operators were found."""
+    """Return totals of GPU activities, of those in no row, and how operators were matched."""
     durations = work.frame.select(DURATION).to_series()
     found_by = work.found()
     return {
@@ -148,18 +160,18 @@ def _work_meta(work: SelectedWork, groups: pl.Series) -> dict[str, Any]:
 
 
 def _work_notes(meta: dict[str, Any], places: str) -> tuple[str, ...]:
-    """Note what is in no row, and which GPU work was matched by time."""
+    """Note which GPU activities are in no row, and which were matched by time."""
     notes = []
     if meta["found"]["time"]:
         notes.append(
-            f"{meta['found']['time']:,} of {meta['work']:,} pieces of GPU work name no operator:"
-            " they belong to the one that was open when they were launched"
+            f"GPU activities without operator id: {meta['found']['time']:,} of {meta['work']:,};"
+            " each counts for the operator that was running at its launch"
         )
     if meta["outside"]:
         outside = format_time(meta["outside_ns"])
         notes.append(
-            f"{meta['outside']:,} pieces of GPU work ({outside}) were launched outside of all"
-            f" {places}: they are in no row"
+            f"GPU activities launched outside of all {places}: {meta['outside']:,} ({outside}); "
+            "not in the table"
         )
     return tuple(notes)
 
@@ -186,8 +198,8 @@ def _operator_totals(trace: Trace, selection: Selection, by: str) -> TableResult
     others = table.height - operators.height
     if others:
         notes.append(
-            f"{others:,} rows of kernels, copies, waits and GPU annotations are left out; see the"
-            " kernels with: gpusight kernels FILE"
+            f"{others:,} rows of kernels, copies, waits and GPU annotations are not operators; for"
+            " kernels: gpusight kernels FILE"
         )
     return _table(
         by,
@@ -214,67 +226,74 @@ def _summed(operators: pl.DataFrame, by: str) -> pl.DataFrame:
 def _refusal(trace: Trace, selection: Selection, by: str) -> NotApplicable | None:
     advice = advice_for(trace.meta)
     if selection:
-        reason = "totals cannot be divided by range, GPU or process"
+        reason = "totals cannot be split by range, GPU or process"
         return NotApplicable("ops", reason, advice.select)
     if by == "shapes" and not trace.has("op_totals", "shapes"):
-        reason = "the totals in the capture are not grouped by the shapes of inputs"
+        reason = "the totals in the capture are not grouped by input shapes"
         return NotApplicable("ops", reason, _how_to_record(trace, "op_totals", "shapes"))
-    if by in ("module", "call-site"):
-        reason = f"the capture holds totals by operator, not by {by.replace('-', ' ')}"
+    if by in _PYTHON:
+        reason = f"the capture has totals by operator, not by {by}"
         return NotApplicable("ops", reason, advice.ranges)
     return None
 
 
 def _basis(totals: PrintedTotals, *, gpu: bool) -> str:
-    """Describe what shares are of: the totals below the table, or the rows where there are none."""
+    """Describe the basis of shares: the totals printed below the table, else the sum of rows."""
     sides = [("CPU", totals.cpu_ns)] + ([("GPU", totals.gpu_ns)] if gpu else [])
     printed = [f"{format_time(ns)} of {side} time" for side, ns in sides if ns is not None]
     rows = [f"the {side} time of its rows" for side, ns in sides if ns is None]
-    below = [f"what is printed below the table ({', '.join(printed)})"] if printed else []
-    return f"shares are of {' and of '.join(below + rows)}"
+    below = [f"the totals printed below the table ({', '.join(printed)})"] if printed else []
+    return f"shares are relative to {' and '.join(below + rows)}"
 
 
-_COLUMNS = {"module": "module", "call-site": "call_site"}
-_WORDS = {"module": "module", "call-site": "call site"}
-_STACKS = "Python calls are recorded by torch.profiler, with with_stack=True"
+_PYTHON = ("module", "function", "line")
+_STACKS = "record Python calls with torch.profiler: with_stack=True"
 _NO_TOTALS = (
-    "the capture has no Python calls, only the stack of each operator: host times are those of the"
-    " operators called from there, totals are not known"
+    "the capture has the Python stack of each operator, but no Python calls: CPU times are those of"
+    " the operators called there, without totals"
 )
+_NO_LINES = (
+    "the profiler recorded the line of each `def`, not the line of each call: rows are functions"
+)
+_LINE = r"\(\d+\): "
 
 
 def _by_place(scope: WorkSelection, work: SelectedWork, by: str) -> TableResult | NotApplicable:
-    """Sum GPU work up by the module or call site that caused it."""
+    """Sum GPU work up by the module, function or line that caused it."""
     trace = scope.trace
     notes: tuple[str, ...] = ()
-    if trace.has("python_calls"):
-        sums, groups = _by_calls(scope, work, by)
-    elif by == "call-site" and trace.has("cpu_ops", "stack"):
-        sums, groups = _by_stacks(scope, work)
+    has_calls, has_stacks = trace.has("python_calls"), trace.has("cpu_ops", "stack")
+    if has_stacks and (by == "line" or (by == "function" and not has_calls)):
+        sums, groups = _by_stacks(scope, work, by)
         notes = (_NO_TOTALS,)
+    elif has_calls:
+        if by == "line":
+            by, notes = "function", (_NO_LINES,)
+        sums, groups = _by_calls(scope, work, by)
     else:
         hint = _how_to_record(trace, "python_calls") or _STACKS
-        return NotApplicable("ops", f"the capture tells no {_WORDS[by]}s", hint)
+        return NotApplicable("ops", f"the capture has no Python {by}s", hint)
     if sums.is_empty() and not scope.selection:
-        return NotApplicable("ops", f"no Python call in the capture is of a {_WORDS[by]}")
+        return NotApplicable("ops", f"no Python call in the capture is a {by}")
     gpu = has_gpu_work(trace)
-    sums = sums.with_columns(pl.lit(_WORDS[by]).alias("kind"))
+    sums = sums.with_columns(pl.lit(by).alias("kind"))
     meta = _work_meta(work, groups)
     return _table(
         by,
         _with_top_kernel(sums, work, groups, gpu=gpu),
         gpu=gpu,
         meta=meta,
-        notes=(*scope.notes, *notes, *work.notes, *_work_notes(meta, f"{_WORDS[by]}s")),
+        notes=(*scope.notes, *notes, *work.notes, *_work_notes(meta, f"{by}s")),
     )
 
 
 def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.DataFrame, pl.Series]:
-    """Sum up the Python calls that are modules or call sites, with the work inside them.
+    """Sum up the Python calls of modules or functions, with the GPU activities inside them.
 
-    A call counts when it began in the selection; work also when its call began before.
+    A call counts when it started in the selection; GPU activities also when their call started
+    earlier.
     """
-    callers = work.frame[_COLUMNS[by]]
+    callers = work.frame["module" if by == "module" else "call_site"]
     calls = _calls(scope, by, callers)
     nested = NestedIntervals.of(
         calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy(), calls["thread"]
@@ -287,6 +306,10 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
     duration_ns = nested.ends - nested.starts
     counted = calls["selected"].to_numpy()[nested.rows].astype(np.int64)
     codes = calls["name"].to_physical().cast(pl.Int64).gather(nested.rows)
+    names = names_of(calls["name"])
+    tree = ModuleTree.of(nested, codes.to_numpy(), names) if by == "module" else None
+    if tree is not None:
+        codes = pl.Series(tree.nodes, dtype=pl.Int64)
     rows = pl.DataFrame(
         {
             "group": codes,
@@ -298,13 +321,23 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
             "work": count,
         }
     )
+    groups = codes.gather(optional(place))
     sums = rows.group_by("group").sum()
-    names = pl.Series(names_of(calls["name"]), dtype=pl.String).gather(sums["group"])
-    return sums.with_columns(names.alias("name")), codes.gather(optional(place))
+    if tree is None:
+        of_group = pl.Series(names, dtype=pl.String).gather(sums["group"])
+        return sums.with_columns(of_group.alias("name")), groups
+    weights = np.zeros(len(tree.names), dtype=np.int64)
+    weight = sums["gpu_ns" if has_gpu_work(scope.trace) else "cpu_ns"]
+    weights[sums["group"].to_numpy()] = weight.to_numpy()
+    used = (pl.col("calls") > 0) | (pl.col("gpu_ns") > 0)
+    return sums.filter(used).join(tree.frame(weights), on="group"), groups
 
 
 def _calls(scope: WorkSelection, by: str, callers: pl.Series) -> pl.DataFrame:
-    """Return the Python calls that count, and those that selected work was launched from."""
+    """Return the Python calls that count, and those that selected work was launched from.
+
+    Of modules all, so that each is found at its place in the hierarchy.
+    """
     selected = scope.host("python_calls", ["start_ns"], row_index="row")["row"]
     columns = ["start_ns", "end_ns", "thread", "name"]
     calls = scope.trace.table("python_calls", columns).with_row_index("row")
@@ -313,7 +346,8 @@ def _calls(scope: WorkSelection, by: str, callers: pl.Series) -> pl.DataFrame:
     named = pl.col("name").to_physical().is_in(codes)
     used = pl.col("row").is_in(callers.drop_nulls().unique().implode())
     inside = pl.col("row").is_in(selected.implode())
-    return calls.with_columns(inside.alias("selected")).filter((named & inside) | used)
+    counted = named if by == "module" else named & inside
+    return calls.with_columns(inside.alias("selected")).filter(counted | used)
 
 
 def _places(rows: Ints, nested: NestedIntervals, callers: pl.Series) -> Ints:
@@ -325,14 +359,20 @@ def _places(rows: Ints, nested: NestedIntervals, callers: pl.Series) -> Ints:
     return np.where(rows[at] == wanted, nested.places()[at], NONE)
 
 
-def _by_stacks(scope: WorkSelection, work: SelectedWork) -> tuple[pl.DataFrame, pl.Series]:
-    """Sum up operators by the call site in their stacks (older traces)."""
-    launched = names_of_causes(scope.trace, work.frame)["call_site"]
+def _by_stacks(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.DataFrame, pl.Series]:
+    """Sum up operators by the line of the user's code in their stacks, or by its function."""
+    operators = _operators_by_site(scope)
+    stacks = scope.trace.table("cpu_ops", ["stack"])["stack"]
+    launched = stack_sites(stacks.gather(work.frame["stack_op"]))
+    if by == "function":
+        launched = launched.str.replace(_LINE, ": ")
+        operators = operators.with_columns(pl.col("name").str.replace(_LINE, ": "))
+        operators = operators.group_by("name").sum()
     gpu = work.frame.select(launched.alias("name"), DURATION).drop_nulls("name")
     gpu = gpu.group_by("name").agg(
         pl.col("duration_ns").sum().alias("self_gpu_ns"), pl.len().cast(pl.Int64).alias("work")
     )
-    sums = _operators_by_site(scope).join(gpu, on="name", how="full", coalesce=True)
+    sums = operators.join(gpu, on="name", how="full", coalesce=True)
     sums = sums.with_columns(
         pl.col("calls", "self_cpu_ns", "self_gpu_ns", "work").fill_null(0),
         pl.int_range(pl.len(), dtype=pl.Int64).alias("group"),
@@ -344,7 +384,7 @@ def _by_stacks(scope: WorkSelection, work: SelectedWork) -> tuple[pl.DataFrame, 
 
 
 def _operators_by_site(scope: WorkSelection) -> pl.DataFrame:
-    """Count the selected operators of each call site, and their own host time."""
+    """Count the selected operators of each line, and their self CPU time."""
     operators = FrameworkOperators(scope.trace)
     nested = operators.nested
     duration_ns = nested.ends - nested.starts
@@ -360,7 +400,7 @@ def _operators_by_site(scope: WorkSelection) -> pl.DataFrame:
     )
 
 
-BY = ("name", "shapes", "module", "call-site")
+BY = ("name", "shapes", *_PYTHON)
 """Values of `by`."""
 _OPERATORS = "operators are recorded by torch.profiler, with ProfilerActivity.CPU"
 
@@ -368,10 +408,10 @@ _OPERATORS = "operators are recorded by torch.profiler, with ProfilerActivity.CP
 def ops(
     trace: Trace, selection: Selection = EVERYTHING, *, by: str = "name"
 ) -> TableResult | NotApplicable:
-    """Sum up operators, those whose own GPU work took longest first.
+    """Sum up operators, those with the most self GPU time first.
 
-    `by` also tells apart the `shapes` of their inputs, or groups GPU work by the `module` or the
-    `call-site` in Python that caused it.
+    `by` also separates them by the `shapes` of their inputs, or groups GPU work by the `module`,
+    `function` or `line` in Python that caused it. Modules are a tree by class and path.
     """
     if by not in BY:
         raise UsageError(f"cannot group operators by {by!r}", hint=f"choose from: {', '.join(BY)}")
@@ -382,7 +422,7 @@ def ops(
         return refusal
     scope = WorkSelection(trace, selection)
     work = selected_work(scope)
-    if by in ("module", "call-site"):
+    if by in _PYTHON:
         return _by_place(scope, work, by)
     gpu = has_gpu_work(trace)
     sums = OperatorSums(scope, HostCallTree.of(trace), work, shapes=by == "shapes")
@@ -402,9 +442,9 @@ def _why_not_applicable(trace: Trace, by: str) -> NotApplicable | None:
     if not trace.has("cpu_ops"):
         hint = _how_to_record(trace, "cpu_ops") or _OPERATORS
         if trace.has("ranges"):
-            hint = f"see what its ranges cost: gpusight ranges FILE; {hint}"
-        return NotApplicable("ops", "the capture holds no operators of a framework", hint)
+            hint = f"for time by range: gpusight ranges FILE; {hint}"
+        return NotApplicable("ops", "the capture has no framework operators", hint)
     if by == "shapes" and not trace.has("cpu_ops", "shapes"):
-        reason = "the capture does not tell the shapes of operators' inputs"
+        reason = "the capture has no input shapes of operators"
         return NotApplicable("ops", reason, _how_to_record(trace, "cpu_ops", "shapes"))
     return None

@@ -1,7 +1,9 @@
-"""The host's calls as one tree (annotations, operators, API calls), with time and memory."""
+"""The host's calls as one tree (annotations, operators, API calls), and the tree of modules."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of
+from gpusight.analysis.attribution.call_sites import MODULE_PREFIX
 from gpusight.analysis.attribution.nested_intervals import (
     NONE,
     NestedIntervals,
@@ -177,6 +180,125 @@ def _events(trace: Trace) -> pl.DataFrame:
     return events.with_columns(pl.col("process").fill_null(NONE), bytes=events["bytes"] * signs)
 
 
+# Modules ------------------------------------------------------------------------------------------
+
+
+_MODULE = re.compile(r"(?P<type>.{1,4000})_(?P<number>\d{1,18})", re.DOTALL)
+_PATH_SEPARATOR = " / "
+_MAX_PATH = 4_000
+"""Characters of a path; hostile calls may nest without end."""
+
+
+@dataclass(frozen=True)
+class ModuleTree:
+    """Module calls by class and path, such as `GPT / Block / MLP / Linear.1`.
+
+    The profiler numbers modules by class over the whole program (`Linear_48`), which does not
+    show where they are. A node holds the modules of one class at one place of the hierarchy:
+    containers of one class and parent are one node, leaves are numbered in the order of their
+    first calls.
+    """
+
+    nodes: Ints
+    """Node of each place of the nested module calls."""
+    parents: list[int]
+    """Node around each node, -1 at the top; it comes first."""
+    names: list[str]
+    """Class, with a number where the parent has several leaves of that class."""
+    modules: list[int]
+    """Modules of each node."""
+
+    @classmethod
+    def of(cls, nested: NestedIntervals, codes: Ints, names: list[str]) -> ModuleTree:
+        """Build the tree of module calls whose names have these codes."""
+        paths, parents, path_codes = _call_paths(nested.outer, codes, len(names))
+        parts = [_MODULE.fullmatch(name.removeprefix(MODULE_PREFIX)) for name in names]
+        types = [
+            part["type"] if part else name.removeprefix(MODULE_PREFIX)
+            for part, name in zip(parts, names, strict=True)
+        ]
+        inner = {parent for parent in parents if parent >= 0}
+        keys: dict[tuple[int, str, int], int] = {}
+        siblings: defaultdict[tuple[int, str], int] = defaultdict(int)
+        modules: defaultdict[int, set[int]] = defaultdict(set)
+        node_of: list[int] = []
+        for path, (parent, code) in enumerate(zip(parents, path_codes, strict=True)):
+            number = NONE
+            if path not in inner:
+                number = siblings[parent, types[code]]
+                siblings[parent, types[code]] += 1
+            around = node_of[parent] if parent >= 0 else NONE
+            node = keys.setdefault((around, types[code], number), len(keys))
+            node_of.append(node)
+            modules[node].add(code)
+        numbered = {(around, name) for around, name, number in keys if number > 0}
+        return cls(
+            nodes=np.array(node_of, dtype=np.int64)[paths],
+            parents=[around for around, _, _ in keys],
+            names=[
+                f"{name}.{number}" if number >= 0 and (around, name) in numbered else name
+                for around, name, number in keys
+            ],
+            modules=[len(modules[node]) for node in range(len(keys))],
+        )
+
+    def frame(self, weights: Ints) -> pl.DataFrame:
+        """Describe the nodes: `group`, `order`, `depth`, `path`, `name` and `modules`.
+
+        Depth first; among siblings the one of the largest weight comes first.
+        """
+        children: defaultdict[int, list[int]] = defaultdict(list)
+        for node, parent in enumerate(self.parents):
+            children[parent].append(node)
+        rows: list[tuple[int, int, int, str, str, int]] = []
+        pending = [(node, 0, "") for node in self._ranked(children[NONE], weights)]
+        while pending:
+            node, depth, above = pending.pop()
+            path = f"{above if len(above) <= _MAX_PATH else '… / '}{self.names[node]}"
+            rows.append((node, len(rows), depth, path, self.names[node], self.modules[node]))
+            inner = self._ranked(children[node], weights)
+            pending += [(child, depth + 1, path + _PATH_SEPARATOR) for child in inner]
+        schema = ["group", "order", "depth", "path", "name", "modules"]
+        types = [pl.Int64, pl.Int64, pl.Int64, pl.String, pl.String, pl.Int64]
+        return pl.DataFrame(rows, dict(zip(schema, types, strict=True)), orient="row")
+
+    def _ranked(self, nodes: list[int], weights: Ints) -> list[int]:
+        """Sort siblings for a stack: the heaviest last."""
+        return sorted(nodes, key=lambda node: (weights[node], -node))
+
+
+def _call_paths(outer: Ints, codes: Ints, names: int) -> tuple[Ints, list[int], list[int]]:
+    """Number the distinct chains of names from the top to each place, outer chains first.
+
+    Returns the chain of each place, and of each chain the one around it and its last name.
+    Chains of one depth are in the order of their first places.
+    """
+    depth, above = (outer >= 0).astype(np.int64), outer.copy()
+    while (deeper := np.flatnonzero(above >= 0)).size:
+        # What is above what is above: the steps double.
+        depth[deeper] += depth[above[deeper]]
+        above[deeper] = above[above[deeper]]
+    paths = np.full(len(outer), NONE, dtype=np.int64)
+    parents: list[int] = []
+    last: list[int] = []
+    by_depth = np.argsort(depth, kind="stable")
+    levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
+    for at in levels if len(outer) else ():
+        around = np.where(outer[at] >= 0, paths[outer[at]], NONE)
+        keys = (around + 1) * names + codes[at]
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        order = np.argsort(first, kind="stable")
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        paths[at] = len(parents) + rank[which]
+        parents += around[first[order]].tolist()
+        last += codes[at][first[order]].tolist()
+    return paths, parents, last
+
+
+# Operators ----------------------------------------------------------------------------------------
+
+
 _KINDS = ("annotation", "operator")
 _OTHERS = {CALL: "api_self_cpu_ns", OVERHEAD: "overhead_ns"}
 
@@ -230,7 +352,7 @@ class OperatorSums:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """Totals of the host; without a selection also of what is no operator's."""
+        """CPU totals; without a selection also of API calls and profiler overhead."""
         tree = self._tree
         meta = {
             "operators": int((tree.kinds[self._selected] == OPERATOR).sum()),

@@ -92,12 +92,24 @@ def add_output(
         metavar="N",
         help=f"rows of each table; 0 for all (default: {DEFAULT_TOP} in tables, else all)",
     )
-    group.add_argument(
-        "--wide", action="store_true", help="show whole names and every field, however wide"
-    )
+    add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
     parser.set_defaults(formats=formats)
     add_csv_raw(group)
+
+
+def add_widths(group: argparse._ActionsContainer) -> None:
+    """Declare that tables may be wider than the terminal."""
+    group.add_argument(
+        "--full-names",
+        action="store_true",
+        help="show full kernel names with template arguments instead of short names",
+    )
+    group.add_argument(
+        "--wide",
+        action="store_true",
+        help="show all columns and full names, even beyond the width of the terminal",
+    )
 
 
 def add_csv_raw(group: argparse._ActionsContainer) -> None:

@@ -61,7 +61,8 @@ def present(
         emit(result.csv_chunks(limit=args.top), args)
     elif form == "markdown":
         limit = replace(look_of(args), **look).limit
-        emit([result.to_markdown(limit=limit, **options)], args)
+        markdown = result.to_markdown(limit=limit, full_names=_full_names(args), **options)
+        emit([markdown], args)
     elif form == "html" and result.has_page:
         emit([result.to_html(limit=args.top, **options)], args)
     else:
@@ -121,7 +122,14 @@ def look_of(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
 
     width = None if args.wide else screen_width()
     limit = DEFAULT_TOP if args.top is None else args.top
-    return TableOptions(width=width, limit=limit, every_field=args.wide, bars=bars)
+    return TableOptions(
+        width=width, limit=limit, every_field=args.wide, full_names=_full_names(args), bars=bars
+    )
+
+
+def _full_names(args: argparse.Namespace) -> bool:
+    """Return whether full names are wanted; commands without names do not have the option."""
+    return bool(getattr(args, "full_names", False))
 
 
 def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.launch_alignment import FUSIBLE, LaunchPairs, StepLaunch
+from gpusight.naming.kernel_names import distinguish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +47,8 @@ class KernelRow:
     """One name in one place, over the captures of a side."""
 
     short: str
+    label: str
+    """Short name that no other kernel of both sides has."""
     category: str
     ranges: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Time per step in each range, mean over the captures."""
@@ -75,14 +78,20 @@ class KernelRow:
 class ComparedKernels:
     """All rows of the captures of a side, and one step of theirs in order."""
 
-    def __init__(self, digests: Sequence[Digest], key: Callable[[KernelDigest], Key]) -> None:
+    def __init__(
+        self,
+        digests: Sequence[Digest],
+        key: Callable[[KernelDigest], Key],
+        labels: Mapping[str, str],
+    ) -> None:
         self.captures = len(digests)
         self.rows: dict[Key, KernelRow] = {}
         self.ranges: defaultdict[str, float] = defaultdict(float)
         """Time per step."""
         for capture, digest in enumerate(digests):
             for position, kernel in enumerate(digest.kernels):
-                row = self.rows.setdefault(key(kernel), KernelRow(kernel.short, kernel.category))
+                own_row = KernelRow(kernel.short, labels[kernel.name], kernel.category)
+                row = self.rows.setdefault(key(kernel), own_row)
                 ns = _mean(kernel.ns, digest.blocks) / len(digests)
                 row.ranges[kernel.range or ""] += ns
                 row.names[kernel.name] += ns
@@ -104,6 +113,9 @@ def both_sides(before: Sequence[Digest], after: Sequence[Digest]) -> Sides:
         {row.name for digest in side for row in digest.kernels} for side in (before, after)
     )
     shared_names = before_names & after_names
+    labels = distinguish(
+        {row.name: row.short for digest in (*before, *after) for row in digest.kernels}
+    )
 
     def in_range(kernel: KernelDigest) -> Key:
         return kernel.range or "", anywhere(kernel)[1]
@@ -111,10 +123,10 @@ def both_sides(before: Sequence[Digest], after: Sequence[Digest]) -> Sides:
     def anywhere(kernel: KernelDigest) -> Key:
         return "", kernel.name if kernel.name in shared_names else _spelled(kernel.name)
 
-    sides = ComparedKernels(before, in_range), ComparedKernels(after, in_range)
+    sides = ComparedKernels(before, in_range, labels), ComparedKernels(after, in_range, labels)
     if all(_within(side, other) for side, other in (sides, sides[::-1])):
         return sides
-    return ComparedKernels(before, anywhere), ComparedKernels(after, anywhere)
+    return ComparedKernels(before, anywhere, labels), ComparedKernels(after, anywhere, labels)
 
 
 def _within(side: ComparedKernels, other: ComparedKernels) -> bool:
@@ -435,7 +447,7 @@ def _label(side: ComparedKernels, shares: Shares) -> str:
     """Name the rows of one side in a few words; nothing where there are none."""
     categories = _by_cost(_category, (side, shares))
     labels = _by_cost(
-        lambda key, row: {row.short if key[1] != REST else "(other kernels)": row.ns},
+        lambda key, row: {row.label if key[1] != REST else "(other kernels)": row.ns},
         (side, shares),
     )
     if len(labels) > _FEW and len(categories) == 1:

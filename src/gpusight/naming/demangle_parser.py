@@ -211,7 +211,7 @@ class MangledNameParser:
         return NameNode("local", kids=(owner, entity))
 
     def discriminator(self) -> None:
-        """Skip `_2`, which tells apart namesakes in one function."""
+        """Skip `_2`, which numbers equal names in one function."""
         if self.accept("__"):
             self.number()
             self.expect("_")

@@ -1,8 +1,9 @@
-"""What a kernel is, from its name alone: a readable label, a category, a precision."""
+"""What a kernel is, from its name alone: a short name, a category, a precision."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from gpusight.naming.kernel_patterns import find
 from gpusight.naming.kernel_precision import precision_of, tensor_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpusight.naming.demangle import KernelNameParts
 
@@ -107,7 +108,7 @@ def function_name(parts: KernelNameParts) -> str:
 
 
 def direction(parts: KernelNameParts) -> str:
-    """Forward or backward, where the name says."""
+    """Forward or backward, where the name shows it."""
     text = parts.subject
     if BACKWARD.search(text):
         return "bwd"
@@ -122,7 +123,7 @@ def tile(parts: KernelNameParts) -> str:
 
 
 def layout(parts: KernelNameParts) -> str:
-    """Which operands are transposed, as BLAS says it."""
+    """Which operands are transposed, in the letters of BLAS."""
     if (tensile := TENSILE_LAYOUT.search(parts.subject)) is not None:
         transposed = (tensile.group(1) == "li", tensile.group(2) == "jl")
         return "".join("t" if flag else "n" for flag in transposed)
@@ -130,7 +131,7 @@ def layout(parts: KernelNameParts) -> str:
 
 
 def extras(parts: KernelNameParts) -> str:
-    """What sets a matmul apart from its namesakes: split-k and what its epilogue does."""
+    """Split-k and the epilogue of a GEMM."""
     words = [f"+{name}" for name in dict.fromkeys(EPILOGUE.findall(parts.subject))]
     if "split_k" in parts.subject or "splitk" in parts.subject:
         words.append("split-k")
@@ -185,7 +186,7 @@ def optimizer(parts: KernelNameParts) -> str:
 
 
 def access(parts: KernelNameParts) -> str:
-    """How a generic elementwise kernel reaches its data, since it decides its speed."""
+    """How a generic elementwise kernel accesses memory, which decides its speed."""
     if CAST.search(parts.args.lower()):
         return "cast"
     return "strided" if parts.base.startswith(("elementwise_kernel", "Elementwise")) else ""
@@ -212,26 +213,26 @@ FILLERS: dict[str, Callable[[KernelNameParts], str]] = {
 
 
 class KernelName(msgspec.Struct, frozen=True):
-    """A kernel's name and what it says."""
+    """A kernel's name and what follows from it."""
 
     raw: str
     """As in the capture."""
     demangled: str
     """Demangled where `raw` is mangled."""
     short: str
-    """A label of at most 48 characters, on one line."""
+    """A label of at most 48 characters, on one line; other kernels may have the same."""
     category: str
     """One of `CATEGORIES`."""
     precision: str
-    """What the arithmetic runs in, one of `PRECISIONS`."""
+    """Number format of the arithmetic, one of `PRECISIONS`."""
     tensor_core: bool | None
-    """Whether tensor cores are used; None where the name cannot tell."""
+    """Whether Tensor Cores are used; None where the name does not show it."""
 
 
 _MAX_CACHED_NAMES = 1 << 19
-"""Names that are cached, in 0.4 KB each beside the name.
+"""Names that are cached, 0.4 KB each plus the name.
 
-A capture with more is classified again by each analysis, at 0.1 ms a name.
+A capture with more is classified again by each analysis, at 0.1 ms per name.
 """
 
 
@@ -249,3 +250,181 @@ def classify(name: str) -> KernelName:
         precision=row.precision or precision,
         tensor_core=tensor_cores(parts, row.category, precision),
     )
+
+
+_TYPES = {
+    **dict.fromkeys(("float", "f32"), "f32"),
+    **dict.fromkeys(("double", "f64"), "f64"),
+    **dict.fromkeys(("Half", "half", "__half", "half_t"), "f16"),
+    **dict.fromkeys(("BFloat16", "bfloat16", "__nv_bfloat16", "bfloat16_t"), "bf16"),
+    **dict.fromkeys(("long", "int64_t"), "i64"),
+    **dict.fromkeys(("int", "int32_t"), "i32"),
+    **dict.fromkeys(("short", "int16_t"), "i16"),
+    **dict.fromkeys(("int8_t",), "i8"),
+    **dict.fromkeys(("uint8_t",), "u8"),
+    "bool": "bool",
+}
+_TYPE = re.compile(r"(?<![A-Za-z0-9_])(?:" + "|".join(_TYPES) + r")(?![A-Za-z0-9_])")
+_MAX_TYPES = 3
+_LIBRARY = re.compile(r"(cutlass|xmma|nvjet|magma|triton)")
+_OPERANDS = re.compile(r"(AUnary|BUnary|Binary|CUDAFunctor_|FunctorOnSelf|FunctorOnOther)")
+_OPERAND_WORDS = {
+    **dict.fromkeys(("AUnary", "FunctorOnOther"), "scalar-tensor"),
+    **dict.fromkeys(("BUnary", "FunctorOnSelf"), "tensor-scalar"),
+    **dict.fromkeys(("Binary", "CUDAFunctor_"), "tensor-tensor"),
+}
+_WORD = re.compile(r"[A-Za-z0-9]{1,60}")
+_NOISE = frozenset({"void", "const", "unsigned"})
+_MAX_WORDS = 400
+_MAX_ADDED_WORDS = 4
+_MAX_ADDED = 24
+_VALUE = re.compile(r"(\d{1,20})u?l{0,2}|true|false")
+
+
+def _types(parts: KernelNameParts) -> str:
+    """The data types of the template arguments."""
+    found = dict.fromkeys(_TYPES[word] for word in _TYPE.findall(parts.args[:2000]))
+    return "/".join(list(found)[:_MAX_TYPES])
+
+
+def _precision(parts: KernelNameParts) -> str:
+    precision = classify(parts.text).precision
+    return SHORT_PRECISION.get(precision, precision)
+
+
+# What sets kernels of one label apart, in the order in which people look for it.
+_DIFFERENCES: tuple[Callable[[KernelNameParts], str], ...] = (
+    _precision, direction, tile, layout, extras, operation, head_dim, _types, access,
+    lambda parts: _OPERAND_WORDS.get(_first_group(_OPERANDS, parts.args[:2000]), ""),
+    lambda parts: _first_group(_LIBRARY, parts.subject),
+)  # fmt: skip
+
+
+def unique_short_names(names: Iterable[str]) -> Mapping[str, str]:
+    """Map the kernel names of a capture to short names; those of two kernels differ.
+
+    Pass all names of the capture, so that a kernel has the same short name in all tables.
+    """
+    return _unique_short_names(tuple(names))
+
+
+@lru_cache(maxsize=16)
+def _unique_short_names(names: tuple[str, ...]) -> Mapping[str, str]:
+    return distinguish({name: classify(name).short for name in names})
+
+
+def distinguish(labels: Mapping[str, str]) -> dict[str, str]:
+    """Make the labels of different kernels differ, by adding what differs in their full names.
+
+    Spellings of one kernel, such as those of different tools, keep the same label.
+    """
+    by_label: defaultdict[str, list[str]] = defaultdict(list)
+    for name, label in labels.items():
+        by_label[label].append(name)
+    unique = dict(labels)
+    taken = {label: 1 for label, names in by_label.items() if len(names) == 1}
+    for label in sorted(by_label):
+        names = by_label[label]
+        if len(names) == 1:
+            continue
+        kernels: defaultdict[str, list[str]] = defaultdict(list)
+        parts = {}
+        for name in names:
+            of_name = parts_of(name)[1]
+            kernels[of_name.text].append(name)
+            parts[of_name.text] = of_name
+        for text, suffix in _suffixes(label, parts).items():
+            own_label = _numbered(_joined(label, suffix), taken)
+            unique |= dict.fromkeys(kernels[text], own_label)
+    return unique
+
+
+def _suffixes(label: str, parts: Mapping[str, KernelNameParts]) -> dict[str, str]:
+    """Find what to add to the label of each kernel, by its full name."""
+    words = set(label.split())
+    added: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(parts), ())
+    for difference in _DIFFERENCES:
+        if len(set(added.values())) == len(added):
+            break
+        new = {text: difference(parts[text]) for text in added}
+        # A value that is in the label already would not be added.
+        new = {text: "" if value in words else value for text, value in new.items()}
+        split = {text: (*added[text], new[text]) for text in added}
+        if len(set(split.values())) > len(set(added.values())):
+            added = split
+    alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for text, values in added.items():
+        alike[values].append(text)
+    suffixes = {}
+    for values, texts in alike.items():
+        shown = [value for value in values if value]
+        different = _different_words(texts) if len(texts) > 1 else {texts[0]: []}
+        for text in texts:
+            suffixes[text] = " ".join([*shown, _shown_words(different[text])]).strip()
+    return suffixes
+
+
+def _different_words(texts: Sequence[str], most: int = _MAX_ADDED_WORDS) -> dict[str, list[str]]:
+    """Find, for each full name, the few words that set it apart from the others."""
+    own = _own_words(texts)
+    longest = max(map(len, own.values()))
+    padded = {text: words + [""] * (longest - len(words)) for text, words in own.items()}
+    columns = zip(*padded.values(), strict=True)
+    position = next((at for at, words in enumerate(columns) if len(set(words)) > 1), None)
+    if position is None or not most:
+        return {text: [] for text in texts}
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for text, words in padded.items():
+        alike[words[position]].append(text)
+    different = {}
+    for word, members in alike.items():
+        more = _different_words(members, most - 1) if len(members) > 1 else {}
+        for text in members:
+            different[text] = [*([word] if word else []), *more.get(text, [])]
+    return different
+
+
+def _own_words(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words of each full name that not all of them have, in order."""
+    words = {text: _WORD.findall(text)[:_MAX_WORDS] for text in texts}
+    counts = {text: Counter(of_text) for text, of_text in words.items()}
+    common = Counter(counts[texts[0]])
+    for count in counts.values():
+        common &= count
+    own: dict[str, list[str]] = {text: [] for text in texts}
+    for text, of_text in words.items():
+        left = Counter(common)
+        for word in of_text:
+            if left[word]:
+                left[word] -= 1
+            elif word not in _NOISE:
+                own[text].append(word)
+    return own
+
+
+def _shown_words(words: Sequence[str]) -> str:
+    """Write bare values as template arguments."""
+    values = [match[1] or match[0] for match in map(_VALUE.fullmatch, words) if match]
+    names = [word for word in words if not _VALUE.fullmatch(word)]
+    return " ".join([*names, f"<{', '.join(values)}>"] if values else names)
+
+
+def _joined(label: str, suffix: str) -> str:
+    """Put a suffix behind a label, which gives way where there is no room."""
+    if not suffix:
+        return label
+    if len(suffix) > _MAX_ADDED:
+        suffix = suffix[: _MAX_ADDED - 1].rstrip() + "…"
+    room = MAX_SHORT - len(suffix) - 1
+    kept = label if len(label) <= room else label.rstrip("…")[: room - 1].rstrip() + "…"
+    return f"{kept} {suffix}"
+
+
+def _numbered(label: str, taken: dict[str, int]) -> str:
+    """Add a number to a label that is taken; `taken` holds the last number of each label."""
+    candidate = label
+    while candidate in taken:
+        taken[label] += 1
+        candidate = _joined(label, f"#{taken[label]}")
+    taken[candidate] = 1
+    return candidate

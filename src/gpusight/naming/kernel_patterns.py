@@ -351,7 +351,7 @@ PATTERNS: tuple[KernelPattern, ...] = (
     KernelPattern(r"transpose|copy|concat", "copy", "{fn}"),
     KernelPattern(r"attention", "attention", "{fn}"),
 
-    # --- What says nothing of its kind, but names its origin
+    # --- Names that show the origin but not the kind
     # __omp_offloading_31_18a80bc_main_l42, nvkernel_solve_F1L210_2 (NVHPC)
     KernelPattern(r"^__omp_offloading_[0-9a-f]{1,16}_[0-9a-f]{1,16}_+(\w{1,80}?)_l(\d{1,6})", "other", "omp {1} line {2}"),
     KernelPattern(r"^nvkernel_+(\w{1,80}?)_f\d{1,4}l(\d{1,6})", "other", "omp {1} line {2}"),

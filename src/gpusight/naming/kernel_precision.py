@@ -1,4 +1,4 @@
-"""What a kernel computes in, and whether on tensor cores, as far as its name says.
+"""A kernel's number format, and whether it uses Tensor Cores, as far as its name shows.
 
 Library kernels carry codes (`s1688gemm`, `f32f32_tf32f32_f32`, `nvjet_tst`); the others say it
 in their template arguments. Memory-bound kernels are given the type of the data they move.

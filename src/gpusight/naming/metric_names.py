@@ -76,7 +76,7 @@ _RENAMING_RULES = [
 
 @lru_cache(maxsize=65536)
 def canonical(metric: str) -> str:
-    """Return the current name of a metric; a name that is not known to be old stays as it is."""
+    """Return the current name of a metric; other names are returned unchanged."""
     if metric in _RENAMED:
         return _RENAMED[metric]
     if _UNCHANGED.match(metric):
@@ -127,7 +127,7 @@ _RATES = {("cycle", "s"): "hz", ("cycle", "cycle"): "", ("warp", "cycle"): "warp
 def scale_of(unit: str) -> tuple[float, str]:
     """Return the factor from a printed unit to its base unit, and that base unit.
 
-    4.2 `Kbyte` are 4.2 * 1000 `byte`. A unit that is not known stays as it is.
+    4.2 `Kbyte` are 4.2 * 1000 `byte`. An unknown unit is kept.
     """
     amount, _, per = unit.strip().strip("[]").partition("/")
     scale, base = _amount(amount)

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.sniff import OWN_TIMELINE
 
 if TYPE_CHECKING:
@@ -284,7 +284,8 @@ def _gpu_slice(table: str, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Expr]:
     args = {"stream": _number("stream"), "correlation": _number("correlation")}
     if table == "kernels":
         about = [classify(name) for name in names_of(rows["name"])]
-        short = _lookup(rows["name"], [_quote(k.short) for k in about], "label")
+        labels = unique_short_names(k.raw for k in about)
+        short = _lookup(rows["name"], [_quote(labels[k.raw]) for k in about], "label")
         category = _lookup(rows["name"], [_quote(k.category) for k in about], "category")
         named = rows.with_columns(short, category, _encoded(rows["name"], "full_name"))
         args["name"] = pl.col("full_name")

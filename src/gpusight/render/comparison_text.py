@@ -26,7 +26,7 @@ from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines, w
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpusight.comparison.comparison_result import Comparison
+    from gpusight.comparison.comparison_result import Comparison, KernelChange
     from gpusight.render.comparison_tables import (
         ComparisonCell,
         ComparisonColumn,
@@ -51,13 +51,14 @@ def section_lines(
     section: ComparisonSection, rows: Sequence[ComparisonRow], look: TableOptions
 ) -> Iterator[StyledLine]:
     """Give the lines of a table, its heading first."""
+    width = None if look.full_names else look.width
     sources = [
         (column, [row.cells[index] for row in rows])
         for index, column in enumerate(section.columns)
         if not column.beneath and (look.every_field or not column.extra)
     ]
     beneath = [index for index, column in enumerate(section.columns) if column.beneath]
-    layout = fit_columns([_text_column(*source) for source in sources], look.width)
+    layout = fit_columns([_text_column(*source) for source in sources], width)
     gap = " " * layout.gap
     columns, second_lines = list(layout.columns), [""] * len(rows)
     left = 0
@@ -70,7 +71,7 @@ def section_lines(
                 if second:
                     second_lines[number] = " " * left + second
         left += column.width + layout.gap
-    room = _BAR if look.width is None else min(_BAR, look.width - layout.width - layout.gap)
+    room = _BAR if width is None else min(_BAR, width - layout.width - layout.gap)
     bar = room if section.bars and room >= _MIN_BAR_WIDTH else 0
     yield StyledLine(gap.join(c.padded_heading for c in columns), "bold")
     largest = max((abs(row.delta or 0.0) for row in rows if not row.total), default=0.0)
@@ -159,6 +160,9 @@ def comparison_lines(
     comparison: Comparison, look: TableOptions, hints: Sequence[str] = ()
 ) -> Iterator[StyledLine]:
     """Give the lines of a comparison."""
+    if look.full_names:
+        kernels = tuple(replace(k, short=_full_name(k)) for k in comparison.kernels)
+        comparison = replace(comparison, kernels=kernels)
     yield from wrapped_lines(
         comparison_tables.side_line(comparison.before), look.width, "before  ", "dim"
     )
@@ -189,6 +193,13 @@ def comparison_lines(
         yield from wrapped_lines(comparison_tables.mark_legend(comparison), look.width, "", "dim")
     for hint in hints:
         yield from wrapped_lines(hint, look.width, "next: ", "dim")
+
+
+def _full_name(kernel: KernelChange) -> str:
+    """Name a kernel in full; `old -> new` where it was replaced."""
+    sides = [names for names in (kernel.before, kernel.after) if names and names[0]]
+    names = (f"{first} +{len(others)}" if others else first for first, *others in sides)
+    return _ARROW.join(dict.fromkeys(names)) or kernel.short
 
 
 def _text_section(section: ComparisonSection, look: TableOptions) -> Iterator[StyledLine]:

@@ -45,10 +45,26 @@ def diagnosis_lines(
     diagnosis: AnyDiagnosis, look: TableOptions, *, details: bool = False
 ) -> list[StyledLine]:
     """Give the first screen; with `details`, everything else below it."""
+    if look.full_names:
+        diagnosis, look = _with_full_names(diagnosis), replace(look, width=None)
     lines = screen_lines(diagnosis, look)
     if details:
         lines = [*lines, StyledLine(""), *diagnosis_text.detail_lines(diagnosis, look)]
     return lines
+
+
+def _with_full_names(diagnosis: AnyDiagnosis) -> AnyDiagnosis:
+    """Call profiled kernels by their full names."""
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        groups = tuple(replace(group, label=group.name) for group in diagnosis.groups)
+        return replace(diagnosis, groups=groups)
+    if isinstance(diagnosis, JoinedDiagnosis):
+        kernels = tuple(
+            replace(kernel, group=replace(kernel.group, label=kernel.group.name))
+            for kernel in diagnosis.kernels
+        )
+        return replace(diagnosis, kernels=kernels)
+    return diagnosis
 
 
 def diagnosis_to_text(diagnosis: AnyDiagnosis, look: TableOptions, *, details: bool = False) -> str:

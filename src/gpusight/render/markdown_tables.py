@@ -6,19 +6,20 @@ import re
 from typing import TYPE_CHECKING
 
 from gpusight.render.cell_text import NUMERIC, safe_text, show
-from gpusight.render.table_layout import sentence
+from gpusight.render.table_layout import full_name_fields, indented, sentence
 from gpusight.results import Answer, Composite, Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
+_INDENT = "&emsp;"
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
-def to_markdown(result: Answer, *, limit: int | None = None) -> str:
+def to_markdown(result: Answer, *, limit: int | None = None, full_names: bool = False) -> str:
     """Write a result as Markdown; ends with a newline."""
-    return "\n".join(_lines(result, limit, "##")) + "\n"
+    return "\n".join(_lines(result, limit, "##", full_names=full_names)) + "\n"
 
 
 def markdown_table(
@@ -59,7 +60,9 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _lines(result: Answer, limit: int | None, level: str) -> Iterator[str]:
+def _lines(
+    result: Answer, limit: int | None, level: str, *, full_names: bool = False
+) -> Iterator[str]:
     if isinstance(result, NotApplicable):
         yield f"**{result.command}**: {escape_markdown(sentence(result))}"
         return
@@ -69,9 +72,9 @@ def _lines(result: Answer, limit: int | None, level: str) -> Iterator[str]:
         yield from ("", _facts(result))
         for section in result.sections:
             yield ""
-            yield from _lines(section, limit, level + "#")
+            yield from _lines(section, limit, level + "#", full_names=full_names)
         return
-    yield from _table(result, limit)
+    yield from _table(result, limit, full_names=full_names)
     for note in result.notes:
         yield from ("", f"> {escape_markdown(note)}")
 
@@ -81,13 +84,16 @@ def _facts(result: Composite) -> str:
     return markdown_table(("", ""), (False, False), rows)
 
 
-def _table(result: TableResult, limit: int | None) -> Iterator[str]:
-    fields: list[Field] = [f for f in result.fields if f.shown]
-    frame = result.frame.select(f.key for f in fields)
+def _table(result: TableResult, limit: int | None, *, full_names: bool) -> Iterator[str]:
+    declared = full_name_fields(result.fields) if full_names else result.fields
+    fields: list[Field] = [f for f in declared if f.shown]
+    frame = result.frame
     rows = frame.head(limit) if limit else frame
-    cells = ([_cell(v, f.fmt) for v, f in zip(r, fields, strict=True)] for r in rows.iter_rows())
+    columns = [indented((_cell(v, f.fmt) for v in rows[f.key]), f, rows, _INDENT) for f in fields]
     yield markdown_table(
-        [escape_markdown(f.label) for f in fields], [f.fmt in NUMERIC for f in fields], cells
+        [escape_markdown(f.label) for f in fields],
+        [f.fmt in NUMERIC for f in fields],
+        zip(*columns, strict=True),
     )
     if frame.height > rows.height:
         yield from ("", f"… and {frame.height - rows.height:,} more rows")

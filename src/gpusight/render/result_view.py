@@ -207,13 +207,15 @@ class Result:
 
             print_colored(self._tables("txt", **options), look, stream)
 
-    def to_markdown(self, *, limit: int | None = None, **options: Any) -> str:
+    def to_markdown(
+        self, *, limit: int | None = None, full_names: bool = False, **options: Any
+    ) -> str:
         """Give the text that `--format markdown` writes, with all rows unless there is a limit."""
         if self._renderer.markdown is not None:
             return self._renderer.markdown(self.answer, limit=limit, **options)
         from gpusight.render.markdown_tables import to_markdown
 
-        return to_markdown(self._tables("md", **options), limit=limit)
+        return to_markdown(self._tables("md", **options), limit=limit, full_names=full_names)
 
     def to_html(self, *, limit: int | None = None, **options: Any) -> str:
         """Give an HTML page of its own, which needs nothing else."""

@@ -20,6 +20,8 @@ from gpusight.results import Answer, Composite, Fact, Field, Fmt, NotApplicable,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import polars as pl
+
 
 GAP = 2
 NARROW_GAP = 1
@@ -45,6 +47,8 @@ class TableOptions:
     """Rows shown of each table; None or 0 shows all."""
     every_field: bool = False
     """Show also the fields that are not part of the default table."""
+    full_names: bool = False
+    """Show full names in place of short ones, however long the lines get."""
     bars: bool = False
     """Leave room beside the first share column for bars."""
     rows_advice: str = "use --top 0 for all"
@@ -172,8 +176,31 @@ def _min_width(columns: list[TextColumn], gap: int) -> int:
     return _total([min(c.width, NAME_MIN) if c.can_shorten else c.width for c in columns], gap)
 
 
-def _column(field: Field, values: Sequence[object]) -> TextColumn:
-    cells = [show(v, field.fmt) for v in values]
+def full_name_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
+    """Show the full name where the default table shows the short one."""
+    by_key = {field.key: field for field in fields}
+    full = by_key.get("name")
+    short = by_key.get("short_name") or by_key.get("kernel")
+    if full is None or short is None or full.shown or not short.shown:
+        return tuple(fields)
+    swapped = {
+        short.key: replace(short, shown=False),
+        full.key: replace(full, label=short.label, shown=True),
+    }
+    return tuple(swapped.get(field.key, field) for field in fields)
+
+
+def indented(cells: Iterable[str], field: Field, frame: pl.DataFrame, space: str) -> list[str]:
+    """Indent the cells of a tree by their depth."""
+    if not field.indented_by:
+        return list(cells)
+    depths = frame.get_column(field.indented_by)
+    return [space * (depth or 0) + cell for cell, depth in zip(cells, depths, strict=True)]
+
+
+def _column(field: Field, frame: pl.DataFrame) -> TextColumn:
+    values = frame.get_column(field.key).to_list()
+    cells = indented((show(v, field.fmt) for v in values), field, frame, "  ")
     if field.fmt in _WITH_UNITS:
         cells = align_units(cells)
     right = field.fmt in NUMERIC
@@ -260,9 +287,10 @@ def _table(result: TableResult, look: TableOptions) -> Iterator[Block]:
     if not frame.height:
         yield NoteBlock("no rows", label="")
         return
-    fields = [f for f in result.fields if f.shown or look.every_field]
-    columns = [_column(f, frame.get_column(f.key).to_list()) for f in fields]
-    layout = fit_columns(columns, look.width, bars=look.bars)
+    declared = full_name_fields(result.fields) if look.full_names else result.fields
+    fields = [f for f in declared if f.shown or look.every_field]
+    columns = [_column(f, frame) for f in fields]
+    layout = fit_columns(columns, None if look.full_names else look.width, bars=look.bars)
     yield TableBlock(layout)
     if more := result.frame.height - frame.height:
         yield NoteBlock(

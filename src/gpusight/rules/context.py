@@ -24,7 +24,7 @@ from gpusight.analysis.attribution.work_causes import (
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
 from gpusight.analysis.capture_gpus import listed_gpu
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
-from gpusight.analysis.kernel_summary import BLOCK, GRID, product
+from gpusight.analysis.kernel_summary import BLOCK, GRID, distinct_short_names, product
 from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import Replay
@@ -386,7 +386,7 @@ def _kernel_details(trace: Trace, rows: pl.Series) -> pl.DataFrame:
     by_name = pl.DataFrame(
         {
             "code": codes,
-            "label": pl.Series([k.short for k in kinds], dtype=pl.String),
+            "label": distinct_short_names(kernels["name"]).gather(codes),
             "category": pl.Series([k.category for k in kinds], dtype=pl.String),
             "precision": pl.Series([k.precision for k in kinds], dtype=pl.String),
             "tensor_core": pl.Series([k.tensor_core for k in kinds], dtype=pl.Boolean),

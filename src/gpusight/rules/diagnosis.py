@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.errors import UsageError
-from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
 from gpusight.rules.rule import KernelRule, TimelineRule
@@ -157,6 +156,8 @@ class LaunchDiagnosis:
     """The results of the rules for one launch."""
 
     name: str
+    label: str
+    """The short name."""
     launch: int
     duration_ns: float | None
     device: int | None
@@ -178,7 +179,7 @@ class LaunchDiagnosis:
         """Return plain objects, for JSON."""
         return {
             "name": self.name,
-            "label": classify(self.name).short,
+            "label": self.label,
             "launch": self.launch,
             "duration_ns": self.duration_ns,
             "device": self.device,
@@ -202,7 +203,7 @@ class KernelGroup:
 
     name: str
     label: str
-    """The short name."""
+    """The short name, with the grid or block where launches of other sizes were profiled too."""
     kernels: tuple[LaunchDiagnosis, ...]
     findings: tuple[KernelFinding, ...]
     """Findings of all its launches, with their times summed; the largest gain first."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.counters.counter_selection import LaunchSelection, no_counters
 from gpusight.analysis.counters.profiled_launch import launches as measured_launches
@@ -26,7 +27,7 @@ from gpusight.analysis.counters.source_lines import (
 from gpusight.analysis.join.launch_matching import NEEDS, ORDER, cover, in_launch_order
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import (
     COMMAND,
@@ -162,9 +163,11 @@ def diagnose_kernels(
     numbers = set(scope.launches().to_list())
     profiler_rules = _profiler_rules(trace)
     limiters = dict(roofline_points(trace).select("launch", "bound").iter_rows())
+    labels = unique_short_names(names_of(trace.table("profiles", ["name"])["name"]))
     kernels = [
         _diagnose_launch(
             launch,
+            labels,
             selected,
             limiters[launch.values["launch"]],
             profiler_rules[launch.values["launch"]],
@@ -197,6 +200,7 @@ def _no_profiles(trace: Trace) -> NotApplicable:
 
 def _diagnose_launch(
     launch: ProfiledLaunch,
+    labels: Mapping[str, str],
     rules: Mapping[str, KernelRule],
     limiter: str | None,
     profiler_rules: Sequence[ProfilerRule],
@@ -204,6 +208,7 @@ def _diagnose_launch(
     results = run_kernel_rules(launch, rules)
     return LaunchDiagnosis(
         name=launch.name,
+        label=labels[launch.name],
         launch=launch.values["launch"],
         duration_ns=launch.duration_ns,
         device=launch.values["device"],
@@ -250,11 +255,37 @@ def _grouped(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelGroup, ...]:
     by_shape: defaultdict[tuple[object, ...], list[LaunchDiagnosis]] = defaultdict(list)
     for kernel in kernels:
         by_shape[kernel.name, kernel.device, kernel.grid, kernel.block].append(kernel)
+    of_name: defaultdict[str, list[LaunchDiagnosis]] = defaultdict(list)
+    for same in by_shape.values():
+        of_name[same[0].name].append(same[0])
     groups = [
-        KernelGroup(same[0].name, classify(same[0].name).short, tuple(same), _summed_findings(same))
+        KernelGroup(
+            same[0].name,
+            _label(same[0], of_name[same[0].name]),
+            tuple(same),
+            _summed_findings(same),
+        )
         for same in by_shape.values()
     ]
     return tuple(sorted(groups, key=lambda g: (-g.saved_ns, -g.duration_ns)))
+
+
+def _label(launch: LaunchDiagnosis, namesakes: Sequence[LaunchDiagnosis]) -> str:
+    """Add to the short name what sets its launches apart: grid, block or GPU."""
+    label = launch.label
+    if len({other.grid for other in namesakes}) > 1:
+        label += f" grid {_size(launch.grid)}"
+    if len({other.block for other in namesakes}) > 1:
+        label += f" block {_size(launch.block)}"
+    return f"{label} GPU {launch.device}" if len({o.device for o in namesakes}) > 1 else label
+
+
+def _size(sizes: Sequence[int | None]) -> str:
+    """Write `128x4`; trailing ones are left out."""
+    texts = ["?" if size is None else str(size) for size in sizes]
+    while len(texts) > 1 and texts[-1] == "1":
+        texts.pop()
+    return "x".join(texts)
 
 
 def _summed_findings(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelFinding, ...]:

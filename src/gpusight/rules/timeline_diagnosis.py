@@ -13,6 +13,7 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_completeness import lost_sources, reported_losses
 from gpusight.analysis.capture_gpus import names_of_used
 from gpusight.analysis.join.launch_matching import normal_name
+from gpusight.analysis.kernel_summary import short_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_list import called
@@ -184,6 +185,7 @@ def locations_of_kernels(
         return ()
     frame = trace.table("kernels", ["start_ns", "end_ns", "name"]).with_row_index("row")
     launches = frame.filter(pl.col("name").to_physical().is_in(_name_codes(frame["name"], kernel)))
+    launches = launches.with_columns(short_names(launches["name"]))
     if focus is not None:
         inside = pl.col("start_ns").is_between(focus.start_ns, focus.end_ns, "left")
         launches = launches.filter(inside)
@@ -192,7 +194,7 @@ def locations_of_kernels(
         "start_ns",
         "end_ns",
         duration_ns.alias("weight_ns"),
-        pl.lit(classify(kernel).short).alias("name"),
+        pl.col("short_name").alias("name"),
         pl.lit("kernels").alias("table"),
         pl.col("row").cast(pl.Int64),
         duration_ns.cast(pl.Float64).alias("telling"),

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.call_sites import sites_of
 from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.occupancy.launch_occupancy import timeline_launches, with_answers
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.errors import UsageError
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.results import Fact, Fmt
 from gpusight.trace.schema import TABLES
 from gpusight.viewer.event_facts import (
@@ -305,11 +306,13 @@ def work_links(trace: Trace, table: str, row: int, causes: EventCauses) -> Itera
 
 def _kernel_facts(trace: Trace, row: int, values: dict[str, Any]) -> Iterator[Fact]:
     name = classify(values["name"])
-    yield Fact("short_name", "Kernel", name.short, Fmt.NAME, "Readable label made from the name")
+    labels = unique_short_names(names_of(trace.table("kernels", ["name"])["name"]))
+    short_name = labels.get(name.raw, name.short)
+    yield Fact("short_name", "Kernel", short_name, Fmt.NAME, "Short name, unique in the capture")
     yield Fact("category", "Category", name.category, Fmt.TEXT, "What it computes, by its name")
     precision = None if name.precision == "unknown" else name.precision
     yield Fact("precision", "Precision", precision, Fmt.TEXT, "What the arithmetic runs in")
-    yield Fact("tensor_core", "Tensor cores", name.tensor_core, Fmt.FLAG, "Told by the name")
+    yield Fact("tensor_core", "Tensor cores", name.tensor_core, Fmt.FLAG, "From the kernel name")
     yield _size("grid", "Grid", [values[c] for c in GRID], "Blocks in x, y and z")
     yield _size("block", "Block", [values[c] for c in BLOCK], "Threads of a block in x, y and z")
     cluster = [values[c] for c in _CLUSTER]

@@ -12,7 +12,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.selection import matcher
 from gpusight.errors import UsageError
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.viewer.event_details import KINDS
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ def _matching(trace: Trace, table: str, query: str) -> pl.DataFrame:
     )
     hit = _hits(totals["name"], query)
     if table == "kernels" and totals.height <= _MOST_LABELLED:
-        labels = pl.Series([classify(name).short for name in totals["name"]], dtype=pl.String)
+        short = unique_short_names(names_of(column))
+        labels = pl.Series([short[name] for name in totals["name"]], dtype=pl.String)
         hit |= _hits(labels, query)
     return totals.filter(hit).select(list(_FOUND))
 

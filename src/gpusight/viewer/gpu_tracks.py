@@ -28,7 +28,7 @@ from gpusight.viewer.track_style import (
     by_entry,
     by_key,
     by_name,
-    kernel,
+    kernel_labels,
     one_line,
 )
 
@@ -132,7 +132,7 @@ def _style(trace: Trace, kind: OpKind) -> EventStyle:
     rows = trace.row_count(kind.table)
     if kind is OpKind.KERNEL:
         names = trace.table("kernels", ["name"])["name"]
-        return NamedStyle(names, lambda _: by_entry(trace, kind, "name"), kernel)
+        return NamedStyle(names, lambda _: by_entry(trace, kind, "name"), kernel_labels(names))
     if kind is OpKind.COPY:
         kinds, size = trace.table("copies", ["kind", "bytes"])
         return CountedStyle(kinds, size, format_bytes, lambda _: by_entry(trace, kind, "kind"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -21,11 +21,11 @@ from gpusight.analysis.ledger.ledger_entries import (
     IdleCause,
     label_work,
 )
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.naming.kernel_patterns import CATEGORIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -193,9 +193,14 @@ class CountedStyle:
 EventStyle: TypeAlias = NamedStyle | CountedStyle
 
 
-def kernel(name: str) -> str:
-    """Shorten a kernel's name to what it does."""
-    return one_line(classify(name).short)
+def kernel_labels(names: pl.Series) -> Callable[[str], str]:
+    """Return what shortens the names of a capture's kernels; those of two kernels differ."""
+
+    @cache
+    def short_names() -> Mapping[str, str]:
+        return unique_short_names(possible(names))
+
+    return lambda name: one_line(short_names()[name])
 
 
 def short_direction(kind: str) -> str:

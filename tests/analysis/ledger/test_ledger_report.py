@@ -171,7 +171,7 @@ def test_no_calls_are_said() -> None:
 
 def test_whole_graphs_are_said() -> None:
     found = report(graph_launches=[us(30, 40)])
-    assert any("traced as wholes" in note for note in found.notes)
+    assert any("traced per graph" in note for note in found.notes)
 
 
 def test_much_unknown_time_is_said() -> None:

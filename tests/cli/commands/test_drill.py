@@ -100,7 +100,7 @@ def test_totals_give_names_and_calls(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_whole_graphs_cannot_be_drilled(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drill", graph]) == 2
-    assert "traced as wholes" in capsys.readouterr().err
+    assert "traced per graph" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_from_python() -> None:
 
 
 def test_from_python_what_makes_no_sense() -> None:
-    with pytest.raises(MissingDataError, match="traced as wholes"):
+    with pytest.raises(MissingDataError, match="traced per graph"):
         gs.drill(DATA / "graph.sqlite")
     with pytest.raises(UsageError, match="no level 'deep'"):
         gs.drill(RESNET, level="deep")

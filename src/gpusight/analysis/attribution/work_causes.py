@@ -14,7 +14,7 @@ from gpusight.analysis.attribution.call_sites import PythonCalls, first_known, s
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, lookup, optional
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK, ResolvedSelection
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
@@ -435,10 +435,9 @@ class SelectedWork:
 
 
 def short_labels(labels: pl.Series, codes: pl.Series) -> pl.Series:
-    """Return readable labels for these positions in `labels`; each is shortened once."""
-    distinct = codes.unique().sort()
-    texts = [text if text.startswith("[") else classify(text).short for text in labels[distinct]]
-    return pl.Series(texts, dtype=pl.String).gather(distinct.search_sorted(codes))
+    """Return the short names of these positions in `labels`; those of two kernels differ."""
+    short = unique_short_names(text for text in labels if not text.startswith("["))
+    return pl.Series([short.get(text, text) for text in labels], dtype=pl.String).gather(codes)
 
 
 def selected_work(scope: WorkSelection) -> SelectedWork:

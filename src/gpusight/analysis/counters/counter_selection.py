@@ -17,7 +17,7 @@ from gpusight.analysis.selection import (
     near_matches,
 )
 from gpusight.errors import MissingDataError, UsageError
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.naming.metric_labels import metric_for
 from gpusight.naming.metric_names import canonical
 from gpusight.results import NotApplicable
@@ -135,7 +135,8 @@ def of_kernel(names: pl.Series, pattern: str) -> pl.Series:
     """Mark the rows of a column of names whose kernel a pattern matches."""
     known = names_of(names)
     codes = names.to_physical().unique().sort().to_list()
-    labels = {code: (known[code], classify(known[code]).short) for code in codes}
+    short = unique_short_names(known)
+    labels = {code: (known[code], short[known[code]]) for code in codes}
     return names.to_physical().is_in(kernel_codes(labels, pattern))
 
 

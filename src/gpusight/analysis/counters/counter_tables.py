@@ -17,7 +17,7 @@ from gpusight.analysis.counters.counter_selection import (
 from gpusight.analysis.counters.source_lines import source_lines
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import UsageError
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
@@ -199,8 +199,8 @@ def _meta(frame: pl.DataFrame) -> dict[str, int]:
 def short_kernels(result: TableResult) -> TableResult:
     """Replace kernel names by their readable labels, for tables on a screen."""
     names = result.frame["kernel"].unique().drop_nulls().to_list()
-    label = {name: classify(name).short for name in names}
-    frame = result.frame.with_columns(pl.col("kernel").replace_strict(label, default=None))
+    label = unique_short_names(sorted(names))
+    frame = result.frame.with_columns(pl.col("kernel").replace_strict(dict(label), default=None))
     return replace(result, frame=frame)
 
 

@@ -21,7 +21,16 @@ from gpusight.analysis.capture_gpus import names_of_used
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import LaunchSelection
 from gpusight.analysis.counters.launch_quantities import DURATION, measured
-from gpusight.analysis.kernel_summary import BLOCK, GRID, SHAPE, classified, product, shape_texts
+from gpusight.analysis.kernel_summary import (
+    BLOCK,
+    GRID,
+    SHAPE,
+    classified,
+    product,
+    shape_texts,
+    short_names,
+    short_names_by_shape,
+)
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
@@ -152,13 +161,14 @@ def _total_ns(rows: pl.DataFrame) -> float:
 def _with_shape_and_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Add sizes of grid, block and shared memory, and what the kernel names show."""
     names = classified(frame["name"])
+    by_shape = "calls" in frame.columns
     return frame.with_columns(
         product(GRID).alias("blocks"),
         product(BLOCK).alias("block_threads"),
         *shape_texts(),
         (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
         pl.col("name").cast(pl.String),
-        pl.Series("short_name", [name.short for name in names], pl.String),
+        short_names_by_shape(frame) if by_shape else short_names(frame["name"]),
         pl.Series("category", [str(name.category) for name in names], pl.String),
         pl.Series("precision", [name.precision for name in names], pl.String),
         pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),

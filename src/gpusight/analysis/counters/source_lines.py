@@ -10,7 +10,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of, share_of, shown_if_filled
 from gpusight.analysis.counters.counter_selection import LaunchSelection, chosen_metrics
 from gpusight.analysis.counters.launch_quantities import DURATION
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
@@ -254,11 +254,12 @@ def _main_stall(placed: pl.DataFrame) -> pl.DataFrame:
 def _described(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
     """Add names, `place` (`file.cu:12`) and the text of the line."""
     names = names_of(trace.table("profiles", ["name"])["name"])
+    short = unique_short_names(names)
     codes = frame["kernel_code"].to_list()
     texts = source_texts(trace)
     rows = list(zip(frame["path"], frame["line"], frame["offset"], strict=True))
     return frame.with_columns(
-        pl.Series("kernel", [classify(names[c]).short for c in codes], pl.String),
+        pl.Series("kernel", [short[names[c]] for c in codes], pl.String),
         pl.Series("name", [names[c] for c in codes], pl.String),
         pl.Series("place", [_place(*row) for row in rows], pl.String),
         pl.Series("text", [line_text(texts, path, line) for path, line, _ in rows], pl.String),

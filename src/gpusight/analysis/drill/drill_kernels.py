@@ -19,7 +19,7 @@ from gpusight.analysis.capture_gpus import listed_gpu
 from gpusight.analysis.counters.counter_selection import kernel_codes
 from gpusight.analysis.flops.counted_operators import count_ops
 from gpusight.analysis.flops.flops_tables import CALL_CLASS, OperatorRoofline, roofs_of
-from gpusight.analysis.kernel_summary import SHAPE, no_kernels
+from gpusight.analysis.kernel_summary import SHAPE, no_kernels, short_names
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_detection import busiest_process
 from gpusight.analysis.steps.step_launches import launched, of_process
@@ -27,7 +27,7 @@ from gpusight.analysis.steps.step_list import TraceSteps
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
 from gpusight.naming.demangle import clean, demangle, split
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.recording.parse_request import literal
 from gpusight.results import NotApplicable
 from gpusight.units import format_share
@@ -150,6 +150,7 @@ class DrillKernel:
     row: int
     """The row of one of its launches in `kernels`; -1 where there is none."""
     name: str
+    short_name: str
     function: str
     """The name that Nsight Compute matches."""
     mangled_name: str | None
@@ -163,11 +164,6 @@ class DrillKernel:
     """Share of its roofline; None where the timeline does not show it."""
     verdict: DrillChoice = DrillChoice.NEXT
     why: str = ""
-
-    @property
-    def short_name(self) -> str:
-        """Readable label."""
-        return classify(self.name).short
 
     @property
     def category(self) -> str:
@@ -303,7 +299,8 @@ def _grouped(launches: pl.DataFrame, least: pl.DataFrame) -> pl.DataFrame:
 def _kernels(grouped: pl.DataFrame, total_ns: int) -> list[DrillKernel]:
     """Describe the kernels that take most time; the others are too small to matter."""
     rows = grouped.head(_MAX_KERNELS).with_columns(
-        pl.col("name", "function", "mangled_name").cast(pl.String)
+        short_names(grouped["name"].head(_MAX_KERNELS)),
+        pl.col("name", "function", "mangled_name").cast(pl.String),
     )
     kernels = []
     for row in rows.iter_rows(named=True):
@@ -314,6 +311,7 @@ def _kernels(grouped: pl.DataFrame, total_ns: int) -> list[DrillKernel]:
                 group=row["group"],
                 row=row["row"],
                 name=row["name"],
+                short_name=row["short_name"],
                 function=row["function"],
                 mangled_name=row["mangled_name"],
                 shape=tuple(row[column] for column in SHAPE),
@@ -368,7 +366,8 @@ def _chosen_why(kernel: DrillKernel) -> str:
 def matching_names(names: pl.Series, pattern: str) -> list[str]:
     """Find the names that a pattern matches; if none, those it matches as a regular expression."""
     texts = names.cast(pl.String).unique(maintain_order=True).to_list()
-    known = {number: (text, classify(text).short) for number, text in enumerate(texts)}
+    short = unique_short_names(texts)
+    known = {number: (text, short[text]) for number, text in enumerate(texts)}
     try:
         numbers = kernel_codes(known, pattern)
     except UsageError as no_match:

@@ -387,6 +387,7 @@ def pick_totals(
                 group=group,
                 row=-1,
                 name=name,
+                short_name=row["short_name"],
                 # A function that the table cut short keeps the mark of that.
                 function=function_of(name.removesuffix(CUT) if "<" in name else name),
                 mangled_name=None,

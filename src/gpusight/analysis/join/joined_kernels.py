@@ -26,7 +26,7 @@ from gpusight.analysis.kernel_summary import (
     graph_notes,
     no_kernels,
     shape_texts,
-    short_names,
+    short_names_by_shape,
 )
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
@@ -244,7 +244,7 @@ def _without_partner(
 
 def _with_names(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(
-        pl.col("name").cast(pl.String), short_names(frame["name"]), *shape_texts()
+        pl.col("name").cast(pl.String), short_names_by_shape(frame), *shape_texts()
     )
 
 

@@ -12,10 +12,10 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.call_sites import PythonCalls, sites_of
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
 from gpusight.analysis.gpu_schedule import OpKind
+from gpusight.analysis.kernel_summary import distinct_short_names
 from gpusight.analysis.ledger.host_lanes import HostLanes
 from gpusight.analysis.ledger.idle_causes import HostRangesByThread
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.naming.kernel_names import classify
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
@@ -182,7 +182,7 @@ class IdleContributors:
         kind = np.where(op >= 0, ops.kind[op], NONE)
         rows = optional(np.where(kind == OpKind.KERNEL, ops.row[op], NONE))
         names = trace.table("kernels", ["name"])["name"]
-        short = pl.Series([classify(n).short for n in names_of(names)], dtype=pl.String)
+        short = distinct_short_names(names)
         kernels = short.gather(names.to_physical().gather(rows))
         others = pl.Series(["copy", "memset", "CUDA graph"], dtype=pl.String)
         return kernels.zip_with(kernels.is_not_null(), others.gather(optional(kind - 1)))

@@ -24,7 +24,6 @@ from gpusight.analysis.occupancy.launch_occupancy import (
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.hardware.sm_occupancy import LIMITS, whole_carve_out
 from gpusight.hardware.sm_occupancy import occupancy as work_out
-from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_mean, format_share
 
@@ -223,6 +222,7 @@ def occupancy(
     if absent is not None:
         return absent
     frame = _kernels(rows)
+    frame = frame.with_columns(short_names(frame["name"]))
     table = TableResult("kernels", "Occupancy by kernel", FIELDS, _named(frame))
     details = _details(launches, frame, other) if kernel is not None or closely else ()
     return Composite(
@@ -316,7 +316,6 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     rows = frame.iter_rows(named=True)
     return frame.with_columns(
         pl.col("name").cast(pl.String),
-        short_names(frame["name"]),
         (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
         pl.Series("remark", ["; ".join(_remarks(row)) or None for row in rows], pl.String),
     ).select([field.key for field in FIELDS])
@@ -331,7 +330,7 @@ def _advice(
         of_kernel = {
             "share": row["share"],
             "theoretical": row["theoretical"],
-            "short_name": classify(row["name"]).short,
+            "short_name": row["short_name"],
             "name": row["name"],
         }
         block = _block_of(launches, row, other)
@@ -351,7 +350,7 @@ def _details(
     for row in frame.iter_rows(named=True):
         block = _block_of(launches, row, other)
         if block is not None:
-            label = classify(row["name"]).short
+            label = row["short_name"]
             tables = detail(*block, work_out(*block))
             achieved = {"achieved": row["achieved"]}
             return tuple(

@@ -42,7 +42,7 @@ from gpusight.analysis.orion.orion_rows import (
 )
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import UsageError
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
@@ -151,8 +151,9 @@ def _total_ns(frame: pl.DataFrame) -> float:
 
 
 def _labelled(launches: pl.DataFrame) -> pl.DataFrame:
-    shorts = [classify(name).short for name in launches["name"]]
-    return launches.with_columns(pl.Series("kernel", shorts, pl.String))
+    names = launches["name"].cast(pl.String)
+    short = unique_short_names(names.unique(maintain_order=True))
+    return launches.with_columns(pl.Series("kernel", [short[name] for name in names], pl.String))
 
 
 COLUMNS = (5, 7)

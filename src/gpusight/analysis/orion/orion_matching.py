@@ -24,7 +24,7 @@ from gpusight.analysis.join.launch_matching import (
 )
 from gpusight.analysis.orion.orion_launches import COMMAND, how_many
 from gpusight.analysis.selection import ResolvedSelection, Selection
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.schema import TABLES
 from gpusight.trace.schema_columns import ColumnKind
@@ -125,8 +125,9 @@ def differences(matched: OrionMatch) -> TableResult | None:
             rows.append((order, "nsys", row, timeline_names[row], why, number))
     if not rows:
         return None
+    short = unique_short_names(sorted({*names, *timeline_names}))
     values = [
-        (side, position, classify(name).short, _WHY[why], beside, name)
+        (side, position, short[name], _WHY[why], beside, name)
         for _, side, position, name, why, beside in sorted(rows, key=lambda row: row[0])
     ]
     frame = pl.DataFrame(values, schema=schema_of(DIFFERENCE_FIELDS), orient="row")

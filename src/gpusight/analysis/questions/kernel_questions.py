@@ -16,7 +16,7 @@ from gpusight.analysis.questions.question_program import (
     listed,
     times,
 )
-from gpusight.naming.kernel_names import classify
+from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share, format_time
 
@@ -67,9 +67,10 @@ def by_name(program: QuestionProgram, kernels: pl.DataFrame, count: int) -> pl.D
         )
     )
     names = program.names
+    labels = unique_short_names(names)
     known = [classify(names[code]) for code in frame["code"]]
     return frame.with_columns(
-        pl.Series("kernel", [k.short for k in known], pl.String),
+        pl.Series("kernel", [labels[k.raw] for k in known], pl.String),
         pl.Series("name", [k.demangled for k in known], pl.String),
     ).select(f.key for f in _KERNEL_FIELDS)
 

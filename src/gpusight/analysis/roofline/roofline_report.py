@@ -18,7 +18,12 @@ from gpusight.analysis.aggregates import (
 from gpusight.analysis.capture_gpus import device_names, names_of_used
 from gpusight.analysis.counters.counter_selection import LaunchSelection
 from gpusight.analysis.counters.launch_quantities import DURATION
-from gpusight.analysis.kernel_summary import SHAPE, shape_texts, short_names
+from gpusight.analysis.kernel_summary import (
+    SHAPE,
+    shape_texts,
+    short_names,
+    short_names_by_shape,
+)
 from gpusight.analysis.roofline.arithmetic_counters import FP32, KINDS, SECTION, TENSOR_SECTION
 from gpusight.analysis.roofline.launch_work import TENSOR_KEYS
 from gpusight.analysis.roofline.roofline_points import measure
@@ -153,7 +158,9 @@ def _table(command: str, title: str, fields: tuple[Field, ...], rows: pl.DataFra
     frame = rows.with_columns(share, pl.col(DURATION).alias("total_ns")).sort(
         [DURATION, "launch"], descending=[True, False], nulls_last=True
     )
-    labels = short_names(frame["name"]), pl.col("name").cast(pl.String)
+    by_shape = "calls" in frame.columns
+    short = short_names_by_shape(frame) if by_shape else short_names(frame["name"])
+    labels = short, pl.col("name").cast(pl.String)
     frame = frame.with_columns(*_rates(frame), *labels, *shape_texts())
     chosen = frame.select([field.key for field in fields])
     # Without a roofline, show the utilization of the SMs.

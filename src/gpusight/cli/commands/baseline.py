@@ -63,9 +63,7 @@ def _declare_save(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--top", type=options.number, metavar="N", help="rows of each table; 0 for all"
     )
-    group.add_argument(
-        "--wide", action="store_true", help="show full names and every field, however wide"
-    )
+    options.add_widths(group)
 
 
 def _declare_show(parser: argparse.ArgumentParser) -> None:

@@ -92,7 +92,8 @@ def _for_people(result: TableResult, args: argparse.Namespace) -> TableResult:
     """Shorten kernels' names, and write each value with its unit."""
     from gpusight.analysis.counters.counter_tables import short_kernels
 
-    if not args.wide and not args.source and "kernel" in result.frame.columns:
+    full = args.wide or args.full_names
+    if not full and not args.source and "kernel" in result.frame.columns:
         result = short_kernels(result)
     return _with_units(result) if {"value", "unit"} <= set(result.frame.columns) else result
 

@@ -40,7 +40,7 @@ NEXT = {
     "torch": (
         ("summary DEMO", "where the time went, on one screen"),
         ("ops DEMO", "which operators took the time"),
-        ("ops DEMO --by call-site", "which lines of the program did"),
+        ("ops DEMO --by function", "which functions of the program did"),
         ("launches DEMO --top 10", "who launched what, in order"),
         ("flops DEMO", "how near to the GPU's peak"),
         ("memory DEMO", "who held the memory at its peak"),

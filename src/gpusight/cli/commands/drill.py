@@ -116,9 +116,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         choices=options.TABLE_FORMATS,
         help="output format (default: table, or by the extension of -o)",
     )
-    group.add_argument(
-        "--wide", action="store_true", help="show whole names and every field, however wide"
-    )
+    options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
 
 

@@ -118,7 +118,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         choices=FORMATS,
         help="output format (default: table, or from the extension of -o)",
     )
-    group.add_argument("--wide", action="store_true", help="show full names, however wide")
+    options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
     parser.set_defaults(top=None)
 

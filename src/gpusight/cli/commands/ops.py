@@ -1,4 +1,4 @@
-"""`gpusight ops`: framework operators by CPU and GPU time."""
+"""`gpusight ops`: self and total time of framework operators on the CPU and the GPU."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ if TYPE_CHECKING:
 
 SUMMARY = "operators, modules or source lines by CPU and GPU time"
 DESCRIPTION = (
-    "Framework operators (`aten::mm`, autograd nodes, annotations) with the times of PyTorch's "
-    "`key_averages`: self and total, on the CPU and on the GPU. By module or call site where the "
-    "capture has Python calls. Two differences from PyTorch: sync events "
-    "(`enable_cuda_sync_events`) do not count as CUDA time, and an asynchronous `nccl` range keeps "
-    "its CPU time, which PyTorch prints as 0."
+    "Each framework operator (`aten::mm`, an autograd node, an annotation) with the times that "
+    "PyTorch's `key_averages` prints: self and total, on the CPU and on the GPU. With "
+    "`with_stack=True` also a tree of modules by class and path, or the functions of your Python "
+    "code. Lines need a capture with the line of each call; current PyTorch records only the "
+    "line of each `def`, so functions are listed instead. "
+    "Two differences from PyTorch: waits, which it adds to CUDA time with "
+    "`enable_cuda_sync_events`, are not GPU work here; an asynchronous `nccl` range keeps its self "
+    "CPU time, which PyTorch prints as 0."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight ops trace.json.gz --top 10",
     "gpusight ops trace.json.gz --by shapes --in 'ProfilerStep#*'",
-    "gpusight ops trace.json.gz --by call-site --format json",
+    "gpusight ops trace.json.gz --by module",
+    "gpusight ops trace.json.gz --by function --format json",
 )
 
 
@@ -29,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     parser.add_argument(
         "--by",
-        choices=("name", "shapes", "module", "call-site"),
+        choices=("name", "shapes", "module", "function", "line"),
         default="name",
-        help="what a row is: an operator, an operator with inputs of certain shapes, or the module "
-        "or line of the user's Python that led to the GPU work (default: name)",
+        help="what a row is: an operator, an operator with certain input shapes, a module (as a "
+        "tree), or the function or line of your Python code that launched the work (default: name)",
     )
     options.add_selection(parser)
     options.add_focus(parser)

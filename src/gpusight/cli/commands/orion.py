@@ -207,9 +207,7 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"rows of each table; 0 for all (default: {options.DEFAULT_TOP} in tables, else all)",
     )
-    group.add_argument(
-        "--wide", action="store_true", help="show whole names and every field, however wide"
-    )
+    options.add_widths(group)
 
 
 EXIT_BROKEN = 1

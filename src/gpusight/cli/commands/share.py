@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("answer")
     group.add_argument("--format", choices=options.TABLE_FORMATS, help="how to write the answer")
     group.add_argument("--top", type=options.number, metavar="N", help="rows of each table")
-    group.add_argument("--wide", action="store_true", help="show whole names, however wide")
+    options.add_widths(group)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a folder for text and CSV files named CAPTURE.REPORT; with one capture, a prefix for "
         "files named PREFIX_REPORT in the chosen format; - for standard output (default)",
     )
-    parser.add_argument("--wide", action="store_true", help="show whole names and every column")
+    options.add_widths(parser)
 
 
 def run(args: argparse.Namespace) -> int:
