@@ -106,7 +106,7 @@ def test_no_barrier_where_kernels_were_measured(browser: Browser, measured_page:
         expect(seen.page.locator("#occupancy-1")).to_be_visible()
 
 
-def test_colours_can_be_chosen(seen: Watched) -> None:
+def test_colors_can_be_chosen(seen: Watched) -> None:
     page = seen.page
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)

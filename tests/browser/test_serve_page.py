@@ -225,7 +225,7 @@ def test_a_marked_stretch_is_measured(browser: Browser, address: str) -> None:
         expect(panel).to_contain_text("Visible stretch", ignore_case=True)
 
 
-def test_help_names_every_colour_that_has_a_meaning(browser: Browser, address: str) -> None:
+def test_help_names_every_color_that_has_a_meaning(browser: Browser, address: str) -> None:
     with opened(browser, address) as page:
         page.keyboard.press("?")
         shown = page.locator("#help .legend dd span:not(.swatch)").all_inner_texts()
@@ -338,7 +338,7 @@ def test_nothing_keeps_people_out(browser: Browser, address: str, scheme: Scheme
 
 def test_a_chosen_theme_is_remembered(browser: Browser, address: str) -> None:
     with opened(browser, address) as page:
-        button = page.get_by_role("button", name=re.compile("^Colours"))
+        button = page.get_by_role("button", name=re.compile("^Colors"))
         button.click()
         button.click()
         assert page.locator("html").get_attribute("data-theme") == "dark"

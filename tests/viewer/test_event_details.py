@@ -133,7 +133,7 @@ def test_what_the_capture_does_not_tell_is_left_out() -> None:
     assert None not in values.values()
 
 
-def test_a_copy_with_its_bandwidth_and_neighbours() -> None:
+def test_a_copy_with_its_bandwidth_and_neighbors() -> None:
     details = event_details(program(), "copies", 0)
     assert (details.kind, details.title) == ("Copy", "Device-to-Host")
     values = shown(details)

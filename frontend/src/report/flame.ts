@@ -8,7 +8,7 @@ const ROW = 22;
 const LETTER = 6.7;
 const PAD = 6;
 const LEAST_PIXELS = 0.6;
-const COLOURS = 8;
+const COLORS = 8;
 const LABEL = "Flame chart of ranges. Arrow keys move, Enter zooms in, Escape goes back.";
 
 /** Draw every flame chart that the page has data for. */
@@ -133,7 +133,7 @@ class Flame {
     const x = one.left * width;
     const wide = one.width * width;
     const box = svg("rect", { x, y: one.row * ROW, width: Math.max(wide, 1), height: ROW - 1, rx: 2 });
-    box.style.setProperty("fill", `var(--host-${colourOf(name)})`);
+    box.style.setProperty("fill", `var(--host-${colorOf(name)})`);
     const kind = [one.above ? "above" : "", one.node === this.current ? "current" : ""].join(" ").trim();
     const group = svg("g", { "data-node": one.node, class: kind }, box);
     const letters = Math.floor((wide - 2 * PAD) / LETTER);
@@ -145,9 +145,9 @@ class Flame {
   }
 }
 
-/** The same name has the same colour everywhere. */
-function colourOf(name: string): number {
+/** The same name has the same color everywhere. */
+function colorOf(name: string): number {
   let hash = 0;
   for (const letter of name) hash = (hash * 31 + (letter.codePointAt(0) ?? 0)) >>> 0;
-  return hash % COLOURS;
+  return hash % COLORS;
 }

@@ -28,7 +28,7 @@ export function chooseTheme(theme: Theme): void {
   tell();
 }
 
-/** Whether dark colours are shown now. */
+/** Whether dark colors are shown now. */
 export function isDark(): boolean {
   return chosen === "dark" || (chosen === "auto" && darkSystem().matches);
 }
@@ -41,7 +41,7 @@ export function themeButton(): HTMLButtonElement {
     on: { click: () => chooseTheme(next(chosen)) },
   });
   const refresh = (): void => {
-    const label = `Colours: ${SAID[chosen]}. Change to ${SAID[next(chosen)]}`;
+    const label = `Colors: ${SAID[chosen]}. Change to ${SAID[next(chosen)]}`;
     button.setAttribute("aria-label", label);
     button.title = label;
     button.replaceChildren(picture(chosen));

@@ -37,14 +37,14 @@ export function decodeWindow(bytes: ArrayBuffer): TimelineWindow {
       table: column("slices", "table", "u1"),
       row: column("slices", "row", "u4"),
       label: column("slices", "label", "u4"),
-      colour: column("slices", "colour", "u1"),
+      color: column("slices", "color", "u1"),
     },
     bin_sums: {
       line: column("bin_sums", "line", "u2"),
       bin: column("bin_sums", "bin", "u4"),
       busy_ns: column("bin_sums", "busy_ns", "f8"),
       count: column("bin_sums", "count", "u4"),
-      colour: column("bin_sums", "colour", "u1"),
+      color: column("bin_sums", "color", "u1"),
     },
     points: {
       line: column("points", "line", "u2"),

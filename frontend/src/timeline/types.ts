@@ -4,7 +4,7 @@
 /** GET api/captures */
 export interface Overview {
   readonly captures: readonly CaptureState[];
-  /** Colours of what `CaptureInfo.colours` names, on light and dark pages. */
+  /** Colors of what `CaptureInfo.colors` names, on light and dark pages. */
   readonly palette: Readonly<Record<string, { readonly light: string; readonly dark: string }>>;
   readonly version: string;
 }
@@ -53,7 +53,7 @@ export interface CaptureInfo {
   readonly start_ns: number;
   readonly end_ns: number;
   readonly tracks: readonly Track[];
-  readonly colours: readonly string[];
+  readonly colors: readonly string[];
   /** Empty where none are known. */
   readonly steps: readonly Step[];
   /** What is wrong with the capture, and what could not be told. */
@@ -77,14 +77,14 @@ export interface TimelineWindow {
     readonly table: Uint8Array;
     readonly row: Uint32Array;
     readonly label: Uint32Array;
-    readonly colour: Uint8Array;
+    readonly color: Uint8Array;
   };
   readonly bin_sums: {
     readonly line: Uint16Array;
     readonly bin: Uint32Array;
     readonly busy_ns: Float64Array;
     readonly count: Uint32Array;
-    readonly colour: Uint8Array;
+    readonly color: Uint8Array;
   };
   readonly points: {
     readonly line: Uint16Array;
@@ -151,7 +151,7 @@ export interface Measure {
     readonly device: number;
     readonly name: string;
     readonly busy_ns: number;
-    /** Kernels, copies and so on by colour key; where work overlaps each counts for itself. */
+    /** Kernels, copies and so on by color key; where work overlaps each counts for itself. */
     readonly by: readonly { readonly key: string; readonly ns: number; readonly count: number }[];
   }[];
   readonly kernels: readonly { readonly name: string; readonly count: number; readonly total_ns: number }[];

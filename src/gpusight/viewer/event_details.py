@@ -40,8 +40,8 @@ from gpusight.viewer.related_events import (
     launched_by_call,
     launched_inside,
     positions,
-    stream_neighbours,
-    thread_neighbours,
+    stream_neighbors,
+    thread_neighbors,
     values_of,
 )
 
@@ -128,7 +128,7 @@ def host_sections(
 def host_links(
     trace: Trace, table: str, row: int, causes: EventCauses | None, launched: LaunchedWork | None
 ) -> Iterator[EventLink]:
-    """Return what surrounds an event of the host, what it launched, and its neighbours."""
+    """Return what surrounds an event of the host, what it launched, and its neighbors."""
     if causes is not None:
         yield from (link for link in causes.links() if link[1:] != (table, row))
     elif "thread" in TABLES[table].column_names:
@@ -140,7 +140,7 @@ def host_links(
         ):
             yield EventLink("launched", other, launched_row)
     if "thread" in TABLES[table].column_names:
-        before, after = thread_neighbours(trace, table, row)
+        before, after = thread_neighbors(trace, table, row)
         if before is not None:
             yield EventLink("previous on the thread", table, before)
         if after is not None:
@@ -296,7 +296,7 @@ def work_sections(
 def work_links(trace: Trace, table: str, row: int, causes: EventCauses) -> Iterator[EventLink]:
     """Return what launched a GPU activity, and what its stream ran before and after."""
     yield from causes.links()
-    before, after = stream_neighbours(trace, table, row)
+    before, after = stream_neighbors(trace, table, row)
     if before is not None:
         yield EventLink("previous on the stream", *before)
     if after is not None:

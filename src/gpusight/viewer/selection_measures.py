@@ -33,10 +33,10 @@ _ALWAYS = {OpKind.FILL: MEMSET, OpKind.GRAPH: GRAPH}
 
 @dataclass(frozen=True, slots=True)
 class KindMeasures:
-    """Work of one colour on a GPU; where pieces overlap each counts for itself."""
+    """Work of one color on a GPU; where pieces overlap each counts for itself."""
 
     key: str
-    """As in `ViewerTimeline.colours`: `compute/matmul`, `copy/h2d`, …"""
+    """As in `ViewerTimeline.colors`: `compute/matmul`, `copy/h2d`, …"""
     ns: int
     """Time inside the stretch."""
     count: int
@@ -97,7 +97,7 @@ class _Work(NamedTuple):
     device: Ints
     start_ns: Ints
     end_ns: Ints
-    colour: ColorCodes
+    color: ColorCodes
 
 
 def _work(trace: Trace, kind: OpKind, start_ns: int, end_ns: int) -> _Work:
@@ -107,24 +107,22 @@ def _work(trace: Trace, kind: OpKind, start_ns: int, end_ns: int) -> _Work:
     started = int(np.searchsorted(start, end_ns))
     row = np.flatnonzero((end[:started] > start_ns) | (start[:started] >= start_ns))
     inside = (np.maximum(start[row], start_ns), np.minimum(end[row], end_ns))
-    return _Work(kind, row, device[row], *inside, _colours(trace, kind, row))
+    return _Work(kind, row, device[row], *inside, _colors(trace, kind, row))
 
 
-def _colours(trace: Trace, kind: OpKind, row: Ints) -> ColorCodes:
+def _colors(trace: Trace, kind: OpKind, row: Ints) -> ColorCodes:
     if kind in _ALWAYS:
         return np.full(len(row), CODES[_ALWAYS[kind]], np.uint8)
     words = trace.table(kind.table, [_WORDS[kind]]).to_series()
-    colours: ColorCodes = by_entry(trace, kind, _WORDS[kind])[words.to_physical().to_numpy()[row]]
-    return colours
+    colors: ColorCodes = by_entry(trace, kind, _WORDS[kind])[words.to_physical().to_numpy()[row]]
+    return colors
 
 
 def _device(device: int, name: str, work: Iterable[_Work]) -> DeviceMeasures:
     columns_by_table = [_of_device(table_work, device) for table_work in work]
-    start, end, colour = (
-        np.concatenate(columns) for columns in zip(*columns_by_table, strict=True)
-    )
+    start, end, color = (np.concatenate(columns) for columns in zip(*columns_by_table, strict=True))
     busy = Intervals.from_arrays(start, end)
-    ns, count = _summed(colour, end - start, len(COLORS))
+    ns, count = _summed(color, end - start, len(COLORS))
     kinds = [
         KindMeasures(COLORS[code], int(ns[code]), int(count[code])) for code in _most(ns, count)
     ]
@@ -133,7 +131,7 @@ def _device(device: int, name: str, work: Iterable[_Work]) -> DeviceMeasures:
 
 def _of_device(table_work: _Work, device: int) -> tuple[Ints, Ints, ColorCodes]:
     rows = slice(None) if bool((table_work.device == device).all()) else table_work.device == device
-    return table_work.start_ns[rows], table_work.end_ns[rows], table_work.colour[rows]
+    return table_work.start_ns[rows], table_work.end_ns[rows], table_work.color[rows]
 
 
 def _kernels(trace: Trace, work: Sequence[_Work]) -> tuple[KernelMeasures, ...]:

@@ -94,14 +94,14 @@ class WindowBuilder:
         if len(at):
             table, row = source.where(number, at)
             label = self._numbered(*source.labels(number, at))
-            colour = line.colour[at].astype(np.int64)
+            color = line.color[at].astype(np.int64)
             shown = TrackSlices(
-                self._here(at), line.start_ns[at], line.end_ns[at], table, row, label, colour
+                self._here(at), line.start_ns[at], line.end_ns[at], table, row, label, color
             )
             self._slices.append(shown)
         sums = line.bins(stretch.edges, stretch.least_ns)
         self._bins.append(
-            TrackBins(self._here(sums.bin), sums.bin, sums.busy_ns, sums.count, sums.colour)
+            TrackBins(self._here(sums.bin), sums.bin, sums.busy_ns, sums.count, sums.color)
         )
 
     def show_values(self, samples: SampledValues) -> None:
@@ -222,8 +222,8 @@ class ViewerTimeline:
     are let go of beyond `most_bytes`.
     """
 
-    colours = COLORS
-    """What colour codes stand for: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
+    colors = COLORS
+    """What color codes stand for: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
 
     def __init__(self, trace: Trace, *, most_bytes: int = _MAX_CACHE_BYTES) -> None:
         self.trace = trace
@@ -362,5 +362,5 @@ def _with_ledger(strip: TrackSource, spans: Mapping[int, LedgerLine]) -> TrackSo
     if line is None:
         none = np.empty(0, np.int64)
         return replace(strip, source=LedgerSpans(none, none, none.astype(np.uint8)))
-    source = LedgerSpans(line.start_ns, line.end_ns, line.colour)
+    source = LedgerSpans(line.start_ns, line.end_ns, line.color)
     return replace(strip, track=replace(strip.track, events=len(line.start_ns)), source=source)

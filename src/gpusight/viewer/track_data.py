@@ -68,8 +68,8 @@ class TrackSlices:
     """Row in that table."""
     label: Ints
     """Position in `TimelineWindow.labels`."""
-    colour: Ints
-    """Position in `ViewerTimeline.colours`."""
+    color: Ints
+    """Position in `ViewerTimeline.colors`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class TrackBins:
     """Time of the bin that those narrow events take."""
     count: Ints
     """Narrow events that begin in the bin."""
-    colour: Ints
+    color: Ints
     """What most of `busy_ns` is."""
 
 

@@ -328,10 +328,10 @@ class TrackEvents:
     def line(self, number: int) -> EventLine:
         """Build what answers about one line."""
         events = self._events(number)
-        colour = np.empty(len(events), np.uint8)
+        color = np.empty(len(events), np.uint8)
         for part, at, rows in self._split(events):
-            colour[at] = part.style.colours(rows)
-        return EventLine.of(*self._times(events), colour)
+            color[at] = part.style.colors(rows)
+        return EventLine.of(*self._times(events), color)
 
     def where(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
         """Return the table (a position in `tables`) and the row of events of a line."""

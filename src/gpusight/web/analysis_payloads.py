@@ -285,7 +285,7 @@ def ledger_payload(trace: Trace) -> LedgerInfo:
 def _entries(line: LedgerLine, focus: StepWindow) -> tuple[EntryInfo, ...]:
     inside = np.minimum(line.end_ns, focus.end_ns) - np.maximum(line.start_ns, focus.start_ns)
     # Sums of whole numbers are exact in floating point up to 104 days of nanoseconds.
-    ns = np.bincount(line.colour, np.maximum(inside, 0), len(COLORS)).astype(np.int64)
+    ns = np.bincount(line.color, np.maximum(inside, 0), len(COLORS)).astype(np.int64)
     return tuple(
         EntryInfo(COLORS[code], int(ns[code]), float(ns[code] / focus.length_ns))
         for code in np.flatnonzero(ns)

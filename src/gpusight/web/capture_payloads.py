@@ -55,7 +55,7 @@ def capture_payload(number: int, name: str, trace: Trace, timeline: ViewerTimeli
         start_ns=timeline.start_ns,
         end_ns=timeline.end_ns,
         tracks=timeline.tracks,
-        colours=timeline.colours,
+        colors=timeline.colors,
         steps=steps[:MAX_MARKED_STEPS],
         notes=_notes(trace, focus, len(steps)),
         first_view=_first_view(trace, focus, timeline),
@@ -122,9 +122,9 @@ WINDOW_COLUMNS: dict[str, dict[str, str]] = {
         "table": "u1",
         "row": "u4",
         "label": "u4",
-        "colour": "u1",
+        "color": "u1",
     },
-    "bin_sums": {"line": "u2", "bin": "u4", "busy_ns": "f8", "count": "u4", "colour": "u1"},
+    "bin_sums": {"line": "u2", "bin": "u4", "busy_ns": "f8", "count": "u4", "color": "u1"},
     "points": {"line": "u2", "bin": "u4", "low": "f8", "high": "f8", "mean": "f8"},
 }
 """Columns of each part of a window, and the types that they travel in."""

@@ -38,7 +38,7 @@ class CaptureState:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Every capture, and the colours of what their timelines show."""
+    """Every capture, and the colors of what their timelines show."""
 
     captures: Sequence[CaptureState]
     palette: dict[str, dict[str, str]]
@@ -76,7 +76,7 @@ class CaptureInfo:
     start_ns: int
     end_ns: int
     tracks: Sequence[TimelineTrack]
-    colours: Sequence[str]
+    colors: Sequence[str]
     steps: Sequence[MarkedStep]
     notes: Sequence[str]
     first_view: TimeRange | None
@@ -84,7 +84,7 @@ class CaptureInfo:
 
 @dataclass(frozen=True, slots=True)
 class ShownFact:
-    """One labelled value, as people read it."""
+    """One labeled value, as people read it."""
 
     name: str
     value: str
@@ -131,14 +131,14 @@ def safe(spot: EventPosition) -> EventPosition:
     return replace(spot, name=safe_text(spot.name))
 
 
-def overview(captures: Sequence[CaptureState], colours: Iterable[str]) -> Overview:
-    """Say how far the captures are; `colours` are those that their timelines use."""
-    keys = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))), *colours)
+def overview(captures: Sequence[CaptureState], colors: Iterable[str]) -> Overview:
+    """Say how far the captures are; `colors` are those that their timelines use."""
+    keys = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))), *colors)
     return Overview(captures, {key: _color(color_of(key)) for key in keys}, __version__)
 
 
-def _color(colour: Color) -> dict[str, str]:
-    return {"light": colour.light, "dark": colour.dark}
+def _color(color: Color) -> dict[str, str]:
+    return {"light": color.light, "dark": color.dark}
 
 
 COMPUTING, READY, FAILED, NONE = "computing", "ready", "failed", "none"

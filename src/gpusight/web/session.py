@@ -94,7 +94,7 @@ class Session:
 
     def overview(self) -> Overview:
         """Say how far the captures are."""
-        ready = (capture.timeline.colours for capture in self.captures if capture.is_ready)
+        ready = (capture.timeline.colors for capture in self.captures if capture.is_ready)
         return overview(
             [capture.state for capture in self.captures], [key for keys in ready for key in keys]
         )

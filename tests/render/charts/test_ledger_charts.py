@@ -78,7 +78,7 @@ def steps_of(*lengths: int, gpus: int = 1) -> LedgerReport:
 
 
 def keys(board: StripChart) -> dict[str, tuple[str, ...]]:
-    return {key.colour: key.values for row in rows_of(board, StripLegend) for key in row.keys}
+    return {key.color: key.values for row in rows_of(board, StripLegend) for key in row.keys}
 
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "healthy.json.gz", "graph.sqlite"])
@@ -99,14 +99,14 @@ def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
     assert whole.cells.x[0] == 0
     assert whole.cells.ends[-1] == pytest.approx(window / 10)
     assert whole.cells.x[1:] == whole.cells.ends[:-1]
-    assert "idle/input" in whole.cells.colours
+    assert "idle/input" in whole.cells.colors
     assert [strip.name for strip in steps] == [f"step {n}" for n in range(10)]
     for strip, step in zip(steps, found.document()["steps"], strict=True):
         ns = {e["entry"]: e["ns"] for e in step["devices"][0]["entries"]}
         lengths = {
-            colour: end - start
-            for colour, start, end in zip(
-                strip.cells.colours, strip.cells.x, strip.cells.ends, strict=True
+            color: end - start
+            for color, start, end in zip(
+                strip.cells.colors, strip.cells.x, strip.cells.ends, strict=True
             )
         }
         assert lengths == pytest.approx(ns)
@@ -238,7 +238,7 @@ def test_time_between_steps_is_one_bar_of_the_whole_period() -> None:
     assert "between steps" not in {row for row, *_ in bars(little)}
 
 
-def test_kinds_keep_their_colours_when_others_are_missing() -> None:
+def test_kinds_keep_their_colors_when_others_are_missing() -> None:
     only = tuple(EntryChange(n, c, None) for n, c in LEDGER.items() if n.startswith("idle"))
     found = slots(waterfall(comparison(ledger=only)))
     assert found["idle"] == slots(waterfall(comparison()))["idle"] == "1"

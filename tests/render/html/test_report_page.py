@@ -310,7 +310,7 @@ def test_clipped_text_takes_no_more_room_than_given(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "colour"),
+    ("key", "color"),
     [
         ("compute/matmul", "var(--compute-matmul)"),
         ("communication", "var(--communication)"),
@@ -318,5 +318,5 @@ def test_clipped_text_takes_no_more_room_than_given(words: str) -> None:
         ("host/3", "var(--host-3)"),
     ],
 )
-def test_every_entry_has_a_colour(key: str, colour: str) -> None:
-    assert css_color(key) == colour
+def test_every_entry_has_a_color(key: str, color: str) -> None:
+    assert css_color(key) == color

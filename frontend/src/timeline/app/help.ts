@@ -1,4 +1,4 @@
-// The keys of the page and what its colours mean, in a dialogue.
+// The keys of the page and what its colors mean, in a dialogue.
 
 import { iconButton } from "../../shared/buttons";
 import { byId, el, fill } from "../../shared/dom";
@@ -32,25 +32,25 @@ const PAGE: Keys = [
   [["?"], "This list"],
 ];
 
-const colours = el("div", {});
+const colors = el("div", {});
 
 /** Fill the dialogue once; `openHelp` shows it. */
 export function buildHelp(): void {
   const dialog = byId<HTMLDialogElement>("help");
   const close = iconButton("Close", "close", () => dialog.close());
   dialog.append(
-    el("header", {}, el("h2", { id: "help-title" }, "Keys and colours"), close),
+    el("header", {}, el("h2", { id: "help-title" }, "Keys and colors"), close),
     el("div", { class: "key-lists" }, keyList("Move", MOVE), keyList("Look", LOOK), keyList("Page", PAGE)),
-    colours,
+    colors,
   );
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close(); // beside it
   });
 }
 
-/** Show it, with the colours that hold for what is served. */
+/** Show it, with the colors that hold for what is served. */
 export function openHelp(palette: Overview["palette"]): void {
-  fill(colours, legend(palette));
+  fill(colors, legend(palette));
   byId<HTMLDialogElement>("help").showModal();
 }
 

@@ -70,7 +70,7 @@ export class Core {
     const parts = buildSkeleton(info, this.labels.element, this.tooltip.element);
     this.stage = new Stage(parts, this.limits);
     host.replaceChildren(parts.root);
-    this.theme = readTheme(parts.root, info.colours, palette);
+    this.theme = readTheme(parts.root, info.colors, palette);
     this.loader = new Loader(client, info.id, this.store, () => this.shown(), {
       arrived: () => this.arrived(),
       rested: () => (this.root.dataset["state"] = "ready"),
@@ -204,7 +204,7 @@ export class Core {
   }
 
   private readonly retheme = (): void => {
-    this.theme = readTheme(this.root, this.info.colours, this.palette);
+    this.theme = readTheme(this.root, this.info.colors, this.palette);
     this.redraw();
   };
 

@@ -123,7 +123,7 @@ function heightOf(track: Track, heights: Heights): number {
   return track.kind === "stream" ? heights.stream : heights.line;
 }
 
-/** Neighbours with the same key, together. */
+/** Neighbors with the same key, together. */
 function runs(tracks: readonly Track[], key: (track: Track) => string): Track[][] {
   const made: Track[][] = [];
   let last: string | undefined;

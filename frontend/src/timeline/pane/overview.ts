@@ -45,7 +45,7 @@ export function overviewText(info: CaptureInfo): string {
   return first.length > 1 ? "how busy the busiest stream is" : "how busy the GPU is";
 }
 
-/** The strip, drawn again only when something came, changed its size or its colours. */
+/** The strip, drawn again only when something came, changed its size or its colors. */
 export class OverviewPainter {
   private raster: Raster | null = null;
   private drawn = "";

@@ -12,7 +12,7 @@ export class Tooltip {
   /** Show words beside a point of the pane; none hides it. */
   show(words: Words | null, x: number, y: number): void {
     if (words === null) return this.hide();
-    const text = [...words.lines, words.colour?.text].join("\n");
+    const text = [...words.lines, words.color?.text].join("\n");
     if (this.element.hidden || text !== this.said) this.write(words, text);
     const { wide, high, room } = this.size;
     const left = x + 14 + wide < room.x ? x + 14 : Math.max(4, x - 10 - wide);
@@ -24,7 +24,7 @@ export class Tooltip {
   private write(words: Words, text: string): void {
     this.said = text;
     this.element.hidden = false;
-    fill(this.element, ...words.lines.map((line, index) => el("div", { class: index ? "" : "pane-tooltip-first" }, line)), colourLine(words));
+    fill(this.element, ...words.lines.map((line, index) => el("div", { class: index ? "" : "pane-tooltip-first" }, line)), colorLine(words));
     const box = this.element.parentElement;
     const room = { x: box?.clientWidth ?? 0, y: box?.clientHeight ?? 0 };
     this.size = { wide: this.element.offsetWidth, high: this.element.offsetHeight, room };
@@ -35,8 +35,8 @@ export class Tooltip {
   }
 }
 
-function colourLine({ colour }: Words): HTMLElement | null {
-  if (colour === null) return null;
-  const style = { "--tint-light": colour.light, "--tint-dark": colour.dark };
-  return el("div", {}, el("span", { class: "swatch tint", style }), colour.text);
+function colorLine({ color }: Words): HTMLElement | null {
+  if (color === null) return null;
+  const style = { "--tint-light": color.light, "--tint-dark": color.dark };
+  return el("div", {}, el("span", { class: "swatch tint", style }), color.text);
 }

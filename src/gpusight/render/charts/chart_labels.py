@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FAINT = 0.42
-"""How much of its colour a faint bar keeps."""
+"""How much of its color a faint bar keeps."""
 _BAR_HEIGHT_SHARE = 0.66
 """Part of a row that its bar takes."""
 _MIN_BAR_PIXELS = 1.5

@@ -189,7 +189,7 @@ def _bands(dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis) -> tuple[ShadedBand,
 
 
 def _kernels(dots: pl.DataFrame, x: ChartAxis) -> Iterator[DotSeries]:
-    """Draw kernels by what bounds them; a class without any keeps its colour."""
+    """Draw kernels by what bounds them; a class without any keeps its color."""
     total = float(dots["total_ns"].sum()) or 1.0
     for bound, name in _BOUNDS.items():
         rows = dots.filter(pl.col("bound").eq_missing(pl.lit(bound, pl.String)))
@@ -331,7 +331,7 @@ def _limit(section: TableResult) -> str:
 
 
 def _dots(frame: pl.DataFrame, key: str) -> tuple[LineSeries | DotSeries, ...]:
-    """Draw a dot for each block size, coloured by what limits it."""
+    """Draw a dot for each block size, colored by what limits it."""
     fits = frame.filter(frame["blocks"] > 0)
     line = LineSeries("theoretical occupancy", *_points(fits, key), SeriesTone.QUIET)
     groups = fits.group_by("limiters", maintain_order=True)

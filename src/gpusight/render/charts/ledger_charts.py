@@ -217,8 +217,8 @@ def _keys(bars: Sequence[_LedgerBar]) -> StripLegend:
             times[entry] = times.get(entry, 0.0) + float(ns) / len(bars)
     total = sum(times.values())
 
-    def key(colour: str, name: str, ns: float, *, heads: bool = False) -> LegendEntry:
-        return LegendEntry(colour, name, (format_time(ns), format_share(ns / total)), heads)
+    def key(color: str, name: str, ns: float, *, heads: bool = False) -> LegendEntry:
+        return LegendEntry(color, name, (format_time(ns), format_share(ns / total)), heads)
 
     keys: list[LegendEntry] = []
     for group, name in _GROUPS.items():
@@ -273,7 +273,7 @@ def _group(entry: str) -> str:
 
 
 KINDS = ("compute", "idle", "copy", "communication")
-"""In this order they take the colours of the palette, as in a diagnosis."""
+"""In this order they take the colors of the palette, as in a diagnosis."""
 _ORDER = ("compute", "copy", "communication", "idle")
 """In this one they lie in a step: work first."""
 _LABELS = {
@@ -376,7 +376,7 @@ def _waterfall_bars(comparison: Comparison) -> Iterator[_WaterfallBar]:
 
 
 def _side(comparison: Comparison, side: str, total: float) -> Iterator[_WaterfallBar]:
-    """Lay what a side is made of end to end; the last part is labelled with the whole."""
+    """Lay what a side is made of end to end; the last part is labeled with the whole."""
     parts = dict.fromkeys((*_ORDER, _OTHER, _BETWEEN), 0.0)
     for _, kind, change in _changed_entries(comparison):
         parts[kind] += _of(change, side)
@@ -421,7 +421,7 @@ def _changes(
 
 
 def _series(bars: list[_WaterfallBar], places: dict[str, float]) -> Iterator[BarSeries]:
-    """Give one series a kind; kinds without bars keep their colour for the others' sake."""
+    """Give one series a kind; kinds without bars keep their color for the others' sake."""
     for kind in (*KINDS, _OTHER, _BETWEEN):
         yield _of_kind(kind, [bar for bar in bars if bar.kind == kind], places)
 

@@ -148,9 +148,9 @@ _GROUPS = {
     "copy": ("moving data", "copy/h2d"),
     "communication": ("communicating", "communication"),
 }
-"""What the areas are called, and the colours that stand for all of a group."""
+"""What the areas are called, and the colors that stand for all of a group."""
 _LINES = ("compute/attention", "compute/elementwise", "copy/d2h", "copy/d2d", "idle/input")
-"""Colours of what was sampled."""
+"""Colors of what was sampled."""
 _WIDTH = 760.0
 _TALL, _LOW, _LOWEST = 150.0, 90.0, 56.0
 """Pixels of a plot: of a single GPU, of a few, of many."""
@@ -187,7 +187,7 @@ class _UtilizationDrawing:
         self._shown = [group for group in _GROUPS if (bins[f"{group}_ns"] > 0).any()]
         self._metrics = self._tables.get("metrics")
         names = () if self._metrics is None else dict.fromkeys(self._metrics["metric"])
-        self._colours = {str(n): _LINES[at % len(_LINES)] for at, n in enumerate(names)}
+        self._colors = {str(n): _LINES[at % len(_LINES)] for at, n in enumerate(names)}
 
     @property
     def subtitle(self) -> str:
@@ -206,7 +206,7 @@ class _UtilizationDrawing:
     def legend(self) -> tuple[tuple[str, str], ...]:
         """Name the areas, then the lines."""
         areas = [(_GROUPS[group][1], _GROUPS[group][0]) for group in self._shown]
-        return (*areas, *((colour, name) for name, colour in self._colours.items()))
+        return (*areas, *((color, name) for name, color in self._colors.items()))
 
     def rows(self) -> Iterator[StripChartRow]:
         """Draw each GPU: what it did, and below that what it sampled."""
@@ -226,8 +226,8 @@ class _UtilizationDrawing:
         own = self._tables["bins"].filter(device=device)
         x = (*own["start_ns"], self._end)
         parts = [
-            StackPart(name, (*own[f"{group}_share"], own[f"{group}_share"][-1]), colour=colour)
-            for group, (name, colour) in _GROUPS.items()
+            StackPart(name, (*own[f"{group}_share"], own[f"{group}_share"][-1]), color=color)
+            for group, (name, color) in _GROUPS.items()
             if group in self._shown
         ]
         return StackSeries("busy", tuple(map(float, x)), tuple(parts), steps=True)
@@ -235,11 +235,11 @@ class _UtilizationDrawing:
     def _lines(self, device: int) -> Iterator[LineSeries]:
         if self._metrics is None:
             return
-        for name, colour in self._colours.items():
+        for name, color in self._colors.items():
             own = self._metrics.filter(device=device, metric=name)
             if own.height:
                 x = tuple(float(t) for t in own["start_ns"])
-                yield LineSeries(name, x, tuple(own["share"]), steps=True, colour=colour)
+                yield LineSeries(name, x, tuple(own["share"]), steps=True, color=color)
 
     def bands(self) -> Iterator[ShadedBand]:
         """Shade every other step."""

@@ -63,7 +63,7 @@ def kernels_to_page(diagnosis: KernelReportDiagnosis, *, limit: int = 0, details
 
 _MAX_BARS = 8
 _WORK = {"compute": 0, "copy": 2, "communication": 4}
-"""Colours of the palette for what a GPU does."""
+"""Colors of the palette for what a GPU does."""
 _IDLE = (1, 3, 5)
 """And for why it does nothing, the largest cause first."""
 
@@ -94,7 +94,7 @@ class _LedgerBar(NamedTuple):
 
     device: int
     slices: list[tuple[float, str, str]]
-    """Share, colour and words of each."""
+    """Share, color and words of each."""
     computing: list[str]
 
 
@@ -108,18 +108,18 @@ def _ledger_bar(device: DeviceLedger) -> _LedgerBar:
 
 
 def _colors(slices: list[parts.LedgerSlice]) -> list[str]:
-    """Give each part a colour of the theme, with one to fall back on outside of the page."""
+    """Give each part a color of the theme, with one to fall back on outside of the page."""
     left = list(_IDLE)
-    colours = []
+    colors = []
     for part in slices:
         work = _WORK.get(part.name.split("/")[0])
         if work is not None:
-            colours.append(_palette(work))
+            colors.append(_palette(work))
         elif part.idle and left:
-            colours.append(_palette(left.pop(0)))
+            colors.append(_palette(left.pop(0)))
         else:
-            colours.append(f"var(--quiet,{LIGHT.quiet})")
-    return colours
+            colors.append(f"var(--quiet,{LIGHT.quiet})")
+    return colors
 
 
 def _palette(number: int) -> str:

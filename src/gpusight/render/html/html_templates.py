@@ -128,7 +128,7 @@ def _sha256(text: str) -> str:
 
 
 def css_color(key: str) -> str:
-    """Give the colour of an entry, a category or a range as the page's styles call it."""
+    """Give the color of an entry, a category or a range as the page's styles call it."""
     return f"var(--{_slot(key)})"
 
 
@@ -137,16 +137,16 @@ def _slot(key: str) -> str:
         color = color_of(key)
         if color in HOST_COLORS:
             return f"host-{HOST_COLORS.index(color)}"
-        key = next(name for name, colour in COLORS.items() if colour == color)
+        key = next(name for name, known in COLORS.items() if known == color)
     return key.replace("/", "-")
 
 
 def css_colors() -> Iterator[tuple[str, str, str]]:
-    """Give every colour by its name in the styles: on a light page, and on a dark one."""
-    for key, colour in COLORS.items():
-        yield _slot(key), colour.light, colour.dark
-    for number, colour in enumerate(HOST_COLORS):
-        yield f"host-{number}", colour.light, colour.dark
+    """Give every color by its name in the styles: on a light page, and on a dark one."""
+    for key, color in COLORS.items():
+        yield _slot(key), color.light, color.dark
+    for number, color in enumerate(HOST_COLORS):
+        yield f"host-{number}", color.light, color.dark
 
 
 # Pages --------------------------------------------------------------------------------------------
@@ -166,11 +166,11 @@ def _styles() -> str:
 
 
 def theme_variables(theme: ChartTheme) -> str:
-    """Write the colours of a theme as variables of CSS."""
+    """Write the colors of a theme as variables of CSS."""
     names = ("background", "text", "muted", "grid", "band", "mark", "quiet", "pale")
-    colours = {name: getattr(theme, name) for name in names}
-    colours |= {f"series-{number}": colour for number, colour in enumerate(theme.palette)}
-    return "".join(f"--{name}:{colour};" for name, colour in colours.items())
+    colors = {name: getattr(theme, name) for name in names}
+    colors |= {f"series-{number}": color for number, color in enumerate(theme.palette)}
+    return "".join(f"--{name}:{color};" for name, color in colors.items())
 
 
 def to_html(result: Answer, *, limit: int | None = None) -> Markup:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MAX_NAME_CHARACTERS = 160
 _SELECTOR = re.compile(r"([^{}]+)\{")
 _KEYS = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))))
-"""Every colour that a picture may ask the palette for."""
+"""Every color that a picture may ask the palette for."""
 
 
 class _DrawnChart(NamedTuple):
@@ -96,7 +96,7 @@ def _cut(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def chart_styles() -> str:
-    """Write the colours of pictures: dark on screens where the system or the reader says so."""
+    """Write the colors of pictures: dark on screens where the system or the reader says so."""
     dark = _theme(DARK)
     system = scoped(dark, ":root:not([data-theme=light])")
     return (
@@ -112,7 +112,7 @@ def scoped(css: str, scope: str) -> str:
 
 def _theme(theme: ChartTheme) -> str:
     swatches = "".join(
-        f".key-{css_name(slot)}{{background:{theme.colour(slot)}}}" for slot in (*OWN_SLOTS, *_KEYS)
+        f".key-{css_name(slot)}{{background:{theme.color(slot)}}}" for slot in (*OWN_SLOTS, *_KEYS)
     )
     return css_of(theme, _KEYS) + swatches
 

@@ -35,7 +35,7 @@ class StackedBarPart:
     """A part of the whole."""
 
     name: str
-    colour: str
+    color: str
     """Key of the palette."""
     share: float
     title: str

@@ -166,8 +166,8 @@ def _styles() -> str:
 
 
 def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
-    colours = {name: (night if dark else day) for name, day, night in css_colors()}
-    return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colours.items())
+    colors = {name: (night if dark else day) for name, day, night in css_colors()}
+    return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colors.items())
 
 
 def _file(name: str) -> str:
