@@ -33,7 +33,7 @@ _ALWAYS = {OpKind.FILL: MEMSET, OpKind.GRAPH: GRAPH}
 
 @dataclass(frozen=True, slots=True)
 class KindMeasures:
-    """Work of one color on a GPU; where pieces overlap each counts for itself."""
+    """Work of one color on a GPU; overlapping events each count."""
 
     key: str
     """As in `ViewerTimeline.colors`: `compute/matmul`, `copy/h2d`, …"""
@@ -49,7 +49,7 @@ class DeviceMeasures:
 
     device: int
     name: str
-    """Such as `NVIDIA H200`; empty where it is not known."""
+    """Such as `NVIDIA H200`; empty where unknown."""
     busy_ns: int
     """Time in which at least one stream had work running."""
     by: tuple[KindMeasures, ...]
@@ -80,7 +80,7 @@ class SelectionMeasures:
 def measure(timeline: ViewerTimeline, start_ns: int, end_ns: int) -> SelectionMeasures:
     """Add up what ran from `start_ns` to `end_ns`; of what runs across an end, the part inside."""
     if end_ns <= start_ns:
-        raise UsageError("a stretch of time must end after it starts")
+        raise UsageError("a time range must end after it starts")
     trace = timeline.trace
     work = [_work(trace, kind, start_ns, end_ns) for kind in OpKind if trace.has(kind.table)]
     names = device_names(trace)
@@ -155,6 +155,6 @@ def _summed(codes: Ints | ColorCodes, lengths: Ints, most: int) -> tuple[Ints, I
 
 
 def _most(ns: Ints, count: Ints) -> Ints:
-    """Return the codes that occur, those with most time first, then those with most pieces."""
+    """Return the codes that occur, those with most time first, then those with most events."""
     used = np.flatnonzero(count)
     return used[np.lexsort((-count[used], -ns[used]))]

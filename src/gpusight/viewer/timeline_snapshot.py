@@ -32,55 +32,55 @@ if TYPE_CHECKING:
 
 
 TRACK_FIELDS = (
-    Field("group", "Of", Fmt.NAME, "GPU or process that it is about"),
-    Field("thread", "Thread", Fmt.NAME, "Thread; null where it is about none"),
-    Field("name", "Track", Fmt.NAME, "What to call it"),
-    Field("events", "Events", Fmt.COUNT, "Events that begin in the excerpt or reach into it"),
+    Field("group", "Of", Fmt.NAME, "GPU or process"),
+    Field("thread", "Thread", Fmt.NAME, "Thread; null for GPU tracks"),
+    Field("name", "Track", Fmt.NAME, "Track name"),
+    Field("events", "Events", Fmt.COUNT, "Events in the excerpt"),
     Field(
         "busy_ns",
         "Time",
         Fmt.TIME,
-        "Time of the excerpt that its events take; of those within each other the outermost count",
+        "Time covered by its events in the excerpt; nested events count once",
     ),
-    Field("busy_share", "Share", Fmt.SHARE, "That time as part of the excerpt"),
-    Field("drawn", "Drawn", Fmt.FLAG, "Whether the picture shows it"),
-    Field("lines", "Lines", Fmt.COUNT, "How deep its events lie within each other", shown=False),
+    Field("busy_share", "Share", Fmt.SHARE, "Share of the excerpt"),
+    Field("drawn", "Drawn", Fmt.FLAG, "Whether the chart shows it"),
+    Field("lines", "Lines", Fmt.COUNT, "Nesting depth of its events", shown=False),
     Field("kind", "Kind", Fmt.TEXT, "`ledger`, `stream`, `ranges`, `ops`, `api`, …", shown=False),
     Field("unit", "Unit", Fmt.TEXT, "Of values: `bytes`, `%` or empty; else null", shown=False),
-    Field("track", "Key", Fmt.TEXT, "What `--tracks` calls it"),
+    Field("track", "Key", Fmt.TEXT, "Key for `--tracks`"),
 )
 SLICE_FIELDS = (
     Field("track", "Track", Fmt.TEXT, "Key of its track"),
     Field("line", "Line", Fmt.ID, "Line of the track, 0 the outermost"),
-    Field("start_ns", "Began", Fmt.TIME, "When it began; it may be before the excerpt"),
-    Field("duration_ns", "Took", Fmt.TIME, "How long it took"),
+    Field("start_ns", "Start", Fmt.TIME, "Start time; may be before the excerpt"),
+    Field("duration_ns", "Duration", Fmt.TIME, "From start to end"),
     Field("category", "Category", Fmt.TEXT, "`compute/matmul`, `idle/input`, `api/launch`, …"),
-    Field("name", "Name", Fmt.NAME, "What it is called"),
+    Field("name", "Name", Fmt.NAME, "Event name"),
 )
 SUM_FIELDS = (
     Field("track", "Track", Fmt.TEXT, "Key of the track"),
     Field("line", "Line", Fmt.ID, "Line of the track, 0 the outermost"),
-    Field("start_ns", "From", Fmt.TIME, "When the bin begins"),
-    Field("duration_ns", "Length", Fmt.TIME, "How long the bin is"),
-    Field("free_ns", "Free", Fmt.TIME, "Time of the bin that no slice takes"),
-    Field("busy_ns", "Time", Fmt.TIME, "Part of that in which shorter events run"),
-    Field("events", "Events", Fmt.COUNT, "Shorter events that begin in it"),
-    Field("category", "Category", Fmt.TEXT, "What most of the time is"),
+    Field("start_ns", "From", Fmt.TIME, "Start of the bin"),
+    Field("duration_ns", "Length", Fmt.TIME, "Length of the bin"),
+    Field("free_ns", "Free", Fmt.TIME, "Time of the bin without a slice"),
+    Field("busy_ns", "Time", Fmt.TIME, "Time covered by shorter events"),
+    Field("events", "Events", Fmt.COUNT, "Shorter events that start in it"),
+    Field("category", "Category", Fmt.TEXT, "Category with most time"),
 )
 POINT_FIELDS = (
     Field("track", "Track", Fmt.TEXT, "Key of the track"),
     Field("line", "Line", Fmt.ID, "Line of the track"),
-    Field("start_ns", "From", Fmt.TIME, "When the bin begins"),
-    Field("low", "Low", Fmt.REAL, "Lowest value in it"),
-    Field("high", "High", Fmt.REAL, "Highest value in it"),
-    Field("mean", "Mean", Fmt.REAL, "Mean of it"),
+    Field("start_ns", "From", Fmt.TIME, "Start of the bin"),
+    Field("low", "Low", Fmt.REAL, "Lowest value"),
+    Field("high", "High", Fmt.REAL, "Highest value"),
+    Field("mean", "Mean", Fmt.REAL, "Mean value"),
 )
 FACTS = (
-    Field("what", "Shows", Fmt.TEXT, "What the excerpt is"),
-    Field("start_ns", "From", Fmt.TIME, "When it begins"),
-    Field("length_ns", "Length", Fmt.TIME, "How long it is"),
-    Field("tracks", "Tracks", Fmt.COUNT, "Tracks on which anything happens in it"),
-    Field("narrow_ns", "Alone from", Fmt.TIME, "Events shorter than this are summed up in bins"),
+    Field("what", "Shows", Fmt.TEXT, "What the excerpt shows"),
+    Field("start_ns", "From", Fmt.TIME, "Start time"),
+    Field("length_ns", "Length", Fmt.TIME, "Length"),
+    Field("tracks", "Tracks", Fmt.COUNT, "Tracks with events in the excerpt"),
+    Field("narrow_ns", "Drawn from", Fmt.TIME, "Shorter events are aggregated in bins"),
 )
 
 
@@ -119,8 +119,8 @@ class SnapshotTables:
     def sections(self) -> tuple[TableResult, ...]:
         """Return what is drawn: events alone, sums of shorter ones, and values of series."""
         return (
-            _table("slices", "Events drawn alone", SLICE_FIELDS, self._slices),
-            _table("sums", "Sums of shorter events", SUM_FIELDS, self._sums),
+            _table("slices", "Events", SLICE_FIELDS, self._slices),
+            _table("sums", "Shorter events by bin", SUM_FIELDS, self._sums),
             _table("points", "Values", POINT_FIELDS, self._points),
         )
 
@@ -340,11 +340,11 @@ class _Snapshot:
         more = len(active) - len(drawn)
         if more > 0:
             tracks = "track is" if more == 1 else "tracks are"
-            yield f"{more:,} more {tracks} not drawn: gpusight timeline --tracks chooses"
+            yield f"{more:,} more {tracks} not drawn; choose with --tracks"
         deep = [track.name for track in drawn if track.lines > MAX_LINES_PER_TRACK]
         if deep:
             yield (
-                f"only the outer {MAX_LINES_PER_TRACK} lines are drawn of: "
+                f"only the outer {MAX_LINES_PER_TRACK} levels drawn: "
                 f"{', '.join(dict.fromkeys(deep))}"
             )
 
@@ -374,7 +374,7 @@ def _wanted_tracks(
     if not matching:
         known = ", ".join(dict.fromkeys(track.kind for track in selected))
         raise UsageError(
-            f"no track is {', '.join(patterns)}",
+            f"no track matches {', '.join(patterns)}",
             why=f"kinds in the capture are {known}" if known else "nothing is selected",
             hint="write kinds, keys or globs, such as 'stream,ranges' or 'gpu0/*', or all",
         )
@@ -448,7 +448,7 @@ def _stretch_of(
     window: tuple[int | None, int | None] | None,
     warmup: bool,
 ) -> SnapshotStretch | NotApplicable:
-    """Choose the time: by default the median of the steps that stand for the program."""
+    """Choose the time: by default the median of the evaluated steps."""
     chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(chosen, NotApplicable):
         return chosen

@@ -95,7 +95,7 @@ def collect_tracks(trace: Trace) -> TimelineTracks:
     if not strips:
         raise MissingDataError(
             "the capture has no timeline",
-            why="; ".join(notes) or "nothing in it has a time",
+            why="; ".join(notes) or "no event has a time",
             hint=advice_for(trace.meta).gpu,
         )
     return TimelineTracks(strips, *_extent(strips), notes)

@@ -53,10 +53,10 @@ class BinnedStretch:
     def of(cls, start_ns: int, end_ns: int, bins: int) -> BinnedStretch:
         """Check what was asked for; there are no more bins than nanoseconds."""
         if not 1 <= bins <= MAX_BINS:
-            raise UsageError(f"{bins} bins cannot be shown", hint=f"ask for 1 to {MAX_BINS:,}")
+            raise UsageError(f"{bins} bins cannot be shown", hint=f"use 1 to {MAX_BINS:,}")
         if not -_MAX_TIME_NS <= start_ns < end_ns <= _MAX_TIME_NS:
             raise UsageError(
-                f"no stretch of time from {start_ns} to {end_ns} ns",
+                f"no time range from {start_ns} to {end_ns} ns",
                 hint="its end must come after its start, both within 146 years",
             )
         return cls(start_ns, end_ns, min(bins, end_ns - start_ns))
@@ -223,7 +223,7 @@ class ViewerTimeline:
     """
 
     colors = COLORS
-    """What color codes stand for: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
+    """Meaning of the color codes: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
 
     def __init__(self, trace: Trace, *, most_bytes: int = _MAX_CACHE_BYTES) -> None:
         self.trace = trace
@@ -261,7 +261,7 @@ class ViewerTimeline:
     def prepare_ledger(self, known: Accounting | None = None) -> None:
         """Compute the ledger's tracks, which takes longer than all others; they pend until then.
 
-        Where they cannot be computed they stay empty, and `notes` says why. `known` is taken for
+        Where they cannot be computed they stay empty, and `notes` has the reason. `known` is taken for
         what it is of, rather than worked out again.
         """
         with self._preparing:

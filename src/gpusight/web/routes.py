@@ -184,7 +184,7 @@ def measure(asked: RouteRequest) -> object:
 
 
 def findings(asked: RouteRequest) -> object:
-    """Say what holds the program back."""
+    """Return the findings as a plan."""
     return asked.served.findings
 
 

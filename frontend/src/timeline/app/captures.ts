@@ -20,7 +20,7 @@ export type News = "state" | "info" | "findings" | "ledger";
 type Listener = (capture: Capture, news: News) => void;
 type Palette = Overview["palette"];
 
-/** Asks for everything until it is final, and tells what came. */
+/** Asks for everything until it is final, and notifies its listeners. */
 export class Captures {
   all: readonly Capture[] = [];
   palette: Palette = {};
@@ -60,7 +60,7 @@ export class Captures {
     if (!capture) return;
     const before = capture.state;
     capture.state = state;
-    if (before.state !== state.state || before.message !== state.message) this.tell(capture, "state");
+    if (before.state !== state.state || before.message !== state.message) this.notify(capture, "state");
     if (state.state === "ready" && before.state !== "ready") void this.load(capture);
   }
 
@@ -85,10 +85,10 @@ export class Captures {
 
   private learn(capture: Capture, news: News, keep: () => void): void {
     keep();
-    this.tell(capture, news);
+    this.notify(capture, news);
   }
 
-  private tell(capture: Capture, news: News): void {
+  private notify(capture: Capture, news: News): void {
     for (const listener of this.listeners) listener(capture, news);
   }
 }

@@ -7,13 +7,13 @@ import type { Overview } from "../types";
 type Palette = Overview["palette"];
 
 const GROUPS: readonly (readonly [group: string, title: string])[] = [
-  ["compute", "Computing"], ["copy", "Moving data"], ["communication", "Communicating"],
-  ["idle", "Idle, waiting for"], ["api", "Calls of the host"],
+  ["compute", "Compute"], ["copy", "Copies"], ["communication", "Communication"],
+  ["idle", "Idle"], ["api", "API calls"],
 ];
 
 const REST =
-  "Ranges and operators have one of eight colors by their names. Where a bar does not fill its line, it is as high as " +
-  "the part of that time that was busy.";
+  "Ranges and operators get one of eight colors by name. Where a bar does not fill its track, its height is the share " +
+  "of that time that is busy.";
 
 /** All colors with a meaning, by what they belong to. */
 export function legend(palette: Palette): HTMLElement {

@@ -51,7 +51,7 @@ export class Columns {
     }
   }
 
-  /** Count a line's bins within a stretch of time; `mark` is told where those of no length lie. */
+  /** Count a line's bins within a time range; `mark` is told where those of no length lie. */
   addBins(held: HeldLine, stretch: TimeRange, scale: Scale, mark: (x: number, color: number) => void): void {
     const { window, bins } = held;
     const { bin, busy_ns, color } = window.bin_sums;
@@ -68,7 +68,7 @@ export class Columns {
     }
   }
 
-  /** Count a line's slices within a stretch of time, those that are narrower than `most` pixels. */
+  /** Count a line's slices within a time range, those that are narrower than `most` pixels. */
   addSlices(held: HeldLine, stretch: TimeRange, scale: Scale, most: number): void {
     const { start_ns, end_ns, color } = held.window.slices;
     for (let at = firstAbove(end_ns, held.slices, stretch.start_ns); at < held.slices.to; at++) {

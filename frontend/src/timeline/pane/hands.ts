@@ -228,7 +228,7 @@ export class Hands implements Pointing, Commands {
   private readonly onBlur = (): void => this.core.motion.releaseAll(performance.now());
 }
 
-/** As long a stretch about another time. */
+/** A range as long about another time. */
 function about(time_ns: number, view: TimeRange): TimeRange {
   const half = spanOf(view) / 2;
   return { start_ns: time_ns - half, end_ns: time_ns + half };

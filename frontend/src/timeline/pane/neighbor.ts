@@ -26,7 +26,7 @@ export async function neighbor(
 
 const ordered = (one: number, other: number): TimeRange => ({ start_ns: Math.min(one, other), end_ns: Math.max(one, other) });
 
-/** The first event that begins in a stretch, or the last that ends in it. */
+/** The first event that begins in a range, or the last that ends in it. */
 async function within(
   client: Client, info: CaptureInfo, track: Track, line: number, stretch: TimeRange, direction: 1 | -1,
 ): Promise<Spot | null> {

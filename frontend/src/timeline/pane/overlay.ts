@@ -1,4 +1,4 @@
-// What lies over the events: names, the selection with its links, the marked stretch, scales of series.
+// What lies over the events: names, the selection with its links, the selected range, scales of series.
 
 import { formatBytes, formatReal, formatTime } from "../../shared/format";
 import type { Spot, TimeRange, Track } from "../types";
@@ -60,7 +60,7 @@ export class Writer {
   }
 }
 
-/** Draw the marked stretch over all rows. */
+/** Draw the selected range over all rows. */
 export function paintMark({ context, width, height, ratio }: Surface, scene: Scene, scale: Scale): void {
   if (scene.mark === null) return;
   const [left, right] = edges(scene.mark, scale);

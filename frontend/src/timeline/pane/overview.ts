@@ -42,7 +42,7 @@ export function overviewText(info: CaptureInfo): string {
   const [first] = overviewTracks(info);
   if (first === undefined) return "nothing to show";
   if (first[0]?.kind !== "stream") return `${first[0]?.name ?? ""} over time`;
-  return first.length > 1 ? "how busy the busiest stream is" : "how busy the GPU is";
+  return first.length > 1 ? "utilization of the busiest stream" : "GPU utilization";
 }
 
 /** The strip, drawn again only when something came, changed its size or its colors. */

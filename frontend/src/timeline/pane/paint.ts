@@ -101,7 +101,7 @@ export class Painter {
     const { context, ratio } = surface;
     context.font = `${11 * ratio}px ${scene.theme.font}`;
     context.fillStyle = scene.theme.css.muted;
-    context.fillText("Being computed …", 8 * ratio, (row.top - top + row.lineHeight / 2 + 4) * ratio);
+    context.fillText("Computing …", 8 * ratio, (row.top - top + row.lineHeight / 2 + 4) * ratio);
   }
 }
 

@@ -1,4 +1,4 @@
-// The strip on top: times, steps as named bands, and the marked stretch with its length.
+// The strip on top: times, steps as named bands, and the selected range with its length.
 
 import { formatTime } from "../../shared/format";
 import type { Step, TimeRange } from "../types";

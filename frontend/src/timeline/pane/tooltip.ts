@@ -6,14 +6,14 @@ import type { Words } from "./words";
 /** Follows the pointer; never takes it. */
 export class Tooltip {
   readonly element = el("div", { class: "pane-tooltip", hidden: true, "aria-hidden": "true" });
-  private said = "";
+  private text = "";
   private size = { wide: 0, high: 0, room: { x: 0, y: 0 } };
 
   /** Show words beside a point of the pane; none hides it. */
   show(words: Words | null, x: number, y: number): void {
     if (words === null) return this.hide();
     const text = [...words.lines, words.color?.text].join("\n");
-    if (this.element.hidden || text !== this.said) this.write(words, text);
+    if (this.element.hidden || text !== this.text) this.write(words, text);
     const { wide, high, room } = this.size;
     const left = x + 14 + wide < room.x ? x + 14 : Math.max(4, x - 10 - wide);
     const top = y + 18 + high < room.y ? y + 18 : Math.max(4, y - 12 - high);
@@ -22,7 +22,7 @@ export class Tooltip {
 
   /** Sizes are asked for only when the text changes: that makes the browser lay the page out. */
   private write(words: Words, text: string): void {
-    this.said = text;
+    this.text = text;
     this.element.hidden = false;
     fill(this.element, ...words.lines.map((line, index) => el("div", { class: index ? "" : "pane-tooltip-first" }, line)), colorLine(words));
     const box = this.element.parentElement;

@@ -31,7 +31,7 @@ export function wordsOf({ found, track }: Hit, info: CaptureInfo, palette: Palet
 /** Say which step it is. */
 export function wordsOfStep(step: Step): Words {
   const when = `${formatTime(step.end_ns - step.start_ns)}, at ${formatTime(step.start_ns)}`;
-  return { lines: [stepName(step), when, "Double click shows it"], color: null };
+  return { lines: [stepName(step), when, "Double-click to zoom"], color: null };
 }
 
 /** Ranges and operators have their colors from their names: those mean nothing more. */

@@ -48,7 +48,7 @@ def chart_to_page(figure: Figure | StripChart, result: Answer | None = None) -> 
     tables = ""
     if result is not None:
         # The page's own heading says what a composite is about.
-        named = replace(result, title="In numbers") if isinstance(result, Composite) else result
+        named = replace(result, title="Data") if isinstance(result, Composite) else result
         tables = to_html(named, limit=MAX_PAGE_ROWS)
     page = render(
         "chart_page.html",

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _TERA = 1e12
 _BOUNDS = {
-    "memory": "memory-bound: fewer bytes would help",
-    "compute": "compute-bound: fewer operations would help",
-    "latency": "latency-bound: near no roof",
-    None: "not known what bounds it",
+    "memory": "memory-bound",
+    "compute": "compute-bound",
+    "latency": "latency-bound: far below the roofline",
+    None: "unknown limiter",
 }
 _LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
 _NAME_WIDTH = 30
@@ -47,7 +47,7 @@ _MAX_DECADES = 12
 _ROOM = 2.5
 """Room around the dots, as a factor."""
 _LEFT, _RIGHT, _BEYOND = 100.0, 20.0, 1000.0
-"""How far from the knee the picture goes at least, and to the right at most, as factors."""
+"""How far from the ridge the picture goes at least, and to the right at most, as factors."""
 _SAME_HEIGHT = 1.02
 _EDGE = " ▸"
 _NAMED_APART = 6
@@ -75,8 +75,8 @@ def roofline_figure(result: Composite) -> Figure:
     has_roofs = rows.filter(pl.col("tflop_per_s") == 0).height and roofs.compute and roofs.memory
     if dots.is_empty() and not has_roofs:
         raise MissingDataError(
-            "no kernel can be placed under a roof",
-            why="the capture counts no FLOPs or no DRAM bytes, or its GPU is not known",
+            "no kernel can be placed on the roofline",
+            why="the capture has no FLOP or DRAM counters, or its GPU is unknown",
             hint="see the notes of: gpusight roofline FILE",
         )
     x, y = _axes(dots, roofs)
@@ -94,7 +94,7 @@ def roofline_figure(result: Composite) -> Figure:
 
 
 def _of_one_gpu(result: Composite) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """Give kernels and roofs of the GPU that took most time, and how many rows others have."""
+    """Return kernels and roofs of the GPU with most time, and how many rows others have."""
     tables = {s.command: s.frame for s in result.sections if isinstance(s, TableResult)}
     rows = tables["launches"] if "launches" in tables else tables["kernels"]
     rows = rows.rename({"duration_ns": "total_ns"}, strict=False)
@@ -117,14 +117,14 @@ def _axes(dots: pl.DataFrame, roofs: _Roofs) -> tuple[ChartAxis, ChartAxis]:
     """Fit the axes to the dots and to where the roofs meet."""
     bandwidth = roofs.memory.get("dram")
     placed = dots["dram_intensity"].to_list()
-    knees = [peak / bandwidth for peak in roofs.compute.values()] if bandwidth else placed
-    low, high = _range([*placed, min(knees) / _LEFT, max(knees) * _RIGHT])
-    high = min(high, max(knees) * _BEYOND) if bandwidth else high
+    ridges = [peak / bandwidth for peak in roofs.compute.values()] if bandwidth else placed
+    low, high = _range([*placed, min(ridges) / _LEFT, max(ridges) * _RIGHT])
+    high = min(high, max(ridges) * _BEYOND) if bandwidth else high
     bottom, top = _range([*(dots["tflop_per_s"] * _TERA).to_list(), *roofs.compute.values()])
     if bandwidth:
         bottom = min(bottom, low * bandwidth)
-    x = ChartAxis("arithmetic intensity: FLOP for each byte of DRAM", Fmt.REAL, True, low, high)
-    return x, ChartAxis("FLOP/s reached", Fmt.REAL, log=True, low=bottom, high=top, unit="FLOP/s")
+    x = ChartAxis("arithmetic intensity [FLOP/byte of DRAM traffic]", Fmt.REAL, True, low, high)
+    return x, ChartAxis("achieved FLOP/s", Fmt.REAL, log=True, low=bottom, high=top, unit="FLOP/s")
 
 
 def _range(values: list[float]) -> tuple[float, float]:
@@ -173,7 +173,7 @@ def _merged(compute: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _bands(dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis) -> tuple[ShadedBand, ...]:
-    """Say on which side of the knee which roof is the lower one, for what took most time."""
+    """Mark the memory-bound and the compute-bound side of the ridge point."""
     bandwidth = roofs.memory.get("dram")
     kinds = dots.drop_nulls("arithmetic").group_by("arithmetic").agg(pl.col("total_ns").sum())
     kinds = kinds.sort("total_ns", "arithmetic", descending=[True, False])
@@ -181,10 +181,10 @@ def _bands(dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis) -> tuple[ShadedBand,
     peak = roofs.compute.get(first[0] if first else "fp32") or roofs.top
     if not bandwidth or not peak or x.low is None or x.high is None:
         return ()
-    knee = min(max(peak / bandwidth, x.low), x.high)
+    ridge = min(max(peak / bandwidth, x.low), x.high)
     return (
-        ShadedBand(x.low, knee, "memory is the lower roof"),
-        ShadedBand(knee, x.high, "computing is the lower roof"),
+        ShadedBand(x.low, ridge, "memory-bound"),
+        ShadedBand(ridge, x.high, "compute-bound"),
     )
 
 
@@ -226,7 +226,7 @@ def _detail(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"FLOP/byte of {text}", f"{format_real(row[f'{level}_intensity'])} ({moved})"
     if row["bound"]:
         yield "bound by", row["bound"] + (f": {row['limit']}" if row["limit"] else "")
-    yield "of the roof", format_share(row["roof_share"])
+    yield "of roofline", format_share(row["roof_share"])
     yield "launch", f"grid {row['grid']}, block {row['block']}"
 
 
@@ -235,7 +235,7 @@ def _subtitle(result: Composite) -> str:
     parts = [
         facts.get("gpus"),
         PurePath(str(result.meta.get("path", ""))).name,
-        "each dot a kernel, larger for more time; on a roof it cannot be faster",
+        "one dot per kernel, sized by time",
     ]
     return " · ".join(filter(None, parts))
 
@@ -243,21 +243,21 @@ def _subtitle(result: Composite) -> str:
 def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int) -> Iterator[str]:
     """Say what has no place in the picture: kernels without FLOPs, or not counted."""
     if beyond:
-        yield f"{_EDGE.strip()} at the edge: more FLOP for each byte than the picture shows"
+        yield f"{_EDGE.strip()} at the edge: intensity beyond the axis"
     idle = _summed(rows.filter(pl.col("tflop_per_s") == 0))
     if idle:
         named = "; ".join(map(_idle, idle[:_NAMED_APART]))
         more = f"; {len(idle) - _NAMED_APART:,} more" if len(idle) > _NAMED_APART else ""
-        yield f"Without FLOPs, so not in the picture: {named}{more}"
+        yield f"Not drawn, no FLOPs: {named}{more}"
     unknown = rows.filter(
         pl.col("tflop_per_s").is_null()
         | ((pl.col("tflop_per_s") > 0) & pl.col("dram_intensity").is_null())
     )
     if unknown.height:
         share = format_share(float(unknown["share"].sum()))
-        yield f"Left out for lack of counters: {_count(unknown.height)} ({share} of the time)"
+        yield f"Not drawn, counters missing: {_count(unknown.height)} ({share} of the time)"
     if others:
-        yield f"Left out, on other GPUs: {_count(others)}; --device N draws another"
+        yield f"Not drawn, on other GPUs: {_count(others)}; see --device N"
 
 
 def _count(kernels: int) -> str:
@@ -277,7 +277,11 @@ def _summed(rows: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _idle(row: dict[str, Any]) -> str:
     known = row["memory_share"] is not None
-    moved = f"{format_share(row['memory_share'])} of DRAM's peak" if known else "DRAM not measured"
+    moved = (
+        f"{format_share(row['memory_share'])} of peak DRAM bandwidth"
+        if known
+        else "DRAM not profiled"
+    )
     name = shorten_middle(row["short_name"], _NAME_WIDTH)
     return f"{name} ({format_share(row['share'])} of the time, {moved})"
 
@@ -290,13 +294,13 @@ _SECTIONS = {
     "block": (
         "block_sizes",
         "block_threads",
-        ChartAxis("threads of a block", Fmt.COUNT, low=0, high=1056),
+        ChartAxis("threads per block", Fmt.COUNT, low=0, high=1056),
     ),
-    "registers": ("registers", "registers", ChartAxis("registers of a thread", Fmt.COUNT, low=0)),
+    "registers": ("registers", "registers", ChartAxis("registers per thread", Fmt.COUNT, low=0)),
     "shared-memory": (
         "shared_memory",
         "shared_bytes",
-        ChartAxis("shared memory of a block", Fmt.BYTES, low=0),
+        ChartAxis("shared memory per block", Fmt.BYTES, low=0),
     ),
 }
 
@@ -306,7 +310,7 @@ def occupancy_figure(result: Composite, over: str = "block") -> Figure:
     name, key, axis = _SECTIONS[over]
     section = next((s for s in result.sections if s.command == name), None)
     if not isinstance(section, TableResult):
-        raise MissingDataError("no kernel's shape is known well enough to draw")
+        raise MissingDataError("the launch shape of no kernel is known")
     curve = _dots(section.frame, key) if over == "block" else _levels(section.frame, key)
     facts = {fact.key: fact.value for fact in result.facts}
     return Figure(
@@ -348,7 +352,7 @@ def _points(rows: pl.DataFrame, key: str) -> tuple[tuple[float, ...], tuple[floa
 def _labels(rows: pl.DataFrame, key: str) -> tuple[str, ...]:
     wanted = rows.select(key, _THEORETICAL, "blocks").iter_rows()
     return tuple(
-        f"{threads} threads: {format_share(share)}, {blocks} blocks an SM"
+        f"{threads} threads: {format_share(share)}, {blocks} blocks per SM"
         for threads, share, blocks in wanted
     )
 
@@ -374,7 +378,7 @@ def _now(section: TableResult, key: str, over: str) -> tuple[PointLabel, ...]:
     row = now.row(0, named=True)
     value = section.meta[key]  # a row of the stairs holds the largest value of its level
     shown = format_bytes(value) if over == "shared-memory" else f"{value} {_UNITS[over]}"
-    detail = (("blocks an SM", str(row["blocks"])), ("limited by", row["limiters"]))
+    detail = (("blocks per SM", str(row["blocks"])), ("limited by", row["limiters"]))
     label = f"{shown}: {format_share(row[_THEORETICAL])}"
     return (PointLabel(value, row[_THEORETICAL], label, detail),)
 

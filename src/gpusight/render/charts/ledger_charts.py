@@ -47,7 +47,7 @@ Reals: TypeAlias = "NDArray[np.float64]"
 
 _GROUPS = {
     "compute": "computing",
-    "copy": "moving data",
+    "copy": "copies",
     "communication": "communicating",
     "idle": "idle",
 }
@@ -71,8 +71,8 @@ def ledger_figure(report: LedgerReport) -> StripChart:
     bars = [_ledger_bar(device, laps) for device in report.devices]
     longest = _longest(bars)
     return StripChart(
-        "Where the time of a step goes" if laps else "Where the time went",
-        ChartAxis("time of a step" if laps else "time", Fmt.TIME, low=0.0, high=longest),
+        "Where the time of a step goes" if laps else "Where the time goes",
+        ChartAxis("time per step" if laps else "time", Fmt.TIME, low=0.0, high=longest),
         tuple(_rows(bars)),
         subtitle=_ledger_subtitle(report),
         footnotes=tuple(_footnotes(bars, longest)),
@@ -149,7 +149,7 @@ def _rows(bars: Sequence[_LedgerBar]) -> Iterator[StripChartRow]:
 def _detail(bar: _LedgerBar) -> str:
     idle = sum(ns for entry, ns in zip(bar.entries, bar.ns, strict=True) if _group(entry) == "idle")
     busy = 1 - float(idle) / bar.total_ns if bar.total_ns else 0.0
-    of_step = " a step" if bar.laps else ""
+    of_step = "/step" if bar.laps else ""
     return f"{format_time(bar.total_ns)}{of_step}, busy {format_share(busy)}"
 
 
@@ -227,7 +227,7 @@ def _keys(bars: Sequence[_LedgerBar]) -> StripLegend:
         keys += [key(whole, name, sum(own.values()), heads=True)] if own else []
         named = sorted(own.keys() - {whole}, key=lambda entry: -own[entry])
         keys += [key(entry, entry.partition("/")[2], own[entry]) for entry in named]
-    return StripLegend(tuple(keys), ("a step" if bars[0].laps else "time", "share"))
+    return StripLegend(tuple(keys), ("time/step" if bars[0].laps else "time", "share"))
 
 
 # Texts --------------------------------------------------------------------------------------------
@@ -250,19 +250,17 @@ def _longest(bars: Sequence[_LedgerBar]) -> float:
 
 def _footnotes(bars: Sequence[_LedgerBar], longest: float) -> Iterator[str]:
     if any(bar.laps for bar in bars):
-        yield "The bar is the window over its steps, what lies between steps included."
+        yield "The bar is the mean step, including the time between steps."
     drawn = [bar for bar in bars if len(bar.drawn)]
     if any(len(bar.steps) > _MAX_DRAWN_STEPS for bar in drawn):
         most = max(len(bar.steps) for bar in drawn)
         yield (
-            f"Each of the {_MAX_DRAWN_STEPS} thin lines is the mean of steps that "
-            f"follow, {most:,} in all."
+            f"Each of the {_MAX_DRAWN_STEPS} thin lines is the mean of several consecutive "
+            f"steps, {most:,} steps total."
         )
     beyond = [float(ns) for bar in drawn for ns in bar.drawn.sum(axis=1) if ns > longest]
     if beyond:
-        yield (
-            f"{len(beyond):,} reach beyond the picture, the longest to {format_time(max(beyond))}."
-        )
+        yield (f"{len(beyond):,} exceed the axis, the longest with {format_time(max(beyond))}.")
     if len(bars) > _MAX_LEGENDS:
         yield f"Numbers are the mean of the {len(bars)} GPUs."
 
@@ -314,7 +312,7 @@ def waterfall(comparison: Comparison) -> Figure:
     """Draw what became of the step, entry by entry; raises where a side does not know it."""
     if comparison.headline.change.delta is None:
         why = comparison.headline.missing
-        raise MissingDataError("there is no step time to draw", why=why, hint=_AGAIN)
+        raise MissingDataError("no step time to draw", why=why, hint=_AGAIN)
     bars = list(_waterfall_bars(comparison))
     rows = list(dict.fromkeys(bar.row for bar in bars))
     places = {row: float(len(rows) - 1 - n) for n, row in enumerate(rows)}
@@ -326,7 +324,7 @@ def waterfall(comparison: Comparison) -> Figure:
         ChartAxis("", Fmt.TEXT, low=-0.6, high=len(rows) - 0.4, names=names),
         tuple(_series(bars, places)),
         subtitle=_waterfall_subtitle(comparison),
-        footnotes=("Faint: time that went away. ~ marks changes that cannot be claimed.",),
+        footnotes=("Faint: time removed. ~ marks changes that are not significant.",),
         taller=_MARGIN_PIXELS + _ROW * len(rows) - _USUAL_HEIGHT,
     )
 
@@ -343,8 +341,8 @@ def _named(labels: tuple[str, ...]) -> str:
 
 def _waterfall_axis(comparison: Comparison) -> str:
     if comparison.is_apart:
-        return "time from step to step"
-    return "time of a step" if comparison_tables.is_per_step(comparison) else "time"
+        return "step time, including gaps between steps"
+    return "time per step" if comparison_tables.is_per_step(comparison) else "time"
 
 
 def _changed_entries(comparison: Comparison) -> list[tuple[str, str, MeasuredChange]]:

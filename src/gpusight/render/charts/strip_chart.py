@@ -66,7 +66,7 @@ class BoxMark:
 
 @dataclass(frozen=True, slots=True)
 class BoxesMark:
-    """Many rectangles of one color, of which nothing is told one by one."""
+    """Many rectangles of one color, without a tooltip each."""
 
     slot: str
     boxes: tuple[tuple[float, float, float, float], ...]
@@ -251,7 +251,7 @@ def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterato
 def _cells(
     cells: StripCells, across: TimeAxisScale, top: float, height: float
 ) -> Iterator[ChartMark]:
-    """Draw those that tell something one by one, all others of a color together."""
+    """Draw those with a tooltip, all others of a color together."""
     plain: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
     marks: list[ChartMark] = []
     for number, slot in enumerate(cells.colors):

@@ -182,8 +182,8 @@ class _TimelineDrawing:
         if self._sums.height:
             narrow = format_time(self.facts["narrow_ns"])
             yield (
-                f"Events shorter than {narrow} are summed up: a column is as tall as the part of "
-                "its time that they take, in the color of most of it."
+                f"Events shorter than {narrow} are aggregated: the height of a column is the busy "
+                "share, its color the largest category."
             )
         for note in self._result.notes:
             if "drawn" in note:

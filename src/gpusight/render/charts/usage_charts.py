@@ -55,7 +55,7 @@ def memory_figure(result: Composite) -> Figure:
     label = f"peak {format_bytes(peak)} at {format_time(when)}"
     return Figure(
         result.title + " over time",
-        ChartAxis("time since the capture began", Fmt.TIME, low=times[0], high=times[-1]),
+        ChartAxis("time since capture start", Fmt.TIME, low=times[0], high=times[-1]),
         ChartAxis("", Fmt.BYTES, low=0),
         (_stack(times, points, result.meta.get("timeline_holders") or []), *lines),
         subtitle=_memory_subtitle(result, facts, reserved_shown=shown),
@@ -97,9 +97,9 @@ def _memory_subtitle(result: Composite, facts: dict[str, Any], *, reserved_shown
     growth = facts.get("growth_per_step_bytes")
     if growth is not None:
         sign = "+" if growth > 0 else ""
-        parts.append(f"growth a step {sign}{format_bytes(growth)}")
+        parts.append(f"growth {sign}{format_bytes(growth)}/step")
     if facts.get("reserved_max_bytes") is not None and not reserved_shown:
-        parts.append(f"reserved {format_bytes(facts['reserved_max_bytes'])}, beyond the picture")
+        parts.append(f"reserved {format_bytes(facts['reserved_max_bytes'])}, above the axis")
     return " · ".join(filter(None, parts))
 
 
@@ -117,7 +117,7 @@ def _limit(facts: dict[str, Any]) -> tuple[LevelLine, ...]:
     if not share or share < _MIN_SHOWN_LIMIT_SHARE:
         return ()
     limit = facts["peak_bytes"] / share
-    return (LevelLine(limit, f"memory of the GPU: {format_bytes(limit)}"),)
+    return (LevelLine(limit, f"GPU memory: {format_bytes(limit)}"),)
 
 
 def _holders(result: Composite) -> tuple[tuple[str, str], ...]:
@@ -145,7 +145,7 @@ def _section(result: Composite, name: str) -> pl.DataFrame | None:
 
 _GROUPS = {
     "compute": ("computing", "compute/matmul"),
-    "copy": ("moving data", "copy/h2d"),
+    "copy": ("copies", "copy/h2d"),
     "communication": ("communicating", "communication"),
 }
 """What the areas are called, and the colors that stand for all of a group."""
@@ -160,12 +160,12 @@ _SHARE = ChartAxis("", Fmt.SHARE, low=0.0, high=1.0)
 
 
 def utilisation_figure(result: Composite) -> StripChart:
-    """Draw the answer of `gpusight utilisation`."""
+    """Draw the answer of `gpusight utilization`."""
     drawing = _UtilizationDrawing(result)
     start, end = (float(result.meta[key]) for key in ("start_ns", "end_ns"))
     return StripChart(
-        "GPU utilisation over time",
-        ChartAxis("time since the capture began", Fmt.TIME, low=start, high=end),
+        "GPU utilization over time",
+        ChartAxis("time since capture start", Fmt.TIME, low=start, high=end),
         (*drawing.rows(), StripAxis()),
         subtitle=drawing.subtitle,
         legend=drawing.legend,
@@ -219,7 +219,7 @@ class _UtilizationDrawing:
             several = number if gpus.height > 1 else ""
             yield StripPlot(_SHARE, (self._areas(gpu["device"]),), height, several)
             if lines := tuple(self._lines(gpu["device"])):
-                yield StripHeading("", "sampled by the GPU itself")
+                yield StripHeading("", "GPU metrics (sampled)")
                 yield StripPlot(_SHARE, lines, 0.6 * height, several)
 
     def _areas(self, device: int) -> StackSeries:
@@ -252,8 +252,8 @@ class _UtilizationDrawing:
     def footnotes(self) -> Iterator[str]:
         """Say what a step of the areas is."""
         yield (
-            f"Values are means of {format_time(self._facts['bin_ns'])} each. Where several things "
-            "run, computing counts before moving data, and that before communicating."
+            f"Values are means of {format_time(self._facts['bin_ns'])} each. Overlapping work "
+            "counts as compute before copies before communication."
         )
 
 
@@ -289,7 +289,7 @@ def _drawn(points: pl.DataFrame, only: str | None) -> list[str]:
     known = {key for key in _LABELS if points.filter(pl.col("kernels") > 0)[key].count()}
     if only is not None and only not in known:
         raise MissingDataError(
-            f"the report does not say how much {_LABELS[only]} was in use",
+            f"the report has no utilization of {_LABELS[only]}",
             hint="collect it: ncu --section SpeedOfLight …",
         )
     return [key for key in _LABELS if key in known and only in (None, key)]
@@ -308,18 +308,18 @@ def _series(
 
 def _level(average: float | None) -> str:
     if average is None:
-        return "unknown for some kernels, drawn as zero"
-    return f"on average {format_share(average)}"
+        return "unknown for some kernels, drawn as 0"
+    return f"mean {format_share(average)}"
 
 
 def _orion_subtitle(facts: dict[str, float], *, averaged: bool) -> str:
     window, busy = facts["window_ns"], facts["busy_ns"]
     share = format_share(busy / window if window else None)
-    text = f"{format_time(window)}, GPU busy {share}; dotted: averages, idle time counted as idle"
+    text = f"{format_time(window)}, GPU busy {share}; dotted: mean including idle time"
     if averaged:
-        text += f"; each step is the average of {format_time(window / _MAX_POINTS)}"
+        text += f"; each point is the mean of {format_time(window / _MAX_POINTS)}"
     if facts["unmeasured_ns"]:
-        text += f"; {format_time(facts['unmeasured_ns'])} of kernels not measured"
+        text += f"; {format_time(facts['unmeasured_ns'])} of kernels not profiled"
     return text
 
 

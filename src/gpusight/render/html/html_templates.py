@@ -61,6 +61,7 @@ def _environment() -> Environment:
         "evidence_value": evidence_value,
         "format_count": units.format_count,
         "format_share": units.format_share,
+        "format_speedup": units.format_speedup,
         "format_time": units.format_time,
         "gain_phrase": gain_phrase,
         "prose": html_prose,
@@ -103,7 +104,7 @@ def _code_lines(text: str) -> Markup:
 
 
 def capitalized(words: str) -> str:
-    """Begin a sentence of ours with a capital letter; answers are written to follow a colon."""
+    """Start a sentence with a capital letter; results are written to follow a colon."""
     return f"{words[:1].upper()}{words[1:]}"
 
 
@@ -191,7 +192,7 @@ class ReportSection:
 
 
 def absent_section(key: str, title: str, answer: NotApplicable, brief: str = "") -> ReportSection:
-    """Say why there is nothing, and what would help."""
+    """Write why there is nothing, and what would help."""
     return ReportSection(key, title, render("report_absent.html", answer=answer), brief)
 
 
@@ -200,11 +201,11 @@ def absent_section(key: str, title: str, answer: NotApplicable, brief: str = "")
 
 @dataclass(frozen=True, slots=True)
 class HtmlColumn:
-    """How a field is shown, where that is not told by its format alone."""
+    """How a field is shown, where the format alone does not define it."""
 
     field: Field
     bar: bool = False
-    """A share, drawn beside its number."""
+    """A share, drawn as a bar next to its number."""
     largest: float = 1.0
     """Of such a column: the value that the longest bar stands for."""
     extra: bool = False
