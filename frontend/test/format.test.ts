@@ -47,7 +47,7 @@ test("numbers have four digits", () => {
 test("a line begins with a capital letter unless it begins with a name", () => {
   const shown: [string, string][] = [
     ["reading the capture", "Reading the capture"], ["", ""], ["gpusight failed", "gpusight failed"],
-    ["launch-bound could not be judged", "launch-bound could not be judged"],
+    ["launch-bound not evaluated", "launch-bound not evaluated"],
     ["`data` is slow", "`data` is slow"], ["run.sqlite: broken", "run.sqlite: broken"],
   ];
   for (const [text, expected] of shown) assert.equal(capital(text), expected);

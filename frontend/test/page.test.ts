@@ -29,9 +29,9 @@ test("names found stand by kind, the kind of the longest first", () => {
 
 test("the count says when not all names are shown", () => {
   const groups = [found("Kernel", "gemm", 5)];
-  assert.equal(countOf({ query: "x", groups: [], total: 0 }), "No name holds “x”");
+  assert.equal(countOf({ query: "x", groups: [], total: 0 }), "No match for “x”");
   assert.equal(countOf({ query: "g", groups, total: 1 }), "1 name");
-  assert.equal(countOf({ query: "g", groups, total: 1200 }), "1,200 names, the 1 with most time:");
+  assert.equal(countOf({ query: "g", groups, total: 1200 }), "1,200 names, top 1 by time:");
 });
 
 test("a key without a color has its group's", () => {

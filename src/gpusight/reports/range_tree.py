@@ -349,7 +349,7 @@ def _ordered(nodes: RangeNodes) -> RangeNodes:
 def _left_out_notes(rows: RangeRows, nodes: RangeNodes) -> Iterable[str]:
     smaller = int(nodes.smaller.sum())
     if smaller:
-        yield f"the {_KEPT_NODES:,} largest ranges are shown; {smaller:,} smaller ones are aggregated"
+        yield f"the {_KEPT_NODES:,} largest ranges are shown, {smaller:,} smaller ones aggregated"
     deeper = int((rows.depth >= MAX_DEPTH).sum())
     if deeper:
         yield f"{deeper:,} ranges nested deeper than {MAX_DEPTH} levels are not shown"

@@ -338,7 +338,7 @@ def _spread(steps: Composite, mean_ns: float) -> str:
     text = f"{count:,} steps, {format_time(facts['min_ns'])} to {format_time(facts['max_ns'])}"
     between = mean_ns - int(_kept(steps)["took_ns"].sum()) / count
     if between > _MIN_SPREAD_SHARE * mean_ns:
-        text += f"; {format_time(between)} of it between steps"
+        text += f"; {format_time(between)} between steps"
     return text
 
 

@@ -255,7 +255,7 @@ _NO_STALLS = re.compile(r"(?:not_)?selected|\w+_not_issued")
 
 
 def measured_facts(trace: Trace, row: int, report: Trace) -> list[Fact]:
-    """Return what ncu measured for the matching launch of a kernel; nothing where there is none."""
+    """Return what ncu measured for the matching launch of a kernel, if there is one."""
     launch, exact = _launches(trace, report).row(row)
     if launch is None:
         return []
@@ -265,10 +265,10 @@ def measured_facts(trace: Trace, row: int, report: Trace) -> list[Fact]:
     how = "matched by launch order" if exact else "same name, grid and block"
     return [
         Fact("launch", "Profiled launch", launch, Fmt.ID, f"Its number in the report; {how}"),
-        Fact("measured_ns", "Profiled duration", values[DURATION], Fmt.TIME, "Serialized, cold caches"),
+        Fact("measured_ns", "Duration (ncu)", values[DURATION], Fmt.TIME, "Alone, cold caches"),
         *(Fact(f"measured_{quantity.key}", label, values[quantity.key], Fmt.SHARE, quantity.meaning)
           for quantity, label in _QUANTITIES),
-        Fact("roof_share", "Share of roofline", roofline["roof_share"], Fmt.SHARE, "1 is on the roofline"),
+        Fact("roof_share", "Of roofline", roofline["roof_share"], Fmt.SHARE, "1 is on it"),
         Fact("bound", "Bound by", roofline["bound"], Fmt.TEXT, "Compute, memory or latency"),
         *_top_stall(launch_trace),
     ]  # fmt: skip

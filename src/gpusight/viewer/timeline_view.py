@@ -261,8 +261,8 @@ class ViewerTimeline:
     def prepare_ledger(self, known: Accounting | None = None) -> None:
         """Compute the ledger's tracks, which takes longer than all others; they pend until then.
 
-        Where they cannot be computed they stay empty, and `notes` has the reason. `known` is taken for
-        what it is of, rather than worked out again.
+        Where they cannot be computed they stay empty, and `notes` has the reason. `known` is used
+        instead of computing it again.
         """
         with self._preparing:
             pending = [s for s in self._strips.values() if s.source is None]

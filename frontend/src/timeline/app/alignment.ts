@@ -5,12 +5,12 @@ import type { CaptureInfo, Step, TimeRange } from "../types";
 /** At which moment two captures are laid over each other. */
 export type Alignment = "step" | "start";
 
-/** The first step that is judged: warm-up comes before it. */
+/** The first step after warm-up. */
 export function firstJudged(info: CaptureInfo): Step | null {
   return info.steps.find((step) => !step.warmup) ?? null;
 }
 
-/** Steps can be aligned where both captures have judged ones. */
+/** Steps can be aligned where both captures have some after warm-up. */
 export function alignments(one: CaptureInfo, other: CaptureInfo): Alignment[] {
   return firstJudged(one) && firstJudged(other) ? ["step", "start"] : ["start"];
 }

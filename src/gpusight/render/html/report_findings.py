@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusight.render import diagnosis_summary
-from gpusight.render.cell_text import shorten_middle
+from gpusight.render.cell_text import shorten_middle, show
 from gpusight.render.diagnosis_summary import measured_kernel_table
 from gpusight.render.diagnosis_text import explained_kernels
 from gpusight.render.explanation import explain_kernel, kernel_overview
@@ -20,9 +20,9 @@ from gpusight.render.html.html_templates import (
     render,
     shown_columns,
 )
-from gpusight.results import NotApplicable
+from gpusight.results import Fmt, NotApplicable
 from gpusight.rules.diagnosis import JoinedDiagnosis
-from gpusight.units import format_time
+from gpusight.units import format_mean, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpusight.reports.report_contents import (
         CaptureFacts,
         HeadlineFix,
+        HeadlineNumber,
         MeasuredReport,
         Report,
     )
@@ -75,6 +76,7 @@ def report_header(report: Report) -> Markup:
         others_at="findings" if report.program is not None else "measured-1",
         unit="/step" if headline.whole == "step" else "",
         total=plan_text(report),
+        headline_text=headline_text,
         cautions=headline.cautions[:_MAX_CAUTIONS],
         max_characters=_MAX_TEXT_CHARACTERS,
     )
@@ -93,6 +95,13 @@ def _anchor(fix: HeadlineFix, report: Report) -> str:
     if report.program is not None:
         return f"finding-{fix.rank}"
     return f"measured-1-{fix.rank}" if len(report.measured) == 1 else "measured-1"
+
+
+def headline_text(number: HeadlineNumber) -> str:
+    """Format a number of the top; counts may be means per step."""
+    if number.fmt is Fmt.COUNT and number.value is not None:
+        return format_mean(number.value)
+    return show(number.value, number.fmt)
 
 
 def plan_text(report: Report) -> str:

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from gpusight._version import __version__
-from gpusight.render.cell_text import safe_text, shorten_middle, show
+from gpusight.render.cell_text import safe_text, shorten_middle
 from gpusight.render.charts.chart_colors import DARK, LIGHT
 from gpusight.render.html import report_charts
 from gpusight.render.html.comparison_page import comparison_body, comparison_styles
@@ -29,6 +29,7 @@ from gpusight.render.html.report_charts import (
 )
 from gpusight.render.html.report_findings import (
     findings_section,
+    headline_text,
     kernel_findings,
     plan_text,
     report_header,
@@ -198,7 +199,7 @@ def _fragment(report: Report, *, limit: int | None) -> str:
 def _headline(report: Report) -> Iterator[str]:
     for number in report.headline.numbers:
         detail = f" ({number.detail})" if number.detail else ""
-        yield f"{number.label}: {show(number.value, number.fmt)}{detail}"
+        yield f"{number.label}: {headline_text(number)}{detail}"
     unit = "/step" if report.headline.whole == "step" else ""
     for rank, fix in enumerate(report.headline.plan, 1):
         yield f"{rank}. {fix.title}: saves {format_time(fix.saved_ns, digits=3)}{unit}"
