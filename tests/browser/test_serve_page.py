@@ -144,14 +144,14 @@ def test_findings_of_the_page_are_those_of_the_command(
         (
             one["rule"],
             one["title"].replace("`", ""),
-            format_time(one["recoverable_ns_per_step"]),
+            f"Saves {format_time(one['after_above_ns'] / found['window']['steps'], digits=3)}/step",
             f"{one['confidence']} confidence",
         )
         for one in found["findings"]
     ]
     window = found["window"]
-    length = format_time(window["step_ns"])
-    assert headline == f"{length} a step, {window['steps']} judged steps"
+    length = format_time(window["step_ns"], digits=3)
+    assert headline == f"{length}/step, {window['steps']} steps evaluated"
     assert code.strip() == found["findings"][0]["code"].strip()
 
 
@@ -299,6 +299,21 @@ def hostile() -> gs.Trace:
         ranges=times,
         api_calls=calls,
     )
+
+
+def test_a_late_search_answer_does_not_open_the_list_again(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        page.route("**/search?*", lambda route: (page.wait_for_timeout(150), route.continue_()))
+        page.keyboard.press("/")
+        page.keyboard.type("backward")
+        page.keyboard.press("Enter")  # before the search that typing starts
+        expect(page.locator("#body-selection h3")).to_have_text("backward")
+        page.wait_for_timeout(500)
+        expect(page.locator(".results")).to_be_hidden()
+        page.keyboard.type("x")
+        page.get_by_test_id("pane-canvas").focus()  # away, with the answer on its way
+        page.wait_for_timeout(500)
+        expect(page.locator(".results")).to_be_hidden()
 
 
 def test_hostile_names_stay_text(browser: Browser) -> None:

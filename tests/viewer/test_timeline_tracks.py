@@ -51,7 +51,7 @@ def test_gpus_come_first_then_processes_each_with_its_threads() -> None:
         ("gpu1/ledger", "ledger", "Ledger", "GPU 1 · NVIDIA H200", ""),
         ("gpu1/stream7", "stream", "Stream 7", "GPU 1 · NVIDIA H200", ""),
         ("p0/t0/ranges", "ranges", "NVTX ranges", *host),
-        ("p0/t0/ranges.beside", "ranges", "NVTX ranges, not nested", *host),
+        ("p0/t0/ranges.overlapping", "ranges", "NVTX ranges, not nested", *host),
         ("p0/t0/ops", "ops", "Operators", *host),
         ("p0/t0/python", "python", "Python", *host),
         ("p0/t0/collectives", "collectives", "Collectives", *host),

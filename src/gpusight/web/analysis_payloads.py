@@ -21,7 +21,7 @@ from gpusight.comparison.inputs import digests_of
 from gpusight.errors import MissingDataError
 from gpusight.render.cell_text import safe_text, show
 from gpusight.render.comparison_tables import comparison_sections
-from gpusight.render.diagnosis_summary import plan_total, timeline_gain
+from gpusight.render.diagnosis_summary import per_step, plan_total, timeline_gain
 from gpusight.render.explanation import evidence_value, gain_phrase, gain_text
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
@@ -217,6 +217,7 @@ def _of_timeline(
     shown: tuple[ShownPlace, ...],
 ) -> FindingInfo:
     saved_ns = None if then_ns is None else finding.saved_ns
+    planned, alone = (per_step(diagnosis, ns) for ns in (saved_ns, finding.recoverable_ns))
     return FindingInfo(
         rule=finding.rule,
         title=safe_text(finding.title),
@@ -224,7 +225,7 @@ def _of_timeline(
         share=None if saved_ns is None else saved_ns / max(1, diagnosis.focus.length_ns),
         predicted_step_ns=then_ns,
         speedup="" if then_ns is None else format_speedup(diagnosis.step_ns / max(1.0, then_ns)),
-        saving=timeline_gain(diagnosis, finding),
+        saving="" if then_ns is None or planned == alone else timeline_gain(diagnosis, finding),
         confidence=finding.confidence.value,
         effort=finding.effort,
         why=safe_text(finding.why),

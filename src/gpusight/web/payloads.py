@@ -205,7 +205,7 @@ class FindingInfo:
     """Step time with this fix and those above; None for kernels and without an estimate."""
     speedup: str
     saving: str
-    """The saving in words, in the plan and alone."""
+    """The saving in words, where it differs from what the fix saves alone."""
     confidence: str
     effort: str
     why: str

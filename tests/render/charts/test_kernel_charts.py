@@ -135,12 +135,12 @@ def test_roofs_of_one_height_share_a_line() -> None:
 
 def test_kernels_without_flops_are_named_below() -> None:
     drawn = picture(typical())
-    assert "copy (25.0% of the time, 90.0% of DRAM's peak)" in drawn.footnotes[0]
+    assert "copy (25.0% of the time, 90.0% of peak DRAM bandwidth)" in drawn.footnotes[0]
     assert "copy" not in [
         name for s in drawn.series if isinstance(s, DotSeries) for name in s.names
     ]
     unknown = picture({"gemm": launch(8e7, 1e6), "odd": launch(None, 1e6)})
-    assert unknown.footnotes == ("Left out for lack of counters: 1 kernel (50.0% of the time)",)
+    assert unknown.footnotes == ("Not drawn, counters missing: 1 kernel (50.0% of the time)",)
 
 
 def test_a_class_keeps_its_color_but_only_those_there_are_in_the_legend() -> None:
@@ -184,7 +184,7 @@ def test_only_one_gpu_is_drawn() -> None:
     )
     assert "launches ran on 2 GPUs" in " ".join(answer(both).notes)
     drawn = roofline_figure(answer(both))
-    assert drawn.footnotes == ("Left out, on other GPUs: 1 kernel; --device N draws another",)
+    assert drawn.footnotes == ("Not drawn, on other GPUs: 1 kernel; see --device N",)
 
 
 def test_launches_are_drawn_too() -> None:
@@ -193,7 +193,7 @@ def test_launches_are_drawn_too() -> None:
 
 
 def test_nothing_to_place_is_said() -> None:
-    with pytest.raises(MissingDataError, match="no kernel can be placed under a roof"):
+    with pytest.raises(MissingDataError, match="no kernel can be placed on the roofline"):
         picture({"odd": launch(None, 1e6)})
     assert picture({"copy": launch(0, 9e6)}).footnotes
 
@@ -271,7 +271,7 @@ def test_svg_says_what_is_there() -> None:
     root = ET.fromstring(draw(picture(typical()), "svg"))
     texts = {element.text for element in root.iter(f"{SVG}text")}
     assert {"Roofline", "gemm", "scale", "tiny", "DRAM 1.000 TB/s", "1 TFLOP/s"} <= texts
-    assert {"memory is the lower roof", "computing is the lower roof"} <= texts
+    assert {"memory-bound", "compute-bound"} <= texts
     assert any("NVIDIA H200 · run.ncu-rep" in (text or "") for text in texts)
     titles = [element.text or "" for element in root.iter(f"{SVG}title")]
     gemm = next(title for title in titles if title.startswith("gemm\n"))
@@ -288,7 +288,7 @@ def test_pointing_at_a_dot_tells_all_about_it() -> None:
     assert marks["gemm"]["time"] == "10.00 µs (25.0%)"
     assert marks["gemm"]["FLOP/byte of DRAM"] == "80.00 (1.000 MB)"
     assert marks["gemm"]["bound by"] == "compute: fp32"
-    assert marks["gemm"]["of the roof"] == "80.0%"
+    assert marks["gemm"]["of roofline"] == "80.0%"
     # Every dot has its target in the wide and in the narrow picture, and no second tooltip.
     numbers = [int(n) for n in re.findall(r'data-mark="(\d+)"', page)]
     assert sorted(numbers) == sorted([*range(len(marks))] * 2)

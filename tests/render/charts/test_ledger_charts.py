@@ -115,7 +115,7 @@ def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
 def test_without_steps_it_is_the_window() -> None:
     trace = build_trace(kernels=[{"start_ns": 0, "end_ns": 60, "name": "sgemm"}])
     board = ledger_figure(report(trace))
-    assert board.title == "Where the time went"
+    assert board.title == "Where the time goes"
     assert keys(board) == {"": ("60 ns", "100.0%"), "compute/matmul": ("60 ns", "100.0%")}
     assert len(rows_of(board, ChartStrip)) == 1
 
@@ -128,7 +128,7 @@ def test_groups_head_their_entries_and_stand_in_the_order_of_the_bar() -> None:
         ("idle", True),
         ("unknown", False),
     ]
-    assert table.headings == ("a step", "share")
+    assert table.headings == ("time/step", "share")
 
 
 def test_many_steps_are_averaged_and_none_is_lost() -> None:
@@ -137,7 +137,7 @@ def test_many_steps_are_averaged_and_none_is_lost() -> None:
     _, *steps = rows_of(board, ChartStrip)
     assert len(steps) == 100
     assert sum(strip.cells.ends[-1] for strip in steps) / 100 == pytest.approx(150 * US, rel=0.02)
-    assert any("250 in all" in note for note in board.footnotes)
+    assert any("250 steps total" in note for note in board.footnotes)
     assert [strip.name for strip in steps if strip.name] == ["250 steps"]
 
 
@@ -145,7 +145,7 @@ def test_a_long_step_does_not_press_the_others_together() -> None:
     board = ledger_figure(steps_of(*[100] * 20, 9_000))
     assert board.x.high is not None
     assert board.x.high < 2_000 * US
-    assert any("beyond the picture, the longest to 9.000 ms" in note for note in board.footnotes)
+    assert any("exceed the axis, the longest with 9.000 ms" in note for note in board.footnotes)
 
 
 @pytest.mark.parametrize(("gpus", "legends"), [(1, 1), (4, 4), (8, 1)])
@@ -174,7 +174,7 @@ def test_texts_stay_in_the_picture_at_any_width() -> None:
     assert svg_of(board).get("width") == "560"
     shown = texts_of(board)
     assert "input 80.9%" in shown
-    assert {"computing", "idle", "a step", "share", "mean"} <= set(shown)
+    assert {"computing", "idle", "time/step", "share", "mean"} <= set(shown)
 
 
 # The waterfall of a comparison: it leads from one step to the other, whatever the entries.
@@ -221,7 +221,7 @@ def test_either_step_is_made_of_its_kinds(side: str, total: float) -> None:
 def test_time_between_steps_is_one_bar_of_the_whole_period() -> None:
     figure = waterfall(with_pauses())
     assert figure.title == "From step to step -20.1%: 64.99 -> 51.92 ms"
-    assert figure.x.label == "time from step to step"
+    assert figure.x.label == "step time, including gaps between steps"
     drawn = bars(figure)
     before, after = ([one for one in drawn if one[0] == side] for side in ("before", "after"))
     assert [before[-1][2], after[-1][2]] == pytest.approx([64.99e6, 51.92e6])

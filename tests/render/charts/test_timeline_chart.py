@@ -109,7 +109,7 @@ def test_a_column_of_short_events_is_as_tall_as_the_part_that_they_take() -> Non
     (strip,) = rows_of(board, ChartStrip)
     assert set(strip.cells.parts) == {4 / 15}  # a quarter, as tall to a pixel
     assert sum(e - s for s, e in zip(strip.cells.x, strip.cells.ends, strict=True)) <= 40_000_000
-    assert any("summed up" in note for note in board.footnotes)
+    assert any("aggregated" in note for note in board.footnotes)
 
 
 def test_a_step_of_very_many_kernels_is_a_small_picture() -> None:

@@ -74,7 +74,7 @@ export class FindingsPanel implements PanelView {
 
   private body(finding: FindingInfo): HTMLElement[] {
     return [
-      el("p", { class: "saving" }, `${capital(finding.saving)}.`),
+      ...(finding.saving ? [el("p", { class: "saving" }, `${capital(finding.saving)}.`)] : []),
       el("h4", {}, "Where"),
       this.places(finding.places),
       el("h4", {}, "Evidence"),
@@ -121,7 +121,7 @@ function headline(found: Findings): HTMLElement[] {
   const steps = found.steps === 1 ? "1 step" : `${found.steps} steps`;
   const about = found.steps > 0 ? `/step, ${steps} evaluated` : ", no steps found";
   const plan = el("p", { class: "plan-total", hidden: !found.plan, data: { ns: found.predicted_step_ns ?? "" } }, capital(found.plan));
-  return [el("p", { class: "headline" }, el("b", { class: "big" }, formatTime(found.step_ns)), about), plan];
+  return [el("p", { class: "headline" }, el("b", { class: "big" }, formatTime(found.step_ns, 3)), about), plan];
 }
 
 function kernelsTitle(): HTMLElement {
@@ -134,19 +134,19 @@ function kernelsTitle(): HTMLElement {
 function gain(finding: FindingInfo, unit: string): HTMLElement {
   const { saved_ns_per_step: ns, share, predicted_step_ns: then, speedup } = finding;
   const width = { width: `${Math.min(100, Math.max(0, (share ?? 0) * 100))}%` };
-  const after = then === null ? speedup : `${formatTime(then)}${unit}, ${speedup}`;
+  const after = then === null ? speedup : `→ ${formatTime(then, 3)}${unit} (${speedup})`;
   return el(
     "div",
     { class: "gain" },
     el("p", { class: "gain-numbers" },
       ns === null
         ? el("span", { class: "muted" }, "No time estimate")
-        : el("b", { data: { ns } }, ns < 0.5 ? "Saves nothing more" : `Saves ${formatTime(ns)}${unit}`),
+        : el("b", { data: { ns } }, ns < 0.5 ? "Saves nothing more" : `Saves ${formatTime(ns, 3)}${unit}`),
       ns === null || ns < 0.5 ? null : formatShare(share)),
     share !== null && el("div", { class: "gain-bar", "aria-hidden": "true" }, el("span", { style: width })),
     el("p", { class: "gain-about" },
       after && el("span", { data: { then: then ?? "" } }, after),
-      finding.effort && el("span", {}, finding.effort),
+      finding.effort && el("span", {}, `effort: ${finding.effort}`),
       el("span", { class: `confidence ${finding.confidence}` }, `${finding.confidence} confidence`)),
   );
 }

@@ -101,6 +101,8 @@ def headline_text(number: HeadlineNumber) -> str:
     """Format a number of the top; counts may be means per step."""
     if number.fmt is Fmt.COUNT and number.value is not None:
         return format_mean(number.value)
+    if number.fmt is Fmt.TIME:
+        return format_time(number.value, digits=3)
     return show(number.value, number.fmt)
 
 
