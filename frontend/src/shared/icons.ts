@@ -1,4 +1,4 @@
-// The few drawings on buttons; each button says in words what it does.
+// The few drawings on buttons; each button also has a text.
 
 import { svg } from "./dom";
 

@@ -22,7 +22,7 @@ type Arrays = { [T in keyof typeof ARRAYS]: InstanceType<(typeof ARRAYS)[T]> };
 const PREFIX = 4;
 const ALIGNED = 8;
 
-/** Read a window; throws an Error that says what is wrong where the bytes are not one. */
+/** Read a window; throws an Error with the reason where the bytes are not one. */
 export function decodeWindow(bytes: ArrayBuffer): TimelineWindow {
   const { header, body } = headerOf(bytes);
   const column = <T extends Column["type"]>(group: string, name: string, type: T): Arrays[T] =>

@@ -268,7 +268,7 @@ def range_tree(
 
 
 def _gpu_work(trace: Trace, rows: pl.Series) -> tuple[Ints | None, tuple[str, ...]]:
-    """Give the GPU work of each range, or why it is not known."""
+    """Give the GPU work of each range, or why it is unknown."""
     projected = project_ranges(trace)
     if isinstance(projected, NotApplicable):
         return None, (f"GPU times of ranges are unknown: {projected.reason}",)
@@ -290,7 +290,7 @@ def _rows(trace: Trace, frame: pl.DataFrame, work: Ints | None) -> RangeRows:
 
 
 def _threads(trace: Trace, frame: pl.DataFrame) -> tuple[list[str], Ints]:
-    """Name the threads that have ranges, and say which each range is on."""
+    """Name the threads that have ranges, and number the thread of each range."""
     thread = frame["thread"].fill_null(_NO_THREAD)
     keys = thread.unique().sort()
     known = trace.table("threads", ["thread", "tid", "name"])

@@ -94,7 +94,7 @@ def build_report(
 
 
 def _split_captures(traces: Sequence[Trace]) -> tuple[Trace | None, list[Trace]]:
-    """Split the timeline from the reports of measured kernels, in whatever order they are given."""
+    """Split the timeline from the reports of profiled kernels, in whatever order they are given."""
     reports = [trace for trace in traces if trace.has("profiles")]
     others = [trace for trace in traces if not trace.has("profiles")]
     if len(others) > 1:

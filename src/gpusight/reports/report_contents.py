@@ -134,7 +134,7 @@ class CaptureFacts:
     gpus: tuple[str, ...]
     """Names of its GPUs, one for each."""
     started: str
-    """When capturing began; empty where that is not known."""
+    """Start of the capture; empty where unknown."""
     duration_ns: int | None
 
 
@@ -203,7 +203,7 @@ class Report:
 
 
 _MIN_SPREAD_SHARE = 0.005
-"""Share of a step from which on the time between steps is worth words."""
+"""Share of a step from which on the time between steps is mentioned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class HeadlineFix:
     saved_ns: float
     """Per step, or of everything where no steps are known; after the fixes above it."""
     then_ns: float | None
-    """Time of a step with this fix and those above it; None where the time is not known."""
+    """Time of a step with this fix and those above it; None where the time is unknown."""
     confidence: str
     effort: str = ""
 

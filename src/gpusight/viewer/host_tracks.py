@@ -53,7 +53,7 @@ class HostTrackKind:
 
 
 def _wait(kind: str) -> str:
-    """Return what was waited for; the kind itself says so where it is not the host that waits."""
+    """Return what was waited for; the kind itself names it where it is not the host that waits."""
     return kind if "wait" in kind else one_line(f"wait for {kind}")
 
 

@@ -107,7 +107,7 @@ def _filled(trace: Trace, table: str, columns: Sequence[str], rows: Ints) -> pl.
 
 
 def values_of(trace: Trace, table: str, row: int, columns: Sequence[str]) -> dict[str, Any]:
-    """Return what these columns of an event hold; None where the capture does not tell."""
+    """Return what these columns of an event hold; None where unknown."""
     wanted = list(dict.fromkeys(columns))
     return _filled(trace, table, wanted, np.array([row])).row(0, named=True)
 

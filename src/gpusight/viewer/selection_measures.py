@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_KERNELS = 20
 _WORDS = {OpKind.KERNEL: "name", OpKind.COPY: "kind"}
-"""Columns that say what kind of work a row is, where a table holds several."""
+"""Columns with the kind of work of a row, where a table holds several."""
 _ALWAYS = {OpKind.FILL: MEMSET, OpKind.GRAPH: GRAPH}
 
 

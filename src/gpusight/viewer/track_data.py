@@ -147,7 +147,7 @@ class TrackSource:
     first: int = 0
     """Number of its outermost line in the source."""
     device: int | None = None
-    """GPU that it is about; None where that is not known, or it is about the host."""
+    """GPU of the track; None where unknown, or for the host."""
 
 
 def distinct_keys(keys: Iterable[str]) -> list[str]:

@@ -163,7 +163,7 @@ class CountedStyle:
     """Dictionary-encoded, such as `Host-to-Device`; never null."""
     numbers: pl.Series
     show: Callable[[int | None], str]
-    """Writes such a number down; empty for one that is not known."""
+    """Writes such a number down; empty for an unknown one."""
     paint: Callable[[pl.Series], ColorCodes]
 
     def colors(self, rows: StyleRows) -> ColorCodes:
@@ -199,7 +199,7 @@ def kernel(name: str) -> str:
 
 
 def short_direction(kind: str) -> str:
-    """Shorten `Host-to-Device` to `HtoD`; what is no direction stays as it is."""
+    """Shorten `Host-to-Device` to `HtoD`; other texts stay unchanged."""
     start, separator, target = kind.partition("-to-")
     *before, origin = start.split() or [""]
     if not separator or not origin or not target:
@@ -214,7 +214,7 @@ def one_line(text: str) -> str:
 
 
 def always(word: str, rows: int) -> pl.Series:
-    """Return a column that says the same in every row, for tables whose rows have no name."""
+    """Return a column with the same text in every row, for tables whose rows have no name."""
     return pl.Series([word], dtype=pl.Enum([word])).new_from_index(0, rows)
 
 

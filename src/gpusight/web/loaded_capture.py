@@ -154,7 +154,7 @@ class SharedTrace(Trace):
             return super().row_count(table)
 
     def prepare(self, *tables: str) -> None:
-        """Say which tables are about to be used."""
+        """Name the tables that are about to be used."""
         with self._turn():
             super().prepare(*tables)
 

@@ -132,7 +132,7 @@ def safe(spot: EventPosition) -> EventPosition:
 
 
 def overview(captures: Sequence[CaptureState], colors: Iterable[str]) -> Overview:
-    """Say how far the captures are; `colors` are those that their timelines use."""
+    """Return the progress of the captures; `colors` are those that their timelines use."""
     keys = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))), *colors)
     return Overview(captures, {key: _color(color_of(key)) for key in keys}, __version__)
 

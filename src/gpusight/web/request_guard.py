@@ -80,7 +80,7 @@ class Guard:
         await self._app(inside, receive, guarded)
 
     def _refusal(self, scope: Scope) -> _Refused | None:
-        """Say why a request is not answered; None where it is."""
+        """Return why a request is refused; None where it is not."""
         headers = scope["headers"]
         if self._is_foreign_host(headers):
             return _Refused(421, "unknown host name")

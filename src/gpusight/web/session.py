@@ -93,7 +93,7 @@ class Session:
         return next((capture for capture in self.captures if capture.number == number), None)
 
     def overview(self) -> Overview:
-        """Say how far the captures are."""
+        """Return the progress of the captures."""
         ready = (capture.timeline.colors for capture in self.captures if capture.is_ready)
         return overview(
             [capture.state for capture in self.captures], [key for keys in ready for key in keys]

@@ -93,7 +93,7 @@ export class Captures {
   }
 }
 
-/** As one that was just named: what the server says of it comes as news. */
+/** As one that was just named: the state of the server comes later. */
 function fresh(state: CaptureState): Capture {
   const reading: CaptureState = { ...state, state: "reading", message: "" };
   return { id: state.id, name: state.name, state: reading, info: null, findings: null, ledger: null };

@@ -51,7 +51,7 @@ export class Columns {
     }
   }
 
-  /** Count a line's bins within a time range; `mark` is told where those of no length lie. */
+  /** Count a line's bins within a time range; `mark` gets the positions of those of no length. */
   addBins(held: HeldLine, stretch: TimeRange, scale: Scale, mark: (x: number, color: number) => void): void {
     const { window, bins } = held;
     const { bin, busy_ns, color } = window.bin_sums;

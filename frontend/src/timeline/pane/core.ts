@@ -41,7 +41,7 @@ export class Core {
   mark: TimeRange | null = null;
   /** What to keep in its place when a key zooms: the time under the pointer, or the middle. */
   anchor: () => number = () => (this.view.start_ns + this.view.end_ns) / 2;
-  /** Told when a frame has been drawn, as what lies under the pointer may have changed. */
+  /** Called when a frame has been drawn, as the event under the pointer may have changed. */
   drawn: () => void = () => undefined;
   private links: readonly Spot[] = [];
   private filter = "";
@@ -105,7 +105,7 @@ export class Core {
     this.redraw();
   }
 
-  /** Tell the page of what moves from here on, as it is moved by hand. */
+  /** Notify the page of moves from here on, as they are by hand. */
   loud(): void {
     this.silent = false;
   }

@@ -40,7 +40,7 @@ export function wayOf(event: KeyboardEvent): Way | undefined {
   return WAYS[event.key.toLowerCase()];
 }
 
-/** Do what a key means; tells whether it meant anything. */
+/** Do what a key means; returns whether it meant anything. */
 export function obey(event: KeyboardEvent, commands: Commands): boolean {
   if (event.ctrlKey || event.metaKey || event.altKey) return false;
   const way = wayOf(event);

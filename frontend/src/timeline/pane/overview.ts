@@ -17,7 +17,7 @@ type Lanes = readonly (readonly Track[])[];
 
 const known = new WeakMap<CaptureInfo, Lanes>();
 
-/** Tracks that tell how busy: the streams of each GPU, or where there is none, the track with most events. */
+/** Tracks that show the utilization: the streams of each GPU, or where there is none, the track with most events. */
 export function overviewTracks(info: CaptureInfo): Lanes {
   const before = known.get(info);
   if (before) return before;

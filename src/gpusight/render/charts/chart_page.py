@@ -47,7 +47,7 @@ def chart_to_page(figure: Figure | StripChart, result: Answer | None = None) -> 
     """Write a page with a picture, and below it the result that it was made from."""
     tables = ""
     if result is not None:
-        # The page's own heading says what a composite is about.
+        # The page's own heading names the composite.
         named = replace(result, title="Data") if isinstance(result, Composite) else result
         tables = to_html(named, limit=MAX_PAGE_ROWS)
     page = render(

@@ -72,7 +72,7 @@ class _ChartSource(NamedTuple):
     points: tuple[str, ...] = ()
     """Sections that nobody reads as tables: they are the picture."""
     without: str = ""
-    """Why an answer may lack that section, where there is more to say than that it does."""
+    """Why a result may lack that section, where a reason is known."""
 
 
 _CHART_SOURCES = {

@@ -102,7 +102,7 @@ class DotSeries:
     sizes: Numbers = ()
     """Radius of each, in pixels; all alike by default."""
     names: tuple[str, ...] = ()
-    """Written beside each where there is room, the largest first; empty for none."""
+    """Written next to each where there is room, the largest first; empty for none."""
     details: tuple[tuple[tuple[str, str], ...], ...] = ()
     """For each, rows of two cells that show when pointed at."""
 
@@ -112,13 +112,13 @@ class BarSeries:
     """Bars that lie in rows, from `x` to `ends`, which may be to its left."""
 
     name: str
-    """Empty where their rows say what they are."""
+    """Empty where their rows name them."""
     x: Numbers
     ends: Numbers
     y: Numbers
     """The row of each."""
     labels: tuple[str, ...] = ()
-    """Written beside each; empty for none."""
+    """Written next to each; empty for none."""
     titles: tuple[str, ...] = ()
     """Shows when pointed at."""
     tone: SeriesTone = SeriesTone.SERIES
@@ -192,7 +192,7 @@ class Figure:
 
 def _check_each(series: DotSeries | BarSeries, *given: tuple[object, ...]) -> None:
     if any(values and len(values) != len(series.x) for values in given):
-        raise ValueError(f"{series.name}: what is said of each differs in number from them")
+        raise ValueError(f"{series.name}: labels and values differ in number")
 
 
 STRIP_CHART_WIDTH = 1040.0
@@ -217,11 +217,11 @@ class StripCells:
     """Shows when pointed at; empty for none."""
 
     def __post_init__(self) -> None:
-        """Hold the promise that every field says something of every cell, or nothing at all."""
+        """Check that every field is filled for every cell, or for none."""
         optional = (self.parts, self.labels, self.brief, self.titles)
         given = (self.ends, self.colors, *(values for values in optional if values))
         if any(len(values) != len(self.x) for values in given):
-            raise ValueError("what is said of cells differs in number from them")
+            raise ValueError("cells and their fields differ in number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class StripPlot:
     series: tuple[StackSeries | LineSeries, ...]
     height: float = 110.0
     name: str = ""
-    """What tells its values from those of other rows, where the page shows them all."""
+    """What distinguishes its values from those of other rows, where the page shows them all."""
 
 
 @dataclass(frozen=True, slots=True)

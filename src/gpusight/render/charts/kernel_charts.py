@@ -241,7 +241,7 @@ def _subtitle(result: Composite) -> str:
 
 
 def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int) -> Iterator[str]:
-    """Say what has no place in the picture: kernels without FLOPs, or not counted."""
+    """List what is not drawn: kernels without FLOPs, or without counters."""
     if beyond:
         yield f"{_EDGE.strip()} at the edge: intensity beyond the axis"
     idle = _summed(rows.filter(pl.col("tflop_per_s") == 0))
@@ -306,7 +306,7 @@ _SECTIONS = {
 
 
 def occupancy_figure(result: Composite, over: str = "block") -> Figure:
-    """Draw what an SM would hold if one thing were another; raises where that is not known."""
+    """Draw what an SM would hold if one thing were another; raises where that is unknown."""
     name, key, axis = _SECTIONS[over]
     section = next((s for s in result.sections if s.command == name), None)
     if not isinstance(section, TableResult):
@@ -329,7 +329,7 @@ def _title(result: Composite, section: TableResult) -> str:
 
 
 def _limit(section: TableResult) -> str:
-    """Say what limits the kernel as it is."""
+    """Name what limits the kernel now."""
     now = section.frame.filter(section.frame["current"])
     return _limit_words(now["limiters"][0]) if now.height else ""
 
@@ -371,7 +371,7 @@ def _levels(frame: pl.DataFrame, key: str) -> tuple[LineSeries, ...]:
 
 
 def _now(section: TableResult, key: str, over: str) -> tuple[PointLabel, ...]:
-    """Call out the kernel as it is."""
+    """Mark the kernel with its present launch shape."""
     now = section.frame.filter(section.frame["current"])
     if now.is_empty():
         return ()

@@ -88,7 +88,7 @@ class _LedgerBar:
     entries: tuple[str, ...]
     """In the order in which they lie in a bar."""
     ns: Reals
-    """Time of each entry: of a step on average, or of the window where no steps are known."""
+    """Mean time of each entry per step, or its time in the window without steps."""
     laps: int
     """Steps of the window; 0 where none are known."""
     steps: Reals

@@ -52,7 +52,7 @@ _DASHES = "6 4"
 
 
 def moves_of(corners: Iterable[tuple[float, float]]) -> str:
-    """Write corners as path commands, the shortest that say it."""
+    """Write corners as path commands, the shortest form."""
     out: list[str] = []
     at: tuple[float, float] | None = None
     for corner in corners:
@@ -140,7 +140,7 @@ def _key(key: FigureLegendEntry) -> str:
 
 
 def _bands(frame: ChartFrame) -> Iterator[str]:
-    """Shade every other band, so that neighbors are told apart, and name those with room."""
+    """Shade every other band, so that neighbors differ, and name those with room."""
     for number, band in enumerate(frame.figure.bands):
         start, end = frame.x(band.start), frame.x(band.end)
         if number % 2 == 0 and end - start > 0.2:
@@ -338,7 +338,7 @@ def to_svg(picture: Figure | StripChart, *, converter_font: str = "") -> str:
 
 
 def inline_svg(picture: Figure | StripChart, size: ChartSize, *, name: str, label: str) -> str:
-    """Write a picture as a part of a page that has the styles; `label` says it in words.
+    """Write a picture as a part of a page that has the styles; `label` names it for screen readers.
 
     A board takes its width from `size`, and the height that it then needs.
     """

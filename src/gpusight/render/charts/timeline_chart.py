@@ -52,7 +52,7 @@ _CATEGORY_WORDS = {
 }
 """What colors are called, where that is not how they are written."""
 _MAX_TITLED_EVENTS, _MAX_TITLE_CHARACTERS = 800, 72
-"""Events that say what they are when pointed at, and letters of their names there."""
+"""Events with a tooltip, and letters of their names there."""
 _SERIES_COLORS = {"memory": "compute/normalisation", "metric": "compute/matmul"}
 _PERCENT = 100.0
 
@@ -121,7 +121,7 @@ class _TimelineDrawing:
         if sums.is_empty() and slices.is_empty():
             return None
         nothing = ("",) * sums.height
-        # Of an entry of the ledger the last word says most, where there is no room for all.
+        # The last word of a ledger entry is the most specific, where there is no room for all.
         brief = slices["category"].str.split("/").list.last() if track["kind"] == "ledger" else None
         return StripCells(
             (*sums["from"], *slices["from"]),
@@ -163,7 +163,7 @@ class _TimelineDrawing:
             yield category, _CATEGORY_WORDS.get(category, category.replace("/", ": "))
 
     def bands(self) -> Iterator[ShadedBand]:
-        """Shade every other step; of a single one what lies beside it."""
+        """Shade every other step; of a single one the time around it."""
         end = float(self._result.meta["end_ns"] - self._start)
         steps = [self._band(step) for step in self._result.meta["steps"]]
         inside = [band for band in steps if band.start > 0 and band.end < end]
@@ -178,7 +178,7 @@ class _TimelineDrawing:
         return ShadedBand(start, end, f"step {step['number']}")
 
     def footnotes(self) -> Iterator[str]:
-        """Say how short events are drawn, and what is left out."""
+        """Explain how short events are drawn, and what is left out."""
         if self._sums.height:
             narrow = format_time(self.facts["narrow_ns"])
             yield (

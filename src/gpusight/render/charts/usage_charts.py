@@ -191,7 +191,7 @@ class _UtilizationDrawing:
 
     @property
     def subtitle(self) -> str:
-        """Say in a line what the picture shows."""
+        """Summarize the chart in a line."""
         facts = self._facts
         parts = [PurePath(str(self._result.meta.get("path", ""))).name]
         parts.append(
@@ -250,7 +250,7 @@ class _UtilizationDrawing:
             yield ShadedBand(float(start), float(start + length), f"step {number}")
 
     def footnotes(self) -> Iterator[str]:
-        """Say what a step of the areas is."""
+        """Explain the steps of the areas."""
         yield (
             f"Values are means of {format_time(self._facts['bin_ns'])} each. Overlapping work "
             "counts as compute before copies before communication."

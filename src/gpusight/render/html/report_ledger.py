@@ -57,7 +57,7 @@ class _StepBar:
     """One of few steps."""
 
     name: str
-    pieces: list[StackedBarPart]
+    parts: list[StackedBarPart]
     ns: int
 
 
@@ -167,7 +167,7 @@ class _LedgerDevice:
     groups: list[tuple[str, float]]
     """Compute, copies, communication and idle: name and share of those there are."""
     entries: list[LedgerEntry]
-    pieces: list[StackedBarPart]
+    parts: list[StackedBarPart]
     largest: float
     strip: _StepsStrip | None
 
@@ -275,7 +275,7 @@ def phases_section(steps: Composite | NotApplicable) -> ReportSection | None:
     if not isinstance(table, TableResult):
         return None
     columns = columns_of(table, _PHASE_FIELDS, bars=("share",))
-    body = render("report_phases.html", phases=table, pieces=_phase_parts(table), columns=columns)
+    body = render("report_phases.html", phases=table, parts=_phase_parts(table), columns=columns)
     return ReportSection("phases", "Phases", body)
 
 
