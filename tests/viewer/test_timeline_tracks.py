@@ -56,7 +56,7 @@ def test_gpus_come_first_then_processes_each_with_its_threads() -> None:
         ("p0/t0/python", "python", "Python", *host),
         ("p0/t0/collectives", "collectives", "Collectives", *host),
         ("p0/t0/api", "api", "CUDA calls", *host),
-        ("p0/t0/syncs", "syncs", "Waits for the GPU", *host),
+        ("p0/t0/syncs", "syncs", "Synchronization", *host),
         ("p0/t1/os", "os", "OS calls", *loader),
         ("p0/t1/overhead", "overhead", "Profiler overhead", *loader),
     ]

@@ -276,7 +276,7 @@ def test_svg_says_what_is_there() -> None:
     titles = [element.text or "" for element in root.iter(f"{SVG}title")]
     gemm = next(title for title in titles if title.startswith("gemm\n"))
     assert "reached: 8.000 TFLOP/s" in gemm
-    assert "of the roof: 80.0%" in gemm
+    assert "of roofline: 80.0%" in gemm
     assert root.get("height") == f"{WIDE.height + 140:g}"
 
 

@@ -223,7 +223,7 @@ def test_what_gives_no_time_back_stands_beside_the_fixes() -> None:
     told = Headline((), cautions=(HeadlineCaution(2, "capture-incomplete", "Graphs `as a whole`"),))
     page = to_page(replace(build_report([training()]), headline=told))
     assert '<li><a href="#finding-2">Graphs <code>as a whole</code></a></li>' in page
-    assert "Nothing that was found gives time back." in page
+    assert "No finding has a time estimate." in page
 
 
 def test_a_fix_leads_to_the_kernel_that_it_is_of() -> None:
@@ -288,7 +288,7 @@ def test_many_long_names_do_not_make_a_large_page() -> None:
     trace = build_trace(kernels=kernels, ranges=ranges, devices=[{}])
     page = page_of(trace)
     assert len(page.encode()) < MOST_BYTES
-    assert "The 1,000 kernels with most time are listed; 200 more" in page
+    assert "Top 1,000 kernels by time. 200 more" in page
 
 
 def test_the_view_saves_the_page_but_never_over_a_capture(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_the_view_saves_the_page_but_never_over_a_capture(tmp_path: Path) -> Non
     saved = view.save(tmp_path / "report.html")
     assert saved.read_text(encoding="utf-8") == view.to_html()
     assert "<h1>A &lt;b&gt;title&lt;/b&gt;</h1>" in view.to_html()
-    assert "Step time: 12.51 ms" in view.to_text()
+    assert "Step time: 12.5 ms" in view.to_text()
     assert "<script" not in view._repr_html_()
     assert view.meta["step_ns"] == gs.report(DATA / "dataload.sqlite").meta["step_ns"]
     with pytest.raises(UsageError, match="is the capture itself"):

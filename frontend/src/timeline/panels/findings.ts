@@ -130,7 +130,7 @@ function kernelsTitle(): HTMLElement {
     el("p", { class: "muted" }, "GPU time saved per kernel; not part of the plan."));
 }
 
-/** `Saves 26.2 ms/step, 56%`, then the step time with this fix and those above. */
+/** `Saves 26.2 ms/step`, and the step time with this fix and those above. */
 function gain(finding: FindingInfo, unit: string): HTMLElement {
   const { saved_ns_per_step: ns, share, predicted_step_ns: then, speedup } = finding;
   const width = { width: `${Math.min(100, Math.max(0, (share ?? 0) * 100))}%` };
@@ -142,10 +142,9 @@ function gain(finding: FindingInfo, unit: string): HTMLElement {
       ns === null
         ? el("span", { class: "muted" }, "No time estimate")
         : el("b", { data: { ns } }, ns < 0.5 ? "Saves nothing more" : `Saves ${formatTime(ns, 3)}${unit}`),
-      ns === null || ns < 0.5 ? null : formatShare(share)),
-    share !== null && el("div", { class: "gain-bar", "aria-hidden": "true" }, el("span", { style: width })),
+      after && el("span", { class: "gain-after", data: { then: then ?? "" } }, after)),
+    share !== null && el("div", { class: "gain-bar", title: formatShare(share), "aria-hidden": "true" }, el("span", { style: width })),
     el("p", { class: "gain-about" },
-      after && el("span", { data: { then: then ?? "" } }, after),
       finding.effort && el("span", {}, `effort: ${finding.effort}`),
       el("span", { class: `confidence ${finding.confidence}` }, `${finding.confidence} confidence`)),
   );
