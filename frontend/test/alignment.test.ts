@@ -11,7 +11,7 @@ function step(number: number, start_ns: number, warmup: boolean): Step {
 function capture(start_ns: number, steps: readonly Step[]): CaptureInfo {
   return {
     id: 0, name: "a", tool: "", gpus: [], start_ns, end_ns: start_ns + 1000,
-    tracks: [], colours: [], steps, notes: [], first_view: null,
+    tracks: [], colors: [], steps, notes: [], first_view: null,
   };
 }
 
@@ -19,12 +19,12 @@ const ONE = capture(100, [step(0, 150, true), step(1, 200, false), step(2, 300, 
 const OTHER = capture(5000, [step(0, 5500, false)]);
 const STEPLESS = capture(7000, []);
 
-test("warm-up is no judged step", () => {
+test("warm-up is not evaluated", () => {
   assert.equal(firstJudged(ONE)?.number, 1);
   assert.equal(firstJudged(STEPLESS), null);
 });
 
-test("captures align at the first judged step where both have one", () => {
+test("captures align at the first step after warm-up where both have one", () => {
   assert.deepEqual(alignments(ONE, OTHER), ["step", "start"]);
   assert.deepEqual(alignments(ONE, STEPLESS), ["start"]);
   const view = { start_ns: 190, end_ns: 310 };

@@ -13,14 +13,14 @@ const COLUMNS: Record<string, Record<string, Values>> = {
     table: Uint8Array.of(0, 1, 0),
     row: Uint32Array.of(7, 4_294_967_295, 9),
     label: Uint32Array.of(0, 1, 0),
-    colour: Uint8Array.of(2, 255, 0),
+    color: Uint8Array.of(2, 255, 0),
   },
   bin_sums: {
     line: Uint16Array.of(1),
     bin: Uint32Array.of(12),
     busy_ns: Float64Array.of(0.5),
     count: Uint32Array.of(3),
-    colour: Uint8Array.of(4),
+    color: Uint8Array.of(4),
   },
   points: {
     line: new Uint16Array(0),
@@ -79,6 +79,6 @@ test("what is not a window is refused with the reason", () => {
   assert.throws(() => decodeWindow(whole.slice(0, whole.byteLength - 20)), /cut short in column/);
   const { points: _, ...rest } = COLUMNS;
   assert.throws(() => decodeWindow(encoded(rest)), /no column points.line/);
-  const wrong = { ...COLUMNS, bin_sums: { ...COLUMNS["bin_sums"], colour: Uint16Array.of(4) } };
-  assert.throws(() => decodeWindow(encoded(wrong)), /bin_sums.colour is of type u2, not u1/);
+  const wrong = { ...COLUMNS, bin_sums: { ...COLUMNS["bin_sums"], color: Uint16Array.of(4) } };
+  assert.throws(() => decodeWindow(encoded(wrong)), /bin_sums.color is of type u2, not u1/);
 });

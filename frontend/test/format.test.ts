@@ -12,6 +12,8 @@ test("times have four digits and the unit that fits", () => {
     [1e9, "1.000 s"], [3_600_000e6, "3,600 s"], [-1500, "-1.500 µs"], [1062.5, "1.062 µs"], [1187.5, "1.188 µs"],
   ];
   for (const [ns, text] of shown) assert.equal(formatTime(ns), text);
+  const short: [number, string][] = [[46_925_000, "46.9 ms"], [9_962_000, "9.96 ms"], [999_600, "1.00 ms"], [4_216_000, "4.22 ms"]];
+  for (const [ns, text] of short) assert.equal(formatTime(ns, 3), text);
 });
 
 test("bytes and rates are decimal", () => {
@@ -47,7 +49,7 @@ test("numbers have four digits", () => {
 test("a line begins with a capital letter unless it begins with a name", () => {
   const shown: [string, string][] = [
     ["reading the capture", "Reading the capture"], ["", ""], ["gpusight failed", "gpusight failed"],
-    ["launch-bound could not be judged", "launch-bound could not be judged"],
+    ["launch-bound not evaluated", "launch-bound not evaluated"],
     ["`data` is slow", "`data` is slow"], ["run.sqlite: broken", "run.sqlite: broken"],
   ];
   for (const [text, expected] of shown) assert.equal(capital(text), expected);

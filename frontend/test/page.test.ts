@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { gpuNames } from "../src/timeline/app/captures";
 import { byKind, countOf } from "../src/timeline/app/results";
 import { deviceTitle } from "../src/timeline/panels/bars";
-import { tint } from "../src/timeline/panels/colours";
+import { tint } from "../src/timeline/panels/colors";
 import type { SearchGroup } from "../src/timeline/types";
 
 function found(kind: string, name: string, total_ns: number): SearchGroup {
@@ -29,12 +29,12 @@ test("names found stand by kind, the kind of the longest first", () => {
 
 test("the count says when not all names are shown", () => {
   const groups = [found("Kernel", "gemm", 5)];
-  assert.equal(countOf({ query: "x", groups: [], total: 0 }), "No name holds “x”");
+  assert.equal(countOf({ query: "x", groups: [], total: 0 }), "No match for “x”");
   assert.equal(countOf({ query: "g", groups, total: 1 }), "1 name");
-  assert.equal(countOf({ query: "g", groups, total: 1200 }), "1,200 names, the 1 with most time:");
+  assert.equal(countOf({ query: "g", groups, total: 1200 }), "1,200 names, top 1 by time:");
 });
 
-test("a key without a colour has its group's", () => {
+test("a key without a color has its group's", () => {
   const palette = {
     "compute/matmul": { light: "#111111", dark: "#222222" },
     "compute/other": { light: "#333333", dark: "#444444" },

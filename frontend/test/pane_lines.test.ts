@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { dragged, gripAt } from "../src/timeline/pane/brush";
-import { mixed, pixelOf, wantsDarkInk } from "../src/timeline/pane/colours";
+import { mixed, pixelOf, wantsDarkInk } from "../src/timeline/pane/colors";
 import { Columns } from "../src/timeline/pane/columns";
 import { Held } from "../src/timeline/pane/held";
 import { hitAt } from "../src/timeline/pane/hit";
@@ -67,7 +67,7 @@ test("the pointer finds the event that it is on, and its place in the table", ()
   assert.deepEqual(hit?.found, {
     kind: "event",
     spot: { table: "kernels", row: 0, start_ns: 100, end_ns: 200, track: "t", line: 0, name: "gemm" },
-    colour: 0,
+    color: 0,
   });
   assert.equal(hitAt(sceneOf(line), 250, Y, 1000)?.found, null);
 });
@@ -80,20 +80,20 @@ test("near an event is on it, where there is nothing else", () => {
 test("a sum tells how many events and how busy", () => {
   const scene = sceneOf(line);
   const hit = hitAt(scene, 615, Y, 1000);
-  assert.deepEqual(hit?.found, { kind: "bin", start_ns: 610, end_ns: 620, count: 37, busy: 1, colour: 0 });
-  const info = { start_ns: 0, colours: ["compute/matmul"] } as unknown as CaptureInfo;
+  assert.deepEqual(hit?.found, { kind: "bin", start_ns: 610, end_ns: 620, count: 37, busy: 1, color: 0 });
+  const info = { start_ns: 0, colors: ["compute/matmul"] } as unknown as CaptureInfo;
   assert.ok(hit);
   const blue = { light: "#0000ff", dark: "#8888ff" };
   assert.deepEqual(wordsOf(hit, info, { "compute/matmul": blue }), {
-    lines: ["37 events, 100.0% busy", "within 10 ns", "Stream 7"], colour: { text: "mostly compute: matmul", ...blue },
+    lines: ["37 events, 100.0% busy", "within 10 ns", "Stream 7"], color: { text: "mostly compute: matmul", ...blue },
   });
 });
 
-test("the colour of a name means nothing more, that of a kind is told", () => {
+test("the color of a name means nothing more, that of a kind is told", () => {
   const hit = hitAt(sceneOf(line), 150, Y, 1000);
   assert.ok(hit);
   const pair = { light: "#000000", dark: "#ffffff" };
-  const told = (key: string) => wordsOf(hit, { colours: [key] } as unknown as CaptureInfo, { [key]: pair })?.colour?.text;
+  const told = (key: string) => wordsOf(hit, { colors: [key] } as unknown as CaptureInfo, { [key]: pair })?.color?.text;
   assert.deepEqual([told("compute/matmul"), told("host/3")], ["compute: matmul", undefined]);
 });
 
@@ -122,7 +122,7 @@ test("ink is the one that can be read", () => {
   assert.ok(!wantsDarkInk(pixelOf("#000000")) && !wantsDarkInk(pixelOf("#5a4fb0")));
   assert.equal(pixelOf("rgb(47, 107, 179)"), pixelOf("#2f6bb3"));
   assert.equal(mixed(pixelOf("#000000"), pixelOf("#ff8000"), 0.5), pixelOf("#804000"));
-  assert.throws(() => pixelOf("red"), /Not a colour/);
+  assert.throws(() => pixelOf("red"), /Not a color/);
 });
 
 test("edges are gripped near them, the middle where it can be moved", () => {

@@ -13,7 +13,7 @@ export interface GivenLine {
   readonly points?: readonly (readonly [bin: number, value: number])[];
 }
 
-/** A window from `start` to `end` with these lines; rows count up, colours are 0. */
+/** A window from `start` to `end` with these lines; rows count up, colors are 0. */
 export function windowOf(start_ns: number, end_ns: number, bins: number, lines: readonly GivenLine[]): TimelineWindow {
   const slices = lines.flatMap((one, line) => (one.slices ?? []).map((slice) => ({ line, slice })));
   const sums = lines.flatMap((one, line) => (one.bins ?? []).map((sum) => ({ line, sum })));
@@ -30,14 +30,14 @@ export function windowOf(start_ns: number, end_ns: number, bins: number, lines: 
       table: new Uint8Array(slices.length),
       row: Uint32Array.from(slices, (_, row) => row),
       label: Uint32Array.from(slices, ({ slice }) => labels.indexOf(slice[2] ?? "event")),
-      colour: new Uint8Array(slices.length),
+      color: new Uint8Array(slices.length),
     },
     bin_sums: {
       line: Uint16Array.from(sums, ({ line }) => line),
       bin: Uint32Array.from(sums, ({ sum }) => sum[0]),
       busy_ns: Float64Array.from(sums, ({ sum }) => sum[1]),
       count: Uint32Array.from(sums, ({ sum }) => sum[2]),
-      colour: new Uint8Array(sums.length),
+      color: new Uint8Array(sums.length),
     },
     points: {
       line: Uint16Array.from(points, ({ line }) => line),

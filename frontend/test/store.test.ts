@@ -28,7 +28,7 @@ test("a window reaches beyond the screen, has a bin for each pixel, and not too 
   }
 });
 
-test("neighbouring windows have the same bins", () => {
+test("neighboring windows have the same bins", () => {
   const [one, other] = [windowFor(view, PIXELS, capture), windowFor({ start_ns: 401e6, end_ns: 501e6 }, PIXELS, capture)];
   const bin_ns = spanOf(one) / one.bins;
   assert.equal(bin_ns, spanOf(other) / other.bins);

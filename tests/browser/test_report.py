@@ -106,7 +106,7 @@ def test_no_barrier_where_kernels_were_measured(browser: Browser, measured_page:
         expect(seen.page.locator("#occupancy-1")).to_be_visible()
 
 
-def test_colours_can_be_chosen(seen: Watched) -> None:
+def test_colors_can_be_chosen(seen: Watched) -> None:
     page = seen.page
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
@@ -206,9 +206,9 @@ def test_the_flame_chart_zooms_by_mouse(seen: Watched) -> None:
     page = seen.page
     boxes = page.locator(".flame [data-node]")
     assert boxes.count() == 4
-    said = page.locator(".flame .said")
+    said = page.locator(".flame .pointed")
     boxes.nth(1).hover()
-    expect(said).to_have_text("data host 1.600 ms · GPU 0 ns · 4 times · 40.8% of all")
+    expect(said).to_have_text("data host 1.600 ms · GPU 0 ns · 4 calls · 40.8% of total")
     boxes.nth(1).click()
     assert boxes.count() == 2  # the range, and what it lies in
     page.locator(".flame .back").click()
@@ -224,7 +224,7 @@ def test_the_flame_chart_zooms_by_mouse(seen: Watched) -> None:
 def test_the_flame_chart_is_walked_by_keyboard(seen: Watched) -> None:
     page = seen.page
     chart = page.get_by_role("application")
-    said = page.locator(".flame .said b")
+    said = page.locator(".flame .pointed b")
     chart.focus()
     for key, name in (
         ("ArrowDown", "step_#"),

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Response, expect
 
 import gpusight as gs
 from gpusight.cli.main import main
@@ -144,14 +145,14 @@ def test_findings_of_the_page_are_those_of_the_command(
         (
             one["rule"],
             one["title"].replace("`", ""),
-            format_time(one["recoverable_ns_per_step"]),
+            f"Saves {format_time(one['after_above_ns'] / found['window']['steps'], digits=3)}/step",
             f"{one['confidence']} confidence",
         )
         for one in found["findings"]
     ]
     window = found["window"]
-    length = format_time(window["step_ns"])
-    assert headline == f"{length} a step, {window['steps']} judged steps"
+    length = format_time(window["step_ns"], digits=3)
+    assert headline == f"{length}/step, {window['steps']} steps evaluated"
     assert code.strip() == found["findings"][0]["code"].strip()
 
 
@@ -206,11 +207,20 @@ def selected(page: Page, forward: bool) -> int:
     return int(spot["start_ns"])
 
 
-def test_a_marked_stretch_is_measured(browser: Browser, address: str) -> None:
+def test_a_selected_range_is_measured(browser: Browser, address: str) -> None:
     with opened(browser, address) as page:
-        with page.expect_response("**/measure?*") as answer:
-            mark(page, 0.25, 0.75)
         start, end = view(page)
+
+        def is_final(response: Response) -> bool:
+            """Return whether it is of the whole drag: a slow one is measured on the way too."""
+            asked = parse_qs(urlsplit(response.url).query)
+            if not urlsplit(response.url).path.endswith("/measure"):
+                return False
+            length = float(asked["end"][0]) - float(asked["start"][0])
+            return length == pytest.approx((end - start) / 2, rel=0.02)
+
+        with page.expect_response(is_final) as answer:
+            mark(page, 0.25, 0.75)
         measured = answer.value.json()
         length = measured["end_ns"] - measured["start_ns"]
         assert length == pytest.approx((end - start) / 2, rel=0.02)
@@ -222,10 +232,10 @@ def test_a_marked_stretch_is_measured(browser: Browser, address: str) -> None:
             f"{format_share(device['busy_ns'] / length)} busy, {format_time(device['busy_ns'])}"
         )
         page.keyboard.press("Escape")
-        expect(panel).to_contain_text("Visible stretch", ignore_case=True)
+        expect(panel).to_contain_text("Visible range", ignore_case=True)
 
 
-def test_help_names_every_colour_that_has_a_meaning(browser: Browser, address: str) -> None:
+def test_help_names_every_color_that_has_a_meaning(browser: Browser, address: str) -> None:
     with opened(browser, address) as page:
         page.keyboard.press("?")
         shown = page.locator("#help .legend dd span:not(.swatch)").all_inner_texts()
@@ -301,6 +311,21 @@ def hostile() -> gs.Trace:
     )
 
 
+def test_a_late_search_answer_does_not_open_the_list_again(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        page.route("**/search?*", lambda route: (page.wait_for_timeout(150), route.continue_()))
+        page.keyboard.press("/")
+        page.keyboard.type("backward")
+        page.keyboard.press("Enter")  # before the search that typing starts
+        expect(page.locator("#body-selection h3")).to_have_text("backward")
+        page.wait_for_timeout(500)
+        expect(page.locator(".results")).to_be_hidden()
+        page.keyboard.type("x")
+        page.get_by_test_id("pane-canvas").focus()  # away, with the answer on its way
+        page.wait_for_timeout(500)
+        expect(page.locator(".results")).to_be_hidden()
+
+
 def test_hostile_names_stay_text(browser: Browser) -> None:
     with gs.serve(hostile()) as server, opened(browser, server.url) as page:
         page.keyboard.press("/")
@@ -338,7 +363,7 @@ def test_nothing_keeps_people_out(browser: Browser, address: str, scheme: Scheme
 
 def test_a_chosen_theme_is_remembered(browser: Browser, address: str) -> None:
     with opened(browser, address) as page:
-        button = page.get_by_role("button", name=re.compile("^Colours"))
+        button = page.get_by_role("button", name=re.compile("^Colors"))
         button.click()
         button.click()
         assert page.locator("html").get_attribute("data-theme") == "dark"

@@ -144,14 +144,14 @@ def pixel(page: Page, x: float, y: float) -> tuple[int, int, int]:
     return (found[0], found[1], found[2])
 
 
-def test_a_kernel_is_drawn_where_it_ran_in_the_colour_of_its_kind(
+def test_a_kernel_is_drawn_where_it_ran_in_the_color_of_its_kind(
     page: Page, stream: Stream, timeline: ViewerTimeline
 ) -> None:
     spot = longest(stream)
     zoom_to(page, spot)
     window = timeline.window([stream.key], spot.start_ns, spot.end_ns, 10)
-    [code] = {int(code) for code in window.slices.colour}
-    rgb = tuple(bytes.fromhex(color_of(timeline.colours[code]).light[1:]))
+    [code] = {int(code) for code in window.slices.color}
+    rgb = tuple(bytes.fromhex(color_of(timeline.colors[code]).light[1:]))
     middle = row(page, stream.key)["y"] + 3
     left, right = x_of(page, spot.start_ns), x_of(page, spot.end_ns)
     assert [pixel(page, x, middle) == rgb for x in (left + 3, (left + right) / 2, right - 4)] == [
@@ -173,8 +173,8 @@ def test_what_is_there_is_drawn_while_finer_data_is_under_way(page: Page, stream
     page.wait_for_timeout(100)
     spot = stream.kernels[len(stream.kernels) // 2]
     foot = row(page, stream.key)["y"] + 20
-    colours = {pixel(page, x_of(page, spot.start_ns) + off, foot) for off in range(-3, 4)}
-    assert colours - {(255, 255, 255)}
+    colors = {pixel(page, x_of(page, spot.start_ns) + off, foot) for off in range(-3, 4)}
+    assert colors - {(255, 255, 255)}
     page.unroute("**/window?*")
     for route in waiting:
         route.continue_()

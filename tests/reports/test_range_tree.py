@@ -54,7 +54,7 @@ def test_ranges_of_one_name_in_one_place_are_one_node() -> None:
     ]
     assert (found.ranges, found.threads, found.host_total_ns) == (7, 1, 190)
     assert found.gpu_ns is None
-    assert "GPU times of ranges are not known" in found.notes[0]
+    assert "GPU times of ranges are unknown" in found.notes[0]
 
 
 def test_names_that_differ_by_numbers_stay_apart_while_they_are_few() -> None:
@@ -129,7 +129,7 @@ def test_a_large_tree_keeps_the_largest_and_sums_the_rest_up(
         ("c/1 smaller", 1, 47),
     ]
     assert found.host_total_ns == sum(60 - n for n in range(8))
-    assert found.notes[-1] == "the 3 largest are shown; 8 smaller ones are summed up"
+    assert found.notes[-1] == "the 3 largest ranges are shown, 8 smaller ones aggregated"
 
 
 def test_no_tree_is_larger_than_a_page_can_bear() -> None:
@@ -145,14 +145,14 @@ def test_ranges_deeper_than_anyone_looks_are_said_not_shown() -> None:
     rows = ranges(*((f"d{'x' * n}", n, 1_000 - n) for n in range(130)))
     found = tree(build_trace(ranges=rows))
     assert len(found) == 100
-    assert found.notes[-1] == "30 ranges lie more than 100 deep and are not shown"
+    assert found.notes[-1] == "30 ranges nested deeper than 100 levels are not shown"
 
 
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
         ([], "the capture has no NVTX ranges"),
-        ([{"name": "m", "kind": "mark"}], "no range that has a length lies in what was selected"),
+        ([{"name": "m", "kind": "mark"}], "no range with a duration in the selection"),
     ],
 )
 def test_without_ranges_there_is_a_reason(rows: Rows, reason: str) -> None:

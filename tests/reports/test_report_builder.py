@@ -66,8 +66,8 @@ def test_the_headline_has_four_numbers_and_says_how_sure_they_are() -> None:
     share, idle = found["busy_share"]
     assert share == pytest.approx(4 * 350 / 3980)
     assert idle == "idle 64.8%, mostly input"
-    assert found["kernels_per_step"] == (2.0, "8 in all, of 2 names")
-    assert found["peak_bytes"] == (1e9, "0.7% of the GPU's")
+    assert found["kernels_per_step"] == (2.0, "8 total, 2 kernel names")
+    assert found["peak_bytes"] == (1e9, "0.7% of GPU memory")
 
 
 def test_what_a_capture_cannot_tell_is_a_number_without_a_value() -> None:
@@ -75,23 +75,22 @@ def test_what_a_capture_cannot_tell_is_a_number_without_a_value() -> None:
     found = numbers(report)
     assert found["busy_share"] == (None, "the capture shows no GPU work")
     assert found["peak_bytes"][0] is not None
-    assert {one.part for one in report.untold.absent} >= {"Findings", "Ledger", "Kernels"}
+    assert {one.part for one in report.limitations.absent} >= {"Findings", "Ledger", "Kernels"}
 
 
-def test_the_step_after_the_fixes_counts_what_each_gives_after_those_before() -> None:
-    given = ((50.0, 50.0), (40.0, 8.0))
-    gains = tuple(HeadlineFix(n, "r", "t", *ns, None, "high") for n, ns in enumerate(given, 1))
-    assert Headline((), gains, "step", 100.0).then_ns == 42
-    assert Headline((), gains, "step", 50.0).then_ns == 0
+def test_the_step_after_the_fixes_is_less_by_what_they_save() -> None:
+    given = ((50.0, 50.0), (8.0, 42.0))
+    plan = tuple(HeadlineFix(n, "r", "t", *ns, "high") for n, ns in enumerate(given, 1))
+    assert Headline((), plan, "step", 100.0).then_ns == 42
+    assert Headline((), plan, "step", 50.0).then_ns == 0
     assert Headline(()).then_ns is None
 
 
 def test_what_is_no_fix_is_a_caution_and_counts_for_nothing() -> None:
     report = build_report([gs.open(DATA / "jax_small.xplane.pb")])
-    told = report.headline
-    assert [one.rule for one in told.cautions] == ["warmup-in-window"]
-    assert all(gain.after_ns is not None for gain in told.gains)
-    assert {gain.rank for gain in told.gains}.isdisjoint(one.rank for one in told.cautions)
+    headline = report.headline
+    assert [caution.rule for caution in headline.cautions] == ["warmup-in-window"]
+    assert {fix.rank for fix in headline.plan}.isdisjoint(one.rank for one in headline.cautions)
 
 
 def test_steps_are_one_range_where_no_gpu_worked() -> None:
@@ -138,7 +137,7 @@ def test_a_report_alone_and_beside_a_timeline() -> None:
 
 
 def test_what_makes_no_report_is_refused() -> None:
-    with pytest.raises(UsageError, match="2 captures of programs"):
+    with pytest.raises(UsageError, match="2 timelines"):
         build_report([training(), training()])
     with pytest.raises(UsageError, match="no capture"):
         build_report([])
@@ -165,15 +164,15 @@ def test_every_note_is_said_once_with_the_parts_it_is_of() -> None:
     )
     report = build_report([trace])
     assert report.warnings == ("the file was cut off",)
-    texts = [note.text for note in report.untold.notes]
+    texts = [note.text for note in report.limitations.notes]
     assert len(texts) == len(set(texts))
     assert "no API calls in the window: the causes of idle time are unknown" in texts
     assert "the file was cut off" in report.notes
-    assert report.untold.missing[0].command == "missing"
+    assert report.limitations.missing[0].command == "missing"
 
 
 def test_an_empty_capture_gives_a_report_that_says_so() -> None:
     report = build_report([build_trace()])
     assert [value for value, _ in numbers(report).values()] == [None] * 4
-    assert report.headline.gains == ()
-    assert len(report.untold.absent) >= 7
+    assert report.headline.plan == ()
+    assert len(report.limitations.absent) >= 7

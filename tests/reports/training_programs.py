@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 EVIL = '</script><img src=x onerror="window.hacked=1"><b>bold</b>\u202e\x1b[31m'
-"""A name that would be markup, end a script, turn text round or colour a terminal."""
+"""A name that would be markup, end a script, turn text round or color a terminal."""
 GEMM = "ampere_sgemm_128x64_nn"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>()"
 STEP_US = 1_000

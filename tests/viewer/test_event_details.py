@@ -114,7 +114,7 @@ def test_a_kernel_with_all_that_is_known_of_it() -> None:
         ("launched by", "api_calls", 0),
         ("in range", "ranges", 1),
         ("in range", "ranges", 0),
-        ("next on the stream", "kernels", 1),
+        ("next on stream", "kernels", 1),
     ]
 
 
@@ -133,14 +133,14 @@ def test_what_the_capture_does_not_tell_is_left_out() -> None:
     assert None not in values.values()
 
 
-def test_a_copy_with_its_bandwidth_and_neighbours() -> None:
+def test_a_copy_with_its_bandwidth_and_neighbors() -> None:
     details = event_details(program(), "copies", 0)
     assert (details.kind, details.title) == ("Copy", "Device-to-Host")
     values = shown(details)
     assert (values["rate"], values["bytes"]) == ("1.000 TB/s", "1.000 MB")
     assert (values["src_kind"], values["dst_kind"]) == ("Device", "Pageable")
     assert values["queued_ns"] == "434 ns"
-    assert details.links[-1] == ("previous on the stream", "kernels", 1)
+    assert details.links[-1] == ("previous on stream", "kernels", 1)
 
 
 def test_work_in_a_graph_is_not_said_to_have_queued() -> None:
@@ -199,8 +199,8 @@ def test_a_launch_with_what_it_launched() -> None:
         ("in range", "ranges", 1),
         ("in range", "ranges", 0),
         ("launched", "kernels", 1),
-        ("previous on the thread", "api_calls", 0),
-        ("next on the thread", "api_calls", 2),
+        ("previous on thread", "api_calls", 0),
+        ("next on thread", "api_calls", 2),
     ]
 
 
@@ -227,7 +227,7 @@ def test_a_range_with_what_happens_inside() -> None:
     inner = event_details(program(), "ranges", 1)
     assert (facts(inner)["work"], facts(inner)["children"]) == (2, 1)
     assert ("in range", "ranges", 0) in inner.links
-    assert ("next on the thread", "ranges", 3) in inner.links
+    assert ("next on thread", "ranges", 3) in inner.links
 
 
 def test_an_operator_knows_its_forward_one_and_what_surrounds_it() -> None:

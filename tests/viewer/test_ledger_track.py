@@ -36,12 +36,12 @@ US = 1_000
 
 
 def sums(line: LedgerLine, start_ns: int, end_ns: int) -> dict[str, int]:
-    ns, _ = EventLine.of(line.start_ns, line.end_ns, line.colour).sums(start_ns, end_ns)
+    ns, _ = EventLine.of(line.start_ns, line.end_ns, line.color).sums(start_ns, end_ns)
     return {COLORS[code]: int(ns[code]) for code in np.flatnonzero(ns)}
 
 
 def told(line: LedgerLine) -> list[tuple[int, int, str]]:
-    rows = zip(line.start_ns.tolist(), line.end_ns.tolist(), line.colour.tolist(), strict=True)
+    rows = zip(line.start_ns.tolist(), line.end_ns.tolist(), line.color.tolist(), strict=True)
     return [(start, end, COLORS[code]) for start, end, code in rows]
 
 

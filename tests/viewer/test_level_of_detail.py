@@ -24,7 +24,7 @@ class Event(NamedTuple):
 
     start: int
     end: int
-    colour: int
+    color: int
 
     def inside(self, start: int, end: int) -> int:
         """Measure what of it lies in [start, end)."""
@@ -42,12 +42,12 @@ Row = tuple[int, int, int, int]
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[Event]:
-    """Events that follow each other, some at once, some instants; few colours or many."""
-    colours = st.integers(0, draw(st.sampled_from([0, 2, 255])))
+    """Events that follow each other, some at once, some instants; few colors or many."""
+    colors = st.integers(0, draw(st.sampled_from([0, 2, 255])))
     gap, length = st.integers(0, 4), st.integers(0, draw(st.sampled_from([1, 9, 90])))
     time, events = draw(st.integers(-20, 20)), []
-    for pause, lasts, colour in draw(st.lists(st.tuples(gap, length, colours), max_size=30)):
-        events.append(Event(time + pause, time + pause + lasts, colour))
+    for pause, lasts, color in draw(st.lists(st.tuples(gap, length, colors), max_size=30)):
+        events.append(Event(time + pause, time + pause + lasts, color))
         time += pause + lasts
     return events
 
@@ -70,19 +70,19 @@ def edges_of(window: tuple[int, int], bins: int) -> list[int]:
 
 
 def bin_row(events: list[Event], start: int, end: int) -> tuple[int, int, int]:
-    """Sum up a bin: busy time, events that begin in it, and its colour (-1 where it has none)."""
+    """Sum up a bin: busy time, events that begin in it, and its color (-1 where it has none)."""
     busy: Counter[int] = Counter()
     for event in events:
-        busy[event.colour] += event.inside(start, end)
-    begins = [event.colour for event in events if start <= event.start < end]
+        busy[event.color] += event.inside(start, end)
+    begins = [event.color for event in events if start <= event.start < end]
     most = max(busy.values(), default=0)
-    colour = min(c for c, ns in busy.items() if ns == most) if most else (begins or [-1])[0]
-    return busy.total(), len(begins), colour
+    color = min(c for c, ns in busy.items() if ns == most) if most else (begins or [-1])[0]
+    return busy.total(), len(begins), color
 
 
 def bins_of(line: EventLine, edges: list[int], least: int) -> list[Row]:
     found = line.bins(np.array(edges, np.int64), least)
-    columns = (found.bin, found.busy_ns, found.count, found.colour)
+    columns = (found.bin, found.busy_ns, found.count, found.color)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -126,10 +126,10 @@ def test_sums(events: list[Event], window: tuple[int, int]) -> None:
     start, end = window[0], window[0] + window[1]
     inside, count = line_of(events).sums(start, end)
     assert len(inside) == len(count) == 256
-    for colour in range(256):
-        alike = [event for event in events if event.colour == colour]
-        assert inside[colour] == sum(event.inside(start, end) for event in alike)
-        assert count[colour] == sum(event.touches(start, end) for event in alike)
+    for color in range(256):
+        alike = [event for event in events if event.color == color]
+        assert inside[color] == sum(event.inside(start, end) for event in alike)
+        assert count[color] == sum(event.touches(start, end) for event in alike)
 
 
 @settings(deadline=None)
@@ -146,14 +146,14 @@ def test_at(events: list[Event], time: int, within: int) -> None:
     assert not holds or found in holds
 
 
-@pytest.mark.parametrize("colours", [1, 3, 40])
-def test_few_bins_over_many_events(colours: int) -> None:
+@pytest.mark.parametrize("colors", [1, 3, 40])
+def test_few_bins_over_many_events(colors: int) -> None:
     # More events than are added up one by one: sums of whole blocks, and what is left of them.
-    chance, time, events = Random(colours), 0, []
+    chance, time, events = Random(colors), 0, []
     for _ in range(3_000):
         start = time + chance.choice((0, 0, 5))
         time = start + chance.choice((0, 1, 30, 700))
-        events.append(Event(start, time, chance.randrange(colours)))
+        events.append(Event(start, time, chance.randrange(colors)))
     line = line_of(events)
     for window in ((0, time), (time // 3, time // 2), (-500, 2 * time)):
         edges = edges_of(window, 3)
@@ -173,8 +173,8 @@ def test_slices_and_bins_together_are_everything() -> None:
     assert (line.end_ns - line.start_ns)[long].sum() + narrow_ns == line.busy_ns(edges).sum()
 
 
-def test_an_instant_between_long_events_keeps_its_colour() -> None:
-    # The bin begins with a slice, which its colour is not about.
+def test_an_instant_between_long_events_keeps_its_color() -> None:
+    # The bin begins with a slice, which its color is not about.
     line = line_of([Event(0, 10, 3), Event(10, 20, 4), Event(20, 20, 7), Event(20, 20, 5)])
     assert bins_of(line, [0, 100], 10) == [(0, 0, 2, 7)]
 
@@ -193,9 +193,9 @@ def test_times_near_the_limits() -> None:
 def test_read_only_arrays_are_enough() -> None:
     start = np.arange(0, 100, 10)
     start.setflags(write=False)
-    colour = np.zeros(10, np.uint8)
-    colour.setflags(write=False)
-    line = EventLine.of(start, start, colour)
+    color = np.zeros(10, np.uint8)
+    color.setflags(write=False)
+    line = EventLine.of(start, start, color)
     assert line.start_ns is start
     assert bins_of(line, [0, 50, 100], 1) == [(0, 0, 5, 0), (1, 0, 5, 0)]
 
@@ -210,8 +210,8 @@ def test_refuses_what_is_no_line(start: list[int], end: list[int]) -> None:
 
 def test_an_event_takes_thirty_bytes_at_most() -> None:
     start = np.arange(0, 2_000_000, 10)
-    colour = (np.arange(len(start)) % 256).astype(np.uint8)
-    assert EventLine.of(start, start + 7, colour).nbytes / len(start) < 30
+    color = (np.arange(len(start)) % 256).astype(np.uint8)
+    assert EventLine.of(start, start + 7, color).nbytes / len(start) < 30
 
 
 # Values of bins, against a loop over every nanosecond and sample.

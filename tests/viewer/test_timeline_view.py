@@ -238,12 +238,12 @@ TABLES_OF_ONE: dict[str, Rows] = {
 }
 
 
-def test_slices_are_named_and_coloured_by_what_they_are() -> None:
+def test_slices_are_named_and_colored_by_what_they_are() -> None:
     timeline = ViewerTimeline(build_trace(None, **TABLES_OF_ONE))
     window = timeline.window(keys(timeline), 0, 800, 800)
     slices = window.slices
     looks = {
-        (window.labels[slices.label[i]], timeline.colours[slices.colour[i]])
+        (window.labels[slices.label[i]], timeline.colors[slices.color[i]])
         for i in range(len(slices.line))
     }
     assert looks == {
@@ -275,9 +275,9 @@ def test_names_that_differ_in_numbers_look_alike_and_long_ones_are_cut() -> None
     timeline = ViewerTimeline(build_trace(ranges=rows))
     window = timeline.window(["p0/t0/ranges"], 0, 50, 50)
     assert window.labels == ("step_1", "step_22", "a b", "x" * 119 + "…", names[4])
-    colours = [timeline.colours[code] for code in window.slices.colour]
-    assert colours[0] == colours[1]
-    assert all(colour.startswith("host/") for colour in colours)
+    colors = [timeline.colors[code] for code in window.slices.color]
+    assert colors[0] == colors[1]
+    assert all(color.startswith("host/") for color in colors)
 
 
 def test_only_tracks_asked_for_are_answered_each_once() -> None:

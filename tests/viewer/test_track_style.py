@@ -1,4 +1,4 @@
-"""That codes are few and steady, and that names decide colours as they should."""
+"""That codes are few and steady, and that names decide colors as they should."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_entry_of_the_ledger_has_a_code_that_fits_a_byte() -> None:
     assert all(COLORS[code] == key for key, code in CODES.items())
 
 
-def test_every_code_has_a_colour_in_the_palette() -> None:
+def test_every_code_has_a_color_in_the_palette() -> None:
     assert {key for key in COLORS if not key.startswith("host/")} == set(PALETTE)
 
 

@@ -49,9 +49,9 @@ def test_the_findings_are_those_of_the_command() -> None:
         assert isinstance(other, TimelineFinding)
         assert (one.title, one.why, one.fix) == (other.title, other.why, other.fix)
         assert one.code == other.code
-        assert one.recoverable_ns_per_step == other.step_ns
-        assert one.share == other.share
-        assert one.confidence == other.confidence.value
+        assert one.saved_ns_per_step == pytest.approx((other.saved_ns or 0.0) / found.steps)
+        assert one.saving.endswith(" alone") == (other.saved_ns != other.recoverable_ns)
+        assert (one.confidence, one.effort) == (other.confidence.value, other.effort)
         assert [e.value for e in one.evidence] == [evidence_value(e) for e in other.evidence]
         assert all(place.start_ns < place.end_ns for place in one.places)
         assert len(one.places) > 0
@@ -84,7 +84,7 @@ def test_of_more_work_than_fits_steps_of_the_middle_stand_for_the_rest(
 ) -> None:
     monkeypatch.setattr(module, "MAX_SAMPLED_WORK", 20)
     trace = hand_built()
-    note = "judged on steps 2 to 3 of 6, which stand for the others"
+    note = "evaluated on steps 2 to 3 of 6"
     assert sample_steps(trace) == StepSample(steps="2-3", note=note)
     found = findings_payload(ViewerTimeline(trace), [])
     assert (found.steps, found.notes[0]) == (2, note)
@@ -94,5 +94,5 @@ def test_of_more_work_than_fits_steps_of_the_middle_stand_for_the_rest(
 def test_without_steps_the_middle_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SAMPLED_WORK", 4)
     rows = [{"start_ns": 7**n, "end_ns": 7**n + 1, "name": f"k{n}"} for n in range(8)]
-    note = "judged on 4 of 8 kernels from the middle of the capture"
+    note = "evaluated on 4 of 8 kernels, from the middle of the capture"
     assert sample_steps(build_trace(kernels=rows)) == StepSample(window=(7**2, 7**5), note=note)

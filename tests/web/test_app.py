@@ -84,7 +84,7 @@ def test_the_overview_says_how_far_captures_are(built: Asking) -> None:
         {"id": 0, "name": "built.sqlite", "state": "ready", "message": ""},
     ]
     assert found["palette"]["compute/matmul"]["light"].startswith("#")
-    assert set(built.answer("captures/0")["colours"]) <= set(found["palette"])
+    assert set(built.answer("captures/0")["colors"]) <= set(found["palette"])
 
 
 def test_a_capture_is_described(built: Asking) -> None:

@@ -61,7 +61,7 @@ def test_every_column_comes_back() -> None:
             table=_ints(0, 1, 2),
             row=_ints(0, 2**32 - 1, 5),
             label=_ints(1, 0, 1),
-            colour=_ints(255, 0, 7),
+            color=_ints(255, 0, 7),
         ),
         bin_sums=TrackBins(_ints(1), _ints(2), _ints(10**15), _ints(4_000_000_000), _ints(3)),
         points=SeriesPoints(_ints(0), _ints(1), _reals(-0.5), _reals(1e300), _reals(0.25)),

@@ -2,7 +2,7 @@
 
 import { el, svg } from "../shared/dom";
 
-/** Put the tools beside the name, and mark the part that is on the screen. */
+/** Put the tools next to the name, and mark the part that is on the screen. */
 export function startContents(theme: HTMLButtonElement): void {
   const contents = document.querySelector<HTMLElement>(".contents");
   if (!contents) return;

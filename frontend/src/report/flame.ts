@@ -8,7 +8,7 @@ const ROW = 22;
 const LETTER = 6.7;
 const PAD = 6;
 const LEAST_PIXELS = 0.6;
-const COLOURS = 8;
+const COLORS = 8;
 const LABEL = "Flame chart of ranges. Arrow keys move, Enter zooms in, Escape goes back.";
 
 /** Draw every flame chart that the page has data for. */
@@ -23,14 +23,14 @@ class Flame {
   private root = WHOLE;
   private current = WHOLE;
   private measure: Measure = "host";
-  private readonly said = el("p", { class: "said", "aria-live": "polite" });
+  private readonly pointed = el("p", { class: "pointed", "aria-live": "polite" });
   private readonly back = el("button", { type: "button", class: "back" }, "Back");
   private readonly drawing = svg("svg", { role: "application", tabindex: 0, "aria-label": LABEL });
   private readonly chart = el("div", { class: "chart" }, this.drawing);
 
   constructor(place: HTMLElement, private readonly tree: Tree) {
-    const top = el("div", { class: "bar-top" }, tree.columns.gpu && this.switch(), this.back, this.said);
-    const hint = "Width is time. Click a range to zoom in, click what it lies in to come back.";
+    const top = el("div", { class: "bar-top" }, tree.columns.gpu && this.switch(), this.back, this.pointed);
+    const hint = "Width is time. Click a range to zoom in, click its parent to zoom out.";
     place.append(top, this.chart, el("p", { class: "hint" }, hint));
     place.hidden = false;
     this.back.addEventListener("click", () => this.zoom(this.tree.parent(this.root)));
@@ -52,7 +52,7 @@ class Flame {
       });
       return button;
     };
-    const group = el("div", { class: "switch", role: "group", "aria-label": "What the width is" });
+    const group = el("div", { class: "switch", role: "group", "aria-label": "Width shows" });
     group.append(make("host", "Host time"), make("gpu", "GPU work"));
     return group;
   }
@@ -113,10 +113,10 @@ class Flame {
     const parts = node === WHOLE ? [formatTime(tree.value(WHOLE, this.measure))] : [
       `host ${formatTime(host[node])}`,
       ...(gpu ? [`GPU ${formatTime(gpu[node])}`] : []),
-      `${formatCount(calls[node])} times`,
-      `${formatShare(tree.value(node, this.measure) / Math.max(1, tree.value(WHOLE, this.measure)))} of all`,
+      `${formatCount(calls[node])} calls`,
+      `${formatShare(tree.value(node, this.measure) / Math.max(1, tree.value(WHOLE, this.measure)))} of total`,
     ];
-    fill(this.said, el("b", {}, tree.name(node)), ` ${parts.join(" · ")}`);
+    fill(this.pointed, el("b", {}, tree.name(node)), ` ${parts.join(" · ")}`);
   }
 
   private draw(): void {
@@ -133,7 +133,7 @@ class Flame {
     const x = one.left * width;
     const wide = one.width * width;
     const box = svg("rect", { x, y: one.row * ROW, width: Math.max(wide, 1), height: ROW - 1, rx: 2 });
-    box.style.setProperty("fill", `var(--host-${colourOf(name)})`);
+    box.style.setProperty("fill", `var(--host-${colorOf(name)})`);
     const kind = [one.above ? "above" : "", one.node === this.current ? "current" : ""].join(" ").trim();
     const group = svg("g", { "data-node": one.node, class: kind }, box);
     const letters = Math.floor((wide - 2 * PAD) / LETTER);
@@ -145,9 +145,9 @@ class Flame {
   }
 }
 
-/** The same name has the same colour everywhere. */
-function colourOf(name: string): number {
+/** The same name has the same color everywhere. */
+function colorOf(name: string): number {
   let hash = 0;
   for (const letter of name) hash = (hash * 31 + (letter.codePointAt(0) ?? 0)) >>> 0;
-  return hash % COLOURS;
+  return hash % COLORS;
 }

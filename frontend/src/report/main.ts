@@ -1,5 +1,5 @@
-// What a report does beyond being read: sorting, searching, zooming, copying, colours. Everything
-// that it says is in the page already; without this script the tables, trees and pictures remain.
+// What a report does beyond being read: sorting, searching, zooming, copying, colors. Everything
+// is in the page already; without this script the tables, trees and pictures remain.
 
 import { startTheme, themeButton } from "../shared/theme";
 import { copyButtons } from "./code";

@@ -23,7 +23,7 @@ export interface Placed {
   readonly above: boolean;
 }
 
-/** The node that stands for everything. */
+/** The root node. */
 export const WHOLE = -1;
 
 export class Tree {
@@ -66,7 +66,7 @@ export class Tree {
     return found;
   }
 
-  /** Lay out what is inside a node, and above it what it lies in; nothing narrower than `least`. */
+  /** Lay out the children of a node, and its parents above it; nothing narrower than `least`. */
   layout(root: number, measure: Measure, least: number): Placed[] {
     const path = this.path(root);
     const placed: Placed[] = path.map((node, row) => ({ node, row, left: 0, width: 1, above: node !== root }));

@@ -13,7 +13,7 @@ export function openTargets(): void {
     if (target instanceof HTMLDetailsElement) target.open = true;
   });
   window.addEventListener("beforeprint", () => {
-    for (const part of document.querySelectorAll<HTMLDetailsElement>(".finding, .told details, .tree details")) {
+    for (const part of document.querySelectorAll<HTMLDetailsElement>(".finding, .explained details, .tree details")) {
       part.open = true;
     }
   });

@@ -1,8 +1,8 @@
-// Shows what the lines, areas and dots of a picture stand for where the pointer is.
+// Shows the values of lines, areas and dots at the pointer.
 
 import { el, fill } from "../shared/dom";
 
-/** What `render/pictures/page.py` writes beside a picture; its numbers are text already. */
+/** What `render/pictures/page.py` writes next to a chart; its numbers are text already. */
 interface Data {
   readonly xs: readonly (readonly number[])[];
   readonly labels: readonly string[];

@@ -21,11 +21,11 @@ function start(around: HTMLElement): void {
   if (!table || !chips) return;
   const rows = [...(table.tBodies[0]?.rows ?? [])].map(read);
   const field = el("input", { type: "search", placeholder: "Search kernels", "aria-label": "Search kernels" });
-  const said = el("output", { "aria-live": "polite" });
+  const count = el("output", { "aria-live": "polite" });
   const pressed = new Set<string>();
   const update = (): void => {
     const shown = show(rows, field.value, pressed);
-    said.textContent = shown.length === rows.length ? "" : summary(shown, rows.length);
+    count.textContent = shown.length === rows.length ? "" : summary(shown, rows.length);
   };
   field.addEventListener("input", update);
   field.addEventListener("keydown", (event) => {
@@ -34,7 +34,7 @@ function start(around: HTMLElement): void {
     update();
   });
   for (const chip of chips.querySelectorAll("li")) choosable(chip, pressed, update);
-  chips.before(el("div", { class: "search" }, field, said));
+  chips.before(el("div", { class: "search" }, field, count));
 }
 
 function read(row: HTMLTableRowElement): Row {

@@ -1,4 +1,4 @@
-// Buttons, each with words: seen, or said by a screen reader and shown when pointed at.
+// Buttons, each with a text: visible, or for screen readers and as a tooltip.
 
 import { el, type Props } from "./dom";
 import { icon, type Shape } from "./icons";
@@ -9,7 +9,7 @@ export function smallButton(words: string, click: () => void, shape?: Shape): HT
   return el("button", props, shape && icon(shape), el("span", {}, words));
 }
 
-/** A button that is a drawing; `label` says what it does. */
+/** A button that is a drawing; `label` names what it does. */
 export function iconButton(label: string, shape: Shape, click: () => void, more: Props = {}): HTMLButtonElement {
   const props = { type: "button", class: "icon-button", "aria-label": label, title: label, on: { click }, ...more };
   return el("button", props, icon(shape));

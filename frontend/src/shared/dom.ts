@@ -64,7 +64,7 @@ export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
   return found as T;
 }
 
-/** Copy text; tells whether that worked, as a page opened from disk may not be allowed to. */
+/** Copy text; returns whether that worked, as a page opened from disk may not be allowed to. */
 export async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

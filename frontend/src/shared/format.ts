@@ -1,7 +1,7 @@
 // Quantities as text, to the letter as src/gpusight/units.py writes them: a number on the page is the
 // number in the terminal.
 
-/** Stands for a value that is not known. */
+/** Shown for an unknown value. */
 export const MISSING = "-";
 
 type Value = number | null | undefined;
@@ -11,8 +11,8 @@ const TIME_STEPS: Steps = [[1, "ns"], [1e3, "µs"], [1e6, "ms"], [1e9, "s"]];
 const BYTE_STEPS: Steps = [[1, "B"], [1e3, "kB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"], [1e15, "PB"]];
 
 /** Nanoseconds as ns, µs, ms or s: `1.234 ms`. */
-export function formatTime(ns: Value): string {
-  return scaled(ns, TIME_STEPS);
+export function formatTime(ns: Value, digits = 4): string {
+  return scaled(ns, TIME_STEPS, digits);
 }
 
 /** Bytes in SI units: `1.500 MB` is 1,500,000 bytes. */
@@ -20,7 +20,7 @@ export function formatBytes(count: Value): string {
   return scaled(count, BYTE_STEPS);
 }
 
-/** Bytes a second in SI units: `12.50 GB/s`. */
+/** Bytes/s in SI units: `12.50 GB/s`. */
 export function formatRate(bytesPerSecond: Value): string {
   const text = scaled(bytesPerSecond, BYTE_STEPS);
   return text === MISSING ? text : `${text}/s`;
@@ -61,15 +61,17 @@ function decimals(magnitude: number): number {
   return Math.max(0, 3 - Math.floor(Math.log10(magnitude)));
 }
 
-function scaled(value: Value, steps: Steps): string {
+function scaled(value: Value, steps: Steps, digits = 4): string {
   if (!known(value)) return MISSING;
   const magnitude = Math.abs(value);
   // 999,960 ns must become 1.000 ms, not 1000.0 µs: step up once a fifth digit would be needed.
-  const index = steps.slice(1).filter(([factor]) => magnitude >= factor * 0.99995).length;
+  const rounding = 0.5 * 10 ** -digits;
+  const index = steps.slice(1).filter(([factor]) => magnitude >= factor * (1 - rounding)).length;
   const [factor, unit] = steps[index] as (typeof steps)[number];
   if (index === 0) return `${Number.isInteger(value) ? value.toFixed(0) : fixed(value, 1)} ${unit}`;
   const inUnit = value / factor;
-  return `${grouped(fixed(inUnit, Math.min(3, decimals(Math.abs(inUnit) * 1.00005))))} ${unit}`;
+  const places = Math.min(digits - 1, Math.max(0, decimals(Math.abs(inUnit) * (1 + rounding)) + digits - 4));
+  return `${grouped(fixed(inUnit, places))} ${unit}`;
 }
 
 /** As toFixed, but a value that lies halfway goes to the even digit, as Python's do. */

@@ -1,4 +1,4 @@
-// The few drawings on buttons; each button says in words what it does.
+// The few drawings on buttons; each button also has a text.
 
 import { svg } from "./dom";
 
@@ -17,7 +17,7 @@ const SHAPES = {
 /** What can be drawn. */
 export type Shape = keyof typeof SHAPES;
 
-/** A drawing in the colour of the text around it, unseen by screen readers. */
+/** A drawing in the color of the text around it, unseen by screen readers. */
 export function icon(name: Shape): SVGSVGElement {
   const line = svg("path", {
     d: SHAPES[name], fill: "none", stroke: "currentColor", "stroke-width": 1.5,

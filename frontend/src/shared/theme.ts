@@ -6,7 +6,7 @@ import { keep, kept } from "./kept";
 export type Theme = "auto" | "light" | "dark";
 
 const ORDER: readonly Theme[] = ["auto", "light", "dark"];
-const SAID: Readonly<Record<Theme, string>> = { auto: "as the system", light: "light", dark: "dark" };
+const NAMES: Readonly<Record<Theme, string>> = { auto: "system", light: "light", dark: "dark" };
 
 let chosen: Theme = "auto";
 
@@ -28,7 +28,7 @@ export function chooseTheme(theme: Theme): void {
   tell();
 }
 
-/** Whether dark colours are shown now. */
+/** Whether dark colors are shown now. */
 export function isDark(): boolean {
   return chosen === "dark" || (chosen === "auto" && darkSystem().matches);
 }
@@ -41,7 +41,7 @@ export function themeButton(): HTMLButtonElement {
     on: { click: () => chooseTheme(next(chosen)) },
   });
   const refresh = (): void => {
-    const label = `Colours: ${SAID[chosen]}. Change to ${SAID[next(chosen)]}`;
+    const label = `Colors: ${NAMES[chosen]}. Change to ${NAMES[next(chosen)]}`;
     button.setAttribute("aria-label", label);
     button.title = label;
     button.replaceChildren(picture(chosen));

@@ -6,7 +6,7 @@ import type {
   TimeRange, TimelineWindow,
 } from "./types";
 
-/** What is to be shown: some tracks over a stretch of time. */
+/** What is to be shown: some tracks over a time range. */
 export interface WindowRequest extends TimeRange {
   readonly bins: number;
   readonly tracks: readonly string[];
@@ -95,6 +95,6 @@ function stretch(range: TimeRange): { start: number; end: number } {
 async function reason(answer: Response): Promise<string> {
   const plain = `The server answered ${answer.status} ${answer.statusText}`.trim();
   if (!answer.headers.get("content-type")?.startsWith("application/json")) return plain;
-  const said = ((await answer.json()) as { error?: unknown }).error;
-  return typeof said === "string" ? said : plain;
+  const message = ((await answer.json()) as { error?: unknown }).error;
+  return typeof message === "string" ? message : plain;
 }

@@ -22,7 +22,7 @@ type Arrays = { [T in keyof typeof ARRAYS]: InstanceType<(typeof ARRAYS)[T]> };
 const PREFIX = 4;
 const ALIGNED = 8;
 
-/** Read a window; throws an Error that says what is wrong where the bytes are not one. */
+/** Read a window; throws an Error with the reason where the bytes are not one. */
 export function decodeWindow(bytes: ArrayBuffer): TimelineWindow {
   const { header, body } = headerOf(bytes);
   const column = <T extends Column["type"]>(group: string, name: string, type: T): Arrays[T] =>
@@ -37,14 +37,14 @@ export function decodeWindow(bytes: ArrayBuffer): TimelineWindow {
       table: column("slices", "table", "u1"),
       row: column("slices", "row", "u4"),
       label: column("slices", "label", "u4"),
-      colour: column("slices", "colour", "u1"),
+      color: column("slices", "color", "u1"),
     },
     bin_sums: {
       line: column("bin_sums", "line", "u2"),
       bin: column("bin_sums", "bin", "u4"),
       busy_ns: column("bin_sums", "busy_ns", "f8"),
       count: column("bin_sums", "count", "u4"),
-      colour: column("bin_sums", "colour", "u1"),
+      color: column("bin_sums", "color", "u1"),
     },
     points: {
       line: column("points", "line", "u2"),

@@ -118,13 +118,10 @@ def _plan_lines(
 def _plan_table(
     timeline: TimelineDiagnosis, findings: Sequence[TimelineFinding], width: int | None
 ) -> Iterator[StyledLine]:
-    saved_ns, speedups = 0.0, []
-    for finding in findings:
-        saved_ns += (finding.saved_ns or 0.0) if finding.is_fix else 0.0
-        has_time = finding.is_fix and finding.saved_ns is not None
-        window_ns = timeline.focus.length_ns
-        speedup = window_ns / max(1.0, window_ns - saved_ns)
-        speedups.append(format_speedup(speedup) if has_time else MISSING)
+    speedups = [
+        MISSING if ns is None else format_speedup(timeline.step_ns / max(1.0, ns))
+        for ns in timeline.plan_step_ns[: len(findings)]
+    ]
     columns = (
         TextColumn.natural("Fix", [f.title for f in findings], can_shorten=True),
         TextColumn.natural(

@@ -151,7 +151,8 @@ def _busy_text(diagnosis: TimelineDiagnosis) -> Iterator[str]:
 
 def timeline_verdict(diagnosis: TimelineDiagnosis) -> str:
     """Say that no fix saves a notable time, and what the GPU does; empty where one does."""
-    best = max((f.share or 0.0 for f in diagnosis.fixes), default=0.0)
+    saved_ns = (max(f.saved_ns or 0.0, f.recoverable_ns or 0.0) for f in diagnosis.fixes)
+    best = max(saved_ns, default=0.0) / max(1, diagnosis.focus.length_ns)
     if best >= MIN_NOTABLE_SHARE:
         return ""
     if not diagnosis.clean and not diagnosis.findings:
@@ -178,10 +179,11 @@ def plan_total(diagnosis: TimelineDiagnosis) -> str:
     now_ns, then_ns = diagnosis.step_ns, diagnosis.predicted_step_ns
     count = len(diagnosis.fixes)
     name = "this fix" if count == 1 else f"all {count} fixes"
-    return f"{name}: {_from_to(now_ns, then_ns, '/step' if diagnosis.steps else '')}"
+    return f"{name}: {time_change(now_ns, then_ns, '/step' if diagnosis.steps else '')}"
 
 
-def _from_to(now_ns: float, then_ns: float, unit: str) -> str:
+def time_change(now_ns: float, then_ns: float, unit: str) -> str:
+    """Write a time now and after fixes: `46.9 -> 9.96 ms/step (4.7x)`."""
     now, then = (units.format_time(ns, digits=3) for ns in (now_ns, then_ns))
     if now.split()[1:] == then.split()[1:]:
         now = now.split()[0]
@@ -204,7 +206,7 @@ def kernels_head(diagnosis: KernelReportDiagnosis) -> str:
 def kernels_total(diagnosis: KernelReportDiagnosis) -> str:
     """Say what the first fix of each kernel saves."""
     now_ns = diagnosis.duration_ns
-    return f"first fix of each kernel: {_from_to(now_ns, now_ns - diagnosis.saved_ns, '')}"
+    return f"first fix of each kernel: {time_change(now_ns, now_ns - diagnosis.saved_ns, '')}"
 
 
 def replayed(diagnosis: TimelineDiagnosis) -> str:

@@ -287,14 +287,17 @@ def _overview(diagnosis: TimelineDiagnosis, findings: Sequence[TimelineFinding])
             markdown_prose(finding.title),
             markdown_code(finding.rule),
             parts.saved_text(diagnosis, finding),
+            units.MISSING if ns is None else units.format_speedup(diagnosis.step_ns / max(1.0, ns)),
             parts.confidence(finding),
             finding.effort,
         )
-        for number, finding in enumerate(findings, 1)
+        for number, (finding, ns) in enumerate(
+            zip(findings, diagnosis.plan_step_ns, strict=False), 1
+        )
     ]
     saves = "saves/step" if diagnosis.steps else "saves"
-    headings = ("#", "fix", "rule", saves, "confidence", "effort")
-    return markdown_table(headings, (True, False, False, True, False, False), rows)
+    headings = ("#", "fix", "rule", saves, "speedup", "confidence", "effort")
+    return markdown_table(headings, (True, False, False, True, True, False, False), rows)
 
 
 def finding_markdown(

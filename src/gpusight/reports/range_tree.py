@@ -224,7 +224,7 @@ class RangeTree:
     calls: Ints
     host_ns: Ints
     gpu_ns: Ints | None
-    """GPU work launched by any thread while it was open; None where the capture cannot tell."""
+    """GPU work launched by any thread while it was open; None where unknown."""
     smaller: Ints
     """Nodes that one without a name stands for."""
     ranges: int
@@ -258,7 +258,7 @@ def range_tree(
     scope = ResolvedSelection(trace, selection)
     frame = scope.host("ranges", _RANGE_COLUMNS, row_index="row").filter(pl.col("kind") != "mark")
     if frame.is_empty():
-        return NotApplicable(COMMAND, "no range that has a length lies in what was selected")
+        return NotApplicable(COMMAND, "no range with a duration in the selection")
     work, notes = _gpu_work(trace, frame["row"])
     rows = _rows(trace, frame, work)
     nodes = _ordered(_pruned(merge_ranges(rows, frame["name"], _threads(trace, frame), steps)))
@@ -268,10 +268,10 @@ def range_tree(
 
 
 def _gpu_work(trace: Trace, rows: pl.Series) -> tuple[Ints | None, tuple[str, ...]]:
-    """Give the GPU work of each range, or why it is not known."""
+    """Give the GPU work of each range, or why it is unknown."""
     projected = project_ranges(trace)
     if isinstance(projected, NotApplicable):
-        return None, (f"GPU times of ranges are not known: {projected.reason}",)
+        return None, (f"GPU times of ranges are unknown: {projected.reason}",)
     work = projected.frame["work_ns"].gather(rows)
     return work.fill_null(0).to_numpy().astype(np.int64), ()
 
@@ -290,14 +290,14 @@ def _rows(trace: Trace, frame: pl.DataFrame, work: Ints | None) -> RangeRows:
 
 
 def _threads(trace: Trace, frame: pl.DataFrame) -> tuple[list[str], Ints]:
-    """Name the threads that have ranges, and say which each range is on."""
+    """Name the threads that have ranges, and number the thread of each range."""
     thread = frame["thread"].fill_null(_NO_THREAD)
     keys = thread.unique().sort()
     known = trace.table("threads", ["thread", "tid", "name"])
     named = {key: f"{name or 'thread'} ({tid})" for key, tid, name in known.iter_rows()}
     place = {key: number for number, key in enumerate(keys)}
     at = thread.replace_strict(place, return_dtype=pl.Int64).to_numpy()
-    return [named.get(key, "a thread without a name") for key in keys], at
+    return [named.get(key, "unnamed thread") for key in keys], at
 
 
 def _pruned(nodes: RangeNodes) -> RangeNodes:
@@ -349,10 +349,10 @@ def _ordered(nodes: RangeNodes) -> RangeNodes:
 def _left_out_notes(rows: RangeRows, nodes: RangeNodes) -> Iterable[str]:
     smaller = int(nodes.smaller.sum())
     if smaller:
-        yield f"the {_KEPT_NODES:,} largest are shown; {smaller:,} smaller ones are summed up"
+        yield f"the {_KEPT_NODES:,} largest ranges are shown, {smaller:,} smaller ones aggregated"
     deeper = int((rows.depth >= MAX_DEPTH).sum())
     if deeper:
-        yield f"{deeper:,} ranges lie more than {MAX_DEPTH} deep and are not shown"
+        yield f"{deeper:,} ranges nested deeper than {MAX_DEPTH} levels are not shown"
 
 
 def _tree(

@@ -1,4 +1,4 @@
-"""From captures to a report: every question that it answers is asked once."""
+"""From captures to a report: every analysis runs once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 _UNKNOWN = "unknown"
-"""How the names of GPUs begin that a capture does not tell."""
+"""Prefix of the name of an unknown GPU."""
 _MIN_BINS, _ALL_BINS = 50, 3_200
 """Parts of the time that utilization is drawn in: of each GPU, and of all together."""
 
@@ -69,7 +69,7 @@ def build_report(
 ) -> Report:
     """Ask everything of a timeline, of reports of its kernels, or of such reports alone.
 
-    `base` are captures before a change, summed up; then the report also says what changed.
+    `base` are captures before a change, summed up; then the report also has a comparison.
     """
     captured, reports = _split_captures(traces)
     if captured is not None:
@@ -88,19 +88,19 @@ def build_report(
         program=program,
         measured=measured,
         comparison=comparison,
-        untold=collect_limitations(parts, about),
+        limitations=collect_limitations(parts, about),
         warnings=tuple(dict.fromkeys(w for trace in traces for w in trace.warnings)),
     )
 
 
 def _split_captures(traces: Sequence[Trace]) -> tuple[Trace | None, list[Trace]]:
-    """Tell the timeline from the reports of measured kernels, in whatever order they are given."""
+    """Split the timeline from the reports of profiled kernels, in whatever order they are given."""
     reports = [trace for trace in traces if trace.has("profiles")]
     others = [trace for trace in traces if not trace.has("profiles")]
     if len(others) > 1:
         raise UsageError(
-            f"{len(others)} captures of programs were given",
-            hint="a report is of one; what it was before a change: --compare BASE",
+            f"{len(others)} timelines were given",
+            hint="a report takes one; compare with another: --compare BASE",
         )
     if not traces:
         raise UsageError("no capture was given", hint="gpusight report CAPTURE -o report.html")
@@ -138,7 +138,7 @@ def _program(trace: Trace, summary: Composite, asked: ReportRequest) -> ProgramR
     # These account for the same time, which is worked out once, and let go of after them.
     known = _accounting(trace, selection, focus)
     diagnosis = diagnose_captures([trace], replace(_question(asked), known=known))
-    assert isinstance(diagnosis, (TimelineDiagnosis, NotApplicable)), "a timeline was asked"
+    assert isinstance(diagnosis, (TimelineDiagnosis, NotApplicable)), "a timeline was given"
     account = ledger_report(trace, selection, **focus, known=known)
     excerpt = timeline(trace, selection, **focus, known=known)
     del known
@@ -167,7 +167,7 @@ def _accounting(trace: Trace, selection: Selection, focus: dict[str, Any]) -> Ac
 
 
 def _gpus_of(trace: Trace, account: LedgerReport | NotApplicable) -> list[str | None]:
-    """Name the GPUs that worked; all of the capture's where it does not tell."""
+    """Name the GPUs that worked; all of the capture's where unknown."""
     if isinstance(account, NotApplicable):
         return list(device_names(trace).values())
     return [device.name for device in account.devices]
@@ -201,23 +201,23 @@ def _program_parts(program: ProgramReport | None) -> Iterator[tuple[str, Any]]:
         yield "Occupancy", program.occupancy
 
 
-# Measured kernels ---------------------------------------------------------------------------------
+# Profiled kernels ---------------------------------------------------------------------------------
 
 
 def _measured(
     trace: Trace,
     summary: Composite,
-    beside: tuple[Trace | None, ProgramReport | None],
+    timeline_of: tuple[Trace | None, ProgramReport | None],
     asked: ReportRequest,
 ) -> MeasuredReport:
-    alone = beside[0] is None
+    alone = timeline_of[0] is None
     selection = asked.selection if alone else EVERYTHING
     question = _question(asked) if alone else DiagnoseOptions()
     diagnosis = diagnose_captures([trace], question)
-    assert isinstance(diagnosis, (KernelReportDiagnosis, NotApplicable)), "a report was asked"
+    assert isinstance(diagnosis, (KernelReportDiagnosis, NotApplicable)), "a report was given"
     return MeasuredReport(
         about=_about(trace, summary, list(device_names(trace).values())),
-        diagnosis=_joined(diagnosis, trace, beside, asked),
+        diagnosis=_joined(diagnosis, trace, timeline_of, asked),
         kernels=kernels(trace, selection),
         roofline=roofline(trace, selection),
         occupancy=occupancy(trace, selection),
@@ -227,11 +227,11 @@ def _measured(
 def _joined(
     diagnosis: KernelReportDiagnosis | NotApplicable,
     trace: Trace,
-    beside: tuple[Trace | None, ProgramReport | None],
+    timeline_of: tuple[Trace | None, ProgramReport | None],
     asked: ReportRequest,
 ) -> KernelReportDiagnosis | JoinedDiagnosis | NotApplicable:
-    """Weigh what was measured by the time in the timeline, where there is one that was judged."""
-    captured, program = beside
+    """Weight profiled kernels by their time in the timeline, where there is one."""
+    captured, program = timeline_of
     if isinstance(diagnosis, NotApplicable) or captured is None or program is None:
         return diagnosis
     if isinstance(program.diagnosis, NotApplicable):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.reports.range_tree import RangeTree
     from gpusight.rules.diagnosis import KernelReportDiagnosis, TimelineDiagnosis
-    from gpusight.rules.finding import TimelineFinding
 
 
 _MISSING, _MESSAGES = "missing", "messages"
@@ -41,7 +40,7 @@ class MissingPart:
 
 @dataclass(frozen=True, slots=True)
 class LimitationNote:
-    """What a reader of some parts must know."""
+    """A note on some sections."""
 
     parts: tuple[str, ...]
     text: str
@@ -49,7 +48,7 @@ class LimitationNote:
 
 @dataclass(frozen=True)
 class Limitations:
-    """Everything that limits what a report says."""
+    """Everything that limits a report."""
 
     absent: tuple[MissingPart, ...]
     notes: tuple[LimitationNote, ...]
@@ -62,7 +61,7 @@ class Limitations:
 def collect_limitations(
     parts: Iterable[tuple[str, Any]], about: Sequence[Composite]
 ) -> Limitations:
-    """Collect what parts lack; `about` is what `info` says of each capture."""
+    """Collect what parts lack; `about` is the `info` of each capture."""
     named = list(parts)
     return Limitations(
         absent=tuple(_absent(named)),
@@ -85,7 +84,7 @@ def _absent(parts: Iterable[tuple[str, Any]]) -> Iterator[MissingPart]:
 def _notes(
     parts: Iterable[tuple[str, Any]], about: Sequence[Composite]
 ) -> Iterator[LimitationNote]:
-    """Give every note once, with the parts that it was said of."""
+    """Return every note once, with the sections that it is about."""
     names_of: dict[str, list[str]] = {}
     of_captures = (("Capture", facts) for facts in about)
     for name, answer in (*of_captures, *parts):
@@ -128,20 +127,20 @@ DEFAULT_REQUEST = ReportRequest()
 
 @dataclass(frozen=True, slots=True)
 class CaptureFacts:
-    """What is said of a capture itself: no path but the file's name, no machine, no person."""
+    """Facts of a capture: no path but the file's name, no machine, no person."""
 
     file: str
     tool: str
     gpus: tuple[str, ...]
     """Names of its GPUs, one for each."""
     started: str
-    """When capturing began; empty where that is not known."""
+    """Start of the capture; empty where unknown."""
     duration_ns: int | None
 
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """What a timeline, a table of totals or a memory snapshot tells of a program."""
+    """Results for a timeline, a table of totals or a memory snapshot."""
 
     about: CaptureFacts
     diagnosis: TimelineDiagnosis | NotApplicable
@@ -160,7 +159,7 @@ class ProgramReport:
 
 @dataclass(frozen=True)
 class MeasuredReport:
-    """What a report of Nsight Compute tells of kernels."""
+    """Results for a report of Nsight Compute."""
 
     about: CaptureFacts
     diagnosis: KernelReportDiagnosis | JoinedDiagnosis | NotApplicable
@@ -177,13 +176,13 @@ class Report:
     title: str
     headline: Headline
     program: ProgramReport | None
-    """None where only kernels were measured."""
+    """None where there are only reports of Nsight Compute."""
     measured: tuple[MeasuredReport, ...]
     comparison: Comparison | NotApplicable | None
-    """None where nothing was asked to be compared."""
-    untold: Limitations
+    """None without a comparison."""
+    limitations: Limitations
     warnings: tuple[str, ...] = ()
-    """Why captures hold less than what happened: said at the top."""
+    """Why captures are incomplete: shown at the top."""
 
     @property
     def captures(self) -> tuple[CaptureFacts, ...]:
@@ -198,16 +197,13 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know."""
-        texts = (note.text for note in self.untold.notes)
+        """Warnings and notes."""
+        texts = (note.text for note in self.limitations.notes)
         return tuple(dict.fromkeys((*self.warnings, *texts)))
 
 
-MAX_FIXES = 3
-_MIN_FIX_SHARE = 0.001
-"""Part of the window that a finding gives back at least to be named first."""
 _MIN_SPREAD_SHARE = 0.005
-"""Part of a step from which on the time between steps is worth words."""
+"""Share of a step from which on the time between steps is mentioned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,30 +213,25 @@ class HeadlineNumber:
     key: str
     label: str
     value: float | None
-    """None where the capture cannot tell; `detail` then says why."""
+    """None where unknown; `detail` then has the reason."""
     fmt: Fmt
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadlineFix:
-    """One fix, and what it gives back."""
+    """One fix of the plan, and what it saves."""
 
     rank: int
-    """Its place among all findings, from 1."""
+    """Its number in the list of findings, from 1."""
     rule: str
     title: str
-    alone_ns: float | None
-    """Of a step, or of everything where no steps are known."""
-    after_ns: float | None
-    """The same once those before it are fixed."""
-    share: float | None
+    saved_ns: float
+    """Per step, or of everything where no steps are known; after the fixes above it."""
+    then_ns: float | None
+    """Time of a step with this fix and those above it; None where the time is unknown."""
     confidence: str
-
-    @property
-    def worth_ns(self) -> float | None:
-        """What to say first of it: by itself, or after those before it where that is nothing."""
-        return self.alone_ns or self.after_ns or self.alone_ns
+    effort: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,25 +249,25 @@ class Headline:
     """The beginning of a report."""
 
     numbers: tuple[HeadlineNumber, ...]
-    gains: tuple[HeadlineFix, ...] = ()
-    """The foremost, at most three."""
+    plan: tuple[HeadlineFix, ...] = ()
+    """All fixes, in the order to do them: what they save adds up."""
     whole: str = ""
-    """What the gains are parts of: `step`, `window` or `GPU time`; empty where there are none."""
+    """What the fixes shorten: `step`, `window` or `GPU time`; empty where there are none."""
     now_ns: float | None = None
     """How long that is."""
     cautions: tuple[HeadlineCaution, ...] = ()
-    """Findings that give no time back: the numbers are to be read with them in mind."""
+    """Findings that save no time: read the numbers with them in mind."""
 
     @property
     def then_ns(self) -> float | None:
-        """How long it would be after all of them."""
+        """How long it is with all fixes."""
         if self.now_ns is None:
             return None
-        return max(0.0, self.now_ns - sum(gain.after_ns or 0.0 for gain in self.gains))
+        return max(0.0, self.now_ns - sum(fix.saved_ns for fix in self.plan))
 
 
 def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredReport]) -> Headline:
-    """Choose what is said first."""
+    """Choose the numbers and fixes at the top."""
     if program is None:
         return _of_kernels(measured)
     numbers = (
@@ -291,47 +282,35 @@ def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredRep
     whole = "step" if diagnosis.steps else "window"
     cautions = tuple(
         HeadlineCaution(rank, finding.rule, finding.title)
-        for rank, finding in enumerate(diagnosis.findings, 1)
-        if _is_caution(finding)
-    )
-    return Headline(numbers, tuple(_gains(diagnosis)), whole, diagnosis.step_ns, cautions)
-
-
-def _gains(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
-    """Give the findings that are worth naming first: what gives next to nothing is not."""
-    each = max(1, diagnosis.steps)
-    worth = [
-        ranked for ranked in enumerate(diagnosis.findings, 1) if _is_worth(ranked[1], diagnosis)
-    ]
-    for rank, finding in worth[:MAX_FIXES]:
-        after = None if finding.saved_ns is None else finding.saved_ns / each
-        yield HeadlineFix(
-            rank,
-            finding.rule,
-            finding.title,
-            finding.step_ns,
-            after,
-            finding.share,
-            finding.confidence.value,
+        for rank, (finding, then_ns) in enumerate(
+            zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True), 1
         )
+        if then_ns is None
+    )
+    return Headline(numbers, tuple(_plan(diagnosis)), whole, diagnosis.step_ns, cautions)
 
 
-def _is_worth(finding: TimelineFinding, diagnosis: TimelineDiagnosis) -> bool:
-    if _is_caution(finding):
-        return False
-    most = max(finding.recoverable_ns or 0.0, finding.saved_ns or 0.0)
-    return most >= _MIN_FIX_SHARE * diagnosis.focus.length_ns
-
-
-def _is_caution(finding: TimelineFinding) -> bool:
-    return finding.recoverable_ns is None or not finding.is_fix
+def _plan(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
+    """Give the fixes with a known saving, in the order to do them."""
+    ranked = enumerate(zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True), 1)
+    for rank, (finding, then_ns) in ranked:
+        if then_ns is not None and finding.saved_ns is not None:
+            yield HeadlineFix(
+                rank,
+                finding.rule,
+                finding.title,
+                finding.saved_ns / max(1, diagnosis.steps),
+                then_ns,
+                finding.confidence.value,
+                finding.effort,
+            )
 
 
 # The numbers of a program -------------------------------------------------------------------------
 
 
 def _time(program: ProgramReport) -> HeadlineNumber:
-    """Give the time of a step with its spread, or of the window where no steps are known."""
+    """Give the step time with its spread, or the window where no steps are known."""
     if isinstance(program.steps, Composite):
         facts = {fact.key: fact.value for fact in program.steps.facts}
         count = facts["kept"]
@@ -344,11 +323,11 @@ def _time(program: ProgramReport) -> HeadlineNumber:
 
 
 def _without_steps(program: ProgramReport, window_ns: int) -> str:
-    """Say that no steps are known, and how much of the window the findings are of."""
+    """State that there are no steps, and how much of the window the findings cover."""
     diagnosis = program.diagnosis
     if isinstance(diagnosis, NotApplicable) or diagnosis.focus.length_ns >= window_ns:
-        return "no steps are known"
-    return f"no steps are known; findings are of {format_time(diagnosis.focus.length_ns)} of it"
+        return "no steps found"
+    return f"no steps found; findings are about {format_time(diagnosis.focus.length_ns)} of it"
 
 
 def _spread(steps: Composite, mean_ns: float) -> str:
@@ -359,7 +338,7 @@ def _spread(steps: Composite, mean_ns: float) -> str:
     text = f"{count:,} steps, {format_time(facts['min_ns'])} to {format_time(facts['max_ns'])}"
     between = mean_ns - int(_kept(steps)["took_ns"].sum()) / count
     if between > _MIN_SPREAD_SHARE * mean_ns:
-        text += f"; {format_time(between)} of it between steps"
+        text += f"; {format_time(between)} between steps"
     return text
 
 
@@ -392,14 +371,14 @@ def _evaluated_report(
 
 
 def _idle(device: DeviceLedgerReport) -> str:
-    """Say what a GPU that is not busy waits for."""
+    """Name the largest cause of idle time."""
     causes = {
         e.entry.partition("/")[2]: e.ns
         for e in device.ledger.entries
         if e.entry.startswith(f"{IDLE}/")
     }
     if not causes:
-        return "never idle"
+        return "no idle time"
     most = max(causes, key=lambda cause: causes[cause])
     return f"idle {format_share(1 - device.ledger.busy_share)}, mostly {most}"
 
@@ -407,15 +386,15 @@ def _idle(device: DeviceLedgerReport) -> str:
 def _kernels(program: ProgramReport) -> HeadlineNumber:
     table = program.kernels
     if isinstance(table, NotApplicable):
-        return HeadlineNumber("kernels_per_step", "Kernels a step", None, Fmt.COUNT, table.reason)
+        return HeadlineNumber("kernels_per_step", "Kernels/step", None, Fmt.COUNT, table.reason)
     every, names = (table.meta[key] for key in ("kernels", "kernel_names"))
-    of = "of 1 name" if names == 1 else f"of {format_count(names)} names"
+    of = "1 kernel name" if names == 1 else f"{format_count(names)} kernel names"
     if not isinstance(program.steps, Composite):
         return HeadlineNumber("kernels", "Kernels", every, Fmt.COUNT, of)
     kept = _kept(program.steps)["kernels"]
     mean = int(kept.sum()) / len(kept)
-    detail = f"{format_count(every)} in all, {of}"
-    return HeadlineNumber("kernels_per_step", "Kernels a step", mean, Fmt.COUNT, detail)
+    detail = f"{format_count(every)} total, {of}"
+    return HeadlineNumber("kernels_per_step", "Kernels/step", mean, Fmt.COUNT, detail)
 
 
 def _kept(steps: Composite) -> pl.DataFrame:
@@ -429,11 +408,11 @@ def _memory(program: ProgramReport) -> HeadlineNumber:
         return HeadlineNumber("peak_bytes", "Peak memory", None, Fmt.BYTES, program.memory.reason)
     facts = {fact.key: fact.value for fact in program.memory.facts}
     share = facts.get("peak_share")
-    detail = "" if share is None else f"{format_share(share)} of the GPU's"
+    detail = "" if share is None else f"{format_share(share)} of GPU memory"
     return HeadlineNumber("peak_bytes", "Peak memory", facts["peak_bytes"], Fmt.BYTES, detail)
 
 
-# Reports of measured kernels ----------------------------------------------------------------------
+# Reports of profiled kernels ----------------------------------------------------------------------
 
 
 def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
@@ -446,37 +425,33 @@ def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
     )
     names = len({group.name for group in groups})
     saved = sum(diagnosis.saved_ns for diagnosis in diagnoses)
-    reason = "" if diagnoses else "no launch was measured"
+    reason = "" if diagnoses else "no launch was profiled"
     part = "" if not total else f"{format_share(saved / total)} of the GPU time"
-    gains = [
-        HeadlineFix(
-            rank,
-            first.rule,
-            f"{group.label}: {first.title}",
-            group.saved_ns,
-            group.saved_ns,
-            group.saved_ns / total if total else None,
-            first.confidence.value,
-        )
-        for rank, group in enumerate(groups[:MAX_FIXES], 1)
-        if group.findings and group.saved_ns
-        for first in group.findings[:1]
-    ]
+    plan: list[HeadlineFix] = []
+    left_ns = total
+    for rank, group in enumerate(groups, 1):
+        if not group.findings or not group.saved_ns:
+            continue
+        left_ns = None if left_ns is None else max(0.0, left_ns - group.saved_ns)
+        first = group.findings[0]
+        title = f"{group.label}: {first.title}"
+        confidence = first.confidence.value
+        plan.append(HeadlineFix(rank, first.rule, title, group.saved_ns, left_ns, confidence))
     numbers = (
         HeadlineNumber(
-            "total_ns", "GPU time", total, Fmt.TIME, reason or "of all measured launches"
+            "total_ns", "GPU time", total, Fmt.TIME, reason or "of all profiled launches"
         ),
-        HeadlineNumber("launches", "Launches", launches, Fmt.COUNT, "measured one by one"),
+        HeadlineNumber("launches", "Launches", launches, Fmt.COUNT, "profiled one by one"),
         HeadlineNumber(
             "kernel_names",
             "Kernels",
             names,
             Fmt.COUNT,
-            "in 1 shape" if len(groups) == 1 else f"in {len(groups):,} shapes",
+            "1 launch shape" if len(groups) == 1 else f"{len(groups):,} launch shapes",
         ),
-        HeadlineNumber("saved_ns", "Fixes give back", saved, Fmt.TIME, part),
+        HeadlineNumber("saved_ns", "Fixes save", saved, Fmt.TIME, part),
     )
-    return Headline(numbers, tuple(gains), "GPU time" if gains else "", total)
+    return Headline(numbers, tuple(plan), "GPU time" if plan else "", total)
 
 
 def _diagnosis(report: MeasuredReport) -> KernelReportDiagnosis | None:

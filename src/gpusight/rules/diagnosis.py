@@ -85,8 +85,17 @@ class TimelineDiagnosis:
     @property
     def predicted_step_ns(self) -> float:
         """Length of a step with all fixes; of the window where no steps are known."""
-        saved_ns = sum(finding.saved_ns or 0.0 for finding in self.fixes)
-        return max(0.0, self.focus.length_ns - saved_ns) / max(1, self.steps)
+        return next((ns for ns in reversed(self.plan_step_ns) if ns is not None), self.step_ns)
+
+    @property
+    def plan_step_ns(self) -> tuple[float | None, ...]:
+        """Predicted step time after each finding's fix and those above; None for no estimate."""
+        left_ns, plan_ns = float(self.focus.length_ns), list[float | None]()
+        for finding in self.findings:
+            has_time = finding.is_fix and finding.saved_ns is not None
+            left_ns = max(0.0, left_ns - (finding.saved_ns or 0.0)) if has_time else left_ns
+            plan_ns.append(left_ns / max(1, self.steps) if has_time else None)
+        return tuple(plan_ns)
 
     def document(self) -> dict[str, Any]:
         """Return the document that `--format json` writes."""

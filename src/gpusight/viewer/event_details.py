@@ -1,4 +1,4 @@
-"""Everything known about one event of the timeline: `details(trace, "kernels", 17)`."""
+"""Details of one event of the timeline: `details(trace, "kernels", 17)`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from gpusight.viewer.related_events import (
     launched_by_call,
     launched_inside,
     positions,
-    stream_neighbours,
-    thread_neighbours,
+    stream_neighbors,
+    thread_neighbors,
     values_of,
 )
 
@@ -80,11 +80,11 @@ _SHOWN: dict[str, tuple[DetailColumn, ...]] = {
         DetailColumn("payload_text", "Payload", Fmt.TEXT),
     ),
     "cpu_ops": (
-        DetailColumn("shapes", "Sizes of inputs", Fmt.TEXT),
-        DetailColumn("types", "Types of inputs", Fmt.TEXT),
-        DetailColumn("concrete", "Values of inputs", Fmt.TEXT),
+        DetailColumn("shapes", "Input shapes", Fmt.TEXT),
+        DetailColumn("types", "Input types", Fmt.TEXT),
+        DetailColumn("concrete", "Input values", Fmt.TEXT),
         DetailColumn("flops", "Operations", Fmt.COUNT),
-        DetailColumn("sequence", "Autograd number", Fmt.ID),
+        DetailColumn("sequence", "Autograd sequence", Fmt.ID),
     ),
     "os_calls": (DetailColumn("return_value", "Returned", Fmt.ID),),
     "syncs": (DetailColumn("kind", "Waits for", Fmt.TEXT), DetailColumn("event", "Event", Fmt.ID)),
@@ -95,7 +95,7 @@ _SHOWN: dict[str, tuple[DetailColumn, ...]] = {
         DetailColumn("group_description", "Called", Fmt.TEXT),
         DetailColumn("group_size", "Ranks", Fmt.COUNT),
         DetailColumn("dtype", "Type", Fmt.TEXT),
-        DetailColumn("in_bytes", "Bytes given", Fmt.BYTES),
+        DetailColumn("in_bytes", "Bytes sent", Fmt.BYTES),
         DetailColumn("out_bytes", "Bytes received", Fmt.BYTES),
     ),
 }
@@ -114,14 +114,14 @@ def host_sections(
     facts = [fact for fact in facts_of(table, values, columns) if fact.value != ""]
     yield from section("About", [*facts, *_open(trace, table, row)])
     if launched is not None and (len(launched) or table != "api_calls"):
-        yield from section("Launched on the GPU", _work_facts(launched))
+        yield from section("Launched GPU work", _work_facts(launched))
     if table in _NESTED:
         count = children(trace, table, row)
-        meaning = "Events of the same kind and thread that nothing else in it holds"
-        inside = Fact("children", "Directly inside", count, Fmt.COUNT, meaning)
+        meaning = "Direct children of the same kind and thread"
+        inside = Fact("children", "Children", count, Fmt.COUNT, meaning)
         yield from section("Inside", [inside])
     yield from section("Cause", _site_facts(trace, table, row, causes))
-    yield from section("Place", place_facts(trace, values))
+    yield from section("Location", place_facts(trace, values))
     plural = _HOST_PLURALS.get(table, "calls")
     yield from same_name_section(trace, table, _named_by(table), row, plural)
 
@@ -129,7 +129,7 @@ def host_sections(
 def host_links(
     trace: Trace, table: str, row: int, causes: EventCauses | None, launched: LaunchedWork | None
 ) -> Iterator[EventLink]:
-    """Return what surrounds an event of the host, what it launched, and its neighbours."""
+    """Return what surrounds an event of the host, what it launched, and its neighbors."""
     if causes is not None:
         yield from (link for link in causes.links() if link[1:] != (table, row))
     elif "thread" in TABLES[table].column_names:
@@ -141,11 +141,11 @@ def host_links(
         ):
             yield EventLink("launched", other, launched_row)
     if "thread" in TABLES[table].column_names:
-        before, after = thread_neighbours(trace, table, row)
+        before, after = thread_neighbors(trace, table, row)
         if before is not None:
-            yield EventLink("previous on the thread", table, before)
+            yield EventLink("previous on thread", table, before)
         if after is not None:
-            yield EventLink("next on the thread", table, after)
+            yield EventLink("next on thread", table, after)
 
 
 def _surroundings(trace: Trace, table: str, row: int) -> Iterator[EventLink]:
@@ -195,11 +195,13 @@ def _open(trace: Trace, table: str, row: int) -> Iterator[Fact]:
 
 def _work_facts(launched: LaunchedWork) -> list[Fact]:
     if not len(launched):
-        return [Fact("work", "Pieces of work", 0, Fmt.COUNT, "Kernels, copies, fills and graphs")]
+        return [Fact("work", "GPU activities", 0, Fmt.COUNT, "Kernels, copies, memsets and graphs")]
     first, last = launched.frame["start_ns"].min(), launched.frame["end_ns"].max()
     return [
-        Fact("work", "Pieces of work", len(launched), Fmt.COUNT, "Kernels, copies, fills, graphs"),
-        Fact("gpu_ns", "GPU time", launched.busy_ns, Fmt.TIME, "Durations of them, summed"),
+        Fact(
+            "work", "GPU activities", len(launched), Fmt.COUNT, "Kernels, copies, memsets, graphs"
+        ),
+        Fact("gpu_ns", "GPU time", launched.busy_ns, Fmt.TIME, "Sum of their durations"),
         Fact("first_ns", "First starts", first, Fmt.TIME, "From the capture's origin"),
         Fact("last_ns", "Last ends", last, Fmt.TIME, "From the same origin"),
     ]
@@ -228,10 +230,10 @@ def _requesting_call(trace: Trace, table: str, row: int) -> Iterator[EventLink]:
 
 
 _KERNEL = (
-    DetailColumn("registers_per_thread", "Registers a thread", Fmt.COUNT),
+    DetailColumn("registers_per_thread", "Registers per thread", Fmt.COUNT),
     DetailColumn("static_shared_bytes", "Static shared memory", Fmt.BYTES),
     DetailColumn("dynamic_shared_bytes", "Dynamic shared memory", Fmt.BYTES),
-    DetailColumn("local_per_thread_bytes", "Local memory a thread", Fmt.BYTES),
+    DetailColumn("local_per_thread_bytes", "Local memory per thread", Fmt.BYTES),
 )
 _COPY = (
     DetailColumn("bytes", "Bytes", Fmt.BYTES),
@@ -240,7 +242,7 @@ _COPY = (
     DetailColumn("src_device", "From GPU", Fmt.ID),
     DetailColumn("dst_device", "To GPU", Fmt.ID),
     DetailColumn("copy_count", "Copies batched", Fmt.COUNT),
-    DetailColumn("migration_cause", "Moved because of", Fmt.TEXT),
+    DetailColumn("migration_cause", "Migration cause", Fmt.TEXT),
 )
 _MEMSET = (
     DetailColumn("bytes", "Bytes", Fmt.BYTES),
@@ -250,7 +252,7 @@ _MEMSET = (
 _GRAPH = (DetailColumn("graph_exec", "Instantiation", Fmt.ID),)
 _ARGUMENTS = {"copies": _COPY, "memsets": _MEMSET, "graph_launches": _GRAPH}
 _GRAPHS = (DetailColumn("graph", "Graph", Fmt.ID), DetailColumn("graph_node", "Graph node", Fmt.ID))
-_TITLES = {"kernels": "Launch", "copies": "Copy", "memsets": "Fill", "graph_launches": "Graph"}
+_TITLES = {"kernels": "Launch", "copies": "Copy", "memsets": "Memset", "graph_launches": "Graph"}
 _CLUSTER = ("cluster_x", "cluster_y", "cluster_z")
 _TIMES = ("start_ns", "end_ns", *PLACE)
 _COLUMNS = {
@@ -287,21 +289,21 @@ def work_sections(
     yield from section(_TITLES[table], arguments)
     yield from section("Cause", [*_waiting(trace, values, causes), *causes.facts()])
     graphs = facts_of(table, values, [column for column in _GRAPHS if column.column in values])
-    yield from section("Place", [*place_facts(trace, values), *graphs])
+    yield from section("Location", [*place_facts(trace, values), *graphs])
     if table in _NAMED_BY:
         yield from same_name_section(trace, table, _NAMED_BY[table], row, _WORK_PLURALS[table])
     if table == "kernels" and report is not None and report.has("profiles"):
-        yield from section("Measured with counters", measured_facts(trace, row, report))
+        yield from section("Nsight Compute", measured_facts(trace, row, report))
 
 
 def work_links(trace: Trace, table: str, row: int, causes: EventCauses) -> Iterator[EventLink]:
     """Return what launched a GPU activity, and what its stream ran before and after."""
     yield from causes.links()
-    before, after = stream_neighbours(trace, table, row)
+    before, after = stream_neighbors(trace, table, row)
     if before is not None:
-        yield EventLink("previous on the stream", *before)
+        yield EventLink("previous on stream", *before)
     if after is not None:
-        yield EventLink("next on the stream", *after)
+        yield EventLink("next on stream", *after)
 
 
 def _kernel_facts(trace: Trace, row: int, values: dict[str, Any]) -> Iterator[Fact]:
@@ -312,7 +314,7 @@ def _kernel_facts(trace: Trace, row: int, values: dict[str, Any]) -> Iterator[Fa
     yield Fact("category", "Category", name.category, Fmt.TEXT, "What it computes, by its name")
     precision = None if name.precision == "unknown" else name.precision
     yield Fact("precision", "Precision", precision, Fmt.TEXT, "What the arithmetic runs in")
-    yield Fact("tensor_core", "Tensor cores", name.tensor_core, Fmt.FLAG, "From the kernel name")
+    yield Fact("tensor_core", "Tensor Cores", name.tensor_core, Fmt.FLAG, "From the kernel name")
     yield _size("grid", "Grid", [values[c] for c in GRID], "Blocks in x, y and z")
     yield _size("block", "Block", [values[c] for c in BLOCK], "Threads of a block in x, y and z")
     cluster = [values[c] for c in _CLUSTER]
@@ -336,21 +338,25 @@ def _occupancy(trace: Trace, row: int, estimated: float | None) -> Iterator[Fact
     excerpt = TraceExcerpt(trace, {"kernels": np.array([row])}).trace
     launches = timeline_launches(excerpt, EVERYTHING, None)
     occupancy = with_answers(launches).row(0, named=True)
-    meaning = "Warps that fit an SM, of those that it can hold"
+    meaning = "Resident warps per SM, of the maximum"
     if occupancy["computed"] is None:
-        estimate = "Warps on an SM of those that fit, as the profiler estimated"
+        estimate = "Estimated by the profiler"
         yield Fact("occupancy", "Estimated occupancy", estimated, Fmt.SHARE, estimate)
         return
     yield Fact("occupancy", "Theoretical occupancy", occupancy["computed"], Fmt.SHARE, meaning)
     yield Fact(
-        "limiters", "Limited by", occupancy["limiters"], Fmt.TEXT, "What keeps more blocks off"
+        "limiters",
+        "Limited by",
+        occupancy["limiters"],
+        Fmt.TEXT,
+        "Resource that limits blocks per SM",
     )
     block_slots = (occupancy["blocks"] or 0) * (occupancy["sm_count"] or 0)
     waves = (
         occupancy["grid_blocks"] / block_slots if block_slots and occupancy["grid_blocks"] else None
     )
     fmt = Fmt.SHARE if waves is not None and waves < 1 else Fmt.REAL
-    yield Fact("waves", "Waves", waves, fmt, "Times that the grid fills the GPU")
+    yield Fact("waves", "Waves", waves, fmt, "Waves per SM")
 
 
 def _bytes_moved(table: str, values: dict[str, Any]) -> Iterator[Fact]:
@@ -359,7 +365,7 @@ def _bytes_moved(table: str, values: dict[str, Any]) -> Iterator[Fact]:
     length_ns = values["end_ns"] - values["start_ns"]
     size = values.get("bytes")
     rate = size * 1e9 / length_ns if size and length_ns else None
-    yield Fact("rate", "Bandwidth", rate, Fmt.RATE, "Bytes over the time it took")
+    yield Fact("rate", "Bandwidth", rate, Fmt.RATE, "Bytes by duration")
 
 
 def _waiting(trace: Trace, values: dict[str, Any], causes: EventCauses) -> Iterator[Fact]:
@@ -370,9 +376,9 @@ def _waiting(trace: Trace, values: dict[str, Any], causes: EventCauses) -> Itera
     call_start_ns, call_end_ns = trace.table("api_calls", columns).row(causes.rows["call"])
     if not causes.in_graph:
         queued_ns = max(0, values["start_ns"] - call_end_ns)
-        meaning = "From the launch's return to the start on the GPU; 0 where it began before that"
+        meaning = "From the launch call's return to the start on the GPU"
         yield Fact("queued_ns", "Queued", queued_ns, Fmt.TIME, meaning)
-    meaning = "Time that the host was inside the call"
+    meaning = "Duration of the launch call on the host"
     yield Fact("launch_ns", "Launch call", call_end_ns - call_start_ns, Fmt.TIME, meaning)
 
 

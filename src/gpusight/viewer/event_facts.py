@@ -59,7 +59,7 @@ class DetailSection:
 
 @dataclass(frozen=True, slots=True)
 class DetailColumn:
-    """A column of a table that is shown as it is, and how."""
+    """A column of a table, and how to show it."""
 
     column: str
     label: str
@@ -73,7 +73,7 @@ def section(title: str, facts: Iterable[Fact]) -> tuple[DetailSection, ...]:
 
 
 def facts_of(table: str, values: Mapping[str, Any], columns: Sequence[DetailColumn]) -> list[Fact]:
-    """Make facts of columns; the schema says what they mean."""
+    """Make facts of columns; meanings come from the schema."""
     facts = []
     for column in columns:
         key = column.column
@@ -83,7 +83,7 @@ def facts_of(table: str, values: Mapping[str, Any], columns: Sequence[DetailColu
 
 
 PLACE = ("device", "context", "stream", "process", "correlation")
-"""Columns of GPU work that say where it ran."""
+"""Columns of GPU work with where it ran."""
 
 
 def time_section(start_ns: int, end_ns: int) -> tuple[DetailSection, ...]:
@@ -153,20 +153,16 @@ def same_name_section(
     if same_name.median_ns:
         ratio = f"{_times((end - start) / same_name.median_ns)} × the median of {count} {plural}"
     position = format_count(same_name.longer + 1)
-    rank = (
-        f"{position} of {count}, the longest first" if same_name.longer else f"longest of {count}"
-    )
+    rank = f"{position} of {count} by duration" if same_name.longer else f"longest of {count}"
     return section(
-        "Among its like",
+        "Compared with same-name events",
         [
-            Fact("against", "Duration", ratio, Fmt.TEXT, "Compared with others of its name"),
             Fact(
-                "median_ns", "Median", same_name.median_ns, Fmt.TIME, "Half of them take no longer"
+                "against", "Duration", ratio, Fmt.TEXT, "Relative to the median of same-name events"
             ),
-            Fact("rank", "Rank", rank, Fmt.TEXT, "Place when sorted by duration"),
-            Fact(
-                "total_ns", "All together", same_name.total_ns, Fmt.TIME, "Sum of their durations"
-            ),
+            Fact("median_ns", "Median", same_name.median_ns, Fmt.TIME, "Median duration"),
+            Fact("rank", "Rank", rank, Fmt.TEXT, "Rank by duration"),
+            Fact("total_ns", "Total", same_name.total_ns, Fmt.TIME, "Sum of their durations"),
         ],
     )
 
@@ -195,7 +191,7 @@ class EventCauses:
     """What caused an event; rows are those of the whole capture."""
 
     rows: dict[str, int]
-    """By column of an `Attribution`; those that are not known are left out."""
+    """By column of an `Attribution`; unknown ones are left out."""
     site: str | None
     """The line of code that it comes from."""
     in_graph: bool
@@ -245,9 +241,9 @@ def _causes_from(trace: Trace, excerpt: TraceExcerpt, causes: pl.DataFrame) -> E
 
 
 _QUANTITIES = (
-    (q.SM_SHARE, "SMs busy"),
-    (q.MEMORY_SHARE, "Memory busy"),
-    (q.DRAM_SHARE, "DRAM busy"),
+    (q.SM_SHARE, "SM throughput"),
+    (q.MEMORY_SHARE, "Memory throughput"),
+    (q.DRAM_SHARE, "DRAM throughput"),
     (q.OCCUPANCY, "Achieved occupancy"),
 )
 _STALL = re.compile(
@@ -259,20 +255,20 @@ _NO_STALLS = re.compile(r"(?:not_)?selected|\w+_not_issued")
 
 
 def measured_facts(trace: Trace, row: int, report: Trace) -> list[Fact]:
-    """Return what ncu measured of the matching launch of a kernel; nothing where there is none."""
+    """Return what ncu measured for the matching launch of a kernel, if there is one."""
     launch, exact = _launches(trace, report).row(row)
     if launch is None:
         return []
     launch_trace = _excerpt(report, launch)
     values = measured(launch_trace, [quantity for quantity, _ in _QUANTITIES]).row(0, named=True)
     roofline = roofline_points(launch_trace).select("roof_share", "bound").row(0, named=True)
-    how = "found in the order of launches" if exact else "of the same name, grid and block"
+    how = "matched by launch order" if exact else "same name, grid and block"
     return [
-        Fact("launch", "Measured launch", launch, Fmt.ID, f"Its number in the report; {how}"),
-        Fact("measured_ns", "Duration measured", values[DURATION], Fmt.TIME, "Alone, caches cold"),
+        Fact("launch", "Profiled launch", launch, Fmt.ID, f"Its number in the report; {how}"),
+        Fact("measured_ns", "Duration (ncu)", values[DURATION], Fmt.TIME, "Alone, cold caches"),
         *(Fact(f"measured_{quantity.key}", label, values[quantity.key], Fmt.SHARE, quantity.meaning)
           for quantity, label in _QUANTITIES),
-        Fact("roof_share", "Of the roof", roofline["roof_share"], Fmt.SHARE, "1 is at the roof"),
+        Fact("roof_share", "Of roofline", roofline["roof_share"], Fmt.SHARE, "1 is on it"),
         Fact("bound", "Bound by", roofline["bound"], Fmt.TEXT, "Compute, memory or latency"),
         *_top_stall(launch_trace),
     ]  # fmt: skip
@@ -337,7 +333,7 @@ def _top_stall(launch_trace: Trace) -> Iterator[Fact]:
     if waits:
         reason, value = max(waits.items(), key=lambda wait: wait[1])
         text = reason.replace("_", " ")
-        yield Fact("stall", "Warps wait for", text, Fmt.TEXT, "Most frequent reason not to issue")
+        yield Fact("stall", "Top stall reason", text, Fmt.TEXT, "Most frequent warp stall")
         total = sum(n for name, n in shares.items() if not name.endswith("_not_issued"))
         share = value / total
-        yield Fact("stall_share", "Of their time", share, Fmt.SHARE, "Part of resident time")
+        yield Fact("stall_share", "Stall share", share, Fmt.SHARE, "Share of resident warp time")

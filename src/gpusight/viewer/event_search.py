@@ -38,7 +38,7 @@ _LONGEST_QUERY = 500
 _LONGEST_NAME = 2_000
 """What a glob looks at, as elsewhere."""
 _REASON = re.compile(r"^(?:regex )?error: (.+?)\.?$", re.MULTILINE)
-"""Where the message of a refused regular expression says what is wrong with it."""
+"""Where the message of a refused regular expression has the reason."""
 _MOST_LABELLED = 20_000
 """Kernels that are also found by their readable labels; making labels takes a while."""
 

@@ -109,7 +109,7 @@ def _strip(
 
 
 def _lay_out_streams(trace: Trace, kinds: list[OpKind]) -> LineLayout:
-    # What a table does not say about its work must not set that apart from the others'.
+    # A column that a table lacks must not separate its work from the others'.
     known_keys = [key for key in QUEUE if all(trace.has(kind.table, key) for kind in kinds)]
     work = pl.concat([_work(trace, kind, known_keys) for kind in kinds])
     return lay_out(work.with_row_index(EVENT), [*QUEUE, _UNIFIED])
@@ -196,7 +196,7 @@ _LEVELS = ("allocated_bytes", "reserved_bytes")
 _WHOLE_PERCENT = 100.0
 _CLOCK = "[MHz]"
 _MOST_MHZ = 100_000.0
-"""No clock is faster: what is above was sampled in hertz, whatever the name of the counter says."""
+"""No clock is faster: what is above was sampled in hertz, whatever the name of the counter."""
 
 
 @dataclass(frozen=True, eq=False)

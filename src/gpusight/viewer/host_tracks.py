@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _TIMES = ["start_ns", "end_ns"]
 _THREAD = ["process", "thread"]
-_OVERLAPPING = "beside"
-"""Ranges that do not nest, which stand beside those that do."""
+_OVERLAPPING = "overlapping"
+"""Ranges that do not nest, which get a track of their own."""
 _CALLS = "api_calls"
 
 
@@ -53,7 +53,7 @@ class HostTrackKind:
 
 
 def _wait(kind: str) -> str:
-    """Return what was waited for; the kind itself says so where it is not the host that waits."""
+    """Return what was waited for; the kind itself names it where it is not the host that waits."""
     return kind if "wait" in kind else one_line(f"wait for {kind}")
 
 
@@ -72,7 +72,7 @@ _KINDS = (
     HostTrackKind(
         "syncs",
         "syncs",
-        "Waits for the GPU",
+        "Synchronization",
         partial(by_key, key=SYNCHRONIZE),
         named_by="kind",
         shorten=_wait,
@@ -148,12 +148,12 @@ def _strip(
     trace: Trace, titles: TrackTitles, prefix: str, thread_track: _ThreadTrack
 ) -> TrackSource:
     kind, group = thread_track.kind, thread_track.group
-    beside = bool(group.keys.get(_OVERLAPPING))
+    overlapping = bool(group.keys.get(_OVERLAPPING))
     track = TimelineTrack(
-        key=f"{prefix}/{kind.kind}{'.beside' if beside else ''}",
+        key=f"{prefix}/{kind.kind}{'.overlapping' if overlapping else ''}",
         group=titles.process(thread_track.process),
         kind=kind.kind,
-        name=_name(trace, kind, beside=beside),
+        name=_name(trace, kind, overlapping=overlapping),
         tables=(kind.table,),
         lines=group.lines,
         events=group.events,
@@ -162,12 +162,12 @@ def _strip(
     return TrackSource(track, thread_track.family, group.first)
 
 
-def _name(trace: Trace, kind: HostTrackKind, *, beside: bool) -> str:
+def _name(trace: Trace, kind: HostTrackKind, *, overlapping: bool) -> str:
     """Name a track in the words of the tool that made the capture."""
     advice = advice_for(trace.meta)
     if kind.kind == "ranges":
         name = advice.ranges_name[0].upper() + advice.ranges_name[1:]
-        return f"{name}, not nested" if beside else name
+        return f"{name}, not nested" if overlapping else name
     return advice.calls_short if kind.kind == "api" else kind.name
 
 
@@ -178,8 +178,10 @@ def _lay_out(trace: Trace, kind: HostTrackKind) -> LineLayout:
     if kind.kind == "collectives":
         return lay_out(frame.filter(pl.col("side").cast(pl.String) == "host"), _THREAD)
     if kind.kind == "ranges":
-        beside = (pl.col("kind").cast(pl.String) != "push_pop").cast(pl.Int64).alias(_OVERLAPPING)
-        return lay_out(frame.with_columns(beside), [*_THREAD, _OVERLAPPING])
+        overlapping = (
+            (pl.col("kind").cast(pl.String) != "push_pop").cast(pl.Int64).alias(_OVERLAPPING)
+        )
+        return lay_out(frame.with_columns(overlapping), [*_THREAD, _OVERLAPPING])
     return lay_out(frame, _THREAD)
 
 

@@ -35,7 +35,7 @@ _IN_A_WINDOW = 500_000
 _MARGIN = 20_000
 """GPU activities around a window that are looked at with it."""
 _KEY = f"timeline-ledger-2-{zlib.crc32(' '.join(COLORS).encode()):08x}"
-_SCHEMA = {"device": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "colour": pl.UInt8}
+_SCHEMA = {"device": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "color": pl.UInt8}
 _CAUSES = np.array([CODES[cause.entry] for cause in IdleCause], np.uint8)
 
 
@@ -45,8 +45,8 @@ class LedgerLine:
 
     start_ns: Ints
     end_ns: Ints
-    colour: NDArray[np.uint8]
-    """Entry of each span, as a position in `COLORS`; neighbours differ."""
+    color: NDArray[np.uint8]
+    """Entry of each span, as a position in `COLORS`; neighbors differ."""
 
 
 def ledger_lines(trace: Trace, known: Accounting | None = None) -> Mapping[int, LedgerLine]:
@@ -63,7 +63,7 @@ def ledger_lines(trace: Trace, known: Accounting | None = None) -> Mapping[int, 
         first, after = (np.searchsorted(device, device_number, side) for side in ("left", "right"))
         part = frame.slice(int(first), int(after - first))
         lines[device_number] = LedgerLine(
-            *(part[c].to_numpy() for c in ("start_ns", "end_ns", "colour"))
+            *(part[c].to_numpy() for c in ("start_ns", "end_ns", "color"))
         )
     return lines
 
@@ -148,7 +148,7 @@ class _Placed(NamedTuple):
 
     start_ns: Ints
     end_ns: Ints
-    colour: NDArray[np.uint8]
+    color: NDArray[np.uint8]
 
     def inside(self, start_ns: int, end_ns: int) -> _Placed:
         """Return what lies in a stretch."""
@@ -157,13 +157,13 @@ class _Placed(NamedTuple):
             np.clip(self.end_ns, start_ns, end_ns),
         )
         is_inside = end > start
-        return _Placed(start[is_inside], end[is_inside], self.colour[is_inside])
+        return _Placed(start[is_inside], end[is_inside], self.color[is_inside])
 
     def merged(self) -> _Placed:
-        """Make one span of neighbours that are alike; no time lies between them."""
-        fresh = np.append(True, self.colour[1:] != self.colour[:-1])[: len(self.colour)]
-        last = np.append(fresh[1:], True)[: len(self.colour)]
-        return _Placed(self.start_ns[fresh], self.end_ns[last], self.colour[fresh])
+        """Make one span of neighbors that are alike; no time lies between them."""
+        fresh = np.append(True, self.color[1:] != self.color[:-1])[: len(self.color)]
+        last = np.append(fresh[1:], True)[: len(self.color)]
+        return _Placed(self.start_ns[fresh], self.end_ns[last], self.color[fresh])
 
 
 class _HostPieces(NamedTuple):
@@ -217,10 +217,10 @@ def _placed(of_device: DeviceAccount, host: _HostPieces) -> _Placed:
 
 def _together(*parts: _Placed) -> _Placed:
     """Merge spans of several kinds in order; they do not overlap, and some have no length."""
-    start, end, colour = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    start, end, color = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.flatnonzero(end > start)
     order = order[np.argsort(start[order], kind="stable")]
-    return _Placed(start[order], end[order], colour[order])
+    return _Placed(start[order], end[order], color[order])
 
 
 def _joined(parts: list[_Placed], start_ns: int, end_ns: int) -> _Placed:
@@ -228,12 +228,12 @@ def _joined(parts: list[_Placed], start_ns: int, end_ns: int) -> _Placed:
 
     A GPU may have no work in a stretch and around it.
     """
-    start, end, colour = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    start, end, color = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     dark = np.flatnonzero(np.append(start, end_ns) > np.append(start_ns, end))
     holes = _Placed(
         np.append(start_ns, end)[dark],
         np.append(start, end_ns)[dark],
         np.full(len(dark), _CAUSES[IdleCause.UNKNOWN]),
     )
-    spans = _Placed(start, end, colour)
+    spans = _Placed(start, end, color)
     return (_together(spans, holes) if len(dark) else spans).merged()

@@ -27,34 +27,34 @@ _AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColorTotals:
-    """Sums by colour up to every so many events; what lies between is added up when asked.
+    """Sums by color up to every so many events; what lies between is added up when asked.
 
-    A full sum for each event and colour would take many times the events' own memory; this takes at
+    A full sum for each event and color would take many times the events' own memory; this takes at
     most four bytes an event and is as exact.
     """
 
     start_ns: Ints
     end_ns: Ints
-    colour: NDArray[np.uint8]
+    color: NDArray[np.uint8]
     codes: Ints
-    """Colours that occur, rising; sums have a column for each."""
+    """Colors that occur, rising; sums have a column for each."""
     column: Ints
-    """For each of 256 colours, its column."""
+    """For each of 256 colors, its column."""
     block: int
     """Events from one kept sum to the next."""
     kept_ns: Ints
-    """Sums of all events before each block, by colour."""
+    """Sums of all events before each block, by color."""
 
     @classmethod
-    def of(cls, start_ns: Ints, end_ns: Ints, colour: NDArray[np.uint8]) -> ColorTotals:
+    def of(cls, start_ns: Ints, end_ns: Ints, color: NDArray[np.uint8]) -> ColorTotals:
         """Sum up events block by block."""
-        codes = _present(colour)
+        codes = _present(color)
         column = np.zeros(_COLORS, np.int64)
         column[codes] = np.arange(len(codes))
-        # Blocks of two events for each colour keep the sums at 8 / 2 bytes an event.
+        # Blocks of two events for each color keep the sums at 8 / 2 bytes an event.
         block = max(_LEAST_BLOCK, 2 * len(codes))
         kept = np.zeros((-(-len(start_ns) // block) + 1, len(codes)), np.int64)
-        totals = cls(start_ns, end_ns, colour, codes, column, block, kept)
+        totals = cls(start_ns, end_ns, color, codes, column, block, kept)
         for first in range(0, len(start_ns), _AT_ONCE):
             events = np.arange(first, min(first + _AT_ONCE, len(start_ns)))
             totals._add(kept, events // block + 1, events)
@@ -67,7 +67,7 @@ class ColorTotals:
         return self.kept_ns.nbytes
 
     def between(self, cuts: Ints) -> Ints:
-        """Sum up the events from each cut to the next, by colour; cuts are positions and rise."""
+        """Sum up the events from each cut to the next, by color; cuts are positions and rise."""
         if cuts[-1] - cuts[0] <= len(cuts) * self.block:
             sums = np.zeros((len(cuts) - 1, len(self.codes)), np.int64)
             bins = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
@@ -80,7 +80,7 @@ class ColorTotals:
 
     def _add(self, sums: Ints, rows: Ints, events: Ints) -> Ints:
         """Add the time of events to the rows of the sums that they belong to."""
-        cells = rows * len(self.codes) + self.column[self.colour[events]]
+        cells = rows * len(self.codes) + self.column[self.color[events]]
         lengths, cells_ns = self.end_ns[events] - self.start_ns[events], sums.reshape(-1)
         # They do not overlap, so that all of them together are no longer than the line.
         if len(events) and int(self.end_ns[-1]) - int(self.start_ns[0]) < _EXACT_NS:
@@ -90,10 +90,10 @@ class ColorTotals:
         return sums
 
 
-def _present(colour: NDArray[np.uint8]) -> Ints:
-    """Return the colours that occur, rising."""
+def _present(color: NDArray[np.uint8]) -> Ints:
+    """Return the colors that occur, rising."""
     seen = np.zeros(_COLORS, np.bool_)
-    seen[colour] = True
+    seen[color] = True
     return np.flatnonzero(seen)
 
 
@@ -109,9 +109,9 @@ class LineBins:
     """Time of the bin that the narrow events take."""
     count: Ints
     """Narrow events that begin in the bin."""
-    colour: Ints
+    color: Ints
     """What most of `busy_ns` is, the lower code of equals; where all of a bin's are instants, the
-    colour of the first."""
+    color of the first."""
 
 
 class EventLine:
@@ -124,24 +124,24 @@ class EventLine:
         self,
         start_ns: Ints,
         end_ns: Ints,
-        colour: _Codes,
+        color: _Codes,
         by_length: tuple[tuple[int, NDArray[np.int32]], ...],
         totals: ColorTotals,
     ) -> None:
         self.start_ns = start_ns
         self.end_ns = end_ns
-        self.colour = colour
+        self.color = color
         self._by_length = by_length
         self._totals = totals
 
     @classmethod
-    def of(cls, start_ns: Ints, end_ns: Ints, colour: _Codes) -> EventLine:
+    def of(cls, start_ns: Ints, end_ns: Ints, color: _Codes) -> EventLine:
         """Take events that begin no earlier than the one before them ends, the first first."""
         start = np.asarray(start_ns, np.int64)
         end = np.asarray(end_ns, np.int64)
-        codes = np.asarray(colour, np.uint8)
+        codes = np.asarray(color, np.uint8)
         if not len(start) == len(end) == len(codes):
-            raise ValueError("start_ns, end_ns and colour must be of equal length")
+            raise ValueError("start_ns, end_ns and color must be of equal length")
         if bool((end < start).any()) or bool((start[1:] < end[:-1]).any()):
             raise ValueError("events of a line must not overlap and must be in order: use pack")
         return cls(start, end, codes, _by_length(start, end), ColorTotals.of(start, end, codes))
@@ -153,7 +153,7 @@ class EventLine:
     @property
     def nbytes(self) -> int:
         """Bytes that it keeps, the arrays it was given among them."""
-        arrays = self.start_ns.nbytes + self.end_ns.nbytes + self.colour.nbytes
+        arrays = self.start_ns.nbytes + self.end_ns.nbytes + self.color.nbytes
         return (
             arrays + self._totals.nbytes + sum(positions.nbytes for _, positions in self._by_length)
         )
@@ -177,7 +177,7 @@ class EventLine:
         home = np.searchsorted(edges, self.start_ns[long], side="right") - 1
         count = np.diff(begun) - np.bincount(home, minlength=len(edges) - 1)
         busy = self._totals.between(begun)
-        np.subtract.at(busy, (home, self._totals.column[self.colour[long]]), self._lengths(long))
+        np.subtract.at(busy, (home, self._totals.column[self.color[long]]), self._lengths(long))
         self._move_over_edges(busy, begun, edges, max(least_ns, 1))
         return self._narrow(busy, count, begun, long)
 
@@ -190,7 +190,7 @@ class EventLine:
         return covered
 
     def sums(self, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
-        """Sum up [start, end) for each of 256 colours: time inside, and events that touch it.
+        """Sum up [start, end) for each of 256 colors: time inside, and events that touch it.
 
         An instant touches it when it lies inside, at the start or after it.
         """
@@ -259,27 +259,27 @@ class EventLine:
         over_ns = self._over_ns(begun, edges)
         crossed = np.flatnonzero(over_ns)
         crossed = crossed[self._lengths(begun[crossed] - 1) < under_ns]
-        column = self._totals.column[self.colour[begun[crossed] - 1]]
+        column = self._totals.column[self.color[begun[crossed] - 1]]
         enters, leaves = crossed < len(edges) - 1, crossed > 0
         busy[crossed[enters], column[enters]] += over_ns[crossed[enters]]
         busy[crossed[leaves] - 1, column[leaves]] -= over_ns[crossed[leaves]]
 
     def _narrow(self, busy: Ints, count: Ints, begun: Ints, long: Ints) -> LineBins:
-        """Leave out the bins without anything narrow, and give the others their colour."""
+        """Leave out the bins without anything narrow, and give the others their color."""
         total_ns = busy.sum(axis=1)
         bins = np.flatnonzero((total_ns > 0) | (count > 0))
-        colour = np.zeros(len(bins), np.int64)
+        color = np.zeros(len(bins), np.int64)
         if len(bins):
-            colour[:] = self._totals.codes[busy[bins].argmax(axis=1)]
+            color[:] = self._totals.codes[busy[bins].argmax(axis=1)]
         instants = np.flatnonzero(total_ns[bins] == 0)
-        colour[instants] = self.colour[_first_outside(begun[bins[instants]], long)]
-        return LineBins(bins, total_ns[bins], count[bins], colour)
+        color[instants] = self.color[_first_outside(begun[bins[instants]], long)]
+        return LineBins(bins, total_ns[bins], count[bins], color)
 
     def _count(self, first: int, last: int) -> Ints:
-        """Count the events of each colour from one position up to another."""
+        """Count the events of each color from one position up to another."""
         counts = np.zeros(_COLORS, np.int64)
         for at in range(first, last, _AT_ONCE):
-            part = self.colour[at : min(at + _AT_ONCE, last)]
+            part = self.color[at : min(at + _AT_ONCE, last)]
             counts += np.bincount(part, minlength=_COLORS)
         return counts
 

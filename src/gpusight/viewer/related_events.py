@@ -107,7 +107,7 @@ def _filled(trace: Trace, table: str, columns: Sequence[str], rows: Ints) -> pl.
 
 
 def values_of(trace: Trace, table: str, row: int, columns: Sequence[str]) -> dict[str, Any]:
-    """Return what these columns of an event hold; None where the capture does not tell."""
+    """Return what these columns of an event hold; None where unknown."""
     wanted = list(dict.fromkeys(columns))
     return _filled(trace, table, wanted, np.array([row])).row(0, named=True)
 
@@ -234,7 +234,7 @@ def peers(trace: Trace, table: str, column: str, row: int) -> SameNameEvents:
 # Before and after ---------------------------------------------------------------------------------
 
 
-def stream_neighbours(
+def stream_neighbors(
     trace: Trace, table: str, row: int
 ) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
     """Find the GPU activities of the same stream before and after one."""
@@ -245,13 +245,13 @@ def stream_neighbours(
         starts = trace.table(other_table, ["start_ns"])["start_ns"].to_numpy()
         at = int(np.searchsorted(starts, stream_of["start_ns"], side="left"))
         first, last = (row, row + 1) if other_table == table else (at, at)
-        for neighbours, spans in (
+        for neighbors, spans in (
             (before, _backwards(first)),
             (after, _onwards(last, len(starts))),
         ):
-            position = _nearest(trace, other_table, stream_of, spans, last=neighbours is before)
+            position = _nearest(trace, other_table, stream_of, spans, last=neighbors is before)
             if position is not None:
-                neighbours.append((int(starts[position]), order, other_table, position))
+                neighbors.append((int(starts[position]), order, other_table, position))
     earlier, later = max(before, default=None), min(after, default=None)
     return earlier and earlier[2:], later and later[2:]
 
@@ -293,7 +293,7 @@ def _nearest(
     return None
 
 
-def thread_neighbours(trace: Trace, table: str, row: int) -> tuple[int | None, int | None]:
+def thread_neighbors(trace: Trace, table: str, row: int) -> tuple[int | None, int | None]:
     """Find the last event of a thread that ended before one began, and the first after it."""
     frame = trace.table(table, ["start_ns", "end_ns", "thread"])
     start, end, thread = frame.row(row)

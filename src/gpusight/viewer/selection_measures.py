@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 _MOST_KERNELS = 20
 _WORDS = {OpKind.KERNEL: "name", OpKind.COPY: "kind"}
-"""Columns that say what kind of work a row is, where a table holds several."""
+"""Columns with the kind of work of a row, where a table holds several."""
 _ALWAYS = {OpKind.FILL: MEMSET, OpKind.GRAPH: GRAPH}
 
 
 @dataclass(frozen=True, slots=True)
 class KindMeasures:
-    """Work of one colour on a GPU; where pieces overlap each counts for itself."""
+    """Work of one color on a GPU; overlapping events each count."""
 
     key: str
-    """As in `ViewerTimeline.colours`: `compute/matmul`, `copy/h2d`, …"""
+    """As in `ViewerTimeline.colors`: `compute/matmul`, `copy/h2d`, …"""
     ns: int
     """Time inside the stretch."""
     count: int
@@ -49,7 +49,7 @@ class DeviceMeasures:
 
     device: int
     name: str
-    """Such as `NVIDIA H200`; empty where it is not known."""
+    """Such as `NVIDIA H200`; empty where unknown."""
     busy_ns: int
     """Time in which at least one stream had work running."""
     by: tuple[KindMeasures, ...]
@@ -80,7 +80,7 @@ class SelectionMeasures:
 def measure(timeline: ViewerTimeline, start_ns: int, end_ns: int) -> SelectionMeasures:
     """Add up what ran from `start_ns` to `end_ns`; of what runs across an end, the part inside."""
     if end_ns <= start_ns:
-        raise UsageError("a stretch of time must end after it starts")
+        raise UsageError("a time range must end after it starts")
     trace = timeline.trace
     work = [_work(trace, kind, start_ns, end_ns) for kind in OpKind if trace.has(kind.table)]
     names = device_names(trace)
@@ -97,7 +97,7 @@ class _Work(NamedTuple):
     device: Ints
     start_ns: Ints
     end_ns: Ints
-    colour: ColorCodes
+    color: ColorCodes
 
 
 def _work(trace: Trace, kind: OpKind, start_ns: int, end_ns: int) -> _Work:
@@ -107,24 +107,22 @@ def _work(trace: Trace, kind: OpKind, start_ns: int, end_ns: int) -> _Work:
     started = int(np.searchsorted(start, end_ns))
     row = np.flatnonzero((end[:started] > start_ns) | (start[:started] >= start_ns))
     inside = (np.maximum(start[row], start_ns), np.minimum(end[row], end_ns))
-    return _Work(kind, row, device[row], *inside, _colours(trace, kind, row))
+    return _Work(kind, row, device[row], *inside, _colors(trace, kind, row))
 
 
-def _colours(trace: Trace, kind: OpKind, row: Ints) -> ColorCodes:
+def _colors(trace: Trace, kind: OpKind, row: Ints) -> ColorCodes:
     if kind in _ALWAYS:
         return np.full(len(row), CODES[_ALWAYS[kind]], np.uint8)
     words = trace.table(kind.table, [_WORDS[kind]]).to_series()
-    colours: ColorCodes = by_entry(trace, kind, _WORDS[kind])[words.to_physical().to_numpy()[row]]
-    return colours
+    colors: ColorCodes = by_entry(trace, kind, _WORDS[kind])[words.to_physical().to_numpy()[row]]
+    return colors
 
 
 def _device(device: int, name: str, work: Iterable[_Work]) -> DeviceMeasures:
     columns_by_table = [_of_device(table_work, device) for table_work in work]
-    start, end, colour = (
-        np.concatenate(columns) for columns in zip(*columns_by_table, strict=True)
-    )
+    start, end, color = (np.concatenate(columns) for columns in zip(*columns_by_table, strict=True))
     busy = Intervals.from_arrays(start, end)
-    ns, count = _summed(colour, end - start, len(COLORS))
+    ns, count = _summed(color, end - start, len(COLORS))
     kinds = [
         KindMeasures(COLORS[code], int(ns[code]), int(count[code])) for code in _most(ns, count)
     ]
@@ -133,7 +131,7 @@ def _device(device: int, name: str, work: Iterable[_Work]) -> DeviceMeasures:
 
 def _of_device(table_work: _Work, device: int) -> tuple[Ints, Ints, ColorCodes]:
     rows = slice(None) if bool((table_work.device == device).all()) else table_work.device == device
-    return table_work.start_ns[rows], table_work.end_ns[rows], table_work.colour[rows]
+    return table_work.start_ns[rows], table_work.end_ns[rows], table_work.color[rows]
 
 
 def _kernels(trace: Trace, work: Sequence[_Work]) -> tuple[KernelMeasures, ...]:
@@ -157,6 +155,6 @@ def _summed(codes: Ints | ColorCodes, lengths: Ints, most: int) -> tuple[Ints, I
 
 
 def _most(ns: Ints, count: Ints) -> Ints:
-    """Return the codes that occur, those with most time first, then those with most pieces."""
+    """Return the codes that occur, those with most time first, then those with most events."""
     used = np.flatnonzero(count)
     return used[np.lexsort((-count[used], -ns[used]))]

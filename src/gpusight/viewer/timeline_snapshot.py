@@ -91,7 +91,7 @@ class SnapshotTables:
     """A window without the lines that lie too deep."""
 
     window: TimelineWindow
-    colours: tuple[str, ...]
+    colors: tuple[str, ...]
     deepest: int
     """Lines of a track that are kept."""
 
@@ -121,8 +121,8 @@ class SnapshotTables:
     def sections(self) -> tuple[TableResult, ...]:
         """Return what is drawn: events alone, sums of shorter ones, and values of series."""
         return (
-            _table("slices", "Events drawn alone", SLICE_FIELDS, self._slices),
-            _table("sums", "Sums of shorter events", SUM_FIELDS, self._sums),
+            _table("slices", "Events", SLICE_FIELDS, self._slices),
+            _table("sums", "Shorter events by bin", SUM_FIELDS, self._sums),
             _table("points", "Values", POINT_FIELDS, self._points),
         )
 
@@ -134,7 +134,7 @@ class SnapshotTables:
         return self._of(slices.line[at]).with_columns(
             pl.Series("start_ns", slices.start_ns[at], pl.Int64),
             pl.Series("duration_ns", (slices.end_ns - slices.start_ns)[at], pl.Int64),
-            self._category(slices.colour[at]),
+            self._category(slices.color[at]),
             labels.gather(slices.label[at]).alias("name"),
         )
 
@@ -149,7 +149,7 @@ class SnapshotTables:
             pl.Series("free_ns", self._free_ns()[at], pl.Int64),
             pl.Series("busy_ns", sums.busy_ns[at], pl.Int64),
             pl.Series("events", sums.count[at], pl.Int64),
-            self._category(sums.colour[at]),
+            self._category(sums.color[at]),
         )
 
     def _free_ns(self) -> Ints:
@@ -179,8 +179,8 @@ class SnapshotTables:
         numbers = pl.Series([number for _, number in self.window.lines], dtype=pl.Int64)
         return pl.DataFrame({"track": keys.gather(line), "line": numbers.gather(line)})
 
-    def _category(self, colour: Ints) -> pl.Series:
-        return pl.Series(self.colours, dtype=pl.String).gather(colour).alias("category")
+    def _category(self, color: Ints) -> pl.Series:
+        return pl.Series(self.colors, dtype=pl.String).gather(color).alias("category")
 
     @cached_property
     def _is_kept(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -291,7 +291,7 @@ class _Snapshot:
 
     def _seen(self, keys: Sequence[str], bins: int) -> SnapshotTables:
         window = self.timeline.window(keys, self.start_ns, self.end_ns, bins)
-        return SnapshotTables(window, self.timeline.colours, MAX_LINES_PER_TRACK)
+        return SnapshotTables(window, self.timeline.colors, MAX_LINES_PER_TRACK)
 
     def _drawn(self, active: set[str]) -> list[TimelineTrack]:
         """Choose what is drawn, as long as there is room for more lines."""

@@ -35,12 +35,12 @@ class LedgerSpans:
 
     start_ns: Ints
     end_ns: Ints
-    colour: ColorCodes
+    color: ColorCodes
 
     def line(self, number: int) -> EventLine:
         """Build what answers about the only line."""
         assert number == 0, "a ledger has one line"
-        return EventLine.of(self.start_ns, self.end_ns, self.colour)
+        return EventLine.of(self.start_ns, self.end_ns, self.color)
 
     def where(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
         """Return the numbers of spans as rows."""
@@ -55,7 +55,7 @@ class LedgerSpans:
     def labels(self, number: int, positions: Ints) -> tuple[Ints, list[str]]:
         """Name the entries: `idle: input`."""
         assert number == 0, "a ledger has one line"
-        used, label_of = np.unique(self.colour[positions], return_inverse=True)
+        used, label_of = np.unique(self.color[positions], return_inverse=True)
         return label_of, [COLORS[code].replace("/", ": ") for code in used]
 
 
@@ -95,7 +95,7 @@ def collect_tracks(trace: Trace) -> TimelineTracks:
     if not strips:
         raise MissingDataError(
             "the capture has no timeline",
-            why="; ".join(notes) or "nothing in it has a time",
+            why="; ".join(notes) or "no event has a time",
             hint=advice_for(trace.meta).gpu,
         )
     return TimelineTracks(strips, *_extent(strips), notes)

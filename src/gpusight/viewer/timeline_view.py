@@ -53,10 +53,10 @@ class BinnedStretch:
     def of(cls, start_ns: int, end_ns: int, bins: int) -> BinnedStretch:
         """Check what was asked for; there are no more bins than nanoseconds."""
         if not 1 <= bins <= MAX_BINS:
-            raise UsageError(f"{bins} bins cannot be shown", hint=f"ask for 1 to {MAX_BINS:,}")
+            raise UsageError(f"{bins} bins cannot be shown", hint=f"use 1 to {MAX_BINS:,}")
         if not -_MAX_TIME_NS <= start_ns < end_ns <= _MAX_TIME_NS:
             raise UsageError(
-                f"no stretch of time from {start_ns} to {end_ns} ns",
+                f"no time range from {start_ns} to {end_ns} ns",
                 hint="its end must come after its start, both within 146 years",
             )
         return cls(start_ns, end_ns, min(bins, end_ns - start_ns))
@@ -94,14 +94,14 @@ class WindowBuilder:
         if len(at):
             table, row = source.where(number, at)
             label = self._numbered(*source.labels(number, at))
-            colour = line.colour[at].astype(np.int64)
+            color = line.color[at].astype(np.int64)
             shown = TrackSlices(
-                self._here(at), line.start_ns[at], line.end_ns[at], table, row, label, colour
+                self._here(at), line.start_ns[at], line.end_ns[at], table, row, label, color
             )
             self._slices.append(shown)
         sums = line.bins(stretch.edges, stretch.least_ns)
         self._bins.append(
-            TrackBins(self._here(sums.bin), sums.bin, sums.busy_ns, sums.count, sums.colour)
+            TrackBins(self._here(sums.bin), sums.bin, sums.busy_ns, sums.count, sums.color)
         )
 
     def show_values(self, samples: SampledValues) -> None:
@@ -222,8 +222,8 @@ class ViewerTimeline:
     are let go of beyond `most_bytes`.
     """
 
-    colours = COLORS
-    """What colour codes stand for: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
+    colors = COLORS
+    """Meaning of the color codes: `compute/matmul`, `copy/h2d`, `idle/input`, `host/3`, …"""
 
     def __init__(self, trace: Trace, *, most_bytes: int = _MAX_CACHE_BYTES) -> None:
         self.trace = trace
@@ -261,8 +261,8 @@ class ViewerTimeline:
     def prepare_ledger(self, known: Accounting | None = None) -> None:
         """Compute the ledger's tracks, which takes longer than all others; they pend until then.
 
-        Where they cannot be computed they stay empty, and `notes` says why. `known` is taken for
-        what it is of, rather than worked out again.
+        Where they cannot be computed they stay empty, and `notes` has the reason. `known` is used
+        instead of computing it again.
         """
         with self._preparing:
             pending = [s for s in self._strips.values() if s.source is None]
@@ -362,5 +362,5 @@ def _with_ledger(strip: TrackSource, spans: Mapping[int, LedgerLine]) -> TrackSo
     if line is None:
         none = np.empty(0, np.int64)
         return replace(strip, source=LedgerSpans(none, none, none.astype(np.uint8)))
-    source = LedgerSpans(line.start_ns, line.end_ns, line.colour)
+    source = LedgerSpans(line.start_ns, line.end_ns, line.color)
     return replace(strip, track=replace(strip.track, events=len(line.start_ns)), source=source)

@@ -68,8 +68,8 @@ class TrackSlices:
     """Row in that table."""
     label: Ints
     """Position in `TimelineWindow.labels`."""
-    colour: Ints
-    """Position in `ViewerTimeline.colours`."""
+    color: Ints
+    """Position in `ViewerTimeline.colors`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class TrackBins:
     """Time of the bin that those narrow events take."""
     count: Ints
     """Narrow events that begin in the bin."""
-    colour: Ints
+    color: Ints
     """What most of `busy_ns` is."""
 
 
@@ -147,7 +147,7 @@ class TrackSource:
     first: int = 0
     """Number of its outermost line in the source."""
     device: int | None = None
-    """GPU that it is about; None where that is not known, or it is about the host."""
+    """GPU of the track; None where unknown, or for the host."""
 
 
 def distinct_keys(keys: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _FITTED_EVENTS = 12_000_000
-"""Events looked at while lines are fitted, each as often as it is: a bound on how long it takes."""
+"""Events looked at while lines are fitted, each as often as it occurs: a bound on the time."""
 
 
 def pack(start_ns: Ints, end_ns: Ints, groups: Ints) -> NDArray[np.int32]:
@@ -213,7 +213,7 @@ def _as_cells(layout: LineLayout) -> pl.DataFrame:
 
 
 def lay_out(events: pl.DataFrame, keys: Sequence[str], *, packed: bool = True) -> LineLayout:
-    """Lay out events: `event`, `start_ns`, `end_ns`, and whole numbers that tell groups apart.
+    """Lay out events: `event`, `start_ns`, `end_ns`, and integers that identify groups.
 
     Groups come in the order of their keys, unknown ones first. Unless `packed`, a group is one
     line, as samples are.
@@ -263,7 +263,7 @@ def _renumbered(codes: Ints) -> Ints:
 
 
 def _strips(group: Ints, line: NDArray[np.int32], groups: int) -> tuple[Ints, Ints]:
-    """Number the lines of all groups, one group after the other; and say where each begins."""
+    """Number the lines of all groups, one group after the other; and return where each starts."""
     most = np.full(groups, -1, np.int64)
     np.maximum.at(most, group, line)
     first = np.append(np.int64(0), np.cumsum(most + 1))
@@ -328,10 +328,10 @@ class TrackEvents:
     def line(self, number: int) -> EventLine:
         """Build what answers about one line."""
         events = self._events(number)
-        colour = np.empty(len(events), np.uint8)
+        color = np.empty(len(events), np.uint8)
         for part, at, rows in self._split(events):
-            colour[at] = part.style.colours(rows)
-        return EventLine.of(*self._times(events), colour)
+            color[at] = part.style.colors(rows)
+        return EventLine.of(*self._times(events), color)
 
     def where(self, number: int, positions: Ints) -> tuple[Ints, Ints]:
         """Return the table (a position in `tables`) and the row of events of a line."""

@@ -74,16 +74,16 @@ def possible(names: pl.Series) -> pl.Series:
 
 
 def by_entry(trace: Trace, kind: OpKind, column: str) -> ColorCodes:
-    """Return the colour of each text of a column of GPU work: its entry in the ledger."""
+    """Return the color of each text of a column of GPU work: its entry in the ledger."""
     names = trace.table(kind.table, [column])[column]
     codes = names.to_physical().to_numpy()
     rows = np.full(len(names_of(names)), -1, np.int64)
     rows[codes[::-1]] = np.arange(len(codes))[::-1]  # written backwards: the first row stays
     used = np.flatnonzero(rows >= 0)
     labels = label_work(_single_rows(trace, kind, rows[used]))
-    colours = np.zeros(len(rows), np.uint8)
-    colours[used] = [CODES[labels.known[number].entry] for number in labels.of_op]
-    return colours
+    colors = np.zeros(len(rows), np.uint8)
+    colors[used] = [CODES[labels.known[number].entry] for number in labels.of_op]
+    return colors
 
 
 def _single_rows(trace: Trace, kind: OpKind, rows: NDArray[np.int64]) -> GpuSchedule:
@@ -94,13 +94,13 @@ def _single_rows(trace: Trace, kind: OpKind, rows: NDArray[np.int64]) -> GpuSche
 
 
 def by_call(names: pl.Series) -> ColorCodes:
-    """Return the colour of each API call that a column of names can hold."""
+    """Return the color of each API call that a column of names can hold."""
     keys = [_CALLS.get(kind_of(name), _OTHER_CALL) for name in names_of(names)]
     return np.array([CODES[key] for key in keys], np.uint8)
 
 
 def by_name(names: pl.Series) -> ColorCodes:
-    """Return one of the host's colours to each name; names that differ in numbers look alike."""
+    """Return one of the host's colors to each name; names that differ in numbers look alike."""
     without_numbers = possible(names).str.replace_all("[0-9]+", "")
     distinct = without_numbers.unique()
     first = CODES["host/0"]
@@ -109,12 +109,12 @@ def by_name(names: pl.Series) -> ColorCodes:
     joined = without_numbers.to_frame("name").join(
         chosen, on="name", how="left", maintain_order="left"
     )
-    colours: ColorCodes = joined["code"].to_numpy()
-    return colours
+    colors: ColorCodes = joined["code"].to_numpy()
+    return colors
 
 
 def by_key(names: pl.Series, key: str) -> ColorCodes:
-    """Return the same colour to every name."""
+    """Return the same color to every name."""
     return np.full(len(names_of(names)), CODES[key], np.uint8)
 
 
@@ -124,17 +124,17 @@ MAX_LABEL_CHARACTERS = 120
 
 @dataclass(frozen=True)
 class NamedStyle:
-    """Rows that have a name, which decides colour and label; used for rows on a screen only."""
+    """Rows that have a name, which decides color and label; used for rows on a screen only."""
 
     names: pl.Series
     """Dictionary-encoded; never null."""
     paint: Callable[[pl.Series], ColorCodes]
-    """Gives the colour of each name that the column can hold."""
+    """Gives the color of each name that the column can hold."""
     shorten: Callable[[str], str]
 
-    def colours(self, rows: StyleRows) -> ColorCodes:
-        """Return the colour of each row, as positions in `COLORS`."""
-        return self._colours[self._codes[rows]]
+    def colors(self, rows: StyleRows) -> ColorCodes:
+        """Return the color of each row, as positions in `COLORS`."""
+        return self._colors[self._codes[rows]]
 
     def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
         """Return the distinct short names of rows, and the position of each row's own in them."""
@@ -151,24 +151,24 @@ class NamedStyle:
         return possible(self.names)
 
     @cached_property
-    def _colours(self) -> ColorCodes:
+    def _colors(self) -> ColorCodes:
         return self.paint(self.names)
 
 
 @dataclass(frozen=True)
 class CountedStyle:
-    """Rows labelled by an operation and a number: a copy and its bytes, a graph and its id."""
+    """Rows labeled by an operation and a number: a copy and its bytes, a graph and its id."""
 
     words: pl.Series
     """Dictionary-encoded, such as `Host-to-Device`; never null."""
     numbers: pl.Series
     show: Callable[[int | None], str]
-    """Writes such a number down; empty for one that is not known."""
+    """Writes such a number down; empty for an unknown one."""
     paint: Callable[[pl.Series], ColorCodes]
 
-    def colours(self, rows: StyleRows) -> ColorCodes:
-        """Look the colours up by what is done."""
-        return self._named.colours(rows)
+    def colors(self, rows: StyleRows) -> ColorCodes:
+        """Look the colors up by what is done."""
+        return self._named.colors(rows)
 
     def labels(self, rows: StyleRows) -> tuple[Ints, list[str]]:
         """Return operation and number, such as `HtoD 4.194 MB`."""
@@ -204,7 +204,7 @@ def kernel_labels(names: pl.Series) -> Callable[[str], str]:
 
 
 def short_direction(kind: str) -> str:
-    """Shorten `Host-to-Device` to `HtoD`; what is no direction stays as it is."""
+    """Shorten `Host-to-Device` to `HtoD`; other texts stay unchanged."""
     start, separator, target = kind.partition("-to-")
     *before, origin = start.split() or [""]
     if not separator or not origin or not target:
@@ -219,7 +219,7 @@ def one_line(text: str) -> str:
 
 
 def always(word: str, rows: int) -> pl.Series:
-    """Return a column that says the same in every row, for tables whose rows have no name."""
+    """Return a column with the same text in every row, for tables whose rows have no name."""
     return pl.Series([word], dtype=pl.Enum([word])).new_from_index(0, rows)
 
 

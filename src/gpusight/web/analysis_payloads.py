@@ -1,6 +1,6 @@
-"""What is worked out after the timeline is there: event details, ledger, findings, comparison.
+"""What is computed once the timeline is loaded: event details, ledger, findings, comparison.
 
-Analyses look at a sample of steps where a capture has many.
+Analyses use a sample of the steps where a capture has many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from gpusight.comparison.inputs import digests_of
 from gpusight.errors import MissingDataError
 from gpusight.render.cell_text import safe_text, show
 from gpusight.render.comparison_tables import comparison_sections
-from gpusight.render.explanation import evidence_value
+from gpusight.render.diagnosis_summary import per_step, plan_total, timeline_gain
+from gpusight.render.explanation import evidence_value, gain_phrase, gain_text
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import (
@@ -31,6 +32,7 @@ from gpusight.rules.diagnosis import (
     diagnose_captures,
 )
 from gpusight.rules.timeline_diagnosis import FindingLocator, locations_of_kernels
+from gpusight.units import format_speedup
 from gpusight.viewer.event_details import event_details
 from gpusight.viewer.ledger_track import ledger_lines
 from gpusight.viewer.track_style import COLORS
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
 def event_payload(
     timeline: ViewerTimeline, table: str, row: int, reports: Sequence[Trace]
 ) -> EventDetails:
-    """Tell everything about one event; `reports` are what Nsight Compute measured."""
+    """Describe one event; `reports` are of Nsight Compute."""
     details = _details(timeline.trace, table, row, reports)
     spot = timeline.spot(table, row)
     if spot is None:
@@ -93,7 +95,7 @@ def event_payload(
 
 
 def _details(trace: Trace, table: str, row: int, reports: Sequence[Trace]) -> EventDescription:
-    """Give the details with the counters of the report that tells most of the event."""
+    """Give the details with the counters of the report that has most about the event."""
     candidates = [event_details(trace, table, row, report=report) for report in reports or (None,)]
     return max(
         candidates, key=lambda details: sum(len(section.facts) for section in details.sections)
@@ -108,7 +110,7 @@ def _facts(facts: Iterable[Fact]) -> tuple[ShownFact, ...]:
 
 
 MAX_SAMPLED_WORK = 1_500_000
-"""Pieces of GPU work that are looked at in one go."""
+"""Kernels and copies that are evaluated at once."""
 
 
 class StepSample(NamedTuple):
@@ -117,7 +119,7 @@ class StepSample(NamedTuple):
     steps: str | None = None
     window: tuple[int | None, int | None] | None = None
     note: str = ""
-    """What a reader must know of it."""
+    """A limitation that readers must know."""
 
 
 def sample_steps(trace: Trace) -> StepSample:
@@ -140,27 +142,24 @@ def _steps(focus: StepWindow, share: float) -> StepSample:
     kept = max(1, int(len(every) * share))
     first = (len(every) - kept) // 2
     low, high = every[first].number, every[first + kept - 1].number
-    note = f"judged on steps {low} to {high} of {len(every):,}, which stand for the others"
+    note = f"evaluated on steps {low} to {high} of {len(every):,}"
     return StepSample(steps=f"{low}-{high}", note=note)
 
 
 def _window(trace: Trace, table: str, share: float) -> StepSample:
-    """Choose the time in the middle in which about this share of all work begins."""
+    """Choose the time in the middle in which about this share of all work starts."""
     starts = trace.table(table, ["start_ns"]).to_series()
     kept = max(2, int(len(starts) * share))
     first = (len(starts) - kept) // 2
     window = int(starts[first]), int(starts[first + kept - 1])
-    note = f"judged on {kept:,} of {len(starts):,} {table} from the middle of the capture"
+    note = f"evaluated on {kept:,} of {len(starts):,} {table}, from the middle of the capture"
     return StepSample(window=window, note=note)
 
 
 _MIN_SHOWN_SHARE = 0.001
-"""Kernels that give back less than this part of the time are not findings of their own."""
-_FIRST = "of several reports of Nsight Compute, findings are of the first"
-_OF_KERNELS = (
-    "findings of single kernels say how much GPU time a faster kernel gives back: a step that "
-    "waits for the host gets no shorter by it"
-)
+"""Kernels whose fix saves less than this share of the time are not listed."""
+_FIRST = "several Nsight Compute reports: kernel fixes are from the first"
+_OF_KERNELS = "kernel fixes save GPU time; a step that is limited by the host does not get shorter"
 
 
 def findings_payload(timeline: ViewerTimeline, reports: Sequence[Trace]) -> FindingsInfo:
@@ -173,12 +172,12 @@ def findings_payload(timeline: ViewerTimeline, reports: Sequence[Trace]) -> Find
         if isinstance(joined, JoinedDiagnosis):
             notes += [_OF_KERNELS] if len(reports) == 1 else [_FIRST, _OF_KERNELS]
             return _finding_infos(timeline, joined.timeline, joined.kernels, notes)
-        assert isinstance(joined, NotApplicable), "a timeline and a report were asked"
+        assert isinstance(joined, NotApplicable), "a timeline and a report were given"
         notes.append(f"the report: {sentence(joined)}")
     diagnosis = diagnose_captures([timeline.trace], question)
     if isinstance(diagnosis, NotApplicable):
         return FindingsInfo(FAILED, safe_text(sentence(diagnosis)))
-    assert isinstance(diagnosis, TimelineDiagnosis), "a timeline was asked"
+    assert isinstance(diagnosis, TimelineDiagnosis), "a timeline was given"
     return _finding_infos(timeline, diagnosis, (), notes)
 
 
@@ -189,30 +188,46 @@ def _finding_infos(
     notes: Iterable[str],
 ) -> FindingsInfo:
     located = FindingLocator(timeline.trace, diagnosis)
-    shown = [
-        _of_timeline(finding, _places(timeline, located.of(finding)))
-        for finding in diagnosis.findings
+    plan = tuple(
+        _of_timeline(diagnosis, finding, then_ns, _places(timeline, located.of(finding)))
+        for finding, then_ns in zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True)
+    )
+    min_ns = _MIN_SHOWN_SHARE * diagnosis.focus.length_ns
+    not_evaluated = [
+        f"{rule} not evaluated: {why}" for rule, why in diagnosis.not_applicable.items()
     ]
-    least = _MIN_SHOWN_SHARE * diagnosis.focus.length_ns
-    shown += [
-        _of_kernel(timeline, diagnosis, finding) for finding in kernels if finding.saved_ns > least
-    ]
-    unjudged = [
-        f"{rule} could not be judged: {why}" for rule, why in diagnosis.not_applicable.items()
-    ]
-    messages = dict.fromkeys(map(safe_text, (*notes, *diagnosis.notes, *unjudged)))
+    messages = dict.fromkeys(map(safe_text, (*notes, *diagnosis.notes, *not_evaluated)))
     return FindingsInfo(
-        READY, "", diagnosis.step_ns, diagnosis.steps, tuple(shown), tuple(messages)
+        state=READY,
+        message="",
+        step_ns=diagnosis.step_ns,
+        steps=diagnosis.steps,
+        findings=plan,
+        plan=plan_total(diagnosis) if diagnosis.fixes else "",
+        predicted_step_ns=diagnosis.predicted_step_ns,
+        kernels=tuple(_of_kernel(timeline, diagnosis, k) for k in kernels if k.saved_ns > min_ns),
+        notes=tuple(messages),
     )
 
 
-def _of_timeline(finding: TimelineFinding, shown: tuple[ShownPlace, ...]) -> FindingInfo:
+def _of_timeline(
+    diagnosis: TimelineDiagnosis,
+    finding: TimelineFinding,
+    then_ns: float | None,
+    shown: tuple[ShownPlace, ...],
+) -> FindingInfo:
+    saved_ns = None if then_ns is None else finding.saved_ns
+    planned, alone = (per_step(diagnosis, ns) for ns in (saved_ns, finding.recoverable_ns))
     return FindingInfo(
         rule=finding.rule,
         title=safe_text(finding.title),
-        recoverable_ns_per_step=finding.step_ns,
-        share=finding.share,
+        saved_ns_per_step=None if saved_ns is None else saved_ns / max(1, diagnosis.steps),
+        share=None if saved_ns is None else saved_ns / max(1, diagnosis.focus.length_ns),
+        predicted_step_ns=then_ns,
+        speedup="" if then_ns is None else format_speedup(diagnosis.step_ns / max(1.0, then_ns)),
+        saving="" if then_ns is None or planned == alone else timeline_gain(diagnosis, finding),
         confidence=finding.confidence.value,
+        effort=finding.effort,
         why=safe_text(finding.why),
         fix=safe_text(finding.fix),
         code=_code(finding.code),
@@ -224,21 +239,25 @@ def _of_timeline(finding: TimelineFinding, shown: tuple[ShownPlace, ...]) -> Fin
 def _of_kernel(
     timeline: ViewerTimeline, diagnosis: TimelineDiagnosis, kernel: TimedKernel
 ) -> FindingInfo:
-    """Tell of a measured kernel, weighed by its time in the judged steps."""
+    """Describe a profiled kernel by its time in the evaluated steps."""
     finding, focus = kernel.finding, diagnosis.focus
     assert finding is not None, "only a kernel with a finding saves time"
     shown = _places(timeline, locations_of_kernels(timeline.trace, kernel.group.name, focus))
     return FindingInfo(
         rule=finding.rule,
         title=safe_text(f"{kernel.group.label}: {finding.title}"),
-        recoverable_ns_per_step=kernel.saved_ns / max(1, diagnosis.steps),
+        saved_ns_per_step=kernel.saved_ns / max(1, diagnosis.steps),
         share=kernel.saved_ns / focus.length_ns if focus.length_ns else None,
+        predicted_step_ns=None,
+        speedup=gain_text(finding) or "",
+        saving=gain_phrase(finding),
         confidence=finding.confidence.value,
+        effort="",
         why=safe_text(finding.why),
         fix=safe_text(finding.fix),
         code=_code(finding.code),
         evidence=_evidence(finding.evidence),
-        places=shown or (ShownPlace("the judged time", focus.start_ns, focus.end_ns, None),),
+        places=shown or (ShownPlace("the evaluated window", focus.start_ns, focus.end_ns, None),),
     )
 
 
@@ -265,7 +284,7 @@ def _place(timeline: ViewerTimeline, place: TimelineLocation) -> ShownPlace:
 
 
 def ledger_payload(trace: Trace) -> LedgerInfo:
-    """Sum up the judged steps of the ledger's tracks: what `gpusight ledger` says of them."""
+    """Sum up the steps without warm-up, as `gpusight ledger` does."""
     focus, lines = step_window(trace), ledger_lines(trace)
     if isinstance(focus, NotApplicable):
         return LedgerInfo(FAILED, safe_text(sentence(focus)))
@@ -285,7 +304,7 @@ def ledger_payload(trace: Trace) -> LedgerInfo:
 def _entries(line: LedgerLine, focus: StepWindow) -> tuple[EntryInfo, ...]:
     inside = np.minimum(line.end_ns, focus.end_ns) - np.maximum(line.start_ns, focus.start_ns)
     # Sums of whole numbers are exact in floating point up to 104 days of nanoseconds.
-    ns = np.bincount(line.colour, np.maximum(inside, 0), len(COLORS)).astype(np.int64)
+    ns = np.bincount(line.color, np.maximum(inside, 0), len(COLORS)).astype(np.int64)
     return tuple(
         EntryInfo(COLORS[code], int(ns[code]), float(ns[code] / focus.length_ns))
         for code in np.flatnonzero(ns)
@@ -316,7 +335,7 @@ def _summed(trace: Trace, part: StepSample) -> list[Digest]:
         return make_digest(trace, EVERYTHING, steps=part.steps, window=part.window)
 
     digests = digests_of([trace], make)
-    # Steps that stand for all of them may be compared with any others that do.
+    # A sample of steps may be compared with another sample.
     return [replace(digest, scope="") for digest in digests]
 
 

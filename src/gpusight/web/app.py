@@ -131,7 +131,7 @@ def _json_response(answer: object) -> Response:
 def _plain(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} cannot be told")
+    raise TypeError(f"{type(value).__name__} cannot be serialized")
 
 
 def _error(status: int, line: str) -> Response:
@@ -147,7 +147,7 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 async def _stopped(*_: object) -> Response:
-    return _error(503, "the server stops")
+    return _error(503, "the server is shutting down")
 
 
 async def _absent(_: Request, error: Exception) -> Response:

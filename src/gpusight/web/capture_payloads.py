@@ -2,7 +2,7 @@
 
 A window is little-endian: the length of the header (uint32), the header in JSON, padded with spaces
 so that the body begins at a multiple of 8, then the columns, each at a multiple of 8 from the start
-of the body. The header says of each column its type (`u1`, `u2`, `u4`, `f8`), its offset in bytes
+of the body. The header gives the type of each column (`u1`, `u2`, `u4`, `f8`), its offset in bytes
 and its length in values. frontend/src/timeline/decode.ts reads it.
 """
 
@@ -39,7 +39,7 @@ MAX_MARKED_STEPS = 10_000
 MAX_MESSAGES = 20
 """Messages of the profiler that are repeated."""
 _AROUND_STEP, _AROUND_ALL = 0.25, 0.02
-"""Part of a step, or of all that is judged, that is shown on either side of it at first."""
+"""Share of a step, or of the whole window, that is shown on either side of it at first."""
 
 
 def capture_payload(number: int, name: str, trace: Trace, timeline: ViewerTimeline) -> CaptureInfo:
@@ -55,7 +55,7 @@ def capture_payload(number: int, name: str, trace: Trace, timeline: ViewerTimeli
         start_ns=timeline.start_ns,
         end_ns=timeline.end_ns,
         tracks=timeline.tracks,
-        colours=timeline.colours,
+        colors=timeline.colors,
         steps=steps[:MAX_MARKED_STEPS],
         notes=_notes(trace, focus, len(steps)),
         first_view=_first_view(trace, focus, timeline),
@@ -63,8 +63,8 @@ def capture_payload(number: int, name: str, trace: Trace, timeline: ViewerTimeli
 
 
 def _steps(focus: StepWindow) -> tuple[MarkedStep, ...]:
-    judged = [(step, False) for step in focus.steps]
-    every = sorted([*judged, *((s, True) for s in focus.left_out)], key=lambda s: s[0].start_ns)
+    kept = [(step, False) for step in focus.steps]
+    every = sorted([*kept, *((s, True) for s in focus.left_out)], key=lambda s: s[0].start_ns)
     return tuple(
         MarkedStep(step.number, safe_text(step.name), step.start_ns, step.end_ns, odd)
         for step, odd in every
@@ -74,13 +74,13 @@ def _steps(focus: StepWindow) -> tuple[MarkedStep, ...]:
 def _first_view(
     trace: Trace, focus: StepWindow | NotApplicable, timeline: ViewerTimeline
 ) -> TimeRange | None:
-    """Choose what to show first: one judged step with a little around it, or all that is judged."""
+    """Choose what to show first: one step with a little around it, or the whole window."""
     if isinstance(focus, NotApplicable):
         return None
     if focus.steps:
         return _around(timeline, focus.steps[0].start_ns, focus.steps[0].end_ns, _AROUND_STEP)
-    judged = without_start(trace, focus)
-    return _around(timeline, judged.start_ns, judged.end_ns, _AROUND_ALL)
+    window = without_start(trace, focus)
+    return _around(timeline, window.start_ns, window.end_ns, _AROUND_ALL)
 
 
 def _around(timeline: ViewerTimeline, first_ns: int, last_ns: int, part: float) -> TimeRange | None:
@@ -104,9 +104,9 @@ def _notes(trace: Trace, focus: StepWindow | NotApplicable, steps: int) -> tuple
     window_notes = [sentence(focus)] if isinstance(focus, NotApplicable) else focus.notes
     messages = serious_messages(trace)["text"].to_list() if trace.has("diagnostics") else []
     notes = [*trace.warnings, *window_notes, *meta.notes]
-    notes += [f"the profiler said: {text}" for text in messages[:MAX_MESSAGES]]
+    notes += [f"profiler warning: {text}" for text in messages[:MAX_MESSAGES]]
     if len(messages) > MAX_MESSAGES:
-        notes.append(f"the profiler said {len(messages) - MAX_MESSAGES:,} things more")
+        notes.append(f"{len(messages) - MAX_MESSAGES:,} more profiler warnings")
     if steps > MAX_MARKED_STEPS:
         notes.append(f"only the first {MAX_MARKED_STEPS:,} of {steps:,} steps are marked")
     return tuple(dict.fromkeys(map(safe_text, notes)))
@@ -122,14 +122,14 @@ WINDOW_COLUMNS: dict[str, dict[str, str]] = {
         "table": "u1",
         "row": "u4",
         "label": "u4",
-        "colour": "u1",
+        "color": "u1",
     },
-    "bin_sums": {"line": "u2", "bin": "u4", "busy_ns": "f8", "count": "u4", "colour": "u1"},
+    "bin_sums": {"line": "u2", "bin": "u4", "busy_ns": "f8", "count": "u4", "color": "u1"},
     "points": {"line": "u2", "bin": "u4", "low": "f8", "high": "f8", "mean": "f8"},
 }
 """Columns of each part of a window, and the types that they travel in."""
 MAX_WINDOW_LINES = 1 << 16
-"""What the type of `line` can tell apart."""
+"""What the type of `line` can distinguish."""
 
 
 def encode_window(window: TimelineWindow) -> bytes:

@@ -45,7 +45,7 @@ class LoadedCapture:
         """Why it failed."""
         self.is_report = False
         """Whether it holds measured launches rather than a timeline; false until that is known."""
-        self.told = threading.Event()
+        self.identified = threading.Event()
         """Set once it is known whether it is a report, or of no use."""
         self.settled = threading.Event()
         """Set once it is known to be ready, a report, or of no use."""
@@ -53,8 +53,8 @@ class LoadedCapture:
         """Set once a page has shown a part of it."""
         self.done = threading.Event()
         """Set once everything about it has been worked out."""
-        self.findings = FindingsInfo(COMPUTING, "looking for what holds the program back")
-        self.ledger = LedgerInfo(COMPUTING, "accounting for every nanosecond")
+        self.findings = FindingsInfo(COMPUTING, "diagnosing")
+        self.ledger = LedgerInfo(COMPUTING, "computing the ledger")
         self.state = self._state(READING, "reading the capture")
         self._ready: tuple[ViewerTimeline, CaptureInfo] | None = None
 
@@ -73,7 +73,7 @@ class LoadedCapture:
 
     @property
     def info(self) -> CaptureInfo:
-        """What a page must know of it; raises with the reason where that is not known."""
+        """What a page must know of it; raises with the reason where it is unknown."""
         timeline, info = self._known()
         learned = () if self.trace is None else self.trace.warnings
         notes = dict.fromkeys(map(self.reason, (*learned, *info.notes, *timeline.notes)))
@@ -86,7 +86,7 @@ class LoadedCapture:
         return self._ready
 
     def reason(self, error: GpusightError | str) -> str:
-        """Repeat what an error or a note says, without the folder that the file is in."""
+        """Repeat an error or a note, without the folder of the file."""
         text = str(error)
         if self._path is not None:
             text = text.replace(str(self._path), self._path.name)
@@ -96,7 +96,7 @@ class LoadedCapture:
 
     def settles(self) -> None:
         """Be as far as it comes."""
-        self.told.set()
+        self.identified.set()
         self.settled.set()
 
     def succeeds(self, timeline: ViewerTimeline, info: CaptureInfo) -> None:
@@ -142,7 +142,7 @@ class SharedTrace(Trace):
         self._deriving: dict[str, threading.RLock] = {}
 
     def has(self, table: str, column: str | None = None) -> bool:
-        """Tell whether the capture holds a table, or fills a column."""
+        """Return whether the capture holds a table, or fills a column."""
         if column is None and table in self._has:
             return self._has[table]
         with self._turn():
@@ -154,7 +154,7 @@ class SharedTrace(Trace):
             return super().row_count(table)
 
     def prepare(self, *tables: str) -> None:
-        """Say which tables are about to be used."""
+        """Name the tables that are about to be used."""
         with self._turn():
             super().prepare(*tables)
 

@@ -54,7 +54,7 @@ class Pool:
     async def run(self, request: Request, work: Callable[[], _Made]) -> _Made:
         """Run a function for a request; raises where the server is busy, or the page has gone."""
         if self._asked >= _MOST_WAITING:
-            raise BusyError("too much is being asked at once", hint="ask again")
+            raise BusyError("too many requests", hint="try again")
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_AT_ONCE)
         self._asked += 1
@@ -68,7 +68,7 @@ class Pool:
                 self._asked -= 1
                 watcher.cancel()
                 self._release_later()
-        raise GoneError("nobody waits for the answer")
+        raise GoneError("the client disconnected")
 
     def _release_later(self) -> None:
         if self._release is None:

@@ -80,17 +80,17 @@ class Guard:
         await self._app(inside, receive, guarded)
 
     def _refusal(self, scope: Scope) -> _Refused | None:
-        """Say why a request is not answered; None where it is."""
+        """Return why a request is refused; None where it is not."""
         headers = scope["headers"]
         if self._is_foreign_host(headers):
-            return _Refused(421, "this server answers to its own address only")
+            return _Refused(421, "unknown host name")
         if not self._is_token(scope["path"]):
-            return _Refused(404, "there is nothing here")
+            return _Refused(404, "not found")
         if self._is_foreign_page(scope, headers):
-            return _Refused(403, "another page asked for this")
+            return _Refused(403, "cross-origin request")
         if scope["method"] not in _METHODS:
             allow = ", ".join(_METHODS).encode()
-            return _Refused(405, "nothing can be changed here", [(b"allow", allow)])
+            return _Refused(405, "method not allowed", [(b"allow", allow)])
         if len(scope["query_string"]) > MAX_QUERY_BYTES:
             return _Refused(414, f"a query has at most {MAX_QUERY_BYTES:,} bytes")
         if scope["path"] == f"/{self._token.decode()}":  # relative addresses need the slash

@@ -112,7 +112,7 @@ Route: TypeAlias = "Callable[[RouteRequest], object]"
 
 
 def info(asked: RouteRequest) -> object:
-    """Say what a page must know before it asks for events."""
+    """Return what a page needs before it loads events."""
     return asked.served.info
 
 
@@ -184,12 +184,12 @@ def measure(asked: RouteRequest) -> object:
 
 
 def findings(asked: RouteRequest) -> object:
-    """Say what holds the program back."""
+    """Return the findings as a plan."""
     return asked.served.findings
 
 
 def ledger(asked: RouteRequest) -> object:
-    """Say where the time went."""
+    """Return where the time goes."""
     return asked.served.ledger
 
 

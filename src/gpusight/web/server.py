@@ -105,7 +105,7 @@ class Server:
         self.stop()
 
     def __repr__(self) -> str:
-        """Say where it is."""
+        """Name the server and its address."""
         return f"<gpusight server at {self.url}>"
 
     def _repr_html_(self) -> str:

@@ -45,7 +45,7 @@ class Opened(NamedTuple):
     owned: bool = True
     """Whether to close it at the end; false where somebody else has it too."""
     path: Path | None = None
-    """Where it is, which is told to nobody; None where that is not known."""
+    """Where it is, which no page shows; None where unknown."""
 
 
 class Session:
@@ -93,8 +93,8 @@ class Session:
         return next((capture for capture in self.captures if capture.number == number), None)
 
     def overview(self) -> Overview:
-        """Say how far the captures are."""
-        ready = (capture.timeline.colours for capture in self.captures if capture.is_ready)
+        """Return the progress of the captures."""
+        ready = (capture.timeline.colors for capture in self.captures if capture.is_ready)
         return overview(
             [capture.state for capture in self.captures], [key for keys in ready for key in keys]
         )
@@ -125,7 +125,7 @@ class Session:
             thread.start()
         until = time.monotonic() + patience_s
         for capture in self._served:
-            capture.told.wait(max(0.0, until - time.monotonic()))
+            capture.identified.wait(max(0.0, until - time.monotonic()))
 
     def stop(self, patience_s: float = 1.0) -> None:
         """End every thread; one that computes ends when it next asks for data."""
@@ -138,7 +138,7 @@ class Session:
                 thread.join(max(0.0, until - time.monotonic()))
 
     def _serve(self, capture: LoadedCapture) -> None:
-        """Read a capture, work out what there is to tell, and hold it until the end."""
+        """Read a capture, compute what pages show, and hold it until the end."""
         try:
             self._read(capture)
             capture.settles()
@@ -164,7 +164,7 @@ class Session:
 
     def _is_report(self, capture: LoadedCapture, trace: Trace) -> bool:
         capture.is_report = trace.has("profiles")
-        capture.told.set()
+        capture.identified.set()
         return capture.is_report
 
     def _build(self, capture: LoadedCapture, trace: Trace) -> None:
@@ -223,7 +223,7 @@ class Session:
 
     def _compare_first(self, ready: Sequence[LoadedCapture]) -> None:
         if len(ready) < _BOTH:
-            self.comparison = CompareInfo(NONE, "two captures are needed to compare them")
+            self.comparison = CompareInfo(NONE, "a comparison needs two captures")
             return
         from gpusight.web.analysis_payloads import comparison_payload
 
@@ -243,5 +243,5 @@ def _only_reports() -> UsageError:
     return UsageError(
         "Nsight Compute reports have no timeline",
         hint="add a capture that has one: gpusight serve run.nsys-rep kernels.ncu-rep; "
-        "gpusight diagnose and gpusight report explain a report alone",
+        "or use gpusight diagnose or gpusight report",
     )

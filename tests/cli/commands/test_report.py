@@ -65,7 +65,7 @@ def test_timeline_report_and_base_are_one_page(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([CAPTURE, CAPTURE], "2 captures of programs were given; a report is of one"),
+        ([CAPTURE, CAPTURE], "2 timelines were given; a report takes one"),
         ([CAPTURE, "-o", "report.pdf"], "a report is HTML, not .pdf"),
         ([CAPTURE, "-o", "report.sqlite"], "is named like a capture"),
         ([REPORT, "--steps", "3"], "--steps does not apply"),

@@ -103,7 +103,7 @@ def test_every_answer_that_has_a_picture_saves_it(tmp_path: Path) -> None:
 
 
 def test_what_has_no_picture_says_so(tmp_path: Path) -> None:
-    with pytest.raises(gs.GpusightError, match="Summary has no picture"):
+    with pytest.raises(gs.GpusightError, match="Summary has no chart"):
         gs.summary(CAPTURE).save(tmp_path / "s.svg")
     with pytest.raises(gs.GpusightError, match="cannot be written as svg"):
         gs.kernels(CAPTURE).save(tmp_path / "k.svg")

@@ -1,4 +1,4 @@
-"""Colours: one for each name, seen on both pages, told apart by people who see fewer of them."""
+"""Colors: one for each name, seen on both pages, told apart by people who see fewer of them."""
 
 from __future__ import annotations
 
@@ -55,25 +55,25 @@ OKLAB = np.array(
 )
 
 
-def linear(colour: str) -> NDArray[np.float64]:
-    value = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+def linear(color: str) -> NDArray[np.float64]:
+    value = np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
-def seen(colour: str, *, fewer: bool) -> NDArray[np.float64]:
-    light = np.clip(DEUTERANOPIA @ linear(colour), 0, 1) if fewer else linear(colour)
+def seen(color: str, *, fewer: bool) -> NDArray[np.float64]:
+    light = np.clip(DEUTERANOPIA @ linear(color), 0, 1) if fewer else linear(color)
     found: NDArray[np.float64] = OKLAB @ np.cbrt(CONES @ light)
     return found
 
 
 def nearest(keys: list[str], theme: ChartTheme, *, fewer: bool) -> tuple[float, tuple[str, str]]:
-    places = {key: seen(theme.colour(key), fewer=fewer) for key in keys}
+    places = {key: seen(theme.color(key), fewer=fewer) for key in keys}
     return min(
         (float(np.linalg.norm(places[a] - places[b])), (a, b)) for a, b in combinations(keys, 2)
     )
 
 
-def test_every_entry_category_and_code_has_a_colour_of_its_own() -> None:
+def test_every_entry_category_and_code_has_a_color_of_its_own() -> None:
     categories = [f"compute/{c}" for c in CATEGORIES if c != "communication"]
     assert {*categories, "communication", *(cause.entry for cause in IdleCause)} <= set(COLORS)
     assert [key for key in CODED if key not in COLORS and not key.startswith("host/")] == []
@@ -81,7 +81,7 @@ def test_every_entry_category_and_code_has_a_colour_of_its_own() -> None:
         assert len({COLORS[key][shade] for key in LEDGER}) == len(LEDGER)
 
 
-def test_unknown_keys_have_a_colour_too() -> None:
+def test_unknown_keys_have_a_color_too() -> None:
     assert color_of("compute/new") == COLORS["compute/other"]
     assert color_of("host/3") == HOST_COLORS[3]
     assert color_of("host/11") == HOST_COLORS[3]
@@ -92,20 +92,20 @@ def test_unknown_keys_have_a_colour_too() -> None:
 @THEMES
 def test_areas_stand_out_from_the_page(theme: ChartTheme) -> None:
     keys = [*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS)))]
-    low = {key: contrast(theme.colour(key), theme.background) for key in keys}
+    low = {key: contrast(theme.color(key), theme.background) for key in keys}
     assert {key: value for key, value in low.items() if value < 2} == {}
 
 
 @THEMES
-def test_labels_can_be_read_on_every_colour(theme: ChartTheme) -> None:
+def test_labels_can_be_read_on_every_color(theme: ChartTheme) -> None:
     for key in [*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS)))]:
-        colour = theme.colour(key)
-        assert contrast(text_on(colour), colour) >= 4
+        color = theme.color(key)
+        assert contrast(text_on(color), color) >= 4
 
 
 @THEMES
-@pytest.mark.parametrize("fewer", [False, True], ids=["all colours", "no green"])
-def test_colours_are_told_apart(theme: ChartTheme, fewer: bool) -> None:
+@pytest.mark.parametrize("fewer", [False, True], ids=["all colors", "no green"])
+def test_colors_are_told_apart(theme: ChartTheme, fewer: bool) -> None:
     distance, pair = nearest(MAIN, theme, fewer=fewer)
     assert distance > 0.055, pair
     distance, pair = nearest(LEDGER, theme, fewer=fewer)

@@ -396,19 +396,19 @@ def test_memory_is_a_stack_of_holders_under_what_is_reserved() -> None:
     assert (drawn.marks[0].x, drawn.marks[0].y) == (12, 1500)
     assert drawn.marks[0].label == "peak 1.500 kB at 12 ns"
     assert sum(float(size.split()[0]) for _, size in drawn.marks[0].detail if "kB" in size) > 1
-    assert drawn.subtitle.startswith("run.json.gz · growth a step")
+    assert drawn.subtitle.startswith("run.json.gz · growth")
 
 
 def test_what_is_reserved_far_beyond_the_peak_is_only_said() -> None:
     drawn = memory_figure(memory_of(events((1, 1, 50, 60))))
     assert [type(series) for series in drawn.series] == [StackSeries]
-    assert "reserved 2.000 kB, beyond the picture" in drawn.subtitle
+    assert "reserved 2.000 kB, above the axis" in drawn.subtitle
 
 
 def test_a_peak_near_the_gpus_memory_shows_that_limit() -> None:
     tables: dict[str, Rows] = {"devices": [{"device": 0, "memory_bytes": 2500}]}
     near = memory_figure(memory_of(events((1, 1, 2000, 2000)), **tables))
-    assert near.rules == (LevelLine(2500.0, "memory of the GPU: 2.500 kB"),)
+    assert near.rules == (LevelLine(2500.0, "GPU memory: 2.500 kB"),)
     far = memory_figure(memory_of(events((1, 1, 100, 100)), **tables))
     assert far.rules == ()
 

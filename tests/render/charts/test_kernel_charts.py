@@ -155,7 +155,7 @@ def test_kernels_without_flops_are_on_a_bandwidth_axis() -> None:
     assert unknown.footnotes == ("Not shown for lack of counters: 1 kernel (50.0% of the time)",)
 
 
-def test_a_class_keeps_its_colour_but_only_those_there_are_in_the_legend() -> None:
+def test_a_class_keeps_its_color_but_only_those_there_are_in_the_legend() -> None:
     frame = lay_out_figure(picture({"scale": launch(1e6, 8e6), "tiny": launch(1e6, 1e6)}), WIDE)
     found = {key.text.partition(":")[0]: key.slot for key in frame.keys}
     assert found == {"memory-bound": "0", "latency-bound": "2"}

@@ -78,7 +78,7 @@ def steps_of(*lengths: int, gpus: int = 1) -> LedgerReport:
 
 
 def keys(board: StripChart) -> dict[str, tuple[str, ...]]:
-    return {key.colour: key.values for row in rows_of(board, StripLegend) for key in row.keys}
+    return {key.color: key.values for row in rows_of(board, StripLegend) for key in row.keys}
 
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "healthy.json.gz", "graph.sqlite"])
@@ -99,14 +99,14 @@ def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
     assert whole.cells.x[0] == 0
     assert whole.cells.ends[-1] == pytest.approx(window / 10)
     assert whole.cells.x[1:] == whole.cells.ends[:-1]
-    assert "idle/input" in whole.cells.colours
+    assert "idle/input" in whole.cells.colors
     assert [strip.name for strip in steps] == [f"step {n}" for n in range(10)]
     for strip, step in zip(steps, found.document()["steps"], strict=True):
         ns = {e["entry"]: e["ns"] for e in step["devices"][0]["entries"]}
         lengths = {
-            colour: end - start
-            for colour, start, end in zip(
-                strip.cells.colours, strip.cells.x, strip.cells.ends, strict=True
+            color: end - start
+            for color, start, end in zip(
+                strip.cells.colors, strip.cells.x, strip.cells.ends, strict=True
             )
         }
         assert lengths == pytest.approx(ns)
@@ -115,7 +115,7 @@ def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
 def test_without_steps_it_is_the_window() -> None:
     trace = build_trace(kernels=[{"start_ns": 0, "end_ns": 60, "name": "sgemm"}])
     board = ledger_figure(report(trace))
-    assert board.title == "Where the time went"
+    assert board.title == "Where the time goes"
     assert keys(board) == {"": ("60 ns", "100.0%"), "compute/matmul": ("60 ns", "100.0%")}
     assert len(rows_of(board, ChartStrip)) == 1
 
@@ -128,7 +128,7 @@ def test_groups_head_their_entries_and_stand_in_the_order_of_the_bar() -> None:
         ("idle", True),
         ("unknown", False),
     ]
-    assert table.headings == ("a step", "share")
+    assert table.headings == ("time/step", "share")
 
 
 def test_many_steps_are_averaged_and_none_is_lost() -> None:
@@ -137,7 +137,7 @@ def test_many_steps_are_averaged_and_none_is_lost() -> None:
     _, *steps = rows_of(board, ChartStrip)
     assert len(steps) == 100
     assert sum(strip.cells.ends[-1] for strip in steps) / 100 == pytest.approx(150 * US, rel=0.02)
-    assert any("250 in all" in note for note in board.footnotes)
+    assert any("250 steps total" in note for note in board.footnotes)
     assert [strip.name for strip in steps if strip.name] == ["250 steps"]
 
 
@@ -145,7 +145,7 @@ def test_a_long_step_does_not_press_the_others_together() -> None:
     board = ledger_figure(steps_of(*[100] * 20, 9_000))
     assert board.x.high is not None
     assert board.x.high < 2_000 * US
-    assert any("beyond the picture, the longest to 9.000 ms" in note for note in board.footnotes)
+    assert any("exceed the axis, the longest with 9.000 ms" in note for note in board.footnotes)
 
 
 @pytest.mark.parametrize(("gpus", "legends"), [(1, 1), (4, 4), (8, 1)])
@@ -174,7 +174,7 @@ def test_texts_stay_in_the_picture_at_any_width() -> None:
     assert svg_of(board).get("width") == "560"
     shown = texts_of(board)
     assert "input 80.9%" in shown
-    assert {"computing", "idle", "a step", "share", "mean"} <= set(shown)
+    assert {"computing", "idle", "time/step", "share", "mean"} <= set(shown)
 
 
 # The waterfall of a comparison: it leads from one step to the other, whatever the entries.
@@ -238,7 +238,7 @@ def test_time_between_steps_is_one_bar_of_the_whole_period() -> None:
     assert "between steps" not in {row for row, *_ in bars(little)}
 
 
-def test_kinds_keep_their_colours_when_others_are_missing() -> None:
+def test_kinds_keep_their_colors_when_others_are_missing() -> None:
     only = tuple(EntryChange(n, c, None) for n, c in LEDGER.items() if n.startswith("idle"))
     found = slots(waterfall(comparison(ledger=only)))
     assert found["idle"] == slots(waterfall(comparison()))["idle"] == "1"

@@ -73,7 +73,7 @@ def test_slices_are_where_the_events_are() -> None:
     stream = strips["Stream 7"]
     assert list(stream.x) == [20_000, 70_000]
     assert list(stream.ends) == [60_000, 90_000]
-    assert stream.colours == ("compute/matmul", "compute/softmax")
+    assert stream.colors == ("compute/matmul", "compute/softmax")
     assert [title.partition(": ")[2] for title in stream.titles] == ["40.00 µs", "20.00 µs"]
     assert strips["NVTX ranges"].labels == ("forward",)
 
@@ -109,7 +109,7 @@ def test_a_column_of_short_events_is_as_tall_as_the_part_that_they_take() -> Non
     (strip,) = rows_of(board, ChartStrip)
     assert set(strip.cells.parts) == {4 / 15}  # a quarter, as tall to a pixel
     assert sum(e - s for s, e in zip(strip.cells.x, strip.cells.ends, strict=True)) <= 40_000_000
-    assert any("summed up" in note for note in board.footnotes)
+    assert any("aggregated" in note for note in board.footnotes)
 
 
 def test_a_step_of_very_many_kernels_is_a_small_picture() -> None:
@@ -122,7 +122,7 @@ def test_a_step_of_very_many_kernels_is_a_small_picture() -> None:
     assert len(draw(board, "svg")) < 300_000
 
 
-def test_many_lines_of_labelled_slices_are_a_small_picture_too() -> None:
+def test_many_lines_of_labeled_slices_are_a_small_picture_too() -> None:
     ops = [
         us(n * 30 + depth, n * 30 + 29 - depth, f"at::native::some_rather_long_name_{n}_{depth}")
         for n in range(300)

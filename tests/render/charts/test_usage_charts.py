@@ -52,7 +52,7 @@ def test_areas_are_the_bins() -> None:
     assert isinstance(stack, StackSeries)
     assert list(stack.x) == [*range(0, 400, 50), 400]
     (part,) = stack.parts
-    assert (part.name, part.colour) == ("computing", "compute/matmul")
+    assert (part.name, part.color) == ("computing", "compute/matmul")
     assert list(part.y) == [1, 0, 1, 0, 1, 0, 1, 0, 0]
     assert (plot.y.low, plot.y.high) == (0, 1)
 

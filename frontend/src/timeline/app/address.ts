@@ -3,7 +3,7 @@
 
 import type { TimeRange } from "../types";
 
-/** What one timeline shows, as the address says it. */
+/** What one timeline shows, as the address has it. */
 export interface Place {
   readonly capture: number;
   readonly view: TimeRange | null;

@@ -5,23 +5,23 @@ import type { CaptureInfo, Step, TimeRange } from "../types";
 /** At which moment two captures are laid over each other. */
 export type Alignment = "step" | "start";
 
-/** The first step that is judged: warm-up comes before it. */
+/** The first step after warm-up. */
 export function firstJudged(info: CaptureInfo): Step | null {
   return info.steps.find((step) => !step.warmup) ?? null;
 }
 
-/** Steps can be aligned where both captures have judged ones. */
+/** Steps can be aligned where both captures have some after warm-up. */
 export function alignments(one: CaptureInfo, other: CaptureInfo): Alignment[] {
   return firstJudged(one) && firstJudged(other) ? ["step", "start"] : ["start"];
 }
 
-/** The same stretch of time on the other capture's clock. */
+/** The same time range on the other capture's clock. */
 export function carried(range: TimeRange, from: CaptureInfo, to: CaptureInfo, by: Alignment): TimeRange {
   const shift = anchor(to, by) - anchor(from, by);
   return { start_ns: range.start_ns + shift, end_ns: range.end_ns + shift };
 }
 
-/** Whether a stretch of time shows anything of a capture. */
+/** Whether a time range shows anything of a capture. */
 export function touches(range: TimeRange, info: CaptureInfo): boolean {
   return range.start_ns < info.end_ns && range.end_ns > info.start_ns;
 }

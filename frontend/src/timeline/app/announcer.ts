@@ -4,7 +4,7 @@ import { byId } from "../../shared/dom";
 
 const AGAIN = "\u00a0";
 
-/** Say a line to screen readers; the same line twice is said twice. */
+/** Announce a line to screen readers; the same line twice is announced twice. */
 export function announce(text: string): void {
   const live = byId("live");
   live.textContent = live.textContent === text ? text + AGAIN : text;

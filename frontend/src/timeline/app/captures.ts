@@ -20,7 +20,7 @@ export type News = "state" | "info" | "findings" | "ledger";
 type Listener = (capture: Capture, news: News) => void;
 type Palette = Overview["palette"];
 
-/** Asks for everything until it is final, and tells what came. */
+/** Asks for everything until it is final, and notifies its listeners. */
 export class Captures {
   all: readonly Capture[] = [];
   palette: Palette = {};
@@ -60,7 +60,7 @@ export class Captures {
     if (!capture) return;
     const before = capture.state;
     capture.state = state;
-    if (before.state !== state.state || before.message !== state.message) this.tell(capture, "state");
+    if (before.state !== state.state || before.message !== state.message) this.notify(capture, "state");
     if (state.state === "ready" && before.state !== "ready") void this.load(capture);
   }
 
@@ -85,15 +85,15 @@ export class Captures {
 
   private learn(capture: Capture, news: News, keep: () => void): void {
     keep();
-    this.tell(capture, news);
+    this.notify(capture, news);
   }
 
-  private tell(capture: Capture, news: News): void {
+  private notify(capture: Capture, news: News): void {
     for (const listener of this.listeners) listener(capture, news);
   }
 }
 
-/** As one that was just named: what the server says of it comes as news. */
+/** As one that was just named: the state of the server comes later. */
 function fresh(state: CaptureState): Capture {
   const reading: CaptureState = { ...state, state: "reading", message: "" };
   return { id: state.id, name: state.name, state: reading, info: null, findings: null, ledger: null };

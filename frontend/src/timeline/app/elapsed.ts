@@ -3,8 +3,8 @@
 import { el } from "../../shared/dom";
 
 const TICK_MS = 500;
-/** Before that there is nothing to be said. */
-const SAID_FROM_S = 3;
+/** Shorter waits show no time. */
+const SHOWN_FROM_S = 3;
 
 /** Counts from when the page was opened until it is taken off the page; for eyes only, as it says nothing new. */
 export function elapsed(): HTMLElement {
@@ -12,7 +12,7 @@ export function elapsed(): HTMLElement {
   const timer = setInterval(() => {
     if (!shown.isConnected) return clearInterval(timer);
     const seconds = Math.floor(performance.now() / 1000);
-    shown.textContent = seconds >= SAID_FROM_S ? ` ${seconds} s` : "";
+    shown.textContent = seconds >= SHOWN_FROM_S ? ` ${seconds} s` : "";
   }, TICK_MS);
   return shown;
 }

@@ -5,7 +5,7 @@ import type { TimeRange } from "../types";
 const LEAST_NS = 2_000;
 const MARGIN = 0.4;
 
-/** A stretch with the place in its middle and some of what is around it, inside the capture. */
+/** A range with the place in its middle and some of what is around it, inside the capture. */
 export function around(place: TimeRange, bounds: TimeRange): TimeRange {
   const length = Math.max(place.end_ns - place.start_ns, LEAST_NS);
   const middle = (place.start_ns + place.end_ns) / 2;

@@ -18,8 +18,8 @@ export function nameCaptures(captures: readonly Capture[]): void {
   );
 }
 
-/** Buttons at the right: colours, help, panel. */
+/** Buttons at the right: colors, help, panel. */
 export function addTools(openHelp: () => void, panelButton: HTMLButtonElement): void {
-  const help = iconButton("Keys and colours", "help", openHelp, { title: "Keys and colours (?)", "aria-keyshortcuts": "?" });
+  const help = iconButton("Keys and colors", "help", openHelp, { title: "Keys and colors (?)", "aria-keyshortcuts": "?" });
   byId("tools").append(themeButton(), help, panelButton);
 }

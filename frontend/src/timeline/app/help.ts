@@ -1,4 +1,4 @@
-// The keys of the page and what its colours mean, in a dialogue.
+// The keys of the page and what its colors mean, in a dialogue.
 
 import { iconButton } from "../../shared/buttons";
 import { byId, el, fill } from "../../shared/dom";
@@ -9,48 +9,48 @@ type Keys = readonly (readonly [keys: readonly string[], meaning: string])[];
 
 const MOVE: Keys = [
   [["W", "S", "+", "−"], "Zoom in and out, at the pointer"],
-  [["A", "D", "←", "→"], "Go to earlier and later times"],
+  [["A", "D", "←", "→"], "Pan left and right"],
   [["↑", "↓"], "Scroll through the tracks"],
-  [["0", "Home"], "Show everything"],
-  [["F", "double click"], "Fit the event; on the ruler, the step"],
+  [["0", "Home"], "Show the whole capture"],
+  [["F", "double click"], "Zoom to the event; on the ruler, to the step"],
   [["[", "]"], "Previous and next step"],
   [["Ctrl + wheel", "pinch"], "Zoom at the pointer; on the ruler without Ctrl"],
-  [["Shift + wheel", "drag"], "Move in time"],
+  [["Shift + wheel", "drag"], "Pan"],
 ];
 const LOOK: Keys = [
-  [["click"], "Select an event; a name at the left folds its track"],
-  [[",", "."], "Previous and next event of the line"],
-  [["Shift + drag", "drag on the ruler"], "Mark a stretch and measure it"],
-  [["M"], "Mark the stretch of the selected event"],
-  [["Esc"], "Take search, selection and mark back"],
+  [["click"], "Select an event; click a track name to collapse it"],
+  [[",", "."], "Previous and next event of the track"],
+  [["Shift + drag", "drag on the ruler"], "Select a range and measure it"],
+  [["M"], "Select the time of the selected event"],
+  [["Esc"], "Clear search and selection"],
 ];
 const PAGE: Keys = [
   [["/"], "Search"],
-  [["Enter", "Shift + Enter"], "Next and previous occurrence of what was searched"],
+  [["Enter", "Shift + Enter"], "Next and previous search result"],
   [["P"], "Show or hide the panel"],
-  [["drag the edges"], "Make names or panel wider"],
+  [["drag the edges"], "Resize track names or panel"],
   [["?"], "This list"],
 ];
 
-const colours = el("div", {});
+const colors = el("div", {});
 
 /** Fill the dialogue once; `openHelp` shows it. */
 export function buildHelp(): void {
   const dialog = byId<HTMLDialogElement>("help");
   const close = iconButton("Close", "close", () => dialog.close());
   dialog.append(
-    el("header", {}, el("h2", { id: "help-title" }, "Keys and colours"), close),
+    el("header", {}, el("h2", { id: "help-title" }, "Keys and colors"), close),
     el("div", { class: "key-lists" }, keyList("Move", MOVE), keyList("Look", LOOK), keyList("Page", PAGE)),
-    colours,
+    colors,
   );
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close(); // beside it
   });
 }
 
-/** Show it, with the colours that hold for what is served. */
+/** Show it, with the colors that hold for what is served. */
 export function openHelp(palette: Overview["palette"]): void {
-  fill(colours, legend(palette));
+  fill(colors, legend(palette));
   byId<HTMLDialogElement>("help").showModal();
 }
 

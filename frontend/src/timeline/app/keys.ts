@@ -10,9 +10,9 @@ export interface PageKeys {
   search(): void;
   help(): void;
   panel(): void;
-  /** Take back what can be; tells whether there was anything. */
+  /** Clear search, selection or mark; returns whether there was one. */
   escape(): boolean;
-  /** Give a key to the timeline; tells whether it meant anything there. */
+  /** Give a key to the timeline; returns whether it had a meaning there. */
   timeline(event: KeyboardEvent): boolean;
 }
 

@@ -6,14 +6,14 @@ import type { TimeRange } from "../types";
 import { type Alignment, alignments, carried, touches } from "./alignment";
 import type { Slot } from "./slot";
 
-const NAMES: Readonly<Record<Alignment, string>> = { step: "first judged step", start: "start" };
+const NAMES: Readonly<Record<Alignment, string>> = { step: "first step after warm-up", start: "start" };
 
 /**
  * Carries the view of one timeline to the other, while linked. At first they are where steps can be
  * aligned: from their starts captures differ by how long they took to begin, which says nothing.
  */
 export class Linking {
-  readonly controls = el("div", { class: "linking", role: "group", "aria-label": "How the timelines move together" });
+  readonly controls = el("div", { class: "linking", role: "group", "aria-label": "Linked timelines" });
   private linked = true;
   private by: Alignment = "step";
   private offered = "";

@@ -220,7 +220,7 @@ export class Page {
     const slot = this.active;
     if (!slot?.capture.info) return;
     slot.choose(spot);
-    const [length, at] = [spot.end_ns - spot.start_ns, spot.start_ns].map(formatTime);
+    const [length, at] = [spot.end_ns - spot.start_ns, spot.start_ns].map((ns) => formatTime(ns));
     announce(`${spot.name}, ${length}, at ${at}`);
     this.side.show("selection");
     this.refresh();

@@ -32,13 +32,20 @@ export async function poll<T>(
   }
 }
 
+/** A call that waits; `cancel` drops the one that is waiting. */
+export interface Rested<A extends unknown[]> {
+  (...given: A): void;
+  cancel(): void;
+}
+
 /** Run only the last of many calls, once they have rested. */
-export function rested<A extends unknown[]>(wait_ms: number, run: (...given: A) => void): (...given: A) => void {
+export function rested<A extends unknown[]>(wait_ms: number, run: (...given: A) => void): Rested<A> {
   let timer: ReturnType<typeof setTimeout> | undefined;
-  return (...given) => {
+  const later = (...given: A): void => {
     clearTimeout(timer);
     timer = setTimeout(() => run(...given), wait_ms);
   };
+  return Object.assign(later, { cancel: () => clearTimeout(timer) });
 }
 
 function pause(ms: number): Promise<void> {

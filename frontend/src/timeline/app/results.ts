@@ -4,7 +4,7 @@ import { el } from "../../shared/dom";
 import { formatCount, formatTime } from "../../shared/format";
 import type { SearchGroup, SearchResult } from "../types";
 
-/** Put names of a kind together; kinds stand in the order of their first, which has most time. */
+/** Group names by kind; kinds are ordered by their first name, which has most time. */
 export function byKind(groups: readonly SearchGroup[]): SearchGroup[][] {
   const kinds = new Map<string, SearchGroup[]>();
   for (const group of groups) kinds.set(group.kind, [...(kinds.get(group.kind) ?? []), group]);
@@ -13,10 +13,10 @@ export function byKind(groups: readonly SearchGroup[]): SearchGroup[][] {
 
 /** How many names there are, in words. */
 export function countOf(result: SearchResult): string {
-  if (result.total === 0) return `No name holds “${result.query}”`;
+  if (result.total === 0) return `No match for “${result.query}”`;
   const names = result.total === 1 ? "1 name" : `${formatCount(result.total)} names`;
   const shown = result.groups.length;
-  return shown < result.total ? `${names}, the ${shown} with most time:` : names;
+  return shown < result.total ? `${names}, top ${shown} by time:` : names;
 }
 
 /** What the list shows, and the names in the order in which they stand. */

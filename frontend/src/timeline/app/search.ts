@@ -14,14 +14,14 @@ import { countOf, options } from "./results";
 const REST_MS = 120;
 const MOST = 50;
 
-/** What the search asks of the page. */
+/** What the search needs from the page. */
 export interface SearchTarget {
   /** The capture to search; null while none is ready. */
   capture(): number | null;
   /** From where the next occurrence is counted. */
   time_ns(): number;
   found(spot: Spot): void;
-  /** Names that hold this text are shown, others drawn faintly. */
+  /** Highlight names that contain this text; dim the others. */
   filter(text: string): void;
   /** Back to the timeline. */
   leave(): void;
@@ -31,18 +31,18 @@ export interface SearchTarget {
 export class Search {
   private readonly input = el("input", {
     type: "search", id: "query", placeholder: "Search names", autocomplete: "off", spellcheck: "false", maxlength: 200,
-    role: "combobox", "aria-label": "Search names of kernels, ranges, operators and calls", "aria-expanded": "false",
+    role: "combobox", "aria-label": "Search kernels, ranges, operators and API calls by name", "aria-expanded": "false",
     "aria-controls": "results", "aria-autocomplete": "list", "aria-keyshortcuts": "/",
     on: { input: () => this.typed(), keydown: (event) => this.key(event), focus: () => this.reopen() },
   });
   private readonly count = el("p", { class: "result-total" });
-  private readonly list = el("div", { id: "results", role: "listbox", "aria-label": "Names found" });
+  private readonly list = el("div", { id: "results", role: "listbox", "aria-label": "Search results" });
   private readonly popup = el("div", { class: "results", hidden: true }, this.count, this.list);
-  private readonly told = el("span", { class: "told" });
+  private readonly summary = el("span", { class: "result-summary" });
   private readonly stepper = el(
     "div",
     { class: "stepper", hidden: true },
-    this.told,
+    this.summary,
     iconButton("Previous occurrence", "up", () => void this.step(-1)),
     iconButton("Next occurrence", "down", () => void this.step(1)),
   );
@@ -50,6 +50,8 @@ export class Search {
   private active = 0;
   private answered = "";
   private asking: AbortController | null = null;
+  /** Cleared when the list closes: an answer that comes later must not open it again. */
+  private wantsList = false;
   private readonly askLater = rested(REST_MS, () => void this.ask());
 
   constructor(private readonly client: Client, private readonly target: SearchTarget) {
@@ -73,7 +75,7 @@ export class Search {
     this.input.select();
   }
 
-  /** Forget the search; tells whether there was one. */
+  /** Forget the search; returns whether there was one. */
   clear(): boolean {
     const had = this.text !== "";
     this.input.value = "";
@@ -84,10 +86,11 @@ export class Search {
   /** Search again, as when another capture is looked at. */
   again(): void {
     this.answered = "";
-    if (this.text) void this.ask(true);
+    if (this.text) void this.ask();
   }
 
   private typed(): void {
+    this.wantsList = true;
     if (this.text) this.askLater();
     else this.forget();
   }
@@ -101,7 +104,8 @@ export class Search {
     this.close();
   }
 
-  private async ask(silent = false): Promise<void> {
+  private async ask(): Promise<void> {
+    this.askLater.cancel();
     const [id, text] = [this.target.capture(), this.text];
     if (id === null || !text) return;
     this.asking?.abort();
@@ -109,13 +113,13 @@ export class Search {
     this.asking = asking;
     try {
       const result = await this.client.search(id, text, MOST, asking.signal);
-      if (!asking.signal.aborted) this.show(result, text, silent);
+      if (!asking.signal.aborted) this.show(result, text);
     } catch (error) {
       showFault(error);
     }
   }
 
-  private show(result: SearchResult, text: string, silent: boolean): void {
+  private show(result: SearchResult, text: string): void {
     const { elements, order } = options(result, (index) => this.choose(index));
     this.order = order;
     this.answered = text;
@@ -123,8 +127,8 @@ export class Search {
     fill(this.list, ...elements);
     this.target.filter(order.length ? plain(text) : "");
     this.mark(0);
-    this.tell();
-    if (silent) return;
+    this.summarize();
+    if (!this.wantsList) return;
     this.open();
     announce(this.count.textContent);
   }
@@ -167,10 +171,11 @@ export class Search {
 
   /** Go to the next or previous occurrence of the name that is marked. */
   async step(direction: 1 | -1): Promise<void> {
-    if (this.answered !== this.text) await this.ask(true);
-    const [id, group] = [this.target.capture(), this.order[this.active]];
-    if (id === null || !group) return;
     this.close();
+    this.askLater.cancel();
+    if (this.answered !== this.text) await this.ask();
+    const [id, group] = [this.target.capture(), this.order[this.active]];
+    if (id === null || !group) return this.reopen();
     try {
       const spot = await this.client.next(id, group.table, group.code, this.target.time_ns(), direction);
       if (spot) this.target.found(spot);
@@ -178,14 +183,14 @@ export class Search {
     } catch (error) {
       showFault(error);
     }
-    this.tell();
+    this.summarize();
   }
 
-  private tell(): void {
+  private summarize(): void {
     const group = this.order[this.active];
     this.stepper.hidden = !group;
-    this.told.textContent = group ? `${formatCount(group.count)}× · ${formatTime(group.total_ns)}` : "";
-    this.told.title = group ? `${group.kind} ${group.name}` : "";
+    this.summary.textContent = group ? `${formatCount(group.count)}× · ${formatTime(group.total_ns)}` : "";
+    this.summary.title = group ? `${group.kind} ${group.name}` : "";
   }
 
   private reopen(): void {
@@ -194,19 +199,21 @@ export class Search {
 
   private open(): void {
     if (!this.answered) return;
+    this.wantsList = true;
     this.popup.hidden = false;
     this.input.setAttribute("aria-expanded", "true");
     this.mark(this.active);
   }
 
   private close(): void {
+    this.wantsList = false;
     this.popup.hidden = true;
     this.input.setAttribute("aria-expanded", "false");
     this.input.removeAttribute("aria-activedescendant");
   }
 }
 
-/** Patterns select by more than the letters in them: for those nothing is drawn faintly. */
+/** A pattern selects by more than its letters: then nothing is dimmed. */
 function plain(text: string): string {
   return /[*?[\]/]/.test(text) ? "" : text;
 }

@@ -9,15 +9,15 @@ import type { Place } from "./address";
 import type { Capture } from "./captures";
 import { elapsed } from "./elapsed";
 
-/** What a slot tells the page. */
+/** Events of a slot that the page handles. */
 export interface SlotEvents {
   /** It was clicked into or got the focus. */
   active(slot: Slot): void;
-  /** Its pane shows another stretch of time. */
+  /** Its pane shows another time range. */
   view(slot: Slot, range: TimeRange): void;
   /** An event was selected by hand, or the selection was taken back. */
   select(slot: Slot): void;
-  /** A stretch was marked by hand, or the mark was taken back. */
+  /** A range was marked by hand, or the mark was cleared. */
   mark(slot: Slot): void;
 }
 
@@ -60,7 +60,7 @@ export class Slot {
     if (this.pane) this.arrive(this.pane);
   }
 
-  /** Show a stretch of time, and an event or the stretch itself marked, as by a finding. */
+  /** Show a time range, and an event or the range itself marked, as by a finding. */
   reveal(view: TimeRange, spot: Spot | null, mark: TimeRange | null): void {
     this.selection = spot;
     this.pane?.select(spot, { reveal: true });
@@ -117,7 +117,7 @@ export class Slot {
     if (wanted.event) void this.find(pane, wanted);
   }
 
-  /** Mark a stretch; null takes the mark back. */
+  /** Mark a range; null clears the mark. */
   setMark(mark: TimeRange | null): void {
     this.mark = mark;
     this.pane?.setMeasure(mark);
@@ -145,10 +145,10 @@ export class Slot {
 function waiting(capture: Capture): HTMLElement {
   const { state, message, name } = capture.state;
   if (state === "failed") {
-    const said = el("p", {}, el("b", {}, `${name} could not be read`), capital(message));
-    return el("div", { class: "waiting failed", role: "alert" }, said);
+    const text = el("p", {}, el("b", {}, `${name} could not be read`), capital(message));
+    return el("div", { class: "waiting failed", role: "alert" }, text);
   }
   const doing = el("span", {}, `${capital(message || "reading the capture")}…`, elapsed());
-  const said = el("p", {}, el("b", {}, name), doing);
-  return el("div", { class: "waiting", role: "status" }, el("span", { class: "busy" }), said);
+  const text = el("p", {}, el("b", {}, name), doing);
+  return el("div", { class: "waiting", role: "status" }, el("span", { class: "busy" }), text);
 }

@@ -54,7 +54,7 @@ export class Tabs {
     return this.all.some((tab) => tab.id === id);
   }
 
-  /** A small number beside a tab's name; zero shows none. */
+  /** A small number next to a tab's name; zero shows none. */
   setBadge(id: string, count: number): void {
     const tab = this.all.find((one) => one.id === id);
     if (!tab) return;

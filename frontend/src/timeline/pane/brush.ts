@@ -1,4 +1,4 @@
-// Dragging on the ruler and on the overview: an edge, the whole, or a new stretch.
+// Dragging on the ruler and on the overview: an edge, the whole, or a new range.
 
 import type { TimeRange } from "../types";
 import { placeOn } from "./input";
@@ -10,7 +10,7 @@ export type Grip = "start" | "end" | "whole" | "new";
 const NEAR = 7;
 const STILL = 3;
 
-/** What lies at a place of a strip: an edge of the stretch, its inside where that can be moved, or neither. */
+/** What lies at a place of a strip: an edge of the range, its inside where that can be moved, or neither. */
 export function gripAt(scale: Scale, range: TimeRange | null, x: number, movable: boolean): Grip {
   if (range === null) return "new";
   const [left, right] = [scale.x(range.start_ns), scale.x(range.end_ns)];
@@ -19,7 +19,7 @@ export function gripAt(scale: Scale, range: TimeRange | null, x: number, movable
   return movable && x > left && x < right ? "whole" : "new";
 }
 
-/** Where the stretch is after a drag from one time to another. */
+/** Where the range is after a drag from one time to another. */
 export function dragged(grip: Grip, before: TimeRange | null, from_ns: number, to_ns: number): TimeRange {
   if (grip === "new" || before === null) return ordered(from_ns, to_ns);
   const shift = to_ns - from_ns;
@@ -29,11 +29,11 @@ export function dragged(grip: Grip, before: TimeRange | null, from_ns: number, t
 
 const ordered = (one: number, other: number): TimeRange => ({ start_ns: Math.min(one, other), end_ns: Math.max(one, other) });
 
-/** A strip on which a stretch is dragged. */
+/** A strip on which a range is dragged. */
 export interface Strip {
   /** What its width stands for now. */
   shows(): TimeRange;
-  /** The stretch that is there now. */
+  /** The range that is there now. */
   holds(): TimeRange | null;
   changed(range: TimeRange): void;
   /** It was clicked, not dragged. */
@@ -41,7 +41,7 @@ export interface Strip {
   readonly movable: boolean;
 }
 
-/** Let a stretch be dragged on an element. */
+/** Let a range be dragged on an element. */
 export function brush(element: HTMLElement, strip: Strip): void {
   let held: { grip: Grip; scale: Scale; before: TimeRange | null; x: number; moved: boolean } | null = null;
   const scaleNow = (): Scale => new Scale(strip.shows(), element.clientWidth);

@@ -1,6 +1,6 @@
 // One line of the timeline, pixel by pixel: how much of each pixel's time is busy, and with what.
 
-import type { Pixel } from "./colours";
+import type { Pixel } from "./colors";
 import { binAt, binStart, firstAbove, type HeldLine } from "./held";
 import type { Raster } from "./raster";
 import type { TimeRange } from "../types";
@@ -11,7 +11,7 @@ export const NARROW = 1.5;
 
 export class Columns {
   readonly share: Float32Array;
-  readonly colour: Uint8Array;
+  readonly color: Uint8Array;
   /** Columns that anything lies in, be it of no length. */
   private readonly seen: Uint8Array;
   private readonly weight: Float32Array;
@@ -22,7 +22,7 @@ export class Columns {
 
   constructor(readonly width: number) {
     this.share = new Float32Array(width);
-    this.colour = new Uint8Array(width);
+    this.color = new Uint8Array(width);
     this.seen = new Uint8Array(width);
     this.weight = new Float32Array(width);
     this.next = new Int32Array(width);
@@ -36,25 +36,25 @@ export class Columns {
   }
 
   /** Count something that lies from `left` to `right` and fills `filled` of that. */
-  add(left: number, right: number, filled: number, colour: number): void {
+  add(left: number, right: number, filled: number, color: number): void {
     const from = Math.max(0, Math.floor(left));
     const to = Math.min(this.width, Math.max(Math.ceil(right), from + 1));
     for (let column = from; column < to; column++) {
       const part = Math.max(0, Math.min(right, column + 1) - Math.max(left, column)) * filled;
       this.share[column] = (this.share[column] as number) + part;
-      // What has no length still has a colour; what has more of the column takes it over.
+      // What has no length still has a color; what has more of the column takes it over.
       if (part > (this.weight[column] as number) || this.seen[column] === 0) {
         this.weight[column] = part;
-        this.colour[column] = colour;
+        this.color[column] = color;
       }
       this.seen[column] = 1;
     }
   }
 
-  /** Count a line's bins within a stretch of time; `mark` is told where those of no length lie. */
-  addBins(held: HeldLine, stretch: TimeRange, scale: Scale, mark: (x: number, colour: number) => void): void {
+  /** Count a line's bins within a time range; `mark` gets the positions of those of no length. */
+  addBins(held: HeldLine, stretch: TimeRange, scale: Scale, mark: (x: number, color: number) => void): void {
     const { window, bins } = held;
-    const { bin, busy_ns, colour } = window.bin_sums;
+    const { bin, busy_ns, color } = window.bin_sums;
     const bin_ns = (window.end_ns - window.start_ns) / window.bins;
     const wide = bin_ns * scale.perNs;
     const most = scale.x(stretch.end_ns);
@@ -63,21 +63,21 @@ export class Columns {
       if (left >= most) break;
       const busy = busy_ns[at] as number;
       const right = busy > 0 ? Math.min(left + wide, most) : left + 1; // what has no length gets no wider
-      this.add(left, right, busy / bin_ns, colour[at] as number);
-      if (busy === 0) mark(left, colour[at] as number);
+      this.add(left, right, busy / bin_ns, color[at] as number);
+      if (busy === 0) mark(left, color[at] as number);
     }
   }
 
-  /** Count a line's slices within a stretch of time, those that are narrower than `most` pixels. */
+  /** Count a line's slices within a time range, those that are narrower than `most` pixels. */
   addSlices(held: HeldLine, stretch: TimeRange, scale: Scale, most: number): void {
-    const { start_ns, end_ns, colour } = held.window.slices;
+    const { start_ns, end_ns, color } = held.window.slices;
     for (let at = firstAbove(end_ns, held.slices, stretch.start_ns); at < held.slices.to; at++) {
       const start = start_ns[at] as number;
       if (start >= stretch.end_ns) break;
       const end = end_ns[at] as number;
       if ((end - start) * scale.perNs >= most) continue;
       const left = scale.x(Math.max(start, stretch.start_ns));
-      this.add(left, scale.x(Math.min(end, stretch.end_ns)), 1, colour[at] as number);
+      this.add(left, scale.x(Math.min(end, stretch.end_ns)), 1, color[at] as number);
     }
   }
 
@@ -87,7 +87,7 @@ export class Columns {
       if (other.seen[column] === 0) continue;
       if (this.seen[column] === 1 && (other.share[column] as number) <= (this.share[column] as number)) continue;
       this.share[column] = other.share[column] as number;
-      this.colour[column] = other.colour[column] as number;
+      this.color[column] = other.color[column] as number;
       this.seen[column] = 1;
     }
   }
@@ -109,7 +109,7 @@ export class Columns {
     const begin = new Int32Array(height + 1).fill(NONE);
     for (let column = 0; column < this.width; column++) {
       if (this.seen[column] === 0) continue;
-      row[column] = tint[this.colour[column] as number] as Pixel;
+      row[column] = tint[this.color[column] as number] as Pixel;
       const tall = Math.max(least, Math.round(Math.min(1, this.share[column] as number) * height));
       const from = Math.max(0, height - tall);
       this.next[column] = begin[from] as number;
@@ -117,14 +117,14 @@ export class Columns {
     }
     for (let y = 0; y < height; y++) {
       for (let column = begin[y] as number; column !== NONE; column = this.next[column] as number) {
-        row[column] = full[this.colour[column] as number] as Pixel;
+        row[column] = full[this.color[column] as number] as Pixel;
       }
       raster.repeat(row, top + y, top + y + 1);
     }
   }
 }
 
-/** Where bars stand, in device pixels, and their colours by colour code. */
+/** Where bars stand, in device pixels, and their colors by color code. */
 export interface Bars {
   readonly top: number;
   readonly bottom: number;

@@ -41,7 +41,7 @@ export class Core {
   mark: TimeRange | null = null;
   /** What to keep in its place when a key zooms: the time under the pointer, or the middle. */
   anchor: () => number = () => (this.view.start_ns + this.view.end_ns) / 2;
-  /** Told when a frame has been drawn, as what lies under the pointer may have changed. */
+  /** Called when a frame has been drawn, as the event under the pointer may have changed. */
   drawn: () => void = () => undefined;
   private links: readonly Spot[] = [];
   private filter = "";
@@ -55,14 +55,14 @@ export class Core {
   private readonly sizes = new ResizeObserver(() => this.resize());
   private frame = 0;
   private silent = true;
-  private told: TimeRange;
+  private reported: TimeRange;
 
   constructor(
     host: HTMLElement, readonly client: Client, readonly info: CaptureInfo,
     readonly palette: Overview["palette"],
   ) {
     this.limits = limitsOf(info);
-    this.view = this.told = clamped(info.first_view ?? this.limits, this.limits);
+    this.view = this.reported = clamped(info.first_view ?? this.limits, this.limits);
     this.motion = new Motion(this.limits);
     this.store = new Store(info);
     this.folded = foldedAtFirst(info.tracks);
@@ -70,11 +70,11 @@ export class Core {
     const parts = buildSkeleton(info, this.labels.element, this.tooltip.element);
     this.stage = new Stage(parts, this.limits);
     host.replaceChildren(parts.root);
-    this.theme = readTheme(parts.root, info.colours, palette);
+    this.theme = readTheme(parts.root, info.colors, palette);
     this.loader = new Loader(client, info.id, this.store, () => this.shown(), {
       arrived: () => this.arrived(),
       rested: () => (this.root.dataset["state"] = "ready"),
-      failed: (why) => this.say(`Not answered: ${why} Asking again …`),
+      failed: (why) => this.say(`No answer: ${why} Retrying …`),
     });
     this.labels.show(this.layout);
     this.stage.arrange(this.layout);
@@ -95,7 +95,7 @@ export class Core {
     this.handlers[event].push(handler);
   }
 
-  /** Show a stretch of time, at once or gliding there. */
+  /** Show a time range, at once or gliding there. */
   move(range: TimeRange, { smooth = false, silent = false, lasts_ms }: Moving = {}): void {
     const to = clamped(range, this.limits);
     this.silent = silent;
@@ -105,7 +105,7 @@ export class Core {
     this.redraw();
   }
 
-  /** Tell the page of what moves from here on, as it is moved by hand. */
+  /** Notify the page of moves from here on, as they are by hand. */
   loud(): void {
     this.silent = false;
   }
@@ -121,7 +121,7 @@ export class Core {
     if (this.frame === 0) this.frame = requestAnimationFrame((now) => this.draw(now));
   }
 
-  /** Mark an event as selected; by hand, the page is told. */
+  /** Mark an event as selected; by hand, the page is notified. */
   choose(spot: Spot | null, byHand: boolean): void {
     this.selection = spot;
     this.links = [];
@@ -137,7 +137,7 @@ export class Core {
     this.redraw();
   }
 
-  /** Mark a stretch of time; by hand, the page is told. */
+  /** Mark a time range; by hand, the page is notified. */
   setMark(range: TimeRange | null, byHand: boolean): void {
     this.mark = range && clampedTo(range, this.limits);
     const { mark } = this;
@@ -204,7 +204,7 @@ export class Core {
   }
 
   private readonly retheme = (): void => {
-    this.theme = readTheme(this.root, this.info.colours, this.palette);
+    this.theme = readTheme(this.root, this.info.colors, this.palette);
     this.redraw();
   };
 
@@ -213,14 +213,14 @@ export class Core {
     if (this.motion.moving) this.view = this.motion.step(this.view, this.anchor(), now);
     this.stage.paint(this.scene);
     if (this.motion.moving) this.redraw();
-    if (!alike(this.view, this.told)) this.tell();
+    if (!alike(this.view, this.reported)) this.report();
     this.drawn();
     this.loader.wake();
   }
 
-  private tell(): void {
+  private report(): void {
     const { view } = this;
-    this.told = view;
+    this.reported = view;
     this.note(view);
     this.root.dataset["state"] = "loading";
     if (!this.silent) this.handlers.view.forEach((handler) => handler(view));
@@ -279,7 +279,7 @@ export class Core {
   }
 }
 
-/** A stretch cut to the limits; where it lies outside, as long as it is on the nearest edge. */
+/** A range cut to the limits; where it lies outside, as long as it is on the nearest edge. */
 function clampedTo(range: TimeRange, limits: TimeRange): TimeRange {
   const inside = (time_ns: number): number => Math.min(Math.max(time_ns, limits.start_ns), limits.end_ns);
   return { start_ns: inside(range.start_ns), end_ns: inside(range.end_ns) };

@@ -8,7 +8,7 @@ import { listenToWheel, type Pointing, PointerInput } from "./input";
 import { type Commands, wayOf } from "./keys";
 import { HEIGHTS } from "./layout";
 import type { Way } from "./motion";
-import { neighbour } from "./neighbour";
+import { neighbor } from "./neighbor";
 import { stepAt, stepBeside } from "./ruler";
 import type { At } from "./stage";
 import { type Words, wordsOf, wordsOfStep } from "./words";
@@ -138,12 +138,12 @@ export class Hands implements Pointing, Commands {
     if (step) core.move(framed(step, STEP_FRAMED), { smooth: true });
   }
 
-  neighbour(direction: 1 | -1): void {
+  neighbor(direction: 1 | -1): void {
     const { core } = this;
     const { selection } = core;
     const track = selection && this.track(selection.track);
     if (!selection || !track) return;
-    void neighbour(core.client, core.info, track, selection, direction).then((spot) => {
+    void neighbor(core.client, core.info, track, selection, direction).then((spot) => {
       if (spot === null || core.selection !== selection) return;
       core.choose(spot, true);
       core.reveal(spot);
@@ -228,7 +228,7 @@ export class Hands implements Pointing, Commands {
   private readonly onBlur = (): void => this.core.motion.releaseAll(performance.now());
 }
 
-/** As long a stretch about another time. */
+/** A range as long about another time. */
 function about(time_ns: number, view: TimeRange): TimeRange {
   const half = spanOf(view) / 2;
   return { start_ns: time_ns - half, end_ns: time_ns + half };

@@ -21,7 +21,7 @@ export class Held implements TimeRange {
   readonly start_ns: number;
   readonly end_ns: number;
   readonly bin_ns: number;
-  /** Tracks that it tells about: neither absent nor still being computed. */
+  /** Tracks that it covers: neither absent nor still being computed. */
   readonly tracks: ReadonlySet<string>;
   /** Of its columns, about. */
   readonly bytes: number;

@@ -16,14 +16,14 @@ export interface Hit {
 }
 
 export type Found =
-  | { readonly kind: "event"; readonly spot: Spot; readonly colour: number }
+  | { readonly kind: "event"; readonly spot: Spot; readonly color: number }
   | {
       readonly kind: "bin";
       readonly start_ns: number;
       readonly end_ns: number;
       readonly count: number;
       readonly busy: number;
-      readonly colour: number;
+      readonly color: number;
     }
   | { readonly kind: "values"; readonly lines: readonly { low: number; high: number; mean: number }[] };
 
@@ -67,7 +67,7 @@ function sliceAt(held: HeldLine, time_ns: number, near_ns: number): number | nul
 }
 
 function foundAt(held: HeldLine, at: number, track: Track, line: number): Found {
-  return { kind: "event", spot: spotOf(held, at, track, line), colour: held.window.slices.colour[at] as number };
+  return { kind: "event", spot: spotOf(held, at, track, line), color: held.window.slices.color[at] as number };
 }
 
 function spotOf(held: HeldLine, at: number, track: Track, line: number): Spot {
@@ -85,7 +85,7 @@ function spotOf(held: HeldLine, at: number, track: Track, line: number): Spot {
 
 /** The bin nearest to a time, within reach. */
 function sumAt(held: HeldLine, time_ns: number, near_ns: number): Found | null {
-  const { bin, busy_ns, count, colour } = held.window.bin_sums;
+  const { bin, busy_ns, count, color } = held.window.bin_sums;
   const here = binAt(held.window, time_ns);
   const last = binAt(held.window, time_ns + near_ns);
   let best: number | null = null;
@@ -97,7 +97,7 @@ function sumAt(held: HeldLine, time_ns: number, near_ns: number): Found | null {
   const start_ns = binStart(held.window, bin[best] as number);
   const end_ns = binStart(held.window, (bin[best] as number) + 1);
   const busy = (busy_ns[best] as number) / (end_ns - start_ns);
-  return { kind: "bin", start_ns, end_ns, count: count[best] as number, busy, colour: colour[best] as number };
+  return { kind: "bin", start_ns, end_ns, count: count[best] as number, busy, color: color[best] as number };
 }
 
 function valuesAt(scene: Scene, track: Track, time_ns: number, pixels: number): Found | null {

@@ -12,7 +12,7 @@ export interface Commands {
   /** Tells whether there was anything to take back. */
   clear(): boolean;
   step(direction: 1 | -1): void;
-  neighbour(direction: 1 | -1): void;
+  neighbor(direction: 1 | -1): void;
 }
 
 const WAYS: Readonly<Record<string, Way>> = {
@@ -31,8 +31,8 @@ const DEEDS: Readonly<Record<string, (commands: Commands) => boolean | void>> = 
   escape: (pane) => pane.clear(),
   "[": (pane) => pane.step(-1),
   "]": (pane) => pane.step(1),
-  ",": (pane) => pane.neighbour(-1),
-  ".": (pane) => pane.neighbour(1),
+  ",": (pane) => pane.neighbor(-1),
+  ".": (pane) => pane.neighbor(1),
 };
 
 /** The way that a key moves, if it does. */
@@ -40,7 +40,7 @@ export function wayOf(event: KeyboardEvent): Way | undefined {
   return WAYS[event.key.toLowerCase()];
 }
 
-/** Do what a key means; tells whether it meant anything. */
+/** Do what a key means; returns whether it meant anything. */
 export function obey(event: KeyboardEvent, commands: Commands): boolean {
   if (event.ctrlKey || event.metaKey || event.altKey) return false;
   const way = wayOf(event);

@@ -1,10 +1,10 @@
-// Names of groups, their sections and tracks as real text beside the canvas: to be found, read out and folded.
+// Names of groups, their sections and tracks as real text next to the canvas: to be found, read out and folded.
 
 import { el } from "../../shared/dom";
 import { formatCount } from "../../shared/format";
 import type { Layout, Row } from "./layout";
 
-/** The column of names; tells when one is to be folded or unfolded. */
+/** The column of names; notifies when one is to be collapsed or expanded. */
 export class Labels {
   readonly element = el("ul", { class: "pane-labels", "aria-label": "Tracks" });
 

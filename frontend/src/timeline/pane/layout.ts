@@ -123,7 +123,7 @@ function heightOf(track: Track, heights: Heights): number {
   return track.kind === "stream" ? heights.stream : heights.line;
 }
 
-/** Neighbours with the same key, together. */
+/** Neighbors with the same key, together. */
 function runs(tracks: readonly Track[], key: (track: Track) => string): Track[][] {
   const made: Track[][] = [];
   let last: string | undefined;
@@ -170,7 +170,7 @@ export function rowAt(layout: Layout, y: number): Row | undefined {
   return layout.rows[firstBelow(layout.rows, y) - 1];
 }
 
-/** Rows that touch a stretch of heights. */
+/** Rows that touch a range of heights. */
 export function rowsWithin(layout: Layout, top: number, bottom: number): readonly Row[] {
   return layout.rows.slice(Math.max(0, firstBelow(layout.rows, top) - 1), firstBelow(layout.rows, bottom));
 }

@@ -42,7 +42,7 @@ const DIAMOND = 4;
 
 export class LinePainter {
   readonly writings: Writing[] = [];
-  private marks: { x: number; colour: number }[] = [];
+  private marks: { x: number; color: number }[] = [];
 
   constructor(
     private readonly raster: Raster,
@@ -69,8 +69,8 @@ export class LinePainter {
     this.paintMarks(strip);
   }
 
-  private readonly mark = (x: number, colour: number): void => {
-    this.marks.push({ x: Math.round(x), colour });
+  private readonly mark = (x: number, color: number): void => {
+    this.marks.push({ x: Math.round(x), color });
   };
 
   private paintBars({ top, bottom, filled }: Strip): void {
@@ -83,7 +83,7 @@ export class LinePainter {
 
   /** Put wide slices into the row of pixels that the whole line consists of. */
   private paintWide(held: HeldLine, piece: Piece, strip: Strip): void {
-    const { start_ns, end_ns, colour, label } = held.window.slices;
+    const { start_ns, end_ns, color, label } = held.window.slices;
     const shown = this.matches.of(held.window);
     const { full, faint } = this.theme.shades;
     const [first, last] = [this.scale.pixel(piece.start_ns), this.scale.pixel(piece.end_ns)];
@@ -92,7 +92,7 @@ export class LinePainter {
       if (start >= piece.end_ns) break;
       const end = end_ns[at] as number;
       if ((end - start) * this.scale.perNs < NARROW) continue;
-      const code = colour[at] as number;
+      const code = color[at] as number;
       const clear = shown === null || shown[label[at] as number] === 1;
       const left = Math.max(0, first, this.scale.pixel(start));
       const right = Math.min(this.raster.width, last, this.rightOf(start, end));
@@ -104,13 +104,13 @@ export class LinePainter {
     }
   }
 
-  /** Neighbours are kept apart by a pixel where they are wide enough to spare it. */
+  /** Neighbors are kept apart by a pixel where they are wide enough to spare it. */
   private rightOf(start: number, end: number): number {
     const [left, right] = [this.scale.pixel(start), this.scale.pixel(end)];
     return right - left >= GAP_FROM * this.ratio ? right - Math.round(this.ratio) : Math.max(right, left + 1);
   }
 
-  private write(text: string, ns: number, left: number, right: number, colour: number, strip: Strip): void {
+  private write(text: string, ns: number, left: number, right: number, color: number, strip: Strip): void {
     const padding = PADDING * this.ratio;
     this.writings.push({
       text,
@@ -119,7 +119,7 @@ export class LinePainter {
       left: left + padding,
       middle: (strip.top + strip.bottom) / 2,
       room: right - left - 2 * padding,
-      ink: this.theme.ink[colour] as number,
+      ink: this.theme.ink[color] as number,
     });
   }
 
@@ -128,11 +128,11 @@ export class LinePainter {
     const reach = Math.round(DIAMOND * this.ratio);
     const shades = this.matches.active ? this.theme.shades.dim : this.theme.shades.full;
     const middle = Math.round((top + bottom) / 2);
-    this.marks.forEach(({ x, colour }, index) => {
+    this.marks.forEach(({ x, color }, index) => {
       const before = this.marks[index - 1]?.x ?? -Infinity;
       const after = this.marks[index + 1]?.x ?? Infinity;
       if (Math.min(x - before, after - x) < reach) return;
-      this.raster.diamond(x, middle, reach, shades[colour] as number);
+      this.raster.diamond(x, middle, reach, shades[color] as number);
     });
   }
 }

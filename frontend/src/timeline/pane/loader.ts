@@ -42,7 +42,7 @@ export class Loader {
     if (this.timer === undefined && !this.flying) this.later(SETTLE_MS);
   }
 
-  /** Drop what is under way, as it was asked for before what it tells changed. */
+  /** Drop what is under way, as it was requested before the data changed. */
   again(): void {
     this.flying?.abort.abort();
   }

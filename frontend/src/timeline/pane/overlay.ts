@@ -1,8 +1,8 @@
-// What lies over the events: names, the selection with its links, the marked stretch, scales of series.
+// What lies over the events: names, the selection with its links, the selected range, scales of series.
 
 import { formatBytes, formatReal, formatTime } from "../../shared/format";
 import type { Spot, TimeRange, Track } from "../types";
-import { INKS } from "./colours";
+import { INKS } from "./colors";
 import { lineTop, placeOf, type Row } from "./layout";
 import type { Writing } from "./lines";
 import type { Scene, Surface } from "./scene";
@@ -60,7 +60,7 @@ export class Writer {
   }
 }
 
-/** Draw the marked stretch over all rows. */
+/** Draw the selected range over all rows. */
 export function paintMark({ context, width, height, ratio }: Surface, scene: Scene, scale: Scale): void {
   if (scene.mark === null) return;
   const [left, right] = edges(scene.mark, scale);
@@ -80,7 +80,7 @@ export function paintSelection(surface: Surface, scene: Scene, scale: Scale, top
   const box = boxOf(surface, scene, scale, top, scene.selection);
   for (const spot of scene.links) {
     const other = boxOf(surface, scene, scale, top, spot);
-    if (!box || !other || other.top === box.top) continue; // a neighbour of its line needs no arrow
+    if (!box || !other || other.top === box.top) continue; // a neighbor of its line needs no arrow
     outline(surface, scene, other, 1);
     if (!encloses(spot, scene.selection)) paintLink(surface, scene, box, other);
   }
@@ -117,21 +117,21 @@ function paintLink(surface: Surface, scene: Scene, box: Box, other: Box): void {
   arrowHead(context, to, down ? 1 : -1, 5 * ratio, scene.theme.css.accent);
 }
 
-function stroke(context: CanvasRenderingContext2D, colour: string, thick: number): void {
-  context.strokeStyle = colour;
+function stroke(context: CanvasRenderingContext2D, color: string, thick: number): void {
+  context.strokeStyle = color;
   context.lineWidth = thick;
   context.stroke();
 }
 
 function arrowHead(
-  context: CanvasRenderingContext2D, tip: { x: number; y: number }, way: number, size: number, colour: string,
+  context: CanvasRenderingContext2D, tip: { x: number; y: number }, way: number, size: number, color: string,
 ): void {
   context.beginPath();
   context.moveTo(tip.x, tip.y);
   context.lineTo(tip.x - size * 0.7, tip.y - way * size);
   context.lineTo(tip.x + size * 0.7, tip.y - way * size);
   context.closePath();
-  context.fillStyle = colour;
+  context.fillStyle = color;
   context.fill();
 }
 

@@ -17,7 +17,7 @@ type Lanes = readonly (readonly Track[])[];
 
 const known = new WeakMap<CaptureInfo, Lanes>();
 
-/** Tracks that tell how busy: the streams of each GPU, or where there is none, the track with most events. */
+/** Tracks that show the utilization: the streams of each GPU, or where there is none, the track with most events. */
 export function overviewTracks(info: CaptureInfo): Lanes {
   const before = known.get(info);
   if (before) return before;
@@ -42,10 +42,10 @@ export function overviewText(info: CaptureInfo): string {
   const [first] = overviewTracks(info);
   if (first === undefined) return "nothing to show";
   if (first[0]?.kind !== "stream") return `${first[0]?.name ?? ""} over time`;
-  return first.length > 1 ? "how busy the busiest stream is" : "how busy the GPU is";
+  return first.length > 1 ? "utilization of the busiest stream" : "GPU utilization";
 }
 
-/** The strip, drawn again only when something came, changed its size or its colours. */
+/** The strip, drawn again only when something came, changed its size or its colors. */
 export class OverviewPainter {
   private raster: Raster | null = null;
   private drawn = "";

@@ -1,7 +1,7 @@
 // A frame of the tracks: background, lines, series, then what lies over them.
 
 import type { Track } from "../types";
-import type { Pixel } from "./colours";
+import type { Pixel } from "./colors";
 import { Columns } from "./columns";
 import { lineTop, type Row, rowsWithin } from "./layout";
 import { LinePainter, Matches, type Strip } from "./lines";
@@ -86,7 +86,7 @@ export class Painter {
       top: Math.round((y + 2) * surface.ratio),
       bottom: Math.round((y + row.lineHeight) * surface.ratio),
       high: track.high || 1,
-      colour: scene.theme.series[track.kind === "memory" ? "memory" : "metric"],
+      color: scene.theme.series[track.kind === "memory" ? "memory" : "metric"],
       paper: scene.theme.paper,
       thick: Math.max(1, Math.round(surface.ratio)),
     };
@@ -101,7 +101,7 @@ export class Painter {
     const { context, ratio } = surface;
     context.font = `${11 * ratio}px ${scene.theme.font}`;
     context.fillStyle = scene.theme.css.muted;
-    context.fillText("Being computed …", 8 * ratio, (row.top - top + row.lineHeight / 2 + 4) * ratio);
+    context.fillText("Computing …", 8 * ratio, (row.top - top + row.lineHeight / 2 + 4) * ratio);
   }
 }
 

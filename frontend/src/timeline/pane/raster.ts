@@ -1,7 +1,7 @@
 // A picture of pixels that is filled by hand and shown in one go. Tens of thousands of narrow bars a
 // frame are ten times quicker this way than as many rectangles of a canvas context.
 
-import type { Pixel } from "./colours";
+import type { Pixel } from "./colors";
 
 export class Raster {
   readonly pixels: Uint32Array;
@@ -23,20 +23,20 @@ export class Raster {
   }
 
   /** Fill from a left edge up to, but not including, a right one; what lies outside is left out. */
-  rect(left: number, top: number, right: number, bottom: number, colour: Pixel): void {
+  rect(left: number, top: number, right: number, bottom: number, color: Pixel): void {
     const from = Math.max(0, left);
     const to = Math.min(this.width, right);
     if (to <= from) return;
     for (let y = Math.max(0, top); y < Math.min(this.height, bottom); y++) {
-      this.pixels.fill(colour, y * this.width + from, y * this.width + to);
+      this.pixels.fill(color, y * this.width + from, y * this.width + to);
     }
   }
 
   /** A diamond about a point, `reach` pixels to each side. */
-  diamond(x: number, y: number, reach: number, colour: Pixel): void {
+  diamond(x: number, y: number, reach: number, color: Pixel): void {
     for (let off = -reach; off <= reach; off++) {
       const half = reach - Math.abs(off);
-      this.rect(x - half, y + off, x + half + 1, y + off + 1, colour);
+      this.rect(x - half, y + off, x + half + 1, y + off + 1, color);
     }
   }
 

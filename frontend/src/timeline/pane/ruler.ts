@@ -1,4 +1,4 @@
-// The strip on top: times, steps as named bands, and the marked stretch with its length.
+// The strip on top: times, steps as named bands, and the selected range with its length.
 
 import { formatTime } from "../../shared/format";
 import type { Step, TimeRange } from "../types";
@@ -70,7 +70,7 @@ function writeStep({ context, ratio }: Surface, { theme }: Scene, step: Step, le
   if (text) context.fillText(text, left + 5 * ratio, (RULER.ticks + 12.5) * ratio);
 }
 
-/** What a step is called: as its range, with the number where the range's name does not say it. */
+/** What a step is called: as its range, with the number where the range's name lacks it. */
 export function stepName({ name, number, warmup }: Step): string {
   const own = name === "" ? `Step ${number}` : name.includes(String(number)) ? name : `${name} ${number}`;
   return warmup ? `${own} (warm-up)` : own;

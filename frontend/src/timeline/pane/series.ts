@@ -1,6 +1,6 @@
 // Values over time: an area up to the mean, a band from the lowest to the highest.
 
-import { mixed, type Pixel } from "./colours";
+import { mixed, type Pixel } from "./colors";
 import { binAt, binStart, firstAbove, type HeldLine } from "./held";
 import type { Raster } from "./raster";
 import type { Piece } from "./store";
@@ -11,7 +11,7 @@ export interface Chart {
   readonly top: number;
   readonly bottom: number;
   readonly high: number;
-  readonly colour: Pixel;
+  readonly color: Pixel;
   readonly paper: Pixel;
   /** An outline only, as of what is reserved over what is in use. */
   readonly outline: boolean;
@@ -65,8 +65,8 @@ class Values {
 }
 
 function paint(raster: Raster, values: Values, chart: Chart): void {
-  const area = mixed(chart.paper, chart.colour, 0.28);
-  const band = mixed(chart.paper, chart.colour, 0.55);
+  const area = mixed(chart.paper, chart.color, 0.28);
+  const band = mixed(chart.paper, chart.color, 0.55);
   const height = (value: number): number =>
     chart.bottom - Math.round(Math.min(1, Math.max(0, value / chart.high)) * (chart.bottom - chart.top - chart.thick));
   let before = NaN;
@@ -82,7 +82,7 @@ function paint(raster: Raster, values: Values, chart: Chart): void {
       raster.rect(x, height(values.high[x] as number), x + 1, height(values.low[x] as number), band);
     }
     const last = Number.isNaN(before) ? mean : before;
-    raster.rect(x, Math.min(mean, last) - chart.thick, x + 1, Math.max(mean, last), chart.colour);
+    raster.rect(x, Math.min(mean, last) - chart.thick, x + 1, Math.max(mean, last), chart.color);
     before = mean;
   }
 }

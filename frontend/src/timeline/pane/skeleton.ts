@@ -29,8 +29,8 @@ export interface Skeleton {
 /** Make the elements; `labels` and `tooltip` are put in their places. */
 export function buildSkeleton(info: CaptureInfo, labels: HTMLElement, tooltip: HTMLElement): Skeleton {
   const parts = {
-    overview: strip("pane-overview", `The whole capture: ${overviewText(info)}. A brush lies over what is shown.`),
-    ruler: strip("pane-ruler", "Ruler: times from the capture's origin. Drag on it to mark a stretch."),
+    overview: strip("pane-overview", `The whole capture: ${overviewText(info)}. A brush marks the visible range.`),
+    ruler: strip("pane-ruler", "Ruler: times from the capture's origin. Drag to select a range."),
     caption: caption(info),
     scale: el("div", { class: "pane-scale" }, ...["bar", "length", "shown"].map((name) => el("span", { class: `pane-${name}` }))),
     canvas: el("canvas", { class: "pane-canvas", "aria-hidden": "true" }),
@@ -54,7 +54,7 @@ export function buildSkeleton(info: CaptureInfo, labels: HTMLElement, tooltip: H
 }
 
 function areaOf(info: CaptureInfo, canvas: HTMLElement, hover: HTMLElement): HTMLElement {
-  const keys = "W and S zoom, A and D move, comma and full stop go from event to event.";
+  const keys = "W and S zoom, A and D pan, comma and period go from event to event.";
   const props = {
     class: "pane-area",
     tabindex: 0,
@@ -63,7 +63,7 @@ function areaOf(info: CaptureInfo, canvas: HTMLElement, hover: HTMLElement): HTM
     "aria-label": `Timeline of ${info.name}, ${formatTime(info.end_ns - info.start_ns)}. ${keys}`,
     data: { testid: "pane-canvas" },
   };
-  const nothing = info.tracks.length === 0 && el("p", { class: "pane-empty" }, "This capture has nothing that lies in time.");
+  const nothing = info.tracks.length === 0 && el("p", { class: "pane-empty" }, "This capture has no events on a timeline.");
   return el("div", props, canvas, hover, nothing);
 }
 

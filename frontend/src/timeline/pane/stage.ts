@@ -148,7 +148,7 @@ export class Stage {
     flag.style.transform = `translateX(${Math.round(this.left + x)}px)${right ? " translateX(-100%)" : ""}`;
   }
 
-  /** An outline round a stretch of a line; null hides it. */
+  /** An outline round a range of a line; null hides it. */
   showHover(scene: Scene, spot: Pick<Spot, "start_ns" | "end_ns" | "track" | "line"> | null): void {
     const { hover } = this.parts;
     const place = spot && placeOf(scene.layout, spot.track, spot.line);

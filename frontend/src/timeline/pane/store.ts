@@ -15,7 +15,7 @@ export interface Piece extends TimeRange {
 export const MOST_BINS = 4096;
 /** Bins of the whole capture that are kept for every track looked at. */
 const WHOLE_BINS = 2048;
-/** Windows begin and end at multiples of so many bins: neighbours then have the same bins. */
+/** Windows begin and end at multiples of so many bins: neighbors then have the same bins. */
 const BLOCK = 64;
 /** How far a window reaches beyond the screen, and how far at least before a new one is asked for. */
 const REACH = 0.5;

@@ -3,9 +3,9 @@
 import { el } from "../../shared/dom";
 import { isDark } from "../../shared/theme";
 import type { Overview } from "../types";
-import { cssOf, mixed, type Pixel, pixelOf, wantsDarkInk } from "./colours";
+import { cssOf, mixed, type Pixel, pixelOf, wantsDarkInk } from "./colors";
 
-/** Colours of events by colour code: four shades of each. */
+/** Colors of events by color code: four shades of each. */
 export interface Shades {
   readonly full: Uint32Array;
   /** Behind bars that do not fill their line. */
@@ -18,7 +18,7 @@ export interface Shades {
 export interface Theme {
   readonly dark: boolean;
   readonly shades: Shades;
-  /** Per colour code: whether dark ink is written on it (0) or white (1), as positions in INKS. */
+  /** Per color code: whether dark ink is written on it (0) or white (1), as positions in INKS. */
   readonly ink: Uint8Array;
   readonly paper: Pixel;
   readonly band: Pixel;
@@ -33,12 +33,12 @@ export interface Theme {
 
 type Palette = Overview["palette"];
 
-/** Read the colours that hold now; again whenever light and dark change. */
-export function readTheme(host: Element, colours: readonly string[], palette: Palette): Theme {
+/** Read the colors that hold now; again whenever light and dark change. */
+export function readTheme(host: Element, colors: readonly string[], palette: Palette): Theme {
   const own = reader(host);
   const dark = isDark();
   const paper = own("paper");
-  const full = colours.map((key) => colourOf(key, palette, dark, own("unknown")));
+  const full = colors.map((key) => colorOf(key, palette, dark, own("unknown")));
   const shade = (share: number): Uint32Array => Uint32Array.from(full, (one) => mixed(paper, one, share));
   return {
     dark,
@@ -80,7 +80,7 @@ function reader(host: Element): (name: string) => Pixel {
   };
 }
 
-function colourOf(key: string, palette: Palette, dark: boolean, unknown: Pixel): Pixel {
+function colorOf(key: string, palette: Palette, dark: boolean, unknown: Pixel): Pixel {
   const pair = palette[key];
   return pair === undefined ? unknown : pixelOf(dark ? pair.dark : pair.light);
 }

@@ -1,4 +1,4 @@
-// The stretch of time that is shown, and how it moves. Pure: a range in, a range out.
+// The time range that is shown, and how it moves. Pure: a range in, a range out.
 
 import type { TimeRange } from "../types";
 

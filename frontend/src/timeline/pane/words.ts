@@ -11,31 +11,31 @@ type Palette = Overview["palette"];
 /** Lines of a tooltip; the first stands out. */
 export interface Words {
   readonly lines: readonly string[];
-  /** What the colour under the pointer means; null where it is only one of many. */
-  readonly colour: { readonly text: string; readonly light: string; readonly dark: string } | null;
+  /** What the color under the pointer means; null where it is only one of many. */
+  readonly color: { readonly text: string; readonly light: string; readonly dark: string } | null;
 }
 
 /** Say what is drawn at a place; null where nothing is. */
 export function wordsOf({ found, track }: Hit, info: CaptureInfo, palette: Palette): Words | null {
   if (found === null) return null;
   const where = track.thread ? `${track.thread} · ${track.name}` : track.name;
-  if (found.kind === "values") return { lines: [...valueLines(found, (value) => valueText(track, value)), track.name], colour: null };
-  const key = info.colours[found.colour] ?? "";
-  if (found.kind === "bin") return { lines: [...binLines(found), where], colour: found.busy > 0 ? meaning(key, palette, "mostly ") : null };
+  if (found.kind === "values") return { lines: [...valueLines(found, (value) => valueText(track, value)), track.name], color: null };
+  const key = info.colors[found.color] ?? "";
+  if (found.kind === "bin") return { lines: [...binLines(found), where], color: found.busy > 0 ? meaning(key, palette, "mostly ") : null };
   const { name, start_ns, end_ns } = found.spot;
   const length = end_ns > start_ns ? formatTime(end_ns - start_ns) : "an instant";
   const lines = [name, `${length}, at ${formatTime(start_ns)}`, where];
-  return { lines, colour: track.kind === "ledger" ? null : meaning(key, palette, "") }; // its name says it
+  return { lines, color: track.kind === "ledger" ? null : meaning(key, palette, "") }; // its name says it
 }
 
 /** Say which step it is. */
 export function wordsOfStep(step: Step): Words {
   const when = `${formatTime(step.end_ns - step.start_ns)}, at ${formatTime(step.start_ns)}`;
-  return { lines: [stepName(step), when, "Double click shows it"], colour: null };
+  return { lines: [stepName(step), when, "Double-click to zoom"], color: null };
 }
 
-/** Ranges and operators have their colours from their names: those mean nothing more. */
-function meaning(key: string, palette: Palette, before: string): Words["colour"] {
+/** Ranges and operators have their colors from their names: those mean nothing more. */
+function meaning(key: string, palette: Palette, before: string): Words["color"] {
   const pair = palette[key];
   return key.startsWith("host/") || !pair ? null : { text: before + key.replace("/", ": "), ...pair };
 }

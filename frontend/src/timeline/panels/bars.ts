@@ -3,11 +3,11 @@
 import { el } from "../../shared/dom";
 import { formatShare, formatTime } from "../../shared/format";
 import type { Overview } from "../types";
-import { tint } from "./colours";
+import { tint } from "./colors";
 
 type Palette = Overview["palette"];
 
-/** One row: a colour's key, what to call it, its time and its part of the whole. */
+/** One row: a color's key, what to call it, its time and its part of the whole. */
 export interface Bar {
   readonly key: string;
   readonly name: string;

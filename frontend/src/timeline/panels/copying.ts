@@ -5,17 +5,17 @@ import { copyText } from "../../shared/dom";
 import type { Shape } from "../../shared/icons";
 import { announce } from "../app/announcer";
 
-const SAID_MS = 1600;
+const SHOWN_MS = 1600;
 
 /** `label` says what is copied, such as "Copy name". */
 export function copyButton(label: string, text: () => string, shape: Shape = "copy"): HTMLButtonElement {
-  const button = smallButton(label, () => void copyText(text()).then(said), shape);
+  const button = smallButton(label, () => void copyText(text()).then(confirm), shape);
   const words = button.querySelector("span");
-  const said = (copied: boolean): void => {
+  const confirm = (copied: boolean): void => {
     if (!words) return;
     words.textContent = copied ? "Copied" : "Not allowed";
     announce(copied ? "Copied" : "The browser does not allow copying");
-    setTimeout(() => (words.textContent = label), SAID_MS);
+    setTimeout(() => (words.textContent = label), SHOWN_MS);
   };
   return button;
 }

@@ -1,8 +1,8 @@
-// What holds the program back, most time first, each with where it happens.
+// Findings as a plan: in the order to fix them, each with what it saves and where it happens.
 
 import { iconButton, smallButton } from "../../shared/buttons";
 import { el, fill, prose } from "../../shared/dom";
-import { formatShare, formatTime } from "../../shared/format";
+import { capital, formatShare, formatTime } from "../../shared/format";
 import { icon } from "../../shared/icons";
 import type { FindingInfo, Findings } from "../types";
 import { copyButton } from "./copying";
@@ -10,9 +10,9 @@ import { type Actions, failure, hint, type PanelView, type Subject, unread, work
 
 type Place = FindingInfo["places"][number];
 
-/** Places that are shown at first. */
+/** Locations that are shown at first. */
 const FEW = 4;
-const LOOKING = "looking for what holds the program back";
+const WORKING = "diagnosing";
 
 /** The tab of the findings. */
 export class FindingsPanel implements PanelView {
@@ -31,16 +31,20 @@ export class FindingsPanel implements PanelView {
   }
 
   private content(found: Findings): HTMLElement[] {
-    if (found.state === "computing") return [working(found.message || LOOKING)];
+    if (found.state === "computing") return [working(found.message || WORKING)];
     if (found.state === "failed") return [failure(found.message)];
-    if (found.findings.length === 0) return [headline(found), hint("Nothing stands out in this capture.")];
-    const items = found.findings.map((finding, index) => el("li", {}, this.item(finding, index, found.steps)));
-    const gains = found.findings.some((finding) => finding.recoverable_ns_per_step !== null);
-    const meaning = el("p", { class: "muted", hidden: !gains }, "Each with the time that mending it gives back.");
-    return [headline(found), meaning, el("ol", { class: "finding-list" }, ...items)];
+    const unit = found.steps > 0 ? "/step" : "";
+    const item = (finding: FindingInfo, index: number): HTMLElement => el("li", {}, this.item(finding, index, unit));
+    const plan = found.findings.map(item);
+    const kernels = found.kernels.map((kernel, index) => item(kernel, plan.length + index));
+    return [
+      ...headline(found),
+      plan.length ? el("ol", { class: "finding-list" }, ...plan) : hint("No significant bottleneck found."),
+      ...(kernels.length ? [kernelsTitle(), el("ol", { class: "finding-list kernel-list" }, ...kernels)] : []),
+    ];
   }
 
-  private item(finding: FindingInfo, index: number, steps: number): HTMLElement {
+  private item(finding: FindingInfo, index: number, unit: string): HTMLElement {
     const body = el("div", { class: "finding-body", id: `finding-${index}`, hidden: index > 0 }, ...this.body(finding));
     const title = el(
       "button",
@@ -55,7 +59,7 @@ export class FindingsPanel implements PanelView {
       "article",
       { class: "finding", data: { rule: finding.rule } },
       el("div", { class: "finding-head" }, el("h3", {}, title), this.show(finding)),
-      gain(finding, steps),
+      gain(finding, unit),
       body,
     );
   }
@@ -64,19 +68,20 @@ export class FindingsPanel implements PanelView {
   private show(finding: FindingInfo): HTMLElement | null {
     const first = finding.places[0];
     if (!first) return null;
-    const label = `Show on the timeline: ${first.label}`;
+    const label = `Show in the timeline: ${first.label}`;
     return iconButton(label, "target", () => this.go(first), { class: "icon-button show-place" });
   }
 
   private body(finding: FindingInfo): HTMLElement[] {
     return [
+      ...(finding.saving ? [el("p", { class: "saving" }, `${capital(finding.saving)}.`)] : []),
       el("h4", {}, "Where"),
       this.places(finding.places),
-      el("h4", {}, "What was seen"),
+      el("h4", {}, "Evidence"),
       evidence(finding),
-      el("h4", {}, "Why it costs"),
+      el("h4", {}, "Why"),
       el("p", {}, prose(finding.why)),
-      el("h4", {}, "What to do"),
+      el("h4", {}, "Fix"),
       el("p", {}, prose(finding.fix)),
       ...(finding.code ? [code(finding.code)] : []),
     ];
@@ -86,7 +91,7 @@ export class FindingsPanel implements PanelView {
     const items = places.map((place, index) => el("li", { hidden: index >= FEW }, this.place(place)));
     const list = el("ul", { class: "places" }, ...items);
     if (items.length > FEW) {
-      const all = smallButton(`All ${items.length} places`, () => {
+      const all = smallButton(`All ${items.length} locations`, () => {
         items.forEach((item) => (item.hidden = false));
         items[FEW]?.querySelector("button")?.focus();
         all.parentElement?.remove();
@@ -111,28 +116,37 @@ export class FindingsPanel implements PanelView {
   }
 }
 
-function headline(found: Findings): HTMLElement {
-  const judged = found.steps > 1 ? `${found.steps} judged steps` : "one judged step";
-  const length = formatTime(found.step_ns);
-  return el(
-    "p",
-    { class: "headline" },
-    el("b", { class: "big" }, length),
-    found.steps > 0 ? ` a step, ${judged}` : " were judged; no steps are known",
-  );
+/** The step time, and what all fixes save. */
+function headline(found: Findings): HTMLElement[] {
+  const steps = found.steps === 1 ? "1 step" : `${found.steps} steps`;
+  const about = found.steps > 0 ? `/step, ${steps} evaluated` : ", no steps found";
+  const plan = el("p", { class: "plan-total", hidden: !found.plan, data: { ns: found.predicted_step_ns ?? "" } }, capital(found.plan));
+  return [el("p", { class: "headline" }, el("b", { class: "big" }, formatTime(found.step_ns, 3)), about), plan];
 }
 
-function gain(finding: FindingInfo, steps: number): HTMLElement {
-  const { recoverable_ns_per_step: ns, share } = finding;
+function kernelsTitle(): HTMLElement {
+  return el("div", { class: "kernel-fixes" },
+    el("h3", {}, "Kernel fixes"),
+    el("p", { class: "muted" }, "GPU time saved per kernel; not part of the plan."));
+}
+
+/** `Saves 26.2 ms/step`, and the step time with this fix and those above. */
+function gain(finding: FindingInfo, unit: string): HTMLElement {
+  const { saved_ns_per_step: ns, share, predicted_step_ns: then, speedup } = finding;
   const width = { width: `${Math.min(100, Math.max(0, (share ?? 0) * 100))}%` };
+  const after = then === null ? speedup : `→ ${formatTime(then, 3)}${unit} (${speedup})`;
   return el(
     "div",
     { class: "gain" },
     el("p", { class: "gain-numbers" },
-      ns === null ? el("span", { class: "muted" }, "Gain not known") : el("b", { data: { ns } }, formatTime(ns)),
-      ns === null ? null : `${steps > 0 ? "a step" : "in that time"}, ${formatShare(share)}`,
+      ns === null
+        ? el("span", { class: "muted" }, "No time estimate")
+        : el("b", { data: { ns } }, ns < 0.5 ? "Saves nothing more" : `Saves ${formatTime(ns, 3)}${unit}`),
+      after && el("span", { class: "gain-after", data: { then: then ?? "" } }, after)),
+    share !== null && el("div", { class: "gain-bar", title: formatShare(share), "aria-hidden": "true" }, el("span", { style: width })),
+    el("p", { class: "gain-about" },
+      finding.effort && el("span", {}, `effort: ${finding.effort}`),
       el("span", { class: `confidence ${finding.confidence}` }, `${finding.confidence} confidence`)),
-    share !== null && el("div", { class: "gain-bar", "aria-hidden": "true" }, el("span", { style: width })),
   );
 }
 
@@ -146,7 +160,7 @@ function code(text: string): HTMLElement {
   return el(
     "figure",
     { class: "code" },
-    el("figcaption", {}, el("span", {}, "To paste"), copyButton("Copy code", () => text)),
-    el("pre", { tabindex: 0, "aria-label": "Code to paste" }, el("code", {}, text)),
+    el("figcaption", {}, el("span", {}, "Code"), copyButton("Copy code", () => text)),
+    el("pre", { tabindex: 0, "aria-label": "Code" }, el("code", {}, text)),
   );
 }

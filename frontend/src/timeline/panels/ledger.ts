@@ -1,4 +1,4 @@
-// Where the time of the judged steps went, each nanosecond once: numbers as of `gpusight ledger`.
+// Where the time of the steps goes, each nanosecond counted once: the numbers of `gpusight ledger`.
 
 import { el, fill } from "../../shared/dom";
 import { formatShare, formatTime } from "../../shared/format";
@@ -9,9 +9,9 @@ import { type Actions, failure, hint, type PanelView, type Subject, unread, work
 type Device = LedgerInfo["devices"][number];
 
 const GROUPS: Readonly<Record<string, string>> = {
-  compute: "Computing",
-  copy: "Moving data",
-  communication: "Communicating",
+  compute: "Compute",
+  copy: "Copies",
+  communication: "Communication",
   idle: "Idle",
 };
 
@@ -32,9 +32,9 @@ export class LedgerPanel implements PanelView {
   }
 
   private content(ledger: LedgerInfo): HTMLElement[] {
-    if (ledger.state === "computing") return [working(ledger.message || "accounting for every nanosecond")];
+    if (ledger.state === "computing") return [working(ledger.message || "computing the ledger")];
     if (ledger.state === "failed") return [failure(ledger.message)];
-    if (ledger.devices.length === 0) return [hint(ledger.message || "No GPU did anything in this capture.")];
+    if (ledger.devices.length === 0) return [hint(ledger.message || "The capture shows no GPU work.")];
     return ledger.devices.map((device) => this.device(device, ledger.steps));
   }
 
@@ -52,12 +52,12 @@ export class LedgerPanel implements PanelView {
       el(
         "table",
         { class: "bars" },
-        columnHeads("Entry", steps > 0 ? "A step" : "Time", "Share"),
+        columnHeads("Entry", steps > 0 ? "Time/step" : "Time", "Share"),
         ...grouped(bars).map(([group, own]) => {
           const parts = own.filter(isPart).map((bar) => barRow(bar, palette));
           return el("tbody", {}, sumRow(GROUPS[group] ?? group, own, "sum-row"), ...parts);
         }),
-        el("tfoot", {}, sumRow("Together", bars, "total-row")),
+        el("tfoot", {}, sumRow("Total", bars, "total-row")),
       ),
     );
   }
@@ -65,11 +65,11 @@ export class LedgerPanel implements PanelView {
 
 function barOf(entry: Device["entries"][number], steps: number): Bar {
   const rest = entry.entry.slice(entry.entry.indexOf("/") + 1);
-  const more = `${entry.entry}: ${formatTime(entry.ns)} in all`;
+  const more = `${entry.entry}: ${formatTime(entry.ns)} total`;
   return { key: entry.entry, name: rest, ns: entry.ns / steps, share: entry.share, more };
 }
 
-/** `communication` is a group of its own: its sum says it all. */
+/** `communication` is a group of its own: its sum is enough. */
 function isPart(bar: Bar): boolean {
   return bar.key.includes("/");
 }
@@ -102,6 +102,6 @@ function sums(bars: readonly Bar[]): { ns: number; share: number | null } {
 
 function span(device: Device, steps: number): string {
   const ns = device.entries.reduce((sum, entry) => sum + entry.ns, 0);
-  if (steps <= 0) return `${formatTime(ns)}; no steps are known`;
-  return steps === 1 ? `${formatTime(ns)}, one judged step` : `${formatTime(ns)} in ${steps} judged steps`;
+  if (steps <= 0) return `${formatTime(ns)}, no steps found`;
+  return steps === 1 ? `${formatTime(ns)}, 1 step` : `${formatTime(ns)} in ${steps} steps`;
 }

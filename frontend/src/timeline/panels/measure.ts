@@ -1,4 +1,4 @@
-// What happens in the marked stretch or, without a mark, in what is seen.
+// GPU work in the selected range or, without a selection, in the visible one.
 
 import { smallButton } from "../../shared/buttons";
 import { el, fill } from "../../shared/dom";
@@ -11,7 +11,7 @@ import { copyButton } from "./copying";
 import { type Actions, hint, type PanelView, type Subject, unread } from "./view";
 
 const REST_MS = 150;
-const HOW = "Drag on the ruler, or with Shift on the timeline, to mark a stretch.";
+const HOW = "Drag on the ruler, or Shift + drag on the timeline, to select a range.";
 
 type Device = Measure["devices"][number];
 
@@ -49,7 +49,7 @@ export class MeasurePanel implements PanelView {
     return el(
       "header",
       { class: "measure-head" },
-      el("p", { class: "kind" }, marked ? "Marked stretch" : "Visible stretch"),
+      el("p", { class: "kind" }, marked ? "Selected range" : "Visible range"),
       el("p", { class: "headline" }, el("b", { class: "big", data: { ns: length } }, formatTime(Math.round(length)))),
       el("p", { class: "muted" }, `from ${from} to ${to}`),
       marked ? this.buttons(range) : el("p", { class: "muted" }, HOW),
@@ -60,8 +60,8 @@ export class MeasurePanel implements PanelView {
     return el(
       "div",
       { class: "buttons" },
-      smallButton("Zoom to it", () => this.actions.zoom(range), "target"),
-      smallButton("Take the mark back", () => this.actions.clearMark(), "close"),
+      smallButton("Zoom to selection", () => this.actions.zoom(range), "target"),
+      smallButton("Clear selection", () => this.actions.clearMark(), "close"),
       copyButton("Copy link", () => location.href, "link"),
     );
   }
@@ -81,7 +81,7 @@ export class MeasurePanel implements PanelView {
   private draw(measured: Measure): void {
     const length = measured.end_ns - measured.start_ns;
     const devices = measured.devices.map((device) => this.device(device, length));
-    fill(this.body, ...(devices.length ? devices : [hint("No GPU did anything in this capture.")]), kernels(measured));
+    fill(this.body, ...(devices.length ? devices : [hint("The capture shows no GPU work.")]), kernels(measured));
   }
 
   private device(device: Device, length: number): HTMLElement {
@@ -97,7 +97,7 @@ export class MeasurePanel implements PanelView {
       bars.length > 0 && el(
         "table",
         { class: "bars" },
-        el("caption", { class: "visually-hidden" }, "What it did; where work overlaps each counts for itself"),
+        el("caption", { class: "visually-hidden" }, "GPU time by kind of work; overlapping work counts for each"),
         el("tbody", {}, ...bars.map((bar) => barRow(bar, palette))),
       ),
     );
@@ -122,7 +122,7 @@ function kernels(measured: Measure): HTMLElement | null {
   return el(
     "section",
     { class: "block" },
-    el("h3", {}, "Kernels with most time"),
+    el("h3", {}, "Top kernels by time"),
     el("table", { class: "kernels" }, columnHeads("Kernel", "Launches", "Time"), el("tbody", {}, ...rows)),
   );
 }

@@ -1,4 +1,4 @@
-// What could not be told, and what is wrong with a capture.
+// Limitations of a capture, and warnings about it.
 
 import { el, fill, prose } from "../../shared/dom";
 import { capital } from "../../shared/format";
@@ -21,7 +21,7 @@ export class NotesPanel implements PanelView {
     if (lines.join("\n") === this.drawn) return;
     this.drawn = lines.join("\n");
     const items = lines.map((line) => el("li", {}, prose(capital(line))));
-    const none = hint("Nothing is amiss with this capture, and everything could be told.");
+    const none = hint("No limitations and no warnings.");
     fill(this.element, items.length ? el("ul", { class: "note-list" }, ...items) : none);
   }
 }
@@ -30,8 +30,8 @@ function failure({ name, state }: Capture): string {
   return `${name} could not be read: ${state.message}`;
 }
 
-/** What is to be said about a capture, each line once. */
+/** The notes on a capture, each line once. */
 export function notesOf(capture: Capture): string[] {
-  const said = [...(capture.info?.notes ?? []), ...(capture.findings?.notes ?? [])];
-  return [...new Set(said)];
+  const notes = [...(capture.info?.notes ?? []), ...(capture.findings?.notes ?? [])];
+  return [...new Set(notes)];
 }

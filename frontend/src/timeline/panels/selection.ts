@@ -1,4 +1,4 @@
-// What is known of the event that was clicked, and the events that belong to it.
+// Details of the selected event, and its related events.
 
 import { smallButton } from "../../shared/buttons";
 import { el, fill } from "../../shared/dom";
@@ -24,13 +24,13 @@ export class SelectionPanel implements PanelView {
     this.shown = wanted;
     this.asking?.abort();
     if (selection) void this.ask(capture.id, selection);
-    else fill(this.element, el("p", { class: "headline" }, "Nothing is selected."), teaching());
+    else fill(this.element, el("p", { class: "headline" }, "Nothing selected."), teaching());
   }
 
   private async ask(id: number, spot: Spot): Promise<void> {
     const asking = new AbortController();
     this.asking = asking;
-    fill(this.element, this.heading("", spot.name, spot), working("asking what belongs to it"));
+    fill(this.element, this.heading("", spot.name, spot), working("loading details"));
     try {
       const details = await this.actions.client.event(id, spot.table, spot.row, asking.signal);
       if (!asking.signal.aborted) this.draw(details);
@@ -63,7 +63,7 @@ export class SelectionPanel implements PanelView {
       el(
         "div",
         { class: "buttons" },
-        smallButton("Zoom to it", () => this.actions.jump(spot, spot, title), "target"),
+        smallButton("Zoom to event", () => this.actions.jump(spot, spot, title), "target"),
         copyButton("Copy name", () => title),
         copyButton("Copy link", () => location.href, "link"),
       ),
@@ -72,7 +72,7 @@ export class SelectionPanel implements PanelView {
 
   private links(details: EventDetails): HTMLElement {
     const items = details.links.map(({ relation, spot }) => el("li", {}, this.link(relation, spot)));
-    return el("section", { class: "block" }, el("h4", {}, "Belongs to it"), el("ul", { class: "links" }, ...items));
+    return el("section", { class: "block" }, el("h4", {}, "Related events"), el("ul", { class: "links" }, ...items));
   }
 
   private link(relation: string, spot: Spot): HTMLElement {
@@ -86,12 +86,12 @@ export class SelectionPanel implements PanelView {
   }
 }
 
-/** How to come by what this tab shows. */
+/** How to use this tab. */
 function teaching(): HTMLElement {
   const ways = [
-    "Click an event: a kernel tells its launch, operator, range, Python line and counters, as far as the capture has them.",
-    "Press / to search for a name, and Enter for the next of that name.",
-    "With an event selected, full stop and comma go to the next and the one before, F fits it, M marks its time.",
+    "Click an event for its details: launch, operator, range, Python line and counters, where the capture has them.",
+    "Press / to search for a name, and Enter for its next occurrence.",
+    "With an event selected: . and , go to the next and previous event, F zooms to it, M selects its time.",
   ];
   return el("ul", { class: "teaching" }, ...ways.map((way) => el("li", {}, way)));
 }

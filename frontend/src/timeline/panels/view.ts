@@ -19,11 +19,11 @@ export interface Subject {
 export interface Actions {
   readonly client: Client;
   palette(): Overview["palette"];
-  /** Show a stretch of time, with an event selected or the stretch marked. */
+  /** Show a time range, with an event selected or the range marked. */
   jump(range: TimeRange, spot: Spot | null, label: string): void;
   /** Select an event and bring it into view. */
   select(spot: Spot): void;
-  /** Show exactly this stretch. */
+  /** Show exactly this range. */
   zoom(range: TimeRange): void;
   clearMark(): void;
   /** Draw how the selected event and these belong together. */
@@ -46,8 +46,8 @@ export function hint(...lines: readonly string[]): HTMLElement {
 
 /** A line while something is being computed. */
 export function working(text: string): HTMLElement {
-  const said = el("p", {}, `${capital(text)}…`);
-  return el("div", { class: "hint", role: "status" }, el("span", { class: "busy" }), said);
+  const line = el("p", {}, `${capital(text)}…`);
+  return el("div", { class: "hint", role: "status" }, el("span", { class: "busy" }), line);
 }
 
 /** What to say while a capture is being read, or when it could not be; null once its timeline is there. */
@@ -56,7 +56,7 @@ export function unread({ info, state }: Capture): HTMLElement | null {
   return state.state === "failed" ? failure(state.message) : working(state.message || "reading the capture");
 }
 
-/** Why something could not be told. */
+/** Why something is missing. */
 export function failure(text: string): HTMLElement {
   return el("div", { class: "hint failed", role: "alert" }, el("p", {}, prose(capital(text))));
 }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Color(NamedTuple):
-    """A colour on a light page and on a dark one."""
+    """A color on a light page and on a dark one."""
 
     light: str
     dark: str
@@ -93,19 +93,19 @@ HOST_COLORS: tuple[Color, ...] = (
 _DARK_TEXT, _LIGHT_TEXT = "#14181e", "#ffffff"
 
 
-def text_on(colour: str) -> str:
-    """Give the colour of text that is read best on a colour: near black, or white."""
-    return max((_LIGHT_TEXT, _DARK_TEXT), key=lambda text: contrast(text, colour))
+def text_on(color: str) -> str:
+    """Give the color of text that is read best on a color: near black, or white."""
+    return max((_LIGHT_TEXT, _DARK_TEXT), key=lambda text: contrast(text, color))
 
 
 def contrast(first: str, second: str) -> float:
-    """Give how far two colours stand apart in brightness, from 1 to 21, as WCAG counts it."""
+    """Give how far two colors stand apart in brightness, from 1 to 21, as WCAG counts it."""
     low, high = sorted((_luminance(first), _luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(colour: str) -> float:
-    red, green, blue = (_linear(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
+def _luminance(color: str) -> float:
+    red, green, blue = (_linear(int(color[at : at + 2], 16) / 255) for at in (1, 3, 5))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -114,7 +114,7 @@ def _linear(value: float) -> float:
 
 
 def color_of(key: str) -> Color:
-    """Give the colour of a key: `compute/matmul`, `idle/input`, `host/3`, or any other name."""
+    """Give the color of a key: `compute/matmul`, `idle/input`, `host/3`, or any other name."""
     if key in COLORS:
         return COLORS[key]
     group, _, rest = key.partition("/")
@@ -126,7 +126,7 @@ def color_of(key: str) -> Color:
 
 @dataclass(frozen=True, slots=True)
 class ChartTheme:
-    """One set of colours."""
+    """One set of colors."""
 
     background: str
     text: str
@@ -139,8 +139,8 @@ class ChartTheme:
     pale: str
     is_dark: bool = False
 
-    def colour(self, slot: str) -> str:
-        """Give the colour of a slot that `slots` handed out, or of a key of `render.palette`."""
+    def color(self, slot: str) -> str:
+        """Give the color of a slot that `slots` handed out, or of a key of `render.palette`."""
         if slot.isdigit():
             return self.palette[int(slot)]
         own = {"strong": self.text, "quiet": self.quiet, "pale": self.pale}
@@ -186,14 +186,14 @@ def colors_of(picture: Figure | StripChart) -> tuple[str, ...]:
 
 
 def _strip_chart_slots(board: StripChart) -> Iterator[str]:
-    yield from (colour for colour, _ in board.legend)
+    yield from (color for color, _ in board.legend)
     for row in board.rows:
         if isinstance(row, ChartStrip):
-            yield from row.cells.colours
+            yield from row.cells.colors
         elif isinstance(row, StripPlot):
             yield from slots_of(row.series).values()
         elif isinstance(row, StripLegend):
-            yield from (key.colour for key in row.keys)
+            yield from (key.color for key in row.keys)
 
 
 def css_name(slot: str) -> str:
@@ -202,19 +202,19 @@ def css_name(slot: str) -> str:
 
 
 def slots(figure: Figure) -> dict[str, str]:
-    """Give each named series and part of a figure its colour slot."""
+    """Give each named series and part of a figure its color slot."""
     return slots_of(figure.series)
 
 
 def slots_of(every: Iterable[Series]) -> dict[str, str]:
-    """Give each named series and part its slot: a number in the palette, a tone, or its colour."""
+    """Give each named series and part its slot: a number in the palette, a tone, or its color."""
     given: dict[str, str] = {}
     used = 0
-    for name, tone, colour in _named(every):
+    for name, tone, color in _named(every):
         if name in given:
             continue
-        if colour:
-            given[name] = colour
+        if color:
+            given[name] = color
         elif tone is SeriesTone.SERIES:
             given[name] = str(used % len(LIGHT.palette))
             used += 1
@@ -226,6 +226,6 @@ def slots_of(every: Iterable[Series]) -> dict[str, str]:
 def _named(every: Iterable[Series]) -> Iterator[tuple[str, SeriesTone, str]]:
     for series in every:
         if isinstance(series, StackSeries):
-            yield from ((part.name, part.tone, part.colour) for part in series.parts)
+            yield from ((part.name, part.tone, part.color) for part in series.parts)
         else:
-            yield series.name, series.tone, series.colour if isinstance(series, LineSeries) else ""
+            yield series.name, series.tone, series.color if isinstance(series, LineSeries) else ""

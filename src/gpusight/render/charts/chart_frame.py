@@ -217,14 +217,14 @@ class ChartFrame:
 
     @property
     def band_names(self) -> Iterator[tuple[str, float]]:
-        """Give the names of bands that fit beside each other, and where they go."""
+        """Give the names of bands that fit next to each other, and where they go."""
         return band_names(self.figure.bands, self.x, self.left, self.right)
 
 
 def band_names(
     bands: Iterable[ShadedBand], x: Callable[[float], float], left: float, right: float
 ) -> Iterator[tuple[str, float]]:
-    """Give the names of bands that fit beside each other, and where they go."""
+    """Give the names of bands that fit next to each other, and where they go."""
     free = left - 1
     for band in bands:
         text = safe_text(band.label)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FAINT = 0.42
-"""How much of its colour a faint bar keeps."""
+"""How much of its color a faint bar keeps."""
 _BAR_HEIGHT_SHARE = 0.66
 """Part of a row that its bar takes."""
 _MIN_BAR_PIXELS = 1.5
@@ -97,7 +97,7 @@ def _row(frame: ChartFrame) -> float:
 
 
 RADIUS = 4.5
-"""Radius of a dot that says nothing of its size."""
+"""Radius of a dot without a size."""
 _HEIGHT = SMALL_FONT + 2
 _ABOVE = 5.0
 """How far above a line its label stands."""
@@ -137,7 +137,7 @@ class LabelBox:
 
 @dataclass(frozen=True, slots=True)
 class DotLabel:
-    """A name beside a dot, and the thin line between the two where they are apart."""
+    """A name next to a dot, and the thin line between the two where they are apart."""
 
     text: str
     box: LabelBox
@@ -173,7 +173,7 @@ def line_labels(frame: ChartFrame) -> list[LineLabel]:
 
 
 def _covered(frame: ChartFrame, label: LineLabel, taken: list[LabelBox]) -> int:
-    """Count the pieces of a label that would lie on something, or outside."""
+    """Count the parts of a label that would cover something, or lie outside."""
     return sum(not _is_free(frame, piece, taken) for piece in _label_boxes(label))
 
 
@@ -204,11 +204,11 @@ def _corners(frame: ChartFrame, line: LineSeries) -> list[tuple[float, float]]:
 
 
 def dot_names(frame: ChartFrame) -> list[DotLabel]:
-    """Place names beside the largest dots, where they cover nothing; others have none."""
+    """Place names next to the largest dots, where they cover nothing; others have none."""
     taken = [*_rims(frame), *(box for label in line_labels(frame) for box in _label_boxes(label))]
     strokes = list(_strokes(frame))
     placed: list[DotLabel] = []
-    for x, y, rim, text in _foremost(frame):
+    for x, y, rim, text in _largest_dots(frame):
         options = list(_options(x, y, rim, text))
         # A name may cross a line rather than be missing, but not hide a dot or another name.
         clear = (w for w in options if _is_free(frame, w.box, [*taken, *strokes]))
@@ -221,7 +221,7 @@ def dot_names(frame: ChartFrame) -> list[DotLabel]:
     return placed
 
 
-def _foremost(frame: ChartFrame) -> list[tuple[float, float, float, str]]:
+def _largest_dots(frame: ChartFrame) -> list[tuple[float, float, float, str]]:
     """Choose which dots to name: the largest, and of those with one name the largest of them."""
     most = _MAX_NAMES_NARROW if frame.size.width < _NARROW_PIXELS else _MAX_NAMES_WIDE
     largest: dict[str, tuple[float, float, float, str]] = {}

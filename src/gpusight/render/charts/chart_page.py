@@ -47,8 +47,8 @@ def chart_to_page(figure: Figure | StripChart, result: Answer | None = None) -> 
     """Write a page with a picture, and below it the result that it was made from."""
     tables = ""
     if result is not None:
-        # The page's own heading says what a composite is about.
-        named = replace(result, title="In numbers") if isinstance(result, Composite) else result
+        # The page's own heading names the composite.
+        named = replace(result, title="Data") if isinstance(result, Composite) else result
         tables = to_html(named, limit=MAX_PAGE_ROWS)
     page = render(
         "chart_page.html",
@@ -68,17 +68,17 @@ def safe_json(value: object) -> str:
     return msgspec.json.encode(value).decode().translate(_UNSAFE)
 
 
-def _styles(colours: Iterable[str]) -> str:
-    light, dark = (f"{_variables(t, colours)}{css_of(t, colours)}" for t in (LIGHT, DARK))
+def _styles(colors: Iterable[str]) -> str:
+    light, dark = (f"{_variables(t, colors)}{css_of(t, colors)}" for t in (LIGHT, DARK))
     return f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{_file('page.css')}"
 
 
-def _variables(theme: ChartTheme, colours: Iterable[str]) -> str:
-    """Write a theme as what the page's own styles refer to, and as colours of its swatches."""
+def _variables(theme: ChartTheme, colors: Iterable[str]) -> str:
+    """Write a theme as what the page's own styles refer to, and as colors of its swatches."""
     names = ("background", "text", "muted", "grid")
     values = "".join(f"--{name}:{getattr(theme, name)};" for name in names)
-    slots = (*OWN_SLOTS, *colours)
-    swatches = "".join(f".key-{css_name(s)}{{background:{theme.colour(s)}}}" for s in slots)
+    slots = (*OWN_SLOTS, *colors)
+    swatches = "".join(f".key-{css_name(s)}{{background:{theme.color(s)}}}" for s in slots)
     return f":root{{{values}}}{swatches}"
 
 

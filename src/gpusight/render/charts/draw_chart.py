@@ -72,7 +72,7 @@ class _ChartSource(NamedTuple):
     points: tuple[str, ...] = ()
     """Sections that nobody reads as tables: they are the picture."""
     without: str = ""
-    """Why an answer may lack that section, where there is more to say than that it does."""
+    """Why a result may lack that section, where a reason is known."""
 
 
 _CHART_SOURCES = {
@@ -81,7 +81,7 @@ _CHART_SOURCES = {
     "occupancy": _ChartSource(
         "kernel_charts",
         "block_sizes",
-        without="no kernel's shape is known well enough to draw",
+        without="the launch shape of no kernel is known",
     ),
     "orion": _ChartSource("usage_charts", "series", ("series",)),
     "utilization": _ChartSource("usage_charts", "bins", ("metrics", "steps")),
@@ -90,7 +90,7 @@ _CHART_SOURCES = {
 
 
 def has_figure(result: Composite) -> bool:
-    """Tell whether an answer can be drawn."""
+    """Return whether an answer can be drawn."""
     drawn = _CHART_SOURCES.get(result.command)
     return drawn is not None and drawn.needs in {section.command for section in result.sections}
 
@@ -102,7 +102,7 @@ def figure_of(result: Composite, **options: str) -> Figure | StripChart:
         raise MissingDataError(source.without)
     if source is None or not has_figure(result):
         known = ", ".join(sorted({"compare", "ledger", *_CHART_SOURCES}))
-        raise UsageError(f"{result.title} has no picture", hint=f"what has: {known}")
+        raise UsageError(f"{result.title} has no chart", hint=f"charts: {known}")
     module = importlib.import_module(f"{__package__}.{source.module}")
     figure: Figure | StripChart = getattr(module, f"{result.command}_figure")(result, **options)
     return figure

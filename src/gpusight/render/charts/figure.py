@@ -18,16 +18,16 @@ Numbers: TypeAlias = "tuple[float, ...]"
 
 
 class SeriesTone(enum.Enum):
-    """How a series is coloured."""
+    """How a series is colored."""
 
     SERIES = "series"
-    """The next colour of the palette."""
+    """The next color of the palette."""
     STRONG = "strong"
     """Like the text, for a line over filled areas."""
     QUIET = "quiet"
-    """Grey, for what is of less interest: the rest."""
+    """Gray, for what is of less interest: the rest."""
     PALE = "pale"
-    """Lighter grey, for what was there all along."""
+    """Lighter gray, for what was there all along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class StackPart:
     name: str
     y: Numbers
     tone: SeriesTone = SeriesTone.SERIES
-    colour: str = ""
-    """Key of `render.palette` that it has the colour of, whatever its tone."""
+    color: str = ""
+    """Key of `render.palette` that it has the color of, whatever its tone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class LineSeries:
     """Written along it; such a line needs no place in the legend."""
     label_at: float = 0.5
     """Where along the line the label stands, from 0 at its start to 1 at its end."""
-    colour: str = ""
-    """Key of `render.palette` that it has the colour of, whatever its tone."""
+    color: str = ""
+    """Key of `render.palette` that it has the color of, whatever its tone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class DotSeries:
     sizes: Numbers = ()
     """Radius of each, in pixels; all alike by default."""
     names: tuple[str, ...] = ()
-    """Written beside each where there is room, the largest first; empty for none."""
+    """Written next to each where there is room, the largest first; empty for none."""
     details: tuple[tuple[tuple[str, str], ...], ...] = ()
     """For each, rows of two cells that show when pointed at."""
 
@@ -112,13 +112,13 @@ class BarSeries:
     """Bars that lie in rows, from `x` to `ends`, which may be to its left."""
 
     name: str
-    """Empty where their rows say what they are."""
+    """Empty where their rows name them."""
     x: Numbers
     ends: Numbers
     y: Numbers
     """The row of each."""
     labels: tuple[str, ...] = ()
-    """Written beside each; empty for none."""
+    """Written next to each; empty for none."""
     titles: tuple[str, ...] = ()
     """Shows when pointed at."""
     tone: SeriesTone = SeriesTone.SERIES
@@ -192,7 +192,7 @@ class Figure:
 
 def _check_each(series: DotSeries | BarSeries, *given: tuple[object, ...]) -> None:
     if any(values and len(values) != len(series.x) for values in given):
-        raise ValueError(f"{series.name}: what is said of each differs in number from them")
+        raise ValueError(f"{series.name}: labels and values differ in number")
 
 
 STRIP_CHART_WIDTH = 1040.0
@@ -201,11 +201,11 @@ STRIP_CHART_WIDTH = 1040.0
 
 @dataclass(frozen=True, slots=True)
 class StripCells:
-    """Rectangles side by side, each in a colour of its own; one entry of each field a cell."""
+    """Rectangles side by side, each in a color of its own; one entry of each field a cell."""
 
     x: Numbers
     ends: Numbers
-    colours: tuple[str, ...]
+    colors: tuple[str, ...]
     """Keys of `render.palette`."""
     parts: Numbers = ()
     """How much of the row's height each takes, from its floor up; all of it by default."""
@@ -217,11 +217,11 @@ class StripCells:
     """Shows when pointed at; empty for none."""
 
     def __post_init__(self) -> None:
-        """Hold the promise that every field says something of every cell, or nothing at all."""
+        """Check that every field is filled for every cell, or for none."""
         optional = (self.parts, self.labels, self.brief, self.titles)
-        given = (self.ends, self.colours, *(values for values in optional if values))
+        given = (self.ends, self.colors, *(values for values in optional if values))
         if any(len(values) != len(self.x) for values in given):
-            raise ValueError("what is said of cells differs in number from them")
+            raise ValueError("cells and their fields differ in number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,15 +253,15 @@ class StripPlot:
     series: tuple[StackSeries | LineSeries, ...]
     height: float = 110.0
     name: str = ""
-    """What tells its values from those of other rows, where the page shows them all."""
+    """What distinguishes its values from those of other rows, where the page shows them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class LegendEntry:
-    """What a colour stands for, with numbers."""
+    """What a color stands for, with numbers."""
 
-    colour: str
-    """Empty where no colour stands for all of it."""
+    color: str
+    """Empty where no color stands for all of it."""
     name: str
     values: tuple[str, ...] = ()
     heads: bool = False
@@ -279,7 +279,7 @@ class StripLegend:
 
 @dataclass(frozen=True, slots=True)
 class StripAxis:
-    """The shared axis, marked and labelled; it is that of the strips and plots above it."""
+    """The shared axis, marked and labeled; it is that of the strips and plots above it."""
 
 
 StripChartRow: TypeAlias = "StripHeading | ChartStrip | StripPlot | StripAxis | StripLegend"
@@ -294,7 +294,7 @@ class StripChart:
     rows: tuple[StripChartRow, ...]
     subtitle: str = ""
     legend: tuple[tuple[str, str], ...] = ()
-    """Colours that occur in several rows, and what they stand for; stands above them."""
+    """Colors that occur in several rows, and what they stand for; stands above them."""
     bands: tuple[ShadedBand, ...] = ()
     footnotes: tuple[str, ...] = ()
     """Sentences below the picture: how to read it, and what it leaves out."""

@@ -309,23 +309,23 @@ _SECTIONS = {
     "block": (
         "block_sizes",
         "block_threads",
-        ChartAxis("threads of a block", Fmt.COUNT, low=0, high=1056),
+        ChartAxis("threads per block", Fmt.COUNT, low=0, high=1056),
     ),
-    "registers": ("registers", "registers", ChartAxis("registers of a thread", Fmt.COUNT, low=0)),
+    "registers": ("registers", "registers", ChartAxis("registers per thread", Fmt.COUNT, low=0)),
     "shared-memory": (
         "shared_memory",
         "shared_bytes",
-        ChartAxis("shared memory of a block", Fmt.BYTES, low=0),
+        ChartAxis("shared memory per block", Fmt.BYTES, low=0),
     ),
 }
 
 
 def occupancy_figure(result: Composite, over: str = "block") -> Figure:
-    """Draw what an SM would hold if one thing were another; raises where that is not known."""
+    """Draw what an SM would hold if one thing were another; raises where that is unknown."""
     name, key, axis = _SECTIONS[over]
     section = next((s for s in result.sections if s.command == name), None)
     if not isinstance(section, TableResult):
-        raise MissingDataError("no kernel's shape is known well enough to draw")
+        raise MissingDataError("the launch shape of no kernel is known")
     curve = _dots(section.frame, key) if over == "block" else _levels(section.frame, key)
     facts = {fact.key: fact.value for fact in result.facts}
     return Figure(
@@ -344,13 +344,13 @@ def _title(result: Composite, section: TableResult) -> str:
 
 
 def _limit(section: TableResult) -> str:
-    """Say what limits the kernel as it is."""
+    """Name what limits the kernel now."""
     now = section.frame.filter(section.frame["current"])
     return _limit_words(now["limiters"][0]) if now.height else ""
 
 
 def _dots(frame: pl.DataFrame, key: str) -> tuple[LineSeries | DotSeries, ...]:
-    """Draw a dot for each block size, coloured by what limits it."""
+    """Draw a dot for each block size, colored by what limits it."""
     fits = frame.filter(frame["blocks"] > 0)
     line = LineSeries("theoretical occupancy", *_points(fits, key), SeriesTone.QUIET)
     groups = fits.group_by("limiters", maintain_order=True)
@@ -367,7 +367,7 @@ def _points(rows: pl.DataFrame, key: str) -> tuple[tuple[float, ...], tuple[floa
 def _labels(rows: pl.DataFrame, key: str) -> tuple[str, ...]:
     wanted = rows.select(key, _THEORETICAL, "blocks").iter_rows()
     return tuple(
-        f"{threads} threads: {format_share(share)}, {blocks} blocks an SM"
+        f"{threads} threads: {format_share(share)}, {blocks} blocks per SM"
         for threads, share, blocks in wanted
     )
 
@@ -386,14 +386,14 @@ def _levels(frame: pl.DataFrame, key: str) -> tuple[LineSeries, ...]:
 
 
 def _now(section: TableResult, key: str, over: str) -> tuple[PointLabel, ...]:
-    """Call out the kernel as it is."""
+    """Mark the kernel with its present launch shape."""
     now = section.frame.filter(section.frame["current"])
     if now.is_empty():
         return ()
     row = now.row(0, named=True)
     value = section.meta[key]  # a row of the stairs holds the largest value of its level
     shown = format_bytes(value) if over == "shared-memory" else f"{value} {_UNITS[over]}"
-    detail = (("blocks an SM", str(row["blocks"])), ("limited by", row["limiters"]))
+    detail = (("blocks per SM", str(row["blocks"])), ("limited by", row["limiters"]))
     label = f"{shown}: {format_share(row[_THEORETICAL])}"
     return (PointLabel(value, row[_THEORETICAL], label, detail),)
 

@@ -47,7 +47,7 @@ Reals: TypeAlias = "NDArray[np.float64]"
 
 _GROUPS = {
     "compute": "computing",
-    "copy": "moving data",
+    "copy": "copies",
     "communication": "communicating",
     "idle": "idle",
 }
@@ -71,8 +71,8 @@ def ledger_figure(report: LedgerReport) -> StripChart:
     bars = [_ledger_bar(device, laps) for device in report.devices]
     longest = _longest(bars)
     return StripChart(
-        "Where the time of a step goes" if laps else "Where the time went",
-        ChartAxis("time of a step" if laps else "time", Fmt.TIME, low=0.0, high=longest),
+        "Where the time of a step goes" if laps else "Where the time goes",
+        ChartAxis("time per step" if laps else "time", Fmt.TIME, low=0.0, high=longest),
         tuple(_rows(bars)),
         subtitle=_ledger_subtitle(report),
         footnotes=tuple(_footnotes(bars, longest)),
@@ -88,7 +88,7 @@ class _LedgerBar:
     entries: tuple[str, ...]
     """In the order in which they lie in a bar."""
     ns: Reals
-    """Time of each entry: of a step on average, or of the window where no steps are known."""
+    """Mean time of each entry per step, or its time in the window without steps."""
     laps: int
     """Steps of the window; 0 where none are known."""
     steps: Reals
@@ -149,7 +149,7 @@ def _rows(bars: Sequence[_LedgerBar]) -> Iterator[StripChartRow]:
 def _detail(bar: _LedgerBar) -> str:
     idle = sum(ns for entry, ns in zip(bar.entries, bar.ns, strict=True) if _group(entry) == "idle")
     busy = 1 - float(idle) / bar.total_ns if bar.total_ns else 0.0
-    of_step = " a step" if bar.laps else ""
+    of_step = "/step" if bar.laps else ""
     return f"{format_time(bar.total_ns)}{of_step}, busy {format_share(busy)}"
 
 
@@ -217,8 +217,8 @@ def _keys(bars: Sequence[_LedgerBar]) -> StripLegend:
             times[entry] = times.get(entry, 0.0) + float(ns) / len(bars)
     total = sum(times.values())
 
-    def key(colour: str, name: str, ns: float, *, heads: bool = False) -> LegendEntry:
-        return LegendEntry(colour, name, (format_time(ns), format_share(ns / total)), heads)
+    def key(color: str, name: str, ns: float, *, heads: bool = False) -> LegendEntry:
+        return LegendEntry(color, name, (format_time(ns), format_share(ns / total)), heads)
 
     keys: list[LegendEntry] = []
     for group, name in _GROUPS.items():
@@ -227,7 +227,7 @@ def _keys(bars: Sequence[_LedgerBar]) -> StripLegend:
         keys += [key(whole, name, sum(own.values()), heads=True)] if own else []
         named = sorted(own.keys() - {whole}, key=lambda entry: -own[entry])
         keys += [key(entry, entry.partition("/")[2], own[entry]) for entry in named]
-    return StripLegend(tuple(keys), ("a step" if bars[0].laps else "time", "share"))
+    return StripLegend(tuple(keys), ("time/step" if bars[0].laps else "time", "share"))
 
 
 # Texts --------------------------------------------------------------------------------------------
@@ -250,19 +250,17 @@ def _longest(bars: Sequence[_LedgerBar]) -> float:
 
 def _footnotes(bars: Sequence[_LedgerBar], longest: float) -> Iterator[str]:
     if any(bar.laps for bar in bars):
-        yield "The bar is the window over its steps, what lies between steps included."
+        yield "The bar is the mean step, including the time between steps."
     drawn = [bar for bar in bars if len(bar.drawn)]
     if any(len(bar.steps) > _MAX_DRAWN_STEPS for bar in drawn):
         most = max(len(bar.steps) for bar in drawn)
         yield (
-            f"Each of the {_MAX_DRAWN_STEPS} thin lines is the mean of steps that "
-            f"follow, {most:,} in all."
+            f"Each of the {_MAX_DRAWN_STEPS} thin lines is the mean of several consecutive "
+            f"steps, {most:,} steps total."
         )
     beyond = [float(ns) for bar in drawn for ns in bar.drawn.sum(axis=1) if ns > longest]
     if beyond:
-        yield (
-            f"{len(beyond):,} reach beyond the picture, the longest to {format_time(max(beyond))}."
-        )
+        yield (f"{len(beyond):,} exceed the axis, the longest with {format_time(max(beyond))}.")
     if len(bars) > _MAX_LEGENDS:
         yield f"Numbers are the mean of the {len(bars)} GPUs."
 
@@ -273,7 +271,7 @@ def _group(entry: str) -> str:
 
 
 KINDS = ("compute", "idle", "copy", "communication")
-"""In this order they take the colours of the palette, as in a diagnosis."""
+"""In this order they take the colors of the palette, as in a diagnosis."""
 _ORDER = ("compute", "copy", "communication", "idle")
 """In this one they lie in a step: work first."""
 _LABELS = {
@@ -314,7 +312,7 @@ def waterfall(comparison: Comparison) -> Figure:
     """Draw the change of the step, entry by entry; raises where a side lacks it."""
     if comparison.headline.change.delta is None:
         why = comparison.headline.missing
-        raise MissingDataError("there is no step time to draw", why=why, hint=_AGAIN)
+        raise MissingDataError("no step time to draw", why=why, hint=_AGAIN)
     bars = list(_waterfall_bars(comparison))
     rows = list(dict.fromkeys(bar.row for bar in bars))
     places = {row: float(len(rows) - 1 - n) for n, row in enumerate(rows)}
@@ -376,7 +374,7 @@ def _waterfall_bars(comparison: Comparison) -> Iterator[_WaterfallBar]:
 
 
 def _side(comparison: Comparison, side: str, total: float) -> Iterator[_WaterfallBar]:
-    """Lay what a side is made of end to end; the last part is labelled with the whole."""
+    """Lay what a side is made of end to end; the last part is labeled with the whole."""
     parts = dict.fromkeys((*_ORDER, _OTHER, _BETWEEN), 0.0)
     for _, kind, change in _changed_entries(comparison):
         parts[kind] += _of(change, side)
@@ -421,7 +419,7 @@ def _changes(
 
 
 def _series(bars: list[_WaterfallBar], places: dict[str, float]) -> Iterator[BarSeries]:
-    """Give one series a kind; kinds without bars keep their colour for the others' sake."""
+    """Give one series a kind; kinds without bars keep their color for the others' sake."""
     for kind in (*KINDS, _OTHER, _BETWEEN):
         yield _of_kind(kind, [bar for bar in bars if bar.kind == kind], places)
 

@@ -66,7 +66,7 @@ class BoxMark:
 
 @dataclass(frozen=True, slots=True)
 class BoxesMark:
-    """Many rectangles of one colour, of which nothing is told one by one."""
+    """Many rectangles of one color, without a tooltip each."""
 
     slot: str
     boxes: tuple[tuple[float, float, float, float], ...]
@@ -97,7 +97,7 @@ class LineMark:
 
     points: Points
     slot: str = ""
-    """Its colour; that of the grid by default."""
+    """Its color; that of the grid by default."""
     dashed: bool = False
 
 
@@ -179,9 +179,9 @@ class LegendTable:
         )
         name = shorten_middle(safe_text(key.name), max(8, int(room / text_width("m", SMALL_FONT))))
         look = "strong" if key.heads else ""
-        if key.colour:
-            yield BoxMark(left, y - 9, 11, 11, key.colour)
-        yield TextMark(name, left + (_LEGEND_SWATCH if key.colour else 0), y, look)
+        if key.color:
+            yield BoxMark(left, y - 9, 11, 11, key.color)
+        yield TextMark(name, left + (_LEGEND_SWATCH if key.color else 0), y, look)
         yield from self._values(key.values, left, y, look)
 
     def _values(
@@ -204,7 +204,7 @@ def _in_columns(keys: Sequence[LegendEntry], most: int) -> list[list[LegendEntry
         columns = [[]]
         for number, key in enumerate(keys, start=1):
             is_last = len(columns[-1]) == rows - 1 and number < len(keys)
-            if len(columns[-1]) == rows or (is_last and key.heads and not key.colour):
+            if len(columns[-1]) == rows or (is_last and key.heads and not key.color):
                 columns.append([])
             columns[-1].append(key)
         if len(columns) <= most:
@@ -251,10 +251,10 @@ def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterato
 def _cells(
     cells: StripCells, across: TimeAxisScale, top: float, height: float
 ) -> Iterator[ChartMark]:
-    """Draw those that tell something one by one, all others of a colour together."""
+    """Draw those with a tooltip, all others of a color together."""
     plain: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
     marks: list[ChartMark] = []
-    for number, slot in enumerate(cells.colours):
+    for number, slot in enumerate(cells.colors):
         left, width = _placed(across, cells.x[number], cells.ends[number])
         tall = height * (cells.parts[number] if cells.parts else 1.0)
         place = (left, top + height - tall, width, tall)

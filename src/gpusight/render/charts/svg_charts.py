@@ -52,7 +52,7 @@ _DASHES = "6 4"
 
 
 def moves_of(corners: Iterable[tuple[float, float]]) -> str:
-    """Write corners as path commands, the shortest that say it."""
+    """Write corners as path commands, the shortest form."""
     out: list[str] = []
     at: tuple[float, float] | None = None
     for corner in corners:
@@ -140,7 +140,7 @@ def _key(key: FigureLegendEntry) -> str:
 
 
 def _bands(frame: ChartFrame) -> Iterator[str]:
-    """Shade every other band, so that neighbours are told apart, and name those with room."""
+    """Shade every other band, so that neighbors differ, and name those with room."""
     for number, band in enumerate(frame.figure.bands):
         start, end = frame.x(band.start), frame.x(band.end)
         if number % 2 == 0 and end - start > 0.2:
@@ -325,10 +325,10 @@ def to_svg(picture: Figure | StripChart, *, converter_font: str = "") -> str:
     """
     size = ChartSize(picture.width, 0) if isinstance(picture, StripChart) else size_of(picture)
     drawn = _svg_drawing(picture, size, pointed=False)
-    colours = colors_of(picture)
-    css = css_of(LIGHT, colours, converter_font or _FONT)
+    colors = colors_of(picture)
+    css = css_of(LIGHT, colors, converter_font or _FONT)
     if not converter_font:
-        css += f"@media (prefers-color-scheme:dark){{{css_of(DARK, colours)}}}"
+        css += f"@media (prefers-color-scheme:dark){{{css_of(DARK, colors)}}}"
     style = f"<style>{escape(css, quote=False)}</style>"
     background = '<rect class="bg" width="100%" height="100%"/>'
     label = html_text(f"{picture.title}. {picture.subtitle}")
@@ -338,15 +338,15 @@ def to_svg(picture: Figure | StripChart, *, converter_font: str = "") -> str:
 
 
 def inline_svg(picture: Figure | StripChart, size: ChartSize, *, name: str, label: str) -> str:
-    """Write a picture as a part of a page that has the styles; `label` says it in words.
+    """Write a picture as a part of a page that has the styles; `label` names it for screen readers.
 
     A board takes its width from `size`, and the height that it then needs.
     """
     return _svg_drawing(picture, size, pointed=True).svg(name, label, ' tabindex="0"', "")
 
 
-def css_of(theme: ChartTheme, colours: Iterable[str] = (), font: str = _FONT) -> str:
-    """Write a theme as the styles of a picture's parts; `colours` are keys of the palette."""
+def css_of(theme: ChartTheme, colors: Iterable[str] = (), font: str = _FONT) -> str:
+    """Write a theme as the styles of a picture's parts; `colors` are keys of the palette."""
     rules = {
         ".bg": f"fill:{theme.background}",
         ".pic text": f"fill:{theme.text};font-family:{font};font-size:{SMALL_FONT:g}px",
@@ -368,12 +368,12 @@ def css_of(theme: ChartTheme, colours: Iterable[str] = (), font: str = _FONT) ->
         ".pic text.halo": f"paint-order:stroke;stroke:{theme.background};stroke-width:3px;"
         "stroke-linejoin:round",
     }
-    for slot in (*OWN_SLOTS, *colours):
-        colour, name = theme.colour(slot), css_name(slot)
-        rules[f".fill-{name}"] = f"fill:{colour}"
-        rules[f".line-{name}"] = f"stroke:{colour};fill:none;stroke-width:1.75"
+    for slot in (*OWN_SLOTS, *colors):
+        color, name = theme.color(slot), css_name(slot)
+        rules[f".fill-{name}"] = f"fill:{color}"
+        rules[f".line-{name}"] = f"stroke:{color};fill:none;stroke-width:1.75"
         if slot not in OWN_SLOTS:
-            rules[f".pic text.on-{name}"] = f"fill:{text_on(colour)}"
+            rules[f".pic text.on-{name}"] = f"fill:{text_on(color)}"
     return "".join(f"{name}{{{rule}}}" for name, rule in rules.items())
 
 

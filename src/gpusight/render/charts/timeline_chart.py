@@ -42,7 +42,7 @@ _MAX_KEYS = 20
 _MAX_BANDS = 60
 """More steps than this would be a pattern, not bands."""
 _ORDER = ("compute", "copy", "communication", "idle", "api", "overhead")
-"""Groups of colours in the legend; others are chosen by name, and mean nothing."""
+"""Groups of colors in the legend; others are chosen by name, and mean nothing."""
 _CATEGORY_WORDS = {
     **{f"{COMPUTE}/{category}": category for category in CATEGORIES},
     "compute/copy": "copy kernels",
@@ -50,9 +50,9 @@ _CATEGORY_WORDS = {
     "compute/graph": "CUDA graphs",
     "overhead": "profiler overhead",
 }
-"""What colours are called, where that is not how they are written."""
+"""What colors are called, where that is not how they are written."""
 _MAX_TITLED_EVENTS, _MAX_TITLE_CHARACTERS = 800, 72
-"""Events that say what they are when pointed at, and letters of their names there."""
+"""Events with a tooltip, and letters of their names there."""
 _SERIES_COLORS = {"memory": "compute/normalization", "metric": "compute/matmul"}
 _PERCENT = 100.0
 
@@ -121,7 +121,7 @@ class _TimelineDrawing:
         if sums.is_empty() and slices.is_empty():
             return None
         nothing = ("",) * sums.height
-        # Of an entry of the ledger the last word says most, where there is no room for all.
+        # The last word of a ledger entry is the most specific, where there is no room for all.
         brief = slices["category"].str.split("/").list.last() if track["kind"] == "ledger" else None
         return StripCells(
             (*sums["from"], *slices["from"]),
@@ -144,12 +144,12 @@ class _TimelineDrawing:
         most = max(values)
         axis = ChartAxis("", fmt, low=0.0, high=max(most, 1.0) if percent else most or 1.0)
         x = tuple(float(t - self._start) for t in own["start_ns"])
-        part = StackPart(name, values, colour=_SERIES_COLORS[track["kind"]])
+        part = StackPart(name, values, color=_SERIES_COLORS[track["kind"]])
         yield StripHeading("", name)
         yield StripPlot(axis, (StackSeries(name, x, (part,), steps=True),), _SERIES, name)
 
     def legend(self) -> Iterator[tuple[str, str]]:
-        """Name the colours that mean something: work first, and what takes most time."""
+        """Name the colors that mean something: work first, and what takes most time."""
         both = [
             frame.select("category", (pl.col("to") - pl.col("from")).alias("ns"))
             for frame in (self._slices, self._sums)
@@ -163,7 +163,7 @@ class _TimelineDrawing:
             yield category, _CATEGORY_WORDS.get(category, category.replace("/", ": "))
 
     def bands(self) -> Iterator[ShadedBand]:
-        """Shade every other step; of a single one what lies beside it."""
+        """Shade every other step; of a single one the time around it."""
         end = float(self._result.meta["end_ns"] - self._start)
         steps = [self._band(step) for step in self._result.meta["steps"]]
         inside = [band for band in steps if band.start > 0 and band.end < end]
@@ -178,12 +178,12 @@ class _TimelineDrawing:
         return ShadedBand(start, end, f"step {step['number']}")
 
     def footnotes(self) -> Iterator[str]:
-        """Say how short events are drawn, and what is left out."""
+        """Explain how short events are drawn, and what is left out."""
         if self._sums.height:
             narrow = format_time(self.facts["narrow_ns"])
             yield (
-                f"Events shorter than {narrow} are summed up: a column is as tall as the part of "
-                "its time that they take, in the colour of most of it."
+                f"Events shorter than {narrow} are aggregated: the height of a column is the busy "
+                "share, its color the largest category."
             )
         for note in self._result.notes:
             if "drawn" in note:
@@ -212,7 +212,7 @@ def _group(category: str) -> str:
 
 
 def _merged(sums: pl.DataFrame, start_ns: int) -> pl.DataFrame:
-    """Join neighbouring bins that look alike: the same colour, as tall to a pixel."""
+    """Join neighboring bins that look alike: the same color, as tall to a pixel."""
     # Where an event that stands alone takes the rest of a bin, what is left of it is what counts.
     level = (pl.col("busy_ns") / pl.col("free_ns") * _LEVELS).ceil().fill_nan(_MIN_LEVEL)
     begin = (pl.col("start_ns") - start_ns).cast(pl.Float64)

@@ -55,7 +55,7 @@ def memory_figure(result: Composite) -> Figure:
     label = f"peak {format_bytes(peak)} at {format_time(when)}"
     return Figure(
         result.title + " over time",
-        ChartAxis("time since the capture began", Fmt.TIME, low=times[0], high=times[-1]),
+        ChartAxis("time since capture start", Fmt.TIME, low=times[0], high=times[-1]),
         ChartAxis("", Fmt.BYTES, low=0),
         (_stack(times, points, result.meta.get("timeline_holders") or []), *lines),
         subtitle=_memory_subtitle(result, facts, reserved_shown=shown),
@@ -97,9 +97,9 @@ def _memory_subtitle(result: Composite, facts: dict[str, Any], *, reserved_shown
     growth = facts.get("growth_per_step_bytes")
     if growth is not None:
         sign = "+" if growth > 0 else ""
-        parts.append(f"growth a step {sign}{format_bytes(growth)}")
+        parts.append(f"growth {sign}{format_bytes(growth)}/step")
     if facts.get("reserved_max_bytes") is not None and not reserved_shown:
-        parts.append(f"reserved {format_bytes(facts['reserved_max_bytes'])}, beyond the picture")
+        parts.append(f"reserved {format_bytes(facts['reserved_max_bytes'])}, above the axis")
     return " · ".join(filter(None, parts))
 
 
@@ -117,7 +117,7 @@ def _limit(facts: dict[str, Any]) -> tuple[LevelLine, ...]:
     if not share or share < _MIN_SHOWN_LIMIT_SHARE:
         return ()
     limit = facts["peak_bytes"] / share
-    return (LevelLine(limit, f"memory of the GPU: {format_bytes(limit)}"),)
+    return (LevelLine(limit, f"GPU memory: {format_bytes(limit)}"),)
 
 
 def _holders(result: Composite) -> tuple[tuple[str, str], ...]:
@@ -145,12 +145,12 @@ def _section(result: Composite, name: str) -> pl.DataFrame | None:
 
 _GROUPS = {
     "compute": ("computing", "compute/matmul"),
-    "copy": ("moving data", "copy/h2d"),
+    "copy": ("copies", "copy/h2d"),
     "communication": ("communicating", "communication"),
 }
-"""What the areas are called, and the colours that stand for all of a group."""
+"""What the areas are called, and the colors that stand for all of a group."""
 _LINES = ("compute/attention", "compute/elementwise", "copy/d2h", "copy/d2d", "idle/input")
-"""Colours of what was sampled."""
+"""Colors of what was sampled."""
 _WIDTH = 760.0
 _TALL, _LOW, _LOWEST = 150.0, 90.0, 56.0
 """Pixels of a plot: of a single GPU, of a few, of many."""
@@ -165,7 +165,7 @@ def utilization_figure(result: Composite) -> StripChart:
     start, end = (float(result.meta[key]) for key in ("start_ns", "end_ns"))
     return StripChart(
         "GPU utilization over time",
-        ChartAxis("time since the capture began", Fmt.TIME, low=start, high=end),
+        ChartAxis("time since capture start", Fmt.TIME, low=start, high=end),
         (*drawing.rows(), StripAxis()),
         subtitle=drawing.subtitle,
         legend=drawing.legend,
@@ -187,11 +187,11 @@ class _UtilizationDrawing:
         self._shown = [group for group in _GROUPS if (bins[f"{group}_ns"] > 0).any()]
         self._metrics = self._tables.get("metrics")
         names = () if self._metrics is None else dict.fromkeys(self._metrics["metric"])
-        self._colours = {str(n): _LINES[at % len(_LINES)] for at, n in enumerate(names)}
+        self._colors = {str(n): _LINES[at % len(_LINES)] for at, n in enumerate(names)}
 
     @property
     def subtitle(self) -> str:
-        """Say in a line what the picture shows."""
+        """Summarize the chart in a line."""
         facts = self._facts
         parts = [PurePath(str(self._result.meta.get("path", ""))).name]
         parts.append(
@@ -206,7 +206,7 @@ class _UtilizationDrawing:
     def legend(self) -> tuple[tuple[str, str], ...]:
         """Name the areas, then the lines."""
         areas = [(_GROUPS[group][1], _GROUPS[group][0]) for group in self._shown]
-        return (*areas, *((colour, name) for name, colour in self._colours.items()))
+        return (*areas, *((color, name) for name, color in self._colors.items()))
 
     def rows(self) -> Iterator[StripChartRow]:
         """Draw each GPU: what it did, and below that what it sampled."""
@@ -219,15 +219,15 @@ class _UtilizationDrawing:
             several = number if gpus.height > 1 else ""
             yield StripPlot(_SHARE, (self._areas(gpu["device"]),), height, several)
             if lines := tuple(self._lines(gpu["device"])):
-                yield StripHeading("", "sampled by the GPU itself")
+                yield StripHeading("", "GPU metrics (sampled)")
                 yield StripPlot(_SHARE, lines, 0.6 * height, several)
 
     def _areas(self, device: int) -> StackSeries:
         own = self._tables["bins"].filter(device=device)
         x = (*own["start_ns"], self._end)
         parts = [
-            StackPart(name, (*own[f"{group}_share"], own[f"{group}_share"][-1]), colour=colour)
-            for group, (name, colour) in _GROUPS.items()
+            StackPart(name, (*own[f"{group}_share"], own[f"{group}_share"][-1]), color=color)
+            for group, (name, color) in _GROUPS.items()
             if group in self._shown
         ]
         return StackSeries("busy", tuple(map(float, x)), tuple(parts), steps=True)
@@ -235,11 +235,11 @@ class _UtilizationDrawing:
     def _lines(self, device: int) -> Iterator[LineSeries]:
         if self._metrics is None:
             return
-        for name, colour in self._colours.items():
+        for name, color in self._colors.items():
             own = self._metrics.filter(device=device, metric=name)
             if own.height:
                 x = tuple(float(t) for t in own["start_ns"])
-                yield LineSeries(name, x, tuple(own["share"]), steps=True, colour=colour)
+                yield LineSeries(name, x, tuple(own["share"]), steps=True, color=color)
 
     def bands(self) -> Iterator[ShadedBand]:
         """Shade every other step."""
@@ -250,10 +250,10 @@ class _UtilizationDrawing:
             yield ShadedBand(float(start), float(start + length), f"step {number}")
 
     def footnotes(self) -> Iterator[str]:
-        """Say what a step of the areas is."""
+        """Explain the steps of the areas."""
         yield (
-            f"Values are means of {format_time(self._facts['bin_ns'])} each. Where several things "
-            "run, computing counts before moving data, and that before communicating."
+            f"Values are means of {format_time(self._facts['bin_ns'])} each. Overlapping work "
+            "counts as compute before copies before communication."
         )
 
 
@@ -289,7 +289,7 @@ def _drawn(points: pl.DataFrame, only: str | None) -> list[str]:
     known = {key for key in _LABELS if points.filter(pl.col("kernels") > 0)[key].count()}
     if only is not None and only not in known:
         raise MissingDataError(
-            f"the report does not say how much {_LABELS[only]} was in use",
+            f"the report has no utilization of {_LABELS[only]}",
             hint="collect it: ncu --section SpeedOfLight …",
         )
     return [key for key in _LABELS if key in known and only in (None, key)]
@@ -308,18 +308,18 @@ def _series(
 
 def _level(average: float | None) -> str:
     if average is None:
-        return "unknown for some kernels, drawn as zero"
-    return f"on average {format_share(average)}"
+        return "unknown for some kernels, drawn as 0"
+    return f"mean {format_share(average)}"
 
 
 def _orion_subtitle(facts: dict[str, float], *, averaged: bool) -> str:
     window, busy = facts["window_ns"], facts["busy_ns"]
     share = format_share(busy / window if window else None)
-    text = f"{format_time(window)}, GPU busy {share}; dotted: averages, idle time counted as idle"
+    text = f"{format_time(window)}, GPU busy {share}; dotted: mean including idle time"
     if averaged:
-        text += f"; each step is the average of {format_time(window / _MAX_POINTS)}"
+        text += f"; each point is the mean of {format_time(window / _MAX_POINTS)}"
     if facts["unmeasured_ns"]:
-        text += f"; {format_time(facts['unmeasured_ns'])} of kernels not measured"
+        text += f"; {format_time(facts['unmeasured_ns'])} of kernels not profiled"
     return text
 
 

@@ -8,6 +8,7 @@ from gpusight.render import diagnosis_summary as parts
 from gpusight.render.charts.chart_colors import LIGHT
 from gpusight.render.explanation import ExplainedKernel, explain_kernel, kernel_overview
 from gpusight.render.html.html_templates import html_page, render, to_html
+from gpusight.units import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def kernels_to_fragment(diagnosis: KernelReportDiagnosis, *, limit: int, details: int) -> Markup:
-    """Write the overview and the foremost kernels, for a notebook; 0 for all."""
+    """Write the overview and the first kernels, for a notebook; 0 for all."""
     groups = [group for group in diagnosis.groups if group.findings][: details or None]
     return kernel_fragment(
         kernel_overview(diagnosis),
@@ -41,13 +42,14 @@ def kernel_fragment(
     saved_ns: float = 0.0,
     notes: Sequence[str] = (),
 ) -> Markup:
-    """Write a table of measured kernels, and explain some of them."""
+    """Write a table of profiled kernels, and explain some of them."""
     return render(
         "kernel_diagnosis.html",
         table=to_html(table, limit=limit),
         kernels=kernels,
         duration_ns=duration_ns,
         saved_ns=saved_ns,
+        time_change=parts.time_change,
         notes=notes,
     )
 
@@ -63,7 +65,7 @@ def kernels_to_page(diagnosis: KernelReportDiagnosis, *, limit: int = 0, details
 
 _MAX_BARS = 8
 _WORK = {"compute": 0, "copy": 2, "communication": 4}
-"""Colours of the palette for what a GPU does."""
+"""Colors of the palette for what a GPU does."""
 _IDLE = (1, 3, 5)
 """And for why it does nothing, the largest cause first."""
 
@@ -75,7 +77,7 @@ def timeline_to_page(diagnosis: TimelineDiagnosis, *, limit: int = 0, details: i
 
 
 def timeline_to_fragment(diagnosis: TimelineDiagnosis, *, limit: int, details: int) -> Markup:
-    """Write the ledger, the findings and the foremost of them explained; 0 for all."""
+    """Write the ledger, the plan and the first findings explained; 0 for all."""
     devices = diagnosis.ledger.devices
     return render(
         "timeline_diagnosis.html",
@@ -84,7 +86,8 @@ def timeline_to_fragment(diagnosis: TimelineDiagnosis, *, limit: int, details: i
         ledgers=[_ledger_bar(device) for device in devices[:_MAX_BARS]],
         has_several_gpus=len(devices) > 1,
         verdict=parts.timeline_verdict(diagnosis),
-        listed=diagnosis.findings[: limit or None],
+        listed=list(zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True))[: limit or None],
+        missing=MISSING,
         explained=diagnosis.findings[: details or None],
     )
 
@@ -94,7 +97,7 @@ class _LedgerBar(NamedTuple):
 
     device: int
     slices: list[tuple[float, str, str]]
-    """Share, colour and words of each."""
+    """Share, color and words of each."""
     computing: list[str]
 
 
@@ -108,18 +111,18 @@ def _ledger_bar(device: DeviceLedger) -> _LedgerBar:
 
 
 def _colors(slices: list[parts.LedgerSlice]) -> list[str]:
-    """Give each part a colour of the theme, with one to fall back on outside of the page."""
+    """Give each part a color of the theme, with one to fall back on outside of the page."""
     left = list(_IDLE)
-    colours = []
+    colors = []
     for part in slices:
         work = _WORK.get(part.name.split("/")[0])
         if work is not None:
-            colours.append(_palette(work))
+            colors.append(_palette(work))
         elif part.idle and left:
-            colours.append(_palette(left.pop(0)))
+            colors.append(_palette(left.pop(0)))
         else:
-            colours.append(f"var(--quiet,{LIGHT.quiet})")
-    return colours
+            colors.append(f"var(--quiet,{LIGHT.quiet})")
+    return colors
 
 
 def _palette(number: int) -> str:

@@ -61,6 +61,7 @@ def _environment() -> Environment:
         "evidence_value": evidence_value,
         "format_count": units.format_count,
         "format_share": units.format_share,
+        "format_speedup": units.format_speedup,
         "format_time": units.format_time,
         "gain_phrase": gain_phrase,
         "prose": html_prose,
@@ -103,7 +104,7 @@ def _code_lines(text: str) -> Markup:
 
 
 def capitalized(words: str) -> str:
-    """Begin a sentence of ours with a capital letter; answers are written to follow a colon."""
+    """Start a sentence with a capital letter; results are written to follow a colon."""
     return f"{words[:1].upper()}{words[1:]}"
 
 
@@ -128,7 +129,7 @@ def _sha256(text: str) -> str:
 
 
 def css_color(key: str) -> str:
-    """Give the colour of an entry, a category or a range as the page's styles call it."""
+    """Give the color of an entry, a category or a range as the page's styles call it."""
     return f"var(--{_slot(key)})"
 
 
@@ -137,16 +138,16 @@ def _slot(key: str) -> str:
         color = color_of(key)
         if color in HOST_COLORS:
             return f"host-{HOST_COLORS.index(color)}"
-        key = next(name for name, colour in COLORS.items() if colour == color)
+        key = next(name for name, known in COLORS.items() if known == color)
     return key.replace("/", "-")
 
 
 def css_colors() -> Iterator[tuple[str, str, str]]:
-    """Give every colour by its name in the styles: on a light page, and on a dark one."""
-    for key, colour in COLORS.items():
-        yield _slot(key), colour.light, colour.dark
-    for number, colour in enumerate(HOST_COLORS):
-        yield f"host-{number}", colour.light, colour.dark
+    """Give every color by its name in the styles: on a light page, and on a dark one."""
+    for key, color in COLORS.items():
+        yield _slot(key), color.light, color.dark
+    for number, color in enumerate(HOST_COLORS):
+        yield f"host-{number}", color.light, color.dark
 
 
 # Pages --------------------------------------------------------------------------------------------
@@ -166,11 +167,11 @@ def _styles() -> str:
 
 
 def theme_variables(theme: ChartTheme) -> str:
-    """Write the colours of a theme as variables of CSS."""
+    """Write the colors of a theme as variables of CSS."""
     names = ("background", "text", "muted", "grid", "band", "mark", "quiet", "pale")
-    colours = {name: getattr(theme, name) for name in names}
-    colours |= {f"series-{number}": colour for number, colour in enumerate(theme.palette)}
-    return "".join(f"--{name}:{colour};" for name, colour in colours.items())
+    colors = {name: getattr(theme, name) for name in names}
+    colors |= {f"series-{number}": color for number, color in enumerate(theme.palette)}
+    return "".join(f"--{name}:{color};" for name, color in colors.items())
 
 
 def to_html(result: Answer, *, limit: int | None = None) -> Markup:
@@ -191,7 +192,7 @@ class ReportSection:
 
 
 def absent_section(key: str, title: str, answer: NotApplicable, brief: str = "") -> ReportSection:
-    """Say why there is nothing, and what would help."""
+    """Write why there is nothing, and what would help."""
     return ReportSection(key, title, render("report_absent.html", answer=answer), brief)
 
 
@@ -200,11 +201,11 @@ def absent_section(key: str, title: str, answer: NotApplicable, brief: str = "")
 
 @dataclass(frozen=True, slots=True)
 class HtmlColumn:
-    """How a field is shown, where that is not told by its format alone."""
+    """How a field is shown, where the format alone does not define it."""
 
     field: Field
     bar: bool = False
-    """A share, drawn beside its number."""
+    """A share, drawn as a bar next to its number."""
     largest: float = 1.0
     """Of such a column: the value that the longest bar stands for."""
     extra: bool = False

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MAX_NAME_CHARACTERS = 160
 _SELECTOR = re.compile(r"([^{}]+)\{")
 _KEYS = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))))
-"""Every colour that a picture may ask the palette for."""
+"""Every color that a picture may ask the palette for."""
 
 
 class _DrawnChart(NamedTuple):
@@ -96,7 +96,7 @@ def _cut(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def chart_styles() -> str:
-    """Write the colours of pictures: dark on screens where the system or the reader says so."""
+    """Write the colors of pictures: dark where the system or the reader asks for it."""
     dark = _theme(DARK)
     system = scoped(dark, ":root:not([data-theme=light])")
     return (
@@ -112,7 +112,7 @@ def scoped(css: str, scope: str) -> str:
 
 def _theme(theme: ChartTheme) -> str:
     swatches = "".join(
-        f".key-{css_name(slot)}{{background:{theme.colour(slot)}}}" for slot in (*OWN_SLOTS, *_KEYS)
+        f".key-{css_name(slot)}{{background:{theme.color(slot)}}}" for slot in (*OWN_SLOTS, *_KEYS)
     )
     return css_of(theme, _KEYS) + swatches
 
@@ -125,7 +125,7 @@ def timeline_section(page: Composite | NotApplicable) -> ReportSection | None:
     if isinstance(page, NotApplicable):
         return None
     what = next((fact.value for fact in page.facts if fact.key == "what"), "")
-    lead = f"What the GPU and its host did{f' in {what}' if what else ''}."
+    lead = f"GPU and host activity{f' in {what}' if what else ''}."
     return ReportSection("timeline", "Timeline", _section(lead, drawn=_draw(timeline_figure(page))))
 
 
@@ -133,7 +133,7 @@ def utilization_section(page: Composite | NotApplicable) -> ReportSection | None
     """Write the section; None where no GPU worked."""
     if isinstance(page, NotApplicable):
         return None
-    lead = "How busy the GPU was over time, by what it did."
+    lead = "GPU utilization over time, by kind of work."
     drawn = _draw(utilization_figure(page))
     body = _section(lead, result=page, facts=_TIMELINE_FACTS, drawn=drawn)
     return ReportSection("utilization", "Utilization", body)
@@ -184,16 +184,16 @@ def roofline_section(
     """Write the section, or in it why no kernel can be placed; None where nothing was counted."""
     if isinstance(page, NotApplicable):
         return None
-    shown, left_out = _foremost(page)
+    shown, left_out = _top_kernels(page)
     drawn, undrawn, notes = None, "", []
     try:
         drawn = _draw(roofline_figure(shown))
     except MissingDataError as error:
         undrawn = str(error)
     if drawn is not None and left_out:
-        notes = [f"The {_MAX_DOTS} kernels with most time are drawn; {left_out:,} more are not."]
+        notes = [f"Top {_MAX_DOTS} kernels by time are drawn; {left_out:,} more are not."]
     body = _section(
-        "Kernels under the roofs of their GPU: one that lies on a roof cannot be faster.",
+        "Achieved vs. peak FLOP/s. A kernel on the roofline runs at the limit of its GPU.",
         result=page,
         facts=_ROOFLINE_FACTS,
         drawn=drawn,
@@ -205,8 +205,8 @@ def roofline_section(
     return ReportSection(key, title, body, "Roofline")
 
 
-def _foremost(page: Composite) -> tuple[Composite, int]:
-    """Leave out of the picture what nobody could tell apart, so that the page stays small."""
+def _top_kernels(page: Composite) -> tuple[Composite, int]:
+    """Draw only the kernels with most time, so that the page stays small."""
     table = page.sections[0]
     if not isinstance(table, TableResult) or table.frame.height <= _MAX_DOTS:
         return page, 0
@@ -227,7 +227,7 @@ def occupancy_section(
         return None
     tables = [s for s in page.sections if isinstance(s, TableResult) and s.frame.height]
     body = _section(
-        "Warps that kernels have on an SM, of those that it can hold.",
+        "Active warps per SM, as a share of the maximum.",
         result=page,
         facts=_OCCUPANCY_FACTS,
         tables=[(t.title, t) for t in tables if t.command in _OCCUPANCY_COLUMNS],

@@ -7,21 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusight.render import diagnosis_summary
-from gpusight.render.cell_text import shorten_middle
+from gpusight.render.cell_text import shorten_middle, show
 from gpusight.render.diagnosis_summary import measured_kernel_table
 from gpusight.render.diagnosis_text import explained_kernels
 from gpusight.render.explanation import explain_kernel, kernel_overview
 from gpusight.render.html.html_templates import (
     ReportSection,
     absent_section,
+    capitalized,
     clipped_text,
     markup,
     render,
     shown_columns,
 )
-from gpusight.results import NotApplicable
+from gpusight.results import Fmt, NotApplicable
 from gpusight.rules.diagnosis import JoinedDiagnosis
-from gpusight.units import format_time
+from gpusight.units import format_mean, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from gpusight.render.explanation import ExplainedKernel
     from gpusight.reports.report_contents import (
         CaptureFacts,
-        Headline,
         HeadlineFix,
+        HeadlineNumber,
         MeasuredReport,
         Report,
     )
@@ -42,15 +43,18 @@ if TYPE_CHECKING:
 
 
 _MAX_TEXT_CHARACTERS = 300
-_WORDS = {1: "it", 2: "both", 3: "all three"}
+_MAX_CARDS = 4
+"""Fixes of a plan that have a card each at the top; more share the last one."""
 _MAX_CAUTIONS = 3
 _MIN_SPEEDUP = 1.005
-"""Times faster below which nothing is said of it."""
+"""Below this the plan as a whole changes nothing that could be measured."""
 
 
 def report_header(report: Report) -> Markup:
-    """Write what the page begins with: of a program, the foremost fixes and what they give."""
+    """Write the top of the page: the numbers, the first fixes and what all of them save."""
     headline = report.headline
+    plan = headline.plan
+    cards = plan if len(plan) <= _MAX_CARDS else plan[: _MAX_CARDS - 1]
     answer = None if report.program is None else report.program.diagnosis
     diagnosis = None if isinstance(answer, NotApplicable) else answer
     return render(
@@ -66,8 +70,13 @@ def report_header(report: Report) -> Markup:
         captures=[_about(capture, report.title) for capture in report.captures],
         has_advice=not isinstance(answer, NotApplicable),
         verdict="" if diagnosis is None else diagnosis_summary.timeline_verdict(diagnosis),
-        fixes=[(fix, _anchor(fix, report)) for fix in headline.gains],
-        speedup=_speedup(headline),
+        fixes=[(fix, _anchor(fix, report)) for fix in cards],
+        others=len(plan) - len(cards),
+        others_ns=sum(fix.saved_ns for fix in plan[len(cards) :]),
+        others_at="findings" if report.program is not None else "measured-1",
+        unit="/step" if headline.whole == "step" else "",
+        total=plan_text(report),
+        headline_text=headline_text,
         cautions=headline.cautions[:_MAX_CAUTIONS],
         max_characters=_MAX_TEXT_CHARACTERS,
     )
@@ -82,29 +91,40 @@ def _about(capture: CaptureFacts, title: str) -> list[str]:
 
 
 def _anchor(fix: HeadlineFix, report: Report) -> str:
-    """Say where a fix is explained; of several reports of kernels, where the first begins."""
+    """Return where a fix is explained; of several kernel reports, where the first starts."""
     if report.program is not None:
         return f"finding-{fix.rank}"
     return f"measured-1-{fix.rank}" if len(report.measured) == 1 else "measured-1"
 
 
-def _speedup(headline: Headline) -> str:
-    """Say what is left of the whole once the foremost are fixed; nothing where that is all."""
-    now, then = headline.now_ns, headline.then_ns
-    if not headline.gains or not now or then is None or now / max(then, 1.0) < _MIN_SPEEDUP:
+def headline_text(number: HeadlineNumber) -> str:
+    """Format a number of the top; counts may be means per step."""
+    if number.fmt is Fmt.COUNT and number.value is not None:
+        return format_mean(number.value)
+    if number.fmt is Fmt.TIME:
+        return format_time(number.value, digits=3)
+    return show(number.value, number.fmt)
+
+
+def plan_text(report: Report) -> str:
+    """Write what all fixes save; empty where that is next to nothing."""
+    headline = report.headline
+    diagnosis = None if report.program is None else report.program.diagnosis
+    now_ns, then_ns = headline.now_ns, headline.then_ns
+    if not headline.plan or not now_ns or then_ns is None:
         return ""
-    whole = f"a {headline.whole}" if headline.whole == "step" else f"the {headline.whole}"
-    return (
-        f"After {_WORDS[len(headline.gains)]}, {whole} of {format_time(now)} would take about "
-        f"{format_time(then)}, {now / max(then, 1.0):,.2f} times faster."
-    )
+    if now_ns / max(then_ns, 1.0) < _MIN_SPEEDUP:
+        return ""
+    if diagnosis is not None and not isinstance(diagnosis, NotApplicable):
+        return diagnosis_summary.plan_total(diagnosis)
+    return f"first fix of each kernel: {diagnosis_summary.time_change(now_ns, then_ns, '')}"
 
 
 _UNFOLDED_FINDINGS = 3
 """Findings that are open when the page is."""
 _MAX_FINDINGS = 40
 _MAX_EXPLAINED_KERNELS = 12
-"""Measured kernels that are explained."""
+"""Profiled kernels that are explained."""
 _MAX_LISTED_KERNELS = 24
 """And those that are listed."""
 _MAX_TITLE_CHARACTERS = 400
@@ -122,21 +142,14 @@ def findings_section(diagnosis: TimelineDiagnosis | NotApplicable) -> ReportSect
         diagnosis=diagnosis,
         head=f"{diagnosis_summary.diagnosis_head(diagnosis)}.",
         verdict=diagnosis_summary.timeline_verdict(diagnosis),
-        findings=[(finding, _saves(diagnosis, finding)) for finding in shown],
+        findings=list(zip(shown, diagnosis.plan_step_ns, strict=False)),
+        unit="/step" if diagnosis.steps else "",
+        per=max(1, diagnosis.steps),
+        total=diagnosis_summary.plan_total(diagnosis) if diagnosis.fixes else "",
         unfolded=_UNFOLDED_FINDINGS,
         left_out=len(diagnosis.findings) - len(shown),
     )
     return ReportSection("findings", "What to fix", body, "Findings")
-
-
-def _saves(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
-    """Say in few words what a fix gives back; its explanation says it in full."""
-    each = " a step" if diagnosis.steps else ""
-    if finding.recoverable_ns:
-        return f"{diagnosis_summary.per_step(diagnosis, finding.recoverable_ns)}{each}"
-    if finding.saved_ns:
-        return f"{diagnosis_summary.per_step(diagnosis, finding.saved_ns)}{each}, after those above"
-    return diagnosis_summary.timeline_gain(diagnosis, finding)
 
 
 def _bounded(finding: TimelineFinding) -> TimelineFinding:
@@ -152,21 +165,20 @@ def _bounded(finding: TimelineFinding) -> TimelineFinding:
     return replace(finding, title=title, where=places, evidence=evidence)
 
 
-# Measured kernels ---------------------------------------------------------------------------------
+# Profiled kernels ---------------------------------------------------------------------------------
 
 
 def kernel_findings(measured: MeasuredReport, *, key: str, title: str) -> ReportSection | None:
-    """Write what a report of Nsight Compute says of its kernels."""
+    """Write the findings of a report of Nsight Compute."""
     diagnosis = measured.diagnosis
     if isinstance(diagnosis, NotApplicable):
         return None
     if isinstance(diagnosis, JoinedDiagnosis):
-        lead = "Kernels of the timeline, weighed by their time in it, with what holds each."
+        lead = "Profiled kernels by their time in the timeline, with the first fix of each."
         explained = explained_kernels(diagnosis, _MAX_EXPLAINED_KERNELS)
         body = _kernel_findings(key, lead, measured_kernel_table(diagnosis), explained)
     else:
-        saved, whole = format_time(diagnosis.saved_ns), format_time(diagnosis.duration_ns)
-        lead = f"The first fix of each kernel together gives back {saved} of {whole}."
+        lead = f"{capitalized(diagnosis_summary.kernels_total(diagnosis))}."
         worth = [group for group in diagnosis.groups if group.findings]
         body = _kernel_findings(
             key,

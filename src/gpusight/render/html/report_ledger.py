@@ -1,4 +1,4 @@
-"""The ledger in a report: where the time of each GPU went, of all steps, of each step, by phase."""
+"""The ledger in a report: where the time of each GPU goes, overall, per step and by phase."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StackedBarPart:
     """A part of the whole."""
 
     name: str
-    colour: str
+    color: str
     """Key of the palette."""
     share: float
     title: str
@@ -57,7 +57,7 @@ class _StepBar:
     """One of few steps."""
 
     name: str
-    pieces: list[StackedBarPart]
+    parts: list[StackedBarPart]
     ns: int
 
 
@@ -78,13 +78,13 @@ def _steps_strip(times: StepTimes) -> _StepsStrip | None:
     count = len(times.steps)
     if count < 2 or not times.ns.sum():
         return None
-    took = times.ns.sum(1)
-    longest, shortest = (format_time(int(end)) for end in (took.max(), took.min()))
-    # What a thread's range marks is the host's part; the GPU may work on steps long after it.
+    step_ns = times.ns.sum(1)
+    longest, shortest = (format_time(int(ns)) for ns in (step_ns.max(), step_ns.min()))
+    # A thread's range marks the host's part; the GPU may work on the step long after it.
     where = "" if times.steps[0].thread is None else " on the host"
-    caption = f"Step by step, from beginning to end{where}: {shortest} to {longest}."
+    caption = f"Each step, from start to end{where}: {shortest} to {longest}."
     if count > _MAX_STEPS:
-        caption += f" {_MAX_STEPS} of {count:,} are drawn, evenly chosen."
+        caption += f" {_MAX_STEPS} of {count:,} steps drawn, evenly spaced."
     if count <= _MAX_NAMED_STEPS:
         return _StepsStrip(caption, _step_bars(times), 0, _STRIP_HEIGHT, [])
     places = np.linspace(0, count - 1, min(count, _MAX_STEPS)).round().astype(np.int64)
@@ -124,9 +124,9 @@ def _paths(times: StepTimes, ns: Ints) -> Iterator[tuple[str, str]]:
 # GPUs ---------------------------------------------------------------------------------------------
 
 _GROUPS = (
-    (COMPUTE, "Computing"),
-    (COPY, "Moving data"),
-    (COMMUNICATION, "Communicating"),
+    (COMPUTE, "Compute"),
+    (COPY, "Copies"),
+    (COMMUNICATION, "Communication"),
     (IDLE, "Idle"),
 )
 _MAX_BARS, _MAX_DEVICES = 64, 16
@@ -134,26 +134,26 @@ _MAX_BARS, _MAX_DEVICES = 64, 16
 _IDLE_COLUMNS = ("entry", "kind", "name", "share", "ns", "count")
 _IDLE_TABLE = "idle"
 _MEANINGS = {
-    IdleCause.QUEUED.entry: "launched, but another stream, an event or another program came first",
-    IdleCause.SYNCHRONIZING.entry: "the host waited for the GPU, or was just returning from that",
-    IdleCause.ALLOCATING.entry: "the host took or gave back memory",
-    IdleCause.LAUNCHING.entry: "the host was inside a launch, or the launch was on its way",
-    IdleCause.INPUT.entry: "the host read, waited for or prepared data",
-    IdleCause.FRAMEWORK.entry: "the host ran operators, or Python between launches",
-    IdleCause.OTHER.entry: "the host loaded code, compiled or waited for another thread",
-    IdleCause.PROFILER.entry: "the profiler itself was at work",
-    IdleCause.UNKNOWN.entry: "the capture does not say why",
-    GRAPH: "whole CUDA graphs, whose kernels the capture does not show",
-    f"{COPY}/h2d": "from the host to the GPU",
-    f"{COPY}/d2h": "from the GPU to the host",
-    f"{COPY}/d2d": "within the GPU",
-    f"{COPY}/p2p": "from one GPU to another",
-    f"{COPY}/memset": "memory filled",
+    IdleCause.QUEUED.entry: "launched, but queued behind a stream, an event or another process",
+    IdleCause.SYNCHRONIZING.entry: "the host synchronizes with the GPU",
+    IdleCause.ALLOCATING.entry: "the host allocates or frees memory",
+    IdleCause.LAUNCHING.entry: "the host is in a launch call, or the launch is in flight",
+    IdleCause.INPUT.entry: "the host loads or prepares input data",
+    IdleCause.FRAMEWORK.entry: "the host runs framework code or Python between launches",
+    IdleCause.OTHER.entry: "the host loads modules, compiles or waits for another thread",
+    IdleCause.PROFILER.entry: "profiler overhead",
+    IdleCause.UNKNOWN.entry: "the capture does not show the cause",
+    GRAPH: "whole CUDA graphs (no per-node kernels in the capture)",
+    f"{COPY}/h2d": "host to device",
+    f"{COPY}/d2h": "device to host",
+    f"{COPY}/d2d": "device to device",
+    f"{COPY}/p2p": "peer to peer",
+    f"{COPY}/memset": "memsets",
 }
-"""What entries mean that their names do not tell."""
+"""Meanings of entries whose names do not explain them."""
 _IDLE_LEAD = (
-    "What the host was in while the GPU had nothing to do, and the work that came next. Shares are "
-    "of the entry; an operator lies in a range and calls the API, so that kinds overlap."
+    "What the host runs while the GPU is idle, and the GPU work that follows. Shares are of the "
+    "entry. Ranges, operators and API calls nest, so their shares overlap."
 )
 
 
@@ -165,20 +165,20 @@ class _LedgerDevice:
     name: str
     busy: float
     groups: list[tuple[str, float]]
-    """Computing, moving data, communicating and idle: name and share of those there are."""
+    """Compute, copies, communication and idle: name and share of those there are."""
     entries: list[LedgerEntry]
-    pieces: list[StackedBarPart]
+    parts: list[StackedBarPart]
     largest: float
     strip: _StepsStrip | None
 
 
 def ledger_section(
-    report: LedgerReport | NotApplicable, judged: int | None
+    report: LedgerReport | NotApplicable, evaluated: int | None
 ) -> ReportSection | None:
-    """Write the section; `judged` is the GPU that the findings are of. None where none worked."""
+    """Write the section; `evaluated` is the GPU of the findings. None without GPU work."""
     if isinstance(report, NotApplicable):
         return None
-    devices = _evaluated_first(report, judged)
+    devices = _evaluated_first(report, evaluated)
     idle = _idle_table(report, devices[0])
     extra = ("kind", "ns", "count")
     body = render(
@@ -193,21 +193,21 @@ def ledger_section(
         idle_columns=idle and columns_of(idle, _IDLE_COLUMNS, bars=("share",), extra=extra),
         idle_lead=_IDLE_LEAD,
     )
-    return ReportSection("ledger", "Where the time went", body, "Ledger")
+    return ReportSection("ledger", "Where the time goes", body, "Ledger")
 
 
 def _lead(report: LedgerReport) -> str:
     window = format_time(report.focus.length_ns)
     steps = len(report.focus.steps)
-    of = f"{steps:,} step{'s' if steps > 1 else ''}, {window} in all" if steps else window
+    of = f"{steps:,} step{'s' if steps > 1 else ''}, {window} total" if steps else window
     return (
-        f"Every nanosecond of each GPU stands in exactly one entry ({of}). Work counts first for "
-        "computing, then for moving data, then for communicating; the rest is idle, by its cause."
+        f"Each nanosecond of each GPU is counted exactly once ({of}). Overlapping work counts as "
+        "compute before copies before communication. The rest is idle, by cause."
     )
 
 
-def _evaluated_first(report: LedgerReport, judged: int | None) -> list[DeviceLedgerReport]:
-    return sorted(report.devices, key=lambda device: device.ledger.device != judged)
+def _evaluated_first(report: LedgerReport, evaluated: int | None) -> list[DeviceLedgerReport]:
+    return sorted(report.devices, key=lambda device: device.ledger.device != evaluated)
 
 
 def _device(device: DeviceLedgerReport) -> _LedgerDevice:
@@ -268,14 +268,14 @@ _PHASE_FIELDS = ("step_ns", "share", "gpu_ns", "gpu_ops")
 
 
 def phases_section(steps: Composite | NotApplicable) -> ReportSection | None:
-    """Write the section; None where nothing tells the phases."""
+    """Write the section; None where the phases are unknown."""
     if isinstance(steps, NotApplicable):
         return None
     table = next((s for s in steps.sections if s.command == "phases"), None)
     if not isinstance(table, TableResult):
         return None
     columns = columns_of(table, _PHASE_FIELDS, bars=("share",))
-    body = render("report_phases.html", phases=table, pieces=_phase_parts(table), columns=columns)
+    body = render("report_phases.html", phases=table, parts=_phase_parts(table), columns=columns)
     return ReportSection("phases", "Phases", body)
 
 

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from gpusight._version import __version__
-from gpusight.render.cell_text import safe_text, shorten_middle, show
+from gpusight.render.cell_text import safe_text, shorten_middle
 from gpusight.render.charts.chart_colors import DARK, LIGHT
 from gpusight.render.html import report_charts
 from gpusight.render.html.comparison_page import comparison_body, comparison_styles
@@ -27,7 +27,13 @@ from gpusight.render.html.report_charts import (
     timeline_section,
     utilization_section,
 )
-from gpusight.render.html.report_findings import findings_section, kernel_findings, report_header
+from gpusight.render.html.report_findings import (
+    findings_section,
+    headline_text,
+    kernel_findings,
+    plan_text,
+    report_header,
+)
 from gpusight.render.html.report_ledger import ledger_section, phases_section
 from gpusight.render.html.report_tables import copies_section, kernels_section, ranges_section
 from gpusight.render.result_view import Renderer
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME_CHARACTERS = 200
 _RANGES = 3
-"""Ranges that a kernel is said to have been launched in."""
+"""Ranges of a kernel that are listed."""
 
 
 def comparison_section(comparison: Comparison | NotApplicable | None) -> ReportSection | None:
@@ -87,8 +93,8 @@ _MAX_LIMITATIONS = 200
 
 
 def limitations_section(report: Report) -> ReportSection:
-    """Write what could not be told."""
-    limitations = report.untold
+    """Write what the capture lacks, and the notes on the results."""
+    limitations = report.limitations
     body = render(
         "report_limitations.html",
         absent=limitations.absent[:_MAX_LIMITATIONS],
@@ -97,7 +103,7 @@ def limitations_section(report: Report) -> ReportSection:
         messages=limitations.messages,
         version=__version__,
     )
-    return ReportSection("untold", "What could not be told", body, "Not told")
+    return ReportSection("limitations", "Limitations", body)
 
 
 def to_page(report: Report) -> str:
@@ -123,9 +129,7 @@ def _sections(report: Report) -> Iterator[ReportSection | None]:
         yield findings_section(program.diagnosis)
     for number, measured in enumerate(report.measured, 1):
         of = f" of {measured.about.file}" if len(report.measured) > 1 else ""
-        yield kernel_findings(
-            measured, key=f"measured-{number}", title=f"What holds kernels up{of}"
-        )
+        yield kernel_findings(measured, key=f"measured-{number}", title=f"Kernel bottlenecks{of}")
     if program is not None:
         yield timeline_section(program.excerpt)
         yield utilization_section(program.utilization)
@@ -166,8 +170,8 @@ def _styles() -> str:
 
 
 def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
-    colours = {name: (night if dark else day) for name, day, night in css_colors()}
-    return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colours.items())
+    colors = {name: (night if dark else day) for name, day, night in css_colors()}
+    return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colors.items())
 
 
 def _file(name: str) -> str:
@@ -181,13 +185,13 @@ def _page(report: Report, *, limit: int | None) -> str:
 
 
 def _text(report: Report, look: TableOptions) -> str:
-    """Write how the page begins."""
+    """Write the top of the page."""
     del look
     return "\n".join((safe_text(report.title), *map(safe_text, _headline(report)))) + "\n"
 
 
 def _fragment(report: Report, *, limit: int | None) -> str:
-    """Write how the page begins for a notebook: the page has styles and a script of its own."""
+    """Write the top of the page for a notebook: the page has its own styles and script."""
     del limit
     return str(render("report_beginning.html", title=report.title, lines=_headline(report)))
 
@@ -195,9 +199,12 @@ def _fragment(report: Report, *, limit: int | None) -> str:
 def _headline(report: Report) -> Iterator[str]:
     for number in report.headline.numbers:
         detail = f" ({number.detail})" if number.detail else ""
-        yield f"{number.label}: {show(number.value, number.fmt)}{detail}"
-    for rank, gain in enumerate(report.headline.gains, 1):
-        yield f"{rank}. {gain.title}: {format_time(gain.worth_ns)}"
+        yield f"{number.label}: {headline_text(number)}{detail}"
+    unit = "/step" if report.headline.whole == "step" else ""
+    for rank, fix in enumerate(report.headline.plan, 1):
+        yield f"{rank}. {fix.title}: saves {format_time(fix.saved_ns, digits=3)}{unit}"
+    if total := plan_text(report):
+        yield total
     yield "the page: .save('report.html')"
 
 

@@ -40,7 +40,7 @@ class _KernelTable:
 
 
 def kernels_section(report: Report) -> ReportSection | None:
-    """Write the kernels of the timeline, or those that were measured; None where there are none."""
+    """Write the kernels of the timeline, or the profiled ones; None where there are none."""
     every = [report.program.kernels] if report.program else [m.kernels for m in report.measured]
     tables = [_kernels(table, report) for table in every if isinstance(table, TableResult)]
     if not tables:
@@ -108,7 +108,7 @@ def copies_section(table: TableResult | NotApplicable) -> ReportSection | None:
     if isinstance(table, NotApplicable) or table.frame.is_empty():
         return None
     total, exposed = (format_time(table.meta[key]) for key in ("total_ns", "exposed_ns"))
-    lead = f"Copies and memory fills took {total}, of which {exposed} beside no kernel."
+    lead = f"Copies and memsets: {total}, of which {exposed} exposed (no kernel overlaps)."
     columns = columns_of(table, _COPY_FIELDS, bars=("share",), extra=("share", "exposed_ns"))
     return ReportSection(
         "copies", "Copies", render("report_copies.html", intro=lead, copies=table, columns=columns)
@@ -163,9 +163,9 @@ def ranges_section(tree: RangeTree | NotApplicable) -> ReportSection | None:
 def _ranges_lead(tree: RangeTree) -> str:
     threads = f" on {tree.threads:,} threads" if tree.threads > 1 else ""
     many = "1 range" if tree.ranges == 1 else f"{tree.ranges:,} ranges"
-    text = f"{many}{threads}, by what lies within what. Numbers in names that count are `#`."
+    text = f"{many}{threads}, by nesting. `#` stands for the number of a numbered range."
     if tree.gpu_ns is not None:
-        text += " GPU time is the work that any thread launched while a range was open."
+        text += " GPU work is what any thread launches while a range is open."
     return text
 
 

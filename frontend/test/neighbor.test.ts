@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Client, WindowRequest } from "../src/timeline/client";
-import { neighbour } from "../src/timeline/pane/neighbour";
+import { neighbor } from "../src/timeline/pane/neighbor";
 import type { CaptureInfo, Spot } from "../src/timeline/types";
 import { trackOf, windowOf } from "./pane_windows";
 
-/** Long and short events, instants, neighbours without a gap, and long pauses. */
+/** Long and short events, instants, neighbors without a gap, and long pauses. */
 const EVENTS: [number, number][] = [[0, 1000], [1000, 1001], [1001, 1001], [5000, 5003], [2_000_000, 2_000_400], [2_000_400, 9_000_000]];
 const info = { id: 0, start_ns: 0, end_ns: 9_000_000 } as unknown as CaptureInfo;
 const track = trackOf({ key: "t" });
@@ -33,7 +33,7 @@ const client = {
 } as unknown as Client;
 
 const beside = async (row: number, direction: 1 | -1): Promise<number | null> =>
-  (await neighbour(client, info, track, spotOf(row), direction))?.row ?? null;
+  (await neighbor(client, info, track, spotOf(row), direction))?.row ?? null;
 
 test("the next event is found across any pause", async () => {
   assert.equal(await beside(3, 1), 4);

@@ -1,8 +1,8 @@
-// Colours as the numbers that pixels are: red in the lowest byte, as on every machine with a browser.
+// Colors as the numbers that pixels are: red in the lowest byte, as on every machine with a browser.
 
 export type Pixel = number;
 
-/** A colour as a pixel: `#rrggbb`, or `rgb(…)` as browsers write what they computed. */
+/** A color as a pixel: `#rrggbb`, or `rgb(…)` as browsers write what they computed. */
 export function pixelOf(text: string): Pixel {
   const hex = /^#([0-9a-f]{6})$/i.exec(text.trim())?.[1];
   if (hex !== undefined) {
@@ -10,11 +10,11 @@ export function pixelOf(text: string): Pixel {
     return packed((value >> 16) & 255, (value >> 8) & 255, value & 255);
   }
   const [red, green, blue] = /^rgba?\((.*)\)$/.exec(text.trim())?.[1]?.match(/[\d.]+/g)?.map(Number) ?? [];
-  if (red === undefined || green === undefined || blue === undefined) throw new Error(`Not a colour: ${text}`);
+  if (red === undefined || green === undefined || blue === undefined) throw new Error(`Not a color: ${text}`);
   return packed(Math.round(red), Math.round(green), Math.round(blue));
 }
 
-/** A colour on the way from one to another. */
+/** A color on the way from one to another. */
 export function mixed(from: Pixel, to: Pixel, share: number): Pixel {
   const channel = (shift: number): number => {
     const [a, b] = [(from >>> shift) & 255, (to >>> shift) & 255];
@@ -28,7 +28,7 @@ export function cssOf(pixel: Pixel): string {
   return `rgb(${pixel & 255} ${(pixel >>> 8) & 255} ${(pixel >>> 16) & 255})`;
 }
 
-/** Whether dark ink is easier to read on a colour than white: by contrast as WCAG counts it. */
+/** Whether dark ink is easier to read on a color than white: by contrast as WCAG counts it. */
 export function wantsDarkInk(pixel: Pixel): boolean {
   const light = luminance(pixel) + 0.05;
   return light / (luminance(DARK_INK) + 0.05) >= 1.05 / light;

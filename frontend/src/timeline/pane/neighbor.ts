@@ -9,7 +9,7 @@ const BINS = 512;
 const FURTHER = 32;
 
 /** The event after a spot on its line, or before it; null at the end of the line. */
-export async function neighbour(
+export async function neighbor(
   client: Client, info: CaptureInfo, track: Track, spot: Spot, direction: 1 | -1,
 ): Promise<Spot | null> {
   const edge = direction > 0 ? Math.max(spot.end_ns, spot.start_ns + 1) : spot.start_ns;
@@ -26,7 +26,7 @@ export async function neighbour(
 
 const ordered = (one: number, other: number): TimeRange => ({ start_ns: Math.min(one, other), end_ns: Math.max(one, other) });
 
-/** The first event that begins in a stretch, or the last that ends in it. */
+/** The first event that begins in a range, or the last that ends in it. */
 async function within(
   client: Client, info: CaptureInfo, track: Track, line: number, stretch: TimeRange, direction: 1 | -1,
 ): Promise<Spot | null> {
