@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     answers = {
         "ledger": gs.ledger(trace),
         "timeline": gs.timeline(trace),
-        "utilisation": gs.utilisation(trace),
+        "utilisation": gs.utilization(trace),
     }
     return {name: one.save(folder / f"{name}.html") for name, one in answers.items()}
 
@@ -48,7 +48,7 @@ def test_pages_are_quiet_and_open_to_everybody(
 def test_pointing_shows_the_values_of_the_document(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
-    document = json.loads(gs.utilisation(CAPTURE).to_json())
+    document = json.loads(gs.utilization(CAPTURE).to_json())
     first = next(row for row in document["rows"] if row["section"] == "bins")
     with watched(browser) as seen:
         seen.page.goto(pages["utilisation"].as_uri())

@@ -112,10 +112,13 @@ def test_the_reproduction_of_the_issue(
     assert main(["cache", "clear"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "its folder holds files that gpusight did not make" in error
+    assert "its folder contains files that gpusight did not create" in error
     assert "set GPUSIGHT_CACHE_DIR to an empty folder" in error
     assert main(["cache"]) == 0
-    assert "not used: its folder holds files that gpusight did not make" in capsys.readouterr().out
+    assert (
+        "not used: its folder contains files that gpusight did not create"
+        in capsys.readouterr().out
+    )
     assert tree(tmp_path) == before
 
 
@@ -159,7 +162,9 @@ def test_files_that_come_later_turn_the_cache_off(chosen: Path, capture: Path) -
     read(capture)
     (chosen / "thesis.tex").write_text("text")
     before = tree(chosen)
-    assert read(capture) == ("cache not used: its folder holds files that gpusight did not make",)
+    assert read(capture) == (
+        "cache not used: its folder contains files that gpusight did not create",
+    )
     with pytest.raises(CacheError, match=r"thesis\.tex"):
         clear_cache()
     assert tree(chosen) == before

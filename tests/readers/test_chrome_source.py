@@ -291,7 +291,7 @@ def test_what_is_not_json_is_repaired_or_left_out(tmp_path: Path) -> None:
     trace = open_trace(path, cache=False)
     assert sorted(trace.cpu_ops["name"]) == ["C:\\Users\\x", "good", "\ufffd\ufffd"]
     assert trace.copies["bytes"].to_list() == [12]
-    assert trace.meta.warnings == ("1 events are not valid JSON and were left out",)
+    assert trace.meta.warnings == ("1 events are not valid JSON and were skipped",)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ CASES: list[tuple[str, bytes, str]] = [
         "not their heading",
     ),
     ("text.ncu-rep", b"not a report at all", "not an ncu report: its header is missing"),
-    ("short.ncu-rep", b"NVR\x00....", "is not a whole report"),
+    ("short.ncu-rep", b"NVR\x00....", "is not a complete report"),
     ("packed.sqlite.xz", lzma.compress(b"SQLite format 3\0"), "xz -d"),
     ("packed.xz", lzma.compress(b"anything"), "xz-compressed, but holds no capture"),
     ("cut.xz", lzma.compress(b"anything")[:20], "is cut off"),

@@ -145,7 +145,7 @@ def test_ranges_reach_the_backward_pass_or_it_is_said_that_they_do_not() -> None
 
 def test_what_a_version_does_not_count_is_said() -> None:
     [note] = ncu_command(OLDEST, PROGRAM, Path("k"), KernelFilter(), NcuLevel.DETAIL).notes
-    assert note.startswith("ncu 2020.3.1 does not count operations of FP16 and tensor cores")
+    assert note.startswith("ncu 2020.3.1 does not count FP16 and Tensor Core operations")
     assert "2021.3 and newer" in note
 
 

@@ -182,7 +182,9 @@ def test_a_name_that_another_recording_has_is_not_taken() -> None:
     mine = planned(program)
     with name_lock(Path("train.nsys-rep")):
         assert planned(program).own == Path("train-2")
-        with pytest.raises(RecordError, match=r"another gpusight record is writing train\."):
+        with pytest.raises(
+            RecordError, match=r"another gpusight record is already writing train\."
+        ):
             record(mine)
     assert record(mine).paths == (Path("train.nsys-rep"),)
     assert sorted(Path().iterdir()) == [Path("train.nsys-rep"), Path("train.py")]
@@ -229,7 +231,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
     )
-    with pytest.raises(RecordError, match="nothing can record this program"):
+    with pytest.raises(RecordError, match="no profiler can record this program"):
         planned(program)
 
 
@@ -238,7 +240,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
     [
         ("ls", {}, "nsys was not found"),
         ("ls", {"tool": "torch"}, "needs a Python program.*--with nsys"),
-        ("ls", {"tool": "nsys"}, "nsys is needed and none runs here"),
+        ("ls", {"tool": "nsys"}, "nsys is required, but no working installation was found"),
         (f"{PYTHON} -I t.py", {"tool": "torch"}, "leave -I out"),
         (f"{PYTHON} t.py", {"tool": "torch", "gpu_metrics": True}, "nothing for --gpu-metrics"),
         (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "nothing for --kernel.*--with ncu"),
@@ -284,7 +286,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RecordError, match="--with torch needs torch in the program's Python"):
         planned(program, tool="torch")
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: None)
-    with pytest.raises(RecordError, match="needs a libcupti that the driver takes"):
+    with pytest.raises(RecordError, match="needs a libcupti that the driver supports"):
         planned(program, tool="cupti")
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program, tool="cupti").choice.why == "asked for; libcupti is /opt/libcupti.so.13"
@@ -412,7 +414,10 @@ def test_a_program_that_failed_is_the_reason() -> None:
     why, _ = record_program.why_nothing(request, Tool.NSYS, Path("x"), ProgramExit(3, 1.0))
     assert why == "nsys or the program failed with exit code 3"
     why, hint = record_program.why_nothing(request, Tool.TORCH, Path("x"), ProgramExit(3, 1.0))
-    assert (why, hint) == ("the program ended with exit code 3", "run it alone to see why")
+    assert (why, hint) == (
+        "the program ended with exit code 3",
+        "run it without gpusight record to see why",
+    )
     partial = make_request([PYTHON, script()], steps="4")
     why, _ = record_program.why_nothing(partial, Tool.NSYS, Path("x"), ProgramExit(3, 1.0))
     assert why.startswith("no recording came of step 4: ")

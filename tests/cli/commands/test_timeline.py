@@ -90,7 +90,7 @@ def test_every_answer_that_has_a_picture_saves_it(tmp_path: Path) -> None:
     answers: dict[str, gs.Page | LedgerView] = {
         "ledger": gs.ledger(trace),
         "timeline": gs.timeline(trace, tracks="stream"),
-        "utilisation": gs.utilisation(trace),
+        "utilisation": gs.utilization(trace),
         "memory": gs.memory(SNAPSHOT),
         "roofline": gs.roofline(DEMO),
         "occupancy": gs.occupancy_of("A100"),

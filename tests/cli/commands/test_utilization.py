@@ -71,7 +71,7 @@ def test_nothing_is_drawn_of_a_capture_without_gpu_work(
 
 
 def test_python_gives_the_same_and_saves_it(tmp_path: Path) -> None:
-    page = gs.utilisation(CAPTURE, bins=50, steps="2-3")
+    page = gs.utilization(CAPTURE, bins=50, steps="2-3")
     assert len(page["bins"]) == 50
     assert page.facts["steps"] == 2
     assert page.save(tmp_path / "u.svg").read_bytes().startswith(b"<svg")

@@ -385,7 +385,7 @@ def test_work_that_no_table_is_made_of_is_said(tmp_path: Path) -> None:
     assert trace.meta.notes == (
         "not read: 1 lifetimes of memory",
         "not read: 1 unified-memory events",
-        "not read: 2 copies and fills of unknown size",
+        "not read: 2 memcpys and memsets of unknown size",
         "not read: lines 'Launch Stats' of /device:GPU:0",
         "not read: 2 events of /device:GPU:0 without a name of their own",
         "not read: planes '#Chip TPU Non-Core HLO Ops#'",

@@ -54,5 +54,5 @@ def run(args: argparse.Namespace) -> int:
 
     bins = args.bins or (_ON_SCREEN if is_read(args) else _ELSEWHERE)
     chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
-    result = ask(api.utilisation, args, bins=bins, **chosen)
+    result = ask(api.utilization, args, bins=bins, **chosen)
     return present(api.Page(without_points(result.answer)) if is_read(args) else result, args)
