@@ -111,7 +111,11 @@ def build_parser() -> argparse.ArgumentParser:
     version = f"gpusight {gpusight.__version__}"
     parser.add_argument("-V", "--version", action="version", version=version)
     subparsers = parser.add_subparsers(
-        metavar="COMMAND", dest="command", help=argparse.SUPPRESS, parser_class=_Parser
+        metavar="COMMAND",
+        dest="command",
+        help=argparse.SUPPRESS,
+        parser_class=_Parser,
+        prog="gpusight",
     )
     for name, command in COMMANDS.items():
         sub = subparsers.add_parser(

@@ -102,15 +102,17 @@ def _shared(args: argparse.Namespace) -> ShareView:
 
 def _say_next(shared: SharedCopy, args: argparse.Namespace) -> None:
     """Print a summary and the next command below the tables."""
-    from gpusight.cli.output import chosen_format, write_out
+    from gpusight.cli.output import chosen_format, look_of, write_out
     from gpusight.render.cell_text import safe_text
     from gpusight.render.share_view import closing_sentences
+    from gpusight.render.terminal_text import plain_lines, wrapped_lines
 
     if args.output or chosen_format(args) != "table":
         return
-    sentences = closing_sentences(shared)
+    width = look_of(args).width
+    lines = [line for text in closing_sentences(shared) for line in wrapped_lines(text, width, "")]
+    write_out("\n" + plain_lines(lines))
     if not args.quiet:
         path = safe_text(str(shared.path or shared.capture))
-        check = f"Check it before you send it: gpusight share --check {path}"
-        sentences.append(check if shared.path else f"Write the copy: gpusight share {path}")
-    write_out("\n" + "\n".join(sentences) + "\n")
+        check = f"next: gpusight share --check {path}  (check it before you send it)"
+        write_out(f"{check if shared.path else f'next: gpusight share {path}'}\n")

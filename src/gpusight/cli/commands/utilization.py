@@ -1,4 +1,4 @@
-"""`gpusight utilisation`: how busy each GPU was over time."""
+"""`gpusight utilization`: how busy each GPU was over time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DESCRIPTION = (
     ".html, .png or .pdf it draws that over time. Also spelled utilization."
 )
 EXAMPLES: tuple[str, ...] = (
-    "gpusight utilisation run.nsys-rep",
-    "gpusight utilisation run.nsys-rep -o busy.svg",
-    "gpusight utilisation trace.json.gz --bins 50 --format csv",
-    "gpusight utilisation run.sqlite --window 0s- --device 0",
+    "gpusight utilization run.nsys-rep",
+    "gpusight utilization run.nsys-rep -o busy.svg",
+    "gpusight utilization trace.json.gz --bins 50 --format csv",
+    "gpusight utilization run.sqlite --window 0s- --device 0",
 )
 _ON_SCREEN = 20
 """Bins that fit on a screen."""
