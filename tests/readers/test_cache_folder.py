@@ -307,10 +307,10 @@ def test_what_belongs_to_another_user_is_refused_also_by_root(
     (note,) = read(capture)
     expected = "its folder belongs to another user (uid 65534)"
     if of == "file":
-        assert note == "cache damaged: ignored 1 file and read the capture instead"
+        assert note == "cache damaged: ignored 1 file and read the capture again"
         return  # it is ours to replace: the folder is
     if of == "marker":
-        expected = "its folder has files but not gpusight-entry, by which gpusight knows its own"
+        expected = "its folder has files but no gpusight-entry, the marker of a gpusight cache"
     assert note == f"cache not used: {expected}"
     assert tree(chosen) == before
 
@@ -342,8 +342,8 @@ def test_a_folder_of_our_name_without_our_marker_is_refused(
     (root / "CACHEDIR.TAG").write_bytes(content)
     root.chmod(0o700)
     before = tree(root)
-    assert "by which gpusight knows its own" in read(capture)[0]
-    with pytest.raises(CacheError, match="delete or move it"):
+    assert "the marker of a gpusight cache" in read(capture)[0]
+    with pytest.raises(CacheError, match="delete it, or move it"):
         clear_cache()
     assert tree(root) == before
 
@@ -353,7 +353,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(root: Path, capture: Path) 
     file = entry_of(root) / "kernels.start_ns.column"
     file.unlink()
     os.mkfifo(file)
-    assert read(capture) == ("cache damaged: ignored 1 file and read the capture instead",)
+    assert read(capture) == ("cache damaged: ignored 1 file and read the capture again",)
 
 
 def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch, capture: Path) -> None:

@@ -328,7 +328,7 @@ def test_an_event_without_end_does_not_fill_the_memory(
 ) -> None:
     monkeypatch.setattr("gpusight.readers.chrome_events._MAX_EVENT_BYTES", 1 << 22)
     trace = write(tmp_path / "t.json", '{"traceEvents": [{"name": "' + "x" * (1 << 23) + '"}]}')
-    with pytest.raises(DamagedCaptureError, match="event without end"):
+    with pytest.raises(DamagedCaptureError, match="event without an end"):
         trace.has("kernels")
 
 

@@ -36,7 +36,7 @@ CASES: list[tuple[str, bytes, str]] = [
     (
         "rows.csv",
         b'"0","52","app","127.0.0.1","k(int)","1","7","(32, 1, 1)","(8, 1, 1)","0","9.0","x","y"\n',
-        "not their heading",
+        "but no header",
     ),
     ("text.ncu-rep", b"not a report at all", "not an ncu report: its header is missing"),
     ("short.ncu-rep", b"NVR\x00....", "is not a complete report"),

@@ -84,7 +84,7 @@ def test_suffixes_are_taken_off(given: str, tool: Tool, base: str) -> None:
     [
         ("run.ncu-rep", Tool.NSYS, "named like a capture of ncu.*--with ncu"),
         ("run.nsys-rep", Tool.TORCH, "named like a capture of nsys.*torch writes .trace.json.gz"),
-        (".nsys-rep", Tool.NSYS, "a suffix without a name"),
+        (".nsys-rep", Tool.NSYS, "has an extension but no name"),
     ],
 )
 def test_suffixes_that_do_not_fit(given: str, tool: Tool, message: str) -> None:

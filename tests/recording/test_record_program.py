@@ -244,7 +244,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
         (f"{PYTHON} -I t.py", {"tool": "torch"}, "leave -I out"),
         (f"{PYTHON} t.py", {"tool": "torch", "gpu_metrics": True}, "nothing for --gpu-metrics"),
         (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "nothing for --kernel.*--with ncu"),
-        (f"{PYTHON} t.py", {"tool": "torch", "level": "full"}, "nothing for --level"),
+        (f"{PYTHON} t.py", {"tool": "torch", "level": "full"}, "does not support --level"),
         (f"{PYTHON} t.py", {"tool": "cupti", "python_stacks": True}, "--python-stacks"),
         (f"{PYTHON} t.py", {"tool": "torch", "tool_options": ["-x"]}, "--tool-option"),
         (f"{PYTHON} t.py", {"launch_count": 3}, "add --with ncu"),
@@ -267,9 +267,9 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 def test_what_nsys_and_ncu_cannot_do() -> None:
     with pytest.raises(RecordError, match="--steps needs a Python program"):
         planned("ls", steps="3")
-    with pytest.raises(RecordError, match="ncu has nothing for --delay"):
+    with pytest.raises(RecordError, match="ncu does not support --delay"):
         planned("ls", tool="ncu", delay_s=1.0)
-    with pytest.raises(RecordError, match="ncu has nothing for --memory"):
+    with pytest.raises(RecordError, match="ncu does not support --memory"):
         planned("ls", tool="ncu", memory=True)
 
 
@@ -278,7 +278,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
     )
-    with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program, which has 3\.8"):
+    with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program; it has 3\.8"):
         planned(program, tool="torch")
     monkeypatch.setattr(
         choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
@@ -378,7 +378,7 @@ def test_a_stop_below_nsight_compute_is_none_either() -> None:
         (
             "nothing",
             {"steps": "9"},
-            "no recording came of step 9: the program told fewer or none, or",
+            "step 9 was not recorded: the program ran fewer steps or none, or",
         ),
         ("nothing", {"delay_s": 100.0}, "less than --delay 100"),
     ],
@@ -399,8 +399,8 @@ def test_why_ncu_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
     with pytest.raises(RecordError, match="nothing was recorded") as error:
         gs.record(program, tool="ncu")
-    assert "met no kernel" in str(error.value)
-    for able, message in ((NOBODY, "ERR_NVGPUCTRPERM"), (ROOT, "met no kernel")):
+    assert "no kernel matched" in str(error.value)
+    for able, message in ((NOBODY, "ERR_NVGPUCTRPERM"), (ROOT, "no kernel matched")):
         limits = {"/proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"}
         machine = Described(files={**limits, "/proc/self/status": status(able)})
         monkeypatch.setattr(record_program, "Machine", lambda machine=machine: machine)
@@ -420,7 +420,7 @@ def test_a_program_that_failed_is_the_reason() -> None:
     )
     partial = make_request([PYTHON, script()], steps="4")
     why, _ = record_program.why_nothing(partial, Tool.NSYS, Path("x"), ProgramExit(3, 1.0))
-    assert why.startswith("no recording came of step 4: ")
+    assert why.startswith("step 4 was not recorded:  ")
     assert why.endswith("; it ended with exit code 3")
 
 
@@ -468,9 +468,9 @@ def test_a_current_folder_that_is_gone_is_one_line(
     [
         ({"range": ""}, "--range has no name"),
         ({"range": "  "}, "--range has no name"),
-        ({"tool_options": ["bogus"]}, "--tool-option=bogus is no option"),
-        ({"tool_options": ["--trace=cuda", "bogus"]}, "--tool-option=bogus is no option"),
-        ({"tool_options": ["--"]}, "--tool-option=-- is no option"),
+        ({"tool_options": ["bogus"]}, "--tool-option=bogus is not an option"),
+        ({"tool_options": ["--trace=cuda", "bogus"]}, "--tool-option=bogus is not an option"),
+        ({"tool_options": ["--"]}, "--tool-option=-- is not an option"),
         ({"steps": "9" * 30}, "number that is too large"),
     ],
 )
@@ -810,7 +810,7 @@ def test_a_rank_that_recorded_nothing_exits_like_its_program(
     capfd.readouterr()
     assert main(line) == 0
     err = capfd.readouterr().err
-    assert err.startswith("gpusight: rank 1: nothing was recorded: no recording came of step 8")
+    assert err.startswith("gpusight: rank 1: nothing was recorded: step 8 was not recorded")
     assert err.count("\n") == 1
     assert json.loads(Path("s.rank1.json").read_text())["captures"] == []
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")

@@ -58,7 +58,7 @@ _PROGRAM_WORDS = {
     Category.KERNEL_NAMES: "names of kernels",
     Category.PYTHON_FUNCTIONS: "names of Python functions",
 }
-"""What of a program's own words a copy may have."""
+"""Names of the program that a copy may have."""
 _SALT = (
     "the salt is random and not stored; --salt TEXT makes hashes comparable between copies, "
     "but anyone who knows the text can test guesses of names"
@@ -84,7 +84,7 @@ def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = Tr
 
 
 def closing_sentences(shared: SharedCopy) -> list[str]:
-    """Say in some sentences what a copy lacks, and what of the program's own words it has."""
+    """Summarize what a copy lacks, and which names of the program it keeps."""
     done = shared.path is not None
     removed = sum(leak.count for leak in shared.leaks if leak.fate is Treatment.REMOVED)
     sentences = [

@@ -46,7 +46,7 @@ class TableOptions:
     every_field: bool = False
     """Show also the fields that are not part of the default table."""
     bars: bool = False
-    """Leave room beside the first share column for bars."""
+    """Leave room next to the first share column for bars."""
     rows_advice: str = "use --top 0 for all"
     """How to see the rows left out."""
     columns_advice: str = "use --wide or --format json"
@@ -100,7 +100,7 @@ class TextTableLayout:
     rows: int
     columns_left_out: tuple[str, ...] = ()
     bar_width: int = 0
-    """Room kept beside the first share column for bars; 0 for none."""
+    """Room next to the first share column for bars; 0 for none."""
     gap: int = GAP
     positions: tuple[int, ...] = ()
     """Which of the columns given each one is."""
@@ -202,7 +202,7 @@ class HeadingBlock:
 
 @dataclass(frozen=True, slots=True)
 class FactsBlock:
-    """Labels with their values, one a line."""
+    """Labels with their values, one per line."""
 
     pairs: tuple[tuple[str, str], ...]
     shares: tuple[float | None, ...] = ()
@@ -218,14 +218,14 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class NoteBlock:
-    """A line the reader must know; `label` says of what kind it is, or is empty for an aside."""
+    """A note to the reader; `label` is its kind, or empty for a remark on the table."""
 
     text: str
     label: str = "note"
 
     @property
     def stands_alone(self) -> bool:
-        """Takes the place of a whole section, rather than being said of the block above."""
+        """Whether it replaces a whole section, rather than belonging to the block above."""
         return self.label not in {"", "note"}
 
 
@@ -242,7 +242,7 @@ def blocks_of(result: Answer, look: TableOptions) -> list[Block]:
 
 
 def starts_section(block: Block) -> bool:
-    """Tell whether an empty line goes before this block."""
+    """Return whether an empty line goes before this block."""
     return isinstance(block, (HeadingBlock, FactsBlock)) or (
         isinstance(block, NoteBlock) and block.stands_alone
     )
@@ -274,7 +274,7 @@ def _table(result: TableResult, look: TableOptions) -> Iterator[Block]:
 
 
 def _composite(result: Composite, look: TableOptions) -> list[Block]:
-    # Notes come first: that data is incomplete must be read before the numbers, not after.
+    # Notes come first: a reader must know that data is incomplete before reading the numbers.
     blocks: list[Block] = [HeadingBlock(safe_text(result.title)), *_notes(result.notes)]
     if result.facts:
         pairs = tuple(_pair(f, look.width) for f in result.facts)

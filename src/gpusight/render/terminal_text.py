@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 UNKNOWN_WIDTH = 120
-"""Width for a pipe or file when nothing says how wide the reader's screen is."""
+"""Width for a pipe or file when the width of the screen is unknown."""
 LABEL = 6
 """Columns for words such as `seen` and `fix`."""
 INDENT = " " * (3 + LABEL + 2)
@@ -101,7 +101,7 @@ def wrapped_lines(text: str, width: int | None, lead: str, style: str = "") -> I
 def labeled_lines(
     label: str, text: str, width: int | None, style: str = "", *, lead: str = ""
 ) -> Iterator[StyledLine]:
-    """Wrap a text behind a word that says what it is."""
+    """Wrap a text behind a label."""
     yield from wrapped_lines(text, width, f"   {label.ljust(LABEL)}  {lead}", style)
 
 

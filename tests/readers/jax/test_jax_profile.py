@@ -223,7 +223,7 @@ def test_driver_calls_lead_to_the_work_they_issued(name: str) -> None:
     launches = {"cuLaunchKernel"} if name == "jax_small" else {"cuLaunchKernel", "cuGraphLaunch"}
     assert {function[c] for c in trace.kernels["correlation"]} == launches
     assert calls["symbol"].null_count() == 0
-    assert any("names a driver call after" in n for n in trace.meta.notes)
+    assert any("names driver calls after" in n for n in trace.meta.notes)
     assert set(calls["process"]) == set(trace.kernels["process"]) == set(trace.processes["process"])
 
 

@@ -335,7 +335,7 @@ def test_messages_of_no_length_end_a_report(tmp_path: Path) -> None:
 def test_a_small_file_that_grows_without_end_is_refused(tmp_path: Path) -> None:
     bomb = lzma.compress(report(launch("k", {"x": 1})) + bytes(300 << 20), preset=0)
     assert len(bomb) < 100_000
-    with pytest.raises(DamagedCaptureError, match="it grows more than 200 times"):
+    with pytest.raises(DamagedCaptureError, match="it expands more than 200 times"):
         opened(tmp_path, bomb, "x.ncu-rep.xz")
 
 

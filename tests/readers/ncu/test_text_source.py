@@ -735,7 +735,7 @@ def test_zero_bytes(tmp_path: Path) -> None:
         (row(*COLUMNS_15) + "\n", "no rows"),
         ("==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n", "no kernels"),
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "permission"),
-        ('"Line No","Source"\n"1",".version 8.1"\n', "nothing that was measured"),
+        ('"Line No","Source"\n"1",".version 8.1"\n', "but no metrics"),
         ("==PROF== Connected to process 1\n0,1,2\n", "no table"),
         ("ID,Kernel Name," + ",".join(f"a__{n}.sum" for n in range(50_000)) + "\n", "20,000 cells"),
     ],

@@ -91,7 +91,7 @@ def test_a_damaged_export_is_made_again(report: Path, tmp_path: Path) -> None:
     with open_trace(report) as trace:
         trace.validate()
         assert trace.row_count("graph_launches") == 10
-        assert any("damaged and was made again" in note for note in trace.meta.notes)
+        assert any("damaged and was replaced" in note for note in trace.meta.notes)
     assert exports(log) == 2
 
 

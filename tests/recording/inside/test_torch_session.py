@@ -304,7 +304,7 @@ def test_options_and_settings_have_the_same_names() -> None:
 
 
 def test_step_outside_the_block_is_an_error() -> None:
-    with pytest.raises(UsageError, match="belongs into the block"):
+    with pytest.raises(UsageError, match="must be called inside the block"):
         gs.torch_profile().step()
 
 
