@@ -133,7 +133,7 @@ def test_placeholders() -> None:
     with pytest.raises(UsageError, match="NOPE"):
         capture_names.expand("%q{NOPE}", environ)
     for text in ("%p", "100%", "%q{"):
-        with pytest.raises(UsageError, match="not known"):
+        with pytest.raises(UsageError, match="unknown placeholder"):
             capture_names.expand(text, environ)
 
 

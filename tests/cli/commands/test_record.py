@@ -199,7 +199,7 @@ def test_a_dry_run_as_json(
         ("--delay 0 -- python t.py", "is not a number above 0"),
         ("--format json -- python t.py", "--summary FILE"),
         ("--level full -- python t.py", "add --with ncu"),
-        ("--with ncu -- python t.py", "ncu is needed"),
+        ("--with ncu -- python t.py", "ncu is required"),
         ("-o t.py/x -- python t.py", "cannot write to t.py"),
         ("--summary t.py/x -- python t.py", "cannot write to t.py"),
         ("--summary nowhere/x -- python t.py", "cannot write to nowhere: it is not a folder"),

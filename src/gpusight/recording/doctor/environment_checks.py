@@ -72,14 +72,14 @@ def container_checks(machine: Machine) -> Iterator[MachineCheck]:
         return
     names = machine.names("/dev")
     if "dxg" in names or any(re.fullmatch(r"nvidia\d+", name) for name in names):
-        found = f"{kind}; GPUs are mounted"
+        found = f"looks like {kind}; GPUs are mounted"
         yield MachineCheck("container", "Container", CheckState.OK, found)
     else:
         yield MachineCheck(
             "container",
             "Container",
             CheckState.LIMITED,
-            f"{kind}; no GPU is mounted",
+            f"looks like {kind}; no GPU is mounted",
             "Programs in this container cannot use the host's GPU.",
             "Start the container with GPUs (needs the NVIDIA Container Toolkit on the host):",
             _START.get(kind, ("docker run --gpus all …",)),
