@@ -241,16 +241,16 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
         ("ls", {}, "nsys was not found"),
         ("ls", {"tool": "torch"}, "needs a Python program.*--with nsys"),
         ("ls", {"tool": "nsys"}, "nsys is required, but no working installation was found"),
-        (f"{PYTHON} -I t.py", {"tool": "torch"}, "leave -I out"),
-        (f"{PYTHON} t.py", {"tool": "torch", "gpu_metrics": True}, "nothing for --gpu-metrics"),
-        (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "nothing for --kernel.*--with ncu"),
+        (f"{PYTHON} -I t.py", {"tool": "torch"}, "remove -I"),
+        (f"{PYTHON} t.py", {"tool": "torch", "gpu_metrics": True}, "not support --gpu-metrics"),
+        (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "not support --kernel.*--with ncu"),
         (f"{PYTHON} t.py", {"tool": "torch", "level": "full"}, "does not support --level"),
         (f"{PYTHON} t.py", {"tool": "cupti", "python_stacks": True}, "--python-stacks"),
         (f"{PYTHON} t.py", {"tool": "torch", "tool_options": ["-x"]}, "--tool-option"),
         (f"{PYTHON} t.py", {"launch_count": 3}, "add --with ncu"),
         (f"{PYTHON} t.py", {"tool": "gprof"}, "no tool 'gprof'"),
         (f"{PYTHON} t.py", {"tool": "ncu", "level": "much"}, "no level 'much'"),
-        ("nowhere-to-be-found", {}, "no program nowhere-to-be-found"),
+        ("nowhere-to-be-found", {}, "program nowhere-to-be-found not found"),
         ("", {}, "no program was given"),
     ],
 )
@@ -289,7 +289,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RecordError, match="needs a libcupti that the driver supports"):
         planned(program, tool="cupti")
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
-    assert planned(program, tool="cupti").choice.why == "asked for; libcupti is /opt/libcupti.so.13"
+    assert planned(program, tool="cupti").choice.why == "requested; libcupti is /opt/libcupti.so.13"
     monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: None)
     assert "if" in planned(program, tool="torch").notes[0]
 
@@ -297,7 +297,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("nsys")
 def test_under_a_profiler_there_is_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "7")
-    with pytest.raises(RecordError, match="runs under nsys already"):
+    with pytest.raises(RecordError, match="already running under nsys"):
         planned([PYTHON, script()])
 
 
@@ -374,7 +374,7 @@ def test_a_stop_below_nsight_compute_is_none_either() -> None:
         ("nothing", {}, "nsys wrote no report"),
         ("empty", {}, "nsys wrote no report"),
         ("stream", {}, r"left train\.qdstrm unfinished.*gpusight doctor"),
-        ("nothing", {"range": "forward"}, "opened no range forward"),
+        ("nothing", {"range": "forward"}, "the range forward never started"),
         (
             "nothing",
             {"steps": "9"},
@@ -420,7 +420,7 @@ def test_a_program_that_failed_is_the_reason() -> None:
     )
     partial = make_request([PYTHON, script()], steps="4")
     why, _ = record_program.why_nothing(partial, Tool.NSYS, Path("x"), ProgramExit(3, 1.0))
-    assert why.startswith("step 4 was not recorded:  ")
+    assert why.startswith("step 4 was not recorded: ")
     assert why.endswith("; it ended with exit code 3")
 
 
@@ -489,7 +489,7 @@ def test_options_that_the_tool_s_help_does_not_list_are_named() -> None:
     tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), told)
     request = make_request("ls", tool_options=["--bogus=1", "--trace=cuda", "--samp=none", "-t"])
     notes = choose_tool._unlisted(request, choose_tool.ToolChoice(Tool.NSYS, tool, ""))
-    assert notes == ("the help of nsys 2025.3.1 lists no --bogus",)
+    assert notes == ("nsys 2025.3.1 --help does not list --bogus",)
 
 
 @pytest.mark.usefixtures("nsys")

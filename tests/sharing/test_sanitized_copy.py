@@ -114,7 +114,7 @@ def test_a_baseline_has_nothing_to_remove(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     gs.baseline(_with_host_in_every_text(tmp_path / "run.sqlite"), path)
     assert "acme" not in path.read_text(encoding="utf-8")
-    with pytest.raises(UsageError, match=r"nothing that share removes.*names of capture files"):
+    with pytest.raises(UsageError, match=r"nothing to remove.*names of capture files"):
         check(path, options_of())
 
 

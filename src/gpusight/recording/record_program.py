@@ -106,8 +106,7 @@ def _never_came(request: RecordRequest, ended: ProgramExit) -> tuple[str, str] |
         return (
             (
                 f"step {request.steps.first} was not recorded: the program ran fewer steps or "
-                "none,  "
-                "or recording did not start (see above)"
+                "none, or recording did not start (see above)"
             ),
             "steps are counted by gs.step(), or else by the first torch optimizer",
         )
