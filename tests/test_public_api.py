@@ -31,7 +31,7 @@ def test_all_is_sorted_and_every_name_exists() -> None:
     assert gs.__all__ == sorted(gs.__all__)
     for name in gs.__all__:
         assert getattr(gs, name) is not None
-    assert set(gs.__all__) <= set(dir(gs))
+    assert dir(gs) == gs.__all__  # no submodules, no imports
     with pytest.raises(AttributeError, match="nope"):
         _ = gs.nope
 
@@ -43,7 +43,7 @@ def test_results_are_also_found_beside_the_functions_that_give_them() -> None:
 def test_every_command_has_its_function() -> None:
     others = {"api": {"api_calls"}, "orion": {"orion_build", "orion_check", "orion_plot"}}
     functions = {name for name in gs.__all__ if inspect.isfunction(getattr(gs, name))}
-    for command in set(COMMANDS) - {"cache", "demo"}:
+    for command in set(COMMANDS) - {"cache", "completion", "demo"}:
         assert others.get(command, {command}) <= functions
 
 
@@ -117,6 +117,9 @@ QUESTIONS: dict[str, Callable[[], gs.Result]] = {
     "ledger": lambda: gs.ledger(DEMO),
     "whatif": lambda: gs.whatif(DEMO, graph=True),
     "diagnose": lambda: gs.diagnose(DEMO),
+    "explain": lambda: gs.explain(DEMO),
+    "timeline": lambda: gs.timeline(DEMO),
+    "utilization": lambda: gs.utilization(DEMO),
     "drill": lambda: gs.drill(DEMO),
     "compare": lambda: gs.compare(DEMO, DEMO),
     "baseline": lambda: gs.baseline(DEMO),
@@ -140,6 +143,15 @@ def test_every_answer_is_a_result_in_every_format(name: str, tmp_path: Path) -> 
     assert result.to_markdown()
     for ending in ("json", "md", "txt", "html"):
         assert result.save(tmp_path / f"answer.{ending}").stat().st_size > 0
+
+
+def test_a_trace_shows_itself_in_a_notebook() -> None:
+    trace = gs.open(DEMO)
+    shown = trace._repr_html_()
+    assert shown.startswith("<table><tr><th>Capture</th>")
+    assert "demo.sqlite" in shown
+    assert f"<code>kernels</code></th><td>{trace.row_count('kernels'):,} rows</td>" in shown
+    assert gs.report(DEMO)._repr_html_()
 
 
 def test_a_result_says_what_it_cannot_be_written_as(tmp_path: Path) -> None:

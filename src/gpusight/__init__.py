@@ -1,11 +1,13 @@
-"""Read GPU profiles (Nsight Systems and Compute, PyTorch, JAX) anywhere; see what took the time.
+"""From a GPU profile (Nsight Systems, Nsight Compute, PyTorch, JAX) to what to fix.
 
 >>> import gpusight as gs
 >>> trace = gs.open("run.nsys-rep")
+>>> gs.diagnose(trace)
+>>> gs.explain(trace, 1)
 >>> gs.kernels(trace, within="step_*")
 
-Every command that reads a capture has its function here. Names load when they are first used, so
-that `import gpusight` costs nothing.
+Every command that reads a capture has a function here. Names are imported on first use, which
+keeps `import gpusight` fast.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         diagnose,
         doctor,
         drill,
+        explain,
         export,
         flops,
         gate,
@@ -111,6 +114,7 @@ __all__ = [
     "doctor",
     "drill",
     "errors",
+    "explain",
     "export",
     "flops",
     "gate",
@@ -190,5 +194,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, for completion."""
-    return sorted({*globals(), *__all__})
+    """List the public names."""
+    return list(__all__)

@@ -1,7 +1,7 @@
-"""The functions behind `import gpusight as gs`: every command, with results that show themselves.
+"""The functions behind `import gpusight as gs`: one per command; results display themselves.
 
-A question that the capture cannot answer raises `NotApplicableError`, a `MissingDataError`, with
-the reason and the remedy. The commands of `gpusight.cli` call these functions too.
+Where the capture lacks the data, they raise `NotApplicableError`, a `MissingDataError`, with the
+reason and the fix. The commands of `gpusight.cli` call these functions too.
 """
 
 from __future__ import annotations
@@ -541,11 +541,11 @@ def diagnose(
     device: int | None = None,
     process: str | int | None = None,
 ) -> DiagnosisView:
-    """Say what holds a program back, what a fix would give back, and what to change.
+    """Find the bottlenecks, and list the fixes as a plan with the time that each saves.
 
-    Of a timeline: the program; `steps`, `window` (ns) and `warmup` choose the time. Of an Nsight
-    Compute report: its kernels; `kernel`, `launches` and `lines` apply. Of both, `[timeline,
-    report]`: both, joined. `rules` asks only these; `extra_rules` are your own, classes or files.
+    For a timeline, `steps`, `window` (ns) and `warmup` select the time. For an Nsight Compute
+    report, `kernel`, `launches` and `lines` apply. `[timeline, report]` joins both. `rules` runs
+    only these rules; `extra_rules` are your own, as classes or files.
     """
     from gpusight.render.result_view import DiagnosisView
     from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
@@ -565,6 +565,35 @@ def diagnose(
     )
     answer = diagnose_captures([_opened(capture) for capture in given], question)
     return DiagnosisView(_checked(answer))
+
+
+def explain(
+    trace: Capture | Sequence[Capture],
+    which: int | str = 1,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> Result:
+    """Explain one finding of `diagnose`: evidence, locations, code, caveats, what it saves.
+
+    `which` is its number in the plan, its rule (`"launch-bound"`) or, for an Nsight Compute report,
+    its kernel. The other arguments are those of `diagnose`; to explain several findings, call
+    `.explain(which)` of its result instead.
+    """
+    diagnosis = diagnose(
+        trace,
+        steps=steps,
+        window=window,
+        warmup=warmup,
+        within=within,
+        device=device,
+        process=process,
+    )
+    return diagnosis.explain(which)
 
 
 def report(

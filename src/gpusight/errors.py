@@ -1,18 +1,18 @@
 """Everything gpusight raises on purpose.
 
-GpusightError                 exit code 2, one line for the user
-├── CaptureError              the file is not something we can read
-│   ├── NotACaptureError      it is something else altogether
+GpusightError                 exit code 2, a one-line message
+├── CaptureError              the file cannot be read
+│   ├── NotACaptureError      it is not a capture
 │   └── DamagedCaptureError   it is a capture, but cut off or inconsistent
-│       └── UndecodableReportError   a native report that only its own tool may still read
-├── CacheError                the cache folder must not be used or cannot be
-├── RecordError               nothing on this machine can record that, or nothing was recorded
-├── RuleError                 a rule that the user wrote cannot be loaded, or fails
-├── UsageError                the request makes no sense (unknown column, range, device, report)
-│   └── CaptureMismatchError  captures that ought to be of one run are not
-├── MissingDataError          the capture is fine but does not hold what was asked for
-│   └── NotApplicableError    an analysis could not be done; the reason is the answer
-└── InternalError             exit code 70: a bug in gpusight, whatever the capture holds
+│       └── UndecodableReportError   a native report that may need nsys to export it
+├── CacheError                the cache folder is unsafe or unusable
+├── RecordError               no profiler here can record it, or nothing was recorded
+├── RuleError                 a user's rule cannot be loaded, or fails
+├── UsageError                bad arguments (unknown column, range, device, report)
+│   └── CaptureMismatchError  captures that should be of one run are not
+├── MissingDataError          the capture lacks the requested data
+│   └── NotApplicableError    an analysis does not apply, with the reason
+└── InternalError             exit code 70: a bug in gpusight
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_REASON = 300
 
 
 class GpusightError(Exception):
-    """Base of all expected failures: what went wrong, why, and what to type next."""
+    """Base of all expected failures: what failed, why, and the fix."""
 
     exit_code = 2
 
@@ -83,7 +83,7 @@ class UsageError(GpusightError):
 
 
 class CaptureMismatchError(UsageError):
-    """Captures that ought to be of one run differ; `table` says in what."""
+    """Captures that should be of one run differ; `table` has the differences."""
 
     def __init__(self, what: str, *, hint: str, table: object) -> None:
         super().__init__(what, hint=hint)
@@ -91,15 +91,15 @@ class CaptureMismatchError(UsageError):
 
 
 class MissingDataError(GpusightError):
-    """The capture does not hold the data that the request needs."""
+    """The capture does not have the requested data."""
 
 
 class NotApplicableError(MissingDataError):
-    """An analysis cannot be done on this capture, for the reason that it gives."""
+    """An analysis does not apply to this capture, with the reason."""
 
 
 class InternalError(GpusightError):
-    """Something failed that gpusight does not expect to: a bug."""
+    """An unexpected failure: a bug."""
 
     exit_code = 70
 
@@ -109,17 +109,17 @@ def internal_error(error: BaseException) -> InternalError:
     return InternalError(
         "internal error",
         why=reason_of(error),
-        hint="this is a bug in gpusight: run again with --debug and report what it prints",
+        hint="this is a bug in gpusight: run again with --debug and report the traceback",
     )
 
 
 def shows_tracebacks() -> bool:
-    """Tell whether `--debug` or GPUSIGHT_DEBUG=1 asks for the traceback of errors."""
+    """Return whether `--debug` or GPUSIGHT_DEBUG=1 requests tracebacks."""
     return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
 
 
 def is_unexpected(error: BaseException) -> bool:
-    """Tell a failure of the program from a request to stop (Ctrl-C, exit)."""
+    """Distinguish a failure from a request to stop (Ctrl-C, exit)."""
     return isinstance(error, Exception) or type(error).__name__ == _PANIC
 
 

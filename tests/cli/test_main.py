@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
+import gpusight
 from gpusight.analysis import kernel_summary
 from gpusight.cli.capture_input import PATIENCE_S, progress
-from gpusight.cli.commands import COMMANDS, demo
+from gpusight.cli.commands import COMMANDS, GROUPS, demo
 from gpusight.cli.main import build_parser, main
 from gpusight.readers.open import open_trace
 from gpusight.render import terminal_text
@@ -130,8 +131,12 @@ def test_what_the_capture_cannot_answer(graph: str, capsys: pytest.CaptureFixtur
     [
         (["kernels", "no_such_file.sqlite"], "no such file"),
         (["kernel"], "did you mean kernels?"),
-        (["frobnicate"], "commands are doctor, record, info"),
-        ([__file__], "gpusight summary"),
+        (["frobnicate"], "gpusight --help lists the commands"),
+        ([__file__], "not a capture"),
+        (["kernels", "x.sqlite", "--tpo", "3"], "no option --tpo; did you mean --top?"),
+        (["diagnose", "x.sqlite", "--detials"], "did you mean --details?"),
+        (["explain", "lanch-bound"], "no rule 'lanch-bound'; did you mean launch-bound?"),
+        (["help", "kernel"], "did you mean kernels?"),
         (["kernels", __file__], "not a capture"),
         (["sql"], "needs a capture and a query"),
         (["sql", "--columns", "nope"], "no table 'nope'"),
@@ -174,7 +179,76 @@ def test_help_fits_the_screen_and_shows_examples(
 
 def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "commands:" in capsys.readouterr().err
+    assert "\nStart:\n  diagnose" in capsys.readouterr().err
+
+
+def test_help_lists_every_command_once_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    listed = [line.split()[0] for line in out.splitlines() if re.match(r"  [a-z]+  +\S", line)]
+    assert listed == list(COMMANDS) == [name for names in GROUPS.values() for name in names]
+    headings = [line.rstrip(":") for line in out.splitlines() if re.match(r"[A-Z][\w ]*:$", line)]
+    assert headings == list(GROUPS)
+    assert headings[0] == "Start"
+
+
+def test_help_of_a_command_is_also_under_help(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for words in (["help", "kernels"], ["kernels", "--help"], ["help", "utilisation"]):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert shown[2].startswith("usage: gpusight utilization")
+    with pytest.raises(SystemExit):
+        main(["help"])
+    assert "\nInspect:\n" in capsys.readouterr().out
+
+
+def test_a_capture_alone_is_diagnosed(train: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for words in ([train], ["diagnose", train]):
+        assert main([*words, "--format", "json"]) == 0
+        shown.append(json.loads(capsys.readouterr().out))
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_the_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([option])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"gpusight {gpusight.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["x.foo", "x.jpg", "x.SVG", "x.tar.gz", "x.v2"])
+def test_an_extension_that_cannot_be_written(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / name
+    assert main(["kernels", "no_such_file.sqlite", "-o", str(target)]) == 2
+    extension = Path(name).suffix.lower()
+    assert capsys.readouterr().err == (
+        f"gpusight: error: kernels cannot write {extension} files; "
+        "-o takes .txt, .json, .csv or .md\n"
+    )
+    assert not target.exists()
+
+
+def test_extensions_depend_on_the_command(
+    train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ledger", train, "-o", str(tmp_path / "x.gif")]) == 2
+    assert ".csv, .md, .html, .svg, .png or .pdf\n" in capsys.readouterr().err
+    for name in ("plain", "x.txt", "x.log"):
+        assert main(["kernels", train, "-o", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith("Kernels")
+    assert main(["kernels", train, "--format", "json", "-o", str(tmp_path / "x.foo")]) == 0
+    assert json.loads((tmp_path / "x.foo").read_text())["rows"]
 
 
 def test_interrupt(
@@ -243,10 +317,10 @@ def test_every_step_of_the_demo_works(
 @pytest.mark.parametrize(
     ("which", "says"),
     [
-        ([], "unfused-optimizer"),
-        (["nsys"], "unfused-optimizer"),
-        (["torch"], "launch-bound"),
-        (["ncu"], "atomic-contention"),
+        ([], "Saves/step"),
+        (["nsys"], "Saves/step"),
+        (["torch"], "all 4 fixes: "),
+        (["ncu"], "Kernel"),
     ],
 )
 def test_demo_says_what_to_try_next(
@@ -381,7 +455,7 @@ def test_too_little_memory_is_no_bug(
 
     monkeypatch.setattr(kernel_summary, "kernels", broken)
     assert main(["kernels", train]) == 2
-    assert "not enough memory; end other programs" in capsys.readouterr().err
+    assert "not enough memory; close other programs" in capsys.readouterr().err
 
 
 def test_every_command_takes_debug() -> None:
@@ -483,6 +557,13 @@ def test_an_ascii_terminal_still_gets_its_table(train: str) -> None:
     assert done.stdout.isascii()
 
 
+def test_a_result_prints_in_any_locale() -> None:
+    code = f"import gpusight as gs; print(gs.kernels({str(NAMED['demo'])!r}))"
+    done = run(code=code, PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert " us" in done.stdout
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_terminal_gets_colours(train: str, tmp_path: Path) -> None:
     import pty
@@ -530,7 +611,7 @@ def test_progress_waits_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full and a shell")
 @pytest.mark.parametrize(
     ("redirection", "code", "says"),
-    [(">/dev/full", 2, "cannot write the answer"), (">&-", 0, ""), ("2>&- >/dev/null", 0, "")],
+    [(">/dev/full", 2, "cannot write the output"), (">&-", 0, ""), ("2>&- >/dev/null", 0, "")],
 )
 def test_streams_that_take_nothing(redirection: str, code: int, says: str, train: str) -> None:
     done = subprocess.run(
@@ -622,7 +703,8 @@ COMMANDS_WITH_NAMES = (
     ["occupancy"],
     ["launches"],
     ["diagnose"],
-    ["diagnose", "--explain"],
+    ["diagnose", "--details"],
+    ["explain"],
     ["drill"],
     ["questions"],
     ["timeline"],

@@ -175,7 +175,7 @@ def test_a_text_that_grows_a_thousand_times(
             assert tables.read("StringIds", ["value"])["value"].str.len_bytes().sum() == length
             continue
         assert names.stat().st_size < length / 1000
-        with pytest.raises(DamagedCaptureError, match=r"it would grow to 4\.000 MB"):
+        with pytest.raises(DamagedCaptureError, match=r"it would expand to 4\.000 MB"):
             tables.read("StringIds", ["value"])
 
 
@@ -196,7 +196,7 @@ def test_a_small_file_that_unpacks_without_end(
     path = tmp_path / f"bomb.json.{packing}"
     path.write_bytes(pack(b'{"traceEvents":[' + b" " * (8 << 20)))
     assert path.stat().st_size < 20_000
-    with pytest.raises(DamagedCaptureError, match="it grows more than 200 times"):
+    with pytest.raises(DamagedCaptureError, match="it expands more than 200 times"):
         open_trace(path, cache=False).has("kernels")
 
 

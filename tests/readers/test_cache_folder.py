@@ -112,10 +112,13 @@ def test_the_reproduction_of_the_issue(
     assert main(["cache", "clear"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "its folder holds files that gpusight did not make" in error
+    assert "its folder contains files that gpusight did not create" in error
     assert "set GPUSIGHT_CACHE_DIR to an empty folder" in error
     assert main(["cache"]) == 0
-    assert "not used: its folder holds files that gpusight did not make" in capsys.readouterr().out
+    assert (
+        "not used: its folder contains files that gpusight did not create"
+        in capsys.readouterr().out
+    )
     assert tree(tmp_path) == before
 
 
@@ -159,7 +162,9 @@ def test_files_that_come_later_turn_the_cache_off(chosen: Path, capture: Path) -
     read(capture)
     (chosen / "thesis.tex").write_text("text")
     before = tree(chosen)
-    assert read(capture) == ("cache not used: its folder holds files that gpusight did not make",)
+    assert read(capture) == (
+        "cache not used: its folder contains files that gpusight did not create",
+    )
     with pytest.raises(CacheError, match=r"thesis\.tex"):
         clear_cache()
     assert tree(chosen) == before
@@ -302,10 +307,10 @@ def test_what_belongs_to_another_user_is_refused_also_by_root(
     (note,) = read(capture)
     expected = "its folder belongs to another user (uid 65534)"
     if of == "file":
-        assert note == "cache damaged: ignored 1 file and read the capture instead"
+        assert note == "cache damaged: ignored 1 file and read the capture again"
         return  # it is ours to replace: the folder is
     if of == "marker":
-        expected = "its folder has files but not gpusight-entry, by which gpusight knows its own"
+        expected = "its folder has files but no gpusight-entry, the marker of a gpusight cache"
     assert note == f"cache not used: {expected}"
     assert tree(chosen) == before
 
@@ -337,8 +342,8 @@ def test_a_folder_of_our_name_without_our_marker_is_refused(
     (root / "CACHEDIR.TAG").write_bytes(content)
     root.chmod(0o700)
     before = tree(root)
-    assert "by which gpusight knows its own" in read(capture)[0]
-    with pytest.raises(CacheError, match="delete or move it"):
+    assert "the marker of a gpusight cache" in read(capture)[0]
+    with pytest.raises(CacheError, match="delete it, or move it"):
         clear_cache()
     assert tree(root) == before
 
@@ -348,7 +353,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(root: Path, capture: Path) 
     file = entry_of(root) / "kernels.start_ns.column"
     file.unlink()
     os.mkfifo(file)
-    assert read(capture) == ("cache damaged: ignored 1 file and read the capture instead",)
+    assert read(capture) == ("cache damaged: ignored 1 file and read the capture again",)
 
 
 def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch, capture: Path) -> None:

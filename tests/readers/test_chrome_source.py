@@ -291,7 +291,7 @@ def test_what_is_not_json_is_repaired_or_left_out(tmp_path: Path) -> None:
     trace = open_trace(path, cache=False)
     assert sorted(trace.cpu_ops["name"]) == ["C:\\Users\\x", "good", "\ufffd\ufffd"]
     assert trace.copies["bytes"].to_list() == [12]
-    assert trace.meta.warnings == ("1 events are not valid JSON and were left out",)
+    assert trace.meta.warnings == ("1 events are not valid JSON and were skipped",)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_an_event_without_end_does_not_fill_the_memory(
 ) -> None:
     monkeypatch.setattr("gpusight.readers.chrome_events._MAX_EVENT_BYTES", 1 << 22)
     trace = write(tmp_path / "t.json", '{"traceEvents": [{"name": "' + "x" * (1 << 23) + '"}]}')
-    with pytest.raises(DamagedCaptureError, match="event without end"):
+    with pytest.raises(DamagedCaptureError, match="event without an end"):
         trace.has("kernels")
 
 

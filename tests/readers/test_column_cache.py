@@ -106,7 +106,7 @@ def test_a_damaged_file_is_ignored_noted_and_written_again(
         "footer": bytes(data[:-10] + b"\xff\xff\xff\x7f" + data[-6:]),
     }
     file.write_bytes(changes[damage])
-    assert notes(capture) == ("cache damaged: ignored 1 file and read the capture instead",)
+    assert notes(capture) == ("cache damaged: ignored 1 file and read the capture again",)
     assert notes(capture) == ()
 
 
@@ -127,7 +127,7 @@ def test_files_cannot_be_exchanged(folder: Path, capture: Path) -> None:
         trace.table("kernels", ["start_ns", "end_ns"])
     (start,) = folder.rglob("kernels.start_ns.column")
     shutil.copy(start.with_name("kernels.end_ns.column"), start)
-    assert notes(capture) == ("cache damaged: ignored 1 file and read the capture instead",)
+    assert notes(capture) == ("cache damaged: ignored 1 file and read the capture again",)
 
 
 def test_a_cached_ledger_is_that_of_the_capture_whatever_happens_to_the_files(
@@ -209,7 +209,7 @@ def test_columns_of_another_length_are_read_again(folder: Path, capture: Path) -
         record = column_cache.read_record(entry, file.name)
         column_cache.write_record(entry, file.name, record._replace(frame=record.frame.head(3)))
     file.with_name("kernels.start_ns.column").unlink()
-    assert notes(capture) == ("cache damaged: ignored 1 file and read the capture instead",)
+    assert notes(capture) == ("cache damaged: ignored 1 file and read the capture again",)
     assert notes(capture) == ()
 
 

@@ -36,10 +36,10 @@ CASES: list[tuple[str, bytes, str]] = [
     (
         "rows.csv",
         b'"0","52","app","127.0.0.1","k(int)","1","7","(32, 1, 1)","(8, 1, 1)","0","9.0","x","y"\n',
-        "not their heading",
+        "but no header",
     ),
     ("text.ncu-rep", b"not a report at all", "not an ncu report: its header is missing"),
-    ("short.ncu-rep", b"NVR\x00....", "is not a whole report"),
+    ("short.ncu-rep", b"NVR\x00....", "is not a complete report"),
     ("packed.sqlite.xz", lzma.compress(b"SQLite format 3\0"), "xz -d"),
     ("packed.xz", lzma.compress(b"anything"), "xz-compressed, but holds no capture"),
     ("cut.xz", lzma.compress(b"anything")[:20], "is cut off"),

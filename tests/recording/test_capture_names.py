@@ -84,7 +84,7 @@ def test_suffixes_are_taken_off(given: str, tool: Tool, base: str) -> None:
     [
         ("run.ncu-rep", Tool.NSYS, "named like a capture of ncu.*--with ncu"),
         ("run.nsys-rep", Tool.TORCH, "named like a capture of nsys.*torch writes .trace.json.gz"),
-        (".nsys-rep", Tool.NSYS, "a suffix without a name"),
+        (".nsys-rep", Tool.NSYS, "has an extension but no name"),
     ],
 )
 def test_suffixes_that_do_not_fit(given: str, tool: Tool, message: str) -> None:
@@ -133,7 +133,7 @@ def test_placeholders() -> None:
     with pytest.raises(UsageError, match="NOPE"):
         capture_names.expand("%q{NOPE}", environ)
     for text in ("%p", "100%", "%q{"):
-        with pytest.raises(UsageError, match="not known"):
+        with pytest.raises(UsageError, match="unknown placeholder"):
             capture_names.expand(text, environ)
 
 

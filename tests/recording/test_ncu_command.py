@@ -138,14 +138,14 @@ def test_ranges_reach_the_backward_pass_or_it_is_said_that_they_do_not() -> None
     assert new.notes == ()
     old = ncu_command(NCU["2024.1.1"].installed(asked=True), PROGRAM, Path("k"), chosen)
     [note] = old.notes
-    assert note.startswith("ncu 2024.1.1 looks for a range on one thread only")
+    assert note.startswith("ncu 2024.1.1 filters ranges on one thread only")
     narrow = replace(chosen, process_scope=False)
     assert "--nvtx-push-pop-scope" not in ncu_command(NEWEST, PROGRAM, Path("k"), narrow).argv
 
 
 def test_what_a_version_does_not_count_is_said() -> None:
     [note] = ncu_command(OLDEST, PROGRAM, Path("k"), KernelFilter(), NcuLevel.DETAIL).notes
-    assert note.startswith("ncu 2020.3.1 does not count operations of FP16 and tensor cores")
+    assert note.startswith("ncu 2020.3.1 does not count FP16 and Tensor Core operations")
     assert "2021.3 and newer" in note
 
 
@@ -165,7 +165,7 @@ def test_range_names_in_ncu_s_language(name: str, filters: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize("name", ["", "@mine", "regex:x", "a\\[0]", "two\nlines"])
 def test_range_names_that_ncu_cannot_be_told(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be told"):
+    with pytest.raises(UsageError, match="cannot filter by"):
         of_range(name)
 
 

@@ -138,7 +138,7 @@ def test_times_are_tenths_of_a_second_and_lose_nothing() -> None:
     found = options(NEWEST, ask(delay_s=1.19, duration_s=0.04))
     assert (found["--delay"], found["--duration"]) == (["1.1"], ["0.1"])
     notes = nsys_command(NEWEST, ask(duration_s=0.04), Path("run"), PROGRAM).notes
-    assert notes[0].endswith("takes tenths of a second only: 0.04 s is made 0.1 s")
+    assert notes[0].endswith("takes tenths of a second only: 0.04 s is rounded to 0.1 s")
     assert options(NEWEST, ask(duration_s=1e-9))["--duration"] == ["0.1"]
     exact = nsys_command(NEWEST, ask(delay_s=0.3, duration_s=86400.7), Path("run"), PROGRAM)
     assert {"--delay=0.3", "--duration=86400.7"} <= set(exact.argv)
@@ -147,7 +147,7 @@ def test_times_are_tenths_of_a_second_and_lose_nothing() -> None:
 
 @pytest.mark.parametrize("times", [{"delay_s": 3e6}, {"duration_s": 1e12}])
 def test_times_that_nsys_takes_for_none_are_refused(times: dict[str, float]) -> None:
-    with pytest.raises(RecordError, match="longer than nsys waits"):
+    with pytest.raises(RecordError, match="longer than nsys supports"):
         nsys_command(NEWEST, ask(**times), Path("run"), PROGRAM)
 
 
@@ -157,8 +157,8 @@ def test_times_are_whole_seconds_for_old_versions_and_lose_nothing() -> None:
     assert (old["--delay"], old["--duration"]) == (["1"], ["1"])
     notes = nsys_command(OLDEST, request, Path("run"), PROGRAM).notes
     assert [note.partition(": ")[2] for note in notes] == [
-        "1.5 s is made 1 s",
-        "0.25 s is made 1 s",
+        "1.5 s is rounded to 1 s",
+        "0.25 s is rounded to 1 s",
     ]
 
 
@@ -211,7 +211,7 @@ def test_a_tool_newer_than_any_known_gets_what_its_help_lists() -> None:
 def test_what_cannot_be_left_out_is_not_left_out() -> None:
     told = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--capture-range"}
     newer = replace(NEWEST, version=ToolVersion(2031, 1), help_options=told)
-    with pytest.raises(RecordError, match=r"nsys 2031\.1\.0 has no option --capture-range"):
+    with pytest.raises(RecordError, match=r"nsys 2031\.1\.0 does not support --capture-range"):
         options(newer, ask(range_name="fwd"))
 
 

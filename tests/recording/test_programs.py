@@ -111,7 +111,7 @@ def test_programs_that_are_not_there(tmp_path: Path) -> None:
         (str(plain), f"gpusight record -- python {plain}"),
         (str(shell), f"is not executable; gpusight record -- sh {shell}"),
         (str(script), f"is not executable; chmod +x {script}"),
-        (str(data), "is not a program: it has neither a #! line nor machine code"),
+        (str(data), "is not a program: it has no #! line and is no executable format"),
         ("/etc/passwd", "is not a program"),
     ):
         with pytest.raises(RecordError) as error:

@@ -182,7 +182,9 @@ def test_a_name_that_another_recording_has_is_not_taken() -> None:
     mine = planned(program)
     with name_lock(Path("train.nsys-rep")):
         assert planned(program).own == Path("train-2")
-        with pytest.raises(RecordError, match=r"another gpusight record is writing train\."):
+        with pytest.raises(
+            RecordError, match=r"another gpusight record is already writing train\."
+        ):
             record(mine)
     assert record(mine).paths == (Path("train.nsys-rep"),)
     assert sorted(Path().iterdir()) == [Path("train.nsys-rep"), Path("train.py")]
@@ -229,7 +231,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
     )
-    with pytest.raises(RecordError, match="nothing can record this program"):
+    with pytest.raises(RecordError, match="no profiler can record this program"):
         planned(program)
 
 
@@ -238,17 +240,17 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
     [
         ("ls", {}, "nsys was not found"),
         ("ls", {"tool": "torch"}, "needs a Python program.*--with nsys"),
-        ("ls", {"tool": "nsys"}, "nsys is needed and none runs here"),
-        (f"{PYTHON} -I t.py", {"tool": "torch"}, "leave -I out"),
-        (f"{PYTHON} t.py", {"tool": "torch", "gpu_metrics": True}, "nothing for --gpu-metrics"),
-        (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "nothing for --kernel.*--with ncu"),
-        (f"{PYTHON} t.py", {"tool": "torch", "level": "full"}, "nothing for --level"),
+        ("ls", {"tool": "nsys"}, "nsys is required, but no working installation was found"),
+        (f"{PYTHON} -I t.py", {"tool": "torch"}, "remove -I"),
+        (f"{PYTHON} t.py", {"tool": "torch", "gpu_metrics": True}, "not support --gpu-metrics"),
+        (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "not support --kernel.*--with ncu"),
+        (f"{PYTHON} t.py", {"tool": "torch", "level": "full"}, "does not support --level"),
         (f"{PYTHON} t.py", {"tool": "cupti", "python_stacks": True}, "--python-stacks"),
         (f"{PYTHON} t.py", {"tool": "torch", "tool_options": ["-x"]}, "--tool-option"),
         (f"{PYTHON} t.py", {"launch_count": 3}, "add --with ncu"),
         (f"{PYTHON} t.py", {"tool": "gprof"}, "no tool 'gprof'"),
         (f"{PYTHON} t.py", {"tool": "ncu", "level": "much"}, "no level 'much'"),
-        ("nowhere-to-be-found", {}, "no program nowhere-to-be-found"),
+        ("nowhere-to-be-found", {}, "program nowhere-to-be-found not found"),
         ("", {}, "no program was given"),
     ],
 )
@@ -265,9 +267,9 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 def test_what_nsys_and_ncu_cannot_do() -> None:
     with pytest.raises(RecordError, match="--steps needs a Python program"):
         planned("ls", steps="3")
-    with pytest.raises(RecordError, match="ncu has nothing for --delay"):
+    with pytest.raises(RecordError, match="ncu does not support --delay"):
         planned("ls", tool="ncu", delay_s=1.0)
-    with pytest.raises(RecordError, match="ncu has nothing for --memory"):
+    with pytest.raises(RecordError, match="ncu does not support --memory"):
         planned("ls", tool="ncu", memory=True)
 
 
@@ -276,7 +278,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
     )
-    with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program, which has 3\.8"):
+    with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program; it has 3\.8"):
         planned(program, tool="torch")
     monkeypatch.setattr(
         choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
@@ -284,10 +286,10 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RecordError, match="--with torch needs torch in the program's Python"):
         planned(program, tool="torch")
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: None)
-    with pytest.raises(RecordError, match="needs a libcupti that the driver takes"):
+    with pytest.raises(RecordError, match="needs a libcupti that the driver supports"):
         planned(program, tool="cupti")
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
-    assert planned(program, tool="cupti").choice.why == "asked for; libcupti is /opt/libcupti.so.13"
+    assert planned(program, tool="cupti").choice.why == "requested; libcupti is /opt/libcupti.so.13"
     monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: None)
     assert "if" in planned(program, tool="torch").notes[0]
 
@@ -295,7 +297,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("nsys")
 def test_under_a_profiler_there_is_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "7")
-    with pytest.raises(RecordError, match="runs under nsys already"):
+    with pytest.raises(RecordError, match="already running under nsys"):
         planned([PYTHON, script()])
 
 
@@ -372,11 +374,11 @@ def test_a_stop_below_nsight_compute_is_none_either() -> None:
         ("nothing", {}, "nsys wrote no report"),
         ("empty", {}, "nsys wrote no report"),
         ("stream", {}, r"left train\.qdstrm unfinished.*gpusight doctor"),
-        ("nothing", {"range": "forward"}, "opened no range forward"),
+        ("nothing", {"range": "forward"}, "the range forward never started"),
         (
             "nothing",
             {"steps": "9"},
-            "no recording came of step 9: the program told fewer or none, or",
+            "step 9 was not recorded: the program ran fewer steps or none, or",
         ),
         ("nothing", {"delay_s": 100.0}, "less than --delay 100"),
     ],
@@ -397,8 +399,8 @@ def test_why_ncu_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
     with pytest.raises(RecordError, match="nothing was recorded") as error:
         gs.record(program, tool="ncu")
-    assert "met no kernel" in str(error.value)
-    for able, message in ((NOBODY, "ERR_NVGPUCTRPERM"), (ROOT, "met no kernel")):
+    assert "no kernel matched" in str(error.value)
+    for able, message in ((NOBODY, "ERR_NVGPUCTRPERM"), (ROOT, "no kernel matched")):
         limits = {"/proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"}
         machine = Described(files={**limits, "/proc/self/status": status(able)})
         monkeypatch.setattr(record_program, "Machine", lambda machine=machine: machine)
@@ -412,10 +414,13 @@ def test_a_program_that_failed_is_the_reason() -> None:
     why, _ = record_program.why_nothing(request, Tool.NSYS, Path("x"), ProgramExit(3, 1.0))
     assert why == "nsys or the program failed with exit code 3"
     why, hint = record_program.why_nothing(request, Tool.TORCH, Path("x"), ProgramExit(3, 1.0))
-    assert (why, hint) == ("the program ended with exit code 3", "run it alone to see why")
+    assert (why, hint) == (
+        "the program ended with exit code 3",
+        "run it without gpusight record to see why",
+    )
     partial = make_request([PYTHON, script()], steps="4")
     why, _ = record_program.why_nothing(partial, Tool.NSYS, Path("x"), ProgramExit(3, 1.0))
-    assert why.startswith("no recording came of step 4: ")
+    assert why.startswith("step 4 was not recorded: ")
     assert why.endswith("; it ended with exit code 3")
 
 
@@ -463,9 +468,9 @@ def test_a_current_folder_that_is_gone_is_one_line(
     [
         ({"range": ""}, "--range has no name"),
         ({"range": "  "}, "--range has no name"),
-        ({"tool_options": ["bogus"]}, "--tool-option=bogus is no option"),
-        ({"tool_options": ["--trace=cuda", "bogus"]}, "--tool-option=bogus is no option"),
-        ({"tool_options": ["--"]}, "--tool-option=-- is no option"),
+        ({"tool_options": ["bogus"]}, "--tool-option=bogus is not an option"),
+        ({"tool_options": ["--trace=cuda", "bogus"]}, "--tool-option=bogus is not an option"),
+        ({"tool_options": ["--"]}, "--tool-option=-- is not an option"),
         ({"steps": "9" * 30}, "number that is too large"),
     ],
 )
@@ -484,7 +489,7 @@ def test_options_that_the_tool_s_help_does_not_list_are_named() -> None:
     tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), told)
     request = make_request("ls", tool_options=["--bogus=1", "--trace=cuda", "--samp=none", "-t"])
     notes = choose_tool._unlisted(request, choose_tool.ToolChoice(Tool.NSYS, tool, ""))
-    assert notes == ("the help of nsys 2025.3.1 lists no --bogus",)
+    assert notes == ("nsys 2025.3.1 --help does not list --bogus",)
 
 
 @pytest.mark.usefixtures("nsys")
@@ -805,7 +810,7 @@ def test_a_rank_that_recorded_nothing_exits_like_its_program(
     capfd.readouterr()
     assert main(line) == 0
     err = capfd.readouterr().err
-    assert err.startswith("gpusight: rank 1: nothing was recorded: no recording came of step 8")
+    assert err.startswith("gpusight: rank 1: nothing was recorded: step 8 was not recorded")
     assert err.count("\n") == 1
     assert json.loads(Path("s.rank1.json").read_text())["captures"] == []
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")

@@ -171,7 +171,7 @@ def test_the_users_choice_is_the_only_one(root: Path, monkeypatch: pytest.Monkey
     assert require_tool(Tool.NSYS).path == mine
     monkeypatch.setenv("GPUSIGHT_NSYS", str(root / "nowhere"))
     with pytest.raises(
-        RecordError, match=r"GPUSIGHT_NSYS is set, and .*nowhere does not start, No such"
+        RecordError, match=r"GPUSIGHT_NSYS is set, and .*nowhere does not start: No such"
     ):
         require_tool(Tool.NSYS)
 
@@ -180,7 +180,7 @@ def test_the_users_choice_is_the_only_one(root: Path, monkeypatch: pytest.Monkey
     ("body", "why"),
     [
         ("echo libdw.so.1: cannot open shared object file >&2; exit 127", "exit code 127 libdw.so"),
-        ("echo hello", "it does not say which version it is"),
+        ("echo hello", "its version is unknown"),
         ("exec sleep 9", "no answer within 2 s"),
     ],
 )

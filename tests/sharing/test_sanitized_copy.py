@@ -64,9 +64,9 @@ def test_tables_of_many_pieces_become_one_file(
     ("capture", "output", "said"),
     [
         (CAPTURE, "taken.sqlite", "exists already"),
-        (CAPTURE, "copy.nsys-rep", "cannot be called"),
+        (CAPTURE, "copy.nsys-rep", "has the wrong extension"),
         (CAPTURE, "nowhere/copy.sqlite", "no folder"),
-        (DATA / "healthy.json.gz", "copy.sqlite", "cannot be called"),
+        (DATA / "healthy.json.gz", "copy.sqlite", "has the wrong extension"),
         (DATA / "memory_snapshot.pickle", "copy.pickle", "cannot be shared"),
         (DATA / "jax_small.xplane.pb", "copy.pb", "cannot be shared"),
         (DATA / "gpt_small_train_key_averages.txt", "copy.txt", "cannot be shared"),
@@ -114,7 +114,7 @@ def test_a_baseline_has_nothing_to_remove(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     gs.baseline(_with_host_in_every_text(tmp_path / "run.sqlite"), path)
     assert "acme" not in path.read_text(encoding="utf-8")
-    with pytest.raises(UsageError, match=r"nothing that share removes.*names of capture files"):
+    with pytest.raises(UsageError, match=r"nothing to remove.*names of capture files"):
         check(path, options_of())
 
 

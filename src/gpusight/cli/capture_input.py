@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 PATIENCE_S = 1.0
-"""Nothing is shown before this: a line that flashes up is worse than none."""
+"""Nothing is shown before this: a line that only flashes distracts."""
 _PERIOD_S = 0.1
 _LABEL_WIDTH = 60
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -69,7 +69,7 @@ def _spin(label: str, done: threading.Event, stream: TextIO) -> None:
 
 
 def open_capture(path: str, args: argparse.Namespace) -> Trace:
-    """Open a capture as the common arguments ask."""
+    """Open a capture with the common arguments."""
     from gpusight.readers.open import open_trace
 
     return open_trace(path, cache=not args.no_cache)
@@ -97,7 +97,7 @@ def ask(
 
 
 def read_digests(inputs: SideInputs, args: argparse.Namespace) -> list[Digest]:
-    """Sum up every capture, as the arguments of selection and focus ask."""
+    """Digest every capture, with the arguments of selection and focus."""
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.build_digest import make_digest
     from gpusight.comparison.inputs import digests_of

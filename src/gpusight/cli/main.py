@@ -21,6 +21,7 @@ from gpusight.cli import options
 from gpusight.cli.commands import COMMANDS, GROUPS
 from gpusight.cli.output import (
     OutputError,
+    check_extension,
     flush_out,
     give_streams,
     present_absent,
@@ -58,7 +59,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises what argparse would print over several lines."""
 
     def error(self, message: str) -> NoReturn:
-        """Make it the one line that every other error is; suggest the option that was meant."""
+        """Raise it as one line, like every other error; suggest the option that was meant."""
         hint = f"see: {self.prog} --help"
         if message.startswith(_UNRECOGNIZED):
             word = message.removeprefix(_UNRECOGNIZED).split()[0]
@@ -73,7 +74,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Let the command's own parser answer for options that nobody knows."""
+        """Let the command's own parser report unknown options."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             parser = getattr(parsed, "parser", self)
@@ -81,7 +82,7 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        # The help has letters that not every terminal can show.
+        # The help has letters that not every terminal encoding has.
         write_to(file or sys.stderr, message)
 
 
@@ -95,8 +96,8 @@ class _HelpFormatter(argparse.HelpFormatter):
         return "\n\n".join((*lists, super()._fill_text(last, width, indent)))
 
 
-_UNCACHED = frozenset({"cache", "demo", "doctor", "record"})
-"""Commands that read no capture of the user's."""
+_UNCACHED = frozenset({"cache", "completion", "demo", "doctor", "record"})
+"""Commands that read no capture of the user: they have no `--no-cache`."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -140,7 +141,7 @@ def _command_list() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; gives the exit code."""
+    """Run the command line; returns the exit code."""
     # Polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads
     # this when it is loaded. On a million kernels that is a quarter of the peak.
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
@@ -170,7 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(args: argparse.Namespace) -> int:
-    """Run a command; that a capture cannot answer a question is an answer too."""
+    """Run a command; a capture without the needed data is a result too, with exit code 2."""
+    check_extension(args)
     try:
         code: int = args.run(args)
     except NotApplicableError as error:
@@ -179,7 +181,7 @@ def _run_command(args: argparse.Namespace) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Write what went wrong as one line, below its traceback where that is wanted."""
+    """Write the error as one line, below its traceback with `--debug`."""
     if isinstance(error, OutputError):
         _abandon_stdout()
     if shows_tracebacks():
@@ -187,20 +189,23 @@ def _report(error: BaseException) -> int:
 
         write_to(sys.stderr, safe_lines("".join(traceback.format_exception(error))))
     if isinstance(error, MemoryError):
-        error = GpusightError("not enough memory", hint="end other programs, or look at less")
+        error = GpusightError(
+            "not enough memory",
+            hint="close other programs, or select less with --steps or --window",
+        )
     known = error if isinstance(error, GpusightError) else internal_error(error)
     write_error(f"gpusight: error: {safe_text(str(known))}")
     return known.exit_code
 
 
 def run() -> NoReturn:
-    """Run as a program: nothing is left to do afterwards, so memory is not given back piecemeal.
+    """Run as a program, and exit without freeing memory table by table.
 
-    Freeing the tables of a large capture one by one takes longer than many a command.
+    Freeing the tables of a large capture takes longer than many commands.
     """
     code = main()
     cache = sys.modules.get("gpusight.readers.column_cache")
-    with contextlib.suppress(OSError):  # reported already, or nobody is listening
+    with contextlib.suppress(OSError):  # reported already, or a broken pipe
         for failure in cache.flush_caches() if cache is not None else ():
             write_error(f"gpusight: note: {safe_text(failure)}")
         sys.stdout.flush()
@@ -209,7 +214,7 @@ def run() -> NoReturn:
 
 
 def _as_command(arguments: list[str]) -> list[str]:
-    """Read `help COMMAND` and a capture without a command; say what a mistyped command meant."""
+    """Read `help COMMAND` and a capture without a command; suggest what a typo meant."""
     if not arguments or arguments[0].startswith("-"):
         return arguments
     word, *others = arguments
@@ -226,6 +231,6 @@ def _as_command(arguments: list[str]) -> list[str]:
 
 
 def _abandon_stdout() -> None:
-    """Point standard output at nothing, so that the interpreter's last flush cannot fail too."""
+    """Point standard output at the null device, so that the interpreter's last flush succeeds."""
     with open(os.devnull, "w") as nothing:  # noqa: PTH123 - os.devnull is a name, not a path to build
         os.dup2(nothing.fileno(), sys.stdout.fileno())

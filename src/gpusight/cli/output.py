@@ -26,15 +26,20 @@ if TYPE_CHECKING:
     from gpusight.render.table_layout import TableOptions
 
 _SUFFIX_FORMATS = {
+    "": "table",
+    ".txt": "table",
+    ".log": "table",
     ".json": "json",
     ".csv": "csv",
     ".md": "markdown",
+    ".html": "html",
     ".htm": "html",
-    **{f".{form}": form for form in ("html", "svg", "png", "pdf", "jpg", "jpeg", "gif", "webp")},
+    ".svg": "svg",
+    ".png": "png",
+    ".pdf": "pdf",
 }
-_ALWAYS_WRITTEN = frozenset({"table", "json", "csv", "markdown"})
+_LISTED_SUFFIXES = (".txt", ".json", ".csv", ".md", ".html", ".svg", ".png", ".pdf")
 _PICTURE_TEXTS = frozenset({"svg", "html"})
-_ASCII = str.maketrans({"µ": "u", "…": "...", "×": "x", "─": "-"})
 EXIT_NOT_APPLICABLE = 2
 
 
@@ -45,7 +50,7 @@ def present(
     look: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> int:
-    """Write a result as the arguments ask; gives the exit code.
+    """Write a result as the arguments ask; returns the exit code.
 
     `look` changes how tables are laid out; `options` are those that the kind of result knows.
     """
@@ -71,12 +76,12 @@ def present(
 
 
 def present_absent(error: NotApplicableError, args: argparse.Namespace) -> int:
-    """Say why there is no result: one line and exit code 2.
+    """Print why there is no result: one line and exit code 2.
 
-    With `--format json` the document says it too, so that a program need not read the line.
+    With `--format json` the document has the reason too.
     """
     absent = NotApplicable(args.command, error.what, error.hint)
-    if _named_format(args) == "json":
+    if (getattr(args, "format", None) or _extension_format(args)) == "json":
         from gpusight.render.csv_json import to_json
 
         emit([to_json(absent)], args)
@@ -91,31 +96,49 @@ def warn_apart(args: argparse.Namespace) -> None:
 
 
 def chosen_format(args: argparse.Namespace) -> str:
-    """Give the format asked for, or the one that the output file's name implies."""
-    form = _named_format(args)
-    if not args.format and form not in {*_ALWAYS_WRITTEN, *getattr(args, "formats", ())}:
+    """Return the format of `--format`, or the one that the extension of `-o` stands for."""
+    form = getattr(args, "format", None) or _extension_format(args)
+    if form is None:
+        output = Path(args.output)
+        allowed = [s for s in _LISTED_SUFFIXES if _SUFFIX_FORMATS[s] in _written_formats(args)]
+        kinds = f"{output.suffix.lower()} files"
         raise UsageError(
-            f"this command cannot write {Path(args.output).suffix.lower()} files",
-            hint="-o takes .json, .csv, .md or any text file; compare, ledger, memory, occupancy, "
-            "orion plot, roofline, timeline and utilization also draw .svg, .html, .png and .pdf; "
-            "report writes a page",
+            f"{args.command} cannot write {kinds}",
+            hint=f"-o takes {', '.join(allowed[:-1])} or {allowed[-1]}",
         )
     return form
 
 
-def _named_format(args: argparse.Namespace) -> str:
-    suffix = Path(args.output).suffix.lower() if getattr(args, "output", None) else ""
-    form: str = getattr(args, "format", None) or _SUFFIX_FORMATS.get(suffix, "table")
-    return form
+def check_extension(args: argparse.Namespace) -> None:
+    """Refuse an extension of `-o` that the command cannot write, before anything is read."""
+    if not getattr(args, "formats", ()) or not args.output or _extension_format(args):
+        return
+    captures = getattr(args, "file", None) or [None]
+    for capture in [captures] if isinstance(captures, str) else captures:
+        refuse_capture(Path(args.output), capture)
+    chosen_format(args)
+
+
+def _extension_format(args: argparse.Namespace) -> str | None:
+    """Return what the extension of `-o` stands for; None where the command cannot write it."""
+    output = getattr(args, "output", None)
+    form = _SUFFIX_FORMATS.get(Path(output).suffix.lower()) if output else "table"
+    return form if form in _written_formats(args) else None
+
+
+def _written_formats(args: argparse.Namespace) -> tuple[str, ...]:
+    from gpusight.cli.options import TABLE_FORMATS
+
+    return getattr(args, "formats", TABLE_FORMATS)
 
 
 def is_read(args: argparse.Namespace) -> bool:
-    """Tell whether people read the result as tables; pictures and programs take more rows."""
+    """Return whether people read the result as tables; pictures and programs take more rows."""
     return chosen_format(args) in {"table", "markdown"}
 
 
 def look_of(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
-    """Give how tables are to look."""
+    """Return how tables are to look."""
     from gpusight.cli.options import DEFAULT_TOP
     from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_text import screen_width
@@ -205,7 +228,7 @@ def _checked_output() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError("cannot write the answer", why=error.strerror or str(error)) from error
+        raise OutputError("cannot write the output", why=error.strerror or str(error)) from error
 
 
 def write_error(line: str) -> None:
@@ -218,14 +241,14 @@ def write_to(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
+        from gpusight.render.terminal_text import ascii_text
+
         encoding = stream.encoding or "ascii"
-        # An ASCII or cp437 terminal still gets its table: 1.2 us instead of 1.2 µs.
-        plain = text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
-        stream.write(plain)
+        stream.write(ascii_text(text).encode(encoding, "backslashreplace").decode(encoding))
 
 
 def is_colored(args: argparse.Namespace) -> bool:
-    """Tell whether standard output takes colors, and nobody asked for none."""
+    """Return whether standard output takes colors, and nobody asked for none."""
     from gpusight.render.terminal_text import wants_color
 
     return not args.no_color and wants_color(sys.stdout)

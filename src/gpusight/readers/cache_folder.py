@@ -68,7 +68,7 @@ def cache_dir() -> Path:
             base = base if base.is_absolute() else Path.home() / ".cache"
     except (RuntimeError, OSError) as error:  # no home folder, or no current one
         raise CacheError(
-            "there is no cache folder", why=str(error), hint="set GPUSIGHT_CACHE_DIR"
+            "no cache folder", why=str(error), hint="set GPUSIGHT_CACHE_DIR"
         ) from error
     return base / "gpusight"
 
@@ -82,7 +82,7 @@ def limit_bytes() -> int:
         raise UsageError(
             f"GPUSIGHT_CACHE_BYTES is {configured[:40]!r}",
             why="not a number of bytes",
-            hint="write it in digits, such as 20000000000",
+            hint="use an integer, such as 20000000000",
         )
     return int(configured)
 
@@ -119,8 +119,8 @@ def check_cache_folder(capture: Path | None = None) -> Path:
         # The reason goes into answers, which people pass on: names stay out of it.
         raise _refused(
             folder,
-            "its folder holds files that gpusight did not make",
-            f"set GPUSIGHT_CACHE_DIR to an empty folder (this one holds {min(foreign)!r}{more})",
+            "its folder contains files that gpusight did not create",
+            f"set GPUSIGHT_CACHE_DIR to an empty folder (this one contains {min(foreign)!r}{more})",
         )
     return resolved
 
@@ -282,8 +282,8 @@ def _marked(
             unfinished = all(_PART.fullmatch(n) for n in folder.names())
             # Another process may have made the marker, and more, since we looked for it.
             if not unfinished and not _has_marker(folder, marker, text):
-                why = f"its folder has files but not {marker}, by which gpusight knows its own"
-                raise _refused(path, why, "delete or move it if nothing in it is needed")
+                why = f"its folder has files but no {marker}, the marker of a gpusight cache"
+                raise _refused(path, why, "delete it, or move it if you need its files")
             if unfinished and not make:
                 raise FileNotFoundError(errno.ENOENT, "not made yet", str(path))
             if unfinished:
@@ -370,7 +370,7 @@ def cache_info() -> CacheInfo:
         old = sum(entry.is_dir(follow_symlinks=False) for entry in folders)
     if old:
         notes.append(
-            f"{old} folders of an earlier version beside it are neither used nor deleted: "
+            f"{old} folders of an earlier version next to it are not used: "
             "delete them by hand (names of 32 hexadecimal digits)"
         )
     return CacheInfo(cache_dir(), captures, total, tuple(notes))
@@ -398,7 +398,7 @@ def clear_cache() -> CacheInfo:
         raise _refused(folder, error.strerror or str(error), "check its access rights") from error
     notes = cache_info().notes
     if kept:
-        why = "in use, not deletable, or with files that gpusight did not make"
+        why = "in use, not deletable, or with files that gpusight did not create"
         count = "1 capture was" if kept == 1 else f"{kept} captures were"
         notes += (f"{count} left: {why}",)
     return CacheInfo(folder, captures, total, notes)

@@ -151,7 +151,7 @@ class EventReader:
     def _endless(self) -> DamagedCaptureError:
         return DamagedCaptureError(
             f"{self._path} is damaged",
-            why="it holds an event without end",
+            why="it has an event without an end",
             hint="copy or export it again",
         )
 

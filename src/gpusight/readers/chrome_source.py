@@ -173,11 +173,11 @@ def scan_trace(path: Path) -> ScannedTrace:
 def _warnings(reader: EventReader, blocks: FileBlocks) -> Iterable[str]:
     if blocks.problem or reader.cut_off:
         why = blocks.problem or "it ends inside its list of events, as after a killed job"
-        yield f"the trace is cut off: {why}; shown is what is there"
+        yield f"the trace is cut off: {why}; only the first part is shown"
     if reader.left_over:
-        yield "what follows the list of events was not read: it belongs to no trace, or to another"
+        yield "data after the list of events was skipped"
     if reader.unreadable:
-        yield f"{reader.unreadable:,} events are not valid JSON and were left out"
+        yield f"{reader.unreadable:,} events are not valid JSON and were skipped"
 
 
 def _left_out(path: Path, events: EventSorter) -> Iterable[str]:
@@ -209,8 +209,8 @@ class ChromeSource:
         other = trace.about.get("otherData")
         if isinstance(other, dict) and other.get("writer") == "gpusight":
             raise NotACaptureError(
-                f"{self._path} is a timeline that gpusight exported",
-                hint="open the capture that it was made from",
+                f"{self._path} is a timeline exported by gpusight",
+                hint="open the original capture",
             )
         # A PyTorch trace without events is recognized by the keys next to them.
         if trace.events.rows.keys() - {PLAIN} or _TORCH_KEYS & trace.about.keys():
@@ -228,8 +228,8 @@ class ChromeSource:
         if not is_jax(trace.events):
             raise NotACaptureError(
                 f"{self._path} is a Chrome trace, but not one of PyTorch or JAX",
-                why="none of its events is of a kind that their profilers write",
-                hint="look at it in ui.perfetto.dev",
+                why="it has no events of these profilers",
+                hint="open it in ui.perfetto.dev",
             )
         try:
             meta, tables = json_tables(self._path, trace.events, trace.notes)

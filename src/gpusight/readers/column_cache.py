@@ -297,7 +297,7 @@ class CachedSource:
         notes = [f"cache not used: {self._refused}"] if self._refused else []
         if self._damaged:
             files = "1 file" if len(self._damaged) == 1 else f"{len(self._damaged)} files"
-            notes.append(f"cache damaged: ignored {files} and read the capture instead")
+            notes.append(f"cache damaged: ignored {files} and read the capture again")
         return (*notes, *self.failures)
 
     def holds(self, table: str, columns: Sequence[str]) -> bool:

@@ -68,7 +68,7 @@ class FileBlocks:
             if size > limit:
                 raise DamagedCaptureError(
                     f"{self._path} cannot be unpacked",
-                    why=f"it grows more than {_MOST_RATIO} times, to over {format_bytes(limit)}",
+                    why=f"it expands more than {_MOST_RATIO} times, to over {format_bytes(limit)}",
                     hint="if you trust it, unpack it first",
                 )
             yield block

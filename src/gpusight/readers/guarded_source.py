@@ -141,7 +141,7 @@ def _capture_error(path: Path, table: str, error: BaseException) -> CaptureError
         return CaptureError(
             f"{path} cannot be read",
             why=f"{where}not enough memory",
-            hint="end other programs, or capture less, such as fewer steps",
+            hint="close other programs, or record fewer steps",
         )
     if isinstance(error, PermissionError):
         return CaptureError(
@@ -171,8 +171,8 @@ class GuardedSource:
         if file_status(self._path) != self._files:
             raise DamagedCaptureError(
                 f"{self._path} changed while it was read",
-                why="numbers of two versions of it would be mixed",
-                hint="run again when nothing writes to it",
+                why="the results would mix two versions",
+                hint="run again when no program writes to it",
             )
 
     @contextlib.contextmanager
@@ -219,7 +219,7 @@ class GuardedSource:
         if "device" in columns and frame.get_column("device").n_unique() > MAX_DEVICES:
             raise DamagedCaptureError(
                 f"{self._path} is damaged",
-                why=f"table {table} names more than {MAX_DEVICES} GPUs, which no machine has",
+                why=f"table {table} names more than {MAX_DEVICES} GPUs",
                 hint="copy or capture it again",
             )
         return frame

@@ -64,8 +64,12 @@ _FOREIGN = (
         "fetch the file itself with: git lfs pull",
     ),
     (b"PK\x03\x04", "is a zip archive", "unpack it first"),
-    (b"\x89HDF", "is an HDF5 export", "make a SQLite one: nsys export --type sqlite X.nsys-rep"),
-    (b"PAR1", "is one Parquet file", "pass the folder that nsys export --type parquetdir made"),
+    (
+        b"\x89HDF",
+        "is an HDF5 export",
+        "export SQLite instead: nsys export --type sqlite X.nsys-rep",
+    ),
+    (b"PAR1", "is one Parquet file", "pass the folder written by nsys export --type parquetdir"),
 )
 
 
@@ -91,7 +95,9 @@ def _source(path: Path, *, cache: bool) -> TraceSource:
     if not path.exists():
         raise CaptureError(f"no such file: {path}", hint="check the path")
     if not path.is_file():
-        raise NotACaptureError(f"{path} is not a regular file", hint="copy it into one first")
+        raise NotACaptureError(
+            f"{path} is not a regular file", hint="copy it to a regular file first"
+        )
     with path.open("rb") as file:
         head = file.read(_SNIFF_BYTES)
     if not head:
@@ -198,7 +204,7 @@ def _unpacked(path: Path, head: bytes, form: str) -> bytes:
     text = inflated_head(head) if head.startswith(GZIP) else head_of(path, _SNIFF_BYTES)
     if text is None:
         raise DamagedCaptureError(
-            f"{path} cannot be unpacked", why=f"it is no valid {form}", hint="copy it again"
+            f"{path} cannot be unpacked", why=f"it is not valid {form}", hint="copy it again"
         )
     if not text:
         raise DamagedCaptureError(
@@ -213,8 +219,8 @@ def _packed_error(path: Path, text: bytes, form: str, command: str) -> CaptureEr
         what = f"is a {form}-compressed Nsight Systems capture"
         return NotACaptureError(f"{path} {what}", hint=f"unpack it first: {command}")
     return NotACaptureError(
-        f"{path} is {form}-compressed, but holds no capture that gpusight knows",
-        hint=f"unpack it and look at what is in it: {command}",
+        f"{path} is {form}-compressed, but contains no capture that gpusight can read",
+        hint=f"unpack it and check its contents: {command}",
     )
 
 
@@ -226,13 +232,13 @@ def _unknown_error(path: Path, head: bytes) -> CaptureError:
     if path.suffix.lower() == ".qdstrm":
         return NotACaptureError(
             f"{path} is an unprocessed nsys stream",
-            hint=f"turn it into a report with: QdstrmImporter -i {path.name} (part of nsys)",
+            hint=f"convert it with: QdstrmImporter -i {path.name} (part of nsys)",
         )
     if _NCU_ROWS.match(FileStart(path, head).letters):
         return DamagedCaptureError(
             f"{path} cannot be read",
-            why="it has rows of a CSV of Nsight Compute, but not their heading",
-            hint="print it again with: ncu --import REPORT --csv",
+            why="it has Nsight Compute CSV rows, but no header",
+            hint="export it again with: ncu --import REPORT --csv",
         )
     tool = _REPORTS.get(path.suffix.lower())
     if tool is not None:
@@ -255,9 +261,10 @@ def _folder_source(path: Path) -> TraceSource:
     if inside:
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         raise NotACaptureError(
-            f"{path} is a folder of captures", hint=f"name one: {', '.join(inside[:3])}{more}"
+            f"{path} is a folder of captures",
+            hint=f"pass one of them: {', '.join(inside[:3])}{more}",
         )
     raise NotACaptureError(
         f"{path} is a folder without a capture",
-        hint="gpusight reads folders made by: nsys export --type parquetdir",
+        hint="gpusight reads folders written by: nsys export --type parquetdir",
     )

@@ -42,7 +42,8 @@ def name_lock(capture: Path) -> Iterator[None]:
     with file:
         if not _lock(file):
             raise RecordError(
-                f"another gpusight record is writing {capture}", hint="choose another name for -o"
+                f"another gpusight record is already writing {capture}",
+                hint="choose another name for -o",
             )
         try:
             yield
@@ -144,10 +145,10 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
         if variable and variable in environ:
             return environ[variable]
         if variable:
-            raise UsageError(f"-o {text} names {variable}, which is not set")
+            raise UsageError(f"-o {text} uses {variable}, which is not set")
         raise UsageError(
-            f"-o {text} has {placeholder[0]}, which is not known",
-            hint="%h is the machine's name, %q{VARIABLE} a variable, %% a percent sign",
+            f"-o {text} has the unknown placeholder {placeholder[0]}",
+            hint="%h is the host name, %q{VARIABLE} an environment variable, %% a percent sign",
         )
 
     return _PLACEHOLDER.sub(value, text)
@@ -166,7 +167,7 @@ def base_of(output: Path, tool: Tool) -> Path:
                 hint=f"{tool.value} writes {tool.suffix}; or give --with {other.value}",
             )
         if len(output.name) == len(ending):
-            raise UsageError(f"-o {output} is a suffix without a name")
+            raise UsageError(f"-o {output} has an extension but no name")
         return output.with_name(output.name[: len(output.name) - len(ending)])
     return output
 

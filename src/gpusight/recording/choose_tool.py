@@ -19,7 +19,7 @@ from gpusight.recording.programs import (
     find_cupti,
 )
 from gpusight.recording.request import NcuLevel, RecordRequest, Tool
-from gpusight.recording.tools import find_tool, require_tool, why_not_found
+from gpusight.recording.tools import find_tool, recent_tool, require_tool, why_not_found
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,24 +61,45 @@ class ToolChoice:
         return None if self.installed is None else str(self.installed.version)
 
 
-def choose(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:
-    """Choose the tool for a request; raises where none can do it."""
+def choose(
+    request: RecordRequest,
+    program: ProgramInfo,
+    environ: Mapping[str, str],
+    *,
+    dry_run: bool = False,
+) -> ToolChoice:
+    """Choose the tool for a request; raises where none can do it.
+
+    In a dry run, nsys and ncu need not be installed: the choice is then a recent version.
+    """
     profiler = surrounding_profiler(environ)
     if profiler is not None:
         raise RecordError(
-            f"this runs under {profiler} already, and a GPU has one profiler at a time",
-            hint=f"run the program itself, without gpusight record, or leave {profiler} out",
+            f"already running under {profiler}; only one profiler can use the GPU at a time",
+            hint=f"run the program without gpusight record, or without {profiler}",
         )
-    if request.tool is None:
-        choice = _best(request, program, environ)
-    else:
-        installed = None if request.tool in _INSIDE else require_tool(request.tool)
-        choice = ToolChoice(request.tool, installed, "asked for")
+    try:
+        if request.tool is None:
+            choice = _best(request, program, environ)
+        else:
+            installed = None if request.tool in _INSIDE else require_tool(request.tool)
+            choice = ToolChoice(request.tool, installed, "requested")
+    except RecordError:
+        if not dry_run or request.tool in _INSIDE:
+            raise
+        choice = _recent(request.tool)
     _refuse_unsupported(request, choice.tool)
-    choice = replace(choice, notes=_unlisted(request, choice))
+    choice = replace(choice, notes=(*choice.notes, *_unlisted(request, choice)))
     if not is_injected(request, choice.tool):
         return choice
     return _checked_python(choice, program, environ)
+
+
+def _recent(requested: Tool | None) -> ToolChoice:
+    tool = requested or Tool.NSYS
+    recent = recent_tool(tool)
+    note = f"{tool.value} is not installed here; the command is for {recent}"
+    return ToolChoice(tool, recent, "requested" if requested else "the default", (note,))
 
 
 def _unlisted(request: RecordRequest, choice: ToolChoice) -> tuple[str, ...]:
@@ -88,7 +109,7 @@ def _unlisted(request: RecordRequest, choice: ToolChoice) -> tuple[str, ...]:
         return ()
     names = (option.partition("=")[0] for option in request.extra if option.startswith("--"))
     unknown = (n for n in names if not any(known.startswith(n) for known in tool.help_options))
-    return tuple(f"the help of {tool} lists no {name}" for name in unknown)
+    return tuple(f"{tool} --help does not list {name}" for name in unknown)
 
 
 def is_injected(request: RecordRequest, tool: Tool) -> bool:
@@ -99,7 +120,7 @@ def is_injected(request: RecordRequest, tool: Tool) -> bool:
 def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:
     if request.kernel or request.launch_count is not None or request.launch_skip is not None:
         raise UsageError(
-            "--kernel, --launch-skip and --launch-count choose launches for Nsight Compute",
+            "--kernel, --launch-skip and --launch-count select launches for Nsight Compute",
             hint="add --with ncu",
         )
     installed = find_tool(Tool.NSYS)
@@ -107,20 +128,20 @@ def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, st
         return ToolChoice(Tool.NSYS, installed, "the default")
     if program.kind is ProgramKind.BINARY:
         raise RecordError(
-            f"{why_not_found(Tool.NSYS)}, and nothing else records a program that is not Python",
+            f"{why_not_found(Tool.NSYS)}, and only nsys records programs that are not Python",
             hint="see: gpusight doctor",
         )
     absent = why_not_found(Tool.NSYS)
     python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
     if python is None:
-        why = f"{absent}; which packages the program's Python has is not known"
+        why = f"{absent}; the packages of the program's Python are unknown"
         return ToolChoice(Tool.TORCH, None, why)
     if has_gpu() and find_cupti(str(program.interpreter), environ) is not None:
         return ToolChoice(Tool.CUPTI, None, absent)
     if "torch" in python.packages:
         return ToolChoice(Tool.TORCH, None, f"{absent}; the program's Python has torch")
     raise RecordError(
-        "nothing can record this program",
+        "no profiler can record this program",
         why=f"{absent}, and the program's Python finds neither libcupti nor torch",
         hint="see: gpusight doctor",
     )
@@ -139,10 +160,10 @@ def _refuse_unsupported(request: RecordRequest, tool: Tool) -> None:
         if getattr(request, field) not in (None, False, ()) and tool not in tools:
             others = " or ".join(f"--with {other.value}" for other in tools)
             raise RecordError(
-                f"{tool.value} has nothing for {option}", hint=f"leave it out, or give {others}"
+                f"{tool.value} does not support {option}", hint=f"remove it, or use {others}"
             )
     if request.level is not NcuLevel.QUICK and tool is not Tool.NCU:
-        raise RecordError(f"{tool.value} has nothing for --level", hint="it is for --with ncu")
+        raise RecordError(f"{tool.value} does not support --level", hint="use --with ncu")
 
 
 def _checked_python(
@@ -153,15 +174,15 @@ def _checked_python(
     oldest = ".".join(map(str, OLDEST_PYTHON))
     needed_for = f"--with {tool.value}" if tool in _INSIDE else "--steps"
     if program.kind is ProgramKind.BINARY:
-        hint = "give --with nsys" if tool in _INSIDE else "give --range, --delay or --duration"
+        hint = "use --with nsys" if tool in _INSIDE else "use --range, --delay or --duration"
         raise RecordError(
-            f"{needed_for} needs a Python program, and {program.word} is none", hint=hint
+            f"{needed_for} needs a Python program; {program.word} is not one", hint=hint
         )
     if program.deaf_flag is not None:
         raise RecordError(
-            f"{needed_for} cannot reach into `{program.word} {program.deaf_flag}`",
-            why="that option shuts out PYTHONPATH and sitecustomize",
-            hint=f"leave {program.deaf_flag} out",
+            f"{needed_for} does not work with `{program.word} {program.deaf_flag}`",
+            why="that option ignores PYTHONPATH and sitecustomize",
+            hint=f"remove {program.deaf_flag}",
         )
     python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
     if python is None:
@@ -170,8 +191,8 @@ def _checked_python(
     if python.version < OLDEST_PYTHON:
         version = ".".join(map(str, python.version))
         raise RecordError(
-            f"{needed_for} needs Python {oldest} in the program, which has {version}",
-            hint="give --with nsys without --steps",
+            f"{needed_for} needs Python {oldest} in the program; it has {version}",
+            hint="use --with nsys without --steps",
         )
     path = str(program.interpreter)
     if tool is Tool.TORCH and "torch" not in python.packages:
@@ -180,13 +201,13 @@ def _checked_python(
         return choice
     library = find_cupti(path, environ)
     if library is None:
-        raise _lacks(tool, "a libcupti that the driver takes", "cupti-python", path)
+        raise _lacks(tool, "a libcupti that the driver supports", "cupti-python", path)
     return replace(choice, why=f"{choice.why}; libcupti is {library}")
 
 
 def _lacks(tool: Tool, needed: str, package: str, python: str) -> RecordError:
     return RecordError(
         f"--with {tool.value} needs {needed} in the program's Python",
-        why=f"{python} finds none",
+        why=f"not found by {python}",
         hint=f"{shlex.quote(python)} -m pip install {package}; or see: gpusight doctor",
     )

@@ -88,8 +88,8 @@ def of_range(text: str) -> tuple[str, ...]:
     filters = either_kind(name, domain=domain)
     if not filters:
         raise UsageError(
-            f"Nsight Compute cannot be told of a range {text!r}",
-            hint="rename it, or record between cudaProfilerStart and Stop: --steps",
+            f"Nsight Compute cannot filter by the range {text!r}",
+            hint="rename the range, or use --steps (cudaProfilerStart/Stop)",
         )
     return filters
 
@@ -177,8 +177,8 @@ def ncu_command(
     """
     if EXPORT.among(extra):
         raise UsageError(
-            "ncu's own --export would hide the capture from gpusight",
-            hint="say where to with -o",
+            "ncu's own --export conflicts with gpusight's",
+            hint="use -o of gpusight",
         )
     options = ToolOptions(installed, extra, joined=False)
     options.add(CLOCKS, "none")
@@ -216,7 +216,7 @@ def _add_sections(options: ToolOptions, level: NcuLevel, *, own: bool) -> None:
             options.add(SECTION, section)
     else:
         options.notes.append(
-            f"{options.installed} does not count operations of FP16 and tensor cores "
+            f"{options.installed} does not count FP16 and Tensor Core operations "
             f"({HAS_ARITHMETIC.year}.{HAS_ARITHMETIC.minor} and newer do): "
             "their roofline is estimated"
         )
@@ -237,7 +237,7 @@ def _add_filters(options: ToolOptions, chosen: KernelFilter) -> None:
         options.add(
             NVTX_SCOPE,
             "process",
-            otherwise="looks for a range on one thread only: kernels of the backward pass, which "
+            otherwise="filters ranges on one thread only: kernels of the backward pass, which "
             "autograd launches from a thread of its own, are not measured",
         )
     if not chosen.from_start:
@@ -247,4 +247,6 @@ def _add_filters(options: ToolOptions, chosen: KernelFilter) -> None:
     if chosen.launch_count is not None:
         options.need(COUNT, str(chosen.launch_count))
         if chosen.kill:
-            options.add(KILL, "yes", otherwise="cannot end the program: it runs to its end")
+            options.add(
+                KILL, "yes", otherwise="cannot stop the program early: it runs to completion"
+            )

@@ -88,8 +88,8 @@ def nsys_command(
     """
     if OUTPUT.among(request.extra):
         raise UsageError(
-            "nsys's own --output would hide the capture from gpusight",
-            hint="say where to with gpusight record -o",
+            "nsys's own --output conflicts with gpusight's",
+            hint="use gpusight record -o",
         )
     options = ToolOptions(installed, request.extra, joined=True)
     _add_sources(options, request)
@@ -196,10 +196,10 @@ def _seconds(options: ToolOptions, value_s: float, to_integer: Callable[[float],
     rounded_s = to_integer(units) / 10 if tenths else to_integer(units)
     if rounded_s > MAX_DURATION_S:
         raise RecordError(
-            f"{value_s:g} s is longer than nsys waits", hint=f"give at most {MAX_DURATION_S:,} s"
+            f"{value_s:g} s is longer than nsys supports", hint=f"use at most {MAX_DURATION_S:,} s"
         )
     if to_integer(units) != units:
         kind = "tenths of a second" if tenths else "whole seconds"
-        note = f"takes {kind} only: {value_s:g} s is made {rounded_s:g} s"
+        note = f"takes {kind} only: {value_s:g} s is rounded to {rounded_s:g} s"
         options.notes.append(f"{options.installed} {note}")
     return f"{rounded_s:.10g}"

@@ -79,7 +79,8 @@ def _refuse_words(tool_options: Sequence[str]) -> None:
         takes_value = previous.startswith("-") and "=" not in previous
         if option.strip("-") == "" or not (option.startswith("-") or takes_value):
             raise UsageError(
-                f"--tool-option={option} is no option", hint="such as --tool-option=--trace=cuda"
+                f"--tool-option={option} is not an option",
+                hint="example: --tool-option=--trace=cuda",
             )
         previous = option
 
@@ -92,7 +93,7 @@ def split_command(program: Sequence[str | os.PathLike[str]] | str) -> tuple[str,
         return tuple(shlex.split(program))
     except ValueError as error:
         raise UsageError(
-            f"{program!r} is no command line", why=str(error), hint="give a list of words"
+            f"{program!r} is not a command line", why=str(error), hint="pass a list of strings"
         ) from error
 
 

@@ -218,10 +218,10 @@ def _absent(word: str) -> RecordError:
     if not word:
         return RecordError("the program has no name", hint="gpusight record -- python train.py")
     if path.is_dir():
-        return RecordError(f"{word} is a folder, not a program", hint="name a program to record")
+        return RecordError(f"{word} is a folder, not a program", hint="give the program to record")
     if not path.is_file():
         return RecordError(
-            f"there is no program {word}", hint="give its path, or activate its environment"
+            f"program {word} not found", hint="use its full path, or activate its environment"
         )
     if path.suffix in _RUN_BY:
         command = f"{_RUN_BY[path.suffix]} {shlex.quote(word)}"
@@ -229,11 +229,11 @@ def _absent(word: str) -> RecordError:
     if not _head(path).startswith(_PROGRAMS):
         return RecordError(
             f"{word} is not a program",
-            why="it has neither a #! line nor machine code",
-            hint="name a program to record",
+            why="it has no #! line and is no executable format",
+            hint="give the program to record",
         )
     is_owner = not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
-    hint = f"chmod +x {shlex.quote(word)}" if is_owner else "ask its owner to make it so"
+    hint = f"chmod +x {shlex.quote(word)}" if is_owner else "ask its owner to make it executable"
     return RecordError(f"{word} is not executable", hint=hint)
 
 
@@ -308,7 +308,7 @@ def per_rank(
         raise RecordError(
             f"{tool.value} records every process that {program.word} starts, not ranks "
             f"{request.ranks} alone",
-            hint=f"let it start gpusight: {_hint(request, program, tool)}",
+            hint=f"start gpusight from it: {_hint(request, program, tool)}",
         )
     before, script = parts
     recorder = [sys.executable, "-m", "gpusight", "record", "--quiet", f"--with={tool.value}"]

@@ -62,13 +62,13 @@ def why_nothing(
     for path, fault in (damaged or {}).items():
         return (
             f"{path} was written, but is not a capture ({fault})",
-            "messages above say why, if any; is the disk full?",
+            "see the messages above; is the disk full?",
         )
     stream = base.with_name(base.name + ".qdstrm")
     if tool is Tool.NSYS and stream.exists():
         return (
-            f"nsys left {stream} unfinished: its importer did not start",
-            "see what it lacks: gpusight doctor",
+            f"nsys left {stream} unfinished: the nsys importer did not start",
+            "find what is missing: gpusight doctor",
         )
     never_came = _never_came(request, ended)
     if never_came is not None and ended.code != 0:
@@ -79,8 +79,8 @@ def why_nothing(
         return _why_failed(tool, ended)
     if tool is Tool.NCU and counters(Machine()) is CounterAccess.CLOSED:
         return (
-            "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)",
-            "see how to allow it: gpusight doctor",
+            "no permission to read GPU performance counters (ERR_NVGPUCTRPERM)",
+            "how to allow it: gpusight doctor",
         )
     return _MEANINGS[tool]
 
@@ -92,9 +92,12 @@ def _why_failed(tool: Tool, ended: ProgramExit) -> tuple[str, str]:
     if tool in (Tool.NSYS, Tool.NCU):
         return (
             f"{tool.value} or the program failed with exit code {ended.code}",
-            "messages above say why; or run the program alone",
+            "see the messages above, or run the program without gpusight record",
         )
-    return f"the program ended with exit code {ended.code}", "run it alone to see why"
+    return (
+        f"the program ended with exit code {ended.code}",
+        "run it without gpusight record to see why",
+    )
 
 
 def _never_came(request: RecordRequest, ended: ProgramExit) -> tuple[str, str] | None:
@@ -102,37 +105,43 @@ def _never_came(request: RecordRequest, ended: ProgramExit) -> tuple[str, str] |
     if request.steps is not None:
         return (
             (
-                f"no recording came of step {request.steps.first}: the program told fewer or none, "
-                "or recording could not be switched on (see above)"
+                f"step {request.steps.first} was not recorded: the program ran fewer steps or "
+                "none, or recording did not start (see above)"
             ),
-            "steps are what gs.step() tells, else those of the first torch optimizer",
+            "steps are counted by gs.step(), or else by the first torch optimizer",
         )
     if request.range_name is not None:
         return (
-            f"the program opened no range {request.range_name}",
+            f"the range {request.range_name} never started",
             "record without --range, then list the names: gpusight ranges FILE",
         )
     if request.delay_s is not None and ended.seconds <= request.delay_s:
         return (
-            f"the program took {ended.seconds:.1f} s, less than --delay {request.delay_s:g}",
-            "give a shorter --delay",
+            f"the program ran for {ended.seconds:.1f} s, less than --delay {request.delay_s:g}",
+            "use a shorter --delay",
         )
     return None
 
 
 _MEANINGS = {
-    Tool.NSYS: ("nsys wrote no report", "its own messages above say why; or: gpusight doctor"),
+    Tool.NSYS: ("nsys wrote no report", "see its messages above, or run: gpusight doctor"),
     Tool.NCU: (
-        "Nsight Compute met no kernel to measure",
+        "no kernel matched, so Nsight Compute profiled nothing",
         "check --kernel, --launch-skip, and that the program uses the GPU",
     ),
     Tool.TORCH: (
-        "no Python process below left a capture",
-        "messages above say why, if any; it must use torch, and not end by os._exit or SIGKILL",
+        "no Python process wrote a capture",
+        (
+            "see the messages above; the program must use torch, and must not end with os._exit or "
+            "SIGKILL"
+        ),
     ),
     Tool.CUPTI: (
-        "no Python process below left a capture",
-        "messages above say why, if any; it must use CUDA, and not end by os._exit or SIGKILL",
+        "no Python process wrote a capture",
+        (
+            "see the messages above; the program must use CUDA, and must not end with os._exit or "
+            "SIGKILL"
+        ),
     ),
 }
 """What it means when everything went well and still there is no capture."""
@@ -212,11 +221,12 @@ class Recording:
 
 
 def plan_recording(
-    request: RecordRequest, environ: Mapping[str, str] | None = None
+    request: RecordRequest, environ: Mapping[str, str] | None = None, *, dry_run: bool = False
 ) -> RecordingPlan | None:
-    """Work out how a program would be recorded; runs and writes nothing.
+    """Plan how to record a program; runs and writes nothing.
 
-    None: the request chooses other ranks than this process's, whose program runs untouched.
+    None: the request selects other ranks than this process, whose program runs unprofiled. In a
+    dry run, the plan may be for an nsys or ncu that is not installed here.
     """
     environ = os.environ if environ is None else environ
     program = inspect_program(request.program, environ)
@@ -234,7 +244,7 @@ def plan_recording(
         )
     if not request.ranks.include(None if rank is None else rank.rank):
         return None
-    choice = choose(request, program, environ)
+    choice = choose(request, program, environ, dry_run=dry_run)
     is_inside = choice.tool in (Tool.TORCH, Tool.CUPTI)
     if is_inside and program.is_launcher:
         rank = None  # each process below knows its own
@@ -337,7 +347,7 @@ def _launcher_notes(
     request: RecordRequest, tool: Tool, program: ProgramInfo, rank: ProcessRank | None
 ) -> list[str]:
     if program.word in CONTAINERS:
-        return [f"{program.word} runs the program elsewhere: use gpusight record inside instead"]
+        return [f"{program.word} runs the program in a container: use gpusight record inside it"]
     if rank is not None or not program.is_launcher or tool not in (Tool.NSYS, Tool.NCU):
         return []
     if request.ranks.chosen is not None:
@@ -345,7 +355,7 @@ def _launcher_notes(
     return [
         (
             f"{tool.value} records all processes that {program.word} starts into one report; "
-            f"for one each, let {program.word} start gpusight record"
+            f"for one report per rank, start gpusight record from {program.word}"
         )
     ]
 

@@ -61,7 +61,7 @@ class RecordedSteps:
         """Read `3:7`, `3-7`, `5` or `3:`."""
         first, last = parse_step_range(text, hint=_STEPS_HINT)
         if first is None:
-            raise UsageError(f"--steps {text!r} does not say where to begin", hint=_STEPS_HINT)
+            raise UsageError(f"--steps {text!r} has no first step", hint=_STEPS_HINT)
         return cls(first, last)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Ranks:
             return cls(None)
         parts = [part.strip() for part in text.split(",")]
         if not all(part.isdecimal() and len(part) < 10 for part in parts):
-            raise UsageError(f"--rank {text!r} names no ranks", hint=_RANKS_HINT)
+            raise UsageError(f"--rank {text!r} is not a list of ranks", hint=_RANKS_HINT)
         return cls(frozenset(map(int, parts)))
 
     def include(self, rank: int | None) -> bool:
@@ -133,13 +133,13 @@ class RecordRequest:
         timed = self.delay_s is not None or self.duration_s is not None
         if sum((self.range_name is not None, self.steps is not None, timed)) > 1:
             raise UsageError(
-                "--range, --steps and --delay/--duration each say when to record",
-                hint="give one of them",
+                "--range, --steps and --delay/--duration cannot be combined",
+                hint="use one of them",
             )
         self._check_numbers()
         if self.stop and not (self.is_partial or self.launch_count is not None):
             raise UsageError(
-                "--stop ends the program once a part of it is recorded, and no part was named",
+                "--stop needs a part of the program to record",
                 hint="add --range, --steps, --duration or --launch-count",
             )
 
@@ -152,11 +152,11 @@ class RecordRequest:
         }
         for option, (value, smallest, wanted) in least.items():
             if value is not None and not smallest <= value < math.inf:
-                raise UsageError(f"{option} {value} is no use", hint=f"give {wanted}")
+                raise UsageError(f"{option} {value} is not valid", hint=f"use {wanted}")
         if self.duration_s is not None and not 0 < self.duration_s < math.inf:
             raise UsageError(
-                f"--duration {self.duration_s} is no use",
-                hint="give more than 0 s, or leave it out",
+                f"--duration {self.duration_s} is not valid",
+                hint="use more than 0 s, or remove it",
             )
 
     @property

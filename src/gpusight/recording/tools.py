@@ -179,6 +179,11 @@ def _newest(tool: Tool) -> tuple[InstalledTool | None, list[InstalledTool | Brok
     return newest, candidates
 
 
+def recent_tool(tool: Tool) -> InstalledTool:
+    """Return a recent version of nsys or ncu, for the command lines of machines that have it."""
+    return InstalledTool(tool, Path(tool.value), ToolVersion(2025, 3, 1))
+
+
 def why_not_found(tool: Tool) -> str:
     """Describe that there is no such tool; a variable that names the wrong one is the reason."""
     chosen = override_of(tool)
@@ -196,14 +201,14 @@ def require_tool(tool: Tool) -> InstalledTool:
     if candidates:
         broken = candidates[0]
         assert isinstance(broken, BrokenTool)
-        why = f"{broken.path} does not start, {broken.why}"
+        why = f"{broken.path} does not start: {broken.why}"
         if override_of(tool) is not None:
             why = f"{_variable(tool)} is set, and {why}"
     raise RecordError(
-        f"{tool.value} is needed and none runs here",
+        f"{tool.value} is required, but no working installation was found",
         why=why,
-        hint=f"install NVIDIA {_TITLES[tool]} or set {_variable(tool)} to where {tool.value} is; "
-        "gpusight doctor says what this machine can capture with",
+        hint=f"install NVIDIA {_TITLES[tool]} or set {_variable(tool)} to its path; "
+        "gpusight doctor checks what this machine can record with",
     )
 
 
@@ -239,7 +244,7 @@ def installed_version(path: str | Path) -> ToolVersion | str:
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         last = lines[-1][:200] if lines else ""
         return f"exit code {answer.returncode} {last}".rstrip()
-    return ToolVersion.parse(output) or "it does not say which version it is"
+    return ToolVersion.parse(output) or "its version is unknown"
 
 
 def _variable(tool: Tool) -> str:
@@ -413,6 +418,6 @@ class ToolOptions:
             name = option.spellings[0].text
             tool = self.installed.tool
             raise RecordError(
-                f"{self.installed} has no option {name}, which this needs",
-                hint=f"set GPUSIGHT_{tool.name} to another {tool.value}",
+                f"{self.installed} does not support {name}, which is required",
+                hint=f"set GPUSIGHT_{tool.name} to a newer {tool.value}",
             )

@@ -1,4 +1,4 @@
-"""One value as the text that people see.
+"""One value as text.
 
 Formatted, cut to width, and safe to print whatever the capture holds.
 """
@@ -56,7 +56,7 @@ def _escaped(char: str) -> str:
 
 
 def show(value: Any, fmt: Fmt) -> str:
-    """Give a value as people read it; unknown values are a dash."""
+    """Return a value as text; unknown values are a dash."""
     if value is None:
         return units.MISSING
     if isinstance(value, (int, float)) and not isinstance(value, bool) and fmt in _FORMATS:
@@ -82,7 +82,7 @@ def _char_width(char: str) -> int:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Cut the middle out of a text that is too wide: both ends of a kernel name tell it apart."""
+    """Cut the middle out of a text that is too wide: both ends of a kernel name identify it."""
     if display_width(text) <= width:
         return text
     if width <= 1:

@@ -1,4 +1,4 @@
-"""The checks of `doctor` as text: a verdict per tool, then the checks, then what to do."""
+"""The checks of `doctor` as text: a verdict per tool, then the checks, then the fixes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def doctor_to_text(checkup: Checkup, look: TableOptions) -> str:
 
 
 def print_doctor(checkup: Checkup, look: TableOptions, stream: TextIO) -> None:
-    """Draw a checkup with colours on a stream that takes them."""
+    """Write a checkup with colors to a terminal."""
     from gpusight.render.terminal_tables import print_colored
 
     draw_lines((*_verdicts(checkup, look.width), StyledLine("")), stream)
@@ -51,7 +51,7 @@ def _verdicts(checkup: Checkup, width: int | None) -> Iterator[StyledLine]:
         yield from _verdict(verdict, width)
     uses = checkup.record_uses
     if uses is None:
-        yield from wrapped_lines("gpusight record has nothing to record with here.", width, "")
+        yield from wrapped_lines("gpusight record cannot record here.", width, "")
     else:
         yield from wrapped_lines(f"gpusight record would use {uses.value}.", width, "")
 
@@ -66,7 +66,7 @@ def _verdict(verdict: ToolVerdict, width: int | None) -> Iterator[StyledLine]:
 
 
 def _brief(checkup: Checkup) -> TableResult:
-    """Leave to the table what fits into it; what follows is said below it."""
+    """Keep the columns that fit; the fixes are below the table."""
     table = checks_table(checkup)
     fields = tuple(replace(field, shown=field.key in _SHOWN_FIELDS) for field in table.fields)
     return replace(table, fields=fields)

@@ -1,4 +1,4 @@
-"""A drill plan in every text format: which kernels to measure, then the ncu commands to paste."""
+"""A drill plan in every text format: which kernels to profile, then the ncu commands to paste."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 _EXPLAINED = 3
 """Kernels that are explained."""
-_NO_NCU_HINT = "ncu is not on this machine: run this where it is"
-_PLACEHOLDER_HINT = (
-    "put your program in place of `python your_script.py`, or give it: --run -- PROGRAM"
-)
+_NO_NCU_HINT = "ncu is not installed here: run this on the machine with the GPU"
+_PLACEHOLDER_HINT = "replace `python your_script.py` with your program, or add: --run -- PROGRAM"
 
 
 def as_text(drilled: MeasuredDrill, look: TableOptions) -> str:
@@ -41,7 +39,7 @@ def print_drill(drilled: MeasuredDrill, look: TableOptions, stream: TextIO) -> N
 
 
 def _after_page(drilled: MeasuredDrill, look: TableOptions) -> str:
-    """Write what comes below the page: commands, then what was measured."""
+    """Write what comes below the page: commands, then the measured kernels."""
     shown = shows_commands(drilled.drill)
     parts = ["", *command_lines(drilled.drill, look.width)] if shown else []
     text = "".join(f"{line}\n" for line in parts)
@@ -91,7 +89,7 @@ def document(drilled: MeasuredDrill, *, limit: int | None = None) -> dict[str, A
 
 
 def shows_commands(drill: DrillResult) -> bool:
-    """Tell whether there is something left to measure."""
+    """Return whether kernels are left to measure."""
     return bool(drill.commands) and (drill.measured is None or bool(drill.missing))
 
 
@@ -102,7 +100,7 @@ def command_lines(drill: DrillResult, width: int | None = None) -> list[str]:
     remarks = [] if drill.installed else [_NO_NCU_HINT]
     remarks += [] if drill.program else [_PLACEHOLDER_HINT]
     notes = [line.text for remark in remarks for line in wrapped_lines(remark, width, "note: ")]
-    head = "Command" if len(drill.commands) == 1 else "Commands, one after the other"
+    head = "Command" if len(drill.commands) == 1 else "Commands, to run in order"
     commands = [safe_text(str(command)) for command in drill.commands]
     return [f"{head}, for {drill.tool}", *notes, *(line for c in commands for line in ("", c))]
 

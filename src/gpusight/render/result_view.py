@@ -9,6 +9,7 @@ which lies below the analyses and must not import what draws.
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,8 +277,12 @@ class Result:
         return target
 
     def __repr__(self) -> str:
-        """Show it as plain text."""
-        return self.to_text().rstrip("\n")
+        """Return plain text; in ASCII where standard output is not UTF-8."""
+        from gpusight.render.terminal_text import ascii_text, can_encode
+
+        text = self.to_text().rstrip("\n")
+        is_text = getattr(sys.stdout, "encoding", None) is None  # io.StringIO takes any letter
+        return text if is_text or can_encode(text, sys.stdout) else ascii_text(text)
 
     @property
     def _renderer(self) -> Renderer:

@@ -20,25 +20,31 @@ if TYPE_CHECKING:
 
 COMMAND = "share"
 CATEGORY_FIELDS = (
-    Field("category", "What", Fmt.TEXT, "What a part of the capture tells about people, machines"),
+    Field("category", "What", Fmt.TEXT, "Kind of private data about people or machines"),
     Field("fate", "In the copy", Fmt.TEXT, "`removed`, `hashed`, `shortened` or `kept`"),
     Field(
-        "count", "Values", Fmt.COUNT, "Different values, or entries where only those can be told"
+        "count",
+        "Values",
+        Fmt.COUNT,
+        "Distinct values, or entries where values cannot be distinguished",
     ),
-    Field("places", "Where", Fmt.NAME, "The places that hold them", shown=False),
+    Field("places", "Where", Fmt.NAME, "Where in the capture", shown=False),
 )
 PLACE_FIELDS = (
-    Field("category", "What", Fmt.TEXT, "What a part of the capture tells about people, machines"),
-    Field("where", "Where", Fmt.NAME, "The place, in the words of the format"),
+    Field("category", "What", Fmt.TEXT, "Kind of private data about people or machines"),
+    Field("where", "Where", Fmt.NAME, "Where in the capture, as the format names it"),
     Field(
-        "count", "Values", Fmt.COUNT, "Different values, or entries where only those can be told"
+        "count",
+        "Values",
+        Fmt.COUNT,
+        "Distinct values, or entries where values cannot be distinguished",
     ),
     Field("fate", "In the copy", Fmt.TEXT, "`removed`, `hashed`, `shortened` or `kept`"),
 )
 REMAIN_FIELDS = (
-    Field("category", "What", Fmt.TEXT, "What it tells about people and machines"),
+    Field("category", "What", Fmt.TEXT, "Kind of private data about people or machines"),
     Field("where", "Where", Fmt.NAME, "Where the copy still has it"),
-    Field("count", "Values", Fmt.COUNT, "Different values"),
+    Field("count", "Values", Fmt.COUNT, "Distinct values"),
 )
 _TREATMENTS = (
     Treatment.REMOVED,
@@ -52,10 +58,10 @@ _PROGRAM_WORDS = {
     Category.KERNEL_NAMES: "names of kernels",
     Category.PYTHON_FUNCTIONS: "names of Python functions",
 }
-"""What of a program's own words a copy may have."""
+"""Names of the program that a copy may have."""
 _SALT = (
-    "the salt of the hashes is stored nowhere; --salt TEXT makes copies that can be compared with "
-    "each other, and whoever knows the text can test guesses of names"
+    "the salt is random and not stored; --salt TEXT makes hashes comparable between copies, "
+    "but anyone who knows the text can test guesses of names"
 )
 
 
@@ -68,34 +74,34 @@ def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = Tr
     if places:
         sections.append(_places(leaks))
     if shared.suspects:
-        sections.append(
-            _leak_table("suspects", "Names to look at before you share", shared.suspects)
-        )
+        sections.append(_leak_table("suspects", "Names to check before sharing", shared.suspects))
     if shared.remains:
-        title = "Removed, but still found in the copy"
+        title = "Removed values still in the copy"
         sections.append(_leak_table("remains", title, shared.remains))
     name = shared.capture.name
-    title = f"A copy of {name} to share" if shared.path else f"What {name} would give away"
+    title = f"Sanitized copy of {name}" if shared.path else f"Private data in {name}"
     return Composite(COMMAND, title, tuple(_facts(shared)), tuple(sections), notes=_notes(shared))
 
 
 def closing_sentences(shared: SharedCopy) -> list[str]:
-    """Say in some sentences what a copy lacks, and what of the program's own words it has."""
+    """Summarize what a copy lacks, and which names of the program it keeps."""
     done = shared.path is not None
     removed = sum(leak.count for leak in shared.leaks if leak.fate is Treatment.REMOVED)
     sentences = [
-        f"Removed: {removed:,} values." if done else f"A copy would lack {removed:,} values."
+        f"Removed: {removed:,} values."
+        if done
+        else f"A sanitized copy would remove {removed:,} values."
     ]
     if shared.hash_names:
-        return [*sentences, "Names are hashed but for words such as gemm or forward."]
+        return [*sentences, "Names are hashed, except words such as gemm or forward."]
     kept = {words: _named(shared.leaks, category) for category, words in _PROGRAM_WORDS.items()}
     own = [f"{count:,} {words}" for words, count in kept.items() if count]
     if not own:
-        return [*sentences, "It has no names that the program gave."]
+        return [*sentences, "It has no names from the program."]
     return [
         *sentences,
         f"{'Kept' if done else 'It would keep'}: {', '.join(own)}.",
-        "These are the program's own words: --hash-names hashes them.",
+        "These names come from the program: --hash-names hashes them.",
     ]
 
 
@@ -115,7 +121,9 @@ def _facts(shared: SharedCopy) -> Iterator[Fact]:
         size = shared.bytes_after
         yield Fact("copy_bytes", "Size of the copy", size, Fmt.BYTES, "Bytes of its files")
     names = "hashed" if shared.hash_names else "kept"
-    yield Fact("names", "Names", names, Fmt.TEXT, "What becomes of names of kernels and ranges")
+    yield Fact(
+        "names", "Names", names, Fmt.TEXT, "Whether kernel and range names are kept or hashed"
+    )
 
 
 def _notes(shared: SharedCopy) -> tuple[str, ...]:
@@ -138,12 +146,12 @@ def _categories(leaks: Iterable[Leak]) -> TableResult:
         (category, fate, sum(leak.count for leak in leaks), ", ".join(leak.where for leak in leaks))
         for (category, fate), leaks in groups.items()
     ]
-    return _table("categories", "What is in the capture", CATEGORY_FIELDS, rows)
+    return _table("categories", "Data in the capture", CATEGORY_FIELDS, rows)
 
 
 def _places(leaks: Iterable[Leak]) -> TableResult:
     rows = [(leak.category.value, leak.where, leak.count, leak.fate.value) for leak in leaks]
-    return _table("places", "Where it is", PLACE_FIELDS, rows)
+    return _table("places", "Where", PLACE_FIELDS, rows)
 
 
 def _leak_table(command: str, title: str, leaks: Iterable[Leak]) -> TableResult:

@@ -50,7 +50,7 @@ class TableOptions:
     full_names: bool = False
     """Show full names in place of short ones, however long the lines get."""
     bars: bool = False
-    """Leave room beside the first share column for bars."""
+    """Leave room next to the first share column for bars."""
     rows_advice: str = "use --top 0 for all"
     """How to see the rows left out."""
     columns_advice: str = "use --wide or --format json"
@@ -104,7 +104,7 @@ class TextTableLayout:
     rows: int
     columns_left_out: tuple[str, ...] = ()
     bar_width: int = 0
-    """Room kept beside the first share column for bars; 0 for none."""
+    """Room next to the first share column for bars; 0 for none."""
     gap: int = GAP
     positions: tuple[int, ...] = ()
     """Which of the columns given each one is."""
@@ -229,7 +229,7 @@ class HeadingBlock:
 
 @dataclass(frozen=True, slots=True)
 class FactsBlock:
-    """Labels with their values, one a line."""
+    """Labels with their values, one per line."""
 
     pairs: tuple[tuple[str, str], ...]
     shares: tuple[float | None, ...] = ()
@@ -245,14 +245,14 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class NoteBlock:
-    """A line the reader must know; `label` says of what kind it is, or is empty for an aside."""
+    """A note to the reader; `label` is its kind, or empty for a remark on the table."""
 
     text: str
     label: str = "note"
 
     @property
     def stands_alone(self) -> bool:
-        """Takes the place of a whole section, rather than being said of the block above."""
+        """Whether it replaces a whole section, rather than belonging to the block above."""
         return self.label not in {"", "note"}
 
 
@@ -269,7 +269,7 @@ def blocks_of(result: Answer, look: TableOptions) -> list[Block]:
 
 
 def starts_section(block: Block) -> bool:
-    """Tell whether an empty line goes before this block."""
+    """Return whether an empty line goes before this block."""
     return isinstance(block, (HeadingBlock, FactsBlock)) or (
         isinstance(block, NoteBlock) and block.stands_alone
     )

@@ -46,7 +46,7 @@ def _result_lines(result: Answer, look: TableOptions, *, colored: bool) -> Itera
         if index and starts_section(block):
             yield StyledLine("")
         if isinstance(block, HeadingBlock):
-            yield StyledLine(block.text, "bold")
+            yield from wrapped_lines(block.text, look.width, "", "bold")
         elif isinstance(block, FactsBlock):
             yield from _fact_lines(block, look.width, colored=colored)
         elif isinstance(block, TableBlock):

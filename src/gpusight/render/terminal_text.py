@@ -16,10 +16,27 @@ if TYPE_CHECKING:
 
 
 UNKNOWN_WIDTH = 120
-"""Width for a pipe or file when nothing says how wide the reader's screen is."""
+"""Width for a pipe or file when the width of the screen is unknown."""
 LABEL = 6
 """Columns for words such as `seen` and `fix`."""
 INDENT = " " * (3 + LABEL + 2)
+_NARROW_ASCII = {
+    **dict.fromkeys("µμ", "u"),
+    **dict.fromkeys("·─−–—", "-"),
+    **dict.fromkeys("→›▸", ">"),
+    **dict.fromkeys("█▉▊▋▌▍▎▏", "#"),
+    **dict.fromkeys("“”", '"'),
+    **dict.fromkeys("‘’", "'"),
+    "…": "~",
+    "×": "x",
+    "¹": "1",
+    "²": "2",
+    "³": "3",
+    "±": "~",
+}
+"""ASCII letters in place of others, each as wide as what it replaces."""
+_COLUMN_ASCII = str.maketrans(_NARROW_ASCII)
+_PROSE_ASCII = str.maketrans({**_NARROW_ASCII, "…": "...", "→": "->", "—": "--", "±": "+-"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +101,7 @@ def wrapped_lines(text: str, width: int | None, lead: str, style: str = "") -> I
 def labeled_lines(
     label: str, text: str, width: int | None, style: str = "", *, lead: str = ""
 ) -> Iterator[StyledLine]:
-    """Wrap a text behind a word that says what it is."""
+    """Wrap a text behind a label."""
     yield from wrapped_lines(text, width, f"   {label.ljust(LABEL)}  {lead}", style)
 
 
@@ -100,14 +117,34 @@ def cut_line(text: str, width: int | None) -> str:
 
 
 def wants_color(stream: TextIO) -> bool:
-    """Tell whether colors may be written to a stream."""
+    """Return whether colors may be written to a stream."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return False
+    return can_encode("─▏…µ", stream)
+
+
+def can_encode(text: str, stream: TextIO) -> bool:
+    """Return whether the stream's encoding has every letter of a text."""
     try:
-        "─▏…µ".encode(stream.encoding or "ascii")
+        text.encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def ascii_text(text: str) -> str:
+    """Write a text for a stream that is not UTF-8: `1.2 us` for `1.2 µs`, `...` for `…`.
+
+    Lines with columns, and those that `...` would make wider than the screen, keep their width.
+    """
+    lines = text.split("\n")
+    return "\n".join(line if line.isascii() else _ascii_line(line) for line in lines)
+
+
+def _ascii_line(line: str) -> str:
+    prose = line.translate(_PROSE_ASCII)
+    keeps_width = "  " in line.strip() or len(prose) > max(len(line), screen_width())
+    return line.translate(_COLUMN_ASCII) if keeps_width else prose
 
 
 def screen_width() -> int:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -389,15 +390,18 @@ def explain_finding(diagnosis: AnyDiagnosis, which: int | str) -> Explanation:
         return Explanation(diagnosis, number, groups[number - 1])
     timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
     if isinstance(which, str) and which in timeline.clean:
-        raise NotApplicable(COMMAND, f"{which} passed: no such problem was found").error()
+        raise NotApplicable(COMMAND, f"{which} passed: it found nothing in this capture").error()
     if isinstance(which, str) and which in timeline.not_applicable:
         reason = timeline.not_applicable[which]
         raise NotApplicable(COMMAND, f"{which} was not evaluated: {reason}").error()
-    number = _position(which, [(f.rule,) for f in timeline.findings], "findings")
+    rules = (*timeline.clean, *timeline.not_applicable)
+    number = _position(which, [(f.rule,) for f in timeline.findings], "findings", rules)
     return Explanation(diagnosis, number, timeline.findings[number - 1])
 
 
-def _position(which: int | str, names: Sequence[Sequence[str]], noun: str) -> int:
+def _position(
+    which: int | str, names: Sequence[Sequence[str]], noun: str, others: Sequence[str] = ()
+) -> int:
     if isinstance(which, int) and 1 <= which <= len(names):
         return which
     for number, of_finding in enumerate(names, 1):
@@ -405,8 +409,11 @@ def _position(which: int | str, names: Sequence[Sequence[str]], noun: str) -> in
             return number
     if not names:
         raise NotApplicable(COMMAND, "there is no finding to explain").error()
+    known = [*others, *(name for of_finding in names for name in of_finding)]
+    near = difflib.get_close_matches(str(which), known, n=1)
     listed = ", ".join(f"{number} {of[0]}" for number, of in enumerate(names[:10], 1))
-    raise UsageError(f"no finding {which!r}", hint=f"{noun} are: {listed}")
+    hint = f"did you mean {near[0]}?" if near else f"{noun} are: {listed}"
+    raise UsageError(f"no finding {which!r}", hint=hint)
 
 
 def unknowns(diagnosis: AnyDiagnosis, rules: Sequence[str]) -> list[str]:

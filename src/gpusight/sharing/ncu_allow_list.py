@@ -50,7 +50,7 @@ def _numbers(*fields: int) -> Spec:
 
 _SIZE = _numbers(1, 2, 3)
 _COMMENT = RemovedField(Category.PROGRAM_TEXTS, "comments")
-_RULES = RemovedField(Category.PROGRAM_OUTPUT, "what the profiler's rules said")
+_RULES = RemovedField(Category.PROGRAM_OUTPUT, "results of the profiler's rules")
 _CREATED = RemovedField(Category.CAPTURE_TIME, "CreationTime")
 _STACK = RemovedField(Category.CODE, "CPU call stacks")
 _HANDLES = RemovedField(Category.PROGRAM_TEXTS, "names of contexts and streams")

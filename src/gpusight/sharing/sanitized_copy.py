@@ -73,7 +73,7 @@ def options_of(*, hash_names: bool = False, salt: str | None = None) -> ShareOpt
     if salt == "":
         raise UsageError("the salt is empty", why="anyone could test guesses of names")
     if salt is not None and not hash_names:
-        raise UsageError("a salt is for names that are hashed", hint="add --hash-names")
+        raise UsageError("--salt needs hashed names", hint="add --hash-names")
     key = secrets.token_bytes(_SALT_BYTES) if salt is None else salt.encode()
     return ShareOptions(hash_names=hash_names, salt=key)
 
@@ -101,7 +101,7 @@ def share(
         form = to or ("parquet" if is_folder else TO[0])
         cleaner = cleaner_of(capture, form)
         if to is not None and not isinstance(cleaner, NsysCleaner):
-            what = f"--to is for nsys captures, and {capture.name} is none"
+            what = f"--to is for nsys captures, and {capture.name} is not one"
             raise UsageError(what, hint="leave it")
         target = output or Path(f"{_stem(capture)}.shared{cleaner.suffixes[0]}")
         _check_target(capture, target, cleaner, form)
@@ -133,9 +133,9 @@ def cleaner_of(capture: Path, form: str) -> Cleaner:
     text = head.removeprefix(_BOM).lstrip()
     if BASELINE.match(text):
         raise UsageError(
-            f"{capture} is a baseline, and has nothing that share removes",
+            f"{capture} is a baseline and has nothing to remove",
             why="its only texts are names of capture files, kernels, ranges, calls and functions",
-            hint="look at them and send it as it is, or save one of shared copies",
+            hint="check these names and share the file, or save a baseline of sanitized copies",
         )
     if text[:1] in (b"{", b"[") and not JAX_PLANE.match(head):
         from gpusight.sharing.share_torch import TorchCleaner
@@ -182,7 +182,7 @@ def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> N
     if resolved == source or source in resolved.parents:
         raise UsageError(f"{target} is the capture itself", hint="choose another name for -o")
     if not resolved.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent}", hint="make it first")
+        raise UsageError(f"there is no folder {target.parent}", hint="create it first")
     if target.exists() or target.is_symlink():
         raise UsageError(f"{target} exists already", hint="choose another name for -o")
     if form == "parquet" and cleaner.suffixes == (".parquet",):
@@ -190,9 +190,9 @@ def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> N
     if not target.name.lower().endswith(cleaner.suffixes):
         ends = " or ".join(cleaner.suffixes)
         raise UsageError(
-            f"the copy of {capture.name} cannot be called {target.name}",
+            f"{target.name} has the wrong extension for a copy of {capture.name}",
             why=f"it is written as {ends}",
-            hint=f"name it so: -o {_stem(capture)}.shared{cleaner.suffixes[0]}",
+            hint=f"use: -o {_stem(capture)}.shared{cleaner.suffixes[0]}",
         )
 
 

@@ -356,7 +356,7 @@ class NcuCleaner:
         problem = content.problem or container.problem
         if problem and not container.results:
             raise DamagedCaptureError(
-                f"{self._path} holds no whole launch", why=problem, hint="copy or capture it again"
+                f"{self._path} has no complete launch", why=problem, hint="copy or capture it again"
             )
         writing = _Writing(content.data, container, options, tally)
         try:
@@ -366,16 +366,16 @@ class NcuCleaner:
             raise DamagedCaptureError(
                 f"{self._path} cannot be decoded",
                 why=str(error),
-                hint="what cannot be read cannot be cleaned: copy or capture it again",
+                hint="data that cannot be read cannot be sanitized: copy or record it again",
             ) from error
         # After an error its traceback still holds pieces of the file, and lets go of it later.
         content.close()
         notes = []
         if problem:
-            notes.append(f"the report is damaged: {problem}; the copy holds what lies before that")
+            notes.append(f"the report is damaged: {problem}; the copy has the data before that")
         if writing.undecoded:
             notes.append(
-                f"launches that cannot be decoded and were left behind: {writing.undecoded:,}"
+                f"launches that cannot be decoded and were not copied: {writing.undecoded:,}"
             )
         return tally.found(notes)
 

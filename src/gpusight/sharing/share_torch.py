@@ -437,8 +437,8 @@ class TorchCleaner:
         other_data = header.get("otherData")
         if isinstance(other_data, dict) and other_data.get("writer") == "gpusight":
             raise NotACaptureError(
-                f"{self._path} is a timeline that gpusight exported",
-                hint="share the capture that it was made from",
+                f"{self._path} is a timeline exported by gpusight",
+                hint="share the original capture",
             )
         if not events.kinds and not _TORCH & header.keys():
             raise NotACaptureError(
@@ -447,7 +447,7 @@ class TorchCleaner:
         if not events.kinds - _NOT_IDENTIFYING and not _TORCH & header.keys():
             raise NotACaptureError(
                 f"{self._path} is a Chrome trace, but not one of PyTorch",
-                why="what others write into theirs is not known well enough to clean it",
+                why="traces of other programs cannot be sanitized reliably",
                 hint=TAKES,
             )
 
@@ -467,8 +467,8 @@ def _packing(file: IO[bytes], name: str) -> Iterator[IO[bytes] | GzipFile]:
 def _notes(reader: EventReader, blocks: FileBlocks) -> Iterator[str]:
     if blocks.problem or reader.cut_off:
         why = blocks.problem or "it ends inside its list of events"
-        yield f"the trace is cut off: {why}; the copy holds what is there, as a whole file"
+        yield f"the trace is cut off: {why}; the copy is a valid file with the first part"
     if reader.left_over:
-        yield "what follows the list of events was left behind: it belongs to no trace"
+        yield "data after the list of events was not copied"
     if reader.unreadable:
-        yield f"{reader.unreadable:,} events are not valid JSON and were left behind"
+        yield f"{reader.unreadable:,} events are not valid JSON and were not copied"

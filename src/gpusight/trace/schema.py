@@ -61,15 +61,15 @@ RANGES = TraceTable(
     "An NVTX range, mark or other annotation by the program",
     (
         START,
-        time_column("end_ns", "When it ended; the end of the capture for a range never closed"),
+        time_column("end_ns", "End time; the end of the capture for a range never ended"),
         name_column("name", "Text given by the program", required=True),
         name_column("kind", "`push_pop`, `start_end` or `mark`", required=True),
         name_column("domain", "NVTX domain; empty for the default one"),
         int_column("domain_key", "NVTX domain number, per process"),
         name_column("category", "NVTX category"),
-        TraceColumn("open", ColumnKind.FLAG, "Never closed in the capture"),
+        TraceColumn("open", ColumnKind.FLAG, "Not ended in the capture"),
         THREAD,
-        int_column("end_thread", "Thread that closed a start/end range"),
+        int_column("end_thread", "Thread that ended a start/end range"),
         PROCESS,
         int_column("range", "Id given by NVTX to start/end ranges"),
         int_column("record", "Number of the record in the capture, from 1"),
@@ -91,11 +91,11 @@ CPU_OPS = TraceTable(
         name_column("name", "Operator", required=True),
         THREAD,
         PROCESS,
-        int_column("op", "Key: what GPU work and API calls name as their `op`"),
-        int_column("sequence", "Autograd's number, the same for an operator and its backward"),
+        int_column("op", "Key: `op` of GPU work and API calls"),
         int_column(
-            "forward_thread", "Autograd's number of the forward thread; above 0 in a backward"
+            "sequence", "Autograd sequence number, the same for an operator and its backward"
         ),
+        int_column("forward_thread", "Autograd forward thread number; above 0 in a backward"),
         name_column("shapes", "Sizes of the inputs, as JSON"),
         name_column("strides", "Strides of the inputs, as JSON"),
         name_column("types", "Types of the inputs, as JSON"),
@@ -132,14 +132,14 @@ OP_TOTALS = TraceTable(
         name_column("name", "Operator or kernel; cut off where the table cut it", required=True),
         name_column("side", "`host` for an operator, `gpu` for a kernel, copy or GPU annotation"),
         int_column("calls", "How often", required=True),
-        int_column("self_cpu_ns", "Host time in itself", "ns"),
-        int_column("cpu_ns", "Host time with what it called", "ns"),
-        int_column("self_gpu_ns", "GPU time of the work it launched itself", "ns"),
-        int_column("gpu_ns", "GPU time with what it called", "ns"),
-        int_column("self_cpu_bytes", "Host memory taken in itself, net", "bytes"),
-        int_column("cpu_bytes", "Host memory taken with what it called, net", "bytes"),
-        int_column("self_gpu_bytes", "GPU memory taken in itself, net", "bytes"),
-        int_column("gpu_bytes", "GPU memory taken with what it called, net", "bytes"),
+        int_column("self_cpu_ns", "Self host time", "ns"),
+        int_column("cpu_ns", "Total host time", "ns"),
+        int_column("self_gpu_ns", "Self GPU time", "ns"),
+        int_column("gpu_ns", "Total GPU time", "ns"),
+        int_column("self_cpu_bytes", "Self host memory allocated, net", "bytes"),
+        int_column("cpu_bytes", "Total host memory allocated, net", "bytes"),
+        int_column("self_gpu_bytes", "Self GPU memory allocated, net", "bytes"),
+        int_column("gpu_bytes", "Total GPU memory allocated, net", "bytes"),
         int_column("flops", "Floating-point operations counted"),
         name_column("shapes", "Sizes of the inputs, as JSON, when grouped by them"),
         name_column("stack", "Python frames, innermost first, split by `;`, when grouped by them"),
@@ -161,13 +161,13 @@ COLLECTIVES = TraceTable(
         CORRELATION,
         OP,
         name_column("group", "Process group"),
-        name_column("group_description", "What the program calls the group"),
+        name_column("group_description", "Name given by the program"),
         int_column("group_size", "Ranks in the group"),
         name_column("ranks", "Ranks of the group, as JSON; shortened where the profiler did so"),
         name_column("dtype", "Type of the elements"),
-        int_column("in_elements", "Elements given", "elements"),
+        int_column("in_elements", "Elements sent", "elements"),
         int_column("out_elements", "Elements received", "elements"),
-        int_column("in_bytes", "Bytes given", "bytes"),
+        int_column("in_bytes", "Bytes sent", "bytes"),
         int_column("out_bytes", "Bytes received", "bytes"),
     ),
 )
@@ -189,13 +189,13 @@ OS_CALLS = TraceTable(
 
 CPU_SAMPLES = TraceTable(
     "cpu_samples",
-    "A sample of what a CPU was executing",
+    "A CPU sample",
     (
-        time_column("time_ns", "When it was taken"),
+        time_column("time_ns", "Time of the sample"),
         int_column("cpu", "CPU number"),
         THREAD,
         PROCESS,
-        int_column("cycles", "CPU cycles since the sample before", "cycles"),
+        int_column("cycles", "CPU cycles since the previous sample", "cycles"),
         int_column("state", "Thread state as recorded"),
         CALLCHAIN,
     ),
@@ -203,11 +203,11 @@ CPU_SAMPLES = TraceTable(
 
 THREAD_SWITCHES = TraceTable(
     "thread_switches",
-    "A thread was put on or taken off a CPU",
+    "A thread was scheduled on or off a CPU",
     (
         time_column("time_ns", "When"),
         int_column("cpu", "CPU number"),
-        TraceColumn("scheduled_in", ColumnKind.FLAG, "Put on the CPU rather than taken off"),
+        TraceColumn("scheduled_in", ColumnKind.FLAG, "Scheduled on the CPU (otherwise off)"),
         THREAD,
         PROCESS,
     ),
@@ -232,11 +232,11 @@ CALLCHAINS = TraceTable(
 
 OVERHEADS = TraceTable(
     "overheads",
-    "Time the profiler itself took on a thread",
+    "Profiler overhead on a thread",
     (
         START,
         END,
-        name_column("name", "What it did", required=True),
+        name_column("name", "Kind of overhead", required=True),
         THREAD,
         PROCESS,
     ),
@@ -244,9 +244,9 @@ OVERHEADS = TraceTable(
 
 MEMORY_EVENTS = TraceTable(
     "memory_events",
-    "Memory taken or given back, by a driver or by the framework's own allocator",
+    "Memory allocated or freed, by the driver or by the framework's allocator",
     (
-        time_column("time_ns", "When; 0 for memory held before the capture began"),
+        time_column("time_ns", "Time; 0 for memory allocated before the capture started"),
         int_column("device", "Key into `devices`; null for memory of the host"),
         int_column("context", "CUDA context"),
         int_column("stream", "CUDA stream, for stream-ordered allocation"),
@@ -263,19 +263,23 @@ MEMORY_EVENTS = TraceTable(
         int_column("address", "Address"),
         int_column("bytes", "Size", "bytes", required=True),
         name_column("variable", "Name of a device variable"),
-        name_column(
-            "allocator", "`framework` when its own allocator handed it out; null for the driver"
-        ),
+        name_column("allocator", "`framework` for its own allocator; null for the driver"),
         THREAD,
-        int_column("allocated_bytes", "In use after it, as the framework counts", "bytes"),
-        int_column("reserved_bytes", "Held from the driver after it, as it counts", "bytes"),
+        int_column(
+            "allocated_bytes", "Memory in use after it, as counted by the framework", "bytes"
+        ),
+        int_column(
+            "reserved_bytes",
+            "Memory reserved from the driver after it, as counted by the framework",
+            "bytes",
+        ),
         CALLCHAIN,
     ),
 )
 
 MEMORY_BLOCKS = TraceTable(
     "memory_blocks",
-    "A block of the framework's GPU memory when a snapshot was taken",
+    "A block of the framework's GPU memory in a memory snapshot",
     (
         int_column("device", "Key into `devices`", required=True),
         int_column("stream", "CUDA stream that its segment belongs to"),
@@ -285,7 +289,7 @@ MEMORY_BLOCKS = TraceTable(
         TraceColumn("expandable", ColumnKind.FLAG, "The segment can grow"),
         int_column("address", "Address", required=True),
         int_column("bytes", "Size", "bytes", required=True),
-        int_column("requested_bytes", "What the program asked for", "bytes"),
+        int_column("requested_bytes", "Size requested by the program", "bytes"),
         name_column("state", "`active`, `pending_free` or `inactive`", required=True),
         CALLCHAIN,
     ),
@@ -332,8 +336,8 @@ DEVICES = TraceTable(
         int_column("max_blocks_per_sm", "Limit"),
         int_column("max_registers_per_sm", "Limit"),
         int_column("max_shared_per_sm_bytes", "Limit", "bytes"),
-        int_column("max_shared_per_block_bytes", "Limit without opt-in", "bytes"),
-        int_column("max_shared_optin_bytes", "Limit a block, with opt-in", "bytes"),
+        int_column("max_shared_per_block_bytes", "Limit per block without opt-in", "bytes"),
+        int_column("max_shared_optin_bytes", "Limit per block with opt-in", "bytes"),
     ),
 )
 
@@ -342,7 +346,7 @@ PROCESSES = TraceTable(
     "A process seen by the profiler",
     (
         int_column("process", "Key", required=True),
-        int_column("pid", "The operating system's number", required=True),
+        int_column("pid", "Number in the operating system", required=True),
         int_column("host", "Which machine of the capture, from 0"),
         name_column("name", "Executable, file name only"),
     ),
@@ -354,7 +358,7 @@ THREADS = TraceTable(
     (
         int_column("thread", "Key", required=True),
         PROCESS,
-        int_column("tid", "The operating system's number", required=True),
+        int_column("tid", "Number in the operating system", required=True),
         name_column("name", "Thread name"),
         int_column("priority", "Scheduling priority"),
     ),
@@ -377,7 +381,7 @@ PROCESS_GROUPS = TraceTable(
     "A group of ranks that communicate",
     (
         name_column("group", "Name", required=True),
-        name_column("description", "What the program calls it"),
+        name_column("description", "Name given by the program"),
         name_column("backend", "Library: `nccl`, `gloo`, …"),
         int_column("size", "Ranks in the group"),
         name_column("ranks", "Ranks, as JSON"),
@@ -386,7 +390,7 @@ PROCESS_GROUPS = TraceTable(
 
 DIAGNOSTICS = TraceTable(
     "diagnostics",
-    "What the profiler said about the capture itself",
+    "Messages of the profiler about the capture",
     (
         time_column("time_ns", "When", required=False),
         name_column("severity", "`information`, `warning` or `error`", required=True),

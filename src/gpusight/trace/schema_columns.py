@@ -113,16 +113,16 @@ def name_column(name: str, meaning: str, *, required: bool = False) -> TraceColu
     return TraceColumn(name, ColumnKind.NAME, meaning, required=required)
 
 
-START = time_column("start_ns", "When it began")
-END = time_column("end_ns", "When it ended")
+START = time_column("start_ns", "Start time")
+END = time_column("end_ns", "End time")
 PROCESS = int_column("process", "Key into `processes`")
 THREAD = int_column("thread", "Key into `threads`")
 CORRELATION = int_column(
     "correlation", "Links GPU work to the API call that issued it, per process"
 )
 RETURN = int_column("return_value", "What the call returned")
-CALLCHAIN = int_column("callchain", "Key into `callchains`; null when none was taken")
-OP = int_column("op", "Key into `cpu_ops`: the operator that caused it, where the profiler says so")
+CALLCHAIN = int_column("callchain", "Key into `callchains`; null when none was recorded")
+OP = int_column("op", "Key into `cpu_ops`: the operator that launched it, where recorded")
 
 GPU_WORK_COLUMNS = (
     START,

@@ -33,15 +33,17 @@ KERNELS = TraceTable(
         int_column("grid_x", "Blocks in x"),
         int_column("grid_y", "Blocks in y"),
         int_column("grid_z", "Blocks in z"),
-        int_column("block_x", "Threads a block in x"),
-        int_column("block_y", "Threads a block in y"),
-        int_column("block_z", "Threads a block in z"),
-        int_column("registers_per_thread", "Registers of each thread"),
-        int_column("static_shared_bytes", "Shared memory fixed at compile time, a block", "bytes"),
-        int_column("dynamic_shared_bytes", "Shared memory asked for at launch, a block", "bytes"),
-        int_column("shared_bytes", "Shared memory a block, static and dynamic together", "bytes"),
-        int_column("executed_shared_bytes", "Shared memory the driver configured, an SM", "bytes"),
-        int_column("local_per_thread_bytes", "Local memory of each thread", "bytes"),
+        int_column("block_x", "Threads per block in x"),
+        int_column("block_y", "Threads per block in y"),
+        int_column("block_z", "Threads per block in z"),
+        int_column("registers_per_thread", "Registers per thread"),
+        int_column("static_shared_bytes", "Static shared memory per block", "bytes"),
+        int_column("dynamic_shared_bytes", "Dynamic shared memory per block", "bytes"),
+        int_column("shared_bytes", "Shared memory per block, static and dynamic", "bytes"),
+        int_column(
+            "executed_shared_bytes", "Shared memory per SM configured by the driver", "bytes"
+        ),
+        int_column("local_per_thread_bytes", "Local memory per thread", "bytes"),
         int_column("local_total_bytes", "Local memory of the launch", "bytes"),
         int_column(
             "launch_type", "CUPTI launch type: 0 regular, 1 cooperative on one GPU, 2 on several"
@@ -50,18 +52,18 @@ KERNELS = TraceTable(
         int_column("grid", "Grid id given by CUPTI"),
         GRAPH_NODE,
         int_column("graph", "CUDA graph it ran in"),
-        int_column("cluster_x", "Blocks a cluster in x"),
-        int_column("cluster_y", "Blocks a cluster in y"),
-        int_column("cluster_z", "Blocks a cluster in z"),
-        real_column("blocks_per_sm", "Blocks of the launch for each SM, as the profiler computed"),
-        real_column("warps_per_sm", "Warps of the launch for each SM, as the profiler computed"),
-        real_column("occupancy", "Occupancy that the profiler estimated, from 0 to 1"),
+        int_column("cluster_x", "Blocks per cluster in x"),
+        int_column("cluster_y", "Blocks per cluster in y"),
+        int_column("cluster_z", "Blocks per cluster in z"),
+        real_column("blocks_per_sm", "Blocks per SM, computed by the profiler"),
+        real_column("warps_per_sm", "Warps per SM, computed by the profiler"),
+        real_column("occupancy", "Occupancy estimated by the profiler, from 0 to 1"),
     ),
 )
 
 COPIES = TraceTable(
     "copies",
-    "A memory copy done by a GPU, unified-memory migrations included",
+    "A memcpy on a GPU, unified-memory migrations included",
     (
         *GPU_WORK_COLUMNS,
         int_column("bytes", "Bytes moved", "bytes", required=True),
@@ -79,7 +81,7 @@ COPIES = TraceTable(
 
 MEMSETS = TraceTable(
     "memsets",
-    "A memory fill done by a GPU",
+    "A memset on a GPU",
     (
         *GPU_WORK_COLUMNS,
         int_column("bytes", "Bytes written", "bytes", required=True),
@@ -104,7 +106,7 @@ SYNCS = TraceTable(
     "A wait for the GPU, as CUPTI records it",
     (
         *GPU_WORK_COLUMNS,
-        name_column("kind", "What was waited for: event, stream, context", required=True),
+        name_column("kind", "What the host waited for: event, stream, context", required=True),
         int_column("event", "CUDA event waited for"),
     ),
 )
@@ -119,7 +121,7 @@ EVENT_RECORDS = TraceTable(
         CORRELATION,
         PROCESS,
         int_column("event", "CUDA event"),
-        int_column("event_sync", "Synchronisation id of the event"),
+        int_column("event_sync", "Synchronization id of the event"),
     ),
 )
 
@@ -139,7 +141,7 @@ GRAPH_NODES = TraceTable(
 
 GPU_RANGES = TraceTable(
     "gpu_ranges",
-    "An annotation, module or operator laid over the GPU work it caused",
+    "An annotation, module or operator, projected onto the GPU work it launched",
     (
         START,
         END,
@@ -160,7 +162,7 @@ GPU_METRICS = TraceTable(
         int_column("device", "Key into `devices`"),
         name_column("metric", "Metric name", required=True),
         TraceColumn(
-            "value", ColumnKind.REAL, "Value: a percentage where the name says so", required=True
+            "value", ColumnKind.REAL, "Value; a percentage where the name ends in %", required=True
         ),
     ),
 )
@@ -170,14 +172,14 @@ BETWEEN_STACKS = "; "
 """Stands between the ranges of several domains in `profiles.ranges`."""
 LAUNCH = int_column("launch", "Key into `profiles`", required=True)
 METRIC = name_column(
-    "metric", "What was measured, as today's Nsight Compute names it", required=True
+    "metric", "Metric name, as in current versions of Nsight Compute", required=True
 )
-_VALUE = real_column("value", "What it came to, in base units; null when it is a text")
-_TEXT = TraceColumn("text", ColumnKind.TEXT, "What it came to, where that is a text")
+_VALUE = real_column("value", "Value in base units; null for text")
+_TEXT = TraceColumn("text", ColumnKind.TEXT, "Value, where it is text")
 
 PROFILES = TraceTable(
     "profiles",
-    "A launch that was measured with hardware counters, alone and perhaps several times over",
+    "A launch profiled with hardware counters, serialized and possibly replayed",
     (
         int_column("launch", "Key: the profiler's number of the launch, from 0", required=True),
         name_column("kind", "`kernel`, `range`, `graph` or `command list`", required=True),
@@ -194,10 +196,10 @@ PROFILES = TraceTable(
         int_column("grid_x", "Blocks in x"),
         int_column("grid_y", "Blocks in y"),
         int_column("grid_z", "Blocks in z"),
-        int_column("block_x", "Threads a block in x"),
-        int_column("block_y", "Threads a block in y"),
-        int_column("block_z", "Threads a block in z"),
-        real_column("duration_ns", "Time that the GPU needed for it", "ns"),
+        int_column("block_x", "Threads per block in x"),
+        int_column("block_y", "Threads per block in y"),
+        int_column("block_z", "Threads per block in z"),
+        real_column("duration_ns", "GPU time of the launch", "ns"),
         int_column("compute_major", "Compute capability of its GPU, major"),
         int_column("compute_minor", "Compute capability of its GPU, minor"),
         TraceColumn(
@@ -206,10 +208,10 @@ PROFILES = TraceTable(
             "NVTX ranges open at the launch, outermost first, as `domain:outer/inner`; "
             "the default domain has no name",
         ),
-        int_column("binary", "Key into `source_files` and `code_lines`: the code that it ran"),
+        int_column("binary", "Key into `source_files` and `code_lines`: its code"),
         int_column(
             "address",
-            "Where that code lay: `counter_instances.instance` of an instruction minus "
+            "Address of that code: `counter_instances.instance` of an instruction minus "
             "this is its `code_lines.offset`",
         ),
     ),
@@ -217,14 +219,14 @@ PROFILES = TraceTable(
 
 COUNTERS = TraceTable(
     "counters",
-    "A value that was measured for one launch, or known about it",
+    "A metric or attribute of one launch",
     (
         LAUNCH,
         METRIC,
         _VALUE,
         _TEXT,
         name_column("unit", "Unit of the value: `byte`, `ns`, `%`, `inst/cycle`, …"),
-        name_column("label", "What the file calls the metric, where that is something else"),
+        name_column("label", "Name of the metric in the file, where it differs"),
         int_column("instances", "Parts of the value in `counter_instances`; null for none"),
     ),
 )
@@ -247,32 +249,32 @@ COUNTER_INSTANCES = TraceTable(
 
 RULE_RESULTS = TraceTable(
     "rule_results",
-    "What the profiler's own rules said of a launch",
+    "Results of the profiler's own rules for a launch",
     (
         LAUNCH,
         name_column("rule", "The rule's identifier, such as `SOLBottleneck`", required=True),
-        name_column("title", "The rule's name for people"),
-        name_column("section", "Section of the report that it stands in"),
+        name_column("title", "Display name of the rule"),
+        name_column("section", "Section of the report"),
         name_column("kind", "`ok`, `information`, `warning`, `error` or `optimization`"),
-        TraceColumn("message", ColumnKind.TEXT, "What it said, in the profiler's words"),
-        name_column("speedup_kind", "`global` of the whole launch, or `local` of the part meant"),
-        real_column("speedup_percent", "Gain that the profiler estimates", "%"),
+        TraceColumn("message", ColumnKind.TEXT, "Message of the profiler"),
+        name_column("speedup_kind", "`global` for the whole launch, `local` for a part of it"),
+        real_column("speedup_percent", "Speedup estimated by the profiler", "%"),
     ),
 )
 
 SOURCE_FILES = TraceTable(
     "source_files",
-    "A source file that the capture holds, or names",
+    "A source file that the capture contains or names",
     (
         int_column("binary", "Which code was compiled from it", required=True),
-        TraceColumn("path", ColumnKind.TEXT, "Where it lay when compiled, without the user's home"),
+        TraceColumn("path", ColumnKind.TEXT, "Path when compiled, without the user's home"),
         TraceColumn("content", ColumnKind.TEXT, "Its text; null when the capture only names it"),
     ),
 )
 
 CODE_LINES = TraceTable(
     "code_lines",
-    "Which source line a machine instruction was compiled from",
+    "Source line of a machine instruction",
     (
         int_column("binary", "Which code it is part of", required=True),
         name_column("function", "Kernel or device function, as the compiler wrote it"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from html import escape
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
@@ -54,7 +55,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """What of the file was not decoded, or was read by other means."""
     warnings: tuple[str, ...] = ()
-    """Why the file holds less than what happened; every answer repeats it."""
+    """Why the file is incomplete; every result repeats it."""
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,15 +264,37 @@ class Trace:
         return [*super().__dir__(), *TABLES]
 
     def __repr__(self) -> str:
-        """Return what was captured and which tables have rows."""
-        rows = ", ".join(f"{t}: {self.row_count(t):,}" for t in TABLES if self.has(t))
+        """Return the capture, and the tables that have rows."""
+        rows = ", ".join(f"{table}: {self.row_count(table):,}" for table in self._tables)
         return f"<Trace {self.meta.path} ({self.meta.tool}) {rows}>"
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for a notebook."""
+        meta = self.meta
+        facts = {
+            "Capture": meta.path,
+            "Tool": " ".join(filter(None, (meta.tool, meta.tool_version))),
+            **{
+                f"<code>{table}</code>": f"{self.row_count(table):,} rows" for table in self._tables
+            },
+        }
+        rows = (f"<tr><th>{label}</th><td>{_html(text)}</td></tr>" for label, text in facts.items())
+        return f"<table>{''.join(rows)}</table>"
+
+    @property
+    def _tables(self) -> list[str]:
+        return [table for table in TABLES if self.has(table)]
 
     def validate(self) -> None:
         """Check every table against the schema; raises DamagedCaptureError at the first fault."""
         for name in TABLES:
             if self.has(name):
                 check_table(name, self.table(name))
+
+
+def _html(text: str) -> str:
+    """Escape a text of the capture, control characters too."""
+    return escape(text if text.isprintable() else ascii(text)[1:-1])
 
 
 def check_table(name: str, frame: pl.DataFrame) -> None:

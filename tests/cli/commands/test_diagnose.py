@@ -174,7 +174,7 @@ def test_a_rule_is_not_written_over(
     link.hardlink_to(rule)
     for output in (rule, tmp_path / "." / "mine.py", link):
         assert asked(train, "--rules", str(rule), "-o", str(output), *options) == 2
-        assert "is the file of a rule" in capsys.readouterr().err
+        assert "is a file of --rules" in capsys.readouterr().err
     assert rule.read_text(encoding="utf-8").startswith("raise")
 
 

@@ -32,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Described:
 def test_verdicts_come_first_and_fixes_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "What this machine can capture with"
+    assert lines[0] == "What this machine can record with"
     assert lines[1].startswith("nsys   yes     2025.3.1")
     assert any(line.startswith("ncu    no ") for line in lines)
     assert "gpusight record would use nsys." in lines
@@ -45,7 +45,7 @@ def test_verdicts_come_first_and_fixes_last(capsys: pytest.CaptureFixture[str]) 
 def test_a_gate_trips(tools: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--require", tools]) == code
     said = capsys.readouterr().err
-    assert ("ncu can capture here: no; the GPU's counters" in said) == bool(code)
+    assert ("ncu can record here: no; GPU performance counters" in said) == bool(code)
 
 
 @pytest.mark.usefixtures("machine")

@@ -47,7 +47,7 @@ def test_it_fits_the_screen_but_for_what_is_pasted(
     assert len(wide) == 1
     assert " ncu " in f" {wide[0]}"
     assert "your_script.py" in wide[0]
-    assert "note: ncu is not on this machine: run this where it is" in lines
+    assert "note: ncu is not installed here: run this on the machine with the GPU" in lines
 
 
 def test_json_has_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +94,7 @@ def test_a_kernel_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
 def test_totals_give_names_and_calls(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drill", str(DATA / "gpt_small_train_key_averages.txt")]) == 0
     out = capsys.readouterr().out
-    assert "Commands, one after the other" in out
+    assert "Commands, to run in order" in out
     assert "your_script-3.ncu-rep" in out
 
 
@@ -124,7 +124,7 @@ def test_requests_that_make_no_sense(
 def test_without_ncu_nothing_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     script = _script(tmp_path, "open('ran', 'w')")
     assert main(["drill", RESNET, "--run", "--", sys.executable, script]) == 2
-    assert "ncu is not installed" in capsys.readouterr().err
+    assert "ncu is required, but no working installation was found" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
 
 

@@ -135,6 +135,38 @@ def test_a_dry_run_prints_a_line_to_paste(capfd: pytest.CaptureFixture[str]) -> 
     assert not list(Path().glob("*rep*"))
 
 
+@pytest.mark.parametrize("tool", ["nsys", "ncu"])
+def test_a_dry_run_needs_no_profiler(
+    tool: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"GPUSIGHT_{tool.upper()}", "/nowhere")
+    line = ["record", "--dry-run", "--with", tool, "--", PYTHON, "t.py"]
+    assert main(line) == 0
+    out, err = capfd.readouterr()
+    words = shlex.split(out)
+    assert words[-2:] == [PYTHON, "t.py"]
+    assert tool in words
+    assert f"{tool} is not installed here; the command is for {tool} 2025.3.1" in err
+    assert not list(Path().glob("*rep*"))
+    assert main([*line[:2], "--format", "json", *line[2:]]) == 0
+    assert json.loads(capfd.readouterr().out)["version"] == "2025.3.1"
+    del line[1]
+    assert main(line) == 2
+    assert "no working installation was found" in capfd.readouterr().err
+
+
+def test_a_dry_run_of_a_binary_needs_no_nsys(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUSIGHT_NSYS", "/nowhere")
+    assert main(["record", "--dry-run", "--", "/bin/ls"]) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith("nsys profile ")
+    assert "nsys is not installed here" in err
+    assert main(["record", "--", "/bin/ls"]) == 2
+    assert "only nsys records programs that are not Python" in capfd.readouterr().err
+
+
 def test_a_dry_run_as_json(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,19 +193,19 @@ def test_a_dry_run_as_json(
         ("", "no program was given"),
         ("--", "no program was given"),
         ("--steps x -- python t.py", "names no steps"),
-        ("--steps 3 --range x -- python t.py", "give one of them"),
-        ("--stop -- python t.py", "no part was named"),
-        ("--rank x -- python t.py", "names no ranks"),
+        ("--steps 3 --range x -- python t.py", "use one of them"),
+        ("--stop -- python t.py", "--stop needs a part"),
+        ("--rank x -- python t.py", "is not a list of ranks"),
         ("--delay 0 -- python t.py", "is not a number above 0"),
         ("--format json -- python t.py", "--summary FILE"),
         ("--level full -- python t.py", "add --with ncu"),
-        ("--with ncu -- python t.py", "ncu is needed"),
+        ("--with ncu -- python t.py", "ncu is required"),
         ("-o t.py/x -- python t.py", "cannot write to t.py"),
         ("--summary t.py/x -- python t.py", "cannot write to t.py"),
-        ("--summary nowhere/x -- python t.py", "cannot write to nowhere: it is no folder"),
+        ("--summary nowhere/x -- python t.py", "cannot write to nowhere: it is not a folder"),
         ("--duration 1e300 -- python t.py", "'1e300' is too large"),
         ("--summary x.sqlite -- python t.py", "named like a capture"),
-        ("nowhere-to-be-found", "there is no program"),
+        ("nowhere-to-be-found", "not found"),
     ],
 )
 def test_what_is_refused_is_one_line(

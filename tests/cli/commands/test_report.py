@@ -43,7 +43,9 @@ def test_a_terminal_gets_one_line_of_advice(
     assert main(["report", CAPTURE]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == ("gpusight: error: a report is a page, which needs a file; add: -o report.html\n")
+    assert err == (
+        "gpusight: error: a report is an HTML page and needs a file; add: -o report.html\n"
+    )
 
 
 def test_options_choose_title_time_and_range(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,5 +89,5 @@ def test_strict_fails_when_a_removed_value_is_in_a_name(
     argv = ["share", str(capture), "-o", str(tmp_path / "copy.sqlite")]
     assert main([*argv, "--strict"] if strict else argv) == code
     out = capsys.readouterr().out
-    assert "host names" in out.partition("still found in the copy")[2]
+    assert "host names" in out.partition("still in the copy")[2]
     assert "nodeXY77" not in out

@@ -223,7 +223,7 @@ def test_driver_calls_lead_to_the_work_they_issued(name: str) -> None:
     launches = {"cuLaunchKernel"} if name == "jax_small" else {"cuLaunchKernel", "cuGraphLaunch"}
     assert {function[c] for c in trace.kernels["correlation"]} == launches
     assert calls["symbol"].null_count() == 0
-    assert any("names a driver call after" in n for n in trace.meta.notes)
+    assert any("names driver calls after" in n for n in trace.meta.notes)
     assert set(calls["process"]) == set(trace.kernels["process"]) == set(trace.processes["process"])
 
 
@@ -385,7 +385,7 @@ def test_work_that_no_table_is_made_of_is_said(tmp_path: Path) -> None:
     assert trace.meta.notes == (
         "not read: 1 lifetimes of memory",
         "not read: 1 unified-memory events",
-        "not read: 2 copies and fills of unknown size",
+        "not read: 2 memcpys and memsets of unknown size",
         "not read: lines 'Launch Stats' of /device:GPU:0",
         "not read: 2 events of /device:GPU:0 without a name of their own",
         "not read: planes '#Chip TPU Non-Core HLO Ops#'",

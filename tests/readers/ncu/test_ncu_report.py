@@ -255,7 +255,7 @@ def test_a_binary_whose_lines_cannot_be_read_is_said(tmp_path: Path) -> None:
     trace = opened(tmp_path, report(launch("k", {"x": 1}), sources=(source,)))
     assert not trace.has("code_lines")
     (said,) = trace.diagnostics["text"].to_list()
-    assert said.startswith("the source lines of a binary cannot be read")
+    assert said.startswith("source lines of a binary cannot be read")
 
 
 # Packed, cut and hostile -------------------------------------------------------------------------
@@ -320,8 +320,7 @@ def test_what_is_no_block_ends_a_report(tmp_path: Path, tail: bytes) -> None:
     assert trace.row_count("profiles") == 1
     (said,) = trace.meta.warnings
     assert said == (
-        "the report is damaged: it goes on with something that is no block; "
-        "whole before that: one launch"
+        "the report is damaged: it has data that is not a block; whole before that: one launch"
     )
     assert time.process_time() - began < 5
 
@@ -336,7 +335,7 @@ def test_messages_of_no_length_end_a_report(tmp_path: Path) -> None:
 def test_a_small_file_that_grows_without_end_is_refused(tmp_path: Path) -> None:
     bomb = lzma.compress(report(launch("k", {"x": 1})) + bytes(300 << 20), preset=0)
     assert len(bomb) < 100_000
-    with pytest.raises(DamagedCaptureError, match="it grows more than 200 times"):
+    with pytest.raises(DamagedCaptureError, match="it expands more than 200 times"):
         opened(tmp_path, bomb, "x.ncu-rep.xz")
 
 

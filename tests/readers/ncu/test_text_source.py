@@ -694,7 +694,7 @@ def test_what_is_not_measured_is_left_out_and_texts_are_kept(tmp_path: Path) -> 
 def test_a_long_table_that_is_cut_off(tmp_path: Path) -> None:
     trace = opened(tmp_path, SMALL[:-12])
     assert values(trace) == {TIME: 1500.0}
-    assert trace.meta.warnings == ("rows that are cut off or broken, and left out: 1",)
+    assert trace.meta.warnings == ("truncated or broken rows, skipped: 1",)
 
 
 def test_a_wide_table_that_is_cut_off(tmp_path: Path) -> None:
@@ -718,7 +718,7 @@ def test_a_table_of_another_kind_between_rows_is_not_broken(tmp_path: Path) -> N
     assert set(values(whole)) == {"launch__block_size", "launch__x"}
     assert not whole.meta.warnings
     cut = opened(tmp_path, long_table(one, aside, two, two[:-12]), "cut.csv")
-    assert cut.meta.warnings == ("rows that are cut off or broken, and left out: 1",)
+    assert cut.meta.warnings == ("truncated or broken rows, skipped: 1",)
 
 
 def test_zero_bytes(tmp_path: Path) -> None:
@@ -735,7 +735,7 @@ def test_zero_bytes(tmp_path: Path) -> None:
         (row(*COLUMNS_15) + "\n", "no rows"),
         ("==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n", "no kernels"),
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "permission"),
-        ('"Line No","Source"\n"1",".version 8.1"\n', "nothing that was measured"),
+        ('"Line No","Source"\n"1",".version 8.1"\n', "but no metrics"),
         ("==PROF== Connected to process 1\n0,1,2\n", "no table"),
         ("ID,Kernel Name," + ",".join(f"a__{n}.sum" for n in range(50_000)) + "\n", "20,000 cells"),
     ],

@@ -99,7 +99,7 @@ def test_another_column_of_another_type_counts_as_missing(tmp_path: Path, value:
     trace = open_trace(kernels_changed(tmp_path, gridX=value), cache=False)
     trace.validate()
     assert trace.kernels["grid_x"].null_count() == trace.kernels.height == 360
-    assert "360 of 360 values of gridX are not whole numbers" in trace.warnings[0]
+    assert "360 of 360 values of gridX are not integers" in trace.warnings[0]
 
 
 def test_fractions_among_times_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_damaged_export_is_made_again(report: Path, tmp_path: Path) -> None:
     with open_trace(report) as trace:
         trace.validate()
         assert trace.row_count("graph_launches") == 10
-        assert any("damaged and was made again" in note for note in trace.meta.notes)
+        assert any("damaged and was replaced" in note for note in trace.meta.notes)
     assert exports(log) == 2
 
 
@@ -112,5 +112,5 @@ def test_a_cache_that_is_refused_gets_no_export(report: Path, tmp_path: Path) ->
     with open_trace(report) as trace:
         trace.validate()
         assert trace.row_count("graph_launches") == 10
-        assert "its folder holds files that gpusight did not make" in trace.warnings[0]
+        assert "its folder contains files that gpusight did not create" in trace.warnings[0]
     assert [f.name for f in (tmp_path / "cache").iterdir()] == ["thesis.tex"]

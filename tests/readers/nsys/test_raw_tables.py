@@ -176,7 +176,7 @@ def test_other_values_that_nothing_can_mean_are_missing(tmp_path: Path) -> None:
     kernels = trace.table("kernels", ["grid_x", "static_shared_bytes", "correlation"])
     assert kernels.height == 370
     assert kernels.null_count().row(0) == (1, 1, 1)
-    assert f"{KERNELS}: 1 of 370 values of correlationId is no whole number" in trace.warnings[0]
+    assert f"{KERNELS}: 1 of 370 values of correlationId is not an integer" in trace.warnings[0]
     assert f"{KERNELS}: 1 of 370 values of grid_x out of range" in " ".join(trace.warnings)
 
 

@@ -150,4 +150,4 @@ def test_a_log_without_a_complete_change_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.sqlite-wal").write_bytes(b"junk" * 300)
     with open_trace(capture, cache=False) as trace:
         assert trace.row_count("kernels") or trace.has("graph_launches")
-        assert "run.sqlite-wal holds no complete change to the capture: ignored" in trace.meta.notes
+        assert "run.sqlite-wal has no complete change to the capture: ignored" in trace.meta.notes

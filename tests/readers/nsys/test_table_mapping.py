@@ -79,7 +79,7 @@ def test_the_only_gpu_did_the_work(tmp_path: Path) -> None:
     trace = open_trace(without(tmp_path, KERNELS, "deviceId"), cache=False)
     assert trace.kernels["device"].unique().to_list() == [0]
     assert trace.meta.warnings == (
-        f"{KERNELS} has no column deviceId: all of it counts for the only GPU",
+        f"{KERNELS} has no column deviceId: all of it is assigned to the only GPU",
     )
 
 
@@ -108,7 +108,7 @@ def test_kernels_go_by_their_other_names(tmp_path: Path) -> None:
     whole = open_trace(DATA / "dataload.sqlite", cache=False).kernels
     less = open_trace(without(tmp_path, KERNELS, "demangledName"), cache=False)
     assert categories(less.kernels["name"]) == categories(whole["name"])
-    assert "kernels go by their other names" in less.meta.warnings[0]
+    assert "kernels are named by their other names" in less.meta.warnings[0]
     short = open_trace(without(tmp_path, KERNELS, "demangledName", "mangledName"), cache=False)
     assert short.kernels["name"].to_list() == whole["base_name"].to_list()
     none = without(tmp_path, KERNELS, "demangledName", "mangledName", "shortName")

@@ -84,7 +84,7 @@ def test_a_laptop_without_a_gpu() -> None:
     assert check(checkup, "torch").commands == ("/usr/bin/python3 -m pip install torch",)
     assert check(checkup, "cpu-samples").commands == ("sudo sysctl kernel.perf_event_paranoid=2",)
     assert "counters" not in {c.key for c in checkup.checks}
-    assert "nothing to record with" in DoctorView(checkup).to_text()
+    assert "cannot record here" in DoctorView(checkup).to_text()
 
 
 def test_a_mac_reads_captures() -> None:
@@ -194,7 +194,7 @@ def test_wsl2(version: str, ncu: str) -> None:
     checkup = checked(machine)
     assert abilities(checkup) == {"nsys": "partly", "ncu": ncu, "torch": "partly", "cupti": "no"}
     assert "Control Panel" in check(checkup, "counters").fix
-    assert "for a later CUDA than the driver's" in check(checkup, "cupti").found
+    assert "needs a newer CUDA than the driver supports" in check(checkup, "cupti").found
 
 
 def test_wsl_without_the_driver_of_windows_and_wsl1() -> None:
@@ -352,7 +352,7 @@ def test_torch_without_cupti_and_torch_that_cannot_be_imported() -> None:
     assert verdict.can is Ability.NO
     assert "ImportError: libtorch.so" in verdict.why[0]
     slow = checked(h200(programs={"ask_torch": CommandResult(None, "")})).verdict(Tool.TORCH)
-    assert "took too long" in slow.why[0]
+    assert "timed out" in slow.why[0]
 
 
 def test_cupti_that_does_not_load() -> None:

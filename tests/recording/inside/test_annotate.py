@@ -280,7 +280,7 @@ def test_a_compiled_function_stays_one_graph(*, loud: bool) -> None:
 
 @pytest.mark.parametrize("color", ["mauve-ish", "#12", "112233", -1, 2**32])
 def test_a_wrong_colour_is_refused_though_nobody_listens(color: str | int) -> None:
-    with pytest.raises(UsageError, match="is not a colour"):
+    with pytest.raises(UsageError, match="is not a color"):
         gs.annotate("a", color=color)
 
 

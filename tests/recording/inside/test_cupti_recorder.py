@@ -334,7 +334,7 @@ def test_work_without_an_end_is_left_out_and_said(path: Path) -> None:
     assert rows(trace, "kernels", "start_ns") == [(1_000,)]
     said = dict(rows(trace, "diagnostics", "text", "severity"))
     assert said["1 kernels had not ended when recording did and are left out"] == "warning"
-    lost = "CUPTI dropped 17 records for want of space: counts are too low"
+    lost = "CUPTI dropped 17 records (buffers full): counts are too low"
     assert said[lost] == "warning"
 
 

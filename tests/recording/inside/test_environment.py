@@ -122,7 +122,7 @@ def test_the_environment_is_this_process_s_own(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_variable_that_tells_no_rank_is_named(environ: dict[str, str], named: str) -> None:
     assert current_rank(environ) is None
-    assert (disagreement(environ) or "").startswith(f"{named} tells no rank")
+    assert (disagreement(environ) or "").startswith(f"{named} is not a rank")
 
 
 def test_a_bare_variable_that_no_launcher_set_is_nobody_s_business() -> None:

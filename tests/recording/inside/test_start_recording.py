@@ -237,7 +237,7 @@ def test_what_never_came_is_named() -> None:
     steps.step_began(0)
     steps.step_ended(0)
     assert steps.missed() == "step 5 never began (1 were counted)"
-    assert window(Noted(), range_name="a").missed() == "the range a was never opened"
+    assert window(Noted(), range_name="a").missed() == "the range a never started"
     assert window(Noted()).missed() is None
 
 
@@ -507,13 +507,13 @@ def test_a_plan_that_is_none_is_said_by_the_name_of_the_variable(
     )
     assert done.stdout == "ran\n"
     assert done.stderr.count("\n") == 1
-    assert f"the variable {VARIABLE} holds no plan" in done.stderr
+    assert f"the variable {VARIABLE} is not set by gpusight record" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["[1]", "{}", "7", '{"recorder": "x", "output": "y", "ranks": 3}'])
 def test_other_json_is_no_plan(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(RecordError, match="holds no plan"):
+    with pytest.raises(RecordError, match="is not set by gpusight record"):
         current_plan()
 
 
@@ -531,4 +531,6 @@ def test_ranks_that_do_not_exist_are_said_by_one(tmp_path: Path) -> None:
     for rank in ("0", "1"):
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
         said += run(tmp_path, "-c", "pass", variables=variables, ranks=(8,)).said
-    assert said == ["gpusight: nothing is recorded: rank 8 was asked for, and there are 2"]
+    assert said == [
+        "gpusight: nothing is recorded: rank 8 was requested, but there are only 2 ranks"
+    ]

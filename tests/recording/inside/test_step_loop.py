@@ -167,7 +167,7 @@ def test_what_cannot_be_stepped_through_is_refused() -> None:
 
     with pytest.raises(UsageError, match="int"):
         gs.step(3)  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match="left and entered again"):
+    with pytest.raises(UsageError, match="cannot decorate a generator"):
         gs.step(work)
 
 

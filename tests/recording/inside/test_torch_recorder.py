@@ -313,4 +313,4 @@ def test_memory_without_a_gpu_has_no_history_and_says_so(
         tmp_path, "import torch; torch.ones(2) + 1", memory=True, variables=variables
     )
     assert (done.files, len(done.said)) == ([TRACE], 1)
-    assert "no history of the GPU's memory: this process has no GPU" in done.said[0]
+    assert "no GPU memory history: this process has no GPU" in done.said[0]

@@ -285,9 +285,9 @@ def test_the_diagnosis_is_made_in_another_process(
         ({"mode": "cuda"}, "mode='cuda' is unknown; one of auto, torch, nvtx"),
         ({"cpu": False, "cuda": False}, "leave nothing to record"),
         ({"rows": 0}, "rows=0"),
-        ({"ranks": []}, "names no ranks"),
-        ({"ranks": [0, -1]}, "names no ranks"),
-        ({"ranks": "0"}, "names no ranks"),
+        ({"ranks": []}, "is not a list of ranks"),
+        ({"ranks": [0, -1]}, "is not a list of ranks"),
+        ({"ranks": "0"}, "is not a list of ranks"),
         ({"active": 0}, "active=0"),
     ],
     ids=str,
@@ -304,7 +304,7 @@ def test_options_and_settings_have_the_same_names() -> None:
 
 
 def test_step_outside_the_block_is_an_error() -> None:
-    with pytest.raises(UsageError, match="belongs into the block"):
+    with pytest.raises(UsageError, match="must be called inside the block"):
         gs.torch_profile().step()
 
 
@@ -484,7 +484,7 @@ def test_without_cuda_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
         ("NV_NSIGHT_INJECTION_TRANSPORT_TYPE", "ncu"),
         ("NV_TPS_LAUNCH_TOKEN", "ncu"),
         (VARIABLE, "gpusight record"),
-        (nvtx_backend.PATH_VARIABLE, "a tool that listens to NVTX"),
+        (nvtx_backend.PATH_VARIABLE, "a tool that records NVTX"),
     ],
 )
 def test_tools_are_known_by_what_they_leave(

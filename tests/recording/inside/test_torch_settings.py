@@ -39,14 +39,14 @@ def test_what_happens_to_each_step(schedule: StepSchedule, shown: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"wait": -1}, "wait=-1 is too small; the least is 0"),
+        ({"wait": -1}, "wait=-1 is too small; the minimum is 0"),
         ({"warmup": -2}, "warmup=-2"),
-        ({"active": 0}, "active=0 is too small; the least is 1"),
+        ({"active": 0}, "active=0 is too small; the minimum is 1"),
         ({"cycles": 0}, "cycles=0"),
-        ({"wait": 1.5}, "wait=1.5 is no number of steps"),
+        ({"wait": 1.5}, "wait=1.5 is not a number of steps"),
         ({"warmup": "3"}, "warmup='3'"),
         ({"active": True}, "active=True"),
-        ({"cycles": None}, "cycles=None is no number of cycles"),
+        ({"cycles": None}, "cycles=None is not a number of cycles"),
         ({"active": None, "cycles": 2}, "active=None"),
     ],
     ids=str,

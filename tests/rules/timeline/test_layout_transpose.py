@@ -39,7 +39,7 @@ def test_found() -> None:
         pytest.param((ADD, 210.0), 33, 0, id="another kernel of few blocks"),
     ],
 )
-def test_batch_normalisation_of_few_channels(
+def test_batch_normalization_of_few_channels(
     norm: tuple[str, float], blocks: int, more: float
 ) -> None:
     timeline = of([*LAYER, norm], blocks=blocks, sm_count=132)
@@ -48,7 +48,7 @@ def test_batch_normalisation_of_few_channels(
     assert ("norm_ns" in evidence(verdict)) == ("33 blocks" in verdict.fix) == bool(more)
 
 
-def test_batch_normalisation_alone_says_nothing_about_the_layout() -> None:
+def test_batch_normalization_alone_says_nothing_about_the_layout() -> None:
     assert (
         RULE.check(of([(CONV_TF32, 60.0), (BATCH_NORM, 210.0)], blocks=33, sm_count=132)) is CLEAN
     )

@@ -58,7 +58,7 @@ def test_what_is_left(kernel: str, blocks: int, threads: int, left: float) -> No
     assert saved_us(found(RULE, timeline), timeline) == pytest.approx(1_000 * (1 - left), abs=1)
 
 
-def test_batch_normalisation_is_left_to_the_layout() -> None:
+def test_batch_normalization_is_left_to_the_layout() -> None:
     kernels = [(CONV_TF32, 50.0), (BATCH_NORM, 300.0)]
     assert evidence(found(RULE, of(kernels, blocks=64, sm_count=132)))["small_ns"] == 350_000
     turned = of([(TO_NHWC, 60.0), *kernels], blocks=64, sm_count=132)

@@ -1,7 +1,7 @@
-"""One module a command; each has SUMMARY, DESCRIPTION, EXAMPLES, `add_arguments` and `run`.
+"""One module per command; each has SUMMARY, DESCRIPTION, EXAMPLES, `add_arguments` and `run`.
 
-These modules import nothing heavy: what a command needs is imported inside its `run`, so that
-`gpusight --help` answers at once.
+These modules import nothing heavy: what a command needs is imported inside its `run`, which
+keeps `gpusight --help` fast.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Command(Protocol):
     SUMMARY: str
     """A few words for the list of commands."""
     DESCRIPTION: str
-    """What it answers, in a sentence or two."""
+    """What it does, in a few sentences."""
     EXAMPLES: tuple[str, ...]
-    """Command lines to start from."""
+    """Example command lines."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's arguments."""
         ...
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it; gives the exit code."""
+        """Run the command; returns the exit code."""
         ...
 
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import present

@@ -1,4 +1,4 @@
-"""`gpusight cache`: what the cache holds, and emptying it."""
+"""`gpusight cache`: show or clear the cache."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "show or clear the cache"
 DESCRIPTION = (
-    "Tables read from captures are kept in the user's cache folder, so that a second question is "
-    "answered faster. It is safe to delete at any time. GPUSIGHT_CACHE_DIR moves it to an empty "
-    "folder, GPUSIGHT_CACHE_BYTES limits its size (20 GB by default; the oldest captures go first)."
+    "gpusight caches tables of captures in the user's cache folder, which makes later commands "
+    "faster. It is safe to delete at any time. GPUSIGHT_CACHE_DIR moves it to an empty folder, "
+    "GPUSIGHT_CACHE_BYTES limits its size (default 20 GB; the oldest captures are removed first)."
 )
 EXAMPLES: tuple[str, ...] = ("gpusight cache", "gpusight cache clear")
 
@@ -25,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=("info", "clear"),
         default="info",
-        help="`info` shows where it is and what it holds; `clear` deletes what gpusight put there",
+        help="`info` shows its folder and size; `clear` deletes its contents",
     )
     options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight.cli.output import present
     from gpusight.readers.cache_folder import cache_info, clear_cache
     from gpusight.render.result_view import Page
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
     clearing = args.action == "clear"
     state = clear_cache() if clearing else cache_info()
     facts = (
-        Fact("folder", "Folder", str(state.folder), Fmt.TEXT, "Where the cache is"),
-        Fact("captures", "Captures", state.captures, Fmt.COUNT, "Captures it holds tables of"),
-        Fact("bytes", "Size", state.bytes, Fmt.BYTES, "Disk space it takes"),
+        Fact("folder", "Folder", str(state.folder), Fmt.TEXT, "Folder of the cache"),
+        Fact("captures", "Captures", state.captures, Fmt.COUNT, "Captures with cached tables"),
+        Fact("bytes", "Size", state.bytes, Fmt.BYTES, "Disk space it uses"),
     )
     title = "Deleted from the cache" if clearing else "Cache"
     return present(Page(Composite("cache", title, facts, (), notes=state.notes)), args)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight.cli.commands import COMMANDS
     from gpusight.cli.main import build_parser
     from gpusight.cli.output import write_out

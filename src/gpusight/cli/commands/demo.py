@@ -1,4 +1,4 @@
-"""`gpusight demo`: the tool at work on captures that come with it."""
+"""`gpusight demo`: diagnose a bundled capture."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "try gpusight on a bundled capture"
 DESCRIPTION = (
-    "Show what gpusight finds in a bundled capture, and what to try next. Needs no GPU. Two "
-    "captures are of one program, a GPT in training: one by Nsight Systems, one by torch.profiler. "
-    "The third is of six kernels, most of them written badly, by Nsight Compute."
+    "Diagnose a bundled capture and list commands to try next. Needs no GPU. Two captures are of "
+    "GPT training, one by Nsight Systems, one by torch.profiler. The third is an Nsight Compute "
+    "report of six kernels, most of them slow on purpose."
 )
 EXAMPLES: tuple[str, ...] = ("gpusight demo", "gpusight demo torch", "gpusight demo ncu")
 CAPTURES = {
@@ -25,33 +25,33 @@ CAPTURES = {
 }
 NEXT = {
     "nsys": (
-        ("whatif DEMO --speedup matmul=4x --graph", "other changes, replayed"),
-        ("ledger DEMO", "where every nanosecond went"),
+        ("whatif DEMO --speedup matmul=4x --graph", "simulate other changes"),
+        ("ledger DEMO", "where the time of the GPU goes"),
         ("steps DEMO", "each step and its phases"),
         ("questions DEMO --model 4,12,512,64", "a training step in five answers"),
         ("summary DEMO", "kernels, ranges and copies on one screen"),
-        ("kernels DEMO --top 10", "which kernels took the time"),
-        ("ranges DEMO", "what launched them"),
+        ("kernels DEMO --top 10", "kernels by time"),
+        ("ranges DEMO", "NVTX ranges with their GPU time"),
         ("stats -r cuda_gpu_kern_sum DEMO", "a report of nsys stats"),
         ("export DEMO --to chrome -o demo.json", "a timeline for ui.perfetto.dev"),
-        ("demo torch", "the same program, seen by torch.profiler"),
-        ("demo ncu", "kernels, seen by Nsight Compute"),
+        ("demo torch", "the same program in torch.profiler"),
+        ("demo ncu", "kernels in Nsight Compute"),
     ),
     "torch": (
-        ("summary DEMO", "where the time went, on one screen"),
-        ("ops DEMO", "which operators took the time"),
-        ("ops DEMO --by function", "which functions of the program did"),
-        ("launches DEMO --top 10", "who launched what, in order"),
-        ("flops DEMO", "how near to the GPU's peak"),
-        ("memory DEMO", "who held the memory at its peak"),
+        ("summary DEMO", "where the time goes, on one screen"),
+        ("ops DEMO", "operators by time"),
+        ("ops DEMO --by function", "the same by function of your code"),
+        ("launches DEMO --top 10", "kernel launches in order"),
+        ("flops DEMO", "achieved vs. peak FLOP/s"),
+        ("memory DEMO", "allocations at peak memory"),
         ("memory DEMO -o memory.html", "the same as a page with a picture"),
     ),
     "ncu": (
-        ("kernels DEMO", "how busy each kernel kept the GPU"),
-        ("roofline DEMO", "how near each came to its roof"),
+        ("kernels DEMO", "time and utilization of each kernel"),
+        ("roofline DEMO", "each kernel against the roofline"),
         ("roofline DEMO -o roofline.html", "the same as a picture"),
-        ("occupancy DEMO", "how many warps fit, and what limits them"),
-        ("counters DEMO --source", "which lines of the kernels cost what"),
+        ("occupancy DEMO", "occupancy and its limiter"),
+        ("counters DEMO --source", "metrics per source line"),
         ("counters DEMO --metrics '*hit_rate*'", "any counter, by name"),
     ),
 }
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from importlib import resources
 
     from gpusight.errors import GpusightError

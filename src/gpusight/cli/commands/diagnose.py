@@ -45,15 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--lines",
         action="store_true",
-        help="name the source lines of each finding; needs SourceCounters in the report and a "
-        "program compiled with -lineinfo",
+        help="show the source lines of each finding; needs SourceCounters in the report and "
+        "a program compiled with -lineinfo",
     )
     _add_rules(parser)
     options.add_output(parser, formats=FORMATS)
     parser.add_argument(
         "--details",
         action="store_true",
-        help="also evidence, places, code, caveats and rules that passed (HTML always has them)",
+        help="add evidence, locations, code, caveats and rules that passed (always in HTML)",
     )
 
 
@@ -85,7 +85,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight.cli.output import chosen_format, present
 
     _keep_rules(args)
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _keep_rules(args: argparse.Namespace) -> None:
-    """Refuse to write over a rule that is asked."""
+    """Refuse to overwrite a file of `--rules`."""
     from pathlib import Path
 
     from gpusight.errors import UsageError
@@ -109,11 +109,11 @@ def _keep_rules(args: argparse.Namespace) -> None:
     target = Path(args.output)
     for rule in map(Path, args.rules):
         if same_file(target, rule):
-            raise UsageError(f"{target} is the file of a rule", hint="choose another name for -o")
+            raise UsageError(f"{target} is a file of --rules", hint="choose another name for -o")
 
 
 def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
-    """Diagnose the captures of `args.file` as the arguments say."""
+    """Diagnose the captures of `args.file`."""
     from pathlib import Path
 
     from gpusight import api
@@ -122,7 +122,7 @@ def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
     from gpusight.sniff import refuse_capture
 
     if not args.file:
-        raise UsageError("no capture was given", hint="gpusight diagnose FILE, or --list-rules")
+        raise UsageError("no capture given", hint="usage: gpusight diagnose FILE, or --list-rules")
     files, args.file = args.file, args.file[0]
     if args.output and args.output != "-":
         for file in files:
@@ -158,7 +158,7 @@ def _list_rules(args: argparse.Namespace) -> int:
 
 
 def _gate(diagnosis: AnyDiagnosis, args: argparse.Namespace) -> int:
-    """Say which findings are above what is allowed; gives the exit code."""
+    """Print the findings above the limit; returns the exit code."""
     if args.fail_over is None:
         return 0
     from gpusight.cli.output import write_error
@@ -167,7 +167,7 @@ def _gate(diagnosis: AnyDiagnosis, args: argparse.Namespace) -> int:
 
     over = [(what, share) for what, share in shares(diagnosis) if share > args.fail_over]
     for what, share in over:
-        text = f"fixing {what} saves {format_share(share)}, over {format_share(args.fail_over)}"
+        text = f"fixing {what} saves {format_share(share)}, limit {format_share(args.fail_over)}"
         write_error(f"gpusight: diagnose: {text}")
     unknown = unknowns(diagnosis, args.rule)
     for why in unknown:

@@ -1,4 +1,4 @@
-"""`gpusight doctor`: what this machine can capture with."""
+"""`gpusight doctor`: what this machine can record with."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "what this machine can record with, and how to fix what is missing"
 DESCRIPTION = (
-    "Looks at GPUs and driver, every nsys and ncu, CUPTI and PyTorch in the Python that runs your "
-    "program, permissions, container and WSL limits and disk space. Says for each of record's "
-    "tools whether it can capture here, and what to type where it cannot. Changes nothing, and "
-    "shows no host name, user name or values of variables."
+    "Check GPUs and driver, every nsys and ncu, CUPTI and PyTorch in the Python of your program, "
+    "permissions, container and WSL limits, and disk space. List for each profiler whether it can "
+    "record here, and how to fix what is missing. Nothing is changed. The output has no host name, "
+    "user name or environment values."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight doctor",
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_tools,
         default=[],
         metavar="TOOL[,TOOL]",
-        help=f"exit with code 1 unless these can capture here without limits: {', '.join(TOOLS)}",
+        help=f"exit with code 1 unless these can record here without limits: {', '.join(TOOLS)}",
     )
     options.add_output(parser)
 
@@ -47,12 +47,14 @@ def _tools(text: str) -> list[str]:
     tools = options.names(text)
     unknown = [name for name in tools if name not in TOOLS]
     if unknown or not tools:
-        raise argparse.ArgumentTypeError(f"{text!r} names no tools; tools are {', '.join(TOOLS)}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of tools; tools are {', '.join(TOOLS)}"
+        )
     return tools
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from pathlib import Path
 
     from gpusight import api
@@ -60,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.output import present
     from gpusight.recording.capture_names import absolute
 
-    absolute(Path())  # one that was deleted cannot be looked at
-    with progress("looking at this machine", quiet=args.quiet):
+    absolute(Path())  # a deleted one cannot be checked
+    with progress("checking this machine", quiet=args.quiet):
         result = api.doctor(python=args.python)
     args.top = args.top or 0
     present(result, args)
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _gate(checkup: Checkup, args: argparse.Namespace) -> int:
-    """Say which required tools cannot capture without limits; gives the exit code."""
+    """Print which required tools cannot record without limits; returns the exit code."""
     from gpusight.cli.output import write_error
     from gpusight.recording.doctor.machine import Ability
     from gpusight.recording.request import Tool
@@ -78,6 +80,6 @@ def _gate(checkup: Checkup, args: argparse.Namespace) -> int:
     verdicts = [checkup.verdict(Tool(name)) for name in args.require]
     unfit = [verdict for verdict in verdicts if verdict.can is not Ability.YES]
     for verdict in unfit:
-        verdict_text = f"{verdict.tool.value} can capture here: {verdict.can.value}"
+        verdict_text = f"{verdict.tool.value} can record here: {verdict.can.value}"
         write_error(f"gpusight: doctor: {verdict_text}; {safe_text('; '.join(verdict.why))}")
     return EXIT_NOT_ABLE if unfit else 0

@@ -12,12 +12,12 @@ from gpusight.cli.commands import diagnose
 if TYPE_CHECKING:
     from gpusight.render.result_view import DiagnosisView, Result
 
-SUMMARY = "one finding in full: evidence, places, code, caveats"
+SUMMARY = "one finding in full: evidence, locations, code, caveats"
 DESCRIPTION = (
-    "Show what `gpusight diagnose` leaves out of one finding: how much the fix saves alone and in "
-    "the plan, how that was estimated, the evidence, where it happens, what to change, how to "
-    "verify it, and when the rule is wrong. Name the finding by its number or its rule. Without a "
-    "capture: what a rule looks for."
+    "Show one finding of `gpusight diagnose` in full: what the fix saves alone and in the plan, "
+    "how that is estimated, the evidence, the locations, the code to change, how to verify the "
+    "fix, and the caveats. Select the finding by its number or its rule. Without a capture: what "
+    "a rule detects."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight explain run.nsys-rep 1",
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         metavar="FILE|N|RULE",
         nargs="+",
-        help="the captures, as for diagnose, then the number or the rule of a finding (default: 1)",
+        help="the captures, as for diagnose, then the number or rule of a finding (default: 1)",
     )
     options.add_selection(parser)
     options.add_focus(parser)
@@ -41,18 +41,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight.cli.output import present
 
-    *files, last = args.words
-    selector = "1" if _is_capture(last) else last
-    if _is_capture(last):
-        files.append(last)
+    files, selector = _split(args.words)
     if not files:
         return _explain_rule(selector, args)
     result = diagnose.run_diagnosis(_as_diagnose(files, args))
     args.file = files[0]
     return present(_chosen(result, selector), args)
+
+
+def _split(words: list[str]) -> tuple[list[str], str]:
+    """Return the captures, and the number or rule of a finding, in either order."""
+    from gpusight.errors import UsageError
+
+    files = [word for word in words if _is_capture(word)]
+    selectors = [word for word in words if word not in files]
+    if len(words) > 1 and not files:
+        files = [selectors.pop(0)]  # which is not there, as the error then says
+    if len(selectors) > 1:
+        what = f"explain takes one finding, not {len(selectors)}"
+        raise UsageError(what, hint=f"try: gpusight explain {files[0]} {selectors[0]}")
+    return files, selectors[0] if selectors else "1"
 
 
 def _is_capture(word: str) -> bool:
@@ -67,7 +78,8 @@ def _as_diagnose(files: list[str], args: argparse.Namespace) -> argparse.Namespa
 
 
 def _chosen(result: DiagnosisView, selector: str) -> Result:
-    return result.explain(int(selector) if selector.isdigit() else selector)
+    is_number = selector.removeprefix("-").isdigit()
+    return result.explain(int(selector) if is_number else selector)
 
 
 def _explain_rule(rule: str, args: argparse.Namespace) -> int:

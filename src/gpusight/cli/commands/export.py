@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "tables as CSV, Parquet, JSON or Arrow; timeline for Perfetto"
 DESCRIPTION = (
-    "Write the capture's tables as files, one a table, or (--to chrome) a timeline that "
-    "ui.perfetto.dev and chrome://tracing open. The capture is never written to."
+    "Write the tables of a capture, one file per table, or (--to chrome) a timeline that "
+    "ui.perfetto.dev and chrome://tracing open. The capture is not changed."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight export run.nsys-rep --to parquet -o run_tables/",
@@ -25,27 +25,27 @@ TO = ("csv", "parquet", "json", "arrow", "chrome")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
-    parser.add_argument("--to", choices=TO, required=True, help="what to write")
+    parser.add_argument("--to", choices=TO, required=True, help="the format")
     parser.add_argument(
         "-o",
         "--output",
         metavar="OUT",
         required=True,
-        help="a folder for one file a table; a file for one table or for chrome (.gz compresses)",
+        help="a folder for one file per table; a file for one table or chrome (.gz compresses)",
     )
     parser.add_argument(
         "--tables",
         type=options.names,
         metavar="T,T",
-        help="only these tables (default: every one that has rows)",
+        help="only these tables (default: all that have rows)",
     )
-    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.add_argument("--force", action="store_true", help="replace existing files")
     options.add_csv_raw(parser)
     options.add_selection(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import warn_apart, write_out

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from gpusight.recording.request import RecordRequest
     from gpusight.recording.tools import ToolCommand
 
-SUMMARY = "run a program and record what it does on the GPU"
+SUMMARY = "run a program and record a GPU profile"
 DESCRIPTION = (
-    "Runs a program under nsys, ncu, CUPTI or torch.profiler, with the options that the installed "
-    "version takes, and says where the capture is. The program is not changed; its input, output, "
-    "signals and exit code are its own (2 where it went well and nothing was recorded, but not "
-    "in a rank of several, whose launcher would end the others). Below mpirun, srun or torchrun "
-    "only the chosen ranks are recorded, each into a file of its own; the others run untouched. "
-    "Everything after `--`, or from the first word that is no option, is the program."
+    "Run a program under nsys, ncu, CUPTI or torch.profiler, with options that fit the installed "
+    "version, and print the path of the capture. Input, output, signals and exit code of the "
+    "program are unchanged. The exit code is 2 if the program succeeds but nothing is recorded "
+    "(never for one rank of several). Under mpirun, srun or torchrun, each selected rank writes "
+    "its own file; the other ranks run unprofiled. The program starts after `--`, or at the first "
+    "word that is not an option."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight record -- python train.py --epochs 1",
@@ -44,25 +44,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.allow_abbrev = False
     parser.usage = "gpusight record [options] [--] PROGRAM [ARGUMENT ...]"
     parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run, with arguments"
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM",
+        help="the program to run, with its arguments",
     )
     parser.add_argument(
         "--with",
         dest="tool",
         choices=TOOLS,
         default="auto",
-        help="what records: nsys (a timeline), ncu (counters of kernels), torch (torch.profiler), "
-        "cupti (a timeline, through the libcupti that the program's Python finds); auto, the "
-        "default, is nsys, else cupti, else torch",
+        help="the profiler: nsys (timeline), ncu (kernel metrics), torch (torch.profiler) or cupti "
+        "(timeline, with the libcupti of the program's Python); auto, the default, uses nsys, or "
+        "else cupti, or else torch",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="OUT",
-        help="the capture's name, or a folder for it; %%h stands for the machine, %%q{VARIABLE} "
-        "for a variable (default: the script's name, in the current folder)",
+        help="name of the capture, or its folder; %%h is the host name, %%q{VARIABLE} a "
+        "variable (default: the script's name, in the current folder)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace captures that exist")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing captures")
     _add_when(parser)
     _add_what(parser)
     _add_ncu(parser)
@@ -74,18 +77,20 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--range",
         metavar="NAME[@DOMAIN]",
-        help="while this NVTX range is open, the first time",
+        help="only the first execution of this NVTX range",
     )
     group.add_argument(
         "--steps",
         metavar="A:B",
-        help="these steps of a Python program, counted from 0, both ends included: 3:7, 5 or 3: "
-        "(steps are what gs.step() tells, else those of the first torch optimizer)",
+        help="only these steps of a Python program, counted from 0, both ends included: 3:7, 5 or "
+        "3: (steps are counted by gs.step(), or else by the first torch optimizer)",
     )
-    group.add_argument("--delay", type=options.positive, metavar="S", help="after so many seconds")
-    group.add_argument("--duration", type=options.positive, metavar="S", help="for so many seconds")
+    group.add_argument("--delay", type=options.positive, metavar="S", help="start after S seconds")
     group.add_argument(
-        "--stop", action="store_true", help="end the program once that part is recorded"
+        "--duration", type=options.positive, metavar="S", help="stop after S seconds"
+    )
+    group.add_argument(
+        "--stop", action="store_true", help="stop the program when the recording is done"
     )
     group.add_argument(
         "--rank",
@@ -96,10 +101,10 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what to record besides")
-    group.add_argument("--memory", action="store_true", help="GPU memory in use")
+    group = parser.add_argument_group("what else to record")
+    group.add_argument("--memory", action="store_true", help="GPU memory usage")
     group.add_argument(
-        "--gpu-metrics", action="store_true", help="hardware counters along the timeline (nsys)"
+        "--gpu-metrics", action="store_true", help="sampled GPU hardware metrics (nsys)"
     )
     group.add_argument(
         "--python-stacks", action="store_true", help="Python call stacks (nsys, torch)"
@@ -107,8 +112,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--graph-nodes",
         action="store_true",
-        help="the kernels inside CUDA graphs one by one, not each graph as a whole (nsys; cupti "
-        "and torch always do)",
+        help="single kernels of CUDA graphs instead of whole graphs (nsys; cupti and torch always "
+        "do)",
     )
 
 
@@ -116,13 +121,13 @@ def _add_ncu(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which kernels, with ncu")
     options.add_kernel(group)
     group.add_argument(
-        "--launch-skip", type=options.number, metavar="N", help="leave out so many launches first"
+        "--launch-skip", type=options.number, metavar="N", help="skip the first N launches"
     )
     group.add_argument(
-        "--launch-count", type=options.count, metavar="N", help="at most so many launches"
+        "--launch-count", type=options.count, metavar="N", help="profile at most N launches"
     )
     group.add_argument(
-        "--level", choices=LEVELS, help="how much to measure of each (default: quick)"
+        "--level", choices=LEVELS, help="how many metrics to collect (default: quick)"
     )
 
 
@@ -133,10 +138,12 @@ def _add_showing(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="OPTION",
-        help="an option for nsys or ncu itself, after an equals sign; may be repeated",
+        help="an option passed to nsys or ncu, after an equals sign; repeatable",
     )
     group.add_argument(
-        "--dry-run", action="store_true", help="print the command line, and run nothing"
+        "--dry-run",
+        action="store_true",
+        help="print the command line without running it; nsys or ncu need not be installed",
     )
     group.add_argument(
         "--format", choices=("text", "json"), help="how --dry-run prints it (default: text)"
@@ -144,20 +151,20 @@ def _add_showing(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--summary",
         metavar="FILE",
-        help="write what came of it to this JSON file; replaces it; "
-        "of several ranks, each has a file with its rank in the name",
+        help="write a summary to this JSON file, replacing it; each rank writes its own file, with "
+        "the rank in the name",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     import os
 
     from gpusight.recording.launch_program import exec_program
     from gpusight.recording.record_program import plan_recording, record
 
     request = _request(args)
-    plan = plan_recording(request)
+    plan = plan_recording(request, dry_run=args.dry_run)
     if args.dry_run:
         return _show_plan(request, plan, args)
     if plan is None:
@@ -183,8 +190,8 @@ def _check_writing(plan: RecordingPlan, args: argparse.Namespace) -> None:
         if not target.parent.is_dir():
             raise RecordError(
                 f"cannot write to {target.parent}",
-                why="it is no folder",
-                hint="make it, or choose another --summary",
+                why="it is not a folder",
+                hint="create it, or choose another --summary",
             )
         if not target.exists():
             prepare_folder(target.parent)
@@ -195,9 +202,9 @@ def _request(args: argparse.Namespace) -> RecordRequest:
     from gpusight.recording.parse_request import make_request
 
     if args.format and not args.dry_run:
-        raise UsageError("--format says how --dry-run prints", hint="for scripts: --summary FILE")
+        raise UsageError("--format needs --dry-run", hint="for scripts: --summary FILE")
     if args.level and args.tool != "ncu":
-        raise UsageError("--level says how much ncu measures", hint="add --with ncu")
+        raise UsageError("--level needs ncu", hint="add --with ncu")
     words = args.program[1:] if args.program[:1] == ["--"] else args.program
     return make_request(
         words,
@@ -256,7 +263,7 @@ def _plan_document(request: RecordRequest, plan: RecordingPlan | None) -> dict[s
 
 
 def _announce(plan: RecordingPlan, args: argparse.Namespace) -> None:
-    """Show what is run; of many ranks one speaks."""
+    """Print the command; of several ranks, only one prints."""
     if plan.leads:
         _say_choice(plan, args)
         if not args.quiet:
@@ -264,7 +271,7 @@ def _announce(plan: RecordingPlan, args: argparse.Namespace) -> None:
 
 
 def _short(command: ToolCommand) -> str:
-    """Write a command line for people; the variables of our own recorder only by name."""
+    """Write a short command line; variables of our own recorder without values."""
     import shlex
 
     from gpusight.recording.record_program import INJECTED
@@ -285,9 +292,9 @@ def _say_choice(plan: RecordingPlan, args: argparse.Namespace) -> None:
 
 
 def _report(plan: RecordingPlan, done: Recording, args: argparse.Namespace) -> int:
-    """Say what was written and what to type next; gives the exit code."""
+    """Print what was written and the next command; returns the exit code."""
     code = done.exit_code
-    if args.summary and not _summarised(plan, done, args.summary) and not plan.has_others:
+    if args.summary and not _summarized(plan, done, args.summary) and not plan.has_others:
         code = code or EXIT_FAILED
     if not done.paths:
         error = done.failure()
@@ -314,7 +321,7 @@ def _say_written(plan: RecordingPlan, done: Recording) -> None:
 
 
 def _next(done: Recording) -> str:
-    """Give the command to type; without a GPU torch has recorded operators, and no kernels."""
+    """Return the next command; without a GPU, torch records operators but no kernels."""
     import shlex
 
     from gpusight.recording.choose_tool import has_gpu
@@ -336,8 +343,8 @@ def _say(plan: RecordingPlan, text: str) -> None:
     sys.stderr.flush()
 
 
-def _summarised(plan: RecordingPlan, done: Recording, target: str) -> bool:
-    """Write the summary; False where that fails, which must not hide what was recorded."""
+def _summarized(plan: RecordingPlan, done: Recording, target: str) -> bool:
+    """Write the summary; returns False on failure, which must not hide the capture."""
     from pathlib import Path
 
     from gpusight.errors import GpusightError

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "everything about a capture in one HTML file"
 DESCRIPTION = (
-    "Writes one file that needs nothing else, no network and no gpusight, and opens in any "
-    "browser: the step time and what fixing the three largest findings would make of it, the "
-    "ledger, the findings with evidence and code to paste, kernels, ranges as a flame chart, "
-    "phases, copies, memory, what Nsight Compute measured, and what could not be told. It names "
-    "the capture's file, but no folder, machine or person. docs/report.md explains it."
+    "Write one self-contained HTML file that opens in any browser, offline: the step time and the "
+    "plan of fixes, the ledger, the findings with evidence and code, kernels, ranges as a flame "
+    "chart, phases, copies, memory, Nsight Compute metrics, and limitations. It has the file name "
+    "of the capture, but no folder, host or user name. Docs: docs/report.md."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight report run.nsys-rep -o report.html",
@@ -24,7 +23,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight report report.ncu-rep --title 'Attention, version 3' > report.html",
 )
 _PAGES = ("", ".html", ".htm", ".xhtml", ".txt")
-"""What the name of a page may end in; others promise another kind of file."""
+"""Extensions of a page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="BASE",
-        help="also say what changed since these: captures before a change, which are repeats, or a "
-        "file of `gpusight baseline save`",
+        help="also show what changed since these: captures from before a change (repeats), "
+        "or a file of `gpusight baseline save`",
     )
     parser.add_argument(
-        "--title", default="", metavar="TEXT", help="what to call it (default: the file's name)"
+        "--title", default="", metavar="TEXT", help="title of the page (default: the file name)"
     )
     options.add_selection(parser)
     options.add_focus(parser)
@@ -48,12 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="write to this file; replaces it (default: standard output, if that is no terminal)",
+        help="write to this file, replacing it (default: standard output, unless it is a terminal)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from pathlib import Path
 
     from gpusight import api
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_place(args: argparse.Namespace) -> None:
-    """Refuse, before anything is read, what could not be written or must not be."""
+    """Refuse an output file that cannot or must not be written, before reading."""
     import sys
     from pathlib import Path
 
@@ -86,7 +85,7 @@ def _check_place(args: argparse.Namespace) -> None:
     from gpusight.sniff import refuse_capture
 
     if args.output is None and sys.stdout.isatty():
-        raise UsageError("a report is a page, which needs a file", hint="add: -o report.html")
+        raise UsageError("a report is an HTML page and needs a file", hint="add: -o report.html")
     if args.output in (None, "-"):
         return
     target = Path(args.output)

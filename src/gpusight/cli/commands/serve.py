@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "interactive timeline in the browser, with findings"
 DESCRIPTION = (
-    "Shows captures of any size as a timeline in the browser: streams, threads, ranges, operators, "
-    "copies, GPU metrics, memory, and where the time goes. Click an event for all that is known of "
-    "it, search, measure, jump from a finding to where it happens. Two captures stand side by side "
-    "and are compared; an Nsight Compute report adds its counters to the kernels. The server "
-    "answers on this machine only, at an address that nobody can guess, and stops with Ctrl-C. "
-    "docs/serve.md explains it."
+    "Show captures of any size as a timeline in the browser: streams, threads, ranges, operators, "
+    "copies, GPU metrics, memory, and where the time goes. Click an event for its details, search, "
+    "measure, jump from a finding to its location. Two captures are shown side by side and "
+    "compared; an Nsight Compute report adds its metrics to the kernels. The server listens on "
+    "this machine only, at an address with a random token, until Ctrl-C. Docs: docs/serve.md."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight serve run.nsys-rep",
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_port,
         default=0,
         metavar="N",
-        help="the port of this machine to answer on (default: one that is free)",
+        help="the local port to listen on (default: a free one)",
     )
     group.add_argument("--open", action="store_true", help="open the page in the browser")
 
@@ -55,19 +54,19 @@ def _port(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight.web.server import serve
 
     cache = not args.no_cache
-    with _told_to_stop() as stopped, serve(args.file, port=args.port, cache=cache) as server:
-        _say_where(server, args)
+    with _stop_event() as stopped, serve(args.file, port=args.port, cache=cache) as server:
+        _print_address(server, args)
         _wait(server, stopped)
     return 0
 
 
 @contextlib.contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C and a request to terminate set; a second one ends at once."""
+def _stop_event() -> Iterator[threading.Event]:
+    """Return an event that SIGINT and SIGTERM set; a second signal ends the process."""
     import signal
     import threading
 
@@ -90,19 +89,19 @@ def _told_to_stop() -> Iterator[threading.Event]:
         restore()
 
 
-def _say_where(server: Server, args: argparse.Namespace) -> None:
+def _print_address(server: Server, args: argparse.Namespace) -> None:
     import webbrowser
 
     from gpusight.cli.output import flush_out, write_error, write_out
 
-    write_out(f"{server.url}  (Ctrl-C stops it)\n")
-    flush_out()  # whoever started it as a program waits for this line
+    write_out(f"{server.url}  (Ctrl-C to stop)\n")
+    flush_out()  # a program that started us waits for this line
     if args.open and not webbrowser.open(server.url):
-        write_error("gpusight: serve: no browser was found; open the address in one")
+        write_error("gpusight: serve: no browser found; open the address in one")
 
 
 def _wait(server: Server, stopped: threading.Event) -> None:
-    """Wait until somebody stops it; say meanwhile what cannot be shown."""
+    """Wait for a signal; print failures meanwhile."""
     from gpusight.cli.output import write_error
     from gpusight.render.cell_text import safe_text
     from gpusight.web.pool import return_large_blocks

@@ -1,4 +1,4 @@
-"""`gpusight share`: a copy of a capture to give away."""
+"""`gpusight share`: a sanitized copy of a capture for sharing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "sanitized copy of a capture for sharing"
 DESCRIPTION = (
-    "Profilers record more than times: nsys stores the environment of every process of the "
-    "machine. This writes a copy that has only what is known to be harmless: times, sizes, names "
-    "of kernels, ranges and API calls, versions, the GPU. What is not known is not copied. Says "
-    "what was left out, by category, and never shows a value. The capture is not changed."
+    "Profilers record private data: nsys stores the environment variables of every process of the "
+    "machine. Write a sanitized copy that keeps only safe data: times, sizes, names of kernels, "
+    "ranges and API calls, versions, the GPU. Unknown data is not copied. List what is removed, by "
+    "category, without any value. The capture is not changed."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight share run.nsys-rep --check",
@@ -40,42 +40,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="OUT",
-        help="the copy (default: NAME.shared and the suffix of its form, in this folder); never "
-        "replaces anything. With --check, the file for the answer",
+        help="the copy (default: NAME.shared with the extension of its format, in this folder); "
+        "never replaces a file. With --check, the file for the report",
     )
     parser.add_argument(
-        "--check", action="store_true", help="only say what the capture would give away, and where"
+        "--check", action="store_true", help="only list private data in the capture"
     )
     parser.add_argument(
         "--hash-names",
         action="store_true",
-        help="hash the names of kernels and ranges too, but for words such as gemm or forward",
+        help="also hash names of kernels and ranges, except words such as gemm or forward",
     )
     parser.add_argument(
         "--salt",
         metavar="TEXT",
-        help="hash equal names equally in all copies that are made with this text (default: "
-        "random, and kept nowhere)",
+        help="salt of the hashes: copies with the same salt are comparable (default: random, not "
+        "stored)",
     )
     parser.add_argument(
         "--to",
         choices=("sqlite", "parquet"),
-        help="form of a copy of an nsys capture (default: sqlite; parquet where OUT is a folder)",
+        help="format of a copy of an nsys capture (default: sqlite; parquet if OUT is a folder)",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="exit with code 1 when a name that is kept holds a removed value, or looks like a "
-        "path, an address or a key",
+        help="exit with code 1 if a kept name contains a removed value, or looks like a path, an "
+        "address or a key",
     )
-    group = parser.add_argument_group("answer")
-    group.add_argument("--format", choices=options.TABLE_FORMATS, help="how to write the answer")
+    group = parser.add_argument_group("output")
+    group.add_argument("--format", choices=options.TABLE_FORMATS, help="format of the report")
     group.add_argument("--top", type=options.number, metavar="N", help="rows of each table")
     options.add_widths(group)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight.cli.capture_input import progress
     from gpusight.cli.output import is_read, present
 
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _shared(args: argparse.Namespace) -> ShareView:
-    """Look, or write the copy; `-o` then is not for the answer."""
+    """Check the capture, or write the copy; `-o` is then the copy, not the report."""
     from gpusight import api
 
     if args.check:
@@ -101,16 +101,18 @@ def _shared(args: argparse.Namespace) -> ShareView:
 
 
 def _say_next(shared: SharedCopy, args: argparse.Namespace) -> None:
-    """Say on a terminal what it comes to, and what to do with it."""
-    from gpusight.cli.output import chosen_format, write_out
+    """Print a summary and the next command below the tables."""
+    from gpusight.cli.output import chosen_format, look_of, write_out
     from gpusight.render.cell_text import safe_text
     from gpusight.render.share_view import closing_sentences
+    from gpusight.render.terminal_text import plain_lines, wrapped_lines
 
     if args.output or chosen_format(args) != "table":
         return
-    sentences = closing_sentences(shared)
+    width = look_of(args).width
+    lines = [line for text in closing_sentences(shared) for line in wrapped_lines(text, width, "")]
+    write_out("\n" + plain_lines(lines))
     if not args.quiet:
         path = safe_text(str(shared.path or shared.capture))
-        check = f"Read it before you send it: gpusight share --check {path}"
-        sentences.append(check if shared.path else f"Write the copy: gpusight share {path}")
-    write_out("\n" + "\n".join(sentences) + "\n")
+        check = f"next: gpusight share --check {path}  (check it before you send it)"
+        write_out(f"{check if shared.path else f'next: gpusight share {path}'}\n")

@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tables",
         action="store_true",
-        help="list the tables instead, with their rows if FILE is given",
+        help="list the tables, with row counts if FILE is given",
     )
-    parser.add_argument("--columns", metavar="TABLE", help="list the columns of a table instead")
+    parser.add_argument("--columns", metavar="TABLE", help="list the columns of a table")
     options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask, open_capture
     from gpusight.cli.output import present
@@ -52,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _operands(args: argparse.Namespace) -> tuple[str, str]:
-    """Give capture and query; they are told apart when given the other way round."""
+    """Return capture and query, in either order."""
     from gpusight.errors import UsageError
 
     if not args.file or not args.query:
         raise UsageError(
-            "sql needs a capture and a query", hint='type gpusight sql FILE "SELECT …"'
+            "sql needs a capture and a query", hint='usage: gpusight sql FILE "SELECT …"'
         )
     swapped = (
         " " in args.file.strip() and not Path(args.file).exists() and Path(args.query).exists()

@@ -1,4 +1,4 @@
-"""`gpusight timeline`: a stretch of time, track by track, as a table or a picture."""
+"""`gpusight timeline`: a time window, track by track, as a table or a picture."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "one step, or any time window, as a picture"
 DESCRIPTION = (
-    "Shows a stretch of the timeline: the ledger of each GPU, its streams, ranges, operators and "
-    "CUDA calls. By default the median step, with a little on either side; --steps, --window and "
-    "--in choose another. Prints how many events each track has and how busy it is; with -o and a "
-    "name that ends in .svg, .html, .png or .pdf it draws them. Events too narrow to be seen are "
-    "summed up, so that pictures of any step are small. For all of a capture see: gpusight serve."
+    "Show a time window of the timeline: the ledger of each GPU, its streams, ranges, operators "
+    "and CUDA API calls. The default is the median step with a margin on both sides; --steps, "
+    "--window and --in select another. The table has the events and the busy time of each track; "
+    "-o with .svg, .html, .png or .pdf draws it. Events too narrow to see are merged, which keeps "
+    "pictures small. For the whole capture: gpusight serve."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight timeline run.nsys-rep -o step.svg",
@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="A,B,…",
         help="kinds (ledger, stream, graphs, ranges, ops, python, api, syncs, os, metric, memory), "
-        "keys as the table shows them, globs of keys such as 'gpu0/*', or all (default: ledger, "
-        "streams, ranges, ops and api of the GPUs and threads that do most)",
+        "keys from the table, globs of keys such as 'gpu0/*', or all (default: ledger, streams, "
+        "ranges, ops and api of the busiest GPUs and threads)",
     )
     options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import ask
     from gpusight.cli.output import is_read, present

@@ -232,7 +232,7 @@ _ROLES = {
 """Sorts of events by the name of their line."""
 KERNEL, COPY, MEMSET, GRAPH = "kernels", "copies", "memsets", "graphs"
 _RESIDENCY, _MIGRATION = "lifetimes of memory", "unified-memory events"
-_UNSIZED = "copies and fills of unknown size"
+_UNSIZED = "memcpys and memsets of unknown size"
 _SORT_OF_ACTIVITY = (
     pl.when(pl.col("graph_exec").is_not_null())
     .then(pl.lit(GRAPH))

@@ -334,7 +334,7 @@ _SORT = (
     .otherwise("sort")
 )
 _LAUNCHES = (
-    "the profile names a driver call after its kernel or copy, not after the function called: "
+    "the profile names driver calls after their kernel or memcpy, not after the function: "
     "launches all stand as one function here"
 )
 

@@ -373,5 +373,5 @@ class ReportBinaries:
                     for function, row in read_lines(self._data[cubin.start : cubin.end])
                 ]
             except CubinError as error:
-                problems.append(f"the source lines of a binary cannot be read: {error}")
+                problems.append(f"source lines of a binary cannot be read: {error}")
         return lines, problems

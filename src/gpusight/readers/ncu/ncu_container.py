@@ -75,7 +75,7 @@ def read_container(path: str, data: memoryview) -> NcuContainer:
         parse(data[header.start : header.end])
     except WireError as error:
         raise DamagedCaptureError(
-            f"{path} is not a whole report", why=str(error), hint="copy or capture it again"
+            f"{path} is not a complete report", why=str(error), hint="copy or capture it again"
         ) from error
     try:
         for block, payload in _blocks(data, header.end):
@@ -91,7 +91,7 @@ def _blocks(data: memoryview, at: int) -> Iterator[tuple[Message, MessageSpan]]:
         message = parse(data[header.start : header.end])
         size = integer(message, _PAYLOAD) or 0
         if not message or size < 0:  # zeros to the end, or a way back to where we have been
-            raise WireError("it goes on with something that is no block")
+            raise WireError("it has data that is not a block")
         payload = MessageSpan(header.end, header.end + size)
         yield message, payload
         at = payload.end
@@ -181,13 +181,13 @@ def _unpacked(path: Path) -> ReportContent:
             if size > _MAX_BYTES:
                 raise DamagedCaptureError(
                     f"{path} cannot be unpacked",
-                    why=f"it grows to more than {format_bytes(_MAX_BYTES)}, which no report does",
-                    hint="if it is one, unpack it yourself",
+                    why=f"it grows to more than {format_bytes(_MAX_BYTES)}, more than any report",
+                    hint="if it is a report, unpack it first",
                 )
         if size == 0:
             raise DamagedCaptureError(
                 f"{path} cannot be unpacked",
-                why=blocks.problem or "it unpacks to nothing",
+                why=blocks.problem or "it is empty when unpacked",
                 hint="copy it again",
             )
         plain.flush()

@@ -68,7 +68,7 @@ class NcuReport:
         self._cut = self._content.problem or self._container.problem
         if self._cut and not self.launches:
             raise DamagedCaptureError(
-                f"{path} holds no whole launch", why=self._cut, hint="copy or capture it again"
+                f"{path} has no complete launch", why=self._cut, hint="copy or capture it again"
             )
 
     @contextlib.contextmanager
@@ -93,9 +93,7 @@ class NcuReport:
         """What is known about the report as a whole."""
         notes, problems = [], []
         if any(launch.locked is False for launch in self.launches):
-            notes.append(
-                "the GPU's clocks were not locked while measuring: durations vary with them"
-            )
+            notes.append("GPU clocks were not locked while profiling: durations vary")
         if self._cut:
             count = len(self.launches)
             launches = "one launch" if count == 1 else f"{format_count(count)} launches"

@@ -161,7 +161,7 @@ def notation_of(texts: pl.Series, separator: str | None) -> NumberNotation:
     comma = _count_certain(plain, _COMMA, _POINT)
     if point and comma:
         rarer = format_count(min(point, comma))
-        note = f"numbers are written in two ways; {rarer} of them otherwise than the rest"
+        note = f"numbers use two notations; {rarer} differ from the rest"
         return NumberNotation(_POINT if point >= comma else _COMMA, note)
     if point or comma:
         return NumberNotation(_POINT if point else _COMMA)

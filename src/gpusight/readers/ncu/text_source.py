@@ -61,7 +61,7 @@ class PrintedText:
                 raise DamagedCaptureError(
                     f"{self._path} cannot be read",
                     why=f"it has a line of more than {_MAX_LINE_BYTES >> 20} MB",
-                    hint="print it again with: ncu --import FILE --csv",
+                    hint="export it again with: ncu --import FILE --csv",
                 )
             pending, size = [rest], len(rest)
         self.problem = self.problem or blocks.problem
@@ -74,7 +74,7 @@ class PrintedText:
             before, zero, _ = block.partition(b"\0")
             yield before
             if zero:
-                self.problem = "it holds zero bytes; what follows the first of them was not read"
+                self.problem = "it contains zero bytes; data after the first one was skipped"
                 return
 
 
@@ -132,7 +132,7 @@ _OF_LAUNCH = {
 _NO_KERNELS = "No kernels were profiled"
 _NO_PERMISSION = "ERR_NVGPUCTRPERM"
 _PATHS = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][^\s/\\'\"()]+){2,}")
-_HINT = "print it again with: ncu --import REPORT.ncu-rep --csv --page raw"
+_HINT = "export it again with: ncu --import REPORT.ncu-rep --csv --page raw"
 _MAX_LABELS, _MAX_LABEL_CHARS = 3, 60
 _TOO_WIDE = f"it has a line of more than {format_count(MAX_COLUMNS)} cells"
 
@@ -251,34 +251,34 @@ def _of_metrics(counters: pl.DataFrame, is_wanted: Callable[[str], bool]) -> pl.
 
 
 def _notes(collected: CollectedValues, tables: CollectedTables) -> Iterator[str]:
-    yield "numbers are as precise as they were printed"
+    yield "numbers have the precision of the printed text"
     yield from collected.notes
     if tables.notation.note:
         yield tables.notation.note
     if collected.averaged:
         yield f"values are averages of {format_count(collected.averaged)} launches, by kernel"
     if collected.without_id:
-        yield "the file numbers no launches: the next value of a metric is taken as the next launch"
+        yield "launches are not numbered: the next value of a metric counts as the next launch"
     if collected.launches.keys()[1]:
-        yield "several processes number their launches alike: they are numbered anew"
+        yield "several processes use the same launch numbers: launches are renumbered"
     labels = tables.meanings.filter(~pl.col("is_known")).get_column("metric")
     unknown = labels.cast(pl.String).unique(maintain_order=True)
     if len(unknown):
         first = [" ".join(label.split())[:_MAX_LABEL_CHARS] for label in unknown.head(_MAX_LABELS)]
         listed = ", ".join(first) + (", …" if len(unknown) > _MAX_LABELS else "")
-        yield f"labels that stand for no known metric: {format_count(len(unknown))} ({listed})"
+        yield f"labels of unknown metrics: {format_count(len(unknown))} ({listed})"
     if tables.missing:
-        yield f"values that were not measured (n/a, nan or empty): {format_count(tables.missing)}"
+        yield f"missing values (n/a, nan or empty): {format_count(tables.missing)}"
     if tables.conflicts:
         count = format_count(tables.conflicts)
-        yield f"values given twice that differ, of which the first is used: {count}"
+        yield f"values given twice that differ (the first is used): {count}"
 
 
 def _warnings(collected: CollectedValues, problem: str | None) -> Iterator[str]:
     if problem:
         yield f"the file is damaged: {problem}"
     if collected.unreadable:
-        yield f"rows that are cut off or broken, and left out: {format_count(collected.unreadable)}"
+        yield f"truncated or broken rows, skipped: {format_count(collected.unreadable)}"
 
 
 def _nothing_in(
@@ -288,26 +288,27 @@ def _nothing_in(
     messages = " ".join(collected.messages)
     if _NO_PERMISSION in messages:
         return DamagedCaptureError(
-            f"{path} holds no launches",
-            why="ncu had no permission to read the GPU's counters",
+            f"{path} has no launches",
+            why="ncu had no permission to read GPU performance counters",
             hint="run ncu as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
         )
     if _NO_KERNELS in messages:
         return DamagedCaptureError(
-            f"{path} holds no launches",
+            f"{path} has no launches",
             why="ncu profiled no kernels",
-            hint="check its filters (-k, --launch-skip, --nvtx-include) and what the program runs",
+            hint="check its filters (-k, --launch-skip, --nvtx-include) and that the program "
+            "launches kernels",
         )
     if collected.notes:
         return NotACaptureError(
-            f"{path} holds code, but nothing that was measured",
-            hint="print that with: ncu --import REPORT.ncu-rep --csv --page raw",
+            f"{path} has source code, but no metrics",
+            hint="export metrics with: ncu --import REPORT.ncu-rep --csv --page raw",
         )
     if problem or collected.unreadable:
-        why = problem or "its rows are cut off or broken"
+        why = problem or "its rows are truncated or broken"
         return DamagedCaptureError(f"{path} cannot be read", why=why, hint=_HINT)
     if has_heading:
         return DamagedCaptureError(
-            f"{path} holds no launches", why="its table has no rows", hint=_HINT
+            f"{path} has no launches", why="its table has no rows", hint=_HINT
         )
-    return NotACaptureError(f"{path} holds no table of Nsight Compute", hint=_HINT)
+    return NotACaptureError(f"{path} has no Nsight Compute table", hint=_HINT)

@@ -273,7 +273,7 @@ class SourcePage:
         if match is None:
             return False
         if self._file is None:
-            collected.notes.setdefault("the text of PTX code was not read")
+            collected.notes.setdefault("PTX text was not read")
             return True
         lines = collected.sources.setdefault(shown_file(self._file) or self._file, [])
         if int(match["line"]) == len(lines) + 1:
@@ -308,7 +308,7 @@ class SourcePage:
             if (metric := source_metric(cell)) is not None
         }
         if self._rows:
-            collected.notes.setdefault("the text of machine instructions was not read")
+            collected.notes.setdefault("SASS text was not read")
         if not self._rows or not metrics:
             return
         if self._launch is None:

@@ -118,7 +118,7 @@ def _only_device(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
 _ON_ONLY_DEVICE = RawColumnRule(
     _only_device,
     (),
-    warning="all of it counts for the only GPU",
+    warning="all of it is assigned to the only GPU",
     applies=lambda context: context.only_device() is not None,
 )
 DEVICE = RawColumnRule(_device, ("deviceId",), ("globalPid",), fallback=_ON_ONLY_DEVICE)
@@ -273,5 +273,5 @@ def base_name(short: str) -> str:
 
 
 OTHER_NAME = RawColumnRule(
-    _other_name, ("shortName",), ("mangledName",), warning="kernels go by their other names"
+    _other_name, ("shortName",), ("mangledName",), warning="kernels are named by their other names"
 )

@@ -56,7 +56,7 @@ class FolderTables:
         self._irregular = sorted(file.name for file in files.values() if not file.is_file())
         if not self._files:
             raise NotACaptureError(
-                f"{path} has no table", why=f"{self._irregular[0]} is no regular file"
+                f"{path} has no table", why=f"{self._irregular[0]} is not a regular file"
             )
         self._spans = spans or {}
         first = next(iter(self._files.values()))
@@ -69,7 +69,7 @@ class FolderTables:
         """Open a single-file Arrow export."""
         spans = find_streams(path)
         if not spans:
-            raise NotACaptureError(f"{path} holds Arrow data, but no nsys table")
+            raise NotACaptureError(f"{path} has Arrow data, but no nsys table")
         return cls(path, dict.fromkeys(spans, path), spans)
 
     def tables(self) -> frozenset[str]:
@@ -135,7 +135,7 @@ class FolderTables:
         size = self._files[table].stat().st_size
         unpacked_bytes = self._unpacked_bytes(table)
         if unpacked_bytes > max_unpacked_bytes(size):
-            growth = f"it would grow to {format_bytes(unpacked_bytes)}"
+            growth = f"it would expand to {format_bytes(unpacked_bytes)}"
             raise self._damaged(table, ValueError(growth))
         rows = int(self._collect(table, self._scan(table).select(pl.len())).item())
         if rows > _SPARE_ROWS + _ROWS_A_BYTE * size:

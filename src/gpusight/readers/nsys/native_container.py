@@ -92,7 +92,7 @@ class NsysContainer:
     def damaged(self, why: str) -> UndecodableReportError:
         """Build the error for a file that contradicts itself, naming what to type instead."""
         number = self.version.partition("-")[0]
-        needs = f"nsys >= {number}" if number else "an nsys at least as new as the file"
+        needs = f"nsys >= {number}" if number else "an nsys at least as recent as the file"
         names = shlex.join([f"{self.path.stem}.sqlite", str(self.path)])
         command = f"nsys export --type sqlite --force-overwrite true -o {names}"
         return UndecodableReportError(
@@ -241,7 +241,7 @@ def _open_report(path: Path) -> _Bytes:
     if start == NSYS_REPORT:
         return file
     file.close()
-    why, hint = "its first bytes are not those of one", ""
+    why, hint = "its header is missing", ""
     if start.startswith(b"version https://git-lfs"):
         why, hint = "it is a Git LFS pointer", "try: git lfs pull"
     raise NotACaptureError(f"{path} is not an nsys report", why=why, hint=hint)

@@ -281,7 +281,7 @@ class ReportTables:
         if self._reason is not None:
             notes.append(f"read through the installed nsys, because natively {self._reason.why}")
         if self._remade:
-            notes.append("the export in the cache was damaged and was made again")
+            notes.append("the export in the cache was damaged and was replaced")
         return notes
 
     def _try(self, call: Callable[[RawTables], _T]) -> _T:

@@ -79,7 +79,7 @@ class RawTables(Protocol):
         """Read these columns in file order; `only` leaves out rows while reading.
 
         Integers arrive as Int64, reals as Float64, text as String with invalid UTF-8 replaced. For
-        what is no whole number among integers stands null, or `NOT_A_NUMBER` if asked for.
+        what is not an integer among integers stands null, or `NOT_A_NUMBER` if asked for.
         """
         ...
 
@@ -322,7 +322,7 @@ def whole_numbers(series: pl.Series) -> pl.Series:
 
 
 def without_wrong(frame: pl.DataFrame, table: str) -> tuple[pl.DataFrame, dict[str, str]]:
-    """Make values that are not whole numbers null; return a warning for each such column."""
+    """Make values that are not integers null; return a warning for each such column."""
     warnings = {}
     for series in frame.get_columns():
         if series.name in PAYLOADS:
@@ -332,7 +332,7 @@ def without_wrong(frame: pl.DataFrame, table: str) -> tuple[pl.DataFrame, dict[s
             count = int(wrong.sum())
             warnings[series.name] = (
                 f"{table}: {count:,} of {len(series):,} values of {series.name}"
-                f" {'is no whole number' if count == 1 else 'are not whole numbers'}, left out"
+                f" {'is not an integer' if count == 1 else 'are not integers'}, left out"
             )
             frame = frame.with_columns(series.set(wrong.fill_null(value=False), None))
     return frame, warnings

@@ -102,11 +102,11 @@ class SqliteTables:
         logs = ", ".join(log.name for log in sqlite_journal.log_files(path) if log.stat().st_size)
         if not sqlite_journal.is_pending(path):
             if logs:
-                self._notes.append(f"{logs} holds no complete change to the capture: ignored")
+                self._notes.append(f"{logs} has no complete change to the capture: ignored")
             return path
         folder = Path(tempfile.mkdtemp(prefix="gpusight-"))
         self._discard = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._notes.append(f"changes in {logs} beside the capture were applied to a private copy")
+        self._notes.append(f"changes in {logs} next to the capture were applied to a private copy")
         return sqlite_journal.settled_copy(path, folder)
 
     def tables(self) -> frozenset[str]:
@@ -309,7 +309,7 @@ class SqliteTables:
             self._damaged("its schema holds text that is not UTF-8")
         except sqlite3.DatabaseError as error:
             if steps_left < 0:
-                self._damaged("a query takes longer than a file of its size can need")
+                self._damaged("a query takes too long for a file of this size")
             self._damaged(error)
 
     def _read_schema(self) -> dict[str, dict[str, str]]:

@@ -61,7 +61,7 @@ def settled_copy(path: Path, folder: Path) -> Path:
             connection.close()
     except sqlite3.DatabaseError as error:
         raise DamagedCaptureError(
-            f"{path} cannot be read", why=f"the changes beside it do not fit it: {error}"
+            f"{path} cannot be read", why=f"the changes next to it do not match it: {error}"
         ) from error
     return copy
 
@@ -117,7 +117,7 @@ def _check_room(path: Path, needed: int, folder: Path) -> None:
     )
     command = shlex.join(["sqlite3", str(path), "PRAGMA wal_checkpoint(TRUNCATE)"])
     raise CaptureError(
-        f"{path} has changes beside it that are not in it",
+        f"{path} has uncommitted changes next to it",
         why=why,
         hint=f"apply them to the file, or to a copy of all of it: {command}",
     )

@@ -190,8 +190,8 @@ def key_averages_source(path: Path) -> TraceSource:
     tables = list(islice(find_tables(lines), _MAX_TABLES))
     if not tables:
         raise NotACaptureError(
-            f"{path} holds no table of torch.profiler",
-            hint="print one into it with: print(prof.key_averages().table())",
+            f"{path} has no torch.profiler table",
+            hint="write one with: print(prof.key_averages().table())",
         )
     if not tables[0].rows:
         raise DamagedCaptureError(
@@ -323,7 +323,7 @@ def _with_side(totals: pl.DataFrame) -> pl.DataFrame:
 
 
 def _file_notes(tables: Sequence[PrintedTable], *, is_complete: bool) -> Iterator[str]:
-    yield "it holds printed totals: no single events, and numbers as precise as they were printed"
+    yield "it has printed totals only: no events, and numbers with the printed precision"
     if len(tables) > 1:
         count = f"{len(tables)}" if len(tables) < _MAX_TABLES else f"at least {len(tables)}"
         yield f"the file holds {count} tables; the first is read"
@@ -334,23 +334,23 @@ def _file_notes(tables: Sequence[PrintedTable], *, is_complete: bool) -> Iterato
 def _table_notes(table: PrintedTable, totals: pl.DataFrame) -> Iterator[str]:
     share = _share_of_total(table, totals)
     if share is not None and share < _COMPLETE:
-        yield f"rows were left out: those printed hold {format_share(share)} of the host's own time"
+        yield f"rows are missing: those printed cover {format_share(share)} of self CPU time"
     if table.top_level_only:
-        yield "operators that others called were left out"
+        yield "nested operators were not printed"
     cut = sum(name.endswith(_CUT) for name in table.column(NAME))
     if cut:
-        yield f"{format_count(cut)} names are cut off, as they were printed"
+        yield f"{format_count(cut)} names are truncated in the printed table"
     gpu, *others = _gpus(table.headings) or [None]
     if others:
         yield f"of its devices, only {gpu} is read, not {', '.join(map(str, others))}"
     if any(_FLOP_RATE.fullmatch(heading) for heading in table.headings):
-        yield "it gives rates of floating-point operations, not how many there were"
+        yield "it has FLOP rates, not FLOP counts"
     if _NODE in table.headings:
-        yield "rows of different nodes stand beside each other"
+        yield "rows of different nodes are mixed"
     if table.unreadable:
-        yield f"{format_count(table.unreadable)} lines within the table are no rows of it"
+        yield f"{format_count(table.unreadable)} lines in the table are not rows"
     if not table.closed:
-        yield "the table has no last line: the file may be cut off"
+        yield "the table has no last line: the file may be truncated"
 
 
 def _share_of_total(table: PrintedTable, totals: pl.DataFrame) -> float | None:

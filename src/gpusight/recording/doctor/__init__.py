@@ -1,1 +1,1 @@
-"""What this machine can capture with, and what to do about what is missing."""
+"""What this machine can record with, and what to do about what is missing."""

@@ -78,19 +78,21 @@ def _whys(effects: Sequence[CheckEffect], level: Ability) -> tuple[str, ...]:
 _LISTS = frozenset({"why", "without", "commands"})
 TOOL_FIELDS = (
     Field("tool", "Tool", Fmt.TEXT, "What `--with` takes: nsys, ncu, cupti or torch"),
-    Field("can", "Can", Fmt.TEXT, "Whether it can capture here: `yes`, `partly` or `no`"),
-    Field("found", "Found", Fmt.NAME, "Version and place of what would be used; null for none"),
+    Field("can", "Can", Fmt.TEXT, "Whether it can record here: `yes`, `partly` or `no`"),
+    Field(
+        "found", "Found", Fmt.NAME, "Version and path of the tool that would be used; null for none"
+    ),
     Field("why", "Why", Fmt.TEXT, "Why it cannot, or only partly; a list"),
-    Field("without", "Without", Fmt.TEXT, "What it does not give here, though it works; a list"),
+    Field("without", "Without", Fmt.TEXT, "What it cannot record here, although it works; a list"),
 )
 CHECK_FIELDS = (
-    Field("check", "Check", Fmt.TEXT, "Stable name of what was looked at"),
-    Field("title", "What", Fmt.TEXT, "Its name for people", shown=False),
+    Field("check", "Check", Fmt.TEXT, "Stable name of the check"),
+    Field("title", "What", Fmt.TEXT, "Name of the check", shown=False),
     Field("state", "State", Fmt.TEXT, "`ok`, `limited`, `missing` or `unknown`"),
-    Field("found", "Found", Fmt.NAME, "What was found"),
-    Field("means", "Means", Fmt.TEXT, "What that means for recording; null where nothing follows"),
-    Field("fix", "Fix", Fmt.TEXT, "What to do about it; null for nothing"),
-    Field("commands", "Commands", Fmt.NAME, "What to type for that; a list"),
+    Field("found", "Found", Fmt.NAME, "Result of the check"),
+    Field("means", "Means", Fmt.TEXT, "Effect on recording; null for none"),
+    Field("fix", "Fix", Fmt.TEXT, "How to fix it; null for nothing"),
+    Field("commands", "Commands", Fmt.NAME, "Commands that fix it; a list"),
 )
 
 
@@ -99,7 +101,7 @@ _USES = Fact(
     "gpusight record uses",
     None,
     Fmt.TEXT,
-    "The tool that `gpusight record` takes where it is not told; null where nothing can record",
+    "The tool that `gpusight record` uses by default; null where no tool can record",
 )
 FACTS = (_USES,)
 
@@ -108,7 +110,7 @@ def checkup_page(checkup: Checkup) -> Composite:
     """Return the verdicts, then every check."""
     uses = checkup.record_uses
     fact = replace(_USES, value=None if uses is None else uses.value)
-    title = "What this machine can capture with"
+    title = "What this machine can record with"
     return Composite("doctor", title, (fact,), (tools_table(checkup), checks_table(checkup)))
 
 

@@ -80,8 +80,8 @@ def container_checks(machine: Machine) -> Iterator[MachineCheck]:
             "Container",
             CheckState.LIMITED,
             f"looks like {kind}; no GPU is mounted",
-            "If the machine has a GPU, programs in this container do not see it.",
-            "Start it with the GPUs (NVIDIA's container toolkit must be installed on the host):",
+            "Programs in this container cannot use the host's GPU.",
+            "Start the container with GPUs (needs the NVIDIA Container Toolkit on the host):",
             _START.get(kind, ("docker run --gpus all …",)),
         )
     shared = machine.free_bytes("/dev/shm")  # noqa: S108 - the kernel's place, not ours
@@ -91,8 +91,8 @@ def container_checks(machine: Machine) -> Iterator[MachineCheck]:
             "Shared memory",
             CheckState.LIMITED,
             f"{format_bytes(shared)} free in /dev/shm",
-            "Programs with DataLoader workers may stop with a bus error, recorded or not.",
-            "Give the container more:",
+            "DataLoader workers may crash with a bus error.",
+            "Increase the shared memory of the container:",
             (_MORE_SHM.get(kind, "docker run --shm-size=8g …"),),
         )
 
@@ -122,12 +122,12 @@ def wsl_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[Machin
     if not is_wsl(machine):
         return
     if machine.kernel.startswith("4.4."):
-        no_gpu = "WSL 1 has no GPU"
+        no_gpu = "WSL 1 has no GPU support"
         yield MachineCheck(
             "wsl",
             "WSL",
             CheckState.MISSING,
-            "version 1, which has no GPU",
+            "version 1, which has no GPU support",
             "CUDA programs cannot run here.",
             "Convert the distribution to WSL2 (in PowerShell):",
             ("wsl --set-version DISTRIBUTION 2",),
@@ -138,9 +138,9 @@ def wsl_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[Machin
             "wsl",
             "WSL",
             CheckState.MISSING,
-            "version 2, but Windows does not offer its driver",
-            "CUDA programs find no GPU.",
-            "Install NVIDIA's driver on Windows (not inside WSL), then restart WSL "
+            "version 2, but the Windows driver is not available in it",
+            "CUDA programs do not find a GPU.",
+            "Install the NVIDIA driver on Windows (not inside WSL), then restart WSL "
             "(in PowerShell):",
             ("wsl --shutdown",),
         )
@@ -150,7 +150,9 @@ def wsl_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[Machin
 
 def _wsl2(hardware: InstalledHardware) -> MachineCheck:
     major = (hardware.driver or "").partition(".")[0]
-    ncu = CheckEffect(Tool.NCU, Ability.PARTLY, "WSL2: counters must be allowed on Windows")
+    ncu = CheckEffect(
+        Tool.NCU, Ability.PARTLY, "WSL2: GPU performance counters must be enabled on Windows"
+    )
     if major.isdecimal() and int(major) < _NCU_DRIVER:
         why = f"WSL2 with driver {hardware.driver}: 525 is needed"
         ncu = CheckEffect(Tool.NCU, Ability.NO, why)
@@ -158,11 +160,11 @@ def _wsl2(hardware: InstalledHardware) -> MachineCheck:
         "wsl",
         "WSL",
         CheckState.LIMITED,
-        "version 2, with the driver of Windows",
-        "Kernels are recorded with a recent driver and nsys; older ones record the calls but no "
-        "kernels. GPU metrics and CPU samples are not available, and ncu needs Windows driver 525 "
+        "version 2, with the Windows driver",
+        "Recording kernels needs a recent driver and nsys; older ones record API calls only. "
+        "GPU metrics and CPU samples are not available, and ncu needs Windows driver 525 "
         "or newer (545 on Windows 10).",
-        "Record something short, then see whether kernels came; if not, update the driver on "
+        "Record a short run and check that it has kernels; if not, update the driver on "
         "Windows and nsys here:",
         ("gpusight info CAPTURE",),
         (
@@ -183,7 +185,7 @@ _MAX_PARANOID = 2
 """From the kernel's 3 up, unprivileged users get no samples at all."""
 _CONTAINER_FIX = "Start the container with the capability:"
 _DRIVER_FIX = (
-    "Let everybody use the counters (an administrator does it once, then reboots or reloads the "
+    "Allow all users to read the counters (as administrator; then reboot or reload the "
     "driver), or run as root:"
 )
 _DRIVER_COMMAND = (
@@ -196,10 +198,10 @@ class CounterAccess(enum.Enum):
     """Who may read the GPU's counters, seen from this process."""
 
     OPEN = "open to all users"
-    OURS = "for administrators, which this process is"
-    PERHAPS = "for administrators; this process has CAP_PERFMON"
-    """Recent drivers take that capability, older ones do not."""
-    CLOSED = "for administrators only (RmProfilingAdminOnly: 1)"
+    OURS = "administrators only; this process runs as administrator"
+    PERHAPS = "administrators only; this process has CAP_PERFMON"
+    """Recent drivers accept that capability, older ones do not."""
+    CLOSED = "administrators only (RmProfilingAdminOnly: 1)"
     UNKNOWN = "not known"
 
 
@@ -240,10 +242,10 @@ def _counters(machine: Machine) -> MachineCheck:
             title,
             CheckState.LIMITED,
             access.value,
-            "Recent drivers accept CAP_PERFMON for counters, older ones want CAP_SYS_ADMIN.",
-            "If ncu says ERR_NVGPUCTRPERM, add CAP_SYS_ADMIN.",
+            "Recent drivers accept CAP_PERFMON for counters, older ones need CAP_SYS_ADMIN.",
+            "If ncu reports ERR_NVGPUCTRPERM, add CAP_SYS_ADMIN.",
             effects=(
-                CheckEffect(Tool.NCU, Ability.PARTLY, "older drivers do not take CAP_PERFMON"),
+                CheckEffect(Tool.NCU, Ability.PARTLY, "older drivers do not accept CAP_PERFMON"),
             ),
         )
     if access is not CounterAccess.CLOSED:
@@ -259,7 +261,9 @@ def _counters(machine: Machine) -> MachineCheck:
         _DRIVER_FIX if start_container is None else _CONTAINER_FIX,
         (start_container or _DRIVER_COMMAND,),
         (
-            CheckEffect(Tool.NCU, Ability.NO, "the GPU's counters are for administrators only"),
+            CheckEffect(
+                Tool.NCU, Ability.NO, "GPU performance counters are restricted to administrators"
+            ),
             CheckEffect(Tool.NSYS, Ability.YES, "GPU metrics (--gpu-metrics)"),
         ),
     )
@@ -271,11 +275,11 @@ def _unknown_counters(machine: Machine) -> MachineCheck:
             "On Windows: NVIDIA Control Panel, Desktop, Enable Developer Settings; then Developer, "
             "Manage GPU Performance Counters, Allow access to all users."
         )
-        found = "decided on Windows, which cannot be seen from here"
+        found = "set on Windows; not visible from here"
     else:
-        fix = "If ncu says ERR_NVGPUCTRPERM, see docs/capture-containers.md."
-        found = "/proc/driver/nvidia/params tells nothing"
-    means = "ncu and --gpu-metrics need them; whether they may be used shows when they are."
+        fix = "If ncu reports ERR_NVGPUCTRPERM, see docs/capture-containers.md."
+        found = "not in /proc/driver/nvidia/params"
+    means = "ncu and --gpu-metrics need them. Access is only known once they run."
     return MachineCheck("counters", "GPU counters", CheckState.UNKNOWN, found, means, fix)
 
 
@@ -289,15 +293,15 @@ def _cpu_samples(machine: Machine) -> MachineCheck:
     try:
         paranoid = int(level)
     except ValueError:
-        found, fix = "this kernel has no perf events", ""
+        found, fix = "this kernel has no perf events support", ""
     else:
         if privileged:
             found = f"allowed (perf_event_paranoid {paranoid}, privileged)"
             return MachineCheck(key, title, CheckState.OK, found)
         if paranoid > _MAX_PARANOID:
-            found = f"perf_event_paranoid is {paranoid}, needed is 2 or less"
+            found = f"perf_event_paranoid is {paranoid}, 2 or less is required"
             fix, command = (
-                "Lower it until the next boot:",
+                "Lower it (until the next boot):",
                 "sudo sysctl kernel.perf_event_paranoid=2",
             )
         elif seccomp and container is not None:
@@ -337,8 +341,8 @@ def surrounding_checks(machine: Machine, folder: str) -> Iterator[MachineCheck]:
             "ncu lock file",
             CheckState.MISSING,
             f"{lock} belongs to another user",
-            "ncu waits for this file and cannot open it.",
-            "Give ncu a temporary folder of your own:",
+            "ncu waits for this lock file and cannot open it.",
+            "Use a temporary folder of your own:",
             ("export TMPDIR=$(mktemp -d)",),
             (CheckEffect(Tool.NCU, Ability.NO, "its lock file belongs to another user"),),
         )
@@ -359,8 +363,8 @@ def _system(machine: Machine) -> MachineCheck:
             "System",
             CheckState.LIMITED,
             "Windows",
-            "nsys must be started by an administrator. Signals are not passed on to the program.",
-            "Run it in a terminal that was opened with “Run as administrator”.",
+            "nsys must be started by an administrator. Signals are not forwarded to the program.",
+            "Run it in a terminal opened as administrator.",
             effects=(CheckEffect(Tool.NSYS, Ability.PARTLY, "Windows: needs an administrator"),),
         )
     return MachineCheck(
@@ -368,7 +372,7 @@ def _system(machine: Machine) -> MachineCheck:
         "System",
         CheckState.LIMITED,
         "macOS" if machine.system == "Darwin" else machine.system,
-        "There is no CUDA here, so nothing of a GPU can be recorded; captures made elsewhere are "
+        "macOS has no CUDA, so no GPU work can be recorded; captures made elsewhere are "
         "read as anywhere.",
     )
 
@@ -385,7 +389,7 @@ def _disk(
             key, title, CheckState.MISSING, f"{place} cannot be written", "", fix, (), effects
         )
     if free is None:
-        return MachineCheck(key, title, CheckState.UNKNOWN, f"{place}: free space is not known")
+        return MachineCheck(key, title, CheckState.UNKNOWN, f"{place}: free space unknown")
     found = f"{format_bytes(free)} free in {place}"
     if free >= _MIN_DISK_BYTES:
         return MachineCheck(key, title, CheckState.OK, found)
@@ -395,7 +399,7 @@ def _disk(
         CheckState.LIMITED,
         found,
         "A recording of a few minutes can take several gigabytes.",
-        "Record a few steps (--steps 3:7), or write elsewhere: "
+        "Record a few steps (--steps 3:7), or use another folder: "
         + ("-o FOLDER." if key == "output-disk" else "set TMPDIR."),
         effects=tuple(
             CheckEffect(tool, Ability.YES, "long recordings: the disk is nearly full")
@@ -408,14 +412,14 @@ def _other_tools(machine: Machine) -> Iterator[MachineCheck]:
     profiler = surrounding_profiler(machine.environment)
     names = [name for name in INJECTIONS if machine.environment.get(name)]
     if profiler is not None:
-        why = f"this runs under {profiler} already"
+        why = f"already running under {profiler}"
         yield MachineCheck(
             "injection",
             "Other tools",
             CheckState.MISSING,
             why,
-            "A GPU has one profiler at a time, so record refuses to start.",
-            f"Record from a shell that was not started by {profiler}.",
+            "Only one profiler can use a GPU at a time, so record does not start.",
+            f"Record from a shell outside {profiler}.",
             effects=tuple(CheckEffect(tool, Ability.NO, why) for tool in Tool),
         )
     elif names:
@@ -425,7 +429,8 @@ def _other_tools(machine: Machine) -> Iterator[MachineCheck]:
             "Other tools",
             CheckState.LIMITED,
             f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} set",
-            "A tool is already injected into CUDA programs started from here, and CUPTI takes one "
+            "A tool is already injected into CUDA programs started from here, and CUPTI supports "
+            "one "
             "at a time.",
             "Record from a shell without them:",
             (f"unset {' '.join(names)}",),

@@ -106,9 +106,9 @@ def probe(machine: Machine, python: str, name: str, timeout_s: float = 20.0) -> 
 def last_line(ran: CommandResult | None) -> str:
     """Return the last line that a failed program printed."""
     if ran is None:
-        return "it cannot be started"
+        return "it does not start"
     if ran.code is None:
-        return "it took too long"
+        return "it timed out"
     lines = [line.strip() for line in (ran.err or ran.out).splitlines() if line.strip()]
     return lines[-1] if lines else f"it ended with code {ran.code}"
 
@@ -141,8 +141,8 @@ def _ask_smi(machine: Machine) -> tuple[list[InstalledGpu], str | None, str]:
 
 _DRIVER_ERRORS = {
     100: "no CUDA device",
-    802: "the GPUs are not yet initialised; on NVSwitch machines nvidia-fabricmanager must run",
-    803: "the driver's library and its kernel module are of different versions",
+    802: "the GPUs are not initialized yet; NVSwitch systems need nvidia-fabricmanager",
+    803: "driver library and kernel module have different versions",
     999: "unknown error, often a GPU that needs a reset",
 }
 _DRIVER_FIXES = {802: "sudo systemctl start nvidia-fabricmanager", 803: "sudo reboot"}
@@ -175,13 +175,13 @@ def _gpus(machine: Machine, hardware: InstalledHardware) -> MachineCheck:
     )
     if hardware.usable:
         return MachineCheck("gpu", "GPU", CheckState.OK, found)
-    means = "Programs started from here find no GPU."
+    means = "Programs started from this shell find no GPU."
     effects = _nothing_to_record("the GPU is hidden from CUDA")
     if "CUDA_VISIBLE_DEVICES" in machine.environment and hardware.failed in {0, 100}:
-        fix, command = "CUDA_VISIBLE_DEVICES leaves none.", "unset CUDA_VISIBLE_DEVICES"
+        fix, command = "CUDA_VISIBLE_DEVICES hides all GPUs.", "unset CUDA_VISIBLE_DEVICES"
     else:
         error = _DRIVER_ERRORS.get(hardware.failed, f"CUDA error {hardware.failed}")
-        fix, command = f"CUDA says: {error}.", _DRIVER_FIXES.get(hardware.failed, "")
+        fix, command = f"CUDA error: {error}.", _DRIVER_FIXES.get(hardware.failed, "")
     commands = (command,) if command else ()
     found = f"{found}, hidden from CUDA"
     return MachineCheck("gpu", "GPU", CheckState.LIMITED, found, means, fix, commands, effects)
@@ -208,7 +208,7 @@ def _nothing_to_record(why: str) -> tuple[CheckEffect, ...]:
 
 
 _NO_GPU = (
-    "There is no GPU work to record here. Reading captures made elsewhere needs no GPU.",
+    "No GPU work can be recorded here. Reading captures from other machines needs no GPU.",
     "Record on the machine with the GPU, then copy the capture here.",
     (),
     _nothing_to_record("no GPU"),
@@ -225,15 +225,15 @@ def _driver(hardware: InstalledHardware) -> MachineCheck:
             "driver",
             "Driver",
             CheckState.LIMITED,
-            f"{found}, but its library libcuda is not found",
+            f"{found}, but libcuda was not found",
             "CUDA programs cannot start here.",
-            "In a container, let the runtime mount the driver (docker run --gpus all); elsewhere "
+            "In a container, mount the driver (docker run --gpus all); elsewhere "
             "install the driver's user-space part.",
             effects=_nothing_to_record("no libcuda"),
         )
     if found:
         return MachineCheck("driver", "Driver", CheckState.OK, found)
-    fix = "Install NVIDIA's driver for the GPU." if hardware.gpus else ""
+    fix = "Install the NVIDIA driver for the GPU." if hardware.gpus else ""
     return MachineCheck("driver", "Driver", CheckState.MISSING, "not found", fix=fix)
 
 
@@ -244,7 +244,7 @@ def _mig(hardware: InstalledHardware) -> MachineCheck:
         "MIG",
         CheckState.LIMITED,
         f"on for {count} of {len(hardware.gpus)} GPUs",
-        "Each instance is profiled by itself. Counters shared with other instances vary with what "
+        "Each instance is profiled separately. Counters shared with other instances vary with what "
         "those do, and GPU metrics (--gpu-metrics) may not be available.",
         effects=(
             CheckEffect(
@@ -260,13 +260,14 @@ def _dcgm(monitor: str) -> MachineCheck:
         "dcgm",
         "Other profilers",
         CheckState.LIMITED,
-        f"{monitor} runs, which may hold the GPU's counters",
-        "One tool at a time may use the counters: ncu and --gpu-metrics fail with a resource that "
+        f"{monitor} runs, which may be using the GPU performance counters",
+        "Only one tool at a time can use the counters: ncu and --gpu-metrics fail with a "
+        "resource that "
         "is unavailable while DCGM samples profiling metrics.",
         "Pause its profiling metrics while you record, then resume them:",
         ("dcgmi profile --pause", "dcgmi profile --resume"),
         (
-            CheckEffect(Tool.NCU, Ability.PARTLY, f"{monitor} may hold the counters"),
+            CheckEffect(Tool.NCU, Ability.PARTLY, f"{monitor} may be using the counters"),
             CheckEffect(
                 Tool.NSYS, Ability.YES, f"GPU metrics (--gpu-metrics) while {monitor} samples"
             ),

@@ -32,7 +32,7 @@ _CUPTI = re.compile(r"libcupti\.so\.(\d+)\.(\d+)")
 _NAMES = {Tool.NSYS: "Nsight Systems", Tool.NCU: "Nsight Compute"}
 _WITHOUT = {
     Tool.NSYS: "Timelines can still be recorded with --with cupti or --with torch.",
-    Tool.NCU: "Kernels cannot be measured one by one; timelines need no ncu.",
+    Tool.NCU: "Single kernels cannot be profiled; timelines need no ncu.",
 }
 
 
@@ -80,7 +80,7 @@ def _tool(
             CheckState.MISSING,
             "; ".join(broken) or "not found",
             _WITHOUT[tool],
-            f"Install {_NAMES[tool]} (it comes with the CUDA toolkit), or say where it is:",
+            f"Install {_NAMES[tool]} (part of the CUDA Toolkit), or set its path:",
             export,
             (CheckEffect(tool, Ability.NO, why),),
         )
@@ -94,7 +94,7 @@ def _tool(
         CheckState.LIMITED,
         text,
         f"{unfit[0].upper()}{unfit[1:]}.",
-        f"Install another {_NAMES[tool]}, or say where it is:",
+        f"Install another version of {_NAMES[tool]}, or set its path:",
         export,
         (CheckEffect(tool, can, unfit),),
     )
@@ -131,7 +131,7 @@ def _ncu_unsupported(hardware: InstalledHardware, ncu: ToolVersion) -> str | Non
 
 def _why_unsupported(gpu: GpuGeneration, ncu: Pair) -> str | None:
     if gpu.first_ncu is None:
-        return f"{gpu.name} GPUs were never supported by ncu"
+        return f"{gpu.name} GPUs are not supported by any ncu"
     if ncu < gpu.first_ncu:
         return f"{gpu.name} GPUs need ncu {gpu.first_ncu[0]}.{gpu.first_ncu[1]} or newer"
     if gpu.last_ncu is not None and ncu > gpu.last_ncu:
@@ -148,20 +148,20 @@ def _importer(machine: Machine, folders: list[PurePath]) -> MachineCheck:
     paths = (str(folder / _IMPORTER) for folder in beside)
     path = next(filter(machine.exists, paths), None)
     if path is None:
-        return MachineCheck(key, title, CheckState.UNKNOWN, f"no {_IMPORTER} beside nsys")
+        return MachineCheck(key, title, CheckState.UNKNOWN, f"no {_IMPORTER} next to nsys")
     ran = machine.run([path, "--version"])
     if ran is not None and ran.fine:
         return MachineCheck(key, title, CheckState.OK, "starts")
     error = last_line(ran)
     lacking = _MISSING_LIBRARY.search(error)
     package = _PACKAGES.get(lacking[1]) if lacking else None
-    why = "its importer does not start: .qdstrm instead of a report"
+    why = "its importer does not start: it writes .qdstrm instead of a report"
     return MachineCheck(
         key,
         title,
         CheckState.LIMITED,
         f"needs {lacking[1]}, which is not installed" if lacking else error,
-        "nsys records, but leaves a .qdstrm file instead of a report.",
+        "nsys records, but writes a .qdstrm file instead of a report.",
         f"Import the .qdstrm on another machine, or install what it needs{':' if package else '.'}",
         (f"sudo apt-get install {package}",) if package else (),
         (CheckEffect(Tool.NSYS, Ability.PARTLY, why),),
@@ -198,11 +198,11 @@ def python_checks(
             "python",
             "Python",
             CheckState.MISSING,
-            f"{place} does not answer: {last_line(answer)}",
-            "What records inside a program (cupti, torch, --steps) needs a Python that works.",
-            "Name the Python of your program:",
+            f"{place} does not respond: {last_line(answer)}",
+            "Recording inside a program (cupti, torch, --steps) needs a working Python.",
+            "Pass the Python of your program:",
             ("gpusight doctor --python PATH",),
-            tuple(CheckEffect(tool, Ability.NO, "Python does not answer") for tool in _INSIDE),
+            tuple(CheckEffect(tool, Ability.NO, "Python does not respond") for tool in _INSIDE),
         )
         return
     program = ProgramPython(path, place, answer["packages"])
@@ -223,8 +223,8 @@ def _python_version(place: str, version: tuple[int, ...]) -> MachineCheck:
         "Python",
         CheckState.LIMITED,
         found,
-        "What records inside a Python program (cupti, torch, --steps) needs Python 3.10.",
-        "Name another Python, or record with nsys as a whole:",
+        "Recording inside a Python program (cupti, torch, --steps) needs Python 3.10.",
+        "Pass another Python, or record the whole run with nsys:",
         ("gpusight doctor --python PATH",),
         tuple(CheckEffect(tool, Ability.NO, "needs Python 3.10") for tool in _INSIDE),
     )
@@ -234,11 +234,11 @@ def _cupti(machine: Machine, hardware: InstalledHardware, python: ProgramPython)
     answer = probe(machine, python.path, "ask_cupti")
     state = CheckState.LIMITED
     if not isinstance(answer, dict):
-        found = f"cannot be looked for: {last_line(answer)}"
+        found = f"search failed: {last_line(answer)}"
     elif answer["library"] is None and answer["unfit"] is None:
         state, found = CheckState.MISSING, f"{python.place} finds no libcupti"
     elif answer["library"] is None:
-        found = f"{shown(machine, answer['unfit'])} is for a later CUDA than the driver's"
+        found = f"{shown(machine, answer['unfit'])} needs a newer CUDA than the driver supports"
     else:
         found = shown(machine, answer["library"])
         if answer["works"] or not hardware.usable:
@@ -252,7 +252,7 @@ def _cupti(machine: Machine, hardware: InstalledHardware, python: ProgramPython)
         found,
         "Without nsys, CUPTI records any CUDA program that runs in Python.",
         "Install a libcupti for the driver's CUDA (PyTorch's CUDA packages, Triton and CUDA "
-        "toolkits bring one too; CUDA_HOME says where a toolkit is):",
+        "toolkits bring one too; CUDA_HOME is the path of a toolkit):",
         (f"{python.place} -m pip install {package}",),
         (CheckEffect(Tool.CUPTI, Ability.NO, found),),
     )
@@ -266,7 +266,7 @@ def _torch(machine: Machine, hardware: InstalledHardware, python: ProgramPython)
             CheckState.MISSING,
             f"torch is not installed in {python.place}",
             "Only programs that use PyTorch need it.",
-            "Install it, or name another Python with --python:",
+            "Install it, or pass another Python with --python:",
             (f"{python.place} -m pip install torch",),
             (CheckEffect(Tool.TORCH, Ability.NO, "torch is not installed"),),
         )
@@ -289,10 +289,10 @@ def _imported_torch(hardware: InstalledHardware, torch: dict[str, Any]) -> Machi
         return MachineCheck("torch", "torch", CheckState.OK, found)
     if not torch["available"]:
         means = f"PyTorch sees no GPU{_cause(hardware, torch)}; it records operators on the CPU."
-        fix = "Install the PyTorch that is built for the driver's CUDA."
+        fix = "Install a PyTorch build for the driver's CUDA version."
         why = "PyTorch sees no GPU: CPU operators only"
     elif "CUDA" not in torch["activities"]:
-        means = "This PyTorch was built without CUPTI: its traces hold no kernels."
+        means = "This PyTorch was built without CUPTI: its traces have no kernels."
         fix = "Record with --with nsys, or install a PyTorch that is built with Kineto and CUPTI."
         why = "this PyTorch records no kernels"
     else:

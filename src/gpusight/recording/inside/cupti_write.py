@@ -422,7 +422,7 @@ def _messages(recorded: RecordedActivity, at_ns: int) -> Iterable[tuple[Any, ...
     cupti = recorded.cupti
     texts = [(_INFORMATION, f"Recorded by gpusight {__version__} with CUPTI {cupti.version}.")]
     if cupti.dropped:
-        lost = f"CUPTI dropped {cupti.dropped} records for want of space: counts are too low"
+        lost = f"CUPTI dropped {cupti.dropped} records (buffers full): counts are too low"
         texts.append((_WARNING, lost))
     if recorded.buffers.lost_bytes:
         lost = f"{recorded.buffers.lost_bytes} bytes of CUPTI's records could not be read"

@@ -74,7 +74,7 @@ def current_plan() -> RecorderPlan | None:
         return RecorderPlan.from_text(text)
     except (ValueError, TypeError, AttributeError) as error:  # not JSON, or not what we write
         raise RecordError(
-            f"the variable {VARIABLE} holds no plan of gpusight record",
+            f"the variable {VARIABLE} is not set by gpusight record",
             hint=f"unset {VARIABLE}, unless gpusight record started this",
         ) from error
 
@@ -108,7 +108,7 @@ def surrounding_tool(environ: Mapping[str, str] = os.environ) -> str | None:
     if profiler := surrounding_profiler(environ):
         return profiler
     if any(environ.get(name) for name in NVTX_INJECTIONS):
-        return "a tool that listens to NVTX"
+        return "a tool that records NVTX"
     return None
 
 
@@ -128,7 +128,9 @@ def log_line(text: str) -> None:
 def log_error(doing: str, error: BaseException) -> None:
     """Log what of ours failed; the program goes on without it."""
     text = " ".join(str(error).split()) or type(error).__name__
-    log_line(f"{doing} failed in process {os.getpid()}: {text}; the program goes on unrecorded")
+    log_line(
+        f"{doing} failed in process {os.getpid()}: {text}; the program continues without recording"
+    )
 
 
 _HELPERS = PYTHON_LAUNCHERS | {"pip", "pip3", "ninja", "horovodrun", "composer", "jupyter"}
@@ -244,7 +246,7 @@ def disagreement(environ: Mapping[str, str] = os.environ) -> str | None:
     if not ranks:
         for launcher in _LAUNCHERS:
             if environ.get(launcher.rank) and _launched(launcher, environ):
-                return f"{launcher.rank} tells no rank: this process counts as one that runs alone"
+                return f"{launcher.rank} is not a rank: this process is treated as a single process"
         return None
     used = ranks[0]
     unused = {

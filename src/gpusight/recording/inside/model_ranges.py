@@ -350,7 +350,7 @@ class ModelRanges:
         torch = sys.modules["torch"]
         if not torch.cuda.is_available():
             raise RecordError(
-                "operations cannot be marked", why="PyTorch does that on machines with a GPU only"
+                "operations cannot be annotated", why="PyTorch supports that only with a GPU"
             )
         self._operations = torch.autograd.profiler.emit_nvtx()
         self._operations.__enter__()
@@ -394,7 +394,7 @@ def annotate_model(
     if torch is None or not isinstance(model, torch.nn.Module):
         raise UsageError(
             f"a {type(model).__name__} is not a module of PyTorch",
-            hint="gs.annotate marks parts of any program",
+            hint="gs.annotate works in any program",
         )
     wanted = _wanted(include)
     former = _ANNOTATED.pop(model, None)
@@ -427,7 +427,9 @@ def _wanted(include: str | Callable[[str, Any], bool] | None) -> Callable[[str, 
     try:
         pattern = re.compile(include)
     except re.error as error:
-        raise UsageError(f"include={include!r} is no regular expression", why=str(error)) from None
+        raise UsageError(
+            f"include={include!r} is not a regular expression", why=str(error)
+        ) from None
     return lambda path, _module: pattern.search(path) is not None
 
 

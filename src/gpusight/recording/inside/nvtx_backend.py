@@ -130,7 +130,7 @@ def argb(color: str | int) -> int:
         if len(digits) == 6 and text[0] == "#" and set(digits) <= set("0123456789abcdef"):
             return _OPAQUE | int(digits, 16)
     raise UsageError(
-        f"{color!r} is not a colour",
+        f"{color!r} is not a color",
         hint=f"write '#ff8800', 0xffff8800 or one of {', '.join(sorted(_COLORS))}",
     )
 

@@ -67,7 +67,7 @@ class _Switch:
         except RecordError as error:
             if strict:
                 raise
-            self._warn(f"gs.profile could not switch a profiler on: {error}")
+            self._warn(f"gs.profile could not start a profiler: {error}")
         else:
             self._on = True
 
@@ -78,7 +78,7 @@ class _Switch:
         except RecordError as error:
             if strict:
                 raise
-            self._warn(f"gs.profile could not switch the profiler off: {error}")
+            self._warn(f"gs.profile could not stop the profiler: {error}")
 
     def _warn(self, text: str) -> None:
         if not self._warned:
@@ -145,7 +145,7 @@ class profile:  # noqa: N801 - used like a function: with gs.profile("name")
         """Record the function whenever it runs."""
         if inspect.isasyncgenfunction(function):
             raise UsageError(
-                "gs.profile cannot be put on an asynchronous generator", hint="use it inside"
+                "gs.profile cannot decorate an asynchronous generator", hint="use it inside"
             )
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -164,7 +164,7 @@ def _lightning_steps(trainer: Any, module: Any) -> int | None:
         try:
             planned = trainer.estimated_stepping_batches
         except Exception as error:  # noqa: BLE001 - Lightning 1's, where accumulation changes
-            warn(f"whether the training has steps enough is not known: {error}")
+            warn(f"the number of training steps is unknown: {error}")
             return None
     return int(planned) if 0 <= planned < float("inf") else None
 

@@ -76,7 +76,7 @@ def recorder_for(plan: RecorderPlan) -> Recorder:
     if plan.recorder == environment.PROFILER_API:
         return ProfilerApiRecorder()
     if plan.recorder not in _RECORDERS:
-        raise RecordError(f"no recorder is called {plan.recorder!r}")
+        raise RecordError(f"unknown recorder {plan.recorder!r}")
     module, name = _RECORDERS[plan.recorder]
     recorder: Recorder = getattr(importlib.import_module(module), name)(plan)
     return recorder
@@ -134,8 +134,8 @@ class ProfilerApiRecorder:
         if self._is_refused:
             return None
         if cuda_driver.driver_version() is None:
-            return "the profiler is switched on through CUDA, and there is no CUDA driver here"
-        return "the process did not use CUDA meanwhile"
+            return "the profiler is started through CUDA, and no CUDA driver was found"
+        return "the process did not use CUDA while recording"
 
     def write(self, path: Path) -> None:
         """Refuse: the other tool writes."""
@@ -331,7 +331,7 @@ class RecordingWindow:
             if self._plan.duration_s is not None:
                 self._later(self._plan.duration_s, self.stop)
         except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
-            log_line(f"recording may not end as it was asked to: {error}")
+            log_line(f"recording may not stop as requested: {error}")
 
     def stop(self) -> None:
         """End now."""
@@ -367,7 +367,7 @@ class RecordingWindow:
         if self.by_steps:
             return self._never("began")
         if self.by_range:
-            return f"the range {self._plan.range_name} was never opened"
+            return f"the range {self._plan.range_name} never started"
         if self._timers:
             return f"the program ended before the delay of {self._plan.delay_s:g} s was over"
         return None

@@ -73,7 +73,10 @@ def _report_missing_ranks(plan: RecorderPlan) -> None:
         return
     if min(plan.ranks) >= own.world:
         chosen = ", ".join(map(str, plan.ranks))
-        log_line(f"nothing is recorded: rank {chosen} was asked for, and there are {own.world}")
+        log_line(
+            f"nothing is recorded: rank {chosen} was requested, but there are only {own.world} "
+            "ranks"
+        )
 
 
 def _forked() -> None:

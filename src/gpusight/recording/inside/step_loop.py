@@ -65,7 +65,7 @@ class StepScope:
             inspect.isasyncgenfunction,
         )
         if any(is_kind(function) for is_kind in kinds):
-            raise UsageError("gs.step cannot be put on a function that is left and entered again")
+            raise UsageError("gs.step cannot decorate a generator or coroutine")
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -147,6 +147,6 @@ def step(batches: Any = None, *, name: str = STEP) -> Any:
     if callable(batches):
         return StepScope(name)(batches)
     raise UsageError(
-        f"gs.step cannot go through a {type(batches).__name__}",
-        hint="give it a loader, or write `with gs.step():`",
+        f"gs.step cannot iterate over a {type(batches).__name__}",
+        hint="pass a data loader, or write `with gs.step():`",
     )

@@ -195,12 +195,12 @@ class TorchStepRecorder:
         self._torch = _import_torch()
         if profiler_runs(self._torch):
             raise RecordError(
-                "a profiler of torch is already running in this process",
-                hint="end that one first, or leave one of the two out",
+                "torch.profiler is already running in this process",
+                hint="stop that one first, or remove one of the two",
             )
         self._on_gpu: bool = settings.cuda and self._torch.cuda.is_available()
         if not (settings.cpu or self._on_gpu):
-            raise RecordError("there is nothing to record: no GPU, and cpu=False")
+            raise RecordError("nothing to record: no GPU, and cpu=False")
         self._profiler: Any = None
         self._mark: Any = None
         self._is_on = False
@@ -209,7 +209,7 @@ class TorchStepRecorder:
     def prepare(self) -> None:
         """Make a profiler and let it set itself up."""
         if profiler_runs(self._torch):
-            raise RecordError("another profiler of torch is running")
+            raise RecordError("another torch.profiler is running")
         profiler, settings = self._torch.profiler, self._settings
         kinds = profiler.ProfilerActivity
         options: dict[str, Any] = {}
@@ -233,7 +233,9 @@ class TorchStepRecorder:
         if self._settings.memory_snapshot:
             with optional(SNAPSHOT):
                 if not self._on_gpu:
-                    raise RecordError("only CUDA's allocator keeps a history, and there is no GPU")
+                    raise RecordError(
+                        "memory history needs the CUDA allocator, and there is no GPU"
+                    )
                 self._history = AllocatorHistory(self._torch)
         self._profiler.start_trace()
         self._is_on = True
@@ -288,7 +290,7 @@ class TorchStepRecorder:
             profiler.export_stacks(str(path), order)
             if not path.stat().st_size:
                 raise RecordError(
-                    "torch gave no stacks", hint="the trace has them: with_stack=True"
+                    "torch recorded no stacks", hint="the trace has them: with_stack=True"
                 )
 
         def write_snapshot(path: Path) -> None:
@@ -377,6 +379,6 @@ def _import_torch() -> Any:
         import torch.profiler
     except ImportError as error:
         raise RecordError(
-            "torch cannot be imported", why=str(error), hint="mode='nvtx' does without it"
+            "torch cannot be imported", why=str(error), hint="mode='nvtx' works without it"
         ) from error
     return torch

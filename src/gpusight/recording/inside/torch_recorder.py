@@ -127,7 +127,7 @@ class TorchRecorder:
         """Let the profiler set itself up, which takes long on the first use of a GPU."""
         torch = _torch()
         if profiler_runs(torch):
-            raise RecordError("the program uses torch.profiler itself, and there can be but one")
+            raise RecordError("the program uses torch.profiler itself, and only one can run")
         kinds = torch.profiler.ProfilerActivity
         options: dict[str, Any] = {}
         with contextlib.suppress(TypeError):  # older versions cannot record threads that exist
@@ -184,7 +184,7 @@ class TorchRecorder:
 
     def why_empty(self) -> str:
         """Return what did not happen."""
-        return "PyTorch did no work meanwhile"
+        return "PyTorch did no work while recording"
 
     def write(self, path: Path) -> None:
         """Write the trace, and beside it the history of the GPU's memory if that was wanted."""
@@ -192,10 +192,10 @@ class TorchRecorder:
         if self._snapshot is not None:
             self._write_snapshot(path)
         elif self._plan.memory:
-            why = "this process had not used the GPU when recording began"
+            why = "this process had not used the GPU when recording started"
             if not may_use_gpu():
                 why = "this process has no GPU; tensors' allocations are in the trace"
-            log_line(f"no history of the GPU's memory: {why}")
+            log_line(f"no GPU memory history: {why}")
         self._profiler = None  # its events take as much memory as the trace
 
     def forget(self) -> None:
@@ -212,7 +212,7 @@ class TorchRecorder:
     def _give_way(self) -> None:
         log_line(
             f"the program uses torch.profiler itself: process {os.getpid()} is recorded up to here;"
-            " --with nsys or cupti sees all of it"
+            " --with nsys or cupti records all of it"
         )
         self.interrupted()
 
@@ -223,7 +223,7 @@ class TorchRecorder:
             with staged(beside, replace=self._plan.overwrite) as part, part.open("xb") as file:
                 pickle.dump(self._snapshot, file)
         except GpusightError as error:  # the trace is there all the same
-            log_line(f"the memory's history was not written: {error}")
+            log_line(f"the memory history was not written: {error}")
 
 
 def _torch() -> Any:
@@ -231,7 +231,7 @@ def _torch() -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         raise RecordError(
-            "the program has not imported torch so far", hint="--with nsys or cupti does without"
+            "the program has not imported torch", hint="--with nsys or cupti works without it"
         )
     return torch
 

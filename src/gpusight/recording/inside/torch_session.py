@@ -88,12 +88,16 @@ class TorchSession:
             return NoStepRecorder()
         if settings.mode == "nvtx" or (settings.mode == "auto" and tool is not None):
             if tool is None:
-                self._print(f"nothing listens, so steps are not recorded; run\n{self._commands()}")
+                self._print(
+                    f"no profiler is attached, so steps are not recorded; run\n{self._commands()}"
+                )
             else:
-                self._print(f"steps are marked for {tool}; it records, nothing is written here")
+                self._print(
+                    f"steps are annotated for {tool}, which records; nothing is written here"
+                )
             return ToolStepRecorder(tool)
         if tool is not None:
-            warn(f"mode='torch' inside {tool}: two profilers disturb each other; see mode='auto'")
+            warn(f"mode='torch' inside {tool}: two profilers interfere; use mode='auto'")
         return TorchStepRecorder(settings, RunFolder(Path(settings.output_dir), self.rank))
 
     def _caution(self, world: int | None, total_steps: int | None) -> None:
@@ -108,7 +112,7 @@ class TorchSession:
             return
         if self._schedule.starts_cold and isinstance(self._recorder, TorchStepRecorder):
             self._print(
-                "with warmup=0 the first recorded step also pays for the start of the profiler"
+                "with warmup=0 the first recorded step includes the start-up cost of the profiler"
             )
         self._shortfall = self._schedule.shortfall(total_steps)
         if self._shortfall:
@@ -214,7 +218,9 @@ class TorchSession:
             name = trace.name.replace(step_recorders.TRACE, step_recorders.SNAPSHOT)
             snapshot = trace.with_name(name)
             source = snapshot if snapshot in self.paths else trace
-            assert isinstance(self._recorder, TorchStepRecorder), "only torch.profiler has traces"
+            assert isinstance(self._recorder, TorchStepRecorder), (
+                "only torch.profiler writes traces"
+            )
             draw = functools.partial(step_recorders.draw_memory, source)
             publish = self._recorder.folder.publish
             with step_recorders.optional(step_recorders.TIMELINE):
@@ -290,7 +296,7 @@ class TorchProfile:
     def __enter__(self) -> Self:
         """Begin; the first step starts here."""
         if self._session is not None:
-            raise UsageError("this profile has begun already", hint="make another one")
+            raise UsageError("this profile has already started", hint="create another one")
         self._session = TorchSession(self._settings)
         # A block in which `step` is never called must not look like one long step.
         self._session.begin_step(marked=not self._settings.schedule.records_all)
@@ -299,7 +305,9 @@ class TorchProfile:
     def step(self) -> None:
         """End a step and begin the next one."""
         if self._session is None:
-            raise UsageError("step() belongs into the block", hint="with gs.torch_profile() as p:")
+            raise UsageError(
+                "step() must be called inside the block", hint="with gs.torch_profile() as p:"
+            )
         self._session.end_step()
         self._session.begin_step()
         self.paths = tuple(self._session.paths)

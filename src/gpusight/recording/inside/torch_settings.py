@@ -52,8 +52,9 @@ class StepSchedule:
                 object.__setattr__(self, name, _integer(name, getattr(self, name), least))
         if self.active is None and self.cycles != 1:
             raise UsageError(
-                f"cycles={self.cycles} never come with active=None, which records to the end",
-                hint="say how many steps are recorded: active=1",
+                f"cycles={self.cycles} need a number of active steps: active=None records to the "
+                "end",
+                hint="set how many steps to record: active=1",
             )
 
     @property
@@ -68,7 +69,7 @@ class StepSchedule:
 
     @property
     def starts_cold(self) -> bool:
-        """Return whether the first recorded step also pays for the start of the profiler."""
+        """Return whether the first recorded step includes the start-up cost of the profiler."""
         return not (self.warmup or self.records_all)
 
     @property
@@ -123,9 +124,9 @@ def _integer(name: str, value: object, least: int) -> int:
         number = None
     if number is None or isinstance(value, bool):
         unit = "cycles" if name == "cycles" else "steps"
-        raise UsageError(f"{name}={value!r} is no number of {unit}")
+        raise UsageError(f"{name}={value!r} is not a number of {unit}")
     if number < least:
-        raise UsageError(f"{name}={number} is too small", hint=f"the least is {least}")
+        raise UsageError(f"{name}={number} is too small", hint=f"the minimum is {least}")
     return number
 
 
@@ -216,7 +217,7 @@ class TorchSettings:
         if not (self.cpu or self.cuda):
             raise UsageError("cpu=False and cuda=False leave nothing to record")
         if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 1:
-            raise UsageError(f"rows={self.rows!r} is no number of rows", hint="the least is 1")
+            raise UsageError(f"rows={self.rows!r} is not a number of rows", hint="the minimum is 1")
 
 
 def _ranks(wanted: int | Iterable[int] | None) -> Ranks:
@@ -224,5 +225,7 @@ def _ranks(wanted: int | Iterable[int] | None) -> Ranks:
         return Ranks()
     numbers = [wanted] if isinstance(wanted, int) else list(wanted)
     if not numbers or not all(type(n) is int and n >= 0 for n in numbers):
-        raise UsageError(f"ranks={wanted!r} names no ranks", hint="write ranks=0 or ranks=[0, 4]")
+        raise UsageError(
+            f"ranks={wanted!r} is not a list of ranks", hint="write ranks=0 or ranks=[0, 4]"
+        )
     return Ranks(frozenset(numbers))
