@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect
+from playwright.sync_api import Browser, Page, Response, Route, expect
 
 import gpusight as gs
 from gpusight.cli.main import main
@@ -312,8 +312,12 @@ def hostile() -> gs.Trace:
 
 
 def test_a_late_search_answer_does_not_open_the_list_again(browser: Browser, address: str) -> None:
+    def delayed(route: Route) -> None:
+        page.wait_for_timeout(150)
+        route.continue_()
+
     with opened(browser, address) as page:
-        page.route("**/search?*", lambda route: (page.wait_for_timeout(150), route.continue_()))
+        page.route("**/search?*", delayed)
         page.keyboard.press("/")
         page.keyboard.type("backward")
         page.keyboard.press("Enter")  # before the search that typing starts
