@@ -220,9 +220,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "skipped": "gpusight.analysis.questions.question_answers:SKIPPED_FIELDS",
     },
     "kernels REPORT.ncu-rep": {"": "gpusight.analysis.counters.measured_kernels:FIELDS"},
-    "summary REPORT.ncu-rep": {
-        "kernels": "gpusight.analysis.counters.measured_kernels:FIELDS"
-    },
+    "summary REPORT.ncu-rep": {"kernels": "gpusight.analysis.counters.measured_kernels:FIELDS"},
     "launches REPORT.ncu-rep": {"": "gpusight.analysis.counters.measured_kernels:LAUNCH_FIELDS"},
     "counters": {"": "gpusight.analysis.counters.counter_tables:FIELDS"},
     "counters --wide": {"": "gpusight.analysis.counters.counter_tables:WIDE_FIELDS"},

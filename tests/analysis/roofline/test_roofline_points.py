@@ -592,7 +592,7 @@ def test_tensor_cores_that_nobody_counted_are_mentioned() -> None:
     trace = h200_trace("nvjet_tst_128x64_64x6", **ops(fma=1), **{"dram__bytes.sum": 1})
     assert "Tensor Core FLOPs were not counted" in " ".join(answer(trace).notes)
     trace = h200_trace("nvjet_tst_128x64_64x6", **ops(fma=1), **{TENSOR: 50})
-    assert "are estimated from how busy tensor cores were" in " ".join(answer(trace).notes)
+    assert "are estimated from Tensor Core utilization" in " ".join(answer(trace).notes)
 
 
 def test_without_any_roof_the_remedy_is_named() -> None:
