@@ -322,7 +322,7 @@ def test_ledger_and_diagnosis_work_on_it(path: Path) -> None:
         "idle/launching": 12_000,  # from the call to the kernel's start
         "idle/framework": 8_500,
     }
-    assert "3 steps of 9.833 µs" in gs.diagnose(trace).to_text()
+    assert "3 steps of 9.83 µs" in gs.diagnose(trace).to_text()
 
 
 def test_work_without_an_end_is_left_out_and_said(path: Path) -> None:
