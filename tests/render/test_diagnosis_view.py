@@ -16,7 +16,7 @@ from gpusight.analysis.steps.step_list import TraceStep
 from gpusight.analysis.steps.step_window import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
-from gpusight.render.diagnosis_text import timeline_lines
+from gpusight.render.diagnosis_screen import MAX_LINES, screen_lines
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
@@ -37,17 +37,18 @@ def finding(rule: str, ms: float | None, **changed: Any) -> TimelineFinding:
         recoverable_ns=ns,
         share=None if ms is None else ms / 100,
         step_ns=None if ns is None else ns / 10,
-        after_ns=ns,
+        saved_ns=ns,
         confidence=Confidence.HIGH,
         confidence_reason="all was measured",
         estimate="Replay without it.",
         evidence=(
-            Evidence("waited", 8.0 * MS, "ns", "Time in `data` a step"),
+            Evidence("waited", 8.0 * MS, "ns", "Time in `data` per step"),
             Evidence("rate", 1.5e9, "byte/s", "Rate of it"),
         ),
         why="It costs.",
         fix="Move `data` off the thread.",
         code="loader = DataLoader(dataset)\nnext(loader)",
+        effort="one line",
         verify="Look again.",
         caveats="Never.",
         where=(
@@ -73,7 +74,7 @@ def diagnosis(
     **changed: Any,
 ) -> TimelineDiagnosis:
     made = TimelineDiagnosis(
-        focus=StepWindow(20_000_000, 120_000_000, STEPS[2:], STEPS[:2], "ranges that count"),
+        focus=StepWindow(20_000_000, 120_000_000, STEPS[2:], STEPS[:2], "numbered ranges"),
         findings=findings,
         clean=("host-sync", "alloc-churn"),
         not_applicable={"memory-growth": "no memory was recorded", "exposed-copy": "no copies"},
@@ -85,72 +86,97 @@ def diagnosis(
     return replace(made, **changed)
 
 
-def text(found: TimelineDiagnosis, details: int = 3, width: int | None = 80) -> str:
-    return diagnosis_view.diagnosis_to_text(found, TableOptions(width), details=details)
+def text(
+    found: TimelineDiagnosis,
+    *,
+    details: bool = True,
+    width: int | None = 80,
+    limit: int | None = None,
+) -> str:
+    look = TableOptions(width, limit)
+    return diagnosis_view.diagnosis_to_text(found, look, details=details)
 
 
-def test_ten_lines_say_it() -> None:
+def test_the_first_screen_is_the_plan() -> None:
+    found = diagnosis(
+        finding("input-starved", 80.0, title="Data loading stalls the GPU"),
+        finding("launch-bound", 6.0, saved_ns=2.0 * MS, robust=False),
+    )
+    assert text(found, details=False, width=100).splitlines() == [
+        (
+            "train.nsys-rep: NVIDIA H200, 10 steps of 10.0 ms (2 warm-up steps excluded), "
+            "GPU busy 19.4%"
+        ),
+        "idle 80.6% (input 80.6%) · compute 19.0% (matmul 15.0%)",
+        "note: 2 of 12 steps left out as warm-up: step_0, step_1",
+        "",
+        f"    {'Fix':52}  Saves/step  Speedup  Confidence  Effort",
+        f" 1. {'Data loading stalls the GPU':52}     8.00 ms     5.0x  high        one line",
+        (
+            " 2. `data` holds the launching thread, says launch-bound"
+            "      200 µs     5.6x  high        one line"
+        ),
+        "all 2 fixes: 10.0 -> 1.80 ms/step (5.6x)",
+        "next: gpusight explain runs/train.nsys-rep 1",
+    ]
+
+
+def test_the_first_screen_has_fifteen_lines_at_most() -> None:
+    many = [finding(f"rule-{number}", 5.0, saved_ns=1.0 * MS) for number in range(30)]
+    found = diagnosis(*many, notes=tuple("abc" * 50 for _ in range(9)))
+    for width in (60, 80, 100):
+        for bars in (False, True):
+            lines = screen_lines(found, TableOptions(width, bars=bars))
+            assert len(lines) <= MAX_LINES
+            assert max(len(line.text) for line in lines) <= width
+    assert any("more: --details" in line.text for line in lines)
+    assert "all 30 fixes: 10.0 -> 7.00 ms/step (1.43x)" in [line.text for line in lines]
+
+
+def test_details_have_everything_else() -> None:
     found = diagnosis(
         finding("input-starved", 80.0),
-        finding("launch-bound", 6.0, after_ns=2.0 * MS, robust=False),
+        finding("launch-bound", 6.0, saved_ns=2.0 * MS, robust=False),
     )
-    shown = text(found, details=1)
-    assert shown.splitlines()[:10] == [
-        "train.nsys-rep: NVIDIA H200, 10 steps of 10.00 ms (2 left out), GPU busy 19.4%",
-        "note: 2 of 12 steps left out as warm-up: step_0, step_1",
-        "idle/input 80.6% · compute 19.0% · the rest 0.4%",
-        "  compute: matmul 15.0% · softmax 4.0%",
-        "",
-        "    Finding        Saves a step  Share  After above  Confidence",
-        " 1. `data` holds the launching thread, says input-starved",
-        "    input-starved      8.000 ms  80.0%     8.000 ms  high",
-        " 2. `data` holds the launching thread, says launch-bound",
-        "    launch-bound       600.0 µs   6.0%     200.0 µs  high*",
-    ]
-    assert "* The rank changes when" in shown
-    assert "Gains are from a replay of 10 steps that misses the measured time by 0.4%." in shown
-    assert "2 rules found nothing: host-sync, alloc-churn" in shown
-    assert "not judged: memory-growth: no memory was recorded" in shown
-
-
-def test_the_foremost_are_explained() -> None:
-    found = diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
-    shown = text(found, details=1)
-    assert "1. input-starved: `data` holds" in shown
-    assert "2. launch-bound:" not in shown
-    assert "2. launch-bound:" in text(found, details=0)
-    lines = shown.splitlines()
+    lines = text(found).splitlines()
     for expected in (
-        "   gain    gives back 8.000 ms a step, 80.0% of the window",
+        "   gain    saves 8.00 ms/step (80.0%)",
         "           Replay without it (high confidence: all was measured)",
-        "   seen      8.000 ms  Time in `data` a step",
+        "   data      8.000 ms  Time in `data` per step",
         "           1.500 GB/s  Rate of it",
-        "   where   8.000 ms  range data, once a step",
-        "                     call cudaFree, 0.5 times a step",
+        "   where   8.000 ms  range data, 1 per step",
+        "                     call cudaFree, 0.5 per step",
         "   fix     Move `data` off the thread.",
         "           loader = DataLoader(dataset)",
-        "   check   Look again.",
+        "   verify  Look again.",
+        "   caveat  Never.",
+        "   gain    saves 200 µs/step (2.0%) after the fixes above; 600 µs/step alone",
+        "Savings are simulated on 10 steps; simulation error 0.4%.",
+        "2 rules passed: host-sync, alloc-churn",
+        "not evaluated: memory-growth: no memory was recorded",
     ):
         assert expected in lines
+    assert "The order changes without the profiler's overhead per launch." in lines
 
 
-def test_a_sound_program_is_told_so_and_what_the_gpu_does() -> None:
-    shown = text(diagnosis(ledger=BUSY))
+def test_a_healthy_program_gets_what_the_gpu_does() -> None:
+    shown = text(diagnosis(ledger=BUSY), details=False)
     assert (
-        "Nothing found that gives back 0.5% of the window or more: the GPU is busy 97.0%\n"
-        "of it (matmul 92.0%, softmax 5.0%)." in shown
+        "No fix found that saves 0.5% of the time or more: the GPU is busy 97.0% of it\n"
+        "(matmul 92.0%, softmax 5.0%)." in shown
     )
-    assert "Gains are" not in shown
-    small = text(diagnosis(finding("between-steps", 2.1), ledger=BUSY))
-    assert "Nothing gives back more than 2.1% of the window: the GPU is busy 97.0%" in small
+    assert "next: gpusight ledger runs/train.nsys-rep" in shown
+    small = diagnosis_view.diagnosis_to_markdown(
+        diagnosis(finding("between-steps", 2.1), ledger=BUSY)
+    )
+    assert "No fix saves more than 2.1% of the time: the GPU is busy 97.0%" in small
     assert "between-steps" in small
-    assert "Nothing gives back" not in text(diagnosis(finding("input-starved", 4.0)))
 
 
 def test_nothing_found_on_an_idle_gpu_does_not_sound_like_praise() -> None:
     assert "though the GPU is idle: idle/input 80.6%" in text(diagnosis(), width=None)
     unjudged = diagnosis(clean=(), not_applicable={"launch-bound": "no API calls"})
-    assert "No rule could be judged on this capture." in text(unjudged)
+    assert "No rule could be evaluated on this capture." in text(unjudged)
 
 
 def test_what_another_finding_covers_is_not_called_unjudged() -> None:
@@ -161,14 +187,14 @@ def test_what_another_finding_covers_is_not_called_unjudged() -> None:
     )
     shown = text(found)
     assert "\ncovered by input-starved: host-sync\n" in shown
-    assert "not judged: exposed-copy: no copies" in shown
+    assert "not evaluated: exposed-copy: no copies" in shown
     assert "same cause" not in shown
-    markdown = diagnosis_view.diagnosis_to_markdown(found, limit=0, details=0)
+    markdown = diagnosis_view.diagnosis_to_markdown(found, limit=0, details=True)
     assert "\nCovered by `input-starved`: host-sync.\n" in markdown
     assert "same cause" not in markdown
     page = diagnosis_view.diagnosis_to_page(found, limit=0, details=0)
     assert "Covered by input-starved: host-sync" in page
-    assert "1 rule could not be judged" in page
+    assert "1 rule not evaluated" in page
     assert [one["rule"] for one in found.document()["not_applicable"]] == [
         "host-sync",
         "exposed-copy",
@@ -177,14 +203,14 @@ def test_what_another_finding_covers_is_not_called_unjudged() -> None:
 
 def test_what_is_no_matter_of_time() -> None:
     found = diagnosis(finding("capture-incomplete", None))
-    assert "    capture-incomplete             -      -            -  high" in text(found)
-    assert "not a matter of time" in text(found)
+    assert "no time estimate" in text(found)
+    assert found.fixes == ()
     assert found.document()["findings"][0]["recoverable_ns"] is None
 
 
 def test_a_fix_that_gives_nothing_by_itself() -> None:
-    found = diagnosis(finding("host-sync", 0.0, after_ns=4.0 * MS))
-    assert "gives back nothing by itself; 400.0 µs after those above it" in text(found)
+    found = diagnosis(finding("host-sync", 0.0, saved_ns=4.0 * MS))
+    assert "saves 400 µs/step (4.0%) after the fixes above; 0 ns/step alone" in text(found)
 
 
 def test_without_steps_times_are_of_the_window() -> None:
@@ -192,17 +218,19 @@ def test_without_steps_times_are_of_the_window() -> None:
     found = diagnosis(finding("input-starved", 80.0), focus=whole)
     found = replace(found, replay=ReplayFacts(0.004, 0, 100_000_000))
     shown = text(found)
-    assert "100.0 ms, no steps known" in shown
-    assert "    input-starved  80.00 ms  80.0%     80.00 ms  high" in shown
-    assert "a step" not in shown.replace("Time in `data` a step", "")
-    assert "a replay of 100.0 ms" in shown
+    assert "no steps found" in shown
+    assert "this fix: 100 -> 20.0 ms (5.0x)" in shown
+    assert "step" not in shown.replace("Time in `data` per step", "").replace(
+        "no steps", ""
+    ).replace("left out as warm-up: step_0, step_1", "").replace("2 of 12 steps", "")
+    assert "simulated on 100.0 ms" in shown
 
 
 def test_a_replay_that_misses_is_not_praised() -> None:
     rough = diagnosis(finding("input-starved", 80.0), replay=ReplayFacts(0.08, 10, 100_000_000))
-    assert "misses" not in text(rough)  # a note of the diagnosis says it, at the top
+    assert "simulation error" not in text(rough)  # a note of the diagnosis says it, at the top
     none = diagnosis(finding("input-starved", 80.0), replay=None)
-    assert "Nothing could be replayed" in text(none)
+    assert "Nothing could be simulated" in text(none)
 
 
 def test_several_gpus() -> None:
@@ -211,36 +239,34 @@ def test_several_gpus() -> None:
     found = replace(found, ledger=ledger, meta={**found.meta, "device": 3})
     shown = text(found)
     assert "GPU 3 busy 19.4% (all 2: 19.4% to 97.0%)" in shown.replace("\n", " ")
-    assert "idle/input 80.6% · compute 19.0%" in shown
+    assert "idle 80.6% (input 80.6%) · compute 19.0% (matmul 15.0%)" in shown
     page = diagnosis_view.diagnosis_to_page(found)
     assert page.count('class="bar"') == 2
-    assert "GPU 0: compute 97.0%" in diagnosis_view.diagnosis_to_markdown(found, limit=0, details=0)
+    assert "GPU 0: compute 97.0%" in diagnosis_view.diagnosis_to_markdown(
+        found, limit=0, details=True
+    )
 
 
 def test_the_bar_is_as_wide_as_the_screen() -> None:
-    lines = list(timeline_lines(diagnosis(), TableOptions(60, bars=True), details=0))
+    lines = screen_lines(diagnosis(), TableOptions(60, bars=True))
     bar, legend = (line for line in lines if line.parts)
-    assert [(len(piece), style) for piece, style in bar.parts] == [
-        (48, "yellow"),
-        (12, "green"),
-        (0, "dim"),
-    ]
-    assert legend.text == "idle/input 80.6% · compute 19.0% · the rest 0.4%"
-    assert legend.parts[0] == ("idle/input 80.6%", "yellow")
+    assert [(len(piece), style) for piece, style in bar.parts] == [(48, "yellow"), (12, "green")]
+    assert legend.text == "idle 80.6% (input 80.6%) · compute 19.0% (matmul 15.0%)"
+    assert legend.parts[0] == ("idle 80.6% (input 80.6%)", "yellow")
 
 
 def test_markdown() -> None:
     found = diagnosis(finding("input-starved", 80.0, code="```\nx = `1`"))
-    shown = diagnosis_view.diagnosis_to_markdown(found, limit=0, details=0)
+    shown = diagnosis_view.diagnosis_to_markdown(found, limit=0, details=True)
     assert "> 2 of 12 steps left out as warm-up: step\\_0, step\\_1" in shown
-    assert "| `input-starved` | `data` holds the launching thread" in shown
+    assert "| 1 | `data` holds the launching thread, says input-starved | `input-starved`" in shown
     assert "### 1. input-starved: `data` holds" in shown
     assert "\n````python\n```\nx = `1`\n````\n" in shown
-    assert "- range `data`: 8.000 ms, once a step" in shown
-    assert "Nothing found by: `host-sync`, `alloc-churn`." in shown
+    assert "- range `data`: 8.000 ms, 1 per step" in shown
+    assert "Passed: `host-sync`, `alloc-churn`." in shown
     assert "- memory-growth: no memory was recorded" in shown
     cuda = diagnosis(finding("input-starved", 80.0, code="cudaFree(x);\n"))
-    assert "```cuda\n" in diagnosis_view.diagnosis_to_markdown(cuda, limit=0, details=0)
+    assert "```cuda\n" in diagnosis_view.diagnosis_to_markdown(cuda, limit=0, details=True)
 
 
 def test_the_page_needs_nothing_else() -> None:
@@ -294,13 +320,18 @@ def test_names_of_others_are_only_shown(name: str) -> None:
     meta = {"path": f"/tmp/{name}", "gpu": name, "device": 0}
     found = diagnosis(hostile, notes=(name,), not_applicable={"x": name}, meta=meta)
     page = diagnosis_view.diagnosis_to_page(found)
-    shown = [text(found, 0), page, diagnosis_view.diagnosis_to_markdown(found, limit=0, details=0)]
+    shown = [
+        text(found),
+        page,
+        diagnosis_view.diagnosis_to_markdown(found, limit=0, details=True),
+    ]
     shown.append(diagnosis_view.diagnosis_to_fragment(found, limit=0, details=0))
     for one in shown:
         assert not {"\x1b", "\x9b", "\u202e", "\r", "\t"} & set(one)
     assert "</script>" not in page
     assert "<b>bold" not in page
-    wrapped = [line for line in shown[0].splitlines() if not line.strip().startswith("# ")]
+    pasted = ("# ", "next: ")
+    wrapped = [line for line in shown[0].splitlines() if not line.strip().startswith(pasted)]
     assert max(map(len, wrapped)) <= 80  # but for lines to paste, which are not cut
 
 
@@ -312,10 +343,11 @@ def test_the_view_shows_itself() -> None:
     assert view.saved_ns == 80e6
     assert view.kernels == ()
     assert view.notes[0].startswith("2 of 12")
-    assert view.title == "What holds the program back"
+    assert view.title == "Diagnosis"
     assert view.meta["gpu"] == "NVIDIA H200"
     assert view.ledger is not None
     assert json.loads(view.to_json())["findings"][0]["rule"] == "input-starved"
-    assert "### 1." in view.to_markdown()
+    assert "| `input-starved` |" in view.to_markdown()
+    assert "### 1." in view.to_markdown(details=True)
     assert view.to_html().startswith("<!DOCTYPE html>")
     assert len(view.to_csv().splitlines()) == 2

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 MAX_LINES = 15
+_MAX_HEAD_LINES = 2
 _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
 _WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}
@@ -38,17 +39,26 @@ _LEAD = 4
 def screen_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> list[StyledLine]:
     """Give the lines of the first screen."""
     if isinstance(diagnosis, KernelReportDiagnosis):
-        head = [_line(summary.kernels_head(diagnosis), look.width, "bold")]
+        head = _head_lines(summary.kernels_head(diagnosis), look.width)
         head += _note_lines(diagnosis.notes, look.width)
         table = _kernel_report_rows(diagnosis, look.width, MAX_LINES - len(head) - 3)
         return [*head, StyledLine(""), *table, *_next_lines(diagnosis)]
     timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
-    head = [_line(summary.diagnosis_head(timeline), look.width, "bold")]
+    head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
     head += _note_lines(timeline.notes, look.width)
     below = _joined_rows(diagnosis, look.width) if isinstance(diagnosis, JoinedDiagnosis) else []
     plan = list(_plan_lines(timeline, look, MAX_LINES - len(head) - len(below) - 2))
     return [*head, StyledLine(""), *plan, *below, *_next_lines(diagnosis)]
+
+
+def _head_lines(text: str, width: int | None) -> list[StyledLine]:
+    """Wrap the headline to two lines; names that need more lose their middle."""
+    lines = list(wrapped_lines(text, width, "", "bold"))
+    if len(lines) > _MAX_HEAD_LINES and width is not None:
+        text = shorten_middle(safe_text(text), _MAX_HEAD_LINES * width - width // 4)
+        lines = list(wrapped_lines(text, width, "", "bold"))[:_MAX_HEAD_LINES]
+    return lines
 
 
 def _line(text: str, width: int | None, style: str = "") -> StyledLine:

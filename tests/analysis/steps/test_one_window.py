@@ -100,7 +100,7 @@ def test_kernels_of_the_window_are_those_of_its_steps(path: Path) -> None:
     found = window_of(trace)
     if not found.steps or not trace.has("kernels"):
         pytest.skip("no kernels of steps")
-    table = gs.steps(trace).answer.sections[0].frame
+    table = gs.steps(trace)["steps"].frame
     launched = int(table.filter("kept")["kernels"].sum())
     processes = trace.table("kernels", ["process"])["process"].n_unique()
     kernels = gs.kernels(trace)

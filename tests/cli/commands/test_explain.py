@@ -12,6 +12,7 @@ import pytest
 import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.errors import NotApplicableError, UsageError
+from gpusight.rules.diagnosis import KernelReportDiagnosis
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
 from tests.cli.captures import NAMED, SOURCE
 
@@ -85,7 +86,9 @@ def test_one_finding_is_one_row_of_the_diagnosis(
 
 
 def test_a_kernel_of_a_report_by_number_rule_or_name(capsys: pytest.CaptureFixture[str]) -> None:
-    groups = [group for group in gs.diagnose(REPORT).answer.groups if group.findings]
+    diagnosis = gs.diagnose(REPORT).answer
+    assert isinstance(diagnosis, KernelReportDiagnosis)
+    groups = [group for group in diagnosis.groups if group.findings]
     first = explained(capsys, REPORT, "1")
     assert groups[0].label in first
     assert first == explained(capsys, REPORT, groups[0].label)
