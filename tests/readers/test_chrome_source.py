@@ -516,13 +516,13 @@ def test_a_second_trace_behind_the_first_is_mentioned(tmp_path: Path) -> None:
     one = json.dumps({"schemaVersion": 1, "traceEvents": [event()]})
     trace = write(tmp_path / "t.json", one + "\n" + one)
     assert trace.row_count("cpu_ops") == 1
-    assert [w for w in trace.meta.warnings if "was not read" in w]
+    assert [w for w in trace.meta.warnings if "was skipped" in w]
 
 
 def test_our_own_timeline_is_no_capture(tmp_path: Path) -> None:
     out = tmp_path / "timeline.json"
     gs.export(DATA / "healthy.json.gz", out, to="chrome")
-    with pytest.raises(NotACaptureError, match="a timeline that gpusight exported"):
+    with pytest.raises(NotACaptureError, match="a timeline exported by gpusight"):
         open_trace(out, cache=False).has("kernels")
 
 

@@ -41,10 +41,10 @@ CASES: list[tuple[str, bytes, str]] = [
     ("text.ncu-rep", b"not a report at all", "not an ncu report: its header is missing"),
     ("short.ncu-rep", b"NVR\x00....", "is not a complete report"),
     ("packed.sqlite.xz", lzma.compress(b"SQLite format 3\0"), "xz -d"),
-    ("packed.xz", lzma.compress(b"anything"), "xz-compressed, but holds no capture"),
+    ("packed.xz", lzma.compress(b"anything"), "xz-compressed, but contains no capture"),
     ("cut.xz", lzma.compress(b"anything")[:20], "is cut off"),
     ("packed.sqlite.gz", gzip.compress(b"SQLite format 3\0"), "gunzip"),
-    ("packed.gz", gzip.compress(b"anything"), "gzip-compressed, but holds no capture"),
+    ("packed.gz", gzip.compress(b"anything"), "gzip-compressed, but contains no capture"),
     ("cut.gz", b"\x1f\x8b\x08\x00", "is cut off"),
     ("broken.gz", b"\x1f\x8b\x08\x00" + bytes(6) + b"\xff" * 99, "cannot be unpacked"),
     ("report.h5", b"\x89HDF\r\n\x1a\n", "nsys export --type sqlite"),
@@ -86,7 +86,7 @@ def test_folders(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="folder without a capture"):
         open_trace(tmp_path)
     (tmp_path / "run.sqlite").write_bytes(b"x")
-    with pytest.raises(CaptureError, match=r"folder of captures; name one: run\.sqlite"):
+    with pytest.raises(CaptureError, match=r"folder of captures; pass one of them: run\.sqlite"):
         open_trace(tmp_path)
 
 

@@ -372,7 +372,7 @@ def test_the_same_name_on_both_sides(tmp_path: Path) -> None:
     ids=["prose", "no dashes", "no calls", "two columns", "a word", "nothing"],
 )
 def test_texts_without_a_table(tmp_path: Path, text: str) -> None:
-    with pytest.raises(NotACaptureError, match=r"no table of torch\.profiler.*key_averages"):
+    with pytest.raises(NotACaptureError, match=r"no torch\.profiler table.*key_averages"):
         opened(tmp_path, text)
 
 
