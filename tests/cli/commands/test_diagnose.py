@@ -191,7 +191,7 @@ def test_rules_of_a_user(train: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_mistakes_are_one_line(train: str, capsys: pytest.CaptureFixture[str]) -> None:
     for args, message in (
-        ([], "no capture was given"),
+        ([], "no capture given"),
         ([train, train], "both captures are timelines"),
         ([train, train, train], "3 captures were given"),
         ([train, "--kernel", "x"], "--kernel does not apply"),
