@@ -40,7 +40,7 @@ class Broken:
         (OverflowError("too big\nsecond line"), DamagedCaptureError, "too big; copy or capture"),
         (RecursionError(), DamagedCaptureError, "RecursionError; copy"),
         (pl.exceptions.PanicException("index out of bounds"), DamagedCaptureError, "out of bounds"),
-        (MemoryError(), CaptureError, "not enough memory; end other programs"),
+        (MemoryError(), CaptureError, "not enough memory; close other programs"),
         (OSError(5, "Input/output error"), CaptureError, "Input/output error; check the disk"),
         (PermissionError(13, "Permission denied"), CaptureError, "permission denied"),
         (MissingDataError("no steps"), MissingDataError, "no steps"),

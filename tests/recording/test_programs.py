@@ -106,7 +106,7 @@ def test_programs_that_are_not_there(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\n")
     for word, message in (
-        ("nowhere-to-be-found", "no program nowhere-to-be-found"),
+        ("nowhere-to-be-found", "program nowhere-to-be-found not found"),
         (str(tmp_path), "is a folder"),
         (str(plain), f"gpusight record -- python {plain}"),
         (str(shell), f"is not executable; gpusight record -- sh {shell}"),

@@ -127,7 +127,7 @@ def test_batch_writes_reports_and_a_summary(
         assert captures[name]["b"]["forward"]["launches"] == 24
     assert "no kernels" in captures["graph"]["why"]
     text = (out / "summary.md").read_text(encoding="utf-8")
-    assert "launched 24 times a pass" in text
+    assert "launched 24 times per pass" in text
     assert "notes.txt" in text
 
 

@@ -27,7 +27,7 @@ from tests.shared import DATA
 
 STOPS_WITHIN_S = 3.0
 """It takes a third of a second; tests share the machine."""
-_LINE = re.compile(r"(http://127\.0\.0\.1:(\d+)/([\w-]{20,})/)  \(Ctrl-C stops it\)\n")
+_LINE = re.compile(r"(http://127\.0\.0\.1:(\d+)/([\w-]{20,})/)  \(Ctrl-C to stop\)\n")
 
 
 @contextmanager

@@ -300,7 +300,7 @@ def test_every_bar_needs_its_end() -> None:
     axes = ChartAxis("", Fmt.TIME), ChartAxis("", Fmt.TEXT)
     with pytest.raises(ValueError, match="differ in length"):
         Figure("t", *axes, (BarSeries("a", (0.0,), (), (0.0,)),))
-    with pytest.raises(ValueError, match="differs in number"):
+    with pytest.raises(ValueError, match="differ in number"):
         Figure("t", *axes, (BarSeries("a", (0.0,), (1.0,), (0.0,), labels=("a", "b")),))
 
 

@@ -225,5 +225,5 @@ def test_cells_that_say_nothing_are_drawn_together() -> None:
 
 
 def test_what_is_said_of_cells_must_be_of_all() -> None:
-    with pytest.raises(ValueError, match="differs in number"):
+    with pytest.raises(ValueError, match="differ in number"):
         StripCells((0.0, 1.0), (1.0,), ("host/0",))
