@@ -1,4 +1,4 @@
-// What the server tells and what the parts of the page tell each other. Times are nanoseconds from
+// What the server sends, and what the parts of the page pass to each other. Times are nanoseconds from
 // the capture's origin, as numbers: exact up to 104 days.
 
 /** GET api/captures */
@@ -234,7 +234,7 @@ export interface TimeRange {
   readonly end_ns: number;
 }
 
-/** What a pane tells the page. */
+/** Events that a pane sends to the page. */
 export interface PaneEvents {
   /** Something was clicked, or the selection was taken back. */
   select: (spot: Spot | null) => void;
@@ -261,7 +261,7 @@ export interface Pane {
   /** Ask for what is shown again, as when a pending track has been computed. */
   refresh(): void;
   on<K extends keyof PaneEvents>(event: K, handler: PaneEvents[K]): void;
-  /** Do what a key does on a timeline; tells whether it meant anything. */
+  /** Do what a key does on a timeline; returns whether it meant anything. */
   handleKey(event: KeyboardEvent): boolean;
   focus(): void;
   destroy(): void;

@@ -1,5 +1,5 @@
-// The edge between timeline and panel: dragged, or moved by arrow keys; beside on wide screens, above
-// the panel on narrow ones.
+// The edge between timeline and panel: dragged, or moved by arrow keys; left of the panel on wide
+// screens, above it on narrow ones.
 
 import { keep, kept } from "../../shared/kept";
 

@@ -44,7 +44,7 @@ export function buildHelp(): void {
     colors,
   );
   dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close(); // beside it
+    if (event.target === dialog) dialog.close(); // outside the text
   });
 }
 

@@ -279,7 +279,7 @@ export class Core {
   }
 }
 
-/** A range cut to the limits; where it lies outside, as long as it is on the nearest edge. */
+/** A range cut to the limits; one that lies outside becomes empty, at the nearest limit. */
 function clampedTo(range: TimeRange, limits: TimeRange): TimeRange {
   const inside = (time_ns: number): number => Math.min(Math.max(time_ns, limits.start_ns), limits.end_ns);
   return { start_ns: inside(range.start_ns), end_ns: inside(range.end_ns) };

@@ -9,7 +9,7 @@ export interface Commands {
   showAll(): void;
   fitSelection(): void;
   markSelection(): void;
-  /** Tells whether there was anything to take back. */
+  /** Returns whether there was anything to clear. */
   clear(): boolean;
   step(direction: 1 | -1): void;
   neighbor(direction: 1 | -1): void;

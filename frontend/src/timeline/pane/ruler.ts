@@ -122,7 +122,7 @@ function paintMarked(surface: Surface, { theme }: Scene, scale: Scale, mark: Tim
   writeLength(surface, theme.css, formatTime(mark.end_ns - mark.start_ns), from, to);
 }
 
-/** The length stands in the middle of what is marked, or beside it where it is too narrow. */
+/** The length stands in the middle of what is marked, or next to it where it is too narrow. */
 function writeLength(
   { context, ratio, width }: Surface, css: Scene["theme"]["css"], text: string, from: number, to: number,
 ): void {

@@ -12,7 +12,7 @@ export interface Skeleton {
   readonly caption: HTMLElement;
   readonly scale: HTMLElement;
   readonly ruler: HTMLCanvasElement;
-  /** Scrolls; holds the names and, beside them, the canvas. */
+  /** Scrolls; holds the names and, to their right, the canvas. */
   readonly body: HTMLElement;
   readonly content: HTMLElement;
   readonly area: HTMLElement;

@@ -1,4 +1,4 @@
-// What is under the pointer, in words, beside it.
+// The tooltip: describes what is under the pointer, next to it.
 
 import { el, fill } from "../../shared/dom";
 import type { Words } from "./words";
@@ -9,7 +9,7 @@ export class Tooltip {
   private text = "";
   private size = { wide: 0, high: 0, room: { x: 0, y: 0 } };
 
-  /** Show words beside a point of the pane; none hides it. */
+  /** Show words next to a point of the pane; none hides it. */
   show(words: Words | null, x: number, y: number): void {
     if (words === null) return this.hide();
     const text = [...words.lines, words.color?.text].join("\n");
