@@ -63,7 +63,7 @@ def open_captures(
 ) -> Trace | list[Trace]:
     """Open a capture; a list of paths gives a list of captures.
 
-    Nothing is read yet but what tells the file's kind, and nothing is ever written to it.
+    Only what identifies the format is read now. Nothing is ever written to the file.
     `cache=False` neither uses nor fills the cache folder.
     """
     from gpusight.readers.open import open_trace
@@ -431,7 +431,7 @@ def roofline(
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
-    """Say how near each measured kernel came to the compute and memory roofs of its GPU.
+    """Compare each profiled kernel with the compute and memory rooflines of its GPU.
 
     Launches of one kernel and shape are one row, unless `every_launch` is to have its own.
     """
@@ -736,7 +736,8 @@ def serve(
 ) -> Server:
     """Show captures as a timeline in the browser: `.url` says where, `.stop()` ends it.
 
-    The server runs beside your program, answers on this machine only, and reads while it answers.
+    The server runs in the background, accepts connections from this machine only, and reads
+    captures on demand.
     Nsight Compute reports among the captures add their counters. Port 0 is any that is free.
     """
     from gpusight.web.server import serve as start
@@ -752,7 +753,7 @@ def share(
     salt: str | None = None,
     to: str | None = None,
 ) -> ShareView:
-    """Write a copy of a capture without what tells of machines and people: `.path`, `.leaks`.
+    """Write a sanitized copy of a capture for sharing: `.path`, `.leaks`.
 
     Without `output` it is called NAME.shared and lies in the current folder; nothing is replaced.
     `to` is `sqlite` or `parquet`, for nsys captures.
@@ -769,7 +770,7 @@ def share(
 def share_check(
     capture: PathLike, *, hash_names: bool = False, salt: str | None = None
 ) -> ShareView:
-    """Say what a capture would give away, by category and place; never the values: `.leaks`."""
+    """List sensitive data in a capture, by category and location, without values: `.leaks`."""
     from gpusight.render.result_view import ShareView
     from gpusight.sharing.sanitized_copy import check, options_of
 

@@ -94,7 +94,7 @@ class NotApplicable:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One labelled value about a whole capture or window."""
+    """One labeled value about a whole capture or window."""
 
     key: str
     label: str

@@ -479,6 +479,6 @@ def _notes(digests: Sequence[Digest]) -> Iterator[str]:
                 yield f"{digest.label}: {note}"
     if len(digests) == 1:
         yield (
-            "one capture: how much runs differ is not known; save three or more for a gate that "
-            "does not trip on noise"
+            "one capture: run-to-run variance unknown; save three or more, so that noise does not "
+            "fail the gate"
         )

@@ -172,7 +172,7 @@ AMD: tuple[Gpu, ...] = (
     row("Radeon AI PRO R9700", _RDNA4, 64, None, 2920, 32, 640, 8, 300, "R9700"),
 )
 # fmt: on
-"""Every GPU of AMD's that is known, data-centre ones first."""
+"""All known AMD GPUs, data center GPUs first."""
 
 
 def _half_accumulate(full: Peaks) -> Peaks:

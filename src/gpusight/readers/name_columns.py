@@ -93,7 +93,7 @@ def file_name(path: str) -> str:
 def shown_file(path: str) -> str | None:
     """Shorten a path: from its package on in a library, else its last folder and its name.
 
-    A path that the recorder had shortened already, to one below a package, stays as it is.
+    A path that the recorder already shortened to one below a package is unchanged.
 
     `.../site-packages/torch/nn/modules/linear.py` is `torch/nn/modules/linear.py`, a script in a
     home directory `~/train.py`. None if the recorder did not know the file.

@@ -169,7 +169,7 @@ class RecordingPlan:
     rank: ProcessRank | None
     notes: tuple[str, ...] = ()
     has_others: bool = False
-    """Others run beside this process, and a launcher may end them if this one fails."""
+    """Other ranks run in parallel, and a launcher may end them if this process fails."""
 
     @property
     def leads(self) -> bool:
@@ -198,7 +198,7 @@ class Recording:
 
     @property
     def memory_snapshots(self) -> tuple[Path, ...]:
-        """Histories of the GPU's memory that torch left beside its traces."""
+        """GPU memory histories that torch wrote next to its traces."""
         stems = (path.with_name(path.name.removesuffix(Tool.TORCH.suffix)) for path in self.paths)
         beside = (stem.with_name(f"{stem.name}.memory.pickle") for stem in stems)
         return tuple(path for path in beside if path.exists())

@@ -65,7 +65,7 @@ class RecordedSteps:
         return cls(first, last)
 
     def __str__(self) -> str:
-        """Write it as it is read."""
+        """Return the text that parses to this value."""
         return f"{self.first}:{'' if self.last is None else self.last}"
 
 
@@ -90,7 +90,7 @@ class Ranks:
         return self.chosen is None or rank is None or rank in self.chosen
 
     def __str__(self) -> str:
-        """Write it as it is read."""
+        """Return the text that parses to this value."""
         return ALL_RANKS if self.chosen is None else ",".join(map(str, sorted(self.chosen)))
 
 

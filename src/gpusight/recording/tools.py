@@ -153,7 +153,7 @@ def on_path(name: str, folders: Iterable[str] | None = None) -> str | None:
     """Find a program on the PATH, or in other folders, but never in the current folder.
 
     An empty or relative entry means the current folder, where anybody's files may lie: a program
-    planted there would run. A name with a folder in it is taken as it is.
+    planted there would run. A name with a folder in it is used unchanged.
     """
     if os.path.dirname(name):  # noqa: PTH120 - `./nsys` must keep its dot
         return shutil.which(name)

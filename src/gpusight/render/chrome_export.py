@@ -132,7 +132,7 @@ class _Tracks:
         return pid
 
     def host(self, process: int | None, thread: int | None, kind: str, lane: int) -> dict[str, int]:
-        """Give the track of a thread's calls, or of what lies beside it."""
+        """Return the track of a thread's calls, or another track of this thread."""
         pid = self.process(process)
         tid, label = self._threads.get(thread or 0, (thread or 0, "thread"))
         order = list(self._threads).index(thread) if thread in self._threads else 0
@@ -206,7 +206,7 @@ _HOST_ARGUMENTS = {
     "cpu_ops": {"sequence": "sequence"},
     "python_calls": {},
 }
-"""What is told of each call beside its name."""
+"""Arguments of each call, by table."""
 _CALL_COLUMNS = ("process", "correlation", "call_ns", "call_pid", "call_tid")
 
 

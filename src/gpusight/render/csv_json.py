@@ -77,8 +77,8 @@ def _frame_csv(frame: pl.DataFrame, *, header: bool = True) -> str:
 def escape_formulas(text: str) -> str:
     """Put a `'` before each cell of a CSV that a spreadsheet would run as a formula.
 
-    Names come from captures that others made. A cell that is a number stays as it is; so does
-    everything that is not the beginning of a cell. `text` holds whole rows.
+    Names come from captures that others made. Cells that are numbers do not change, nor
+    does anything but the beginning of a cell. `text` holds whole rows.
     """
     return _CELL.sub(_escaped_cell, text) if _MAY_RUN.search(text) else text
 

@@ -43,7 +43,7 @@ _MAIN_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LedgerSlice:
-    """A part of the window, as it is drawn."""
+    """A part of the window, as drawn."""
 
     name: str
     """`compute`, `copy/h2d`, `communication`, `idle/input` …, or the rest."""
@@ -91,7 +91,7 @@ def ledger_groups(device: DeviceLedger) -> list[LedgerGroup]:
 
 
 def evaluated_device(diagnosis: TimelineDiagnosis) -> DeviceLedger | None:
-    """Give the ledger of the GPU that was judged; None where no GPU worked."""
+    """Return the ledger of the evaluated GPU; None if no GPU was active."""
     devices = diagnosis.ledger.devices
     wanted = diagnosis.meta.get("device")
     return next((d for d in devices if d.device == wanted), devices[0] if devices else None)
@@ -263,7 +263,7 @@ def location_amounts(diagnosis: TimelineDiagnosis, where: FindingLocation) -> tu
 
 
 def not_evaluated(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
-    """Give the rules that could not be judged with the reason, those of one reason together."""
+    """Return the rules that were not evaluated and the reason, grouped by reason."""
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for rule, reason in diagnosis.not_applicable.items():
         if rule not in diagnosis.covered:

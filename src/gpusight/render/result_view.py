@@ -406,18 +406,18 @@ class LedgerView(Result):
 
 
 class WhatIfView(Result):
-    """What changes give back, alone and together; printing it shows the tables."""
+    """Predicted savings of changes, each alone and combined; printing it shows the tables."""
 
     answer: WhatIf
 
     @property
     def changes(self) -> tuple[AppliedChange, ...]:
-        """Each change with the time it gives back."""
+        """Each change with the time it saves."""
         return self.answer.changes
 
     @property
     def saved_ns(self) -> int:
-        """What all changes give back together, of the replayed time."""
+        """Time that all changes save together, of the simulated time."""
         return self.answer.saved_ns
 
     @property
@@ -453,7 +453,7 @@ class DiagnosisView(Result):
 
     @property
     def kernels(self) -> tuple[LaunchDiagnosis, ...]:
-        """Every measured launch with its findings, those with the most time to give back first."""
+        """Every profiled launch with its findings, largest savings first."""
         from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis
 
         if isinstance(self.answer, JoinedDiagnosis):
@@ -462,7 +462,7 @@ class DiagnosisView(Result):
 
     @property
     def findings(self) -> tuple[KernelFinding | TimelineFinding, ...]:
-        """Every finding, the one that gives most back first; of a timeline, where there is one."""
+        """Every finding, largest savings first; those of the timeline, if there is one."""
         from gpusight.rules.diagnosis import KernelReportDiagnosis
 
         if isinstance(self.answer, KernelReportDiagnosis):
@@ -476,7 +476,7 @@ class DiagnosisView(Result):
 
     @property
     def saved_ns(self) -> float:
-        """Time that the first fix of each kernel, or of a timeline the first fix, gives back."""
+        """Time saved by the first fix of each kernel; for a timeline, by the first fix."""
         from gpusight.rules.diagnosis import KernelReportDiagnosis
 
         if isinstance(self.answer, KernelReportDiagnosis):
@@ -513,7 +513,7 @@ class ComparisonView(Result):
 
     @property
     def step(self) -> MeasuredChange:
-        """The step time: before, after, its interval and what can be claimed."""
+        """Step time: before, after, confidence interval and whether the change is significant."""
         return self.answer.step
 
     @property

@@ -390,7 +390,7 @@ def explain_finding(diagnosis: AnyDiagnosis, which: int | str) -> Explanation:
         return Explanation(diagnosis, number, groups[number - 1])
     timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
     if isinstance(which, str) and which in timeline.clean:
-        raise NotApplicable(COMMAND, f"{which} passed: it found nothing in this capture").error()
+        raise NotApplicable(COMMAND, f"{which} passed: it has no finding in this capture").error()
     if isinstance(which, str) and which in timeline.not_applicable:
         reason = timeline.not_applicable[which]
         raise NotApplicable(COMMAND, f"{which} was not evaluated: {reason}").error()

@@ -52,7 +52,7 @@ _ANY_STEM = "capture"
 
 @dataclass(frozen=True)
 class SharedCopy:
-    """A copy that was made, or what a capture would give away without one."""
+    """A sanitized copy for sharing, or the sensitive data found in a capture."""
 
     capture: Path
     leaks: tuple[Leak, ...]

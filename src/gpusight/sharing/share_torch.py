@@ -390,7 +390,7 @@ def _escaped(key: str) -> bytes:
 _DECODER = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 """Reads events without deciding what their keys mean."""
 _TORCH = frozenset({"schemaVersion", "deviceProperties", "distributedInfo"})
-"""What only PyTorch writes beside the events."""
+"""Top-level keys that only PyTorch writes."""
 _NOT_IDENTIFYING = frozenset({chrome_source.PLAIN, chrome_source.SETTING, chrome_source.SILENT})
 """Kinds of events that other programs write too."""
 _GZIP_LEVEL = 6

@@ -118,7 +118,7 @@ TOP_NUMBERS = frozenset(
         "rocprofiler-sdk_version",
     }
 )  # fmt: skip
-"""Keys beside the events that hold numbers."""
+"""Top-level keys that hold numbers."""
 
 REMOVED_TOP: dict[str, Category] = {
     "traceName": Category.FILE_PATHS,
@@ -132,7 +132,7 @@ REMOVED_TOP: dict[str, Category] = {
     "WARNING": Category.PROGRAM_OUTPUT,
     "ERROR": Category.PROGRAM_OUTPUT,
 }
-"""Keys beside the events that we know and leave behind."""
+"""Known top-level keys that are removed."""
 
 DEVICE_NUMBERS = frozenset(
     {

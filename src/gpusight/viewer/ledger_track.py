@@ -104,7 +104,7 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(trace: Trace) -> Iterator[_Stretch]:
-    """Cut the capture into the steps that count and what lies around them, and into windows."""
+    """Split the capture into before, during and after the analyzed steps, and into windows."""
     window = ResolvedSelection(trace).window
     work = np.sort(
         np.concatenate([trace.table(t, ["start_ns"])["start_ns"].to_numpy() for t in GPU_WORK])

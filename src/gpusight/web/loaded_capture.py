@@ -182,7 +182,7 @@ class SharedTrace(Trace):
             return super().derive(key, compute)
 
     def let_go(self) -> None:
-        """Drop tables that were read, where the cache gives them back without a copy of its own."""
+        """Drop loaded tables if the cache can return them without a copy."""
         if self._memory is None:
             return
         held = sum(frame.estimated_size() for frame in list(self._loaded.values()))
@@ -192,7 +192,7 @@ class SharedTrace(Trace):
                 self._loaded = {}
 
     def close(self) -> None:
-        """Give the file back, unless somebody still reads from it."""
+        """Close the file, unless it is still being read."""
         if self._reading.acquire(timeout=_CLOSING_S):
             try:
                 super().close()

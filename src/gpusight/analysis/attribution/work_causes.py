@@ -147,8 +147,8 @@ def _match_sequences(backward: pl.DataFrame, forward: pl.DataFrame) -> pl.DataFr
     """Match backward operators (`row`) to forward ones (`forward`) by their sequence numbers.
 
     Autograd counts per thread and numbers threads in its own way. A sequence number that only one
-    thread used shows which thread such a number stands for; with those known, the sequence
-    numbers that several threads used can be told apart.
+    thread used identifies the thread behind such a number. With those known, the sequence
+    numbers that several threads used become unambiguous.
     """
     unique = forward.filter(pl.len().over(_SEQUENCE) == 1).drop("forward")
     threads = (

@@ -34,7 +34,7 @@ _MAX_NAME_CHARS = 2_000
 """A pattern looks at no more: a hostile name of a megabyte could keep it busy for hours."""
 _MAX_LISTED_KERNELS = 5
 _MAX_RANGE_DEPTH = 64
-"""Nested ranges that are told apart: a hostile name could be nothing but slashes."""
+"""Max. depth of nested ranges: a hostile name could consist of slashes only."""
 
 
 def no_counters(command: str) -> NotApplicable:

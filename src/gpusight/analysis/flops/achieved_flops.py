@@ -71,7 +71,7 @@ FLOPS_FACTS = tuple(
         ),
         (
             "roof_share",
-            "Roof reached",
+            "% of roofline",
             Fmt.SHARE,
             "Minimum time over GPU time, of operators with a known roofline",
         ),

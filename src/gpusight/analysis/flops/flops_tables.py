@@ -114,7 +114,7 @@ class OperatorRoofline:
 
 @dataclass(frozen=True, slots=True)
 class GpuRoofs:
-    """The roofs of a capture's GPUs."""
+    """The rooflines of a capture's GPUs."""
 
     by_device: dict[int, GpuRoof]
     notes: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ def roofs_of(
     peak: float | None = None,
     bandwidth: float | None = None,
 ) -> GpuRoofs:
-    """Return the roofs of these GPUs; `peak` (FLOP/s) and `bandwidth` (bytes/s) override them.
+    """Return the rooflines of these GPUs; `peak` (FLOP/s) and `bandwidth` (bytes/s) override.
 
     ROCm numbers GPUs differently where it describes them: where only one GPU is described, the
     others are taken to be like it.

@@ -302,7 +302,7 @@ class Ledger:
 def build_ledger(
     schedule: GpuSchedule, hosts: HostTime, timing: ScheduleTiming | None = None
 ) -> Ledger:
-    """Account for every nanosecond of a schedule, as measured or as a replay gives its times."""
+    """Count each nanosecond of a schedule exactly once, with measured or simulated times."""
     times = timing or measured_timing(schedule)
     accounts = account(schedule, hosts, times)
     return Ledger(times.start_ns, times.end_ns, tuple(device.ledger for device in accounts))

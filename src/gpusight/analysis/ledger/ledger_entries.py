@@ -22,7 +22,7 @@ IDLE = "idle"
 
 
 class IdleCause(enum.IntEnum):
-    """What held the next GPU activity back: the GPU itself, or what the host did."""
+    """Why the next GPU activity did not start earlier: the GPU itself, or the host."""
 
     QUEUED = 0
     """It had been launched: another stream, an event or another program came first."""

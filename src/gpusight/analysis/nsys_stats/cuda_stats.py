@@ -117,7 +117,7 @@ def full_name() -> pl.Expr:
 
 
 def summarize_kernels(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """Summarise kernels by printed name, in the column `Name`."""
+    """Summarize kernels by printed name, in the column `Name`."""
     frame = kernel_frame(trace, arguments, ["start_ns", "end_ns"])
     by = ["prefix", "label"] if arguments.nvtx_name else ["label"]
     summary = summarize_times(frame, by)

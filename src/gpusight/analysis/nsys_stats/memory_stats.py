@@ -61,7 +61,7 @@ def _operation() -> pl.Expr:
 
 
 def summarize_memory(trace: Trace, count: str) -> pl.DataFrame:
-    """Summarise memcpys and memsets by time, in the column `Operation`."""
+    """Summarize memcpys and memsets by time, in the column `Operation`."""
     frame = memory_operations(trace, ["start_ns", "end_ns"])
     return summarize_times(frame, ["kind"], count=count).with_columns(_operation())
 

@@ -368,7 +368,7 @@ def _dense(code: Ints) -> Ints:
 
 
 def _inside(trace: Trace, work: pl.DataFrame, spans: _Spans) -> pl.DataFrame:
-    """Summarise the kernels of each group of ranges."""
+    """Summarize the kernels of each group of ranges."""
     fresh = spans.fresh()
     chunks = (*spans.chunks(), slice(0))
     summary = pl.concat([_pairs(work, spans, fresh, chunk) for chunk in chunks])
@@ -378,7 +378,7 @@ def _inside(trace: Trace, work: pl.DataFrame, spans: _Spans) -> pl.DataFrame:
 
 
 def _pairs(work: pl.DataFrame, spans: _Spans, fresh: Ints, chunk: slice) -> pl.DataFrame:
-    """Pair each range with each of its kernels, and summarise by group and kernel."""
+    """Pair each range with each of its kernels, and summarize by group and kernel."""
     first, count = spans.first[chunk], spans.after[chunk] - spans.first[chunk]
     ahead = np.cumsum(count) - count
     kernel = np.repeat(first - ahead, count) + np.arange(int(count.sum()))
@@ -396,7 +396,7 @@ def _pairs(work: pl.DataFrame, spans: _Spans, fresh: Ints, chunk: slice) -> pl.D
 def _outside(
     trace: Trace, work: pl.DataFrame, spans: _Spans, launches: LaunchIndex, begins: Ints
 ) -> pl.DataFrame:
-    """Summarise the kernels that were launched outside of every range, thread by thread."""
+    """Summarize the kernels that were launched outside of every range, thread by thread."""
     around = np.zeros(work.height + 1, dtype=np.int64)
     np.add.at(around, spans.first, 1)
     np.add.at(around, spans.after, -1)

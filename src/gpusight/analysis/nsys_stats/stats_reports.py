@@ -167,7 +167,7 @@ def spread(value: pl.Expr, prefix: str = "", unit: str = "ns") -> list[pl.Expr]:
 def summarize_times(
     frame: pl.DataFrame | pl.LazyFrame, by: list[str], *, count: str = "Instances"
 ) -> pl.DataFrame:
-    """Summarise `start_ns`..`end_ns` for each group; unsorted, without the share of time."""
+    """Summarize `start_ns`..`end_ns` for each group; unsorted, without the share of time."""
     time = pl.col("time")
     return (
         frame.lazy()

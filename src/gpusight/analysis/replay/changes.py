@@ -183,7 +183,7 @@ def _leading_to(program: ReplayProgram, calls: Ints) -> Ints:
 
 
 def own_stream(ops: Ints) -> Change:
-    """Let GPU activities run beside the rest, without anything waiting for them.
+    """Run GPU activities concurrently with the rest; nothing waits for them.
 
     Copies of one direction still follow each other: a GPU has one engine for them. Others keep the
     order of their stream.

@@ -414,7 +414,7 @@ L1_SHARE = LaunchQuantity(
 
 
 def memory_traffic(trace: Trace, gpus: dict[int, Gpu]) -> pl.DataFrame:
-    """Return bytes, roof and share of every level; `own_dram`: its roof is from the report."""
+    """Return bytes, peak and % of peak of each level; `own_dram`: the report has the peak."""
     wanted = (
         DRAM, DRAM_ROOF, DRAM_SHARE, L2, L2_ROOF, L2_SHARE, L1, L1_ROOF, L1_SHARE, MEMORY_SHARE,
     )  # fmt: skip

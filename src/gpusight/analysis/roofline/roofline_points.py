@@ -94,13 +94,13 @@ def _per_cycle(present: Collection[str]) -> Iterator[LaunchQuantity]:
         name = f"sm__sass_thread_inst_executed_op_{op}_pred_on.{PEAK}"
         if name in present:
             yield LaunchQuantity(
-                kind.key, "", f"FLOPs a cycle in {kind.text}", (metric(name, flops),), SECTION
+                kind.key, "", f"FLOPs per cycle in {kind.text}", (metric(name, flops),), SECTION
             )
     peaks = [path for path in paths(present) if path.form == PEAK]
     for kind in KINDS:
         chosen = _dense([p for p in peaks if kind.tensor and p.precision == kind.precision])
         if chosen:
-            meaning = f"Operations a cycle of {kind.text}, without sparsity"
+            meaning = f"Operations per cycle of {kind.text}, without sparsity"
             yield LaunchQuantity(kind.key, "", meaning, (_largest(chosen),), TENSOR_SECTION)
 
 
@@ -374,7 +374,7 @@ def _roof_share() -> pl.Expr:
 
 
 def _roofs_from() -> pl.Expr:
-    """Name where the roofs come from: what was measured with the launch, or the GPU table."""
+    """Return the source of the rooflines: measured with the launch, or the GPU table."""
     own = [
         pl.when(pl.col("arithmetic") == kind.text).then(pl.col(f"own_{kind.key}")) for kind in KINDS
     ]

@@ -235,7 +235,7 @@ _ABOVE = 1.02
 
 
 def _notes(points: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
-    """Return the caveats, the most important first; `name_gpu`: naming it could give more roofs."""
+    """Yield caveats, the most important first; `name_gpu`: `--gpu` could add rooflines."""
     if rows.is_empty():
         yield "no launch was measured inside the selection"
         return

@@ -202,8 +202,8 @@ def _best_lag(codes: Ints) -> tuple[int, float]:
 def _suggested_lags(codes: Ints) -> Ints:
     """Return the lags at which a long sequence agrees with itself most, by its spectrum.
 
-    Codes become random numbers on the unit circle: their products add up where codes are equal
-    and cancel out elsewhere.
+    Codes become random numbers on the unit circle: the products of two such numbers add up where
+    codes are equal and cancel out elsewhere.
     """
     random = np.random.default_rng(0)
     size = 1 << (2 * len(codes) - 1).bit_length()

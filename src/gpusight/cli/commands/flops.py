@@ -1,4 +1,4 @@
-"""`gpusight flops`: how near to its peak the GPU computed."""
+"""`gpusight flops`: achieved vs. peak FLOP/s."""
 
 from __future__ import annotations
 

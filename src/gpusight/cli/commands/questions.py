@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 SUMMARY = "five questions about a training step, with numbers"
 DESCRIPTION = (
     "How long a forward pass takes, against wall-clock timings; which kernel takes most GPU time "
-    "in it, and how often it is launched; what goes to kernels that are no matrix products; how "
-    "training differs from inference; and how softmax compares with the matrix products of "
-    "attention in time and in FLOPs. Per pass, without warm-up, from ranges such as `forward`, "
+    "in it, and how often it is launched; GPU time of kernels other than GEMMs; how training "
+    "differs from inference; and how softmax compares with the GEMMs of attention in time and in "
+    "FLOPs. Per pass, without warm-up, from ranges such as `forward`, "
     "else from the framework's operators. What cannot be answered says why and what to add."
 )
 EXAMPLES: tuple[str, ...] = (
@@ -230,8 +230,8 @@ def _answer_or_reason(
 ) -> Composite | NotApplicable | BaseException:
     """Ask of one capture and write its reports; or give what went wrong with it.
 
-    Damaged files may trip over anything. What was not foreseen is told with its type, so that it is
-    not taken for the file's fault, and the other captures are still asked.
+    Damaged files may raise any exception. An unexpected one is reported with its type, so that it
+    is not blamed on the file, and the other captures are still analyzed.
     """
     from polars.exceptions import PanicException
 

@@ -170,7 +170,7 @@ def _captures_in(folder: Path) -> Iterator[Path]:
 
 
 def _labels(paths: list[Path]) -> list[str]:
-    """Name captures by the shortest form that tells them apart: run, run.sqlite, a_run.sqlite."""
+    """Name captures by the shortest unique form: run, run.sqlite, a_run.sqlite."""
     for form in (
         lambda p: p.stem,
         lambda p: p.name,
@@ -248,7 +248,7 @@ def _printed(
     captures: Mapping[str, Path],
     args: argparse.Namespace,
 ) -> StatsAnswer:
-    """Write one report with the headings that several of them need; gives the answer back."""
+    """Write one report, with headings if there are several; return the answer."""
     if len(captures) > 1 and (not before or before[-1].capture != answer.capture):
         separator = "\n" if before else ""
         write_out(f"{separator}Processing [{safe_text(str(captures[answer.capture]))}]\n")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ENTRY = re.compile(r'"([^"]*)"')
 _DETAILS = 6
-"""Fields behind a range's name: kind and value of its payload, its colour and its message."""
+"""Fields behind a range's name: kind and value of its payload, its color and its message."""
 
 
 def nvtx_ranges(row: Mapping[str, str]) -> str | None:
@@ -83,7 +83,7 @@ class PrintedLaunches:
     _numbers: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def add(self, cells: Mapping[str, str | None], extra_key: Iterable[str] = ()) -> int:
-        """Return the number of a launch; `extra_key` tells apart launches that look the same."""
+        """Return the number of a launch; `extra_key` separates launches with equal cells."""
         row = {role: text for role in _ROLES if (text := (cells.get(role) or "").strip())}
         keys = _KEYS if "id" in row else _KEYS_WITHOUT_ID
         key = (*(row.get(role, "") for role in keys), *extra_key)

@@ -277,7 +277,7 @@ class PrintedFile:
         self._heading: TableHeading | None = None
         self._records: list[list[str]] = []
         self._unnumbered: list[pl.DataFrame] = []
-        """Rows of a table that numbers no launches, which only the complete table tells apart."""
+        """Rows without launch numbers; launches are separated once the table is complete."""
         self._wide: WideTable | None = None
         self._turned: TurnedTable | None = None
         self._session: list[list[str]] = []

@@ -1,7 +1,7 @@
 """nsys SQLite exports, read column by column without touching the file.
 
 The file is opened read-only and immutable, so SQLite takes no lock and leaves no `-wal` or `-shm`
-beside it; where one lies there already, a private copy is read. Columns come through ADBC as Arrow
+next to it; where one exists already, a private copy is read. Columns come through ADBC as Arrow
 batches: no Python object per row. Large tables are read by several connections at once, each taking
 its share of the row ids.
 
@@ -431,7 +431,7 @@ def _select(table: str, types: dict[str, str], wrong: _Wrong) -> str:
     """Write the query so that every value has one type.
 
     ADBC takes a column's type from its first batch, so a column that is null there and real or
-    text later would fail; such columns travel without nulls, beside a flag that restores them.
+    text later would fail; such columns travel without nulls, with a flag that restores them.
     Text travels as bytes because captures hold invalid UTF-8. `wrong` also casts integers, which
     costs a fifth of the time and is needed only where something else stands among them.
     """

@@ -261,7 +261,7 @@ def _names(table: PrintedTable) -> pl.Series:
 
 
 def _amounts(headings: Sequence[str]) -> Iterator[tuple[str, _Amount]]:
-    """Yield headings of amounts and their columns; the first device beside the CPU is the GPU."""
+    """Yield headings of amounts and their columns; the first device that is no CPU is the GPU."""
     gpu = next(iter(_gpus(headings)), None)
     seen: set[str] = set()
     for heading in headings:

@@ -140,7 +140,7 @@ def _why_unsupported(gpu: GpuGeneration, ncu: Pair) -> str | None:
 
 
 def _importer(machine: Machine, folders: list[PurePath]) -> MachineCheck:
-    """Start the importer, which lies in a folder beside the one of nsys."""
+    """Start the importer, which is in a sibling of the nsys folder."""
     key, title = "importer", "nsys importer"
     beside = (
         folder.parent / name for folder in folders for name in machine.names(str(folder.parent))
@@ -179,7 +179,7 @@ class ProgramPython:
 
     path: str
     place: str
-    """The path as it is shown."""
+    """The path as displayed."""
     packages: Mapping[str, str | None]
 
 

@@ -87,7 +87,7 @@ KIND_NAMES = {
     MEMCPY_PEER: "copies between GPUs",
     CUDA_EVENT: "CUDA events",
     STREAM: "streams",
-    SYNCHRONIZATION: "synchronisation",
+    SYNCHRONIZATION: "synchronization",
     MEMORY: "allocations",
 }
 

@@ -107,8 +107,8 @@ class profile:  # noqa: N801 - used like a function: with gs.profile("name")
     Parts may be nested and may overlap on several threads: recording lasts from the first that
     is opened to the last that is closed, also when they end in an exception. The part is an NVTX
     range of that name, too, unless `range` is False. `gpusight record --range NAME` records it
-    with any tool; under `record --steps` it is a range only. Without CUDA a warning is given
-    once and the program runs as it is; with `strict` that is an error.
+    with any tool; under `record --steps` it is a range only. Without CUDA there is one
+    warning and the program runs unrecorded; with `strict` that is an error.
     """
 
     def __init__(

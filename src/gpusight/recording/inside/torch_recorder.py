@@ -66,7 +66,7 @@ class AllocatorHistory:
             record("all", stacks="python", max_entries=_ENTRIES)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the history, and the memory as it is now."""
+        """Return the history and the current state of the memory."""
         taken: dict[str, Any] = self._torch.cuda.memory._snapshot()
         return taken
 
@@ -187,7 +187,7 @@ class TorchRecorder:
         return "PyTorch did no work while recording"
 
     def write(self, path: Path) -> None:
-        """Write the trace, and beside it the history of the GPU's memory if that was wanted."""
+        """Write the trace and, if requested, the GPU memory history next to it."""
         write_trace(self._profiler, path)
         if self._snapshot is not None:
             self._write_snapshot(path)

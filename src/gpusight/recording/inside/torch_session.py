@@ -340,12 +340,12 @@ def torch_profile(
     anything, and records `active`. Then `output_dir/iteration_<steps done>/` has, for each rank:
     `rank0_trace.json.gz`, which every gpusight command reads; `rank0_key_averages.txt`
     (`key_averages=True`, `rows=25`); and what else is asked for: `memory_snapshot`, `stacks`,
-    `memory_timeline`. A folder with an earlier run is left as it is: the next free
+    `memory_timeline`. A folder with an earlier run is not changed: the next free
     `output_dir-2` is used.
 
     `cpu`, `cuda`, `record_shapes` (on), `profile_memory`, `with_stack` and `with_flops` (off) are
-    torch.profiler's. `ranks=0` or `[0, 4]`: only these record. `diagnose=True` prints what holds
-    the program back. `mode="nvtx"` records nothing itself: it marks steps as NVTX ranges `step N`
+    torch.profiler's. `ranks=0` or `[0, 4]`: only these record. `diagnose=True` prints the
+    bottlenecks. `mode="nvtx"` records nothing itself: it marks steps as NVTX ranges `step N`
     and calls cudaProfilerStart and Stop round the active ones, for nsys and ncu; `"auto"`, the
     default, does so inside such a tool and else uses torch.profiler.
     """

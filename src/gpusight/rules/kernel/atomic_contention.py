@@ -58,7 +58,7 @@ LOOP_WAITS = ("wait", "branch_resolving")
 """Stalls within a retry loop, on its own instructions."""
 MAX_THREADS_COMBINED = Threshold(
     256,
-    "max. threads whose values a block combines before its one atomic",
+    "max. threads per block whose values are combined into one atomic",
 )
 MIN_WAVEFRONTS_PER_ATOMIC = Threshold(
     8,

@@ -82,7 +82,7 @@ def needed(launch: ProfiledLaunch) -> float:
 
 
 def roof_distance(launch: ProfiledLaunch, share: float) -> float:
-    """Return the part of the time that remains when a unit reaches its roof."""
+    """Return the fraction of the time that remains when a unit reaches its peak."""
     return min(1.0, overhead(launch) + share / AT_ROOF)
 
 
@@ -192,7 +192,7 @@ def ready(rate: float, times_warps: float) -> float:
 def time_left_with(launch: ProfiledLaunch, times_warps: float) -> float | None:
     """Return the part of the time that remains with more warps; None if not known.
 
-    Stalls on a full queue or pipe remain, and no unit goes beyond its roof.
+    Stalls on a full queue or pipe remain, and no unit exceeds its peak.
     """
     rate = issue_rate(launch)
     if rate is None or rate <= 0:
@@ -249,7 +249,7 @@ def _is_at_a_roof(launch: ProfiledLaunch) -> bool:
     """Return whether a unit is so busy that more warps would only queue for it.
 
     What all SMs share saturates well below its peak where accesses are scattered. The pipes of an
-    SM do not: with few warps, the latency between instructions keeps them from their roof.
+    SM do not: with few warps, the latency between instructions keeps them below their peak.
     """
     common, unit = busiest(launch, ("dram", "l2", "memory")), busiest(launch)
     return (common is not None and common[1] >= SATURATED) or (
