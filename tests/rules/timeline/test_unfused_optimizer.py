@@ -37,7 +37,7 @@ def test_a_loop_is_told_by_its_arithmetic() -> None:
         "optimizer_ns": 320_000,
         "gpu_share": pytest.approx(320 / 420),
     }
-    assert verdict.title == "Unfused optimizer: 32 kernels per step (1 if fused)"
+    assert verdict.title == "Unfused optimizer: 32 kernels/step (1 if fused)"
     # One pass takes 0.35 of the 320 us; 31 gaps of 1 us go as well.
     assert saved_us(verdict, timeline) == pytest.approx(320 * 0.65 + 31, abs=1)
 
@@ -109,7 +109,7 @@ def test_absent_without_kernels() -> None:
 )
 def test_planted(name: str, kernels: int) -> None:
     verdict = found(RULE, opened(name))
-    assert verdict.title.startswith(f"Unfused optimizer: {kernels:,} kernels per step")
+    assert verdict.title.startswith(f"Unfused optimizer: {kernels:,} kernels/step")
 
 
 @needs_shared

@@ -124,7 +124,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     remaining = REMAINING_SHARE_ADAM if averages else REMAINING_SHARE_MOMENTUM
     fused = (int(optimizer.group.max(initial=NONE)) + 1) / optimizer.steps
     return RuleMatch(
-        title=f"Unfused optimizer: {format_count(round(kernels))} kernels per step "
+        title=f"Unfused optimizer: {format_count(round(kernels))} kernels/step "
         f"({format_count(max(1, round(fused)))} if fused)",
         evidence=(
             step_evidence(context, "optimizer_kernels", rows.height, "", "Optimizer kernels"),
