@@ -502,7 +502,7 @@ _TONES = {
 _STATUS = {
     FindingFate.FIXED: "resolved",
     FindingFate.NEW: "new",
-    FindingFate.STAYED: "unchanged",
+    FindingFate.STAYED: "remains",
 }
 
 

@@ -100,9 +100,11 @@ def _note_lines(notes: Sequence[str], width: int | None) -> Iterator[StyledLine]
     """Give the first note on one line, and how many there are."""
     if not notes:
         return
-    more = f" (+{len(notes) - 1} more: --details)" if len(notes) > 1 else ""
-    room = None if width is None else width - len("note: ") - len(more)
     text = safe_text(notes[0])
+    is_cut = width is not None and display_width(f"note: {text}") > width
+    whole = " (whole: --details)" if is_cut else ""
+    more = f" (+{len(notes) - 1} more: --details)" if len(notes) > 1 else whole
+    room = None if width is None else width - len("note: ") - len(more)
     shown = text if room is None else shorten_end(text, room)
     yield StyledLine(f"note: {shown}{more}", "yellow")
 
