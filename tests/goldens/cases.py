@@ -30,6 +30,7 @@ COMMANDS = {
     "memory": _CHARTS,
     "flops": _TEXTS,
     "diagnose": (*_TEXTS, "html"),
+    "explain": _TEXTS,
     "whatif --graph": _TEXTS,
     "questions": _TEXTS,
     "counters": _TEXTS,
@@ -60,6 +61,15 @@ LINES = f"""
 frobnicate {NSYS}
 info missing.sqlite
 info out
+completion bash
+completion zsh
+completion fish
+help kernels
+explain {NSYS} launch-bound
+explain {NSYS} 99
+explain launch-bound
+diagnose {NSYS} --details
+kernels {NSYS} --full-names
 kernels {NSYS} --device 7
 kernels {NSYS} --in nothing
 kernels {NSYS} --process 616
@@ -292,6 +302,7 @@ gs.kernels("{NCU}", every_launch=True)
 gs.kernels("{NSYS}", within="step_2", device=0)
 gs.counters("{NCU}", metrics="dram", form="wide")
 gs.counters("{NCU}", form="source")
+gs.explain("{NSYS}", 2)
 gs.diagnose(["{NSYS}", "{NCU}"])
 gs.join("{NSYS}", "{NCU}")
 gs.join("{RESNET}", "measured.csv")
