@@ -68,7 +68,6 @@ help kernels
 explain {NSYS} launch-bound
 explain {NSYS} 99
 explain launch-bound
-diagnose {NSYS} --details
 kernels {NSYS} --full-names
 kernels {NSYS} --device 7
 kernels {NSYS} --in nothing
