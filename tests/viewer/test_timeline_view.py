@@ -156,6 +156,7 @@ def test_slices_and_bins_together_are_all_of_a_line_and_nothing_else(
                 continue
             events = [e for e in placed(timeline)[at] if e.start_ns < end and e.end_ns >= start]
             wide = [e for e in events if e.end_ns - e.start_ns >= width and e.inside(start, end)]
+            wide.sort(key=lambda event: (event.start_ns, event.end_ns))
             assert slices_of(window, timeline, line) == wide
             narrow = [e for e in events if e.end_ns - e.start_ns < width]
             assert bins_of(window, line) == summed(window, narrow)

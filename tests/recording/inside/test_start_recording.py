@@ -432,7 +432,7 @@ def test_a_python_without_gpusight_gets_it_and_nothing_else(tmp_path: Path) -> N
 def test_what_goes_wrong_with_us_does_not_stop_the_program(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", "print('ran')", recorder="no such recorder")
     assert (done.code, done.out) == (0, "ran\n")
-    assert "is not recorded: no recorder is called" in done.said[0]
+    assert "is not recorded: unknown recorder" in done.said[0]
 
 
 @pytest.mark.parametrize("stream", [None, "closed", "ascii"])
