@@ -11,6 +11,8 @@ from gpusight import units
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpusight.cli.commands import Command
+
 
 TABLE_FORMATS = ("table", "json", "csv", "markdown")
 DEFAULT_TOP = 20
@@ -176,6 +178,15 @@ def add_actions(
         )
         action.declare(subparser)
         add_common(subparser)
+
+
+def arguments_of(
+    command: Command, files: list[str], args: argparse.Namespace
+) -> argparse.Namespace:
+    """Return the arguments of another command: its defaults, and those given to this one."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return argparse.Namespace(**{**vars(parser.parse_args(files)), **vars(args)})
 
 
 class SelectionOptions(TypedDict):

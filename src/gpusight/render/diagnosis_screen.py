@@ -15,7 +15,12 @@ from gpusight.render.cell_text import display_width, safe_text, shorten_end, sho
 from gpusight.render.explanation import gain_text
 from gpusight.render.table_layout import TextColumn, fit_columns
 from gpusight.render.terminal_text import StyledLine, wrapped_lines
-from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis, TimelineDiagnosis
+from gpusight.rules.diagnosis import (
+    JoinedDiagnosis,
+    KernelReportDiagnosis,
+    TimelineDiagnosis,
+    timeline_of,
+)
 from gpusight.units import MISSING, format_speedup, format_time
 
 if TYPE_CHECKING:
@@ -43,7 +48,7 @@ def screen_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> list[StyledLine
         head += _note_lines(diagnosis.notes, look.width)
         table = _kernel_report_rows(diagnosis, look.width, MAX_LINES - len(head) - 3)
         return [*head, StyledLine(""), *table, *_next_lines(diagnosis)]
-    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    timeline = timeline_of(diagnosis)
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
     head += _note_lines(timeline.notes, look.width)
@@ -228,7 +233,7 @@ def _next_lines(diagnosis: AnyDiagnosis) -> list[StyledLine]:
     if isinstance(diagnosis, KernelReportDiagnosis):
         command = "explain" if any(g.findings for g in diagnosis.groups) else "roofline"
     else:
-        timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+        timeline = timeline_of(diagnosis)
         command = "explain" if timeline.findings else "ledger"
     name = shlex.quote(safe_text(str(path)))
     return [StyledLine(f"next: gpusight {command} {name}{' 1' * (command == 'explain')}", "dim")]

@@ -33,7 +33,12 @@ from gpusight.render.terminal_text import (
     labeled_lines,
     wrapped_lines,
 )
-from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis, TimelineDiagnosis
+from gpusight.rules.diagnosis import (
+    JoinedDiagnosis,
+    KernelReportDiagnosis,
+    TimelineDiagnosis,
+    timeline_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,7 +57,7 @@ def detail_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> Iterator[Styled
             yield StyledLine("")
             yield from kernel_lines(explain_kernel(diagnosis, group), number, look.width)
         return
-    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    timeline = timeline_of(diagnosis)
     yield from _note_lines(timeline.notes, look.width)
     for number, finding in enumerate(timeline.findings, 1):
         yield StyledLine("")

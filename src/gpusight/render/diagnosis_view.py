@@ -28,6 +28,7 @@ from gpusight.rules.diagnosis import (
     KernelGroup,
     KernelReportDiagnosis,
     TimelineDiagnosis,
+    timeline_of,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def diagnosis_to_markdown(
     if isinstance(diagnosis, KernelReportDiagnosis):
         lines = [*diagnosis_text.kernels_to_markdown(diagnosis, limit=limit, details=details)]
         return "\n".join(lines) + "\n"
-    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    timeline = timeline_of(diagnosis)
     lines = [*diagnosis_text.timeline_to_markdown(timeline, limit=limit, details=details)]
     if isinstance(diagnosis, JoinedDiagnosis):
         kernels = kernels_markdown(diagnosis, limit=limit, explained=None if details else 0)
@@ -147,7 +148,7 @@ def diagnosis_table(diagnosis: AnyDiagnosis) -> TableResult:
     """Give every finding as a row; of both together, those of the timeline."""
     if isinstance(diagnosis, KernelReportDiagnosis):
         return kernel_finding_table(diagnosis)
-    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    timeline = timeline_of(diagnosis)
     return timeline_finding_table(timeline)
 
 
@@ -168,8 +169,8 @@ def explanation_lines(explanation: Explanation, width: int | None) -> list[Style
     if isinstance(finding, KernelGroup):
         assert isinstance(diagnosis, KernelReportDiagnosis)
         return [*diagnosis_text.kernel_lines(explain_kernel(diagnosis, finding), number, width)]
-    timeline = diagnosis.timeline if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
-    assert isinstance(timeline, TimelineDiagnosis)
+    assert not isinstance(diagnosis, KernelReportDiagnosis)
+    timeline = timeline_of(diagnosis)
     return [*diagnosis_text.finding_lines(timeline, finding, number, width)]
 
 
@@ -188,8 +189,8 @@ def _explanation_markdown(explanation: Explanation, *, limit: int | None = None)
         assert isinstance(diagnosis, KernelReportDiagnosis)
         lines = diagnosis_text.kernel_markdown(explain_kernel(diagnosis, finding), number)
     else:
-        timeline = diagnosis.timeline if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
-        assert isinstance(timeline, TimelineDiagnosis)
+        assert not isinstance(diagnosis, KernelReportDiagnosis)
+        timeline = timeline_of(diagnosis)
         lines = diagnosis_text.finding_markdown(timeline, finding, number)
     return "\n".join(lines).lstrip("\n") + "\n"
 

@@ -356,6 +356,11 @@ class JoinedDiagnosis:
         return replace(self, timeline=self.timeline.with_warnings(warnings))
 
 
+def timeline_of(diagnosis: TimelineDiagnosis | JoinedDiagnosis) -> TimelineDiagnosis:
+    """Return the diagnosis of the timeline, joined with that of a report or not."""
+    return diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+
+
 @dataclass(frozen=True)
 class Explanation:
     """One finding of a diagnosis, in full."""
@@ -388,7 +393,7 @@ def explain_finding(diagnosis: AnyDiagnosis, which: int | str) -> Explanation:
         names = [(group.label, *(f.rule for f in group.findings)) for group in groups]
         number = _position(which, names, "kernels")
         return Explanation(diagnosis, number, groups[number - 1])
-    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    timeline = timeline_of(diagnosis)
     if isinstance(which, str) and which in timeline.clean:
         raise NotApplicable(COMMAND, f"{which} passed: it has no finding in this capture").error()
     if isinstance(which, str) and which in timeline.not_applicable:
@@ -422,7 +427,7 @@ def unknowns(diagnosis: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
     """
     if isinstance(diagnosis, KernelReportDiagnosis):
         return []
-    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    timeline = timeline_of(diagnosis)
     lacking = {r: w for r, w in timeline.not_applicable.items() if r not in timeline.covered}
     skipped = (f"{rule} was not evaluated: {lacking[rule]}" for rule in rules if rule in lacking)
     return [*(f"the capture is incomplete: {why}" for why in timeline.incomplete), *skipped]
@@ -438,7 +443,7 @@ def shares(diagnosis: AnyDiagnosis) -> list[tuple[str, float]]:
         total_ns = diagnosis.duration_ns
         groups = [group for group in diagnosis.groups if group.findings and total_ns]
         return [(f"{g.findings[0].rule} of {g.label}", g.saved_ns / total_ns) for g in groups]
-    timeline = diagnosis if isinstance(diagnosis, TimelineDiagnosis) else diagnosis.timeline
+    timeline = timeline_of(diagnosis)
     return [(f.rule, f.share) for f in timeline.findings if f.share is not None]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 
 if TYPE_CHECKING:
-    from gpusight.cli.commands import Command
+    import argparse
 
 SUMMARY = "try gpusight on a bundled capture"
 DESCRIPTION = (
@@ -86,18 +85,10 @@ def _show(args: argparse.Namespace, path: str) -> int:
     from gpusight.cli.commands import diagnose
     from gpusight.cli.output import chosen_format, write_out
 
-    code = diagnose.run(_as_asked_of(diagnose, path, args))
+    code = diagnose.run(options.arguments_of(diagnose, [path], args))
     if chosen_format(args) == "table" and not args.output:
         steps = [(command.replace("DEMO", "$DEMO"), why) for command, why in NEXT[args.which]]
         width = max(len(command) for command, _ in steps)
         lines = [f"  gpusight {command:{width}}  {why}\n" for command, why in steps]
         write_out(f"\nTry next:\n  DEMO={shlex.quote(path)}\n{''.join(lines)}")
     return code
-
-
-def _as_asked_of(command: Command, path: str, args: argparse.Namespace) -> argparse.Namespace:
-    """Give the command's own arguments with their defaults, and those given to the demo."""
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    given = parser.parse_args([path])
-    return argparse.Namespace(**{**vars(given), **vars(args)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,8 @@ from gpusight.cli import options
 from gpusight.cli.commands import diagnose
 
 if TYPE_CHECKING:
+    import argparse
+
     from gpusight.render.result_view import DiagnosisView, Result
 
 SUMMARY = "one finding in full: evidence, locations, code, caveats"
@@ -47,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     files, selector = _split(args.words)
     if not files:
         return _explain_rule(selector, args)
-    result = diagnose.run_diagnosis(_as_diagnose(files, args))
+    arguments = options.arguments_of(diagnose, files, args)
+    result = diagnose.run_diagnosis(arguments)
     args.file = files[0]
     return present(_chosen(result, selector), args)
 
@@ -68,13 +70,6 @@ def _split(words: list[str]) -> tuple[list[str], str]:
 
 def _is_capture(word: str) -> bool:
     return Path(word).exists() or "/" in word or Path(word).suffix != ""
-
-
-def _as_diagnose(files: list[str], args: argparse.Namespace) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    diagnose.add_arguments(parser)
-    defaults = vars(parser.parse_args(files))
-    return argparse.Namespace(**{**defaults, **vars(args), "file": files})
 
 
 def _chosen(result: DiagnosisView, selector: str) -> Result:
