@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,11 +19,12 @@ from hypothesis import HealthCheck, settings
 
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.comparison import build_digest
+from gpusight.rules import kernel_diagnosis, timeline_diagnosis
 from gpusight.trace.trace import Trace
-from tests.shared import WIDER
+from tests.shared import REPOSITORY, WIDER
 
 _NUMBERS = itertools.count()
-_DIGESTS: dict[tuple[object, ...], object] = {}
+_ANSWERS: dict[tuple[object, ...], object] = {}
 _INHERITED = {
     "PATH",
     "LD_LIBRARY_PATH",
@@ -118,20 +120,33 @@ def one_cache(monkeypatch: pytest.MonkeyPatch, _cache_of_file: Path) -> None:
     monkeypatch.setenv("GPUSIGHT_CACHE_DIR", str(_cache_of_file))
 
 
-@pytest.fixture
-def digests_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sum a file up once in a session: comparing does that anew, in a third of a second each."""
-    make = build_digest.make_digest
+@pytest.fixture(autouse=True)
+def _answers_made_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Diagnose and sum up a file once in a session, for tests of how answers are shown.
 
-    def made(trace: Trace, selection: Selection = EVERYTHING, **time: Any) -> object:
+    Each takes a third of a second, and hundreds of tests show the same few captures.
+    """
+    if not {"rules", "faults"} & {*request.path.relative_to(REPOSITORY).parts}:
+        _answer_once(monkeypatch, build_digest, "make_digest")
+        _answer_once(monkeypatch, timeline_diagnosis, "diagnose_timeline")
+        _answer_once(monkeypatch, kernel_diagnosis, "diagnose_kernels")
+
+
+def _answer_once(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
+    """Keep what a function of a trace returns, by the file and the other arguments."""
+    answer = getattr(module, name)
+
+    def answered(trace: Trace, selection: Selection = EVERYTHING, **options: Any) -> object:
         path = Path(trace.meta.path)
-        if not path.is_file():
-            return make(trace, selection, **time)
+        # A ledger computed before saves time and changes nothing.
+        given = {k: v for k, v in options.items() if v and k != "known"}
+        if not path.is_file() or "extra_rules" in given:
+            return answer(trace, selection, **options)
         state = path.stat()
         file = (path, state.st_ino, state.st_size, state.st_mtime_ns)
-        key = (file, selection, *sorted(time.items()))
-        if key not in _DIGESTS:
-            _DIGESTS[key] = make(trace, selection, **time)
-        return _DIGESTS[key]
+        key = (name, file, selection, repr(sorted(given.items())))
+        if key not in _ANSWERS:
+            _ANSWERS[key] = answer(trace, selection, **options)
+        return _ANSWERS[key]
 
-    monkeypatch.setattr(build_digest, "make_digest", made)
+    monkeypatch.setattr(module, name, answered)

@@ -570,6 +570,7 @@ def test_a_terminal_gets_colours(train: str, tmp_path: Path) -> None:
 
     log = tmp_path / "log"
     for extra, colored in (([], True), (["--no-color"], False)):
+        extra = [*extra, "--quiet"]  # on a busy machine progress would be shown
         out = bytearray()
 
         def read(descriptor: int, out: bytearray = out) -> bytes:
@@ -766,7 +767,6 @@ def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return _poisoned_trace(folder / f"{name}.json")
 
 
-@pytest.mark.usefixtures("digests_made_once")
 @pytest.mark.parametrize("colored", [False, True], ids=["plain", "colored"])
 def test_no_command_prints_controls(
     capture: Path,

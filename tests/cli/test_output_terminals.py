@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -127,26 +127,25 @@ def test_streams_without_an_encoding_take_any_letter() -> None:
     assert can_encode("µ", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
 
 
-def test_the_first_screen_of_every_bundled_capture_is_short() -> None:
-    script = REPOSITORY / "scripts" / "count-diagnose-lines"
-    done = subprocess.run(
-        [sys.executable, str(script), "--bundled"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    heading, *rows, last = done.stdout.splitlines()
+SCRIPT = runpy.run_path(str(REPOSITORY / "scripts" / "count-diagnose-lines"))
+
+
+def test_the_first_screen_of_every_bundled_capture_is_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # as the script sets it
+    assert SCRIPT["main"](["--bundled"]) == 0
+    heading, *rows, last = capsys.readouterr().out.splitlines()
     assert heading.split() == ["lines", "columns", "exit", "capture"]
     assert len(rows) >= len(CAPTURES)
     assert all(int(row.split()[0]) <= 15 and int(row.split()[1]) <= 100 for row in rows)
     assert last == f"{len(rows)} captures, 0 with more than 15 lines"
 
 
-def test_the_script_fails_on_a_screen_that_is_too_long(tmp_path: Path) -> None:
-    script = REPOSITORY / "scripts" / "count-diagnose-lines"
-    text = script.read_text(encoding="utf-8").replace("MAX_LINES = 15", "MAX_LINES = 3")
-    lowered = tmp_path / "scripts" / script.name
-    lowered.parent.mkdir()
-    lowered.write_text(text, encoding="utf-8")
-    command = [sys.executable, str(lowered), str(NAMED["demo"])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "more than 3 lines" in done.stdout
+def test_the_script_fails_on_a_screen_that_is_too_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setitem(SCRIPT["main"].__globals__, "MAX_LINES", 3)
+    assert SCRIPT["main"]([str(NAMED["demo"])]) == 1
+    assert "more than 3 lines" in capsys.readouterr().out

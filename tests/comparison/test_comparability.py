@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gpusight.comparison.digest import Digest
     from gpusight.render.result_view import GateView
 
-pytestmark = pytest.mark.usefixtures("digests_made_once")
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"

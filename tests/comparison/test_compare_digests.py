@@ -22,8 +22,6 @@ from tests.shared import SHARED, needs_shared
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.usefixtures("digests_made_once")
-
 
 def compared(before: Sequence[Digest], after: Sequence[Digest], **options: float) -> Comparison:
     comparison = compare(before, after, **options)

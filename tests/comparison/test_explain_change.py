@@ -22,7 +22,6 @@ from tests.shared import SHARED, needs_shared
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-pytestmark = pytest.mark.usefixtures("digests_made_once")
 NUMBER = re.compile(r"(?<![\w.'-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:%| (?:ns|µs|ms|s|B|kB|MB|GB)\b)?")
 
 

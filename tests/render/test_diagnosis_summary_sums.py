@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 import gpusight as gs
+from gpusight.errors import NotApplicableError
 from gpusight.render.diagnosis_screen import MAX_LINES
 from gpusight.render.diagnosis_summary import plan_total
 from gpusight.render.html.report_page import to_page
 from gpusight.reports.report_builder import build_report
 from gpusight.reports.report_contents import build_headline
-from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import TimelineDiagnosis
-from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from gpusight.trace.trace import Trace
 from gpusight.units import format_speedup
 from gpusight.viewer.timeline_view import ViewerTimeline
@@ -40,9 +39,11 @@ every_capture = pytest.mark.parametrize("path", BUNDLED, ids=lambda path: str(pa
 @cache
 def diagnosed(path: Path) -> tuple[Trace, TimelineDiagnosis]:
     trace = gs.open(path, cache=False)
-    diagnosis = diagnose_timeline(trace)
-    if isinstance(diagnosis, NotApplicable):
-        pytest.skip(diagnosis.reason)
+    try:
+        diagnosis = gs.diagnose(trace).timeline
+    except NotApplicableError as none:
+        pytest.skip(str(none))
+    assert isinstance(diagnosis, TimelineDiagnosis)
     return trace, diagnosis
 
 

@@ -40,7 +40,7 @@ from gpusight.errors import (
 from gpusight.render.cell_text import safe_lines, safe_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -100,8 +100,8 @@ _UNCACHED = frozenset({"cache", "completion", "demo", "doctor", "record"})
 """Commands that read no capture of the user: they have no `--no-cache`."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands, without importing what they need to run."""
+def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Build the parser of these commands, without importing what they need to run."""
     parser = _Parser(
         prog="gpusight",
         usage="gpusight [-h] [-V] FILE | COMMAND ...",
@@ -118,7 +118,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog="gpusight",
         parser_class=_Parser,
     )
-    for name, command in COMMANDS.items():
+    for name in commands:
+        command = COMMANDS[name]
         sub = subparsers.add_parser(
             name,
             description=command.DESCRIPTION,
@@ -147,9 +148,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
     give_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser()
     try:
-        args = parser.parse_args(_as_command(arguments))
+        words = _as_command(arguments)
+        # Declaring the options of every command takes as long as many commands run.
+        parser = build_parser(COMMANDS.keys() & words[:1] or COMMANDS)
+        args = parser.parse_args(words)
         if args.command is None:
             parser.print_help(sys.stderr)
             return 2

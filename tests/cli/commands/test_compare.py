@@ -17,7 +17,6 @@ from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.usefixtures("digests_made_once")
 RUN = str(DATA / "dataload.sqlite")
 OTHER = str(DATA / "healthy.json.gz")
 

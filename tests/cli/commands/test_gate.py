@@ -24,7 +24,6 @@ from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
 if TYPE_CHECKING:
     from gpusight.comparison.digest import Digest
 
-pytestmark = pytest.mark.usefixtures("digests_made_once")
 PAGE = REPOSITORY / "docs" / "gate.md"
 
 

@@ -723,7 +723,7 @@ def test_events_without_a_usable_time_are_left_out_and_counted(tmp_path: Path, o
     [
         block(1, block(2, b"/host:CPU") + block(3, b"") * 300_000),
         block(1, block(2, b"/host:CPU")) * 70_000,
-        space(plane("/host:CPU", line("x", event("y"), *[b""] * 500_000))),
+        block(1, block(2, b"/host:CPU") + block(3, block(4, b"") * 500_000)),
     ],
     ids=["lines", "planes", "events"],
 )
