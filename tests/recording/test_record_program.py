@@ -810,7 +810,7 @@ def test_a_rank_that_recorded_nothing_exits_like_its_program(
     capfd.readouterr()
     assert main(line) == 0
     err = capfd.readouterr().err
-    assert err.startswith("gpusight: rank 1: nothing was recorded: step 8 was not recorded")
+    assert err.startswith("gpusight record: rank 1: nothing was recorded: step 8 was not recorded")
     assert err.count("\n") == 1
     assert json.loads(Path("s.rank1.json").read_text())["captures"] == []
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")

@@ -76,7 +76,7 @@ def add_launch(group: argparse._ArgumentGroup) -> None:
 def add_output(
     parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = TABLE_FORMATS
 ) -> None:
-    """Declare how the answer is written, and where to."""
+    """Declare the output format and file."""
     group = parser.add_argument_group("output")
     several = (
         len(formats) > len(TABLE_FORMATS) + 1
@@ -85,14 +85,14 @@ def add_output(
         "--format",
         choices=formats,
         metavar="FORMAT" if several else None,
-        help=f"how to write the answer{': ' + ', '.join(formats) if several else ''} "
-        "(default: table, or what the name given to -o ends in)",
+        help=f"output format{': ' + ', '.join(formats) if several else ''} "
+        "(default: by the extension of -o, else table)",
     )
     group.add_argument(
         "--top",
         type=number,
         metavar="N",
-        help=f"rows of each table; 0 for all (default: {DEFAULT_TOP} in tables, else all)",
+        help=f"maximum rows of each table; 0 for all (default: {DEFAULT_TOP} in tables, else all)",
     )
     add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
@@ -165,7 +165,7 @@ def add_actions(
         dest="action",
         metavar="|".join(action.name for action in actions),
         required=True,
-        help="what to do; each has options of its own",
+        help="the action; gpusight COMMAND ACTION --help lists its options",
     )
     for action in actions:
         lines = [line for line in examples if line.split()[2] == action.name]

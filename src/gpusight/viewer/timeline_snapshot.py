@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_launches import launched, of_process, took_ns
 from gpusight.analysis.steps.step_list import called, shortened
@@ -204,12 +205,6 @@ def _table(command: str, title: str, fields: tuple[Field, ...], frame: pl.DataFr
 # The snapshot -------------------------------------------------------------------------------------
 
 COMMAND = "timeline"
-_TYPES: dict[Fmt, type[pl.DataType]] = {
-    Fmt.COUNT: pl.Int64,
-    Fmt.TIME: pl.Int64,
-    Fmt.SHARE: pl.Float64,
-    Fmt.FLAG: pl.Boolean,
-}
 _BINS = (900, 450, 225, 120)
 """How finely a picture is drawn: the first with which it does not hold too much."""
 _MAX_EVENTS = 5_000
@@ -276,8 +271,7 @@ class _Snapshot:
             None,
         ) or self._seen(keys, _BINS[-1])
         rows = list(self._track_rows(totals, {*keys}))
-        schema = {field.key: _TYPES.get(field.fmt, pl.String) for field in TRACK_FIELDS}
-        frame = pl.DataFrame(rows, schema=schema, orient="row")
+        frame = pl.DataFrame(rows, schema=schema_of(TRACK_FIELDS), orient="row")
         table = TableResult("tracks", "Tracks", TRACK_FIELDS, frame)
         return Composite(
             COMMAND,

@@ -44,7 +44,7 @@ STEP_FIELDS = (
     Field("gpu_share", "Share", Fmt.SHARE, "GPU busy time as part of the duration"),
     Field(
         "lag_ns",
-        "GPU completion lag",
+        "GPU behind host",
         Fmt.TIME,
         "From its end on the host to the end of its GPU work",
     ),
@@ -72,7 +72,7 @@ FACTS = (
     Field("min_ns", "Shortest", Fmt.TIME, "Shortest duration"),
     Field("max_ns", "Longest", Fmt.TIME, "Longest duration"),
     Field("stddev_ns", "Std. dev.", Fmt.TIME, "Standard deviation; null for a single step"),
-    Field("variation", "Variation", Fmt.SHARE, "Standard deviation over the mean"),
+    Field("variation", "CV", Fmt.SHARE, "Coefficient of variation: standard deviation / mean"),
     Field("gpu_share", "GPU busy", Fmt.SHARE, "Part of the window with GPU work, mean of the GPUs"),
     Field("outliers", "Outliers", Fmt.COUNT, "Steps much longer or shorter than the others"),
     Field("window_ns", "Window", Fmt.TIME, "From the first step to the end of the last"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.errors import DOCS_URL
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +20,7 @@ DESCRIPTION = (
     "that profiles a few launches of each. Skips kernels at the roofline, communication and small "
     "kernels. --run runs the command, joins the report with the timeline, and shows what limits "
     "each kernel and what a fix saves per step. A report recorded elsewhere follows the capture. "
-    "docs/drill.md explains how launches are counted."
+    f"How launches are counted: {DOCS_URL}/drill.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight drill run.nsys-rep",
@@ -190,5 +191,5 @@ def _announce(drill: DrillResult) -> None:
     from gpusight.render.cell_text import safe_text
 
     for command in drill.commands:
-        write_error(f"gpusight: $ {safe_text(shlex.join(command.argv))}")
+        write_error(f"gpusight drill: $ {safe_text(shlex.join(command.argv))}")
     sys.stderr.flush()

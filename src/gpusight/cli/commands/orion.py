@@ -320,7 +320,7 @@ def _refuse(error: CaptureMismatchError, args: argparse.Namespace) -> int:
     if args.format not in TABLE_FORMATS:
         args.format = "table"
     present(View(error.table), args)
-    write_error(f"gpusight: orion: {safe_text(error.what)}; nothing was written")
+    write_error(f"gpusight orion: {safe_text(error.what)}; nothing was written")
     return EXIT_REFUSED
 
 

@@ -162,7 +162,7 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
             kept, status = (skipped, "skipped") if _is_other(outcome) else (failed, "failed")
             name = encodable_text(str(path.relative_to(folder)))
             kept[name] = why = _reason(outcome, path)
-            write_error(f"gpusight: {status} {safe_text(name)}: {safe_text(why)}")
+            write_error(f"gpusight questions: {status} {safe_text(name)}: {safe_text(why)}")
         else:
             pages[encodable_text(label)] = outcome
     if not pages and not failed:
@@ -171,7 +171,9 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     summary = side_by_side(pages, skipped, failed)
     write_file(out / "summary.md", [to_markdown(summary)])
     write_file(out / "summary.json", [to_json(summary)])
-    write_error(f"gpusight: wrote summary.md, summary.json and reports to {safe_text(str(out))}")
+    write_error(
+        f"gpusight questions: wrote summary.md, summary.json and reports to {safe_text(str(out))}"
+    )
     args.output = None
     if chosen_format(args) == "table":  # sentences do not fit a terminal; summary.md has them
         kept_parts = (part for part in summary.sections if part.command != "answers")

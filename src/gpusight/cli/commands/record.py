@@ -339,7 +339,7 @@ def _say(plan: RecordingPlan, text: str) -> None:
     from gpusight.render.cell_text import safe_text
 
     rank = "" if plan.rank is None else f"rank {plan.rank.rank}: "
-    write_error(f"gpusight: {rank}{safe_text(text)}")
+    write_error(f"gpusight record: {rank}{safe_text(text)}")
     sys.stderr.flush()
 
 

@@ -215,7 +215,7 @@ def _warn(label: str, trace: Trace) -> None:
     except GpusightError:  # each report says why it cannot be made
         return
     for warning in warnings:
-        write_error(f"gpusight: {safe_text(label)}: {safe_text(warning)}")
+        write_error(f"gpusight stats: {safe_text(label)}: {safe_text(warning)}")
 
 
 def _answer_report(label: str, trace: Trace, name: str) -> StatsAnswer:
@@ -253,7 +253,7 @@ def _printed(
         separator = "\n" if before else ""
         write_out(f"{separator}Processing [{safe_text(str(captures[answer.capture]))}]\n")
     if answer.made is None:
-        write_error(f"gpusight: {_name_of(answer)}: {safe_text(answer.reason or '')}")
+        write_error(f"gpusight stats: {_name_of(answer)}: {safe_text(answer.reason or '')}")
         return answer
     if any(a.status == WRITTEN for a in before):
         write_out("\n")
