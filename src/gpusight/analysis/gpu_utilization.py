@@ -77,7 +77,7 @@ FACTS = (
     Field("busiest", "Busiest", Fmt.TEXT, "The busiest of several GPUs"),
     Field("least_busy", "Least busy", Fmt.TEXT, "The least busy of several GPUs"),
     Field("longest_idle_ns", "Longest idle", Fmt.TIME, "Longest idle gap of a GPU"),
-    Field("longest_idle_at_ns", "Starts at", Fmt.TIME, "Start of that gap"),
+    Field("longest_idle_at_ns", "Longest idle at", Fmt.TIME, "Start of that gap"),
     Field("longest_idle_device", "On GPU", Fmt.ID, "GPU of that gap, of several"),
     Field("bin_ns", "Bin", Fmt.TIME, "Length of a bin"),
 )

@@ -105,6 +105,9 @@ class _HelpFormatter(argparse.HelpFormatter):
         )
         return "\n\n".join((*lists, "\n".join(lines)))
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
 
 _UNCACHED = frozenset({"cache", "completion", "demo", "doctor", "record"})
 """Commands that read no capture of the user: they have no `--no-cache`."""

@@ -18,7 +18,7 @@ TABLE_FORMATS = ("table", "json", "csv", "markdown")
 DEFAULT_TOP = 20
 CAPTURE_HELP = (
     "the capture: nsys .nsys-rep, .qdrep, .sqlite or a folder of `nsys export -t parquetdir`; "
-    "ncu .ncu-rep or what it printed as CSV; torch.profiler .json[.gz], key_averages text or "
+    "ncu .ncu-rep or its CSV output; torch.profiler .json[.gz], key_averages text or "
     "memory snapshot; JAX .xplane.pb or .trace.json.gz"
 )
 _MAX_WHOLE_NUMBER = 2**53
@@ -115,12 +115,12 @@ def add_widths(group: argparse._ActionsContainer) -> None:
 
 
 def add_csv_raw(group: argparse._ActionsContainer) -> None:
-    """Declare that cells of CSV files stay as they are."""
+    """Declare that cells of CSV files are not escaped."""
     group.add_argument(
         "--csv-raw",
         action="store_true",
-        help="do not escape cells of CSV files (default: those that a spreadsheet would run as "
-        "a formula, because they start with = + - or @, get a ' in front)",
+        help="do not escape cells of CSV files (default: cells that start with = + - or @ get a "
+        "' in front, so that spreadsheets do not run them as formulas)",
     )
 
 
@@ -131,7 +131,7 @@ def add_common(parser: argparse.ArgumentParser, *, cached: bool = True) -> None:
         group.add_argument(
             "--no-cache",
             action="store_true",
-            help="read the capture itself; neither use nor fill the cache",
+            help="read the capture; neither read nor write the cache",
         )
     else:
         parser.set_defaults(no_cache=False)

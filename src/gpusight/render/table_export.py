@@ -202,7 +202,7 @@ _WRITERS: dict[str, Callable[[pl.DataFrame, BinaryIO, str], None]] = {
 TABLE_FIELDS = (
     Field("table", "Table", Fmt.TEXT, "Name to use in SQL and `export --tables`"),
     Field("rows", "Rows", Fmt.COUNT, "Rows in the capture; null when no capture was given"),
-    Field("meaning", "A row is", Fmt.NAME, "What one row stands for"),
+    Field("meaning", "Each row", Fmt.NAME, "What one row stands for"),
     Field("columns", "Columns", Fmt.NAME, "Column names, in order", shown=False),
 )
 COLUMN_FIELDS = (

@@ -52,7 +52,7 @@ class Category(enum.Enum):
     CALLS = "names of CUDA and OS calls"
     MACHINE = "models and versions"
     """What makers call their hardware and system software."""
-    PROFILER = "words of the profiler"
+    PROFILER = "profiler strings"
     """Names of counters, labels of sections, what the profiler itself was busy with."""
     UNKNOWN = "unknown"
     """Parts of the file that we do not know, and so do not copy."""

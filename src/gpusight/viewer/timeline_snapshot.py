@@ -77,13 +77,13 @@ POINT_FIELDS = (
     Field("mean", "Mean", Fmt.REAL, "Mean of it"),
 )
 FACTS = (
-    Field("what", "Shows", Fmt.TEXT, "Step, range or window that is shown"),
+    Field("what", "Shown", Fmt.TEXT, "Step, range or window that is shown"),
     Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step, as in every command"),
     Field("median_ns", "Median step", Fmt.TIME, "Duration of the step that is shown"),
     Field("start_ns", "Start", Fmt.TIME, "Start of the time shown"),
     Field("length_ns", "Time shown", Fmt.TIME, "From host start to GPU end, with a margin"),
     Field("tracks", "Tracks", Fmt.COUNT, "Tracks with events"),
-    Field("narrow_ns", "Shortest event", Fmt.TIME, "Shorter events are summed up in bins"),
+    Field("narrow_ns", "Shortest drawn", Fmt.TIME, "Shorter events are merged into bins"),
 )
 
 

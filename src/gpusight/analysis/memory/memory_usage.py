@@ -35,7 +35,7 @@ FACT_FIELDS = (
     Field("peak_bytes", "Peak", Fmt.BYTES, "Peak memory in use"),
     Field("peak_ns", "Peak at", Fmt.TIME, "First time of the peak"),
     Field("peak_share", "% of GPU memory", Fmt.SHARE, "Peak as part of the GPU's memory"),
-    Field("peak_step", "In step", Fmt.ID, "Step with the peak"),
+    Field("peak_step", "Peak in step", Fmt.ID, "Step with the peak"),
     Field("start_bytes", "At the start", Fmt.BYTES, "In use when the window begins"),
     Field("end_bytes", "At the end", Fmt.BYTES, "In use when the window ends"),
     Field(

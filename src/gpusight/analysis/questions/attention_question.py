@@ -329,7 +329,7 @@ FIELDS = (
     Field("part", "Part", Fmt.TEXT, "`scores`, `softmax`, `final`, `around` or `fused`"),
     Field("share", "Share", Fmt.SHARE, "Part of the time of all of them"),
     Field("pass_ns", "Per pass", Fmt.TIME, "Kernel time in one forward pass"),
-    Field("calls", "Times", Fmt.COUNT, "How often it ran in one forward pass"),
+    Field("calls", "Count", Fmt.COUNT, "Executions in one forward pass"),
     Field("call_ns", "Each", Fmt.TIME, "Kernel time of one"),
     Field("range_ns", "Its range", Fmt.TIME, "The same of all that the range of the part launched"),
     Field("flops", "FLOPs each", Fmt.COUNT, "Floating-point operations of one; null if unknown"),

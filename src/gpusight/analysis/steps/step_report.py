@@ -51,7 +51,7 @@ STEP_FIELDS = (
     Field("kernels", "Kernels", Fmt.COUNT, "Kernels launched"),
     Field("gpu_ops", "GPU ops", Fmt.COUNT, "Kernels, memcpys, memsets, graphs launched", False),
     Field("pause_ns", "Gap to next", Fmt.TIME, "From its end on the host to the next step's start"),
-    Field("remark", "Remark", Fmt.TEXT, "`excluded`, `slow`, `fast`; null for a typical step"),
+    Field("remark", "Note", Fmt.TEXT, "`excluded`, `slow`, `fast`; null for a typical step"),
     Field("outlier", "Outlier", Fmt.FLAG, "Much longer or shorter than the other steps", False),
     Field("kept", "Kept", Fmt.FLAG, "In the window: neither warm-up nor partial", False),
     Field("name", "Name", Fmt.NAME, "Name of the step's range", shown=False),
@@ -66,7 +66,7 @@ PHASE_FIELDS = (
 FACTS = (
     Field("steps", "Steps", Fmt.COUNT, "Steps found"),
     Field("kept", "In window", Fmt.COUNT, "Steps in the window, without warm-up"),
-    Field("how", "Found by", Fmt.TEXT, "How steps are found"),
+    Field("how", "Detected by", Fmt.TEXT, "How steps are detected"),
     Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step"),
     Field("median_ns", "Median", Fmt.TIME, "Median duration of the steps in the window"),
     Field("min_ns", "Shortest", Fmt.TIME, "Shortest duration"),

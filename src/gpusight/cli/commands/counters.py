@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
-    group = parser.add_argument_group("which counters")
+    group = parser.add_argument_group("metrics")
     group.add_argument(
         "--metrics",
         nargs="+",
@@ -52,11 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_forms(parser: argparse.ArgumentParser) -> None:
     # Here a wide table is also one with a column for each metric.
-    group = parser.add_argument_group("form", conflict_handler="resolve")
+    group = parser.add_argument_group("layout", conflict_handler="resolve")
     group.add_argument(
         "--wide",
         action="store_true",
-        help="one row per launch, one column per metric; with another form: full names",
+        help="one row per launch, one column per metric; otherwise: full names",
     )
     forms = group.add_mutually_exclusive_group()
     forms.add_argument("--list", action="store_true", help="list the metrics with their units")

@@ -69,7 +69,7 @@ def _cut_program_off(parser: argparse.ArgumentParser) -> None:
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     options.add_selection(parser)
-    group = parser.add_argument_group("which kernels")
+    group = parser.add_argument_group("kernels")
     group.add_argument(
         "--top",
         type=options.number,
@@ -115,7 +115,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=options.TABLE_FORMATS,
-        help="output format (default: table, or by the extension of -o)",
+        help="output format (default: by the extension of -o, else table)",
     )
     options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")

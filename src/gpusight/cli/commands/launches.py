@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
-    group = parser.add_argument_group("which activities")
+    group = parser.add_argument_group("filter")
     options.add_kernel(group, "only activities of this name")
     options.add_output(parser)
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser, nargs="?")
     options.add_selection(parser)
     options.add_focus(parser)
-    group = parser.add_argument_group("which kernel")
+    group = parser.add_argument_group("kernel")
     options.add_kernel(group, "only kernels of this name, with details of the longest one")
     group.add_argument(
         "--gpu",

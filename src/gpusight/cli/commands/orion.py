@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "kernel-info files of the Orion scheduler"
 DESCRIPTION = (
-    "The file by which the Orion GPU scheduler knows the kernels of a job: `build` makes it, "
-    "`check` reads it as the scheduler does, `plot` draws utilization over time. "
-    "`gpusight orion build --help` shows the options of one."
+    "Kernel-info files of the Orion GPU scheduler: `build` makes one, `check` reads it as the "
+    "scheduler does, `plot` draws utilization over time. "
+    "`gpusight orion build --help` lists the options of `build`."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight orion build --ncu report.ncu-rep --model-type vision -o resnet",
@@ -35,7 +35,7 @@ EXAMPLES: tuple[str, ...] = (
 )
 _BUILD = (
     "Make the file from an Nsight Compute report or its CSV exports: the SMs that each launch "
-    "needs, whether it is bound by arithmetic or by memory, its duration. The kernels of a "
+    "needs, whether it is compute-bound or memory-bound, its duration. The kernels of a "
     "convolution become one row. Reports what is merged and excluded."
 )
 _CHECK = (

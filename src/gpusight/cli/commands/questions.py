@@ -38,7 +38,7 @@ DESCRIPTION = (
     "in it, and how often it is launched; GPU time of kernels other than GEMMs; how training "
     "differs from inference; and how softmax compares with the GEMMs of attention in time and in "
     "FLOPs. Per pass, without warm-up, from ranges such as `forward`, "
-    "else from the framework's operators. What cannot be answered says why and what to add."
+    "else from the framework's operators. For what cannot be answered: the reason, and what to add."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight questions train.nsys-rep --timings timings.csv --model 4,12,512,64",
@@ -51,7 +51,7 @@ DEFAULT_FOLDER = "gpusight-questions"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser, nargs="?")
-    group = parser.add_argument_group("what to ask")
+    group = parser.add_argument_group("inputs")
     group.add_argument(
         "--compare",
         metavar="FILE2",
@@ -65,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model",
         metavar="B,H,S,D",
-        help="batch, heads, sequence and head dimension, where the capture holds no sizes",
+        help="batch, heads, sequence and head dimension, if the capture has no shapes",
     )
     group.add_argument(
         "--batch",
         metavar="DIR",
-        help="ask of every capture in a folder; reports and a summary go to the folder of -o "
+        help="answer for every capture in a folder; reports and a summary go to the folder of -o "
         f"(default: {DEFAULT_FOLDER})",
     )
     options.add_selection(parser)

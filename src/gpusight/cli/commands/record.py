@@ -118,7 +118,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_ncu(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("which kernels, with ncu")
+    group = parser.add_argument_group("kernels (ncu)")
     options.add_kernel(group)
     group.add_argument(
         "--launch-skip", type=options.number, metavar="N", help="skip the first N launches"
@@ -132,7 +132,7 @@ def _add_ncu(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_showing(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how")
+    group = parser.add_argument_group("command line")
     group.add_argument(
         "--tool-option",
         action="append",

@@ -37,7 +37,7 @@ _TICK_S = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser, nargs="+")
-    group = parser.add_argument_group("where")
+    group = parser.add_argument_group("server")
     group.add_argument(
         "--port",
         type=_port,
