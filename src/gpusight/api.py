@@ -734,7 +734,7 @@ def serve(
     port: int = 0,
     open_browser: bool = False,
 ) -> Server:
-    """Show captures as a timeline in the browser: `.url` says where, `.stop()` ends it.
+    """Show captures as a timeline in the browser: `.url` is its address, `.stop()` ends it.
 
     The server runs in the background, accepts connections from this machine only, and reads
     captures on demand.

@@ -51,7 +51,7 @@ FIELDS = (
     Field("name", "Full name", Fmt.NAME, "Kernel name with template arguments", shown=False),
 )
 _CAUSES = ("op", "call_site", "module", "range", "call")
-"""Columns that tell where GPU work came from, the most telling first."""
+"""Columns with the origin of GPU work, the most specific first."""
 _CAUSES_SHOWN = 2
 
 
@@ -122,7 +122,7 @@ def _rows(trace: Trace, work: SelectedWork) -> pl.DataFrame:
 
 
 def _fields(frame: pl.DataFrame) -> tuple[Field, ...]:
-    """Show the known columns that tell most about where the work came from."""
+    """Show the known columns that are most specific about the origin of the work."""
     known = [c for c in _CAUSES if frame[c].null_count() < frame.height]
     shown = known[:_CAUSES_SHOWN] or ["call"]
     return tuple(replace(f, shown=f.key in shown) if f.key in _CAUSES else f for f in FIELDS)

@@ -94,7 +94,7 @@ def ranges(
     """Sum up ranges by name, domain and kind, those with most host time first.
 
     With `top`, only so many and without their depth, which takes longest to find;
-    `meta["range_names"]` says how many there are.
+    `meta["range_names"]` counts them.
     """
     if not trace.has("ranges"):
         advice = advice_for(trace.meta)

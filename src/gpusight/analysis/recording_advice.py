@@ -174,7 +174,7 @@ _TORCH = RecordingAdvice(
     gpu=f"{_TORCH_GPU}, on AMD GPUs too",
     kernels=(
         f"{_TORCH_GPU} (on AMD GPUs too); that CUDA is in torch.profiler.supported_activities() "
-        "says whether this PyTorch can record a GPU"
+        "shows whether this PyTorch can record a GPU"
     ),
     unrecorded=(
         "torch.profiler was given no GPU records: CUPTI (roctracer on AMD GPUs) is missing, a "

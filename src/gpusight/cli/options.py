@@ -51,7 +51,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 def add_kernel(
     group: argparse._ArgumentGroup, effect: str = "only launches of this kernel"
 ) -> None:
-    """Declare which kernels to look at; `effect` says what becomes of those that match."""
+    """Declare which kernels to look at; `effect` is what happens to those that match."""
     group.add_argument(
         "--kernel",
         metavar="GLOB",

@@ -52,7 +52,7 @@ def present(
     look: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> int:
-    """Write a result as the arguments ask; returns the exit code.
+    """Write a result as the arguments request; returns the exit code.
 
     `look` changes how tables are laid out; `options` are those that the kind of result knows.
     """
@@ -268,7 +268,7 @@ def write_to(stream: TextIO, text: str) -> None:
 
 
 def is_colored(args: argparse.Namespace) -> bool:
-    """Return whether standard output takes colors, and nobody asked for none."""
+    """Return whether standard output takes colors, and `--no-color` is not given."""
     from gpusight.render.terminal_text import wants_color
 
     return not args.no_color and wants_color(sys.stdout)

@@ -1,4 +1,4 @@
-"""What a timeline diagnosis says in every format: head, ledger, gains, verdict, and its tables."""
+"""What a timeline diagnosis has in every format: head, ledger, gains, verdict, and its tables."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def kernels_total(diagnosis: KernelReportDiagnosis) -> str:
 
 
 def replayed(diagnosis: TimelineDiagnosis) -> str:
-    """Say how accurate the simulation behind the savings is; empty where a note says so."""
+    """Say how accurate the simulation behind the savings is; empty where a note has it."""
     facts = diagnosis.replay
     if facts is None:
         return "Nothing could be simulated: there are no time estimates."
@@ -281,7 +281,7 @@ def covered(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
 
 
 def language(code: str) -> str:
-    """Tell in which language lines to paste are written."""
+    """Return in which language lines to paste are written."""
     if code.startswith("gpusight "):
         return "bash"
     is_cuda = any(line.rstrip().endswith((";", "{")) for line in code.splitlines())

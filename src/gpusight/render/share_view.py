@@ -66,7 +66,7 @@ _SALT = (
 
 
 def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = True) -> Composite:
-    """Give facts and, as asked for, what there is by category and by place."""
+    """Give facts and, as requested, what there is by category and by place."""
     leaks = sorted(shared.leaks, key=lambda leak: _TREATMENTS.index(leak.fate))
     sections = []
     if categories:

@@ -68,7 +68,7 @@ def export_tables(
     force: bool = False,
     csv_raw: bool = False,
 ) -> list[Path]:
-    """Write tables: one file a table into the folder `out`, or the one table asked for as a file.
+    """Write tables: one file a table into the folder `out`, or the one requested table as a file.
 
     Without `tables`, every table that has rows. Gives the files written. Existing files are refused
     before anything is written, unless `force`. In CSV files, cells that a spreadsheet would run as

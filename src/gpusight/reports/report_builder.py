@@ -67,7 +67,7 @@ _MIN_BINS, _ALL_BINS = 50, 3_200
 def build_report(
     traces: Sequence[Trace], asked: ReportRequest = DEFAULT_REQUEST, *, base: Sequence[Digest] = ()
 ) -> Report:
-    """Ask everything of a timeline, of reports of its kernels, or of such reports alone.
+    """Analyze a timeline, reports of its kernels, or such reports alone.
 
     `base` are captures before a change, summed up; then the report also has a comparison.
     """

@@ -64,7 +64,7 @@ class Treatment(enum.Enum):
     REMOVED = "removed"
     HASHED = "hashed"
     SHORTENED = "shortened"
-    """Only what says nothing is kept: the last part of a path, a vocabulary word."""
+    """Only harmless parts are kept: the last part of a path, a vocabulary word."""
     RENUMBERED = "renumbered"
     """Counted from 1, in the order of the old numbers."""
     KEPT = "kept"

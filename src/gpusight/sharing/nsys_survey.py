@@ -181,7 +181,7 @@ _TABLE = re.compile(
     r"|VSYNC|DATA|LAUNCH|NCCL|NET|NIC|IB|SOC|PMU|TARGET|INFO|PYTHON|THREAD|TASK|TRACE|MEMORY|POOL"
     r"|UM|PAGE|FAULT|SUBMIT|COMMUNICATORS?|RANKS?|_)+"
 )
-"""Names of tables that nsys gives; those of others may tell something themselves."""
+"""Names of tables that nsys gives; those of others may be private themselves."""
 
 
 def with_names_only(table: str, rows: pl.DataFrame) -> pl.DataFrame:

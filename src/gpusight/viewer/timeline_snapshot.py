@@ -254,7 +254,7 @@ class _Snapshot:
     end_ns: int
     stretch: SnapshotStretch
     tracks: tuple[TimelineTrack, ...]
-    """Those asked for, whatever happens on them."""
+    """Those requested, whatever happens on them."""
     is_free: bool
     """No tracks were named: the most active ones are drawn."""
 

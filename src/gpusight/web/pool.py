@@ -1,7 +1,7 @@
 """Work that takes longer than a moment, off the event loop and bounded.
 
-A page that zooms asks far more often than it needs the answer. Only a few requests are worked on at
-once; one whose page has gone away while it waited is dropped.
+A page that zooms sends requests far more often than it needs the answers. Only a few are worked on
+at once; one whose page has gone away while it waited is dropped.
 
 Answers need large arrays for a moment. What several threads have freed stays in the heaps of the C
 library, which fragment and grow for hours; `release_memory` returns it to the system, and
@@ -36,7 +36,7 @@ _Made = TypeVar("_Made")
 
 
 class BusyError(GpusightError):
-    """Too much is being asked at once."""
+    """Too many requests at once."""
 
 
 class GoneError(GpusightError):
@@ -47,7 +47,7 @@ class Pool:
     """Runs functions in threads, a few at a time."""
 
     def __init__(self) -> None:
-        self._limiter: anyio.CapacityLimiter | None = None  # belongs to the loop that first asks
+        self._limiter: anyio.CapacityLimiter | None = None  # belongs to the first request's loop
         self._asked = 0
         self._release: asyncio.TimerHandle | None = None
 

@@ -1,4 +1,4 @@
-"""What a page can ask about one capture, each as a function, and the parameters of a request.
+"""What a page can request of one capture, each as a function, and the parameters of a request.
 
 What a route needs is imported with it: the server answers sooner so.
 """
@@ -141,7 +141,7 @@ def pick(asked: RouteRequest) -> EventPosition | None:
 
 
 def event(asked: RouteRequest) -> object:
-    """Tell everything about one event."""
+    """Return everything about one event."""
     from gpusight.web.analysis_payloads import event_payload
 
     table, row = asked.query.text("table", MAX_KEY_CHARS), asked.query.whole("row", 0, _MAX_ROW)

@@ -74,7 +74,7 @@ def test_python_gives_the_same(timings: str) -> None:
         ([FORWARD, "--model", "1,2"], "is not the sizes of a model"),
         ([FORWARD, "--timings", "missing.csv"], "cannot read missing.csv"),
         ([FORWARD, "--timings", FORWARD], "holds no timings"),
-        ([FORWARD, "--batch", "."], "--batch asks of every capture alike"),
+        ([FORWARD, "--batch", "."], "--batch treats all captures alike"),
         (["--batch", FORWARD], "is not a folder"),
     ],
 )

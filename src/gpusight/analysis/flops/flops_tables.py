@@ -150,7 +150,7 @@ def roofs_of(
 
 
 def _roof(row: Mapping[str, Any]) -> GpuRoof:
-    """Look the GPU up in the table of GPUs; what the capture says of it counts more."""
+    """Look the GPU up in the table of GPUs; values of the capture come first."""
     listed = listed_gpu(row)
     gpu = with_measured(
         listed,

@@ -395,7 +395,7 @@ def account(
 
 
 def _entry(name: str, parts: list[LedgerPart], total_ns: int) -> LedgerEntry:
-    """Make one entry, the largest part first; parts that tell nothing are left out."""
+    """Make one entry, the largest part first; parts without information are left out."""
     ns = sum(part.ns for part in parts)
     shown = any(part.precision or part.memory for part in parts)
     ordered = sorted(parts, key=lambda part: -part.ns) if shown else ()

@@ -204,7 +204,7 @@ def occupancy(
     """Compute how many warps the kernels have on an SM, what limits them, and what raises it.
 
     `kernel` keeps the kernels that a glob or a part of the name matches; the tables of the one that
-    took longest then follow, as they do with `closely`. `gpu` asks how it would be on another GPU.
+    took longest then follow, as they do with `closely`. `gpu` computes it for another GPU.
     """
     if not trace.has("profiles") and not trace.has("kernels"):
         return no_kernels(trace, "occupancy")
@@ -241,7 +241,7 @@ def occupancy(
 
 
 def _elsewhere(launches: OccupancyLaunches, other: SmLimits) -> OccupancyLaunches:
-    """Leave out what was measured on another kind of GPU than the one asked about."""
+    """Leave out what was measured on another kind of GPU than the requested one."""
     major, minor = pl.col("compute_major"), pl.col("compute_minor").fill_null(0)
     elsewhere = (major != other.major) | (minor != other.minor)
     lost = ("achieved", "sm_share", "memory_share", "reported", "active_clusters", "sm_count")

@@ -106,8 +106,8 @@ class CallWaits:
         self.inside[self.target[call]] = np.isin(calls.kind[call], (CallKind.COPY, CallKind.FILL))
         self.tail_ns[call] = calls.end_ns[call] - ops.end_ns[copies]
         self._waited[call] = True
-        # Beside the wait the call only sets the copy up; until the activity before the copy is done
-        # it waits, too.
+        # Besides the wait the call only sets the copy up; until the activity before the copy is
+        # done it waits, too.
         set_up_from = np.maximum(calls.start_ns[call], self._before_in_stream()[copies])
         self.own_ns[call] = np.minimum(self.own_ns[call], ops.start_ns[copies] - set_up_from)
 

@@ -80,7 +80,7 @@ def _declare_check(parser: argparse.ArgumentParser) -> None:
         "--num-kernels",
         type=options.number,
         metavar="N",
-        help="rows that the job's num_kernels asks for",
+        help="rows that the job's num_kernels requires",
     )
     options.add_output(parser)
 
@@ -275,7 +275,7 @@ def plot(args: argparse.Namespace) -> int:
     drawn = chosen_format(args) in CHART_FORMATS
     with progress(f"reading {Path(args.nsys).name}", quiet=args.quiet):
         ncu, raw, nsys = _open(args)
-        assert nsys is not None, "the parser asks for it"
+        assert nsys is not None, "the parser requires it"
         try:
             result = api.orion_plot(ncu, nsys, raw=raw, **_limits(args))
         except CaptureMismatchError as error:

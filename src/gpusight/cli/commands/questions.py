@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.batch is not None:
         if args.file is not None or args.compare or args.timings:
             raise UsageError(
-                "--batch asks of every capture alike",
+                "--batch treats all captures alike",
                 hint="leave out FILE, --compare and --timings, or --batch",
             )
         return ask_folder(Path(args.batch), Path(args.output or DEFAULT_FOLDER), args)
@@ -138,9 +138,9 @@ _MAX_REASON_CHARS = 200
 
 
 def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
-    """Ask of every capture; write reports, answers side by side, and say what was skipped.
+    """Answer for every capture; write reports, answers side by side, and say what was skipped.
 
-    A capture that fails does not keep the others from being asked; the exit code is then 2.
+    A capture that fails does not stop the others; the exit code is then 2.
     """
     from gpusight.analysis.questions.attention_question import AttentionSizes
     from gpusight.analysis.questions.question_answers import side_by_side
@@ -230,7 +230,7 @@ def _file_names(labels: Iterable[str]) -> dict[str, str]:
 def _answer_or_reason(
     label: str, path: Path, target: Path, args: argparse.Namespace
 ) -> Composite | NotApplicable | BaseException:
-    """Ask of one capture and write its reports; or give what went wrong with it.
+    """Answer for one capture and write its reports; or give what went wrong with it.
 
     Damaged files may raise any exception. An unexpected one is reported with its type, so that it
     is not blamed on the file, and the other captures are still analyzed.
@@ -239,19 +239,19 @@ def _answer_or_reason(
 
     try:
         trace = open_capture(str(path), args)
-        assert trace.meta, "every capture says what it is"
+        assert trace.meta, "every capture has metadata"
         page = _answer_capture(trace, label, args)
         _make_folder(target.parent)
         _write_reports(label, path, target, args)
     except BrokenPipeError:
         raise
-    except (Exception, PanicException) as error:  # noqa: BLE001 - told, and the exit code is 2
+    except (Exception, PanicException) as error:  # noqa: BLE001 - reported, and the exit code is 2
         return error
     return page
 
 
 def _is_other(error: BaseException) -> bool:
-    """Tell whether a file is something else than a capture, which is no failure."""
+    """Return whether a file is something else than a capture, which is no failure."""
     return isinstance(error, NotACaptureError)
 
 
@@ -266,12 +266,12 @@ def _reason(error: BaseException, path: Path) -> str:
 def _answer_capture(
     trace: Trace, label: str, args: argparse.Namespace
 ) -> Composite | NotApplicable:
-    """Ask of one capture; what is asked for may be missing in this one, but not in the others."""
+    """Answer for one capture; requested data may be missing in this one but not in others."""
     from gpusight import api
 
     chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
     try:
-        with progress(f"asking of {label}", quiet=args.quiet):
+        with progress(f"analyzing {label}", quiet=args.quiet):
             result = api.questions(trace, model=args.model, **chosen)
             return result.answer
     except (UsageError, MissingDataError) as error:
@@ -286,7 +286,7 @@ def _make_folder(out: Path) -> None:
 
 
 def _write_reports(label: str, path: Path, target: Path, args: argparse.Namespace) -> None:
-    """Write the reports as text; a report without data is a text that says so."""
+    """Write the reports as text; a report without data is a text with the reason."""
     from gpusight.render import stats_tables
 
     for answer in stats_answers({label: path}, BATCH_REPORTS, args):

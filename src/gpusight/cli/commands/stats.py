@@ -212,7 +212,7 @@ def _warn(label: str, trace: Trace) -> None:
     """Say why reports may be less than the whole truth, apart from them."""
     try:
         warnings = trace.warnings
-    except GpusightError:  # each report says why it cannot be made
+    except GpusightError:  # each report has its own reason
         return
     for warning in warnings:
         write_error(f"gpusight stats: {safe_text(label)}: {safe_text(warning)}")
@@ -231,7 +231,7 @@ def _answer_report(label: str, trace: Trace, name: str) -> StatsAnswer:
 
 
 def print_all(captures: Mapping[str, Path], names: Sequence[str], args: argparse.Namespace) -> int:
-    """Write every report to standard output; what is missing is said in its place."""
+    """Write every report to standard output; what is missing is reported in its place."""
     made: list[StatsAnswer] = []
     for answer in stats_answers(captures, names, args):
         if isinstance(answer.outcome, GpusightError) and len(captures) == 1:
@@ -357,7 +357,7 @@ def _rows(answer: StatsAnswer) -> int | None:
 
 
 def _exit_code(made: Sequence[StatsAnswer], *, asked: bool) -> int:
-    """Give 2 when something could not be read, or nothing of what was asked by name was there."""
+    """Give 2 when something could not be read, or no report requested by name was made."""
     if any(a.status == FAILED for a in made):
         return GpusightError.exit_code
     nothing = all(a.status == NO_DATA for a in made)

@@ -306,7 +306,7 @@ class Cupti:
     def time_ns(self) -> int:
         """Return the time as records have it."""
         time = ctypes.c_uint64(0)
-        self._check(self._library.cuptiGetTimestamp(ctypes.byref(time)), "tell the time")
+        self._check(self._library.cuptiGetTimestamp(ctypes.byref(time)), "read the clock")
         return time.value
 
     def use_system_thread_ids(self) -> bool:
@@ -355,7 +355,7 @@ def load_cupti() -> Cupti:
         raise RecordError(
             "CUPTI cannot record here",
             why="no CUDA driver answers (libcuda.so.1)",
-            hint="gpusight doctor says what this machine has",
+            hint="gpusight doctor shows what this machine has",
         )
     path = find_library(version // 1000)
     if path is None:

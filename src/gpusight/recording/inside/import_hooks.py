@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Finder:
-    """Finds nothing itself: asks the others, and wraps the loader to learn of the import."""
+    """Finds nothing itself: calls the others, and wraps the loader to learn of the import."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Action]] = {}
