@@ -273,7 +273,7 @@ NAMINGS: dict[str, EventNaming] = {
     chrome_source.GPU_ANNOTATION: _RANGE,
     chrome_source.KERNEL: KERNELS,
     chrome_source.COPY: _COPIED,
-    chrome_source.FILL: _COPIED,
+    chrome_source.MEMSET: _COPIED,
     chrome_source.RUNTIME: _CALL,
     chrome_source.DRIVER: _CALL,
     chrome_source.PYTHON: _PYTHON,

@@ -127,7 +127,7 @@ def label_work(schedule: GpuSchedule) -> EntryLabels:
             codes, labels = _copy_labels(schedule.trace, schedule.ops.row[at])
         else:
             codes = np.zeros(len(at), np.int64)
-            labels = [_MEMSET if kind is OpKind.FILL else _GRAPH]
+            labels = [_MEMSET if kind is OpKind.MEMSET else _GRAPH]
         known = [numbers.setdefault(label, len(numbers)) for label in labels]
         of_op[at] = np.array(known)[codes]
     return EntryLabels(tuple(numbers), of_op)

@@ -74,7 +74,7 @@ CUDA_EVENT, STREAM, SYNCHRONIZATION, MEMORY = 36, 37, 38, 49
 
 KIND_NAMES = {
     MEMCPY: "copies",
-    MEMSET: "fills",
+    MEMSET: "memsets",
     DRIVER: "driver calls",
     RUNTIME: "runtime calls",
     DEVICE: "devices",
