@@ -620,8 +620,8 @@ def report(
     selection = _selection(within, device, process)
     captures = [_opened(capture) for capture in (trace, *ncu)]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
-    asked = ReportRequest(selection, steps, window, warmup, title)
-    contents = build_report(captures, asked, base=base)
+    request = ReportRequest(selection, steps, window, warmup, title)
+    contents = build_report(captures, request, base=base)
     return ReportView(contents, tuple(capture.meta.path for capture in captures))
 
 

@@ -75,7 +75,7 @@ def export_tables(
     formulas get a `'` in front, unless `csv_raw`.
     """
     chosen = _chosen(trace, tables)
-    targets = _targets(out, form, chosen, asked=tables is not None)
+    targets = _targets(out, form, chosen, requested=tables is not None)
     for path in targets.values():
         check_target(path, trace.meta.path, force=force)
     trace.prepare(*chosen)
@@ -145,10 +145,10 @@ def _chosen(trace: Trace, tables: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(tables))
 
 
-def _targets(out: Path, form: str, tables: Sequence[str], *, asked: bool) -> dict[str, Path]:
+def _targets(out: Path, form: str, tables: Sequence[str], *, requested: bool) -> dict[str, Path]:
     suffix = SUFFIXES[form]
     if out.suffix.lower() == suffix and not out.is_dir():
-        if asked and len(tables) == 1:
+        if requested and len(tables) == 1:
             return {tables[0]: out}
         raise UsageError(
             f"{out} names one file, but there are {len(tables)} tables",

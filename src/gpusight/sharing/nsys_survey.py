@@ -296,8 +296,8 @@ class NsysSurvey:
 
     def _report(self, where: str, column: SharedColumn, distinct: list[object]) -> None:
         if column.kind is SharedColumnKind.GONE and column.category is not None:
-            telling = (v for v in distinct if v not in ("", 0, 0.0))
-            self._tally.add_all(column.category, where, Treatment.REMOVED, telling)
+            private_values = (v for v in distinct if v not in ("", 0, 0.0))
+            self._tally.add_all(column.category, where, Treatment.REMOVED, private_values)
         elif column.role is not None:
             fate, category = self._texts.fate(column.role), CATEGORIES[column.role]
             if column.kind is SharedColumnKind.STRING:

@@ -48,16 +48,16 @@ class Pool:
 
     def __init__(self) -> None:
         self._limiter: anyio.CapacityLimiter | None = None  # belongs to the first request's loop
-        self._asked = 0
+        self._pending = 0
         self._release: asyncio.TimerHandle | None = None
 
     async def run(self, request: Request, work: Callable[[], _Made]) -> _Made:
         """Run a function for a request; raises where the server is busy, or the page has gone."""
-        if self._asked >= _MOST_WAITING:
+        if self._pending >= _MOST_WAITING:
             raise BusyError("too many requests", hint="try again")
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_AT_ONCE)
-        self._asked += 1
+        self._pending += 1
         # Cancelling takes effect while the request waits for its turn: a thread that runs is not
         # abandoned, or those of impatient pages would add up.
         with anyio.CancelScope() as scope:
@@ -65,7 +65,7 @@ class Pool:
             try:
                 return await anyio.to_thread.run_sync(work, limiter=self._limiter)
             finally:
-                self._asked -= 1
+                self._pending -= 1
                 watcher.cancel()
                 self._release_later()
         raise GoneError("the client disconnected")

@@ -398,7 +398,7 @@ def pick_totals(
                 roof_share=None,
             )
         )
-    return choose_kernels(candidates, top, asked=kernel is not None), table.notes
+    return choose_kernels(candidates, top, selected=kernel is not None), table.notes
 
 
 def plan_totals(chosen: tuple[DrillKernel, ...]) -> LaunchPlan | None:

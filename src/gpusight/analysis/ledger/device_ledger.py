@@ -14,8 +14,8 @@ from gpusight.analysis.gpu_schedule import NONE, CallKind, ScheduleTiming, build
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
+    ActivityPriority,
     EntryLabels,
-    EntryRank,
     IdleCause,
     label_work,
 )
@@ -124,8 +124,8 @@ def spans_of(
 ) -> tuple[DeviceSpans, DeviceGaps]:
     """Cut the window of a GPU into spans."""
     own = _in_order(schedule, timing, labels, device)
-    ranks = labels.ranks
-    layers = [_Layer.of(timing, own[ranks[own] == rank]) for rank in EntryRank]
+    priorities = labels.priorities
+    layers = [_Layer.of(timing, own[priorities[own] == priority]) for priority in ActivityPriority]
     edges = np.array([timing.start_ns, max(timing.start_ns, timing.end_ns)])
     cuts = distinct(edges, *(x.start_ns for x in layers), *(x.end_ns for x in layers))
     op = first_known([layer.running(cuts[:-1]) for layer in layers])
@@ -152,7 +152,7 @@ def _in_order(
 
 @dataclass(frozen=True)
 class _Layer:
-    """Activities of one rank; where two overlap, the one that started first keeps its time."""
+    """Activities of one priority; where two overlap, the one that started first keeps its time."""
 
     start_ns: Ints
     end_ns: Ints
@@ -328,7 +328,7 @@ class DeviceAccount:
         sums = self._sums(self.spans, whole_window, 1)[0]
         known = self.labels.known
         parts: dict[str, list[LedgerPart]] = {}
-        for at in sorted(np.flatnonzero(sums[: len(known)]), key=lambda at: known[at].rank):
+        for at in sorted(np.flatnonzero(sums[: len(known)]), key=lambda at: known[at].priority):
             label = known[at]
             part = LedgerPart(int(sums[at]), label.precision, label.tensor_core, label.memory)
             parts.setdefault(label.entry, []).append(part)
@@ -342,7 +342,7 @@ class DeviceAccount:
     @property
     def names(self) -> tuple[str, ...]:
         """Every entry that the GPU may have, in the order of the ledger's priorities."""
-        known = sorted(self.labels.known, key=lambda label: label.rank)
+        known = sorted(self.labels.known, key=lambda label: label.priority)
         return (
             *dict.fromkeys(label.entry for label in known),
             *(cause.entry for cause in IdleCause),

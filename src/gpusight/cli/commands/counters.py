@@ -75,13 +75,13 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import is_read, present
 
     read = is_read(args)
     form = next((name for name in _FORMS if getattr(args, name)), "tidy")
     chosen = {"kernel": args.kernel, "launches": args.launch, "brief": read and not args.metrics}
-    result = ask(
+    result = analyze(
         api.counters, args, form=form, metrics=args.metrics, **chosen, **options.selection(args)
     )
     table = result.answer

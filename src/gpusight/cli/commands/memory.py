@@ -49,10 +49,10 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import is_read, present
 
-    result = ask(api.memory, args, **options.selection(args), **options.focus(args))
+    result = analyze(api.memory, args, **options.selection(args), **options.focus(args))
     if is_read(args):
         left_out = {name for name in ("blocks", "timeline") if not getattr(args, name)}
         sections = tuple(s for s in result.answer.sections if s.command not in left_out)

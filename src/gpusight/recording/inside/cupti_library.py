@@ -261,7 +261,7 @@ class Cupti:
     def register(self, requested: Requested, completed: Completed) -> None:
         """Let CUPTI request and return buffers through these functions."""
 
-        def ask(buffer: Any, size: Any, most: Any) -> None:
+        def provide(buffer: Any, size: Any, most: Any) -> None:
             buffer[0] = None  # without one CUPTI drops records; we may fail
             size[0] = most[0] = 0  # as many records as fit
             buffer[0], size[0] = requested()
@@ -274,7 +274,7 @@ class Cupti:
             )
             self.dropped += dropped.value
 
-        callbacks = (_REQUESTED(ask), _COMPLETED(take))
+        callbacks = (_REQUESTED(provide), _COMPLETED(take))
         _CALLED_FROM_C.append(callbacks)
         self._check(self._library.cuptiActivityRegisterCallbacks(*callbacks), "register buffers")
 
