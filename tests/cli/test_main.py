@@ -311,7 +311,7 @@ def test_every_step_of_the_demo_works(
         capture = str(Path(demo.__file__).parents[2] / demo.CAPTURES[which])
         for command, _ in steps:
             assert main([word.replace("DEMO", capture) for word in shlex.split(command)]) == 0
-            assert capsys.readouterr().err == ""
+            assert all(" wrote " in line for line in capsys.readouterr().err.splitlines())
 
 
 @pytest.mark.parametrize(

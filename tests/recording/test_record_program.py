@@ -789,7 +789,7 @@ def test_a_summary_that_cannot_be_written_hides_nothing(
         pytest.skip("needs /dev/full")
     assert main(["record", "--summary", "/dev/full", "--", PYTHON, script()]) == 2
     err = capfd.readouterr().err
-    assert "error: cannot write /dev/full: No space left" in err
+    assert "gpusight record: cannot write /dev/full: No space left" in err
     assert "wrote train.nsys-rep" in err
     assert "next: gpusight diagnose" in err
     Path("train.py").write_text("raise SystemExit(7)")

@@ -355,7 +355,7 @@ def _summarized(plan: RecordingPlan, done: Recording, target: str) -> bool:
     try:
         _write_summary(done, path)
     except GpusightError as error:
-        _say(plan, f"error: {error}")
+        _say(plan, str(error))
         return False
     return True
 
