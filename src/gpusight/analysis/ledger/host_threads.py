@@ -69,7 +69,7 @@ class ThreadShifts:
 
 
 @dataclass(frozen=True)
-class HostThreads:
+class LaunchThreads:
     """The host threads of a schedule."""
 
     schedule: GpuSchedule

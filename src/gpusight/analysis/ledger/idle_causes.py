@@ -13,7 +13,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
-from gpusight.analysis.ledger.host_threads import HostThreads, HostTime
+from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.trace.intervals import (
     Intervals,
@@ -188,7 +188,7 @@ _EVENTS = ["start_ns", "end_ns", "thread"]
 _NAMING = ("cpu_ops", "python_calls")
 
 
-def layers(trace: Trace, host_threads: HostThreads) -> list[HostLayer]:
+def layers(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
     """Return what host threads did, innermost first; what no layer holds is the framework's."""
     if not len(host_threads.numbers):
         return []
@@ -205,7 +205,7 @@ def layers(trace: Trace, host_threads: HostThreads) -> list[HostLayer]:
 # Calls and the profiler ---------------------------------------------------------------------------
 
 
-def _overheads(trace: Trace, host_threads: HostThreads) -> list[HostLayer]:
+def _overheads(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
     """Return what the profiler did; what it counts as its own but is not, is other work."""
     threads = trace.table("threads", ["thread"])["thread"].to_list()
     nowhere = pl.col("thread").is_null() | ~pl.col("thread").is_in(threads)
@@ -222,7 +222,7 @@ def _overheads(trace: Trace, host_threads: HostThreads) -> list[HostLayer]:
     return overheads
 
 
-def _calls(host_threads: HostThreads) -> list[HostLayer]:
+def _calls(host_threads: LaunchThreads) -> list[HostLayer]:
     """Return what calls count for, by their kind."""
     calls, axis = host_threads.schedule.calls, host_threads.axis
     start, end = (axis.at(calls.host_thread, t) for t in (calls.start_ns, calls.end_ns))
@@ -238,7 +238,7 @@ def _calls(host_threads: HostThreads) -> list[HostLayer]:
     return [(IdleCause.SYNCHRONIZING, _returning(host_threads)), *by_kind]
 
 
-def _context_creations(host_threads: HostThreads) -> Ints:
+def _context_creations(host_threads: LaunchThreads) -> Ints:
     """Return the calls that seem to allocate but make a process ready to use the GPU."""
     calls = host_threads.schedule.calls
     process = np.array([p for p, _ in host_threads.schedule.threads], np.int64)[calls.thread]
@@ -248,7 +248,7 @@ def _context_creations(host_threads: HostThreads) -> Ints:
     return first_calls[calls.end_ns[first_calls] - calls.start_ns[first_calls] > _SETUP_NS]
 
 
-def _returning(host_threads: HostThreads) -> Intervals:
+def _returning(host_threads: LaunchThreads) -> Intervals:
     """Return the ends of copies that blocked: the copy was done, the call had yet to return."""
     calls, ops = host_threads.schedule.calls, host_threads.schedule.ops
     done = np.full(len(calls), np.iinfo(np.int64).max)
@@ -266,7 +266,7 @@ def _returning(host_threads: HostThreads) -> Intervals:
 class HostRangesByThread:
     """The ranges of a trace, and whose count for threads that have none: the step's thread's."""
 
-    def __init__(self, trace: Trace, host_threads: HostThreads) -> None:
+    def __init__(self, trace: Trace, host_threads: LaunchThreads) -> None:
         columns = [*_EVENTS, "name", "kind", "open", "process"]
         self.frame = trace.table("ranges", columns).filter(
             pl.col("kind").cast(pl.String) != "mark", ~pl.col("open").fill_null(value=False)
@@ -285,7 +285,7 @@ class HostRangesByThread:
                     self.stand_in[position] = chosen
 
 
-def _input(trace: Trace, host_threads: HostThreads, ranges: HostRangesByThread) -> Intervals:
+def _input(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
     """Return the time of input: ranges, operators, Python and calls that read, sleep or wait."""
     launches = _LaunchCalls(host_threads.schedule)
     named = launches.without_work(_named(ranges.frame, is_input))
@@ -337,7 +337,7 @@ class _LaunchCalls:
         return events.with_columns(pl.Series("launch_share", (after - first) / max(len(times), 1)))
 
 
-def _waiting(trace: Trace, host_threads: HostThreads, ranges: HostRangesByThread) -> Intervals:
+def _waiting(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
     """Return the time of compiling, and of waits that no hand-over between threads explains."""
     compiling = [host_threads.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
     compiling.append(host_threads.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
@@ -346,13 +346,13 @@ def _waiting(trace: Trace, host_threads: HostThreads, ranges: HostRangesByThread
     return _united([*compiling, subtract(host_threads.of_threads(waits), _handed(host_threads))])
 
 
-def _handed(host_threads: HostThreads) -> Intervals:
+def _handed(host_threads: LaunchThreads) -> Intervals:
     """Return the time that hand-overs between threads take."""
     return Intervals.from_arrays(host_threads.shifts.start_ns, host_threads.shifts.first_ns)
 
 
 def _silent(
-    trace: Trace, host_threads: HostThreads, ranges: HostRangesByThread, known: list[HostLayer]
+    trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread, known: list[HostLayer]
 ) -> Intervals:
     """Return long stretches without a call, under no range and no operator."""
     quiet = gaps(_united(spans for _, spans in known), 0, int(host_threads.windows.ends[-1]))
@@ -367,7 +367,7 @@ def _silent(
     return _longer(host_threads, subtract(silent, _united(named)))
 
 
-def _longer(host_threads: HostThreads, spans: Intervals) -> Intervals:
+def _longer(host_threads: LaunchThreads, spans: Intervals) -> Intervals:
     """Keep the spans that are much longer than the usual gap between two calls."""
     calls, order = host_threads.schedule.calls, host_threads.order
     host_thread = calls.host_thread[order]
@@ -407,7 +407,7 @@ def _united(spans: Iterable[Intervals]) -> Intervals:
 
 def host_time(trace: Trace, schedule: GpuSchedule) -> HostTime:
     """Find what each host thread of a schedule did at every instant of its window."""
-    host_threads = HostThreads(schedule)
+    host_threads = LaunchThreads(schedule)
     present = [layer for layer in layers(trace, host_threads) if len(layer[1])]
     windows = host_threads.windows
     edges = [array for _, spans in present for array in (spans.starts, spans.ends)]
@@ -442,7 +442,7 @@ _TO_GPU = ("Host-to-Device", "Host-to-Array")
 
 
 def unnamed_input(
-    trace: Trace, host_threads: HostThreads, reading: Intervals, waiting: Intervals
+    trace: Trace, host_threads: LaunchThreads, reading: Intervals, waiting: Intervals
 ) -> Intervals:
     """Return the stretches that end in a copy to the GPU and are spent on reading or waiting."""
     if not len(reading) and not len(waiting):
@@ -456,7 +456,7 @@ def unnamed_input(
     return Intervals.from_arrays(start[for_input], end[for_input])
 
 
-def _before_copies(trace: Trace, host_threads: HostThreads) -> tuple[Ints, Ints]:
+def _before_copies(trace: Trace, host_threads: LaunchThreads) -> tuple[Ints, Ints]:
     """Return the time before copies to the GPU since the host thread last issued or waited."""
     calls = host_threads.schedule.calls
     acting = host_threads.order[np.isin(calls.kind[host_threads.order], _ACTING)]
@@ -471,7 +471,7 @@ def _before_copies(trace: Trace, host_threads: HostThreads) -> tuple[Ints, Ints]
     )
 
 
-def _h2d_calls(trace: Trace, host_threads: HostThreads) -> Ints:
+def _h2d_calls(trace: Trace, host_threads: LaunchThreads) -> Ints:
     """Return the calls that copy to the GPU."""
     ops = host_threads.schedule.ops
     copies = np.flatnonzero((ops.kind == OpKind.COPY) & (ops.call >= 0))

@@ -13,7 +13,7 @@ from gpusight.analysis.attribution.call_sites import PythonCalls, sites_of
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.kernel_summary import distinct_short_names
-from gpusight.analysis.ledger.host_threads import HostThreads
+from gpusight.analysis.ledger.host_threads import LaunchThreads
 from gpusight.analysis.ledger.idle_causes import HostRangesByThread
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 
@@ -68,7 +68,7 @@ class IdleContributors:
     def __init__(self, schedule: GpuSchedule, hosts: HostTime) -> None:
         self._schedule = schedule
         self._trace = schedule.trace
-        self._host_threads = HostThreads(schedule)
+        self._host_threads = LaunchThreads(schedule)
         self._ranges = HostRangesByThread(self._trace, self._host_threads)
         self._pieces = hosts.pieces
 
