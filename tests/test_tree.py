@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpusight as gs
+from gpusight.errors import DOCS_URL
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE = REPOSITORY / "src" / "gpusight"
@@ -37,6 +38,18 @@ def test_paths_that_pages_name_exist(page: str) -> None:
     named = re.findall(r"`((?:src/gpusight/)?(\w+)/[\w/]+\.py)`", text)
     own = [path.removeprefix("src/gpusight/") for path, folder in named if folder in folders]
     assert [path for path in own if not (SOURCE / path).exists()] == []
+
+
+def test_messages_point_to_pages_that_exist_online() -> None:
+    """Packages do not contain `docs/`: messages have the address of a page instead of its path."""
+    sources = [path.read_text("utf-8") for path in MODULES]
+    named = {page for text in sources for page in re.findall(r"\{DOCS_URL\}/([\w-]+\.md)", text)}
+    assert len(named) >= 5
+    assert [page for page in named if not (REPOSITORY / "docs" / page).exists()] == []
+    project = (REPOSITORY / "pyproject.toml").read_text("utf-8")
+    assert f'Repository = "{DOCS_URL.removesuffix("/blob/main/docs")}"' in project
+    commands = SOURCE / "cli" / "commands"
+    assert [p.name for p in commands.glob("*.py") if "docs/" in p.read_text("utf-8")] == []
 
 
 def test_the_tour_names_every_package() -> None:
@@ -79,3 +92,11 @@ def test_tests_mirror_the_tree() -> None:
     own = [path for path in tests if path.relative_to(TESTS).parts[0] not in SPECIAL]
     assert len(own) > 100
     assert [str(path.relative_to(TESTS)) for path in own if not _has_module(path)] == []
+
+
+def test_folders_of_rules_have_tests() -> None:
+    folders = [
+        path.name for path in (SOURCE / "rules").iterdir() if (path / "__init__.py").exists()
+    ]
+    tested = [name for name in folders if list((TESTS / "rules" / name).glob("test_*.py"))]
+    assert tested == folders

@@ -1,7 +1,8 @@
 """Every text that people read uses the words of the field, and American spelling.
 
-Checked: string literals and docstrings of the package, templates, the front end, the pages of
-`docs/`, the help of every command, and what the commands print about the bundled captures.
+Checked: string literals, docstrings, comments and names of the package, templates, the front end,
+the pages of `docs/`, the help of every command, and what the commands print about the bundled
+captures.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ WORDS = {
     r"\ba matter of time\b": "no time estimate",
     r"\ba step (?:now|then)\b": "step time, predicted",
     r"\b(?:alone|now) of all\b": "% of step",
-    r"\bto next\b(?<!gap to next)|\bgpu lag\b": "gap to next, GPU completion lag",
+    r"\bto next\b(?<!gap to next)|\bgpu lag\b": "gap to next, GPU behind host",
     r"\b(?:ranges?|steps?|names?) that counts?\b|\bwhose names? counts?\b": "numbered ranges",
     r"\bcan be claimed\b": "no significant change",
     r"\bfindings gone\b": "findings resolved",
@@ -71,7 +72,24 @@ WORDS = {
     r"\b0\.\d000 times\b|\b\d+\.\d{3} (?:kernels|calls|launches|copies|syncs)\b": "3 digits",
 }
 """What is not written, and what is written instead."""
-LABELS = {"Ask", "Took", "Began", "To next", "Times faster", "A step", "In all", "Not told"}
+SPEECH = {
+    r"\b(?:asks?|asked|asking)\b": "request, query, need",
+    r"\b(?:tell|tells|telling)\b": "show, distinguish, return whether",
+    r"\b(?:says|said|saying)\b": "has, shows, reports",
+}
+"""Captures, options and programs do not speak. For the package; documentation may quote people."""
+SPEECH_IN = {"sharing/nsys_survey.py": {"asked"}}
+"""Lists of words that captures contain, by module."""
+NAMES = re.compile(
+    r"(?i:(?:^|_)(?:lanes?|told|untold|telling|asks|asked|asking|said|wish(?:es)?)(?:_|$))"
+    r"|^FILL$|EntryRank"
+)
+"""Words that no function, class, argument or variable is named with."""
+LABELS = {
+    *("Ask", "Took", "Began", "To next", "Times faster", "A step", "In all", "Not told"),
+    *("Mostly", "Contributor", "Holder", "Taken", "Most unused", "Variation", "A row is"),
+    *("GPU completion lag", "One row is", "How to have it", "What to capture next time"),
+}
 """Headings that are not written; as words within a sentence some of them are fine."""
 BRITISH = re.compile(
     r"[a-z]*(?:utilis|normalis|synchronis|optimis|initialis|serialis|recognis|organis|summaris|"
@@ -104,13 +122,14 @@ _PATTERN = re.compile(r"\(\?[:!<=i]|\\[bswd]|\[\^|\{\{|^\^")
 """What is in regular expressions and templates, but not in prose."""
 
 
-def hits(text: str) -> list[str]:
+def hits(text: str, words: Mapping[str, str] = WORDS, allowed: Collection[str] = ()) -> list[str]:
     """Return the phrases of a text that are not written, each with what is written instead."""
     plain = _CODE_SPAN.sub("`", " ".join(text.split()))
     found = [
         f"{match.group()!r} -> {instead}: …{plain[max(0, match.start() - 30) : match.end() + 30]}…"
-        for pattern, instead in WORDS.items()
+        for pattern, instead in words.items()
         for match in re.finditer(pattern, plain, re.IGNORECASE)
+        if match.group() not in allowed
     ]
     return found + [f"heading {text!r}" for label in LABELS if text == label]
 
@@ -122,9 +141,8 @@ def british(text: str, allowed: Collection[str] = ()) -> list[str]:
     return [f"British: {word!r}" for word in words if word.lower() not in known]
 
 
-def _literals(path: Path) -> Iterator[tuple[int, str]]:
+def _literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Give the texts of a module with their lines; those of an f-string without its values."""
-    tree = ast.parse(path.read_text("utf-8"))
     inside = {
         id(part)
         for node in ast.walk(tree)
@@ -149,15 +167,46 @@ def _is_prose(text: str) -> bool:
     return (" " in text.strip() or text in LABELS) and not _PATTERN.search(text)
 
 
+_COMMENT = re.compile(r"(?:^|\s)# (.+)$", re.MULTILINE)
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Give the comments of a module with their lines."""
+    for match in _COMMENT.finditer(source):
+        yield source.count("\n", 0, match.start(1)) + 1, match.group(1)
+
+
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Give the names that a module defines with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_modules(path: Path) -> None:
-    texts = list(_literals(path))
-    found = [f"line {line}: {hit}" for line, text in texts if _is_prose(text) for hit in hits(text)]
-    allowed = BRITISH_IN.get(path.relative_to(SOURCE).as_posix(), ())
+    source, name = path.read_text("utf-8"), path.relative_to(SOURCE).as_posix()
+    tree = ast.parse(source)
+    texts = list(_literals(tree))
+    prose = [*((line, text) for line, text in texts if _is_prose(text)), *_comments(source)]
+    words, known = {**WORDS, **SPEECH}, SPEECH_IN.get(name, ())
+    found = [f"line {line}: {hit}" for line, text in prose for hit in hits(text, words, known)]
+    allowed = BRITISH_IN.get(name, ())
     found += [f"line {line}: {hit}" for line, text in texts for hit in british(text, allowed)]
+    found += [
+        f"line {line}: name {identifier!r}"
+        for line, identifier in _names(tree)
+        if NAMES.search(identifier)
+    ]
     assert found == []
 
 
@@ -218,7 +267,8 @@ PARSERS = dict(_parsers(build_parser(), "gpusight"))
 def test_help(name: str) -> None:
     text = PARSERS[name].format_help()
     paragraphs = re.split(r"\n\s*\n", text)
-    assert [hit for part in paragraphs for hit in (*hits(part), *british(part))] == []
+    words = {**WORDS, **SPEECH}
+    assert [hit for part in paragraphs for hit in (*hits(part, words), *british(part))] == []
 
 
 NSYS, TORCH, NCU = "demo.sqlite", "demo.json.gz", "demo.ncu-repz"
@@ -239,6 +289,7 @@ OUTPUTS = (
     f"questions {NSYS} --model 4,12,512,64",
     "diagnose --list-rules",
     "demo",
+    "doctor",
 )
 
 
@@ -247,11 +298,13 @@ def test_output(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(DATA)
-    main([*command.split(), *([] if command == "demo" else ["--no-cache"])])
+    cached = command not in {"demo", "doctor"}
+    main([*command.split(), *(["--no-cache"] if cached else [])])
     out, err = capsys.readouterr()
     assert out + err
     cells = [cell for line in (out + err).splitlines() for cell in re.split(r"\s{2,}", line)]
-    assert [hit for cell in cells for hit in (*hits(cell), *british(cell))] == []
+    words = {**WORDS, **SPEECH}
+    assert [hit for cell in cells for hit in (*hits(cell, words), *british(cell))] == []
 
 
 @pytest.mark.parametrize(
@@ -275,6 +328,17 @@ def test_output(
 )
 def test_phrases(text: str, count: int) -> None:
     assert len(hits(text)) == count
+
+
+def test_speech_and_names() -> None:
+    assert len(hits("the capture says what the profiler asked for", SPEECH)) == 2
+    assert hits("a list of words: asked", SPEECH, {"asked"}) == []
+    names = ("host_lanes", "FILL", "told", "plane", "fill_null")
+    assert [name for name in names if NAMES.search(name)] == ["host_lanes", "FILL", "told"]
+    assert list(_comments("x = 1  # the GPU waits\n# all of it\n")) == [
+        (1, "the GPU waits"),
+        (2, "all of it"),
+    ]
 
 
 def test_spelling() -> None:

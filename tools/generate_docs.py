@@ -200,6 +200,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "devices": "gpusight.analysis.memory.memory_usage:DEVICE_FIELDS",
         "out_of_memory": "gpusight.analysis.memory.memory_peak:FAILURE_FIELDS",
         "peak": "gpusight.analysis.memory.memory_peak:PEAK_FIELDS",
+        "block_groups": "gpusight.analysis.memory.memory_peak:GROUP_FIELDS",
         "blocks": "gpusight.analysis.memory.memory_peak:BLOCK_FIELDS",
         "steps": "gpusight.analysis.memory.device_memory:STEP_FIELDS",
         "reserved": "gpusight.analysis.memory.allocations:RESERVED_FIELDS",

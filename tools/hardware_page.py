@@ -69,7 +69,7 @@ def _sm_cells(sm: SmLimits) -> tuple[object, ...]:
         sm.register_allocation_unit, sm.warp_allocation_granularity,
         sm.shared_per_sm_bytes / 1024, sm.shared_per_block_bytes / 1024,
         sm.shared_per_block_optin_bytes / 1024, sm.shared_reserved_per_block_bytes,
-        sm.shared_allocation_unit_bytes, sm.fp32_lanes, sm.fp64_lanes, sm.source,
+        sm.shared_allocation_unit_bytes, sm.fp32_cores, sm.fp64_cores, sm.source,
     )  # fmt: skip
 
 

@@ -620,8 +620,8 @@ def report(
     selection = _selection(within, device, process)
     captures = [_opened(capture) for capture in (trace, *ncu)]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
-    asked = ReportRequest(selection, steps, window, warmup, title)
-    contents = build_report(captures, asked, base=base)
+    request = ReportRequest(selection, steps, window, warmup, title)
+    contents = build_report(captures, request, base=base)
     return ReportView(contents, tuple(capture.meta.path for capture in captures))
 
 
@@ -734,7 +734,7 @@ def serve(
     port: int = 0,
     open_browser: bool = False,
 ) -> Server:
-    """Show captures as a timeline in the browser: `.url` says where, `.stop()` ends it.
+    """Show captures as a timeline in the browser: `.url` is its address, `.stop()` ends it.
 
     The server runs in the background, accepts connections from this machine only, and reads
     captures on demand.

@@ -20,6 +20,8 @@ from __future__ import annotations
 import os
 
 DEBUG_VARIABLE = "GPUSIGHT_DEBUG"
+DOCS_URL = "https://github.com/gpusight/gpusight/blob/main/docs"
+"""The folder of the documentation: messages point there, for packages do not contain it."""
 _PANIC = "PanicException"
 """What Polars raises where its own code fails; it derives from BaseException alone."""
 _LONGEST_REASON = 300

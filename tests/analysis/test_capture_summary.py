@@ -63,7 +63,7 @@ def test_long_tables_are_cut_and_say_so() -> None:
     kernels = summary(build_trace(kernels=many)).sections[1]
     assert isinstance(kernels, TableResult)
     assert kernels.frame.height == 6
-    assert kernels.title == "Kernels by GPU time: the first 6 of 30"
+    assert kernels.title == "Kernels by GPU time: top 6 of 30"
 
 
 def test_several_gpus_are_shown_one_by_one() -> None:
@@ -239,7 +239,7 @@ def test_a_trace_without_gpu_work_starts_with_its_operators() -> None:
     operators, absent, _ = result.sections
     assert isinstance(operators, TableResult)
     assert operators.frame.height == 6
-    assert operators.title.endswith(": the first 6 of 20")
+    assert operators.title.endswith(": top 6 of 20")
     assert isinstance(absent, NotApplicable)
     assert facts(result)["window_ns"] == 21
 

@@ -104,7 +104,7 @@ def test_work_launched_by_other_threads_is_mentioned() -> None:
     result = table(trace)
     (row,) = result.rows()
     assert (row["gpu_work_ns"], row["gpu_busy_ns"]) == (40, None)
-    assert result.notes[0].startswith("1 ranges have most of their GPU work launched by other")
+    assert result.notes[0].startswith("1 ranges: most of the GPU work is launched by other")
 
 
 def test_within_shows_the_range_and_what_is_inside() -> None:

@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     error = capsys.readouterr().err
-    assert error.startswith(f"gpusight: error: cannot write {target}: File too large")
+    assert error.startswith(f"gpusight {arguments[0]}: cannot write {target}: File too large")
     assert error.count("\n") == 1
     assert target.read_text() == _old_of(kind)
     assert list(folder.iterdir()) == [target]

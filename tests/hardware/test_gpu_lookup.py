@@ -26,7 +26,7 @@ from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
 from tests.shared import SHARED
 
 GIB = 1 << 30
-# FP32 lanes of one compute unit, which AMD's documents give per architecture.
+# FP32 cores of one compute unit, which AMD's documents give per architecture.
 AMD_LANES = {"gfx908": 64, "gfx90a": 64, "gfx942": 128, "gfx950": 128} | {
     "gfx1100": 128,
     "gfx1101": 128,
@@ -83,12 +83,12 @@ def test_rows_are_complete(gpu: Gpu) -> None:
 def test_fp32_peak_is_lanes_times_clock(gpu: Gpu) -> None:
     if gpu.sm_count is None or gpu.boost_clock_mhz is None:
         pytest.skip("SM count or clock not published")
-    lanes = (
-        SM_LIMITS[gpu.compute_capability].fp32_lanes
+    cores = (
+        SM_LIMITS[gpu.compute_capability].fp32_cores
         if gpu.compute_capability
         else AMD_LANES[str(gpu.gfx)]
     )
-    computed = 2 * lanes * gpu.sm_count * gpu.boost_clock_mhz / 1e6
+    computed = 2 * cores * gpu.sm_count * gpu.boost_clock_mhz / 1e6
     assert gpu.vector.fp32 == pytest.approx(computed, rel=0.03)
 
 
@@ -96,9 +96,9 @@ def test_fp32_peak_is_lanes_times_clock(gpu: Gpu) -> None:
 def test_fp64_peak_is_lanes_times_clock(gpu: Gpu) -> None:
     limits = SM_LIMITS.get(gpu.compute_capability or (0, 0))
     capped = gpu.name.startswith(("H800", "H20")) and gpu.name not in ("H200", "H200 NVL")
-    if limits is None or limits.fp64_lanes is None or gpu.vector.fp32 is None or capped:
-        pytest.skip("no FP64 lanes published, or capped for export")
-    computed = gpu.vector.fp32 * limits.fp64_lanes / limits.fp32_lanes
+    if limits is None or limits.fp64_cores is None or gpu.vector.fp32 is None or capped:
+        pytest.skip("no FP64 cores published, or capped for export")
+    computed = gpu.vector.fp32 * limits.fp64_cores / limits.fp32_cores
     if gpu.vector.fp64 is not None:
         assert gpu.vector.fp64 == pytest.approx(computed, rel=0.12)
 
@@ -547,9 +547,9 @@ def test_the_table_agrees_with_nsight_compute() -> None:
     assert limits.max_registers_per_thread == number(
         metric["device__attribute_max_registers_per_thread"]
     )
-    for instruction, lanes in (("ffma", limits.fp32_lanes), ("dfma", limits.fp64_lanes)):
+    for instruction, cores in (("ffma", limits.fp32_cores), ("dfma", limits.fp64_cores)):
         per_clock = f"sm__sass_thread_inst_executed_op_{instruction}_pred_on.sum.peak_sustained"
-        assert number(metric[per_clock]) == (lanes or 0) * gpu.sm_count
+        assert number(metric[per_clock]) == (cores or 0) * gpu.sm_count
     # NVIDIA publishes Hopper's tensor rates at 1830 MHz, below the boost clock.
     dense = number(metric["sm__ops_path_tensor_src_fp8_sparsity_off.sum.peak_sustained"])
     assert gpu.tensor.fp8 == pytest.approx(dense * 1830 / 1e6, rel=0.001)

@@ -126,7 +126,7 @@ def test_nobody_is_told_to_change_what_another_user_owns(
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\n")
     monkeypatch.setattr(os, "geteuid", lambda: script.stat().st_uid + 1)
-    with pytest.raises(RecordError, match="ask its owner"):
+    with pytest.raises(RecordError, match="its owner must make it executable"):
         inspect_program([str(script)], os.environ)
 
 

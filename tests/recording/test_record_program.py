@@ -789,7 +789,7 @@ def test_a_summary_that_cannot_be_written_hides_nothing(
         pytest.skip("needs /dev/full")
     assert main(["record", "--summary", "/dev/full", "--", PYTHON, script()]) == 2
     err = capfd.readouterr().err
-    assert "error: cannot write /dev/full: No space left" in err
+    assert "gpusight record: cannot write /dev/full: No space left" in err
     assert "wrote train.nsys-rep" in err
     assert "next: gpusight diagnose" in err
     Path("train.py").write_text("raise SystemExit(7)")
@@ -810,7 +810,7 @@ def test_a_rank_that_recorded_nothing_exits_like_its_program(
     capfd.readouterr()
     assert main(line) == 0
     err = capfd.readouterr().err
-    assert err.startswith("gpusight: rank 1: nothing was recorded: step 8 was not recorded")
+    assert err.startswith("gpusight record: rank 1: nothing was recorded: step 8 was not recorded")
     assert err.count("\n") == 1
     assert json.loads(Path("s.rank1.json").read_text())["captures"] == []
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")

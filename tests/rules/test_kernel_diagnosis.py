@@ -28,8 +28,8 @@ from gpusight.rules.diagnosis import KernelReportDiagnosis
 from gpusight.rules.kernel_diagnosis import diagnose_kernels
 from gpusight.rules.registry import KERNEL_RULES
 from tests.render.hostile import HOSTILE
+from tests.rules.kernel.rule_launches import FOUND, SECTORS
 from tests.rules.launches import HEALTHY, IDLE, trace_of
-from tests.rules.test_registry_kernel import FOUND, SECTORS
 from tests.shared import EVERY_NCU_REPORT, SHARED, name, needs_shared
 from tests.traces import build_trace
 

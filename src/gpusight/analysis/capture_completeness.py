@@ -35,7 +35,7 @@ _ISSUES = {
     CallKind.LAUNCH: KERNELS,
     CallKind.GRAPH: KERNELS,
     CallKind.COPY: COPIES,
-    CallKind.FILL: MEMSETS,
+    CallKind.MEMSET: MEMSETS,
 }
 _NOUNS = {
     KERNELS: ("kernel launches", "kernels"),

@@ -28,15 +28,15 @@ DEVICE_FIELDS = (
     Field("memory_bytes", "Memory", Fmt.BYTES, "Memory"),
     Field("memory_bandwidth", "Bandwidth", Fmt.RATE, "Peak memory bandwidth"),
     Field("l2_bytes", "L2", Fmt.BYTES, "L2 cache", shown=False),
-    Field("from_table", "Not captured", Fmt.TEXT, "Values taken from gpusight's GPU table instead"),
+    Field("from_table", "From GPU table", Fmt.TEXT, "Values that were not captured"),
 )
 CONTENT_FIELDS = (
     Field("table", "Table", Fmt.TEXT, "Table of the model"),
     Field("rows", "Rows", Fmt.COUNT, "Rows in this capture; 0 when it has none"),
-    Field("meaning", "One row is", Fmt.NAME, "What a row of the table is"),
+    Field("meaning", "Each row", Fmt.NAME, "Contents of a row"),
 )
 MISSING_FIELDS = (
-    Field("what", "Not captured", Fmt.TEXT, "Data that the capture lacks"),
+    Field("what", "Missing", Fmt.TEXT, "Data that the capture lacks"),
     Field("tells", "Needed for", Fmt.NAME, "What it is needed for"),
     Field("option", "How", Fmt.NAME, "How to capture it next time"),
     Field("native", "Or", Fmt.NAME, "The profiler's own option for it", shown=False),
@@ -48,9 +48,7 @@ PROCESS_FIELDS = (
     Field("api_calls", "API calls", Fmt.COUNT, "CUDA API calls it made"),
     Field("ranges", "Ranges", Fmt.COUNT, "Ranges and marks it opened"),
     Field("kernels", "Kernels", Fmt.COUNT, "Kernels it launched"),
-    Field(
-        "profiles", "Measured", Fmt.COUNT, "Launches of it that were measured; in reports of ncu"
-    ),
+    Field("profiles", "Launches", Fmt.COUNT, "Profiled launches, in reports of ncu"),
 )
 GROUP_FIELDS = (
     Field("group", "Group", Fmt.TEXT, "Name of the process group"),
@@ -68,7 +66,7 @@ RULE_FIELDS = (
     Field("rule", "Rule", Fmt.TEXT, "Identifier of the profiler's own rule", shown=False),
     Field("title", "Rule", Fmt.NAME, "The profiler's name for it"),
     Field("launches", "Launches", Fmt.COUNT, "Launches that it was applied to"),
-    Field("advised", "Advises", Fmt.COUNT, "Launches that it would change or warns about"),
+    Field("advised", "Advice", Fmt.COUNT, "Launches with advice or a warning"),
 )
 _ADVICE = ("optimization", "warning", "error")
 _LAST_SECOND = 253_402_300_799
@@ -81,9 +79,7 @@ def info(trace: Trace) -> Composite:
     sections += [_contents(trace), _missing(trace)]
     messages = serious_messages(trace)
     if messages.height:
-        sections.append(
-            TableResult("messages", "What the profiler warned about", MESSAGE_FIELDS, messages)
-        )
+        sections.append(TableResult("messages", "Profiler warnings", MESSAGE_FIELDS, messages))
     return Composite(
         "info",
         "About this capture",
@@ -97,7 +93,7 @@ def _facts(meta: Meta) -> tuple[Fact, ...]:
     tool = meta.tool if meta.tool_version is None else f"{meta.tool} {meta.tool_version}"
     facts = (
         Fact("tool", "Captured with", tool, Fmt.TEXT, "Profiler that wrote the capture"),
-        Fact("source", "Form", meta.source, Fmt.TEXT, "Form of the file"),
+        Fact("source", "Format", meta.source, Fmt.TEXT, "Format of the file"),
         Fact("schema_version", "Schema", meta.schema_version, Fmt.TEXT, "Version of its layout"),
         Fact("start_utc", "Started", _utc(meta.start_utc_ns), Fmt.TEXT, "Start of the capture"),
         Fact("duration_ns", "Duration", meta.duration_ns, Fmt.TIME, "Length of the capture"),
@@ -145,7 +141,7 @@ def _rules(trace: Trace) -> list[TableResult | NotApplicable]:
         launch.filter(pl.col("kind").is_in(_ADVICE)).n_unique().cast(pl.Int64).alias("advised"),
     )
     keys = [f.key for f in RULE_FIELDS]
-    return [TableResult("rules", "The profiler's own rules", RULE_FIELDS, counted.select(keys))]
+    return [TableResult("rules", "Rules of Nsight Compute", RULE_FIELDS, counted.select(keys))]
 
 
 def _utc(start_ns: int | None) -> str | None:
@@ -248,7 +244,7 @@ def _missing(trace: Trace) -> TableResult:
     ]
     *others, option, native = MISSING_FIELDS
     fields = (*others, replace(option, label=advice.option_label), native)
-    return table_of("missing", "What to capture next time", fields, rows)
+    return table_of("missing", "Missing data, and how to record it", fields, rows)
 
 
 def serious_messages(trace: Trace) -> pl.DataFrame:

@@ -202,5 +202,5 @@ def _top(section: TableResult | NotApplicable, rows: int) -> TableResult | NotAp
 def _titled(section: TableResult, of: int) -> TableResult:
     """Add to the title that rows were left out."""
     rows = section.frame.height
-    more = f": the first {rows} of {of:,}" if of > rows else ""
+    more = f": top {rows} of {of:,}" if of > rows else ""
     return replace(section, title=section.title + more)

@@ -23,7 +23,7 @@ FIELDS = (
     Field("bytes", "Bytes", Fmt.BYTES, "Bytes moved"),
     Field("mean_bytes", "Mean bytes", Fmt.BYTES, "Mean bytes per operation", shown=False),
     Field("max_bytes", "Max bytes", Fmt.BYTES, "Largest", shown=False),
-    Field("bandwidth_bytes_s", "Rate", Fmt.RATE, "All bytes over all time"),
+    Field("bandwidth_bytes_s", "Bandwidth", Fmt.RATE, "Sum of bytes / sum of durations"),
     Field("exposed_ns", "Exposed", Fmt.TIME, "Time not overlapped by a kernel on their GPU"),
     Field("hidden_ns", "Hidden", Fmt.TIME, "Time overlapped by a kernel", shown=False),
     Field("pageable", "Pageable", Fmt.FLAG, "Host memory was not pinned", shown=False),

@@ -1,6 +1,6 @@
 """What ran in a window, as arrays: GPU activities and the API calls that issued them.
 
-`build_schedule` makes them from a trace; threads that hand work to each other share a lane.
+`build_schedule` makes them from a trace; threads that hand work to each other count as one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CallKind(enum.IntEnum):
     GRAPH = 1
     """Launches a whole graph."""
     COPY = 2
-    FILL = 3
+    MEMSET = 3
     SYNC = 4
     """Waits for a device, a stream or an event."""
     ALLOCATE = 5
@@ -60,7 +60,7 @@ class OpKind(enum.IntEnum):
 
     KERNEL = 0
     COPY = 1
-    FILL = 2
+    MEMSET = 2
     GRAPH = 3
 
     @property
@@ -76,7 +76,7 @@ class GpuOps:
     start_ns: Ints
     end_ns: Ints
     device: Ints
-    queue: Ints
+    stream_id: Ints
     """Number of its stream, counted over all processes and contexts."""
     call: Ints
     """Position in `GpuSchedule.calls` of the call that issued it; `NONE` where not known."""
@@ -98,11 +98,11 @@ class ApiCalls:
 
     start_ns: Ints
     end_ns: Ints
-    lane: Ints
-    """Number of the thread that drives it; calls of one lane never overlap.
+    host_thread: Ints
+    """Number of the thread that drives it; calls of one host thread never overlap.
 
     Where a thread hands work to another and waits for it (autograd), the calls of the second are
-    in the lane of the first.
+    in the host thread of the first.
     """
     thread: Ints
     """Thread that it ran on: a position in `GpuSchedule.threads`."""
@@ -136,11 +136,11 @@ class GpuSchedule:
 
     @cached_property
     def before_calls(self) -> Ints:
-        """End of the previous call of each call's lane; the window's start for the first."""
-        order = np.argsort(self.calls.lane, kind="stable")
-        lane, end = self.calls.lane[order], self.calls.end_ns[order]
+        """End of the previous call of each call's host thread; the window's start for the first."""
+        order = np.argsort(self.calls.host_thread, kind="stable")
+        host_thread, end = self.calls.host_thread[order], self.calls.end_ns[order]
         before = np.concatenate(([self.start_ns], end[:-1]))[: len(order)]
-        before[np.flatnonzero(lane[1:] != lane[:-1]) + 1] = self.start_ns
+        before[np.flatnonzero(host_thread[1:] != host_thread[:-1]) + 1] = self.start_ns
         ended = np.empty_like(end)
         ended[order] = before
         ended.setflags(write=False)
@@ -165,7 +165,7 @@ _KINDS = (
     (CallKind.LAUNCH, re.compile(rf"{_VENDOR}(?:Module|Ext|Multi)?Launch(?!HostFunc)")),
     (CallKind.SYNC, re.compile(rf"{_VENDOR}(?:Device|Stream|Event|Ctx|Context|Thread)Synchronize")),
     (CallKind.COPY, re.compile(rf"{_VENDOR}Memcpy")),
-    (CallKind.FILL, re.compile(rf"{_VENDOR}Memset")),
+    (CallKind.MEMSET, re.compile(rf"{_VENDOR}Memset")),
     (CallKind.RECORD, re.compile(rf"{_VENDOR}EventRecord")),
     (CallKind.WAIT_EVENT, re.compile(rf"{_VENDOR}StreamWaitEvent")),
     (
@@ -201,12 +201,14 @@ _MAX_THREADS = 48
 _LAUNCHES = (CallKind.LAUNCH, CallKind.GRAPH)
 
 
-def lanes(thread: Ints, process: Ints, kind: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the lane of each call; calls are in order of start.
+def assign_host_threads(
+    thread: Ints, process: Ints, kind: Ints, start_ns: Ints, end_ns: Ints
+) -> Ints:
+    """Return the host thread of each call; calls are in order of start.
 
     `thread` counts from 0, `process` is that of each thread.
     """
-    lane = thread.copy()
+    host_thread = thread.copy()
     counts = np.bincount(thread)
     busiest = np.argsort(-counts, kind="stable")[:_MAX_THREADS]
     rows = {int(t): np.flatnonzero(thread == t) for t in busiest if counts[t]}
@@ -224,9 +226,9 @@ def lanes(thread: Ints, process: Ints, kind: Ints, start_ns: Ints, end_ns: Ints)
             if process[taker] == process[giver]:
                 inside = _handed_over(rows[giver], rows[taker], kind, start_ns, end_ns)
                 if np.count_nonzero(inside) >= _MIN_HANDED_SHARE * len(inside):
-                    lane[rows[taker][inside]] = giver
+                    host_thread[rows[taker][inside]] = giver
                     taken.add(taker)
-    return lane
+    return host_thread
 
 
 def _handed_over(
@@ -261,9 +263,9 @@ def _handed_over(
 
 
 _CUDA = ("runtime", "driver")
-QUEUE = ["device", "process", "context", "stream"]
+STREAM_KEY = ["device", "process", "context", "stream"]
 """Columns that identify a stream."""
-_OP_COLUMNS = ["start_ns", "end_ns", *QUEUE, "correlation"]
+_OP_COLUMNS = ["start_ns", "end_ns", *STREAM_KEY, "correlation"]
 _CALL_COLUMNS = ["start_ns", "end_ns", "name", "api", "thread", "process", "correlation"]
 
 
@@ -283,13 +285,13 @@ def build_schedule(
     calls, threads = _api_calls(rows.filter("outer"), marks)
     activities = _activities(trace, process, start_ns, end_ns)
     issuer = _issuing_calls(trace, activities, rows, calls)
-    start, end, device, queue, kind, row = (
+    start, end, device, stream_id, kind, row = (
         activities[name].cast(pl.Int64).to_numpy()
-        for name in ("start_ns", "end_ns", "device", "queue", "kind", "row")
+        for name in ("start_ns", "end_ns", "device", "stream_id", "kind", "row")
     )
     carried = (issuer == _ELSEWHERE) | ((issuer == NONE) & (start < start_ns))
     call = np.where(issuer >= 0, issuer, NONE)
-    ops = GpuOps(start, end, device, queue, call, kind, row, carried)
+    ops = GpuOps(start, end, device, stream_id, call, kind, row, carried)
     return GpuSchedule(trace, start_ns, end_ns, ops, calls, threads)
 
 
@@ -337,8 +339,8 @@ def _api_calls(
     thread = number.cast(pl.Int64).to_numpy()
     start, end, kind, row = (nodes[c].to_numpy() for c in ("start_ns", "end_ns", "kind", "row"))
     processes = pairs["process"].to_numpy()
-    lane = lanes(thread, processes, kind, start, end)
-    ordered = ApiCalls(start, end, lane, thread, kind, row)
+    host_thread = assign_host_threads(thread, processes, kind, start, end)
+    ordered = ApiCalls(start, end, host_thread, thread, kind, row)
     return ordered, tuple(pairs.select("process", "thread").iter_rows())
 
 
@@ -359,8 +361,8 @@ def _activities(trace: Trace, process: int | None, start_ns: int, end_ns: int) -
         if trace.has(kind.table) or kind is OpKind.KERNEL
     ]
     ops = pl.concat(parts) if len(parts) == 1 else pl.concat(parts).sort("start_ns", "kind", "row")
-    queues = ops.select(QUEUE).unique().sort(QUEUE).with_row_index("queue")
-    return ops.join(queues, on=QUEUE, how="left", nulls_equal=True, maintain_order="left")
+    streams = ops.select(STREAM_KEY).unique().sort(STREAM_KEY).with_row_index("stream_id")
+    return ops.join(streams, on=STREAM_KEY, how="left", nulls_equal=True, maintain_order="left")
 
 
 _ELSEWHERE = NONE - 1

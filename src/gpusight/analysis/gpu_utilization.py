@@ -12,7 +12,13 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of, schema_of
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.kernel_summary import graph_notes
-from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, EntryRank
+from gpusight.analysis.ledger.ledger_entries import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    IDLE,
+    ActivityPriority,
+)
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_window import step_window
@@ -77,7 +83,7 @@ FACTS = (
     Field("busiest", "Busiest", Fmt.TEXT, "The busiest of several GPUs"),
     Field("least_busy", "Least busy", Fmt.TEXT, "The least busy of several GPUs"),
     Field("longest_idle_ns", "Longest idle", Fmt.TIME, "Longest idle gap of a GPU"),
-    Field("longest_idle_at_ns", "Starts at", Fmt.TIME, "Start of that gap"),
+    Field("longest_idle_at_ns", "Longest idle at", Fmt.TIME, "Start of that gap"),
     Field("longest_idle_device", "On GPU", Fmt.ID, "GPU of that gap, of several"),
     Field("bin_ns", "Bin", Fmt.TIME, "Length of a bin"),
 )
@@ -212,44 +218,44 @@ def work_of(trace: Trace, selection: Selection, chosen: StepWindow) -> dict[int,
 
 
 def _rows(trace: Trace, table: str, chosen: StepWindow) -> pl.DataFrame:
-    """Return the rows of a table that ran in the window, with their rank: the lowest wins."""
+    """Return the rows of a table that ran in the window, with their priority: the lowest wins."""
     columns = ["start_ns", "end_ns", "device", "process"]
     is_kernel = table == "kernels"
     frame = trace.table(table, [*columns, "name"] if is_kernel else columns)
-    rank = _kernel_ranks(frame["name"]) if is_kernel else pl.lit(int(_RANKS[table]))
+    priority = _kernel_priorities(frame["name"]) if is_kernel else pl.lit(int(_PRIORITIES[table]))
     ran = (pl.col("start_ns") < chosen.end_ns) & (
         (pl.col("end_ns") > chosen.start_ns) | (pl.col("start_ns") >= chosen.start_ns)
     )
-    own = (rank.cast(pl.Int64).alias("rank"), pl.lit(is_kernel).alias("kernel"))
-    return frame.with_columns(*own).filter(ran).select(*columns, "rank", "kernel")
+    own = (priority.cast(pl.Int64).alias("priority"), pl.lit(is_kernel).alias("kernel"))
+    return frame.with_columns(*own).filter(ran).select(*columns, "priority", "kernel")
 
 
-_RANKS = {
-    "copies": EntryRank.MOVING,
-    "memsets": EntryRank.MOVING,
-    "graph_launches": EntryRank.COMPUTING,
+_PRIORITIES = {
+    "copies": ActivityPriority.COPY,
+    "memsets": ActivityPriority.COPY,
+    "graph_launches": ActivityPriority.COMPUTE,
 }
 
 
-def _kernel_ranks(names: pl.Series) -> pl.Series:
-    """Return the ranks of kernels, communicating or computing; each name is classified once."""
+def _kernel_priorities(names: pl.Series) -> pl.Series:
+    """Return the priorities of kernels, communication or compute; each name is classified once."""
     texts, codes = names_of(names), names.to_physical()
-    ranks = np.full(len(texts), int(EntryRank.COMPUTING))
+    priorities = np.full(len(texts), int(ActivityPriority.COMPUTE))
     for code in codes.unique().drop_nulls():
         if classify(texts[code]).category == COMMUNICATION:
-            ranks[code] = EntryRank.COMMUNICATING
-    return pl.Series(ranks[codes.to_numpy()] if len(texts) else [], dtype=pl.Int64)
+            priorities[code] = ActivityPriority.COMMUNICATION
+    return pl.Series(priorities[codes.to_numpy()] if len(texts) else [], dtype=pl.Int64)
 
 
 def _of_device(rows: pl.DataFrame, chosen: StepWindow) -> DeviceWork:
-    def spans(rank: EntryRank) -> Intervals:
-        own = rows.filter(pl.col("rank") == int(rank))
+    def spans(priority: ActivityPriority) -> Intervals:
+        own = rows.filter(pl.col("priority") == int(priority))
         return Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
 
-    computing = spans(EntryRank.COMPUTING)
-    active = union(computing, spans(EntryRank.MOVING))
+    computing = spans(ActivityPriority.COMPUTE)
+    active = union(computing, spans(ActivityPriority.COPY))
     began = rows.filter("kernel", pl.col("start_ns") >= chosen.start_ns)["start_ns"]
-    running = union(active, spans(EntryRank.COMMUNICATING))
+    running = union(active, spans(ActivityPriority.COMMUNICATION))
     return DeviceWork(computing, active, running, began.sort().to_numpy())
 
 

@@ -30,26 +30,28 @@ if TYPE_CHECKING:
 FIELDS = (
     Field("start_ns", "Start", Fmt.TIME, "Start on the GPU, from the capture's origin"),
     Field("duration_ns", "Duration", Fmt.TIME, "Duration on the GPU"),
-    Field("delay_ns", "Delay", Fmt.TIME, "From the start of the launching call to the GPU's"),
+    Field(
+        "delay_ns", "Latency", Fmt.TIME, "From the start of the API call to the start on the GPU"
+    ),
     Field("queue_ns", "After call", Fmt.TIME, "From the end of that call; below 0 within", False),
     Field("kind", "Kind", Fmt.TEXT, "`kernel`, `copy`, `memset` or `graph`", shown=False),
     Field("device", "GPU", Fmt.ID, "GPU that it ran on", shown=False),
     Field("stream", "Stream", Fmt.ID, "CUDA stream that it ran on", shown=False),
     Field("correlation", "Correlation", Fmt.ID, "Links it to the launching call", shown=False),
-    Field("short_name", "Work", Fmt.NAME, "Readable label of the kernel, memcpy or memset"),
+    Field("short_name", "Activity", Fmt.NAME, "Readable label of the kernel, memcpy or memset"),
     Field("op", "Operator", Fmt.NAME, "Operator that launched it"),
-    Field("found", "Found by", Fmt.TEXT, "`op id`, `call`, `time` or `none`", shown=False),
+    Field("found", "Matched by", Fmt.TEXT, "`op id`, `call`, `time` or `none`", shown=False),
     Field("forward_op", "Forward", Fmt.NAME, "Forward operator that it serves", shown=False),
     Field("range", "Range", Fmt.NAME, "Innermost range open at the launch", shown=False),
     Field("module", "Module", Fmt.NAME, "Innermost module open at the launch", shown=False),
     Field("call_site", "Called from", Fmt.NAME, "Function or line of the user's Python", False),
     Field("from_forward", "Forward's", Fmt.FLAG, "Module or line are the forward's", shown=False),
     Field("in_graph", "In graph", Fmt.FLAG, "It ran as part of a CUDA graph", shown=False),
-    Field("call", "Call", Fmt.NAME, "API call that launched it", shown=False),
+    Field("call", "API call", Fmt.NAME, "API call that launched it", shown=False),
     Field("name", "Full name", Fmt.NAME, "Kernel name with template arguments", shown=False),
 )
 _CAUSES = ("op", "call_site", "module", "range", "call")
-"""Columns that tell where GPU work came from, the most telling first."""
+"""Columns with the origin of GPU work, the most specific first."""
 _CAUSES_SHOWN = 2
 
 
@@ -120,7 +122,7 @@ def _rows(trace: Trace, work: SelectedWork) -> pl.DataFrame:
 
 
 def _fields(frame: pl.DataFrame) -> tuple[Field, ...]:
-    """Show the known columns that tell most about where the work came from."""
+    """Show the known columns that are most specific about the origin of the work."""
     known = [c for c in _CAUSES if frame[c].null_count() < frame.height]
     shown = known[:_CAUSES_SHOWN] or ["call"]
     return tuple(replace(f, shown=f.key in shown) if f.key in _CAUSES else f for f in FIELDS)

@@ -49,7 +49,7 @@ FIELDS = (
         "From the first to the last GPU work launched by its thread, summed",
     ),
     Field("gpu_busy_ns", "GPU busy", Fmt.TIME, "GPU work launched by its thread", shown=False),
-    Field("calls", "Times", Fmt.COUNT, "How often the range was entered"),
+    Field("calls", "Count", Fmt.COUNT, "Executions of the range"),
     _on_host("mean_ns", "Host mean"),
     Field("gpu_mean_ns", "Mean span", Fmt.TIME, "GPU span of those with GPU work", shown=False),
     _on_host("median_ns", "Host median"),
@@ -94,7 +94,7 @@ def ranges(
     """Sum up ranges by name, domain and kind, those with most host time first.
 
     With `top`, only so many and without their depth, which takes longest to find;
-    `meta["range_names"]` says how many there are.
+    `meta["range_names"]` counts them.
     """
     if not trace.has("ranges"):
         advice = advice_for(trace.meta)
@@ -207,8 +207,8 @@ def _notes(frame: pl.DataFrame, never_closed: int, marks: int, marks_name: str) 
     elsewhere = frame.filter(pl.col("gpu_work_ns") > 2 * pl.col("gpu_busy_ns").fill_null(0)).height
     if elsewhere:
         notes.append(
-            f"{elsewhere:,} ranges have most of their GPU work launched by other threads: GPU work"
-            " counts it, the projection onto the range's own thread does not"
+            f"{elsewhere:,} ranges: most of the GPU work is launched by other threads; GPU work "
+            "includes it, Projected does not"
         )
     if marks:
         notes.append(f"{marks:,} {marks_name} have no length and are not in the table")

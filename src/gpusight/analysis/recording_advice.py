@@ -121,7 +121,7 @@ _NSYS = RecordingAdvice(
         "gpusight record --graph-nodes",
         native="nsys --cuda-graph-trace=node",
     ),
-    option_label="How to have it",
+    option_label="Record with",
     wanted=(
         WantedData("kernels", "GPU kernels", "where GPU time goes", "gpusight record",
                    native="nsys --trace=cuda"),
@@ -135,7 +135,7 @@ _NSYS = RecordingAdvice(
                    "gpusight record --python-stacks", native="nsys --sample=process-tree"),
         WantedData("memory_events", "GPU memory use", "peaks and leaks", "gpusight record --memory",
                    native="nsys --cuda-memory-usage=true"),
-        WantedData("gpu_metrics", "GPU metrics", "how full the GPU was",
+        WantedData("gpu_metrics", "GPU metrics", "SM and DRAM utilization",
                    "gpusight record --gpu-metrics", native="nsys --gpu-metrics-devices=all"),
     ),
 )  # fmt: skip
@@ -159,7 +159,7 @@ _CUPTI = replace(
                    "gpusight record --memory"),
         WantedData("os_calls", "OS calls", "whether the host read, slept or waited",
                    "gpusight record --with nsys"),
-        WantedData("gpu_metrics", "GPU metrics", "how full the GPU was",
+        WantedData("gpu_metrics", "GPU metrics", "SM and DRAM utilization",
                    "gpusight record --gpu-metrics"),
     ),
 )  # fmt: skip
@@ -174,7 +174,7 @@ _TORCH = RecordingAdvice(
     gpu=f"{_TORCH_GPU}, on AMD GPUs too",
     kernels=(
         f"{_TORCH_GPU} (on AMD GPUs too); that CUDA is in torch.profiler.supported_activities() "
-        "says whether this PyTorch can record a GPU"
+        "shows whether this PyTorch can record a GPU"
     ),
     unrecorded=(
         "torch.profiler was given no GPU records: CUPTI (roctracer on AMD GPUs) is missing, a "
@@ -218,7 +218,7 @@ _KEY_AVERAGES = RecordingAdvice(
     calls=_NO_TIMELINE,
     ranges=_NO_TIMELINE,
     select=_NO_TIMELINE,
-    option_label="How to have it",
+    option_label="Record with",
     elsewhere=_NO_TIMELINE,
     wanted=(
         WantedData("kernels", "a timeline", "when what ran, and what the GPU waited for", _EXPORT),
@@ -245,7 +245,7 @@ _SNAPSHOT = RecordingAdvice(
     calls=_MEMORY_ONLY,
     ranges=_MEMORY_ONLY,
     select=_MEMORY_ONLY,
-    option_label="How to have it",
+    option_label="Record with",
     elsewhere=_MEMORY_ONLY,
     wanted=(
         WantedData("memory_events", "history of allocations", "peaks and leaks",
@@ -274,7 +274,7 @@ _JAX = RecordingAdvice(
     calls=_JAX_TRACE,
     ranges=f"mark parts of the program with {_JAX_MARK}, and steps with jax.profiler.{_JAX_STEP}",
     select=f"mark parts of the program with {_JAX_MARK}",
-    option_label="How to have it",
+    option_label="Record with",
     elsewhere="the JAX profiler does not record this; gpusight record (nsys profile) does",
     wanted=(
         WantedData("kernels", "GPU kernels", "where GPU time goes", "run on a GPU while tracing"),

@@ -315,7 +315,7 @@ LEDGER_FIELDS = (
     Field("delta_ns", "Change", Fmt.TIME, "The difference, per step"),
     Field("before_share", "% measured", Fmt.SHARE, "Share of the measured time"),
     Field("after_share", "% predicted", Fmt.SHARE, "Share of the predicted time"),
-    Field("entry", "Entry", Fmt.TEXT, "Ledger entry"),
+    Field("entry", "Cause", Fmt.TEXT, "Ledger entry"),
 )
 
 

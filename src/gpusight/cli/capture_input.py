@@ -81,7 +81,7 @@ def keep_warnings(args: argparse.Namespace, *traces: Trace) -> None:
     args.warnings = (*getattr(args, "warnings", ()), *warnings)
 
 
-def ask(
+def analyze(
     function: Callable[..., ResultT],
     args: argparse.Namespace,
     *others: str,

@@ -3,7 +3,8 @@
 Exit codes: 0 done; 1 a check failed (`gate`, `--fail-over`, `--require`); 2 the request or the
 capture is at fault, or the capture lacks the data; 3 an inconclusive `gate`; 70 a bug in gpusight;
 130 interrupted; 141 broken pipe.
-Errors are one line. `--debug`, or GPUSIGHT_DEBUG=1, shows the traceback too.
+Errors are one line: `gpusight COMMAND: what: why; what to do`. `--debug`, or
+GPUSIGHT_DEBUG=1, shows the traceback too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import difflib
 import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -87,13 +89,24 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions to the screen, but not the lists of commands and examples."""
+    """Wraps descriptions to the screen, but no lists of commands and examples, and no URLs."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         *lists, last = text.split("\n\n")
         if text.startswith(_EXAMPLES):
             return text
-        return "\n\n".join((*lists, super()._fill_text(last, width, indent)))
+        lines = textwrap.wrap(
+            " ".join(last.split()),
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        return "\n\n".join((*lists, "\n".join(lines)))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 _UNCACHED = frozenset({"cache", "completion", "demo", "doctor", "record"})
@@ -148,11 +161,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
     give_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
+    prefix = "gpusight"
     try:
-        words = _as_command(arguments)
+        arguments = _as_command(arguments)
+        named = [word for word in arguments[:1] if word in COMMANDS]
+        prefix = " ".join((prefix, *named))
         # Declaring the options of every command takes as long as many commands run.
-        parser = build_parser(COMMANDS.keys() & words[:1] or COMMANDS)
-        args = parser.parse_args(words)
+        parser = build_parser(named or COMMANDS)
+        args = parser.parse_args(arguments)
         if args.command is None:
             parser.print_help(sys.stderr)
             return 2
@@ -164,12 +180,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
-        write_error("gpusight: interrupted")
+        write_error(f"{prefix}: interrupted")
         return EXIT_INTERRUPTED
     except BaseException as error:  # a panic of Polars is no Exception
         if not is_unexpected(error):
             raise
-        return _report(error)
+        return _report(error, prefix)
     return code
 
 
@@ -183,7 +199,7 @@ def _run_command(args: argparse.Namespace) -> int:
     return code
 
 
-def _report(error: BaseException) -> int:
+def _report(error: BaseException, prefix: str) -> int:
     """Write the error as one line, below its traceback with `--debug`."""
     if isinstance(error, OutputError):
         _abandon_stdout()
@@ -197,7 +213,7 @@ def _report(error: BaseException) -> int:
             hint="close other programs, or select less with --steps or --window",
         )
     known = error if isinstance(error, GpusightError) else internal_error(error)
-    write_error(f"gpusight: error: {safe_text(str(known))}")
+    write_error(f"{prefix}: {safe_text(str(known))}")
     return known.exit_code
 
 
@@ -210,7 +226,7 @@ def run() -> NoReturn:
     cache = sys.modules.get("gpusight.readers.column_cache")
     with contextlib.suppress(OSError):  # reported already, or a broken pipe
         for failure in cache.flush_caches() if cache is not None else ():
-            write_error(f"gpusight: note: {safe_text(failure)}")
+            write_error(f"gpusight: warning: {safe_text(failure)}")
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)

@@ -18,7 +18,7 @@ TABLE_FORMATS = ("table", "json", "csv", "markdown")
 DEFAULT_TOP = 20
 CAPTURE_HELP = (
     "the capture: nsys .nsys-rep, .qdrep, .sqlite or a folder of `nsys export -t parquetdir`; "
-    "ncu .ncu-rep or what it printed as CSV; torch.profiler .json[.gz], key_averages text or "
+    "ncu .ncu-rep or its CSV output; torch.profiler .json[.gz], key_averages text or "
     "memory snapshot; JAX .xplane.pb or .trace.json.gz"
 )
 _MAX_WHOLE_NUMBER = 2**53
@@ -51,7 +51,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 def add_kernel(
     group: argparse._ArgumentGroup, effect: str = "only launches of this kernel"
 ) -> None:
-    """Declare which kernels to look at; `effect` says what becomes of those that match."""
+    """Declare which kernels to look at; `effect` is what happens to those that match."""
     group.add_argument(
         "--kernel",
         metavar="GLOB",
@@ -76,7 +76,7 @@ def add_launch(group: argparse._ArgumentGroup) -> None:
 def add_output(
     parser: argparse.ArgumentParser, *, formats: tuple[str, ...] = TABLE_FORMATS
 ) -> None:
-    """Declare how the answer is written, and where to."""
+    """Declare the output format and file."""
     group = parser.add_argument_group("output")
     several = (
         len(formats) > len(TABLE_FORMATS) + 1
@@ -85,14 +85,14 @@ def add_output(
         "--format",
         choices=formats,
         metavar="FORMAT" if several else None,
-        help=f"how to write the answer{': ' + ', '.join(formats) if several else ''} "
-        "(default: table, or what the name given to -o ends in)",
+        help=f"output format{': ' + ', '.join(formats) if several else ''} "
+        "(default: by the extension of -o, else table)",
     )
     group.add_argument(
         "--top",
         type=number,
         metavar="N",
-        help=f"rows of each table; 0 for all (default: {DEFAULT_TOP} in tables, else all)",
+        help=f"maximum rows of each table; 0 for all (default: {DEFAULT_TOP} in tables, else all)",
     )
     add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
@@ -115,12 +115,12 @@ def add_widths(group: argparse._ActionsContainer) -> None:
 
 
 def add_csv_raw(group: argparse._ActionsContainer) -> None:
-    """Declare that cells of CSV files stay as they are."""
+    """Declare that cells of CSV files are not escaped."""
     group.add_argument(
         "--csv-raw",
         action="store_true",
-        help="do not escape cells of CSV files (default: those that a spreadsheet would run as "
-        "a formula, because they start with = + - or @, get a ' in front)",
+        help="do not escape cells of CSV files (default: cells that start with = + - or @ get a "
+        "' in front, so that spreadsheets do not run them as formulas)",
     )
 
 
@@ -131,7 +131,7 @@ def add_common(parser: argparse.ArgumentParser, *, cached: bool = True) -> None:
         group.add_argument(
             "--no-cache",
             action="store_true",
-            help="read the capture itself; neither use nor fill the cache",
+            help="read the capture; neither read nor write the cache",
         )
     else:
         parser.set_defaults(no_cache=False)
@@ -165,7 +165,7 @@ def add_actions(
         dest="action",
         metavar="|".join(action.name for action in actions),
         required=True,
-        help="what to do; each has options of its own",
+        help="the action; gpusight COMMAND ACTION --help lists its options",
     )
     for action in actions:
         lines = [line for line in examples if line.split()[2] == action.name]

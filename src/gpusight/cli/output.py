@@ -15,6 +15,7 @@ from gpusight.render.cell_text import safe_lines, safe_text
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
 from gpusight.sniff import refuse_capture
+from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
     import argparse
@@ -39,6 +40,7 @@ _SUFFIX_FORMATS = {
     ".pdf": "pdf",
 }
 _LISTED_SUFFIXES = (".txt", ".json", ".csv", ".md", ".html", ".svg", ".png", ".pdf")
+_PAGE_SUFFIXES = frozenset({"html", "htm", "xhtml"})
 _PICTURE_TEXTS = frozenset({"svg", "html"})
 EXIT_NOT_APPLICABLE = 2
 
@@ -50,7 +52,7 @@ def present(
     look: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> int:
-    """Write a result as the arguments ask; returns the exit code.
+    """Write a result as the arguments request; returns the exit code.
 
     `look` changes how tables are laid out; `options` are those that the kind of result knows.
     """
@@ -85,14 +87,14 @@ def present_absent(error: NotApplicableError, args: argparse.Namespace) -> int:
         from gpusight.render.csv_json import to_json
 
         emit([to_json(absent)], args)
-    write_error(f"gpusight: {absent.command}: {sentence(absent)}")
+    write_error(f"gpusight {absent.command}: {sentence(absent)}")
     return EXIT_NOT_APPLICABLE
 
 
 def warn_apart(args: argparse.Namespace) -> None:
     """Write the warnings of the captures to standard error: the output has no room for them."""
     for warning in dict.fromkeys(getattr(args, "warnings", ())):
-        write_error(f"gpusight: warning: {safe_text(warning)}")
+        write_error(f"gpusight {args.command}: warning: {safe_text(warning)}")
 
 
 def chosen_format(args: argparse.Namespace) -> str:
@@ -103,7 +105,7 @@ def chosen_format(args: argparse.Namespace) -> str:
         allowed = [s for s in _LISTED_SUFFIXES if _SUFFIX_FORMATS[s] in _written_formats(args)]
         kinds = f"{output.suffix.lower()} files"
         raise UsageError(
-            f"{args.command} cannot write {kinds}",
+            f"cannot write {kinds}",
             hint=f"-o takes {', '.join(allowed[:-1])} or {allowed[-1]}",
         )
     return form
@@ -159,12 +161,14 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
     """Write pieces of text to the file of `-o`, or to standard output."""
     output: str | None = args.output
     if output and output != "-":
-        form = getattr(args, "format", None) or Path(output).suffix.lower().removeprefix(".")
+        form = _named_form(args)
         if form == "csv" and not getattr(args, "csv_raw", False):
             from gpusight.render.csv_json import escape_formulas
 
             pieces = map(escape_formulas, pieces)
         write_file(Path(output), pieces, capture=getattr(args, "file", None))
+        if form in _PAGE_SUFFIXES:
+            _announce(Path(output), args)
     else:
         for text in pieces:
             write_out(text)
@@ -179,10 +183,26 @@ def _emit_picture(picture: bytes, form: str, args: argparse.Namespace) -> None:
         path = Path(args.output)
         refuse_capture(path, getattr(args, "file", None))
         output_files.write_file(path, picture)
+        _announce(path, args)
     elif form in _PICTURE_TEXTS:
         write_out(picture.decode())
     else:
         raise UsageError(f"{form} is written to a file only", hint=f"add: -o picture.{form}")
+
+
+def _named_form(args: argparse.Namespace) -> str:
+    """Return the format of `--format`, or else the extension of `-o`."""
+    return getattr(args, "format", None) or Path(args.output).suffix.lower().removeprefix(".")
+
+
+def _announce(path: Path, args: argparse.Namespace) -> None:
+    """Print what was written for people to open; files for programs are written silently."""
+    if args.quiet or not path.is_file():  # a stream by name, such as /dev/stdout
+        return
+    size = format_bytes(path.stat().st_size)
+    is_page = _named_form(args) in _PAGE_SUFFIXES
+    note = "; open it in a browser (one file, no network needed)" if is_page else ""
+    write_error(f"gpusight {args.command}: wrote {safe_text(str(path))} ({size}){note}")
 
 
 def write_file(path: Path, pieces: Iterable[str], *, capture: str | None = None) -> None:
@@ -248,7 +268,7 @@ def write_to(stream: TextIO, text: str) -> None:
 
 
 def is_colored(args: argparse.Namespace) -> bool:
-    """Return whether standard output takes colors, and nobody asked for none."""
+    """Return whether standard output takes colors, and `--no-color` is not given."""
     from gpusight.render.terminal_text import wants_color
 
     return not args.no_color and wants_color(sys.stdout)

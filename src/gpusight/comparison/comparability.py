@@ -307,7 +307,7 @@ def _overhead(comparison: Comparison) -> Iterator[str]:
     if HOST in (comparison.before.limit, comparison.after.limit):
         yield (
             "the host is the bottleneck, and profilers slow it down: also measure without one "
-            "(docs/capture.md)"
+            "(gpusight help record)"
         )
 
 

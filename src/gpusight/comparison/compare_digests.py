@@ -95,7 +95,7 @@ def _some_without_steps(before: Sequence[Digest], after: Sequence[Digest]) -> No
     if KERNELS in without.lost:
         reason = f"{without.label}: {without.lost[KERNELS]}, and it has no steps"
         return NotApplicable("compare", reason, "record that capture again")
-    hint = "put the steps of both in numbered ranges, and record again (docs/capture.md)"
+    hint = "put the steps of both in numbered ranges, and record again (gpusight help record)"
     # The occurrences of a range that both have can be compared.
     known = {row.name for row in having.ranges}
     shared = [row.name for row in without.ranges if row.name and row.name in known]

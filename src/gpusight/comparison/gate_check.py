@@ -72,7 +72,7 @@ NO_DATA = (Doubt.NOT_RECORDED, Doubt.LOST_DATA)
 """Missing data: `--inconclusive pass` does not accept it."""
 EXIT_PASS, EXIT_FAIL, EXIT_INCONCLUSIVE = 0, 1, 3
 _MIN_REPEATS = 3
-"""Captures per side to ask for where one capture does not show how much runs differ."""
+"""Captures per side to request where one capture does not show how much runs differ."""
 
 
 @dataclass(frozen=True, slots=True)

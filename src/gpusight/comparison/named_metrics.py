@@ -30,7 +30,7 @@ from gpusight.comparison.significance import (
     compare_series,
     compare_values,
 )
-from gpusight.errors import UsageError
+from gpusight.errors import DOCS_URL, UsageError
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.results import Fmt
 
@@ -321,7 +321,7 @@ def quantity(digests: Sequence[Digest], key: str) -> ComparedQuantity:
     raise UsageError(
         f"unknown metric {key!r}",
         why="similar metrics: " + near_matches(key, metric_keys(digests)),
-        hint="docs/gate.md lists all metrics",
+        hint=f"all metrics: {DOCS_URL}/gate.md",
     )
 
 

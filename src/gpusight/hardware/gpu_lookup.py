@@ -194,7 +194,7 @@ def with_measured(
         gpu = base = _unlisted(name or "", compute_major, compute_minor)
         limits = SM_LIMITS.get(gpu.compute_capability or (0, 0))
         if limits is not None and sm_count and clock_hz:
-            fp32_tflops = 2 * limits.fp32_lanes * sm_count * clock_hz / 1e12
+            fp32_tflops = 2 * limits.fp32_cores * sm_count * clock_hz / 1e12
             base = replace(gpu, vector=Peaks(fp32=fp32_tflops))
     else:
         base = _at_measured_speed(gpu, sm_count, clock_hz)

@@ -277,7 +277,7 @@ _VOLTA = (
 _TURING = (
     row("T4", _TU10X, 40, 585, 1590, 16, 320, 4, 70, source="NVIDIA T4 datasheet"),
     row("GTX 1650", _TU11X, 14, 1485, 1665, 4, 128, 1, 75),
-    # The driver gives the laptop part the name of the desktop card: 16 SMs tell it.
+    # The driver gives the laptop part the name of the desktop card: 16 SMs identify it.
     row("GTX 1650 Laptop GPU", _TU11X, 16, 1395, 1560, 4, 128, 1, 50, "GTX 1650"),
     row("GTX 1650 SUPER", _TU11X, 20, 1530, 1725, 4, 192, 1, 100),
     row("GTX 1660", _TU11X, 22, 1530, 1785, 6, 192, 1.5, 120),
@@ -337,7 +337,7 @@ _AMPERE = (
     row("RTX 3080 Laptop GPU", _GA10X_GEFORCE, 48, None, 1710, 16, 448, 4, 150),
     row("RTX 3080 Laptop GPU 8GB", _GA10X_GEFORCE, 48, None, 1710, 8, 448, 4, 150),
     row("RTX 3080 Ti Laptop GPU", _GA10X_GEFORCE, 58, None, 1590, 16, 512, 4, 150),
-    # CUDA names the GPU of every Orin module just "Orin": SMs and memory tell them apart.
+    # CUDA names the GPU of every Orin module just "Orin": SMs and memory distinguish them.
     row("Jetson AGX Orin 64GB", _ORIN, 16, None, 1300, 64, 204.8, 4, 60, "Orin"),
     row("Jetson AGX Orin 32GB", _ORIN, 14, None, 930, 32, 204.8, 4, 40, "Orin"),
     row("Jetson Orin NX 16GB", _ORIN, 8, None, 918, 16, 102.4, None, 25, "Orin"),
@@ -378,7 +378,7 @@ _HOPPER = (
         tensor_mhz=1830, vector=_FP64_CAPPED, tensor=_FP64_CAPPED, source="NVIDIA H800 datasheet"),
     row("H800 PCIe", _GH100, 114, 1095, 1755, 80, 2039, 50, 350, tensor_mhz=1620,
         vector={"fp64": 0.8}, tensor={"fp64": 0.8}, source="NVIDIA H800 datasheet"),
-    # The data sheet says 44 TFLOP/s FP32, which 78 SMs at the driver's 1980 MHz cannot reach.
+    # The data sheet has 44 TFLOP/s FP32, which 78 SMs at the driver's 1980 MHz cannot reach.
     row("H20", _GH100, 78, None, 1980, 96, 4000, 60, 400, vector=_FP64_CAPPED,
         tensor={"fp64": 1.0, "tf32": 74.0, "bf16": 148.0, "fp16": 148.0, "fp8": 296.0,
                 "int8": 296.0}, source="NVIDIA H20 datasheet; FP32 = 2 x 128 x SMs x clock"),

@@ -42,9 +42,9 @@ class SmLimits:
     The check against `max_registers_per_block` rounds the warps of a block up to this; how many
     blocks fit an SM does not.
     """
-    fp32_lanes: int
+    fp32_cores: int
     """FP32 results (an FMA is one) per clock and SM."""
-    fp64_lanes: int | None
+    fp64_cores: int | None
     """FP64 results per clock and SM; None when the guide does not say."""
     source: str
     barriers_per_sm: int | None = None
@@ -78,7 +78,7 @@ def _pascal_to_turing(
     blocks: int,
     shared_kib: tuple[int, int],
     granularity: int,
-    lanes: tuple[int, int],
+    cores: tuple[int, int],
     carve_outs_kib: tuple[int, ...] | None = None,
 ) -> SmLimits:
     """Describe an SM before 8.0: 256-byte shared-memory units, nothing reserved by the driver."""
@@ -93,8 +93,8 @@ def _pascal_to_turing(
         shared_reserved_per_block_bytes=0,
         carve_outs_bytes=_sizes(carve_outs_kib or shared_kib[:1], shared_kib[0]),
         warp_allocation_granularity=granularity,
-        fp32_lanes=lanes[0],
-        fp64_lanes=lanes[1],
+        fp32_cores=cores[0],
+        fp64_cores=cores[1],
         source=_GUIDE,
     )
 
@@ -106,7 +106,7 @@ def _ampere_on(
     warps: int,
     blocks: int,
     shared_kib: int,
-    lanes: tuple[int, int | None],
+    cores: tuple[int, int | None],
     barriers: int | None = None,
     source: str = _GUIDE,
 ) -> SmLimits:
@@ -122,8 +122,8 @@ def _ampere_on(
         shared_reserved_per_block_bytes=_KIB,
         carve_outs_bytes=_sizes(_AMPERE_KIB, shared_kib),
         warp_allocation_granularity=4,
-        fp32_lanes=lanes[0],
-        fp64_lanes=lanes[1],
+        fp32_cores=cores[0],
+        fp64_cores=cores[1],
         source=source,
         barriers_per_sm=barriers,
     )
@@ -136,30 +136,30 @@ def _sizes(carve_outs_kib: tuple[int, ...], largest_kib: int) -> tuple[int, ...]
 # fmt: off
 _ROWS = (
     _pascal_to_turing((6, 0), "Pascal", warps=64, blocks=32, shared_kib=(64, 48), granularity=2,
-                      lanes=(64, 32)),
+                      cores=(64, 32)),
     _pascal_to_turing((6, 1), "Pascal", warps=64, blocks=32, shared_kib=(96, 48), granularity=4,
-                      lanes=(128, 4)),
+                      cores=(128, 4)),
     _pascal_to_turing((7, 0), "Volta", warps=64, blocks=32, shared_kib=(96, 96), granularity=4,
-                      lanes=(64, 32), carve_outs_kib=_VOLTA_KIB),
+                      cores=(64, 32), carve_outs_kib=_VOLTA_KIB),
     _pascal_to_turing((7, 2), "Volta", warps=64, blocks=32, shared_kib=(96, 96), granularity=4,
-                      lanes=(64, 32), carve_outs_kib=_VOLTA_KIB),
+                      cores=(64, 32), carve_outs_kib=_VOLTA_KIB),
     _pascal_to_turing((7, 5), "Turing", warps=32, blocks=16, shared_kib=(64, 64), granularity=4,
-                      lanes=(64, 2), carve_outs_kib=_TURING_KIB),
-    _ampere_on((8, 0), "Ampere", warps=64, blocks=32, shared_kib=164, lanes=(64, 32)),
-    _ampere_on((8, 6), "Ampere", warps=48, blocks=16, shared_kib=100, lanes=(128, 2)),
-    _ampere_on((8, 7), "Ampere", warps=48, blocks=16, shared_kib=164, lanes=(128, None)),
-    _ampere_on((8, 9), "Ada Lovelace", warps=48, blocks=24, shared_kib=100, lanes=(128, 2)),
-    _ampere_on((9, 0), "Hopper", warps=64, blocks=32, shared_kib=228, lanes=(128, 64),
+                      cores=(64, 2), carve_outs_kib=_TURING_KIB),
+    _ampere_on((8, 0), "Ampere", warps=64, blocks=32, shared_kib=164, cores=(64, 32)),
+    _ampere_on((8, 6), "Ampere", warps=48, blocks=16, shared_kib=100, cores=(128, 2)),
+    _ampere_on((8, 7), "Ampere", warps=48, blocks=16, shared_kib=164, cores=(128, None)),
+    _ampere_on((8, 9), "Ada Lovelace", warps=48, blocks=24, shared_kib=100, cores=(128, 2)),
+    _ampere_on((9, 0), "Hopper", warps=64, blocks=32, shared_kib=228, cores=(128, 64),
                barriers=64),
-    _ampere_on((10, 0), "Blackwell", warps=64, blocks=32, shared_kib=228, lanes=(128, 64),
+    _ampere_on((10, 0), "Blackwell", warps=64, blocks=32, shared_kib=228, cores=(128, 64),
                barriers=64),
-    _ampere_on((10, 3), "Blackwell Ultra", warps=64, blocks=32, shared_kib=228, lanes=(128, 2),
+    _ampere_on((10, 3), "Blackwell Ultra", warps=64, blocks=32, shared_kib=228, cores=(128, 2),
                barriers=64, source=_GUIDE_AND_LIBCUDACXX),
-    _ampere_on((11, 0), "Blackwell", warps=48, blocks=24, shared_kib=228, lanes=(128, None),
+    _ampere_on((11, 0), "Blackwell", warps=48, blocks=24, shared_kib=228, cores=(128, None),
                barriers=24, source=_GUIDE_AND_LIBCUDACXX),
-    _ampere_on((12, 0), "Blackwell", warps=48, blocks=24, shared_kib=100, lanes=(128, 2),
+    _ampere_on((12, 0), "Blackwell", warps=48, blocks=24, shared_kib=100, cores=(128, 2),
                barriers=24),
-    _ampere_on((12, 1), "Blackwell", warps=48, blocks=24, shared_kib=100, lanes=(128, 2),
+    _ampere_on((12, 1), "Blackwell", warps=48, blocks=24, shared_kib=100, cores=(128, 2),
                barriers=24, source=_GUIDE_AND_LIBCUDACXX),
 )
 # fmt: on

@@ -39,7 +39,7 @@ class Occupancy:
     """How many blocks of a shape are on an SM at once, at best."""
 
     blocks: int
-    """Resident blocks; 0 when the GPU refuses the launch, and then `refusals` says why."""
+    """Resident blocks; 0 when the GPU refuses the launch, and then `refusals` has the reason."""
     warps: int
     share: float
     """Resident warps of those that an SM can hold, 0 to 1: the theoretical occupancy."""
@@ -51,7 +51,7 @@ class Occupancy:
     registers_allocated: int | None
     """Registers that a thread gets: those it needs, rounded up."""
     shared_allocated_bytes: int
-    """Shared memory that a block gets: what it asks for and the driver's part, rounded up."""
+    """Shared memory that a block gets: what it requests and the driver's part, rounded up."""
     carve_out_bytes: int
     """Shared memory of the SM: as configured, else the smallest size that holds the blocks."""
     refusals: tuple[str, ...] = ()

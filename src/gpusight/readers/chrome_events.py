@@ -77,7 +77,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class ChromeEvent(msgspec.Struct, gc=False):
-    """One event; its arguments stay text until someone asks for them."""
+    """One event; its arguments stay text until they are needed."""
 
     ph: str = ""
     cat: str | None = None

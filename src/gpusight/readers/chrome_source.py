@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 OPERATOR, ANNOTATION, PYTHON, MEMORY = "operator", "annotation", "python", "memory"
-KERNEL, COPY, FILL, SYNC, GPU_ANNOTATION = "kernel", "copy", "fill", "sync", "gpu annotation"
+KERNEL, COPY, MEMSET, SYNC, GPU_ANNOTATION = "kernel", "copy", "memset", "sync", "gpu annotation"
 RUNTIME, DRIVER, OVERHEAD, COLLECTIVE = "runtime", "driver", "overhead", "collective"
 PLAIN, SETTING, SILENT = "plain", "setting", "silent"
 
 HOST_KINDS = (OPERATOR, RUNTIME, DRIVER, ANNOTATION, PYTHON)
-GPU_WORK_KINDS = (KERNEL, COPY, FILL)
+GPU_WORK_KINDS = (KERNEL, COPY, MEMSET)
 
 _CATEGORIES = {
     "cpu_op": OPERATOR,
@@ -38,8 +38,8 @@ _CATEGORIES = {
     "kernel": KERNEL,
     "gpu_memcpy": COPY,
     "memcpy": COPY,
-    "gpu_memset": FILL,
-    "memset": FILL,
+    "gpu_memset": MEMSET,
+    "memset": MEMSET,
     "cuda_runtime": RUNTIME,
     "runtime": RUNTIME,
     "cuda_driver": DRIVER,

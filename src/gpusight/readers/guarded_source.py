@@ -89,7 +89,7 @@ def _status(file: Path) -> FileStatus | None:
     try:
         status = file.stat()
     except OSError:
-        # Missing or not accessible: opening it raises the error that tells the user.
+        # Missing or not accessible: opening it raises the error for the user.
         return None
     return FileStatus(
         file.name,

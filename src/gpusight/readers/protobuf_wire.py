@@ -19,7 +19,7 @@ _FIXED_SIZE = {FIXED64: 8, FIXED32: 4}
 
 
 class WireError(ValueError):
-    """The bytes are not what the format says they must be."""
+    """The bytes do not follow the format."""
 
 
 def read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT")
 _FROM_KEYBOARD = ("SIGINT", "SIGQUIT")
 """A terminal sends these to every process in its foreground: to the child too, then."""
 _USER_SIGNALS = ("SIGUSR1", "SIGUSR2")
-"""These mean what a program makes of them; all others ask it to end."""
+"""These mean what a program makes of them; all others are to end it."""
 SIGNALLED = 128
 """A program that signal N ended has this exit code plus N, as in a shell."""
 _PROC = Path("/proc")
@@ -41,7 +41,7 @@ class ProgramExit:
     code: int
     seconds: float
     signalled: bool = False
-    """A signal that reached us, and was passed on to it, asked it to end."""
+    """A signal that reached us, and was passed on to it, was to end it."""
 
 
 def run_program(

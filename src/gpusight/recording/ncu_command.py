@@ -67,7 +67,7 @@ RULE_SECTIONS = (
     "SpeedOfLight_RooflineChart",
     "WarpStateStats",
 )
-"""What our rules and the roofline ask for: a test compares it with the counters they name."""
+"""What our rules and the roofline need: a test compares it with the counters they name."""
 ARITHMETIC_SECTIONS = (
     "SpeedOfLight_HierarchicalHalfRooflineChart",
     "SpeedOfLight_HierarchicalTensorRooflineChart",
@@ -200,7 +200,7 @@ def _add_sections(options: ToolOptions, level: NcuLevel, *, own: bool) -> None:
     """Name what is measured of each launch.
 
     `quick`: how busy SMs and memory are, and what limits occupancy. `detail`: what our rules and
-    the roofline ask for. `full`: everything that ncu has, about 2 s a launch.
+    the roofline need. `full`: everything that ncu has, about 2 s a launch.
     """
     if level is NcuLevel.FULL:
         options.add(SET, "full")

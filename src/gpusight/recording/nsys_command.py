@@ -141,7 +141,7 @@ def _add_sources(options: ToolOptions, request: RecordRequest) -> None:
 
 
 def _add_stacks(options: ToolOptions, *, wanted: bool) -> None:
-    """Ask for the Python stack of every CUDA call, which nsys takes only while it samples."""
+    """Request the Python stack of every CUDA call, which nsys takes only while it samples."""
     sampling = wanted and options.add(
         PYTHON_STACKS,
         "cuda",

@@ -129,7 +129,7 @@ def inspect_program(argv: Sequence[str], environ: Mapping[str, str]) -> ProgramI
 
 
 def ask_interpreter(interpreter: str, environ: Mapping[str, str]) -> InterpreterInfo | None:
-    """Ask a Python what it has; None where it does not answer."""
+    """Query what a Python has; None where it does not answer."""
     answer = _ask([interpreter, "-c", _ASK], environ)
     if not isinstance(answer, list):
         return None
@@ -233,7 +233,7 @@ def _absent(word: str) -> RecordError:
             hint="give the program to record",
         )
     is_owner = not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
-    hint = f"chmod +x {shlex.quote(word)}" if is_owner else "ask its owner to make it executable"
+    hint = f"chmod +x {shlex.quote(word)}" if is_owner else "its owner must make it executable"
     return RecordError(f"{word} is not executable", hint=hint)
 
 

@@ -361,7 +361,7 @@ def _launcher_notes(
 
 
 def record_request(request: RecordRequest) -> Recording:
-    """Record a program; raises where nothing was recorded, unless other ranks were asked for."""
+    """Record a program; raises where nothing was recorded, unless other ranks were requested."""
     plan = plan_recording(request)
     if plan is None:
         untouched = ToolCommand(request.program, Path())
@@ -413,7 +413,7 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
 
 
 def _was_stopped(plan: RecordingPlan, ended: ProgramExit) -> bool:
-    """Return whether the tool ended the program by a signal, as was asked for; nobody else did.
+    """Return whether the tool ended the program by a signal, as requested; nobody else did.
 
     Nsight Compute returns the number of that signal itself where others add 128 to it.
     """

@@ -98,7 +98,7 @@ class Ranks:
 class RecordRequest:
     """A program and what to record of it.
 
-    At most one of `range_name`, `steps` and `delay_s`/`duration_s` says when. `tool` None: the
+    At most one of `range_name`, `steps` and `delay_s`/`duration_s` sets the time. `tool` None: the
     best that this machine has. `output` None: a name made from the program's.
     """
 
@@ -116,7 +116,7 @@ class RecordRequest:
     graph_nodes: bool = False
     ranks: Ranks = Ranks()
     stop: bool = False
-    """End the program when what was asked for is recorded."""
+    """End the program when everything requested is recorded."""
     overwrite: bool = False
     kernel: str | None = None
     """Nsight Compute only: a regular expression that kernel names must match."""

@@ -35,7 +35,7 @@ class ToolVersion(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ToolVersion | None:
-        """Find the version in what a tool prints, or in what a report says made it."""
+        """Find the version in what a tool prints, or in the name of the tool in a report."""
         version = _VERSION.search(text)
         return cls(*(int(part or 0) for part in version.groups())) if version else None
 
@@ -235,7 +235,7 @@ def override_of(tool: Tool) -> Path | None:
 
 
 def installed_version(path: str | Path) -> ToolVersion | str:
-    """Ask a tool for its version; returns the reason where it does not answer."""
+    """Query a tool for its version; returns the reason where it does not answer."""
     answer = _answer(path, "--version")
     if isinstance(answer, str):
         return answer
@@ -352,7 +352,7 @@ class OptionSpelling:
 
 @dataclass(frozen=True)
 class ToolOption:
-    """Something to ask of a tool, whichever way its version spells it."""
+    """An option of a tool, whichever way its version spells it."""
 
     spellings: tuple[OptionSpelling, ...]
     """The newest first."""
@@ -413,7 +413,7 @@ class ToolOptions:
         return True
 
     def need(self, option: ToolOption, value: str) -> None:
-        """Add an option without which something other than what was asked would be recorded."""
+        """Add an option without which something other than requested would be recorded."""
         if not self.add(option, value):
             name = option.spellings[0].text
             tool = self.installed.tool

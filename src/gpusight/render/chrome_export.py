@@ -131,20 +131,20 @@ class _Tracks:
         self._named_pids.setdefault(pid, (name, len(self._named_pids)))
         return pid
 
-    def host(self, process: int | None, thread: int | None, kind: str, lane: int) -> dict[str, int]:
+    def host(self, process: int | None, thread: int | None, kind: str, line: int) -> dict[str, int]:
         """Return the track of a thread's calls, or another track of this thread."""
         pid = self.process(process)
         tid, label = self._threads.get(thread or 0, (thread or 0, "thread"))
         order = list(self._threads).index(thread) if thread in self._threads else 0
         title = f"{label} {tid}"
-        beside = kind != "api" or lane > 0
-        if beside:
-            title = f"{title} · {kind}" + (f" ({lane + 1})" if lane else "")
+        is_extra = kind != "api" or line > 0
+        if is_extra:
+            title = f"{title} · {kind}" + (f" ({line + 1})" if line else "")
             tid = _OWN_TID + len(self._named_tids)
         self._named_tids[pid, tid] = (title, order * 4 + (kind == "api") + 2 * (kind == "os"))
         return {"pid": pid, "tid": tid}
 
-    def stream(self, key: tuple[Any, ...], lane: int) -> dict[str, int]:
+    def stream(self, key: tuple[Any, ...], line: int) -> dict[str, int]:
         """Give the track of a CUDA stream."""
         device, process, context, stream = key
         pid = _GPU_PID + device
@@ -154,7 +154,7 @@ class _Tracks:
         title = self._streams.get((process, context, stream)) or f"stream {stream}"
         if len(self._processes) > 1:
             title += f" · {owner}"
-        title += f" ({lane + 1})" if lane else ""
+        title += f" ({line + 1})" if line else ""
         tid = _OWN_TID + len(self._named_tids)
         self._named_tids[pid, tid] = (title, len(self._named_tids))
         return {"pid": pid, "tid": tid}
@@ -212,11 +212,11 @@ _CALL_COLUMNS = ("process", "correlation", "call_ns", "call_pid", "call_tid")
 
 def _on_host_tracks(frame: pl.DataFrame, tracks: _Tracks, kind: str) -> pl.DataFrame:
     keys = ["process", "thread", *(["domain"] if "domain" in frame.columns else [])]
-    placed = _with_lanes(frame, keys, nested=True)
-    used = placed.select(*keys, "lane").unique(maintain_order=True)
+    placed = _with_lines(frame, keys, nested=True)
+    used = placed.select(*keys, "line").unique(maintain_order=True)
     track_ids = [
-        tracks.host(process, thread, " ".join((kind, *filter(None, domain))), lane)
-        for process, thread, *domain, lane in used.iter_rows()
+        tracks.host(process, thread, " ".join((kind, *filter(None, domain))), line)
+        for process, thread, *domain, line in used.iter_rows()
     ]
     return _join_tracks(placed, used, track_ids)
 
@@ -266,9 +266,9 @@ def _write_gpu(
         scope.gpu(table, _GPU_COLUMNS).with_row_index("row").with_columns(table=pl.lit(table))
         for table in present
     )
-    placed = _with_lanes(everything, _STREAM, nested=False)
-    used = placed.select(*_STREAM, "lane").unique().sort(*_STREAM, "lane")
-    track_ids = [tracks.stream(tuple(key), lane) for *key, lane in used.iter_rows()]
+    placed = _with_lines(everything, _STREAM, nested=False)
+    used = placed.select(*_STREAM, "line").unique().sort(*_STREAM, "line")
+    track_ids = [tracks.stream(tuple(key), line) for *key, line in used.iter_rows()]
     placed = _join_tracks(placed, used, track_ids)
     placed = placed.join(calls, on=["process", "correlation"], how="left", nulls_equal=True)
     placed = placed.with_row_index("flow")
@@ -362,38 +362,38 @@ def _counter_frames(scope: ResolvedSelection) -> Iterator[pl.DataFrame]:
 # -- tracks ---------------------------------------------------------------------------------------
 
 
-def _with_lanes(frame: pl.DataFrame, keys: list[str], *, nested: bool) -> pl.DataFrame:
-    """Add the lane of each event on its track; 0 unless events of the track collide."""
+def _with_lines(frame: pl.DataFrame, keys: list[str], *, nested: bool) -> pl.DataFrame:
+    """Add the line of each event on its track; 0 unless events of the track collide."""
     ordered = frame.sort(["start_ns", "end_ns"], descending=[False, True], maintain_order=True)
     reached = pl.col("end_ns").cum_max().shift(1).over(keys)
     collides = (pl.col("start_ns") < reached).any().over(keys)
-    plain = ordered.with_columns(collides.alias("collides"), lane=pl.lit(0, pl.Int64))
+    plain = ordered.with_columns(collides.alias("collides"), line=pl.lit(0, pl.Int64))
     busy = plain.filter(pl.col("collides"))
     if busy.is_empty():
         return plain.drop("collides")
     parts = [plain.filter(~pl.col("collides"))]
     for _, part in busy.group_by(keys, maintain_order=True):
-        lanes = _lanes(part["start_ns"].to_list(), part["end_ns"].to_list(), nested=nested)
-        parts.append(part.with_columns(pl.Series("lane", lanes, pl.Int64)))
+        lines = _lines(part["start_ns"].to_list(), part["end_ns"].to_list(), nested=nested)
+        parts.append(part.with_columns(pl.Series("line", lines, pl.Int64)))
     return pl.concat(parts).drop("collides")
 
 
-def _lanes(starts: list[int], ends: list[int], *, nested: bool) -> list[int]:
-    """Put each event on the first lane where it fits: free, or (nested) inside what is open."""
+def _lines(starts: list[int], ends: list[int], *, nested: bool) -> list[int]:
+    """Put each event on the first line where it fits: free, or (nested) inside what is open."""
     open_ends: list[list[int]] = []
-    lanes = []
+    lines = []
     for start, end in zip(starts, ends, strict=True):
-        for lane, stack in enumerate(open_ends):
+        for line, stack in enumerate(open_ends):
             while stack and stack[-1] <= start:
                 stack.pop()
             if not stack or (nested and end <= stack[-1]):
                 stack.append(end)
-                lanes.append(lane)
+                lines.append(line)
                 break
         else:
-            lanes.append(len(open_ends))
+            lines.append(len(open_ends))
             open_ends.append([end])
-    return lanes
+    return lines
 
 
 def _join_tracks(

@@ -84,7 +84,7 @@ def escape_formulas(text: str) -> str:
 
 
 def may_run(series: pl.Series) -> bool:
-    """Tell whether a column of a table has texts that a spreadsheet would run."""
+    """Return whether a column of a table has texts that a spreadsheet would run."""
     import polars as pl
 
     if isinstance(series.dtype, pl.Enum):

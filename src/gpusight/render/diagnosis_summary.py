@@ -1,4 +1,4 @@
-"""What a timeline diagnosis says in every format: head, ledger, gains, verdict, and its tables."""
+"""What a timeline diagnosis has in every format: head, ledger, gains, verdict, and its tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight import units
+from gpusight.analysis.aggregates import schema_of
 from gpusight.render.cell_text import safe_text
 from gpusight.render.explanation import NOTHING, gain_text
 from gpusight.results import Field, Fmt, TableResult
@@ -210,7 +211,7 @@ def kernels_total(diagnosis: KernelReportDiagnosis) -> str:
 
 
 def replayed(diagnosis: TimelineDiagnosis) -> str:
-    """Say how accurate the simulation behind the savings is; empty where a note says so."""
+    """Say how accurate the simulation behind the savings is; empty where a note has it."""
     facts = diagnosis.replay
     if facts is None:
         return "Nothing could be simulated: there are no time estimates."
@@ -280,7 +281,7 @@ def covered(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
 
 
 def language(code: str) -> str:
-    """Tell in which language lines to paste are written."""
+    """Return in which language lines to paste are written."""
     if code.startswith("gpusight "):
         return "bash"
     is_cuda = any(line.rstrip().endswith((";", "{")) for line in code.splitlines())
@@ -310,13 +311,6 @@ _KERNEL_FIELDS = (
     Field("speedup", "Speedup", Fmt.TEXT, "Of the kernel, with the fix"),
     Field("saved_ns", "Saves", Fmt.TIME, "GPU time per step that the fix saves"),
 )
-_TYPES = {
-    Fmt.ID: pl.Int64,
-    Fmt.COUNT: pl.Int64,
-    Fmt.FLAG: pl.Boolean,
-    Fmt.TEXT: pl.String,
-    Fmt.NAME: pl.String,
-}
 
 
 def timeline_finding_table(diagnosis: TimelineDiagnosis) -> TableResult:
@@ -350,6 +344,7 @@ def _kernel(joined: JoinedDiagnosis, kernel: TimedKernel) -> list[object]:
 def _table(
     command: str, title: str, fields: tuple[Field, ...], rows: list[list[object]]
 ) -> TableResult:
-    schema = {f.key: _TYPES.get(f.fmt, pl.Float64) for f in fields}
+    counts = {f.key: pl.Int64() for f in fields if f.fmt is Fmt.COUNT}
+    schema = schema_of(fields, pl.Float64()) | counts
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return TableResult(command, title, fields, frame)

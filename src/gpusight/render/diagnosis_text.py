@@ -206,7 +206,7 @@ _MIN_NAME_WIDTH = 12
 
 
 def _foot(diagnosis: TimelineDiagnosis, width: int | None) -> Iterator[StyledLine]:
-    """Give the method, and what the rules without a finding said."""
+    """Give the method, and the results of rules without a finding."""
     if diagnosis.findings:
         yield from wrapped_lines(parts.replayed(diagnosis), width, "", "dim")
     if not all(finding.robust for finding in diagnosis.findings):

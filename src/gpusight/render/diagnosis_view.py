@@ -164,7 +164,7 @@ def diagnosis_document(diagnosis: AnyDiagnosis, *, limit: int | None = None) -> 
 
 
 def explanation_lines(explanation: Explanation, width: int | None) -> list[StyledLine]:
-    """Give everything that is said of one finding."""
+    """Give everything about one finding."""
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
     if isinstance(finding, KernelGroup):
         assert isinstance(diagnosis, KernelReportDiagnosis)

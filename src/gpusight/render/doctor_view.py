@@ -82,7 +82,7 @@ def _advice(checkup: Checkup, width: int | None) -> Iterator[StyledLine]:
 def _explained(check: MachineCheck, number: int, width: int | None) -> Iterator[StyledLine]:
     yield from wrapped_lines(f"{check.title}: {check.found}", width, f"{number}. ", "bold cyan")
     if check.means:
-        yield from labeled_lines("means", check.means, width)
+        yield from labeled_lines("impact", check.means, width)
     if check.fix:
         yield from labeled_lines("fix", check.fix, width)
     yield from code_lines("\n".join(check.commands))

@@ -191,7 +191,7 @@ class Result:
         return csv_json.csv_chunks(table, limit=limit)
 
     def to_text(self, look: TableOptions | None = None, **options: Any) -> str:
-        """Give it as plain text, as printing does; `look` says how wide, and how many rows."""
+        """Give it as plain text, as printing does; `look` is how wide, and how many rows."""
         look = look or self._renderer.look
         if self._renderer.text is not None:
             return self._renderer.text(self.answer, look, **options)
@@ -241,7 +241,7 @@ class Result:
 
     @property
     def has_page(self) -> bool:
-        """Tell whether its HTML page is made for reading, with notes and warnings in it."""
+        """Return whether its HTML page is made for reading, with notes and warnings in it."""
         return self._renderer.page is not None
 
     def draw(self, form: str, **options: Any) -> bytes:
@@ -438,7 +438,7 @@ class DiagnosisView(Result):
 
     @property
     def timeline(self) -> TimelineDiagnosis | None:
-        """What the timeline says; None where there is only a report of measured kernels."""
+        """The diagnosis of the timeline; None where there is only a report of measured kernels."""
         from gpusight.rules.diagnosis import JoinedDiagnosis, TimelineDiagnosis
 
         if isinstance(self.answer, JoinedDiagnosis):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COMMAND = "share"
 CATEGORY_FIELDS = (
-    Field("category", "What", Fmt.TEXT, "Kind of private data about people or machines"),
+    Field("category", "Data", Fmt.TEXT, "Kind of private data about people or machines"),
     Field("fate", "In the copy", Fmt.TEXT, "`removed`, `hashed`, `shortened` or `kept`"),
     Field(
         "count",
@@ -31,7 +31,7 @@ CATEGORY_FIELDS = (
     Field("places", "Where", Fmt.NAME, "Where in the capture", shown=False),
 )
 PLACE_FIELDS = (
-    Field("category", "What", Fmt.TEXT, "Kind of private data about people or machines"),
+    Field("category", "Data", Fmt.TEXT, "Kind of private data about people or machines"),
     Field("where", "Where", Fmt.NAME, "Where in the capture, as the format names it"),
     Field(
         "count",
@@ -42,7 +42,7 @@ PLACE_FIELDS = (
     Field("fate", "In the copy", Fmt.TEXT, "`removed`, `hashed`, `shortened` or `kept`"),
 )
 REMAIN_FIELDS = (
-    Field("category", "What", Fmt.TEXT, "Kind of private data about people or machines"),
+    Field("category", "Data", Fmt.TEXT, "Kind of private data about people or machines"),
     Field("where", "Where", Fmt.NAME, "Where the copy still has it"),
     Field("count", "Values", Fmt.COUNT, "Distinct values"),
 )
@@ -66,7 +66,7 @@ _SALT = (
 
 
 def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = True) -> Composite:
-    """Give facts and, as asked for, what there is by category and by place."""
+    """Give facts and, as requested, what there is by category and by place."""
     leaks = sorted(shared.leaks, key=lambda leak: _TREATMENTS.index(leak.fate))
     sections = []
     if categories:

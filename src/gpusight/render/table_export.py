@@ -68,14 +68,14 @@ def export_tables(
     force: bool = False,
     csv_raw: bool = False,
 ) -> list[Path]:
-    """Write tables: one file a table into the folder `out`, or the one table asked for as a file.
+    """Write tables: one file a table into the folder `out`, or the one requested table as a file.
 
     Without `tables`, every table that has rows. Gives the files written. Existing files are refused
     before anything is written, unless `force`. In CSV files, cells that a spreadsheet would run as
     formulas get a `'` in front, unless `csv_raw`.
     """
     chosen = _chosen(trace, tables)
-    targets = _targets(out, form, chosen, asked=tables is not None)
+    targets = _targets(out, form, chosen, requested=tables is not None)
     for path in targets.values():
         check_target(path, trace.meta.path, force=force)
     trace.prepare(*chosen)
@@ -145,10 +145,10 @@ def _chosen(trace: Trace, tables: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(tables))
 
 
-def _targets(out: Path, form: str, tables: Sequence[str], *, asked: bool) -> dict[str, Path]:
+def _targets(out: Path, form: str, tables: Sequence[str], *, requested: bool) -> dict[str, Path]:
     suffix = SUFFIXES[form]
     if out.suffix.lower() == suffix and not out.is_dir():
-        if asked and len(tables) == 1:
+        if requested and len(tables) == 1:
             return {tables[0]: out}
         raise UsageError(
             f"{out} names one file, but there are {len(tables)} tables",
@@ -202,7 +202,7 @@ _WRITERS: dict[str, Callable[[pl.DataFrame, BinaryIO, str], None]] = {
 TABLE_FIELDS = (
     Field("table", "Table", Fmt.TEXT, "Name to use in SQL and `export --tables`"),
     Field("rows", "Rows", Fmt.COUNT, "Rows in the capture; null when no capture was given"),
-    Field("meaning", "A row is", Fmt.NAME, "What one row stands for"),
+    Field("meaning", "Each row", Fmt.NAME, "What one row stands for"),
     Field("columns", "Columns", Fmt.NAME, "Column names, in order", shown=False),
 )
 COLUMN_FIELDS = (

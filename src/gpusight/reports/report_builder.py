@@ -65,9 +65,12 @@ _MIN_BINS, _ALL_BINS = 50, 3_200
 
 
 def build_report(
-    traces: Sequence[Trace], asked: ReportRequest = DEFAULT_REQUEST, *, base: Sequence[Digest] = ()
+    traces: Sequence[Trace],
+    request: ReportRequest = DEFAULT_REQUEST,
+    *,
+    base: Sequence[Digest] = (),
 ) -> Report:
-    """Ask everything of a timeline, of reports of its kernels, or of such reports alone.
+    """Analyze a timeline, reports of its kernels, or such reports alone.
 
     `base` are captures before a change, summed up; then the report also has a comparison.
     """
@@ -75,15 +78,15 @@ def build_report(
     if captured is not None:
         preload_tables(captured)
     about = [info(trace) for trace in (*(() if captured is None else (captured,)), *reports)]
-    program = None if captured is None else _program(captured, about[0], asked)
+    program = None if captured is None else _program(captured, about[0], request)
     measured = tuple(
-        _measured(report, summary, (captured, program), asked)
+        _measured(report, summary, (captured, program), request)
         for report, summary in zip(reports, about[-len(reports) :] if reports else (), strict=True)
     )
-    comparison = _comparison(captured or reports[0], base, asked) if base else None
+    comparison = _comparison(captured or reports[0], base, request) if base else None
     parts = [*_program_parts(program), *_measured_parts(measured), ("Comparison", comparison)]
     return Report(
-        title=asked.title or encodable_text(PurePath(traces[0].meta.path).name),
+        title=request.title or encodable_text(PurePath(traces[0].meta.path).name),
         headline=build_headline(program, measured),
         program=program,
         measured=measured,
@@ -107,9 +110,12 @@ def _split_captures(traces: Sequence[Trace]) -> tuple[Trace | None, list[Trace]]
     return (others[0] if others else None), reports
 
 
-def _question(asked: ReportRequest) -> DiagnoseOptions:
+def _question(request: ReportRequest) -> DiagnoseOptions:
     return DiagnoseOptions(
-        selection=asked.selection, steps=asked.steps, window=asked.window, warmup=asked.warmup
+        selection=request.selection,
+        steps=request.steps,
+        window=request.window,
+        warmup=request.warmup,
     )
 
 
@@ -127,17 +133,17 @@ def _about(trace: Trace, summary: Composite, gpus: Sequence[str | None]) -> Capt
 # A program ----------------------------------------------------------------------------------------
 
 
-def _program(trace: Trace, summary: Composite, asked: ReportRequest) -> ProgramReport:
-    selection = asked.selection
+def _program(trace: Trace, summary: Composite, request: ReportRequest) -> ProgramReport:
+    selection = request.selection
     focus: dict[str, Any] = {
-        "steps": asked.steps,
-        "window": asked.window,
-        "warmup": asked.warmup,
+        "steps": request.steps,
+        "window": request.window,
+        "warmup": request.warmup,
     }
     windowed, _ = with_window(trace, selection, **focus)
     # These account for the same time, which is worked out once, and let go of after them.
     known = _accounting(trace, selection, focus)
-    diagnosis = diagnose_captures([trace], replace(_question(asked), known=known))
+    diagnosis = diagnose_captures([trace], replace(_question(request), known=known))
     assert isinstance(diagnosis, (TimelineDiagnosis, NotApplicable)), "a timeline was given"
     account = ledger_report(trace, selection, **focus, known=known)
     excerpt = timeline(trace, selection, **focus, known=known)
@@ -208,16 +214,16 @@ def _measured(
     trace: Trace,
     summary: Composite,
     timeline_of: tuple[Trace | None, ProgramReport | None],
-    asked: ReportRequest,
+    request: ReportRequest,
 ) -> MeasuredReport:
     alone = timeline_of[0] is None
-    selection = asked.selection if alone else EVERYTHING
-    question = _question(asked) if alone else DiagnoseOptions()
+    selection = request.selection if alone else EVERYTHING
+    question = _question(request) if alone else DiagnoseOptions()
     diagnosis = diagnose_captures([trace], question)
     assert isinstance(diagnosis, (KernelReportDiagnosis, NotApplicable)), "a report was given"
     return MeasuredReport(
         about=_about(trace, summary, list(device_names(trace).values())),
-        diagnosis=_joined(diagnosis, trace, timeline_of, asked),
+        diagnosis=_joined(diagnosis, trace, timeline_of, request),
         kernels=kernels(trace, selection),
         roofline=roofline(trace, selection),
         occupancy=occupancy(trace, selection),
@@ -228,7 +234,7 @@ def _joined(
     diagnosis: KernelReportDiagnosis | NotApplicable,
     trace: Trace,
     timeline_of: tuple[Trace | None, ProgramReport | None],
-    asked: ReportRequest,
+    request: ReportRequest,
 ) -> KernelReportDiagnosis | JoinedDiagnosis | NotApplicable:
     """Weight profiled kernels by their time in the timeline, where there is one."""
     captured, program = timeline_of
@@ -238,7 +244,7 @@ def _joined(
         return diagnosis
     from gpusight.rules.kernel_diagnosis import join_diagnoses
 
-    return join_diagnoses(program.diagnosis, diagnosis, (captured, trace), asked.selection)
+    return join_diagnoses(program.diagnosis, diagnosis, (captured, trace), request.selection)
 
 
 def _measured_parts(measured: Sequence[MeasuredReport]) -> Iterator[tuple[str, Any]]:
@@ -252,9 +258,9 @@ def _measured_parts(measured: Sequence[MeasuredReport]) -> Iterator[tuple[str, A
 
 
 def _comparison(
-    trace: Trace, base: Sequence[Digest], asked: ReportRequest
+    trace: Trace, base: Sequence[Digest], request: ReportRequest
 ) -> Comparison | NotApplicable:
     own = make_digest(
-        trace, asked.selection, steps=asked.steps, window=asked.window, warmup=asked.warmup
+        trace, request.selection, steps=request.steps, window=request.window, warmup=request.warmup
     )
     return own if isinstance(own, NotApplicable) else compare(list(base), [own])

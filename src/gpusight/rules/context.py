@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.capture_completeness import IssuedWork
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import Ledger
-    from gpusight.analysis.ledger.host_lanes import HostTime
+    from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
@@ -121,7 +121,7 @@ class RuleContext:
         """GPU activities, a row each in the order of `schedule.ops`.
 
         Columns: `op` (position in `schedule.ops`), `kind` (kernel, copy, memset, graph),
-        `start_ns`, `end_ns`, `duration_ns`, `device`, `queue`, `call` (position in
+        `start_ns`, `end_ns`, `duration_ns`, `device`, `stream_id`, `call` (position in
         `schedule.calls`, null for none), `step` (number within the sample, null outside), `name`,
         `label` (short), `category`, `precision`, `tensor_core`, `blocks`, `threads` (a block),
         `in_graph`, `bytes`, `direction`, `src_kind`, `dst_kind`, `range` (innermost), `operator`,
@@ -140,8 +140,8 @@ class RuleContext:
         """API calls, a row each in the order of `schedule.calls`, without marks.
 
         Columns: `call` (position), `kind` (of `CallKind`, lower case), `name`, `start_ns`,
-        `end_ns`, `duration_ns`, `lane`, `process`, `thread`, `step`, `range`, `operator`, `site`,
-        `waits` (it waits for the GPU), `waited_ns` (how long it really did).
+        `end_ns`, `duration_ns`, `host_thread`, `process`, `thread`, `step`, `range`, `operator`,
+        `site`, `waits` (it waits for the GPU), `waited_ns` (how long it really did).
         """
         return _calls_frame(self.schedule, self.replay.program)
 
@@ -328,7 +328,7 @@ def _ops_frame(schedule: GpuSchedule) -> pl.DataFrame:
             "end_ns": ops.end_ns,
             "duration_ns": ops.end_ns - ops.start_ns,
             "device": ops.device,
-            "queue": ops.queue,
+            "stream_id": ops.stream_id,
             "call": pl.Series(ops.call, dtype=pl.Int64),
             "step": _step_of(schedule, ops.call),
         }
@@ -351,7 +351,7 @@ def _details_and_causes(schedule: GpuSchedule, kind: OpKind) -> pl.DataFrame:
             direction.alias("direction"),
             pl.col("src_kind", "dst_kind").cast(pl.String),
         )
-    elif kind is OpKind.FILL:
+    elif kind is OpKind.MEMSET:
         memsets = trace.table("memsets", ["bytes"])[rows]
         details = memsets.with_columns(pl.lit("[memset]").alias("name"))
     else:
@@ -432,7 +432,7 @@ def _calls_frame(schedule: GpuSchedule, program: ReplayProgram) -> pl.DataFrame:
             "start_ns": calls.start_ns[position],
             "end_ns": calls.end_ns[position],
             "duration_ns": duration_ns[position],
-            "lane": calls.lane[position],
+            "host_thread": calls.host_thread[position],
             "step": _step_of(schedule, position),
             "waits": waits[position],
             "waited_ns": waited_ns[position],

@@ -197,7 +197,7 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
 def _without_profiler(context: RuleContext) -> Change:
     kinds = context.schedule.calls.kind
     launches = np.flatnonzero(
-        np.isin(kinds, (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL))
+        np.isin(kinds, (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET))
     )
 
     def change(program: ReplayProgram) -> ReplayProgram:

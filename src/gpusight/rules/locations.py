@@ -357,8 +357,8 @@ def runs_named(
 def _in_queues(context: RuleContext, condition: pl.Expr) -> pl.DataFrame:
     """Return some activities, stream by stream, with their `place` in the stream."""
     marked = context.ops.with_columns(condition.alias("meant"))
-    by_queue = marked.sort("queue", "start_ns", maintain_order=True).with_row_index("place")
-    return by_queue.filter("meant")
+    by_stream = marked.sort("stream_id", "start_ns", maintain_order=True).with_row_index("place")
+    return by_stream.filter("meant")
 
 
 def _score(ops: pl.DataFrame, where: Iterable[FindingLocation]) -> Ints:
@@ -391,7 +391,7 @@ def _joined(context: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
     """Join consecutive activities of a stream and step into one span."""
     apart = (
         (pl.col("place").cast(pl.Int64).diff() > _MAX_BETWEEN + 1)
-        | (pl.col("queue").diff() != 0)
+        | (pl.col("stream_id").diff() != 0)
         | pl.col("step").ne_missing(pl.col("step").shift())
     )
     run = apart.fill_null(value=True).cum_sum().alias("run")

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.replay.simulation import ReplayProgram
-from gpusight.errors import GpusightError, RuleError
+from gpusight.errors import DOCS_URL, GpusightError, RuleError
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.locations import CANDIDATES
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
@@ -317,7 +317,7 @@ def _array(name: str, old: NDArray[Any], value: object) -> NDArray[Any]:
 GROUP = "gpusight.rules"
 """The entry point under which packages register rules."""
 _ID = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
-_HINT = "docs/writing-rules.md has an example"
+_HINT = f"see: {DOCS_URL}/writing-rules.md"
 _BASES = "gpusight.TimelineRule or gpusight.KernelRule"
 _Kind = TypeVar("_Kind", TimelineRule, KernelRule)
 UserRule: TypeAlias = "UserTimelineRule | UserKernelRule"

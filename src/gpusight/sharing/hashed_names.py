@@ -60,7 +60,7 @@ _BY_PRECISION = {
     ("matmul", "fp32"): "volta_sgemm",
     ("matmul", "complex"): "volta_cgemm",
 }
-"""Likewise, for those whose letters tell the precision."""
+"""Likewise, for those whose letters are the precision."""
 
 
 class _Element(NamedTuple):
@@ -121,7 +121,7 @@ def _same_classification(name: KernelName, other: KernelName) -> bool:
 
 
 def _elements(name: str) -> list[_Element]:
-    """Split a name into words, numbers and marks, and tell which of them may stay."""
+    """Split a name into words, numbers and marks, and mark which of them may stay."""
     elements: list[_Element] = []
     for piece in _PIECE.finditer(name):
         text = piece.group()
@@ -139,7 +139,7 @@ def _run(text: str) -> list[_Element]:
     texts = [part for run in _RUN.findall(text) for part in _words_of(run)]
     letters = sum(len(part) == 1 and part.isalpha() and part != "x" for part in texts)
     known = [_is_known(part, letters) for part in texts]
-    # A digit or letter beside something unknown is part of that, but for a counter at the end.
+    # A digit or letter next to something unknown is part of that, but for a counter at the end.
     for at in (*range(len(texts)), *reversed(range(len(texts)))):
         beside = (at > 0 and not known[at - 1]) or (at + 1 < len(texts) and not known[at + 1])
         counter = (

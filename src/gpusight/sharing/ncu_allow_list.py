@@ -66,7 +66,7 @@ SOURCE: Spec = {
     8: RemovedField(Category.FILE_CONTENTS, "source files and their paths"),
     9: _CODE,
 }
-"""What is said of a binary."""
+"""Fields of a binary."""
 
 _NVTX: Spec = {
     1: {1: _N, 2: FieldKind.RANGE, 3: _REGISTERED, 4: _REGISTERED},
@@ -146,7 +146,7 @@ SESSION: Spec = {
     10: _COMMAND,
     11: _COMMAND,
 }
-"""What is said of the session."""
+"""Fields of the session."""
 
 VALUE: Spec = {1: FieldKind.LABEL, **_numbers(2, 3, 4, 5)}
 COUNTER: Spec = {1: _N, 2: VALUE, 3: {1: VALUE, 2: VALUE}, 4: _N}
@@ -189,4 +189,4 @@ SECTION: Spec = {
     8: {1: _T}, 9: _T, 10: {1: {1: FieldKind.METRIC, 2: FieldKind.METRIC, 3: _FILTER}}, 11: _FILTER,
     12: {1: _T, 2: _T, 3: _DISPLAY}, 13: {1: _METRIC, 2: _N},
 }  # fmt: skip
-"""A section as its definition says it; descriptions are left behind."""
+"""A section with the fields of its definition; descriptions are left behind."""

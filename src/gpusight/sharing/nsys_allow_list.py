@@ -333,7 +333,7 @@ LEFT_OUT = {
     "GENERIC_EVENT_DATA": Category.VALUES,
     "TARGET_INFO_PROCESSES": Category.PROCESSES,
 }
-"""Tables of nsys of which nothing is copied, and what they tell."""
+"""Tables of nsys of which nothing is copied, and what they hold."""
 
 ENUM_PREFIXES = ("ENUM_", "UnwindMethodType")
 """Starts of the names of tables that only explain numbers; those that tools need are ours."""

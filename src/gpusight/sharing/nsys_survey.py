@@ -177,11 +177,11 @@ _ORDER = (TextRole.KERNEL, TextRole.CALL, TextRole.SYSTEM, TextRole.RANGE, TextR
 _TABLE = re.compile(
     r"(?:CUPTI|ACTIVITY|KIND|CUDA|NVTX|MPI|P2P|COLLECTIVES?|START|WAIT|OTHER|OSHMEM|UCP|UCX|OPENACC"
     r"|OPENMP|OPENGL|VULKAN|DX11|DX12|D3D11|D3D12|WDDM|ETW|GPU|CPU|NVVIDEO|VIDEO|NVMEDIA|API|EVENTS?"
-    r"|PIX|MARKER|KHR|DEBUG|RANGE|QUEUE|PACKET|CONTEXT|SWITCH|FECS|SYSCALL|PERF|METRICS?|SLI|DXGI"
+    r"|PIX|MARKER|KHR|DEBUG|RANGE|STREAM_KEY|PACKET|CONTEXT|SWITCH|FECS|SYSCALL|PERF|METRICS?|SLI|DXGI"
     r"|VSYNC|DATA|LAUNCH|NCCL|NET|NIC|IB|SOC|PMU|TARGET|INFO|PYTHON|THREAD|TASK|TRACE|MEMORY|POOL"
     r"|UM|PAGE|FAULT|SUBMIT|COMMUNICATORS?|RANKS?|_)+"
 )
-"""Names of tables that nsys gives; those of others may tell something themselves."""
+"""Names of tables that nsys gives; those of others may be private themselves."""
 
 
 def with_names_only(table: str, rows: pl.DataFrame) -> pl.DataFrame:
@@ -296,8 +296,8 @@ class NsysSurvey:
 
     def _report(self, where: str, column: SharedColumn, distinct: list[object]) -> None:
         if column.kind is SharedColumnKind.GONE and column.category is not None:
-            telling = (v for v in distinct if v not in ("", 0, 0.0))
-            self._tally.add_all(column.category, where, Treatment.REMOVED, telling)
+            private_values = (v for v in distinct if v not in ("", 0, 0.0))
+            self._tally.add_all(column.category, where, Treatment.REMOVED, private_values)
         elif column.role is not None:
             fate, category = self._texts.fate(column.role), CATEGORIES[column.role]
             if column.kind is SharedColumnKind.STRING:

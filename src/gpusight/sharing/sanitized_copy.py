@@ -200,7 +200,7 @@ def _leftovers(scan: LeakScan, target: Path) -> Iterator[Leak]:
     """Search the copy, and its name, for the removed values."""
     values = identifying_values(scan.hidden)
     needles = {value[:_MAX_NEEDLE_BYTES]: category for value, category in values.items()}
-    # A capture is called as its command line says: only whose it is would tell something.
+    # A capture is named after its command line: only the owner's name would be private.
     people = {value: c for value, c in needles.items() if c in OF_PEOPLE}
     file_name = target.name.encode("utf-8", "surrogateescape")
     yield from _counted("names that are kept", _contents(target), needles)

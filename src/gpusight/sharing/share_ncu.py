@@ -393,7 +393,7 @@ class _Writing:
         pids = {result.process.pid for result in container.results if result.process}
         self._numbers = {pid: number for number, pid in enumerate(sorted(pids), 1)}
         self.undecoded = 0
-        """Results that are not what the format says."""
+        """Results that do not follow the format."""
 
     def report(self) -> Iterator[bytes]:
         """Write the copy chunk by chunk."""
@@ -457,7 +457,7 @@ class _Writing:
         return self._messages.cleaned(b"".join(fields), SESSION)
 
     def _strings(self) -> bytes:
-        """Write the names of metrics; each keeps its place, for counters tell theirs by number."""
+        """Write the names of metrics; each keeps its place, for counters refer to it by number."""
         used: set[int] = set()
         for result in self._container.results:
             with contextlib.suppress(WireError):

@@ -237,7 +237,7 @@ class SqliteSink:
     def _run(self, statement: str) -> None:
         try:
             with closing(sqlite3.connect(self._path)) as connection:
-                for setting in _SETTINGS:  # no journal may be left beside the copy
+                for setting in _SETTINGS:  # no journal may be left next to the copy
                     connection.execute(setting)
                 connection.execute(statement)
                 connection.commit()

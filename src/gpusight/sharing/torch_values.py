@@ -108,7 +108,7 @@ REMOVED_ARGUMENTS: dict[str, Category] = {
     "queued": Category.CAPTURE_TIME,
     "external ts": Category.CAPTURE_TIME,
 }
-"""Keys of `args` that we know and leave behind, and what they tell."""
+"""Keys of `args` that we know and leave behind, and what they hold."""
 
 TOP_NUMBERS = frozenset(
     {
@@ -147,7 +147,7 @@ DEVICE_NUMBERS = frozenset(
 
 JOB_NUMBERS = frozenset({"rank", "world_size", "pg_count", "nccl_version"})
 GROUP_NUMBERS = frozenset({"pg_size", "group_count", "ranks"})
-"""What is said of the job and of its groups in numbers."""
+"""Numbers of the job and of its groups."""
 
 CATEGORIES = frozenset(
     {
@@ -165,7 +165,7 @@ _FRAME = re.compile(r"(?P<file>[^()]*?)\((?P<line>-?\d+)\): (?P<function>.*)", r
 _MODULE = re.compile(r"nn\.Module: (?P<name>.*?)(?P<number>_\d{1,6})?", re.DOTALL)
 _BUILT_IN = re.compile(r"<built-in (?P<what>method|function) (?P<name>\w+).*>", re.DOTALL)
 _GENERATED = re.compile(r"\b[a-z2-7]{2}/c[a-z2-7]{40,80}\.py$")
-"""Files that torch.compile writes are named by a hash already; analyses tell them by that."""
+"""Files that torch.compile writes are named by a hash already; analyses recognize them by that."""
 _PACKAGES = """
     accelerate apex datasets deepspeed diffusers einops fairscale flash_attn flax functorch
     flashinfer huggingface_hub ignite jax jaxlib lightning megatron numpy optax pandas peft
@@ -273,7 +273,7 @@ NAMINGS: dict[str, EventNaming] = {
     chrome_source.GPU_ANNOTATION: _RANGE,
     chrome_source.KERNEL: KERNELS,
     chrome_source.COPY: _COPIED,
-    chrome_source.FILL: _COPIED,
+    chrome_source.MEMSET: _COPIED,
     chrome_source.RUNTIME: _CALL,
     chrome_source.DRIVER: _CALL,
     chrome_source.PYTHON: _PYTHON,

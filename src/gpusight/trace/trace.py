@@ -181,7 +181,7 @@ class Trace:
             derived = TABLES[table].column(column).derived
             return self.has(table) and (derived or self._source.has_column(table, column))
         _known(table)
-        # Analyses ask this for every GPU or step, and a source may have to look into the file.
+        # Analyses call this for every GPU or step, and a source may have to look into the file.
         if table not in self._has:
             self._has[table] = self._source.has(table)
         return self._has[table]

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.gpu_schedule import QUEUE, OpKind
+from gpusight.analysis.gpu_schedule import STREAM_KEY, OpKind
 from gpusight.analysis.ledger.ledger_entries import GRAPH
 from gpusight.analysis.memory.device_memory import DeviceMemories
 from gpusight.analysis.selection import EVERYTHING
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 _TIMES = ["start_ns", "end_ns"]
 READS = {
-    "kernels": [*_TIMES, *QUEUE, "name"],
-    "copies": [*_TIMES, *QUEUE, "kind", "bytes"],
-    "memsets": [*_TIMES, *QUEUE, "bytes"],
-    "graph_launches": [*_TIMES, *QUEUE, "graph"],
+    "kernels": [*_TIMES, *STREAM_KEY, "name"],
+    "copies": [*_TIMES, *STREAM_KEY, "kind", "bytes"],
+    "memsets": [*_TIMES, *STREAM_KEY, "bytes"],
+    "graph_launches": [*_TIMES, *STREAM_KEY, "graph"],
     "gpu_ranges": [*_TIMES, "device", "stream", "kind", "name"],
     "gpu_metrics": ["time_ns", "device", "metric", "value"],
 }
@@ -110,21 +110,21 @@ def _strip(
 
 def _lay_out_streams(trace: Trace, kinds: list[OpKind]) -> LineLayout:
     # A column that a table lacks must not separate its work from the others'.
-    known_keys = [key for key in QUEUE if all(trace.has(kind.table, key) for kind in kinds)]
+    known_keys = [key for key in STREAM_KEY if all(trace.has(kind.table, key) for kind in kinds)]
     work = pl.concat([_work(trace, kind, known_keys) for kind in kinds])
-    return lay_out(work.with_row_index(EVENT), [*QUEUE, _UNIFIED])
+    return lay_out(work.with_row_index(EVENT), [*STREAM_KEY, _UNIFIED])
 
 
 def _work(trace: Trace, kind: OpKind, known_keys: list[str]) -> pl.DataFrame:
     """Return the work of a table with the keys of its stream; migrations have no stream."""
     unified = pl.lit(0, pl.Int64)
-    columns = [*_TIMES, *QUEUE]
+    columns = [*_TIMES, *STREAM_KEY]
     if kind is OpKind.COPY:
         columns.append("kind")
         unified = pl.col("kind").cast(pl.String).str.starts_with("Unified").cast(pl.Int64)
-    unknown = [pl.lit(None, pl.Int64).alias(key) for key in QUEUE if key not in known_keys]
+    unknown = [pl.lit(None, pl.Int64).alias(key) for key in STREAM_KEY if key not in known_keys]
     frame = trace.table(kind.table, columns).with_columns(unified.alias(_UNIFIED), *unknown)
-    return frame.select(*_TIMES, *QUEUE, _UNIFIED)
+    return frame.select(*_TIMES, *STREAM_KEY, _UNIFIED)
 
 
 def _style(trace: Trace, kind: OpKind) -> EventStyle:
@@ -136,7 +136,7 @@ def _style(trace: Trace, kind: OpKind) -> EventStyle:
     if kind is OpKind.COPY:
         kinds, size = trace.table("copies", ["kind", "bytes"])
         return CountedStyle(kinds, size, format_bytes, lambda _: by_entry(trace, kind, "kind"))
-    if kind is OpKind.FILL:
+    if kind is OpKind.MEMSET:
         size = trace.table("memsets", ["bytes"])["bytes"]
         return CountedStyle(always("memset", rows), size, format_bytes, partial(by_key, key=MEMSET))
     graph = trace.table("graph_launches", ["graph"])["graph"]

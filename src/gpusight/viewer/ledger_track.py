@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.device_ledger import Accounting
-from gpusight.analysis.ledger.host_lanes import LaneAxis
+from gpusight.analysis.ledger.host_threads import ThreadAxis
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.selection import GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_window import step_window
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
-    from gpusight.analysis.ledger.host_lanes import HostTime
+    from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -78,7 +78,7 @@ def _frame(trace: Trace, known: Accounting | None) -> pl.DataFrame:
         accounting = Accounting(trace, stretch.from_ns, stretch.to_ns).or_known(known)
         host = _HostPieces.of(
             accounting.hosts,
-            LaneAxis(accounting.start_ns, max(accounting.end_ns - accounting.start_ns, 0)),
+            ThreadAxis(accounting.start_ns, max(accounting.end_ns - accounting.start_ns, 0)),
         )
         for of_device in accounting.accounts:
             part = _placed(of_device, host).inside(stretch.start_ns, stretch.end_ns)
@@ -167,22 +167,22 @@ class _Placed(NamedTuple):
 
 
 class _HostPieces(NamedTuple):
-    """What the host did piece by piece, lane after lane on one axis."""
+    """What the host did piece by piece, host thread after host thread on one axis."""
 
-    axis: LaneAxis
+    axis: ThreadAxis
     start: Ints
     end: Ints
     cause: Ints
 
     @classmethod
-    def of(cls, hosts: HostTime, axis: LaneAxis) -> _HostPieces:
+    def of(cls, hosts: HostTime, axis: ThreadAxis) -> _HostPieces:
         """Lay the pieces out."""
-        lane, start, end, cause = hosts.pieces
-        return cls(axis, axis.at(lane, start), axis.at(lane, end), cause)
+        host_thread, start, end, cause = hosts.pieces
+        return cls(axis, axis.at(host_thread, start), axis.at(host_thread, end), cause)
 
-    def during(self, lanes: Ints, starts: Ints, ends: Ints) -> _Placed:
-        """Return what host lanes did during spans, which are in order, or that it is unknown."""
-        low, high = self.axis.at(lanes, starts), self.axis.at(lanes, ends)
+    def during(self, host_threads: Ints, starts: Ints, ends: Ints) -> _Placed:
+        """Return what host threads did during spans, which are in order, or that it is unknown."""
+        low, high = self.axis.at(host_threads, starts), self.axis.at(host_threads, ends)
         first = np.searchsorted(self.end, low, side="right")
         count = np.maximum(np.searchsorted(self.start, high, side="left") - first, 0)
         span = np.repeat(np.arange(len(starts)), count)
@@ -210,7 +210,7 @@ def _placed(of_device: DeviceAccount, host: _HostPieces) -> _Placed:
             spans.end_ns[busy],
             entries[of_device.labels.of_op[spans.op[busy]]],
         ),
-        host.during(of_device.gaps.lane[idle.gap], idle.start_ns, until),
+        host.during(of_device.gaps.host_thread[idle.gap], idle.start_ns, until),
         _Placed(until, idle.end_ns, _CAUSES[of_device.gaps.rest(idle)]),
     )
 

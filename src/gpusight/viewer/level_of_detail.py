@@ -27,7 +27,7 @@ _AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColorTotals:
-    """Sums by color up to every so many events; what lies between is added up when asked.
+    """Sums by color up to every so many events; what lies between is added up when needed.
 
     A full sum for each event and color would take many times the events' own memory; this takes at
     most four bytes an event and is as exact.
@@ -161,7 +161,7 @@ class EventLine:
     def slices(self, start_ns: int, end_ns: int, least_ns: int) -> Ints:
         """Return positions of events that touch [start, end) and last `least_ns` or longer.
 
-        They come in order. At least 1 ns is asked for: an instant is never a slice.
+        They come in order. At least 1 ns is requested: an instant is never a slice.
         """
         least_ns = max(least_ns, 1)
         first = int(np.searchsorted(self.end_ns, start_ns, side="right"))

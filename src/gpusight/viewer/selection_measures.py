@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_KERNELS = 20
 _WORDS = {OpKind.KERNEL: "name", OpKind.COPY: "kind"}
 """Columns with the kind of work of a row, where a table holds several."""
-_ALWAYS = {OpKind.FILL: MEMSET, OpKind.GRAPH: GRAPH}
+_ALWAYS = {OpKind.MEMSET: MEMSET, OpKind.GRAPH: GRAPH}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_launches import launched, of_process, took_ns
 from gpusight.analysis.steps.step_list import called, shortened
@@ -76,13 +77,13 @@ POINT_FIELDS = (
     Field("mean", "Mean", Fmt.REAL, "Mean of it"),
 )
 FACTS = (
-    Field("what", "Shows", Fmt.TEXT, "Step, range or window that is shown"),
+    Field("what", "Shown", Fmt.TEXT, "Step, range or window that is shown"),
     Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step, as in every command"),
     Field("median_ns", "Median step", Fmt.TIME, "Duration of the step that is shown"),
     Field("start_ns", "Start", Fmt.TIME, "Start of the time shown"),
     Field("length_ns", "Time shown", Fmt.TIME, "From host start to GPU end, with a margin"),
     Field("tracks", "Tracks", Fmt.COUNT, "Tracks with events"),
-    Field("narrow_ns", "Shortest event", Fmt.TIME, "Shorter events are summed up in bins"),
+    Field("narrow_ns", "Shortest drawn", Fmt.TIME, "Shorter events are merged into bins"),
 )
 
 
@@ -204,12 +205,6 @@ def _table(command: str, title: str, fields: tuple[Field, ...], frame: pl.DataFr
 # The snapshot -------------------------------------------------------------------------------------
 
 COMMAND = "timeline"
-_TYPES: dict[Fmt, type[pl.DataType]] = {
-    Fmt.COUNT: pl.Int64,
-    Fmt.TIME: pl.Int64,
-    Fmt.SHARE: pl.Float64,
-    Fmt.FLAG: pl.Boolean,
-}
 _BINS = (900, 450, 225, 120)
 """How finely a picture is drawn: the first with which it does not hold too much."""
 _MAX_EVENTS = 5_000
@@ -259,7 +254,7 @@ class _Snapshot:
     end_ns: int
     stretch: SnapshotStretch
     tracks: tuple[TimelineTrack, ...]
-    """Those asked for, whatever happens on them."""
+    """Those requested, whatever happens on them."""
     is_free: bool
     """No tracks were named: the most active ones are drawn."""
 
@@ -276,8 +271,7 @@ class _Snapshot:
             None,
         ) or self._seen(keys, _BINS[-1])
         rows = list(self._track_rows(totals, {*keys}))
-        schema = {field.key: _TYPES.get(field.fmt, pl.String) for field in TRACK_FIELDS}
-        frame = pl.DataFrame(rows, schema=schema, orient="row")
+        frame = pl.DataFrame(rows, schema=schema_of(TRACK_FIELDS), orient="row")
         table = TableResult("tracks", "Tracks", TRACK_FIELDS, frame)
         return Composite(
             COMMAND,

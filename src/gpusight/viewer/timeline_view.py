@@ -51,7 +51,7 @@ class BinnedStretch:
 
     @classmethod
     def of(cls, start_ns: int, end_ns: int, bins: int) -> BinnedStretch:
-        """Check what was asked for; there are no more bins than nanoseconds."""
+        """Check the request; there are no more bins than nanoseconds."""
         if not 1 <= bins <= MAX_BINS:
             raise UsageError(f"{bins} bins cannot be shown", hint=f"use 1 to {MAX_BINS:,}")
         if not -_MAX_TIME_NS <= start_ns < end_ns <= _MAX_TIME_NS:
@@ -215,9 +215,9 @@ screen do not fit, each is built anew for every look at them.
 
 
 class ViewerTimeline:
-    """A capture, ready to be looked at; made once, then asked from several threads.
+    """A capture, ready to be looked at; made once, then read from several threads.
 
-    Making it reads what it needs of the trace; of what it is then asked, only `prepare_ledger`
+    Making it reads what it needs of the trace; of its methods, only `prepare_ledger`
     reads more. Lines are built when they are first looked at, and those not looked at for longest
     are let go of beyond `most_bytes`.
     """

@@ -110,7 +110,7 @@ class TimelineWindow:
     lines: tuple[tuple[str, int], ...]
     """Track and line that the numbers in `line` stand for."""
     pending: tuple[str, ...]
-    """Tracks asked for that are still being computed, such as the ledger's."""
+    """Requested tracks that are still being computed, such as the ledger's."""
     labels: tuple[str, ...]
     """Short names of slices."""
     slices: TrackSlices

@@ -49,7 +49,7 @@ _CALLS = {
     CallKind.ALLOCATE: "api/memory",
     CallKind.FREE: "api/memory",
     CallKind.COPY: "api/copy",
-    CallKind.FILL: "api/copy",
+    CallKind.MEMSET: "api/copy",
 }
 _OTHER_CALL = "api/other"
 

@@ -95,19 +95,19 @@ def _route_endpoint(session: Session, pool: Pool, question: Question) -> Endpoin
         served = session.capture(_number(request))
         if served is None:
             raise HTTPException(404, "no such capture")
-        asked = RouteRequest(served, RequestQuery(request.query_params), session.reports)
+        routed = RouteRequest(served, RequestQuery(request.query_params), session.reports)
         try:
-            return await pool.run(request, lambda: _route_response(question, asked))
+            return await pool.run(request, lambda: _route_response(question, routed))
         except GpusightError as error:
             return _error(_status(error), served.reason(error))
 
     return answer
 
 
-def _route_response(question: Question, asked: RouteRequest) -> Response:
+def _route_response(question: Question, routed: RouteRequest) -> Response:
     """Answer, and keep a bug from ending the server or printing on its terminal."""
     try:
-        return _json_response(question(asked))
+        return _json_response(question(routed))
     except GpusightError:
         raise
     except BaseException as error:  # a panic of Polars is no Exception

@@ -136,7 +136,7 @@ def encode_window(window: TimelineWindow) -> bytes:
     """Give a window as the bytes that a browser decodes without looking at single events."""
     if len(window.lines) > MAX_WINDOW_LINES:
         raise UsageError(
-            f"these tracks have {len(window.lines):,} lines", hint="ask for fewer tracks at once"
+            f"these tracks have {len(window.lines):,} lines", hint="request fewer tracks at once"
         )
     parts: list[bytes] = []
     described: dict[str, dict[str, Any]] = {}

@@ -1,6 +1,6 @@
 """One file that is served.
 
-How far it is read, and its trace, which several threads may ask at once.
+How far it is read, and its trace, which several threads may use at once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LoadedCapture:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its timeline can be asked."""
+        """Whether its timeline is ready."""
         return self._ready is not None
 
     @property
@@ -129,7 +129,7 @@ _CLOSING_S = 0.3
 
 
 class ServerStopped(Exception):  # noqa: N818 - nothing went wrong
-    """The server stops, and whatever asks the capture is to end with it."""
+    """The server stops, and whatever uses the capture is to end with it."""
 
 
 class SharedTrace(Trace):

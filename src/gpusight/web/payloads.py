@@ -67,7 +67,7 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class CaptureInfo:
-    """What a page must know of a capture before it asks for any of its events."""
+    """What a page must know of a capture before it requests any of its events."""
 
     id: int
     name: str

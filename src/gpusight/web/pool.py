@@ -1,7 +1,7 @@
 """Work that takes longer than a moment, off the event loop and bounded.
 
-A page that zooms asks far more often than it needs the answer. Only a few requests are worked on at
-once; one whose page has gone away while it waited is dropped.
+A page that zooms sends requests far more often than it needs the answers. Only a few are worked on
+at once; one whose page has gone away while it waited is dropped.
 
 Answers need large arrays for a moment. What several threads have freed stays in the heaps of the C
 library, which fragment and grow for hours; `release_memory` returns it to the system, and
@@ -36,7 +36,7 @@ _Made = TypeVar("_Made")
 
 
 class BusyError(GpusightError):
-    """Too much is being asked at once."""
+    """Too many requests at once."""
 
 
 class GoneError(GpusightError):
@@ -47,17 +47,17 @@ class Pool:
     """Runs functions in threads, a few at a time."""
 
     def __init__(self) -> None:
-        self._limiter: anyio.CapacityLimiter | None = None  # belongs to the loop that first asks
-        self._asked = 0
+        self._limiter: anyio.CapacityLimiter | None = None  # belongs to the first request's loop
+        self._pending = 0
         self._release: asyncio.TimerHandle | None = None
 
     async def run(self, request: Request, work: Callable[[], _Made]) -> _Made:
         """Run a function for a request; raises where the server is busy, or the page has gone."""
-        if self._asked >= _MOST_WAITING:
+        if self._pending >= _MOST_WAITING:
             raise BusyError("too many requests", hint="try again")
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_AT_ONCE)
-        self._asked += 1
+        self._pending += 1
         # Cancelling takes effect while the request waits for its turn: a thread that runs is not
         # abandoned, or those of impatient pages would add up.
         with anyio.CancelScope() as scope:
@@ -65,7 +65,7 @@ class Pool:
             try:
                 return await anyio.to_thread.run_sync(work, limiter=self._limiter)
             finally:
-                self._asked -= 1
+                self._pending -= 1
                 watcher.cancel()
                 self._release_later()
         raise GoneError("the client disconnected")

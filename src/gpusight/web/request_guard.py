@@ -114,7 +114,7 @@ class Guard:
         return not self._is_followed_link(scope, headers)
 
     def _is_followed_link(self, scope: Scope, headers: Headers) -> bool:
-        """Tell whether someone followed a link to the page itself, as from a notebook's."""
+        """Return whether someone followed a link to the page itself, as from a notebook's."""
         modes, places = _values(headers, b"sec-fetch-mode"), _values(headers, b"sec-fetch-dest")
         is_page = scope["path"].rstrip("/") == f"/{self._token.decode()}"
         return is_page and modes == [b"navigate"] and places == [b"document"]

@@ -1,4 +1,4 @@
-"""What a page can ask about one capture, each as a function, and the parameters of a request.
+"""What a page can request of one capture, each as a function, and the parameters of a request.
 
 What a route needs is imported with it: the server answers sooner so.
 """
@@ -111,27 +111,27 @@ Route: TypeAlias = "Callable[[RouteRequest], object]"
 """Gives what becomes JSON, or the bytes themselves."""
 
 
-def info(asked: RouteRequest) -> object:
+def info(request: RouteRequest) -> object:
     """Return what a page needs before it loads events."""
-    return asked.served.info
+    return request.served.info
 
 
-def window(asked: RouteRequest) -> bytes:
+def window(request: RouteRequest) -> bytes:
     """Give what a screen shows of some tracks."""
     from gpusight.web.capture_payloads import encode_window
 
-    start_ns, end_ns = asked.query.stretch()
-    bins = asked.query.whole("bins", 1, MAX_WINDOW_BINS)
-    keys = asked.query.names("tracks", MAX_WINDOW_TRACKS, MAX_KEY_CHARS)
-    answer = encode_window(asked.served.timeline.window(keys, start_ns, end_ns, bins))
-    asked.served.seen.set()
+    start_ns, end_ns = request.query.stretch()
+    bins = request.query.whole("bins", 1, MAX_WINDOW_BINS)
+    keys = request.query.names("tracks", MAX_WINDOW_TRACKS, MAX_KEY_CHARS)
+    answer = encode_window(request.served.timeline.window(keys, start_ns, end_ns, bins))
+    request.served.seen.set()
     return answer
 
 
-def pick(asked: RouteRequest) -> EventPosition | None:
+def pick(request: RouteRequest) -> EventPosition | None:
     """Give the event at a time on a line, or the nearest."""
-    query = asked.query
-    spot = asked.served.timeline.pick(
+    query = request.query
+    spot = request.served.timeline.pick(
         query.text("track", MAX_KEY_CHARS),
         query.whole("line", 0, _MAX_LINE),
         query.time("time"),
@@ -140,29 +140,29 @@ def pick(asked: RouteRequest) -> EventPosition | None:
     return None if spot is None else safe(spot)
 
 
-def event(asked: RouteRequest) -> object:
-    """Tell everything about one event."""
+def event(request: RouteRequest) -> object:
+    """Return everything about one event."""
     from gpusight.web.analysis_payloads import event_payload
 
-    table, row = asked.query.text("table", MAX_KEY_CHARS), asked.query.whole("row", 0, _MAX_ROW)
-    return event_payload(asked.served.timeline, table, row, asked.reports)
+    table, row = request.query.text("table", MAX_KEY_CHARS), request.query.whole("row", 0, _MAX_ROW)
+    return event_payload(request.served.timeline, table, row, request.reports)
 
 
-def search(asked: RouteRequest) -> object:
+def search(request: RouteRequest) -> object:
     """Find names that hold a text."""
     from gpusight.viewer.event_search import search as find
 
-    text = asked.query.text("q", MAX_SEARCH_CHARS)
-    limit = asked.query.whole("limit", 1, MAX_SEARCH_RESULTS, default=50)
-    matches = find(asked.served.timeline.trace, text, limit)
+    text = request.query.text("q", MAX_SEARCH_CHARS)
+    limit = request.query.whole("limit", 1, MAX_SEARCH_RESULTS, default=50)
+    matches = find(request.served.timeline.trace, text, limit)
     return replace(matches, groups=tuple(map(_readable, matches.groups)))
 
 
-def following(asked: RouteRequest) -> EventPosition | None:
+def following(request: RouteRequest) -> EventPosition | None:
     """Give the next event of a name, or the one before."""
     from gpusight.viewer.event_search import next_event
 
-    query, timeline = asked.query, asked.served.timeline
+    query, timeline = request.query, request.served.timeline
     table = query.text("table", MAX_KEY_CHARS)
     direction = query.whole("direction", -1, 1, default=1) or 1
     code, time_ns = query.whole("code", 0, _MAX_ROW), query.time("time")
@@ -171,11 +171,11 @@ def following(asked: RouteRequest) -> EventPosition | None:
     return None if spot is None else safe(spot)
 
 
-def measure(asked: RouteRequest) -> object:
+def measure(request: RouteRequest) -> object:
     """Add up what lies in a stretch of time."""
     from gpusight.viewer.selection_measures import measure as measured
 
-    measurement = measured(asked.served.timeline, *asked.query.stretch())
+    measurement = measured(request.served.timeline, *request.query.stretch())
     devices, kernels = (
         tuple(map(_readable, measurement.devices)),
         tuple(map(_readable, measurement.kernels)),
@@ -183,14 +183,14 @@ def measure(asked: RouteRequest) -> object:
     return replace(measurement, devices=devices, kernels=kernels)
 
 
-def findings(asked: RouteRequest) -> object:
+def findings(request: RouteRequest) -> object:
     """Return the findings as a plan."""
-    return asked.served.findings
+    return request.served.findings
 
 
-def ledger(asked: RouteRequest) -> object:
+def ledger(request: RouteRequest) -> object:
     """Return where the time goes."""
-    return asked.served.ledger
+    return request.served.ledger
 
 
 def _readable(named: _Named) -> _Named:

@@ -123,7 +123,7 @@ def _bound(port: int) -> socket.socket:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         taken.bind((LOOPBACK, port))
-        taken.listen()  # whoever asks before the loop runs waits, and is not refused
+        taken.listen()  # whoever connects before the loop runs waits, and is not refused
     except OSError as error:
         taken.close()
         if error.errno == errno.EADDRINUSE:

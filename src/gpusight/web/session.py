@@ -34,7 +34,7 @@ _LARGE = 500_000
 _FIRST_LOOK_S = 3.0
 """How long a large capture waits for a page to be opened before all else is worked out anyway."""
 _DRAWING_S = 0.5
-"""How long a page may draw what it was given, and ask for the overview of all of it."""
+"""How long a page may draw what it was given, and request the overview of all of it."""
 
 
 class Opened(NamedTuple):
@@ -49,7 +49,7 @@ class Opened(NamedTuple):
 
 
 class Session:
-    """Everything that is served. Started and stopped once; asked from any thread."""
+    """Everything that is served. Started and stopped once; used from any thread."""
 
     def __init__(self, files: Sequence[Opened]) -> None:
         self.stopping = threading.Event()
@@ -72,7 +72,7 @@ class Session:
             return served
         return LoadedCapture(number, file.name, SharedTrace(file.trace, self.stopping), file.path)
 
-    # Asking ---------------------------------------------------------------------------------------
+    # Requests -------------------------------------------------------------------------------------
 
     @property
     def captures(self) -> tuple[LoadedCapture, ...]:
@@ -128,7 +128,7 @@ class Session:
             capture.identified.wait(max(0.0, until - time.monotonic()))
 
     def stop(self, patience_s: float = 1.0) -> None:
-        """End every thread; one that computes ends when it next asks for data."""
+        """End every thread; one that computes ends when it next reads data."""
         self.stopping.set()
         for capture in self._served:
             capture.seen.set()

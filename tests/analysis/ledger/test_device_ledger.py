@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.ledger.device_ledger import Accounting, account, build_ledger
-from gpusight.analysis.ledger.host_lanes import HostTime
+from gpusight.analysis.ledger.host_threads import HostTime
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import IdleCause, label_work
 from gpusight.analysis.ledger.ledger_report import LedgerReport, device_overlap, ledger_report
@@ -246,8 +246,8 @@ def test_host_time_that_is_moved_still_sums_to_the_time(
     ends = np.cumsum(length)
     by_cause = np.zeros((len(length), len(IdleCause)), np.int64)
     by_cause[np.arange(len(length)), [cause for _, cause in stretches]] = length
-    lane = np.zeros(len(length), np.int64)
-    hosts = HostTime.of_stretches(lane, ends - length, ends, by_cause)
+    host_thread = np.zeros(len(length), np.int64)
+    hosts = HostTime.of_stretches(host_thread, ends - length, ends, by_cause)
     # Every other moment is moved, so that what lies between two has several causes.
     before = np.unique(np.append(0, ends[1::2]))
     after = np.cumsum(np.array(lengths[: len(before)], np.int64))

@@ -216,7 +216,10 @@ def test_several_processes_of_one_name_are_refused() -> None:
         ledger_report(build_trace(**TABLES, processes=processes), Selection(process="python3"))
 
 
-def test_the_command_fits_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_fits_the_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["ledger", CAPTURE, "--by-step"]) == 0
     out, err = capsys.readouterr()
     assert err == ""

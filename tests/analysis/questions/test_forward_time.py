@@ -95,7 +95,7 @@ def test_a_comma_that_may_separate_thousands_is_told() -> None:
     ("text", "what"),
     [
         ("forward_ms,x\n1,5,2\n", "more cells than there are headings"),
-        ("1,5\n2,5\n", "no heading of t.csv says which column"),
+        ("1,5\n2,5\n", "no column of t.csv is named like a time"),
         ("forward_ms\n1 400\n", "no column of t.csv is a time"),
         ("forward_ms\n1e308\n1e308\n", "holds 1e[+]308, too long for a forward pass"),
         ("time\n5e-324\n", "holds 5e-324, too long for a forward pass"),

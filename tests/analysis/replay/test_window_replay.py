@@ -131,7 +131,7 @@ def test_without_synchronization_the_host_runs_ahead() -> None:
 
 def test_one_thread_that_waits_for_another_is_one_chain() -> None:
     replay = replayed(PROGRAMS["autograd"])
-    assert set(replay.schedule.calls.lane) == {0}
+    assert set(replay.schedule.calls.host_thread) == {0}
     assert set(replay.schedule.calls.thread) == {0, 1}
 
 
@@ -141,9 +141,11 @@ def test_a_thread_that_only_helps_holds_nothing_up() -> None:
     script = [pins, *PROGRAMS["autograd"], pins]
     replay = replayed(script)
     calls = replay.schedule.calls
-    lanes = {int(thread): set(calls.lane[calls.thread == thread]) for thread in calls.thread}
-    assert sorted(len(lane) for lane in lanes.values()) == [1, 1, 1]
-    assert len(set.union(*lanes.values())) == 2
+    host_threads = {
+        int(thread): set(calls.host_thread[calls.thread == thread]) for thread in calls.thread
+    }
+    assert sorted(len(host_thread) for host_thread in host_threads.values()) == [1, 1, 1]
+    assert len(set.union(*host_threads.values())) == 2
     # The last call of the helper comes with the end of the window, but what if the rest is faster?
     assert replay.run(changes.as_graphs()).saved_ns > 0.5 * replay.measured_ns
 
@@ -167,7 +169,7 @@ def test_threads_that_launch_side_by_side_are_two_chains() -> None:
     one.calls += two.calls
     one.kernels += two.kernels
     schedule = build_schedule(trace_of(one), 0, max(one.end_ns, two.end_ns))
-    assert len(set(schedule.calls.lane)) == 2
+    assert len(set(schedule.calls.host_thread)) == 2
 
 
 def test_a_graph_launches_everything_at_once() -> None:
@@ -224,7 +226,7 @@ def test_marks_on_a_thread_that_calls_nothing_hold_nothing() -> None:
 
 def test_streams_of_two_gpus_are_two_queues() -> None:
     schedule = build_schedule(trace_of(simulate(PROGRAMS["two GPUs"])), 0, 10_000 * US)
-    assert len(set(schedule.ops.queue)) == 2
+    assert len(set(schedule.ops.stream_id)) == 2
 
 
 def test_calls_across_the_beginning_of_the_window_count_in_part() -> None:

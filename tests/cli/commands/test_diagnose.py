@@ -19,8 +19,8 @@ from gpusight.rules.diagnosis import (
     shares,
 )
 from gpusight.rules.registry import TIMELINE_RULES
+from tests.rules.kernel.rule_launches import FOUND
 from tests.rules.launches import trace_of
-from tests.rules.test_registry_kernel import FOUND
 from tests.shared import SHARED, needs_shared
 from tests.traces import build_trace
 

@@ -32,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Described:
 def test_verdicts_come_first_and_fixes_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "What this machine can record with"
+    assert lines[0] == "Profilers on this machine"
     assert lines[1].startswith("nsys   yes     2025.3.1")
     assert any(line.startswith("ncu    no ") for line in lines)
     assert "gpusight record would use nsys." in lines

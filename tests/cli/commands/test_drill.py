@@ -157,7 +157,7 @@ def test_run_measures_and_joins(
     assert main(["drill", RESNET, "--run", "--", sys.executable, script]) == 0
     out, err = capfd.readouterr()
     assert "trained" in out
-    assert "gpusight: $" in err
+    assert "gpusight drill: $" in err
     assert "Kernels profiled by Nsight Compute" in out
     assert "Command, for" not in out
     assert (tmp_path / "train.ncu-rep").exists()

@@ -285,7 +285,7 @@ def test_a_request_that_fits_one_capture_only_names_it(
 ) -> None:
     for option in ("--device 9", "--in nothing*", "--steps 900"):
         assert asked(train, "--max", "step_time=1s", *option.split()) == 2
-        assert f"error: {Path(train).name}: no " in capsys.readouterr().err
+        assert f"gpusight gate: {Path(train).name}: no " in capsys.readouterr().err
 
 
 def test_a_capture_that_cannot_be_judged(

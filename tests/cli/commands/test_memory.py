@@ -25,12 +25,27 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_fit_eighty_columns(capture: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", capture]) == 0
     out = capsys.readouterr().out
-    assert "Memory at the peak by holder" in out
+    assert "Memory at the peak by allocation site" in out
     assert "Memory over time" not in out
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_the_timeline_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_blocks_of_one_size_and_site_are_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", TRACE, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    groups = [row for row in document["rows"] if row["section"] == "block_groups"]
+    blocks = [row for row in document["rows"] if row["section"] == "blocks"]
+    assert len({(row["bytes"], row["holder"]) for row in groups}) == len(groups)
+    assert sum(row["blocks"] for row in groups) >= len(blocks)
+    assert all(row["total_bytes"] == row["bytes"] * row["blocks"] for row in groups)
+    assert sum(row["total_bytes"] for row in groups) <= document["meta"]["peak_bytes"]
+    assert main(["memory", TRACE]) == 0
+    assert "Largest blocks at the peak" not in capsys.readouterr().out
+    assert main(["memory", TRACE, "--blocks"]) == 0
+    assert "Largest blocks at the peak" in capsys.readouterr().out
+
+
+def test_the_timeline_is_shown_when_requested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", TRACE, "--timeline", "--top", "3"]) == 0
     assert "Memory over time" in capsys.readouterr().out
 
@@ -66,7 +81,11 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     target = tmp_path / name
     assert main(["memory", SNAPSHOT, "-o", str(target)]) == 0
     assert target.read_bytes().startswith(start)
-    assert capsys.readouterr() == ("", "")
+    out, err = capsys.readouterr()
+    assert out == ""
+    opened = name.lower().endswith(("svg", "html", "png", "pdf"))
+    assert err.startswith(f"gpusight memory: wrote {target} (") is opened
+    assert err.count("\n") == opened
 
 
 def test_a_format_asked_for_wins_over_the_name(tmp_path: Path) -> None:

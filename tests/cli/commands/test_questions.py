@@ -74,7 +74,7 @@ def test_python_gives_the_same(timings: str) -> None:
         ([FORWARD, "--model", "1,2"], "is not the sizes of a model"),
         ([FORWARD, "--timings", "missing.csv"], "cannot read missing.csv"),
         ([FORWARD, "--timings", FORWARD], "holds no timings"),
-        ([FORWARD, "--batch", "."], "--batch asks of every capture alike"),
+        ([FORWARD, "--batch", "."], "--batch treats all captures alike"),
         (["--batch", FORWARD], "is not a folder"),
     ],
 )
@@ -91,7 +91,7 @@ def test_captures_without_kernels_say_so(graph: str, capsys: pytest.CaptureFixtu
     assert main(["questions", graph]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("gpusight: questions: the capture has no kernels")
+    assert err.startswith("gpusight questions: the capture has no kernels")
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_batch_goes_on_after_a_capture_that_fails(
     assert main(["questions", "--batch", str(folder), "-o", str(out)]) == 2
     err = capsys.readouterr().err.splitlines()
     assert [line for line in err if "failed cut.sqlite: is cut off" in line]
-    assert "gpusight: failed graph.sqlite: unexpected ValueError: nobody foresaw" in err
+    assert "gpusight questions: failed graph.sqlite: unexpected ValueError: nobody foresaw" in err
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert set(summary["meta"]["captures"]) == {"gpt_small_forward", "gpt_small_forward.json"}
     assert summary["meta"]["captures_failed"] == 2

@@ -92,12 +92,12 @@ def test_what_a_recording_says(capfd: pytest.CaptureFixture[str]) -> None:
     out, err = capfd.readouterr()
     assert out == "['a b']\n"
     lines = err.splitlines()
-    assert lines[0] == "gpusight: recording with nsys 2025.3.1 (the default)"
-    assert lines[1].startswith("gpusight: $ ")
+    assert lines[0] == "gpusight record: recording with nsys 2025.3.1 (the default)"
+    assert lines[1].startswith("gpusight record: $ ")
     assert lines[1].endswith(f"{PYTHON} t.py 'a b'")
     assert lines[2:] == [
-        "gpusight: wrote t.nsys-rep (2.029 kB)",
-        "gpusight: next: gpusight diagnose t.nsys-rep",
+        "gpusight record: wrote t.nsys-rep (2.029 kB)",
+        "gpusight record: next: gpusight diagnose t.nsys-rep",
     ]
 
 
@@ -106,7 +106,7 @@ def test_quiet_is_quiet(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert capfd.readouterr() == ("[]\n", "")
     monkeypatch.setenv("FAKE_MODE", "nothing")
     assert main(["record", "--quiet", "--", PYTHON, "t.py"]) == 2
-    assert capfd.readouterr().err.startswith("gpusight: error: nothing was recorded: nsys")
+    assert capfd.readouterr().err.startswith("gpusight record: nothing was recorded: nsys")
 
 
 def test_a_program_that_fails_keeps_its_code(
@@ -131,7 +131,7 @@ def test_a_dry_run_prints_a_line_to_paste(capfd: pytest.CaptureFixture[str]) -> 
     assert words[0].startswith("PYTHONPATH=")
     assert words[1].startswith("GPUSIGHT_RECORD={")
     assert out.count("\n") == 1
-    assert err == "gpusight: recording with nsys 2025.3.1 (the default)\n"
+    assert err == "gpusight record: recording with nsys 2025.3.1 (the default)\n"
     assert not list(Path().glob("*rep*"))
 
 

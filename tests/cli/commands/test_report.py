@@ -22,7 +22,10 @@ def test_it_writes_one_file_and_nothing_else(
     target = tmp_path / "out" / "report.html"
     target.parent.mkdir()
     assert main(["report", CAPTURE, "-o", str(target)]) == 0
-    assert capsys.readouterr() == ("", "")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"gpusight report: wrote {target} (")
+    assert err.endswith(" kB); open it in a browser (one file, no network needed)\n")
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
     assert target.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
@@ -44,7 +47,7 @@ def test_a_terminal_gets_one_line_of_advice(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        "gpusight: error: a report is an HTML page and needs a file; add: -o report.html\n"
+        "gpusight report: a report is an HTML page and needs a file; add: -o report.html\n"
     )
 
 

@@ -111,7 +111,7 @@ def test_a_file_that_fails_is_named_and_the_others_are_shown(train: str, tmp_pat
         time.sleep(0.3)
         code, out, err = ended(process, signal.SIGINT)
         assert (code, out) == (0, "")
-        assert err.startswith("gpusight: serve: ")
+        assert err.startswith("gpusight serve: ")
         assert "broken.sqlite" in err
         assert err.count("\n") == 1
 
@@ -122,7 +122,7 @@ def test_a_port_that_is_taken(train: str, capsys: pytest.CaptureFixture[str]) ->
         assert main(["serve", train, "--port", str(port)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"gpusight: error: port {port} is in use; ")
+    assert err.startswith(f"gpusight serve: port {port} is in use; ")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_cannot_be_served_is_one_line(
     assert main(["serve", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("gpusight: error: ")
+    assert err.startswith("gpusight serve: ")
     assert says in err
     assert err.count("\n") == 1
 
@@ -154,7 +154,7 @@ def test_a_capture_that_turns_out_to_have_no_timeline_ends_it(
 ) -> None:
     assert main(["serve", str(DATA / "gpt_small_forward_key_averages.txt")]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("gpusight: error: ")
+    assert err.startswith("gpusight serve: ")
     assert "timeline" in err
     assert err.count("\n") == 1
 

@@ -57,7 +57,10 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     target = tmp_path / name
     assert main([command, CAPTURE, "-o", str(target)]) == 0
     assert target.read_bytes().startswith(start)
-    assert capsys.readouterr() == ("", "")
+    out, err = capsys.readouterr()
+    assert out == ""
+    opened = name.endswith(("svg", "html", "png", "pdf"))
+    assert err.startswith(f"gpusight {command}: wrote {target} (") is opened
 
 
 @pytest.mark.parametrize("command", ["timeline", "ledger"])

@@ -58,7 +58,10 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     target = tmp_path / name
     assert main(["utilization", CAPTURE, "--steps", "3-4", "-o", str(target)]) == 0
     assert target.read_bytes().startswith(start)
-    assert capsys.readouterr() == ("", "")
+    out, err = capsys.readouterr()
+    assert out == ""
+    opened = name.endswith(("svg", "html", "png", "pdf"))
+    assert err.startswith(f"gpusight utilization: wrote {target} (") is opened
 
 
 def test_nothing_is_drawn_of_a_capture_without_gpu_work(

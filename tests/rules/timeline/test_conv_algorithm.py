@@ -1,4 +1,4 @@
-"""conv-algorithm: convolutions that are lowered, or left on lanes beside tensor cores."""
+"""conv-algorithm: convolutions that are lowered, or left on host_threads beside tensor cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fp32-no-tensor-cores: products on lanes, what TF32 gives, and where it gives nothing."""
+"""fp32-no-tensor-cores: products on host_threads, what TF32 gives, and where it gives nothing."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ def _ranges(
 def _python(trace: Trace, launch: HostMoments, forward: HostMoments) -> tuple[Ints, Ints, Mask]:
     """Find module and call site, and whether one of them is the forward operator's.
 
-    The user's code around the forward operator says more than the framework's around the launch.
+    User code around the forward operator is more specific than the framework's around the launch.
     """
     if not trace.has("python_calls"):
         nothing = np.full(len(launch.times), NONE, dtype=np.int64)

@@ -237,7 +237,7 @@ def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     wanted = (replace(f, shown=f.key in _SHOWN) for f in table.fields)
     fields = shown_if_filled(wanted, table.frame)
     frame = table.frame.head(_TOP_KERNELS)
-    more = f": the first {_TOP_KERNELS} of {table.frame.height:,}"
+    more = f": top {_TOP_KERNELS} of {table.frame.height:,}"
     title = table.title + (more if table.frame.height > frame.height else "")
     return Composite(
         "summary",

@@ -239,7 +239,7 @@ def pick_kernels(
         window,
         process,
         window_ns,
-        choose_kernels(_kernels(shown, total_ns), top, asked=kernel is not None),
+        choose_kernels(_kernels(shown, total_ns), top, selected=kernel is not None),
         total_ns,
         launches.select("launch_ns", "thread", "function", "mangled_name", "group", "inside"),
         (*window.notes, *process_notes, *scope.notes),
@@ -328,18 +328,18 @@ def _kernels(grouped: pl.DataFrame, total_ns: int) -> list[DrillKernel]:
 
 
 def choose_kernels(
-    kernels: Sequence[DrillKernel], top: int, *, asked: bool
+    kernels: Sequence[DrillKernel], top: int, *, selected: bool
 ) -> tuple[DrillKernel, ...]:
     """Choose the first `top` kernels by time (0: all) of those worth measuring.
 
-    Kernels that the user `asked` for by name are all worth it.
+    Kernels that the user `selected` by name are all worth it.
     """
     remaining = top or len(kernels)
     verdicts = []
     for kernel in kernels:
-        verdict, why = (None, "") if asked else _not_worth(kernel)
+        verdict, why = (None, "") if selected else _not_worth(kernel)
         if verdict is None and remaining > 0:
-            verdict, why = DrillChoice.CHOSEN, "selected" if asked else _chosen_why(kernel)
+            verdict, why = DrillChoice.CHOSEN, "selected" if selected else _chosen_why(kernel)
             remaining -= 1
         elif verdict is None:
             verdict, why = DrillChoice.NEXT, f"not in the top {top}"

@@ -364,7 +364,7 @@ def request_of(
 _LAUNCHES_OF_TOTALS = 8
 """Launches measured of each kernel: several, since their shapes may differ."""
 _WHY_TOTALS = (
-    "approximate: totals do not tell the order of launches, so of each kernel some from the middle "
+    "approximate: totals do not have the order of launches, so of each kernel some from the middle "
     "are measured"
 )
 
@@ -398,7 +398,7 @@ def pick_totals(
                 roof_share=None,
             )
         )
-    return choose_kernels(candidates, top, asked=kernel is not None), table.notes
+    return choose_kernels(candidates, top, selected=kernel is not None), table.notes
 
 
 def plan_totals(chosen: tuple[DrillKernel, ...]) -> LaunchPlan | None:

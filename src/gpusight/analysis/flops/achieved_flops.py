@@ -62,7 +62,7 @@ FLOPS_FACTS = tuple(
             Fmt.REAL,
             "Peak of all GPUs used, in the precision of most FLOPs",
         ),
-        ("peak_of", "Peak of", Fmt.TEXT, "Precision and unit of that peak"),
+        ("peak_of", "Peak for", Fmt.TEXT, "Precision and unit of that peak"),
         (
             "mfu",
             "MFU",

@@ -37,7 +37,7 @@ class _Signature:
     """[B,H,S,D] rather than [B,S,H,D]."""
     backward: bool = False
     causal_flag: int | None = 0
-    """Which of its booleans is `is_causal`; None when a mask type says it."""
+    """Which of its booleans is `is_causal`; None when a mask type shows it."""
     mask_type_after: int = 0
     """Position of the mask type (0 none, 1 from the top left, 2 from the bottom right), relative to
     the first boolean."""

@@ -150,7 +150,7 @@ def roofs_of(
 
 
 def _roof(row: Mapping[str, Any]) -> GpuRoof:
-    """Look the GPU up in the table of GPUs; what the capture says of it counts more."""
+    """Look the GPU up in the table of GPUs; values of the capture come first."""
     listed = listed_gpu(row)
     gpu = with_measured(
         listed,
@@ -204,7 +204,13 @@ OPERATOR_FIELDS = (
     Field("operator", "Operator", Fmt.NAME, "Operator, shape and precision"),
     Field("family", "Family", Fmt.TEXT, "Which formula counts it", shown=False),
     Field("name", "Name", Fmt.NAME, "Operator; null when grouped by family", shown=False),
-    Field("sizes", "Sizes", Fmt.NAME, "Shape that sets the cost; see docs/flops.md", shown=False),
+    Field(
+        "sizes",
+        "Sizes",
+        Fmt.NAME,
+        "Shape that sets the cost: m, n, k of a GEMM",
+        shown=False,
+    ),
     Field("precision", "Precision", Fmt.TEXT, "Number format computed in", shown=False),
     Field("tensor_core", "TensorCore", Fmt.FLAG, "Whether Tensor Cores ran", shown=False),
     Field("gpu", "GPU", Fmt.NAME, "GPU it ran on", shown=False),

@@ -371,7 +371,7 @@ def _convolution_sizes(x: TensorInput, weight: TensorInput, stride: tuple[int, .
 def _convolution_backward(
     grad: int, x: int, weight: int, transposed: int | bool, mask: int, stride: int
 ) -> Formula:
-    """Return the formula of the gradients: one convolution for each that the mask asks for.
+    """Return the formula of the gradients: one convolution for each that the mask selects.
 
     All but a boolean `transposed` are positions of arguments.
     """

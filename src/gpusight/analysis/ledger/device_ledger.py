@@ -14,8 +14,8 @@ from gpusight.analysis.gpu_schedule import NONE, CallKind, ScheduleTiming, build
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
+    ActivityPriority,
     EntryLabels,
-    EntryRank,
     IdleCause,
     label_work,
 )
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
-    from gpusight.analysis.ledger.host_lanes import HostTime
+    from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -93,7 +93,7 @@ class DeviceGaps:
     """Times in which nothing ran on a GPU, and what is known of the activity that ended them."""
 
     start_ns: Ints
-    lane: Ints
+    host_thread: Ints
     """Of the call that launched that activity, or of the last one before; `NONE` if not known."""
     launched_ns: Ints
     """When that call had returned; the end of the gap where no activity ended it."""
@@ -105,7 +105,7 @@ class DeviceGaps:
     def spent(self, hosts: HostTime, idle: DeviceSpans) -> Ints:
         """Return the ns of each cause of idle spans, one row a span."""
         until = self.until(idle)
-        spent = hosts.spent(self.lane[idle.gap], idle.start_ns, until)
+        spent = hosts.spent(self.host_thread[idle.gap], idle.start_ns, until)
         spent[np.arange(len(idle)), self.rest(idle)] += idle.end_ns - until
         return spent
 
@@ -124,8 +124,8 @@ def spans_of(
 ) -> tuple[DeviceSpans, DeviceGaps]:
     """Cut the window of a GPU into spans."""
     own = _in_order(schedule, timing, labels, device)
-    ranks = labels.ranks
-    layers = [_Layer.of(timing, own[ranks[own] == rank]) for rank in EntryRank]
+    priorities = labels.priorities
+    layers = [_Layer.of(timing, own[priorities[own] == priority]) for priority in ActivityPriority]
     edges = np.array([timing.start_ns, max(timing.start_ns, timing.end_ns)])
     cuts = distinct(edges, *(x.start_ns for x in layers), *(x.end_ns for x in layers))
     op = first_known([layer.running(cuts[:-1]) for layer in layers])
@@ -152,7 +152,7 @@ def _in_order(
 
 @dataclass(frozen=True)
 class _Layer:
-    """Activities of one rank; where two overlap, the one that started first keeps its time."""
+    """Activities of one priority; where two overlap, the one that started first keeps its time."""
 
     start_ns: Ints
     end_ns: Ints
@@ -187,7 +187,7 @@ def _gaps(
     last_call = int(launches[-1]) if len(launches) else NONE
     call = np.where(ended, ops.call[op] if len(ops) else NONE, last_call)
     known = call != NONE
-    lane = np.where(known, calls.lane[call] if len(calls) else NONE, NONE)
+    host_thread = np.where(known, calls.host_thread[call] if len(calls) else NONE, NONE)
     returned = np.where(known & ended, timing.call_end_ns[call] if len(calls) else end, end)
     inside = _inside_graph(schedule, timing, own, call, start) & ended
     if len(ops):
@@ -197,7 +197,7 @@ def _gaps(
     usual_ns = _usual_latency_ns(schedule, timing, own)
     slow = end - returned > max(_MIN_SLOW_NS, _SLOW_LATENCIES * usual_ns)
     queued = np.where(returned <= start, slow | (waited > _QUEUED_NS), slow & (waited > _QUEUED_NS))
-    return DeviceGaps(start, lane, returned, queued | inside, op)
+    return DeviceGaps(start, host_thread, returned, queued | inside, op)
 
 
 def _inside_graph(
@@ -217,8 +217,8 @@ def _inside_graph(
 def _usual_latency_ns(schedule: GpuSchedule, timing: ScheduleTiming, own: Ints) -> float:
     """Return the median time from the end of a launch to what waited for nothing else."""
     ops = schedule.ops
-    by_stream = own[np.argsort(ops.queue[own], kind="stable")]
-    stream, end = ops.queue[by_stream], timing.op_end_ns[by_stream]
+    by_stream = own[np.argsort(ops.stream_id[own], kind="stable")]
+    stream, end = ops.stream_id[by_stream], timing.op_end_ns[by_stream]
     free = np.append(np.iinfo(np.int64).min, end[:-1])
     free[np.append(True, np.diff(stream) != 0)[: len(free)]] = np.iinfo(np.int64).min
     call = ops.call[by_stream]
@@ -328,7 +328,7 @@ class DeviceAccount:
         sums = self._sums(self.spans, whole_window, 1)[0]
         known = self.labels.known
         parts: dict[str, list[LedgerPart]] = {}
-        for at in sorted(np.flatnonzero(sums[: len(known)]), key=lambda at: known[at].rank):
+        for at in sorted(np.flatnonzero(sums[: len(known)]), key=lambda at: known[at].priority):
             label = known[at]
             part = LedgerPart(int(sums[at]), label.precision, label.tensor_core, label.memory)
             parts.setdefault(label.entry, []).append(part)
@@ -342,7 +342,7 @@ class DeviceAccount:
     @property
     def names(self) -> tuple[str, ...]:
         """Every entry that the GPU may have, in the order of the ledger's priorities."""
-        known = sorted(self.labels.known, key=lambda label: label.rank)
+        known = sorted(self.labels.known, key=lambda label: label.priority)
         return (
             *dict.fromkeys(label.entry for label in known),
             *(cause.entry for cause in IdleCause),
@@ -395,7 +395,7 @@ def account(
 
 
 def _entry(name: str, parts: list[LedgerPart], total_ns: int) -> LedgerEntry:
-    """Make one entry, the largest part first; parts that tell nothing are left out."""
+    """Make one entry, the largest part first; parts without information are left out."""
     ns = sum(part.ns for part in parts)
     shown = any(part.precision or part.memory for part in parts)
     ordered = sorted(parts, key=lambda part: -part.ns) if shown else ()
@@ -423,7 +423,7 @@ class Accounting:
 
     @cached_property
     def hosts(self) -> HostTime:
-        """What each lane of the host did at every instant."""
+        """What each host thread did at every instant."""
         return host_time(self.trace, self.schedule)
 
     @cached_property

@@ -13,7 +13,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
-from gpusight.analysis.ledger.host_lanes import HostLanes, HostTime
+from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.trace.intervals import (
     Intervals,
@@ -181,31 +181,31 @@ _MOST_LAUNCHES = 1 / 3
 _CALL_CAUSES = {
     IdleCause.SYNCHRONIZING: (CallKind.SYNC,),
     IdleCause.ALLOCATING: (CallKind.ALLOCATE, CallKind.FREE),
-    IdleCause.LAUNCHING: (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL),
+    IdleCause.LAUNCHING: (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET),
 }
 _REST = (CallKind.RECORD, CallKind.WAIT_EVENT, CallKind.OTHER)
 _EVENTS = ["start_ns", "end_ns", "thread"]
 _NAMING = ("cpu_ops", "python_calls")
 
 
-def layers(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
-    """Return what lanes did, innermost first; what no layer holds is the framework's."""
-    if not len(lanes.numbers):
+def layers(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
+    """Return what host threads did, innermost first; what no layer holds is the framework's."""
+    if not len(host_threads.numbers):
         return []
-    ranges = HostRangesByThread(trace, lanes)
+    ranges = HostRangesByThread(trace, host_threads)
     known = [
-        *_overheads(trace, lanes),
-        *_calls(lanes),
-        (IdleCause.INPUT, _input(trace, lanes, ranges)),
-        (IdleCause.OTHER, _waiting(trace, lanes, ranges)),
+        *_overheads(trace, host_threads),
+        *_calls(host_threads),
+        (IdleCause.INPUT, _input(trace, host_threads, ranges)),
+        (IdleCause.OTHER, _waiting(trace, host_threads, ranges)),
     ]
-    return [*known, (IdleCause.UNKNOWN, _silent(trace, lanes, ranges, known))]
+    return [*known, (IdleCause.UNKNOWN, _silent(trace, host_threads, ranges, known))]
 
 
 # Calls and the profiler ---------------------------------------------------------------------------
 
 
-def _overheads(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
+def _overheads(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
     """Return what the profiler did; what it counts as its own but is not, is other work."""
     threads = trace.table("threads", ["thread"])["thread"].to_list()
     nowhere = pl.col("thread").is_null() | ~pl.col("thread").is_in(threads)
@@ -215,46 +215,48 @@ def _overheads(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
         (IdleCause.OTHER, is_loading),
     ):
         frame = _events(trace, "overheads", wanted)
-        everywhere = lanes.of_all(frame.filter(nowhere))
-        overheads.append((cause, union(everywhere, lanes.of_threads(frame.filter(~nowhere)))))
+        everywhere = host_threads.of_all(frame.filter(nowhere))
+        overheads.append(
+            (cause, union(everywhere, host_threads.of_threads(frame.filter(~nowhere))))
+        )
     return overheads
 
 
-def _calls(lanes: HostLanes) -> list[HostLayer]:
+def _calls(host_threads: LaunchThreads) -> list[HostLayer]:
     """Return what calls count for, by their kind."""
-    calls, axis = lanes.schedule.calls, lanes.axis
-    start, end = (axis.at(calls.lane, t) for t in (calls.start_ns, calls.end_ns))
+    calls, axis = host_threads.schedule.calls, host_threads.axis
+    start, end = (axis.at(calls.host_thread, t) for t in (calls.start_ns, calls.end_ns))
     short = calls.end_ns - calls.start_ns < _SHORT_NS
     rest = np.isin(calls.kind, _REST)
     chosen = [
-        (IdleCause.OTHER, _context_creations(lanes)),
+        (IdleCause.OTHER, _context_creations(host_threads)),
         *((cause, np.isin(calls.kind, kinds)) for cause, kinds in _CALL_CAUSES.items()),
         (IdleCause.FRAMEWORK, rest & short),
         (IdleCause.OTHER, rest & ~short),
     ]
     by_kind = [(cause, Intervals.from_arrays(start[at], end[at])) for cause, at in chosen]
-    return [(IdleCause.SYNCHRONIZING, _returning(lanes)), *by_kind]
+    return [(IdleCause.SYNCHRONIZING, _returning(host_threads)), *by_kind]
 
 
-def _context_creations(lanes: HostLanes) -> Ints:
+def _context_creations(host_threads: LaunchThreads) -> Ints:
     """Return the calls that seem to allocate but make a process ready to use the GPU."""
-    calls = lanes.schedule.calls
-    process = np.array([p for p, _ in lanes.schedule.threads], np.int64)[calls.thread]
+    calls = host_threads.schedule.calls
+    process = np.array([p for p, _ in host_threads.schedule.threads], np.int64)[calls.thread]
     at = np.flatnonzero(np.isin(calls.kind, _CALL_CAUSES[IdleCause.ALLOCATING]))
     _, first = np.unique(process[at], return_index=True)
     first_calls: Ints = at[first]
     return first_calls[calls.end_ns[first_calls] - calls.start_ns[first_calls] > _SETUP_NS]
 
 
-def _returning(lanes: HostLanes) -> Intervals:
+def _returning(host_threads: LaunchThreads) -> Intervals:
     """Return the ends of copies that blocked: the copy was done, the call had yet to return."""
-    calls, ops = lanes.schedule.calls, lanes.schedule.ops
+    calls, ops = host_threads.schedule.calls, host_threads.schedule.ops
     done = np.full(len(calls), np.iinfo(np.int64).max)
     own = np.flatnonzero(ops.call != NONE)
     own = own[calls.kind[ops.call[own]] == CallKind.COPY]
     done[ops.call[own]] = calls.start_ns[ops.call[own]]
     np.maximum.at(done, ops.call[own], ops.end_ns[own])
-    start, end = (lanes.axis.at(calls.lane, t) for t in (done, calls.end_ns))
+    start, end = (host_threads.axis.at(calls.host_thread, t) for t in (done, calls.end_ns))
     return Intervals.from_arrays(start, end)
 
 
@@ -264,7 +266,7 @@ def _returning(lanes: HostLanes) -> Intervals:
 class HostRangesByThread:
     """The ranges of a trace, and whose count for threads that have none: the step's thread's."""
 
-    def __init__(self, trace: Trace, lanes: HostLanes) -> None:
+    def __init__(self, trace: Trace, host_threads: LaunchThreads) -> None:
         columns = [*_EVENTS, "name", "kind", "open", "process"]
         self.frame = trace.table("ranges", columns).filter(
             pl.col("kind").cast(pl.String) != "mark", ~pl.col("open").fill_null(value=False)
@@ -275,7 +277,7 @@ class HostRangesByThread:
         busiest = dict(counts.select("process", "thread").iter_rows())
         own, main = set(counts["thread"].to_list()), main_threads(trace)
         self.stand_in: dict[int, int] = {}
-        for position, (process, thread) in enumerate(lanes.schedule.threads):
+        for position, (process, thread) in enumerate(host_threads.schedule.threads):
             if thread not in own:
                 other = main.get(process)
                 chosen = other if other in own else busiest.get(process)
@@ -283,18 +285,22 @@ class HostRangesByThread:
                     self.stand_in[position] = chosen
 
 
-def _input(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Intervals:
+def _input(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
     """Return the time of input: ranges, operators, Python and calls that read, sleep or wait."""
-    launches = _LaunchCalls(lanes.schedule)
+    launches = _LaunchCalls(host_threads.schedule)
     named = launches.without_work(_named(ranges.frame, is_input))
-    spans = [lanes.of_threads(named, ranges.stand_in)]
+    spans = [host_threads.of_threads(named, ranges.stand_in)]
     for table in _NAMING:
         events = _events(trace, table, is_input, name=True)
-        spans.append(lanes.of_threads(launches.without_work(events)))
+        spans.append(host_threads.of_threads(launches.without_work(events)))
     reading, waiting = (
-        lanes.of_threads(_events(trace, "os_calls", wanted)) for wanted in (is_reading, is_locked)
+        host_threads.of_threads(_events(trace, "os_calls", wanted))
+        for wanted in (is_reading, is_locked)
     )
-    spans += [reading, unnamed_input(trace, lanes, reading, subtract(waiting, _handed(lanes)))]
+    spans += [
+        reading,
+        unnamed_input(trace, host_threads, reading, subtract(waiting, _handed(host_threads))),
+    ]
     return _united(spans)
 
 
@@ -331,47 +337,49 @@ class _LaunchCalls:
         return events.with_columns(pl.Series("launch_share", (after - first) / max(len(times), 1)))
 
 
-def _waiting(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Intervals:
+def _waiting(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
     """Return the time of compiling, and of waits that no hand-over between threads explains."""
-    compiling = [lanes.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
-    compiling.append(lanes.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
+    compiling = [host_threads.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
+    compiling.append(host_threads.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
     waits = _events(trace, "os_calls", is_waiting)
     waits = waits.filter(pl.col("end_ns") - pl.col("start_ns") >= _SHORT_NS)
-    return _united([*compiling, subtract(lanes.of_threads(waits), _handed(lanes))])
+    return _united([*compiling, subtract(host_threads.of_threads(waits), _handed(host_threads))])
 
 
-def _handed(lanes: HostLanes) -> Intervals:
+def _handed(host_threads: LaunchThreads) -> Intervals:
     """Return the time that hand-overs between threads take."""
-    return Intervals.from_arrays(lanes.shifts.start_ns, lanes.shifts.first_ns)
+    return Intervals.from_arrays(host_threads.shifts.start_ns, host_threads.shifts.first_ns)
 
 
 def _silent(
-    trace: Trace, lanes: HostLanes, ranges: HostRangesByThread, known: list[HostLayer]
+    trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread, known: list[HostLayer]
 ) -> Intervals:
     """Return long stretches without a call, under no range and no operator."""
-    quiet = gaps(_united(spans for _, spans in known), 0, int(lanes.windows.ends[-1]))
-    # Most stretches between two calls are short: they need not be cut at the ends of lanes.
+    quiet = gaps(_united(spans for _, spans in known), 0, int(host_threads.windows.ends[-1]))
+    # Most stretches between two calls are short: they need not be cut at the ends of host threads.
     kept = quiet.ends - quiet.starts > _SILENCE_NS
     quiet = Intervals(quiet.starts[kept], quiet.ends[kept])
-    silent = _longer(lanes, intersect(quiet, lanes.windows))
+    silent = _longer(host_threads, intersect(quiet, host_threads.windows))
     if not len(silent):
         return silent
-    named = [lanes.of_threads(ranges.frame.select(_EVENTS), ranges.stand_in)]
-    named += [lanes.of_threads(_events(trace, table, None)) for table in _NAMING]
-    return _longer(lanes, subtract(silent, _united(named)))
+    named = [host_threads.of_threads(ranges.frame.select(_EVENTS), ranges.stand_in)]
+    named += [host_threads.of_threads(_events(trace, table, None)) for table in _NAMING]
+    return _longer(host_threads, subtract(silent, _united(named)))
 
 
-def _longer(lanes: HostLanes, spans: Intervals) -> Intervals:
-    """Keep the spans that are much longer than what usually lies between two calls of the lane."""
-    calls, order = lanes.schedule.calls, lanes.order
-    lane = calls.lane[order]
+def _longer(host_threads: LaunchThreads, spans: Intervals) -> Intervals:
+    """Keep the spans that are much longer than the usual gap between two calls."""
+    calls, order = host_threads.schedule.calls, host_threads.order
+    host_thread = calls.host_thread[order]
     gap = calls.start_ns[order][1:] - calls.end_ns[order][:-1]
-    within = (lane[1:] == lane[:-1]) & (gap > 0)
-    usual = pl.DataFrame({"lane": lane[1:][within], "gap": gap[within]})
-    medians = usual.group_by("lane").agg(pl.col("gap").median())
-    limits = np.full(int(lanes.numbers.max()) + 1, float(_SILENCE_NS))
-    limits[medians["lane"]] = np.maximum(_SILENCE_NS, _SILENCE_GAPS * medians["gap"].to_numpy())
-    kept = spans.ends - spans.starts > limits[lanes.axis.lane(spans.starts)]
+    within = (host_thread[1:] == host_thread[:-1]) & (gap > 0)
+    usual = pl.DataFrame({"host_thread": host_thread[1:][within], "gap": gap[within]})
+    medians = usual.group_by("host_thread").agg(pl.col("gap").median())
+    limits = np.full(int(host_threads.numbers.max()) + 1, float(_SILENCE_NS))
+    limits[medians["host_thread"]] = np.maximum(
+        _SILENCE_NS, _SILENCE_GAPS * medians["gap"].to_numpy()
+    )
+    kept = spans.ends - spans.starts > limits[host_threads.axis.host_thread(spans.starts)]
     return Intervals(spans.starts[kept], spans.ends[kept])
 
 
@@ -398,26 +406,26 @@ def _united(spans: Iterable[Intervals]) -> Intervals:
 
 
 def host_time(trace: Trace, schedule: GpuSchedule) -> HostTime:
-    """Find what each lane of a schedule did at every instant of its window."""
-    lanes = HostLanes(schedule)
-    present = [layer for layer in layers(trace, lanes) if len(layer[1])]
-    windows = lanes.windows
+    """Find what each host thread of a schedule did at every instant of its window."""
+    host_threads = LaunchThreads(schedule)
+    present = [layer for layer in layers(trace, host_threads) if len(layer[1])]
+    windows = host_threads.windows
     edges = [array for _, spans in present for array in (spans.starts, spans.ends)]
     cuts = distinct(windows.starts, windows.ends, *edges)
     cause = np.full(max(len(cuts) - 1, 0), int(IdleCause.FRAMEWORK))
     for layer, spans in reversed(present):
         cause[contains(spans, cuts[:-1])] = layer
-    cause[~contains(windows, cuts[:-1])] = len(IdleCause)  # between two lanes
+    cause[~contains(windows, cuts[:-1])] = len(IdleCause)  # between two host threads
     kept = np.append(np.diff(cause, prepend=-1) != 0, True)[: len(cuts)]
     cuts, cause = cuts[kept], cause[kept[:-1]]
-    lane = lanes.axis.lane(cuts)
-    time_ns = cuts - lane * (lanes.axis.length_ns + 1) + lanes.axis.start_ns
+    host_thread = host_threads.axis.host_thread(cuts)
+    time_ns = cuts - host_thread * (host_threads.axis.length_ns + 1) + host_threads.axis.start_ns
     length_ns = np.diff(cuts)
     causes = np.flatnonzero(np.bincount(cause, minlength=len(IdleCause))[: len(IdleCause)])
     spent_ns = np.zeros((len(cuts), len(causes)), np.int64)
     for column, number in enumerate(causes):
         spent_ns[1:, column] = np.cumsum(np.where(cause == number, length_ns, 0))
-    return HostTime(lane, time_ns, causes, spent_ns)
+    return HostTime(host_thread, time_ns, causes, spent_ns)
 
 
 # Input without a name -----------------------------------------------------------------------------
@@ -429,17 +437,17 @@ _MIN_READ_SHARE = 0.05
 """The least part of it that goes into reading: a stray read in other work is less."""
 _MIN_WAIT_SHARE = 0.5
 """The least part of it that goes into waiting for another thread, which then brings the data."""
-_ACTING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL, CallKind.SYNC)
+_ACTING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET, CallKind.SYNC)
 _TO_GPU = ("Host-to-Device", "Host-to-Array")
 
 
 def unnamed_input(
-    trace: Trace, lanes: HostLanes, reading: Intervals, waiting: Intervals
+    trace: Trace, host_threads: LaunchThreads, reading: Intervals, waiting: Intervals
 ) -> Intervals:
     """Return the stretches that end in a copy to the GPU and are spent on reading or waiting."""
     if not len(reading) and not len(waiting):
         return Intervals.empty()
-    start, end = _before_copies(trace, lanes)
+    start, end = _before_copies(trace, host_threads)
     long = end - start >= _LONG_NS
     start, end = start[long], end[long]
     length = end - start
@@ -448,20 +456,24 @@ def unnamed_input(
     return Intervals.from_arrays(start[for_input], end[for_input])
 
 
-def _before_copies(trace: Trace, lanes: HostLanes) -> tuple[Ints, Ints]:
-    """Return the time before copies to the GPU since the lane last issued or waited."""
-    calls = lanes.schedule.calls
-    acting = lanes.order[np.isin(calls.kind[lanes.order], _ACTING)]
+def _before_copies(trace: Trace, host_threads: LaunchThreads) -> tuple[Ints, Ints]:
+    """Return the time before copies to the GPU since the host thread last issued or waited."""
+    calls = host_threads.schedule.calls
+    acting = host_threads.order[np.isin(calls.kind[host_threads.order], _ACTING)]
     before, after = acting[:-1], acting[1:]
-    kept = (calls.lane[before] == calls.lane[after]) & np.isin(after, _h2d_calls(trace, lanes))
+    kept = (calls.host_thread[before] == calls.host_thread[after]) & np.isin(
+        after, _h2d_calls(trace, host_threads)
+    )
     before, after = before[kept], after[kept]
     start, end = calls.end_ns[before], calls.start_ns[after]
-    return lanes.axis.at(calls.lane[after], start), lanes.axis.at(calls.lane[after], end)
+    return host_threads.axis.at(calls.host_thread[after], start), host_threads.axis.at(
+        calls.host_thread[after], end
+    )
 
 
-def _h2d_calls(trace: Trace, lanes: HostLanes) -> Ints:
+def _h2d_calls(trace: Trace, host_threads: LaunchThreads) -> Ints:
     """Return the calls that copy to the GPU."""
-    ops = lanes.schedule.ops
+    ops = host_threads.schedule.ops
     copies = np.flatnonzero((ops.kind == OpKind.COPY) & (ops.call >= 0))
     kinds = trace.table("copies", ["kind"])["kind"].gather(ops.row[copies])
     called: Ints = ops.call[copies[kinds.is_in(list(_TO_GPU)).to_numpy()]]

@@ -13,14 +13,14 @@ from gpusight.analysis.attribution.call_sites import PythonCalls, sites_of
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.kernel_summary import distinct_short_names
-from gpusight.analysis.ledger.host_lanes import HostLanes
+from gpusight.analysis.ledger.host_threads import LaunchThreads
 from gpusight.analysis.ledger.idle_causes import HostRangesByThread
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
-    from gpusight.analysis.ledger.host_lanes import HostTime
+    from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -53,7 +53,7 @@ class _Stretches:
     """Idle time in stretches of one cause."""
 
     cause: Ints
-    lane: Ints
+    host_thread: Ints
     start_ns: Ints
     end_ns: Ints
     op: Ints
@@ -68,8 +68,8 @@ class IdleContributors:
     def __init__(self, schedule: GpuSchedule, hosts: HostTime) -> None:
         self._schedule = schedule
         self._trace = schedule.trace
-        self._lanes = HostLanes(schedule)
-        self._ranges = HostRangesByThread(self._trace, self._lanes)
+        self._host_threads = LaunchThreads(schedule)
+        self._ranges = HostRangesByThread(self._trace, self._host_threads)
         self._pieces = hosts.pieces
 
     def of(self, account: DeviceAccount) -> dict[str, tuple[IdleContributor, ...]]:
@@ -87,15 +87,15 @@ class IdleContributors:
     def _stretches(self, account: DeviceAccount) -> _Stretches:
         """Cut idle time where the host went from one thing to another."""
         idle, gaps = account.spans.idle, account.gaps
-        lane, until = gaps.lane[idle.gap], gaps.until(idle)
-        host = self._host_stretches(lane, idle.start_ns, until, gaps.op[idle.gap])
+        host_thread, until = gaps.host_thread[idle.gap], gaps.until(idle)
+        host = self._host_stretches(host_thread, idle.start_ns, until, gaps.op[idle.gap])
         at = np.flatnonzero(until < idle.end_ns)
         op = gaps.op[idle.gap][at]
         call = self._schedule.ops.call[op]
         launched = self._schedule.calls.start_ns[call] if len(self._schedule.calls) else until[at]
         rest = _Stretches(
             gaps.rest(idle)[at],
-            lane[at],
+            host_thread[at],
             until[at],
             idle.end_ns[at],
             op,
@@ -108,22 +108,22 @@ class IdleContributors:
             )
         )
 
-    def _host_stretches(self, lane: Ints, start: Ints, end: Ints, op: Ints) -> _Stretches:
+    def _host_stretches(self, host_thread: Ints, start: Ints, end: Ints, op: Ints) -> _Stretches:
         """Cut what the host was late by into stretches of one cause."""
-        piece_lane, piece_start, piece_end, cause = self._pieces
-        axis, known = self._lanes.axis, np.flatnonzero((lane != NONE) & (start < end))
-        begin, stop = (axis.at(lane[known], t[known]) for t in (start, end))
-        first = np.searchsorted(axis.at(piece_lane, piece_end), begin, side="right")
-        after = np.searchsorted(axis.at(piece_lane, piece_start), stop, side="left")
+        piece_thread, piece_start, piece_end, cause = self._pieces
+        axis, known = self._host_threads.axis, np.flatnonzero((host_thread != NONE) & (start < end))
+        begin, stop = (axis.at(host_thread[known], t[known]) for t in (start, end))
+        first = np.searchsorted(axis.at(piece_thread, piece_end), begin, side="right")
+        after = np.searchsorted(axis.at(piece_thread, piece_start), stop, side="left")
         count = np.maximum(after - first, 0)
         at = known[np.repeat(np.arange(len(known)), count)]
         piece = np.arange(len(at)) - np.repeat(np.cumsum(count) - count - first, count)
-        lost = np.flatnonzero((lane == NONE) & (start < end))
+        lost = np.flatnonzero((host_thread == NONE) & (start < end))
         begun = np.append(np.maximum(piece_start[piece], start[at]), start[lost])
         ended = np.append(np.minimum(piece_end[piece], end[at]), end[lost])
         return _Stretches(
             np.append(cause[piece], np.full(len(lost), int(IdleCause.UNKNOWN))),
-            np.append(lane[at], lane[lost]),
+            np.append(host_thread[at], host_thread[lost]),
             begun,
             ended,
             np.append(op[at], op[lost]),
@@ -134,10 +134,12 @@ class IdleContributors:
 
     def _open_names(self, stretches: _Stretches) -> list[tuple[str, pl.Series]]:
         """Return the name of what was open in each stretch, by kind; null for nothing."""
-        known = stretches.lane != NONE
-        lane = np.where(known, stretches.lane, self._lanes.numbers[0] if known.any() else 0)
+        known = stretches.host_thread != NONE
+        host_thread = np.where(
+            known, stretches.host_thread, self._host_threads.numbers[0] if known.any() else 0
+        )
         times, trace = stretches.sample_ns, self._trace
-        position = self._lanes.threads_at(lane, times) if known.any() else lane
+        position = self._host_threads.threads_at(host_thread, times) if known.any() else host_thread
         threads = self._threads(position, known, {})
         range_threads = self._threads(position, known, self._ranges.stand_in)
         call = self._calls(stretches, known)
@@ -165,13 +167,16 @@ class IdleContributors:
 
     def _calls(self, stretches: _Stretches, known: Any) -> Ints:
         """Return the row of the API call that each stretch lies in; `NONE` for none."""
-        calls, order, axis = self._schedule.calls, self._lanes.order, self._lanes.axis
+        calls, order, axis = self._schedule.calls, self._host_threads.order, self._host_threads.axis
         if not len(order):
-            return np.full(len(stretches.lane), NONE, np.int64)
-        places = axis.at(stretches.lane, stretches.sample_ns)
-        at = np.searchsorted(axis.at(calls.lane, calls.start_ns)[order], places, side="right") - 1
+            return np.full(len(stretches.host_thread), NONE, np.int64)
+        places = axis.at(stretches.host_thread, stretches.sample_ns)
+        at = (
+            np.searchsorted(axis.at(calls.host_thread, calls.start_ns)[order], places, side="right")
+            - 1
+        )
         call = order[np.maximum(at, 0)]
-        inside = known & (at >= 0) & (places < axis.at(calls.lane[call], calls.end_ns[call]))
+        inside = known & (at >= 0) & (places < axis.at(calls.host_thread[call], calls.end_ns[call]))
         return np.where(inside, calls.row[call], NONE)
 
     def _op_names(self, op: Ints) -> pl.Series:

@@ -67,12 +67,12 @@ _DIRECTIONS = {
 _HOST_MEMORY = {"Pageable": "pageable", "Pinned": "pinned"}
 
 
-class EntryRank(enum.IntEnum):
+class ActivityPriority(enum.IntEnum):
     """What counts where several things run at an instant: the first of these."""
 
-    COMPUTING = 0
-    MOVING = 1
-    COMMUNICATING = 2
+    COMPUTE = 0
+    COPY = 1
+    COMMUNICATION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class EntryLabel:
     """An entry, and what it is split by."""
 
     entry: str
-    rank: EntryRank
+    priority: ActivityPriority
     precision: str | None = None
     tensor_core: bool | None = None
     memory: str | None = None
@@ -96,10 +96,10 @@ class EntryLabels:
     """Position in `known` of each GPU activity."""
 
     @property
-    def ranks(self) -> Ints:
-        """The rank of each GPU activity."""
-        ranks = np.array([label.rank for label in self.known], np.int64)
-        return ranks[self.of_op] if len(self.of_op) else self.of_op
+    def priorities(self) -> Ints:
+        """The priority of each GPU activity."""
+        priorities = np.array([label.priority for label in self.known], np.int64)
+        return priorities[self.of_op] if len(self.of_op) else self.of_op
 
     @property
     def order(self) -> Ints:
@@ -109,8 +109,8 @@ class EntryLabels:
         return np.array([places[text] for text in texts], np.int64)[self.of_op]
 
 
-_MEMSET = EntryLabel(f"{COPY}/memset", EntryRank.MOVING)
-_GRAPH = EntryLabel(GRAPH, EntryRank.COMPUTING)
+_MEMSET = EntryLabel(f"{COPY}/memset", ActivityPriority.COPY)
+_GRAPH = EntryLabel(GRAPH, ActivityPriority.COMPUTE)
 
 
 def label_work(schedule: GpuSchedule) -> EntryLabels:
@@ -127,7 +127,7 @@ def label_work(schedule: GpuSchedule) -> EntryLabels:
             codes, labels = _copy_labels(schedule.trace, schedule.ops.row[at])
         else:
             codes = np.zeros(len(at), np.int64)
-            labels = [_MEMSET if kind is OpKind.FILL else _GRAPH]
+            labels = [_MEMSET if kind is OpKind.MEMSET else _GRAPH]
         known = [numbers.setdefault(label, len(numbers)) for label in labels]
         of_op[at] = np.array(known)[codes]
     return EntryLabels(tuple(numbers), of_op)
@@ -144,9 +144,9 @@ def _kernel_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
 def _kernel_label(name: str) -> EntryLabel:
     kernel = classify(name)
     if kernel.category == COMMUNICATION:
-        return EntryLabel(COMMUNICATION, EntryRank.COMMUNICATING)
+        return EntryLabel(COMMUNICATION, ActivityPriority.COMMUNICATION)
     entry = f"{COMPUTE}/{kernel.category}"
-    return EntryLabel(entry, EntryRank.COMPUTING, kernel.precision, kernel.tensor_core)
+    return EntryLabel(entry, ActivityPriority.COMPUTE, kernel.precision, kernel.tensor_core)
 
 
 def _copy_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
@@ -160,8 +160,8 @@ def _copy_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
 
 def _copy_label(kind: str, src_kind: str | None, dst_kind: str | None) -> EntryLabel:
     if kind.startswith("Unified"):
-        return EntryLabel(f"{COPY}/unified", EntryRank.MOVING)
+        return EntryLabel(f"{COPY}/unified", ActivityPriority.COPY)
     direction = _DIRECTIONS.get(kind, "other")
     host_kind = {"h2d": src_kind, "d2h": dst_kind}.get(direction)
     memory = _HOST_MEMORY.get(host_kind or "")
-    return EntryLabel(f"{COPY}/{direction}", EntryRank.MOVING, memory=memory)
+    return EntryLabel(f"{COPY}/{direction}", ActivityPriority.COPY, memory=memory)

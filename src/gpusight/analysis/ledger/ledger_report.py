@@ -16,7 +16,7 @@ from gpusight.analysis.gpu_schedule import NONE, OpKind
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount, DeviceLedger, Ledger
 from gpusight.analysis.ledger.idle_contributors import IdleContributor, IdleContributors
-from gpusight.analysis.ledger.ledger_entries import IDLE, EntryLabels, EntryRank, IdleCause
+from gpusight.analysis.ledger.ledger_entries import IDLE, ActivityPriority, EntryLabels, IdleCause
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_window import StepWindow, step_window
@@ -56,17 +56,17 @@ class DeviceOverlap:
 
 def device_overlap(schedule: GpuSchedule, labels: EntryLabels, device: int) -> DeviceOverlap:
     """Measure what overlaps on a GPU."""
-    ops, ranks = schedule.ops, labels.ranks
+    ops, priorities = schedule.ops, labels.priorities
     own = ops.device == device
     start, end = (
         np.clip(t, schedule.start_ns, schedule.end_ns) for t in (ops.start_ns, ops.end_ns)
     )
 
-    def running(rank: EntryRank) -> Intervals:
-        at = np.flatnonzero(own & (ranks == rank))
+    def running(priority: ActivityPriority) -> Intervals:
+        at = np.flatnonzero(own & (priorities == priority))
         return Intervals.from_arrays(start[at], end[at])
 
-    compute, copies, communication = (running(rank) for rank in EntryRank)
+    compute, copies, communication = (running(priority) for priority in ActivityPriority)
     kernels = np.flatnonzero(own & np.isin(ops.kind, (OpKind.KERNEL, OpKind.GRAPH)))
     times, depth = concurrency(start[kernels], end[kernels])
     return DeviceOverlap(

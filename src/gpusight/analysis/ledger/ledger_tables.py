@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.ledger.idle_contributors import IdleContributor, families
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE
 from gpusight.analysis.steps.step_list import called
@@ -38,15 +39,25 @@ _ENTRY_FIELDS = (
     Field("ns", "Time", Fmt.TIME, "Time in the window"),
     Field("step_ns", "Per step", Fmt.TIME, "Time per step; these add up to the step time"),
     Field("entry", "Cause", Fmt.TEXT, "What the time is spent on"),
-    Field("mostly", "Mostly", Fmt.NAME, "Its largest part or contributor"),
+    Field(
+        "mostly",
+        "Largest part",
+        Fmt.NAME,
+        "Precision, memory or host activity",
+    ),
 )
 _IDLE_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the time of this cause"),
-    Field("ns", "Time", Fmt.TIME, "Idle time during which it is open"),
-    Field("count", "Count", Fmt.COUNT, "Idle gaps during which it is open"),
+    Field("ns", "Time", Fmt.TIME, "Idle time during which it is active"),
+    Field("count", "Gaps", Fmt.COUNT, "Idle gaps during which it is active"),
     Field("entry", "Cause", Fmt.TEXT, "Cause of the idle time"),
-    Field("kind", "Kind", Fmt.TEXT, "`range`, `op`, `api call`, `os call`, `call site`, or `next`"),
-    Field("name", "Contributor", Fmt.NAME, "What is open, or what ends the gap"),
+    Field(
+        "kind",
+        "Kind",
+        Fmt.TEXT,
+        "Kind of host activity, or `next on GPU`",
+    ),
+    Field("name", "Name", Fmt.NAME, "Host activity in the gap, or GPU activity that ends it"),
 )
 _STEP_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
@@ -73,8 +84,14 @@ _MIN_ENTRY_SHARE = 0.005
 _MIN_CONTRIBUTOR_SHARE = 0.05
 """Contributors below this part of their entry are not shown on the screen."""
 _MAX_DEVICES = 4
+_KIND_TEXTS = {
+    "op": "operator",
+    "api call": "API call",
+    "os call": "OS call",
+    "next": "next on GPU",
+}
+"""Kinds of contributors that are shown by another name than in JSON."""
 _OPTIONAL = frozenset({"step_ns", "copy_share", "communication_share"})
-_TYPES = {Fmt.SHARE: pl.Float64(), Fmt.TEXT: pl.String(), Fmt.NAME: pl.String()}
 
 
 def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
@@ -88,8 +105,8 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
         sections.append(_table(command, title, _ENTRY_FIELDS, _entries(report, device)))
     idlest = max(report.devices, key=lambda device: device.ledger.ns(IDLE))
     if idle := list(_contributors(idlest)):
-        title = "Causes of idle time"
-        title += f" of GPU {idlest.ledger.device}" if several else ""
+        title = "Host activity while the GPU is idle"
+        title = f"Host activity while GPU {idlest.ledger.device} is idle" if several else title
         sections.append(_table("idle", title, _IDLE_FIELDS, idle))
     if by_step:
         steps = list(_steps(report))
@@ -225,7 +242,8 @@ def _mostly(device: DeviceLedgerReport, entry: LedgerEntry, steps: Collection[st
     if not large:
         return None
     largest = max(large, key=lambda c: c.ns)
-    return _with_share(f"{largest.kind} {largest.name}", largest.ns / entry.ns)
+    kind = _KIND_TEXTS.get(largest.kind, largest.kind)
+    return _with_share(f"{kind} {largest.name}", largest.ns / entry.ns)
 
 
 def _with_share(words: str, share: float) -> str:
@@ -243,7 +261,8 @@ def _contributors(device: DeviceLedgerReport) -> Iterator[dict[str, Any]]:
         for largest in by_kind.values():
             share = largest.ns / entry.ns
             if share >= _MIN_CONTRIBUTOR_SHARE:
-                yield {"share": share, "entry": entry.entry, **largest.document()}
+                kind = _KIND_TEXTS.get(largest.kind, largest.kind)
+                yield {**largest.document(), "share": share, "entry": entry.entry, "kind": kind}
 
 
 def _steps(report: LedgerReport) -> Iterator[dict[str, Any]]:
@@ -272,6 +291,6 @@ def _table(
 
 
 def _frame(fields: tuple[Field, ...], rows: list[dict[str, Any]]) -> pl.DataFrame:
-    schema = {f.key: _TYPES.get(f.fmt, pl.Int64()) for f in fields}
+    schema = schema_of(fields)
     schema |= {key: pl.Float64() for key in schema if key == "step_ns"}
     return pl.DataFrame(rows, schema=schema)

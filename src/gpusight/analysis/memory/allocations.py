@@ -115,7 +115,7 @@ ROW = "row"
 _IN_USE = pl.col("state").cast(pl.String).is_in(["active", "pending_free"])
 """Blocks of a snapshot in use, those included that were freed but a stream may still use."""
 _REQUESTED = pl.col("requested_bytes").fill_null(pl.col("bytes"))
-"""Bytes that the program asked for, which is what events count too; else the rounded size."""
+"""Bytes that the program requested, which is what events count too; else the rounded size."""
 _ALLOCATES, _FREES = "allocation", "deallocation"
 _GROWS = ("segment_allocation", "segment_map")
 _SHRINKS = ("segment_deallocation", "segment_unmap")

@@ -165,7 +165,7 @@ def _allocating_calls(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 
 NAMED = ("op", "outer_op", "site")
-"""Columns that call chains tell."""
+"""Columns that call chains have."""
 _OPERATOR = re.compile(r"\bat::_ops::(\w+)::(?:call|redispatch)\b")
 _BACKWARD = re.compile(r"\btorch::autograd::generated::(\w+)::apply\b")
 

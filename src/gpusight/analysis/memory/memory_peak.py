@@ -15,6 +15,7 @@ from gpusight.analysis.memory.allocations import BEFORE, ROW, AllocationSource
 from gpusight.analysis.memory.device_memory import allocated_at, reserved_at, thin
 from gpusight.analysis.memory.memory_holders import WHO
 from gpusight.results import Field, Fmt, TableResult
+from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
     from gpusight.analysis.memory.allocations import AllocationHistory, MemoryBlocks
@@ -34,18 +35,25 @@ PEAK_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the peak"),
     Field("bytes", "Bytes", Fmt.BYTES, "Bytes held at the peak; they sum to it"),
     Field("blocks", "Blocks", Fmt.COUNT, "Blocks; null where not recorded individually"),
-    Field("holder", "Holder", Fmt.NAME, "Who allocated them"),
+    Field("holder", "Allocated by", Fmt.NAME, "Operator, module and line of code"),
     *_WHO_FIELDS,
 )
 BLOCK_FIELDS = (
     Field("bytes", "Bytes", Fmt.BYTES, "Size of the block"),
-    Field("allocated_ns", "Taken", Fmt.TIME, "Time; null before the capture or its history"),
+    Field("allocated_ns", "Allocated", Fmt.TIME, "Time; null before the capture or its history"),
     Field("freed_ns", "Freed", Fmt.TIME, "Time; null where it is still allocated at the end"),
-    Field("holder", "Holder", Fmt.NAME, "Who allocated it"),
+    Field("holder", "Allocated by", Fmt.NAME, "Operator, module and line of code"),
     *_WHO_FIELDS,
     Field("memory_kind", "Kind", Fmt.TEXT, "Kind of memory", shown=False),
     Field("address", "Address", Fmt.ID, "Address", shown=False),
     Field("stack", "Python stack", Fmt.NAME, "Python calls, innermost first", shown=False),
+)
+GROUP_FIELDS = (
+    Field("share", "Share", Fmt.SHARE, "Part of the peak"),
+    Field("total_bytes", "Total", Fmt.BYTES, "Sum of the sizes of its blocks"),
+    Field("blocks", "Blocks", Fmt.COUNT, "Blocks of this size and allocation site"),
+    Field("bytes", "Each", Fmt.BYTES, "Size of each block"),
+    Field("holder", "Allocated by", Fmt.NAME, "Operator, module and line of code"),
 )
 HELD_BEFORE = "allocated before the capture"
 UNKNOWN = "unknown: not in the capture"
@@ -95,10 +103,34 @@ def by_holder(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
     frame = frame.sort(["bytes", "holder"], descending=[True, False])
     return TableResult(
         "peak",
-        "Memory at the peak by holder",
+        "Memory at the peak by allocation site",
         PEAK_FIELDS,
         frame.select(f.key for f in PEAK_FIELDS),
         meta={"not_recorded_bytes": rest},
+    )
+
+
+def block_groups(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
+    """Count the blocks in use at the peak by size and by who allocated them."""
+    history = view.history
+    assert history.blocks is not None, "nobody can be named without blocks"
+    held = history.blocks.held_after(view.peak_event)
+    total = pl.col("bytes") * pl.col("blocks")
+    frame = (
+        holders_of[held]
+        .select("holder", pl.Series("bytes", history.blocks.bytes[held]))
+        .group_by("holder", "bytes")
+        .agg(pl.len().cast(pl.Int64).alias("blocks"))
+        .with_columns(total.alias("total_bytes"))
+        .with_columns(share_of(pl.col("total_bytes"), view.peak_bytes).alias("share"))
+        .sort(["total_bytes", "bytes", "holder"], descending=[True, True, False])
+    )
+    size = format_bytes(int(history.blocks.bytes[held].sum()))
+    return TableResult(
+        "block_groups",
+        f"Blocks at the peak, by size and allocation site: {len(held):,} blocks, {size}",
+        GROUP_FIELDS,
+        frame.select(f.key for f in GROUP_FIELDS),
     )
 
 
@@ -122,7 +154,7 @@ def largest_blocks(trace: Trace, view: MemoryView, holders_of: pl.DataFrame) -> 
     )
     title = "Largest blocks at the peak"
     if len(held) > len(chosen):
-        title += f": the first {len(chosen)} of {len(held):,}"
+        title += f": {len(chosen)} of {len(held):,}"
     return TableResult("blocks", title, BLOCK_FIELDS, frame.select(f.key for f in BLOCK_FIELDS))
 
 
@@ -221,7 +253,7 @@ TIMELINE_FIELDS = (
     ),
     Field(
         "held_bytes",
-        "By holder",
+        "By allocation site",
         Fmt.BYTES,
         "In use by each of `meta.timeline_holders`, in their order; they sum to what is in use",
         shown=False,
@@ -284,7 +316,7 @@ def _level(history: AllocationHistory, holders: pl.Series, name: str, points: Me
 
 FAILURE_FIELDS = (
     Field("time_ns", "When", Fmt.TIME, "When it failed"),
-    Field("bytes", "Requested", Fmt.BYTES, "Size that could not be had"),
+    Field("bytes", "Requested", Fmt.BYTES, "Size that was not available"),
     Field("allocated_bytes", "In use", Fmt.BYTES, "In use at that moment"),
     Field("reserved_bytes", "Reserved", Fmt.BYTES, "Reserved from the driver at that time"),
     Field("unused_bytes", "Unused", Fmt.BYTES, "Reserved but not in use, in too small blocks"),

@@ -11,6 +11,7 @@ from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.memory.allocations import AllocationSource, reserved_parts, segments
 from gpusight.analysis.memory.device_memory import DeviceMemories, allocated_at, growth, reserved_at
 from gpusight.analysis.memory.memory_peak import (
+    block_groups,
     by_holder,
     failures,
     find_holders,
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 FACT_FIELDS = (
     Field("peak_bytes", "Peak", Fmt.BYTES, "Peak memory in use"),
     Field("peak_ns", "Peak at", Fmt.TIME, "First time of the peak"),
-    Field("peak_share", "Of GPU memory", Fmt.SHARE, "Peak as part of the GPU's memory"),
-    Field("peak_step", "In step", Fmt.ID, "Step with the peak"),
+    Field("peak_share", "% of GPU memory", Fmt.SHARE, "Peak as part of the GPU's memory"),
+    Field("peak_step", "Peak in step", Fmt.ID, "Step with the peak"),
     Field("start_bytes", "At the start", Fmt.BYTES, "In use when the window begins"),
     Field("end_bytes", "At the end", Fmt.BYTES, "In use when the window ends"),
     Field(
@@ -43,20 +44,20 @@ FACT_FIELDS = (
         Fmt.BYTES,
         "Reserved from the driver at the peak",
     ),
-    Field("reserved_max_bytes", "Most reserved", Fmt.BYTES, "Peak memory reserved from the driver"),
+    Field("reserved_max_bytes", "Peak reserved", Fmt.BYTES, "Peak memory reserved from the driver"),
     Field(
         "fragmentation_at_peak",
-        "Unused at peak",
+        "Unallocated at peak",
         Fmt.SHARE,
-        "Part of the reserved memory not in use at the peak: fragmentation and cache",
+        "Part of the reserved memory that is unallocated at the peak: fragmentation and cache",
     ),
     Field(
         "fragmentation_worst",
-        "Most unused",
+        "Max unallocated",
         Fmt.SHARE,
-        "Largest unused part of the reserved memory",
+        "Largest unallocated part of the reserved memory",
     ),
-    Field("fragmentation_worst_ns", "Most unused at", Fmt.TIME, "Time of that"),
+    Field("fragmentation_worst_ns", "Max unallocated at", Fmt.TIME, "Time of that"),
     Field(
         "growth_per_step_bytes",
         "Growth/step",
@@ -146,7 +147,7 @@ _SEGMENTS_ONLY = (
     "(torch.profiler with profile_memory=True, or a memory snapshot)"
 )
 _ALL_BEFORE = "all memory was allocated before the capture, none during it"
-_ASKED = "sizes are as requested; the allocator rounds them up"
+_REQUESTED_SIZES = "sizes are as requested; the allocator rounds them up"
 _NO_TOTALS = "the trace has no totals: levels are the least that its events allow"
 _OWN_ONLY = "driver allocations outside the framework's allocator are excluded"
 
@@ -185,7 +186,7 @@ def _notes(
     elif places.events_of(device)["allocator"].null_count():
         yield _OWN_ONLY
     if history.origin is AllocationSource.SNAPSHOT:
-        yield _ASKED
+        yield _REQUESTED_SIZES
     if not history.totals_known:
         yield _NO_TOTALS
     yield from places.trace.meta.notes
@@ -297,11 +298,11 @@ def _report(trace: Trace, places: DeviceMemories, device: int | None) -> Composi
     main_process = int(processes.min()) if len(processes) else None  # type: ignore[arg-type]
     steps = growth(trace, view, main_process)
     failed = failures(trace, view, events)
-    held, blocks, over_time = _holders(trace, view)
+    held, groups, blocks, over_time = _holders(trace, view)
     sections: list[TableResult | NotApplicable] = []
     if len(places.gpus) > 1:
         sections.append(_by_device(trace, places))
-    sections += [table for table in (failed, held, blocks) if table is not None]
+    sections += [table for table in (failed, held, groups, blocks) if table is not None]
     sections.append(steps.table)
     if device is not None and (final := places.final_of(device)).height:
         sections += [reserved_parts(final), segments(final)]
@@ -319,15 +320,16 @@ def _report(trace: Trace, places: DeviceMemories, device: int | None) -> Composi
 
 def _holders(
     trace: Trace, view: MemoryView
-) -> tuple[TableResult | NotApplicable, TableResult | None, TableResult]:
-    """Return who held the peak, the largest blocks, and memory over time."""
+) -> tuple[TableResult | NotApplicable, TableResult | None, TableResult | None, TableResult]:
+    """Return who held the peak, its blocks in groups, the largest blocks, and memory over time."""
     blocks = view.history.blocks
     if blocks is None:
-        return _NO_ADDRESSES, None, memory_over_time(view, None, None)
+        return _NO_ADDRESSES, None, None, memory_over_time(view, None, None)
     holders = find_holders(trace, blocks, view.history.origin)
     held = by_holder(view, holders)
     over_time = memory_over_time(view, holders["holder"], held)
-    return held, largest_blocks(trace, view, holders), over_time
+    blocks_of_peak = largest_blocks(trace, view, holders)
+    return held, block_groups(view, holders), blocks_of_peak, over_time
 
 
 def _place(trace: Trace, device: int | None) -> str:

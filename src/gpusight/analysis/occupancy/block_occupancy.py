@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.capture_gpus import unknown_gpu
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_lookup import find_gpu
@@ -210,13 +211,6 @@ SHARED_FIELDS = (
     Field("shared_bytes", "Shared up to", Fmt.BYTES, "Max. shared memory per block"),
     *_STEP,
 )
-_TYPES = {
-    Fmt.TEXT: pl.String,
-    Fmt.COUNT: pl.Int64,
-    Fmt.BYTES: pl.Int64,
-    Fmt.SHARE: pl.Float64,
-    Fmt.FLAG: pl.Boolean,
-}
 _USUAL_SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024)
 
 
@@ -295,8 +289,8 @@ def _row(step: OccupancyStep, current: bool) -> tuple[Any, ...]:
 def _table(
     command: str, title: str, fields: tuple[Field, ...], rows: Iterable[tuple[Any, ...]]
 ) -> TableResult:
-    schema = {field.key: _TYPES[field.fmt] for field in fields}
-    return TableResult(command, title, fields, pl.DataFrame(list(rows), schema, orient="row"))
+    frame = pl.DataFrame(list(rows), schema_of(fields), orient="row")
+    return TableResult(command, title, fields, frame)
 
 
 # The calculator -----------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ FIELDS = (
     Field("waves", "Waves", Fmt.REAL, "Waves per SM"),
     Field("calls", "Calls", Fmt.COUNT, "Launches of the kernel in this shape"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of the launches' durations", shown=False),
-    Field("remark", "Remark", Fmt.NAME, "Whether it matters, and why achieved is lower", False),
+    Field("remark", "Note", Fmt.NAME, "Whether it matters, and why achieved is lower", False),
     Field("change", "Change", Fmt.TEXT, "Most effective change to raise it", shown=False),
     Field("block_threads", "Block", Fmt.COUNT, "Threads per block", shown=False),
     Field("registers", "Regs", Fmt.COUNT, "Registers per thread", shown=False),
@@ -119,7 +119,7 @@ ADVICE_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Share of the time of all launches"),
     Field("theoretical", "Theory", Fmt.SHARE, "Theoretical occupancy"),
     Field("after", "After", Fmt.SHARE, "Theoretical occupancy after the change"),
-    Field("advice", "Change or remark", Fmt.TEXT, "What to change, or a remark"),
+    Field("advice", "Change or note", Fmt.TEXT, "What to change, or a remark"),
     Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
     Field("kind", "Kind", Fmt.TEXT, "`change` or `remark`", shown=False),
     Field("name", "Full name", Fmt.NAME, "Name with template arguments", shown=False),
@@ -204,7 +204,7 @@ def occupancy(
     """Compute how many warps the kernels have on an SM, what limits them, and what raises it.
 
     `kernel` keeps the kernels that a glob or a part of the name matches; the tables of the one that
-    took longest then follow, as they do with `closely`. `gpu` asks how it would be on another GPU.
+    took longest then follow, as they do with `closely`. `gpu` computes it for another GPU.
     """
     if not trace.has("profiles") and not trace.has("kernels"):
         return no_kernels(trace, "occupancy")
@@ -241,7 +241,7 @@ def occupancy(
 
 
 def _elsewhere(launches: OccupancyLaunches, other: SmLimits) -> OccupancyLaunches:
-    """Leave out what was measured on another kind of GPU than the one asked about."""
+    """Leave out what was measured on another kind of GPU than the requested one."""
     major, minor = pl.col("compute_major"), pl.col("compute_minor").fill_null(0)
     elsewhere = (major != other.major) | (minor != other.minor)
     lost = ("achieved", "sm_share", "memory_share", "reported", "active_clusters", "sm_count")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MODEL_TYPES = ("vision", "bert", "transformer")
-"""Models that the scheduler's own tools tell apart."""
+"""Models that the scheduler's own tools distinguish."""
 
 
 class OrionRole(enum.Enum):
@@ -476,7 +476,7 @@ def _facts(
     profiles = [profile for profile, _ in rows]
     agrees = count == num_kernels
     expected = (
-        Fact("num_kernels", "num_kernels", num_kernels, Fmt.COUNT, "What the job asks for"),
+        Fact("num_kernels", "num_kernels", num_kernels, Fmt.COUNT, "What the job requires"),
         Fact("count_agrees", "Count agrees", agrees, Fmt.FLAG, "Whether the file has as many"),
     )
     return (

@@ -157,10 +157,10 @@ def _by_order(program: QuestionProgram, kernels: pl.DataFrame) -> tuple[pl.Serie
     gemm = pl.when(kind == "matmul").then("at")
     barrier = pl.when(kind.is_in(["wall", "softmax"])).then("at")
     softmaxes = chain.with_columns(
-        gemm.forward_fill().shift(1).over("queue").alias("before"),
-        gemm.backward_fill().shift(-1).over("queue").alias("after"),
-        barrier.forward_fill().shift(1).over("queue").alias("lower"),
-        barrier.backward_fill().shift(-1).over("queue").alias("upper"),
+        gemm.forward_fill().shift(1).over("stream_id").alias("before"),
+        gemm.backward_fill().shift(-1).over("stream_id").alias("after"),
+        barrier.forward_fill().shift(1).over("stream_id").alias("lower"),
+        barrier.backward_fill().shift(-1).over("stream_id").alias("upper"),
     ).filter(
         kind == "softmax",
         pl.col("before") > pl.col("lower").fill_null(-1),
@@ -189,8 +189,8 @@ def _chain(program: QuestionProgram, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     return (
         kernels.with_row_index("place")
-        .select("place", "start_ns", "queue", "pass", kind.alias("kind"))
-        .sort("queue", "start_ns")
+        .select("place", "start_ns", "stream_id", "pass", kind.alias("kind"))
+        .sort("stream_id", "start_ns")
         .with_row_index("at")
         .with_columns(pl.col("at").cast(pl.Int64))
     )
@@ -205,11 +205,11 @@ def _roles(chain: pl.DataFrame, softmaxes: pl.DataFrame) -> tuple[pl.Series, dic
         ]
     ).unique("at", keep="first")
     marked = chain.join(marks, on="at", how="left", maintain_order="left").with_columns(
-        pl.col("role").forward_fill().over("queue").alias("last")
+        pl.col("role").forward_fill().over("stream_id").alias("last")
     )
     rest = pl.col("kind") == "rest"
     open_ = pl.col("last").is_in([SCORES, SOFTMAX]) & (pl.col("kind") == "between")
-    follows = rest & (pl.col("role").shift(1).over("queue").is_in([SCORES, FINAL]))
+    follows = rest & (pl.col("role").shift(1).over("stream_id").is_in([SCORES, FINAL]))
     role = pl.when(follows).then("last").when(open_).then(pl.lit(AROUND)).otherwise("role")
     calls = dict.fromkeys(PARTS, softmaxes.height) if softmaxes.height else {}
     return marked.with_columns(role.alias("role")).sort("place")["role"], calls
@@ -329,7 +329,7 @@ FIELDS = (
     Field("part", "Part", Fmt.TEXT, "`scores`, `softmax`, `final`, `around` or `fused`"),
     Field("share", "Share", Fmt.SHARE, "Part of the time of all of them"),
     Field("pass_ns", "Per pass", Fmt.TIME, "Kernel time in one forward pass"),
-    Field("calls", "Times", Fmt.COUNT, "How often it ran in one forward pass"),
+    Field("calls", "Count", Fmt.COUNT, "Executions in one forward pass"),
     Field("call_ns", "Each", Fmt.TIME, "Kernel time of one"),
     Field("range_ns", "Its range", Fmt.TIME, "The same of all that the range of the part launched"),
     Field("flops", "FLOPs each", Fmt.COUNT, "Floating-point operations of one; null if unknown"),

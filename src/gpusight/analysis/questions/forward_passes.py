@@ -206,7 +206,7 @@ def described(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         known.gather(code).alias("category"),
         table["context"].gather(at),
         table["stream"].gather(at),
-    ).with_columns(pl.struct("process", "device", "context", "stream").hash().alias("queue"))
+    ).with_columns(pl.struct("process", "device", "context", "stream").hash().alias("stream_id"))
 
 
 def line_for(trace: Trace, name: str) -> str:

@@ -331,7 +331,7 @@ def _headed(
             raise UsageError(f"{name} cannot be read", why=why, hint=hint)
         return header, body
     if sum(_value(cell, decimal=decimal) is not None for cell in header) > 1:
-        raise UsageError(f"no heading of {name} says which column is the time", hint=hint)
+        raise UsageError(f"no column of {name} is named like a time", hint=hint)
     return ["time", *("" for _ in header[1:])], rows
 
 
@@ -350,7 +350,7 @@ def _check(values: list[float], spread: float | None, unit: float | None, where:
 
 
 def _time_column(header: list[str], body: list[list[str]], *, decimal: bool) -> int | None:
-    """Find the column whose name says best that it is the time of a forward pass."""
+    """Find the column whose name fits best the time of a forward pass."""
     ranked = [
         (rank, column)
         for column, heading in enumerate(header)
@@ -416,7 +416,7 @@ def _decimal_commas(cells: list[str], column: str) -> tuple[str, ...]:
 def _forward_rows(
     header: list[str], body: list[list[str]], name: str
 ) -> tuple[list[list[str]], tuple[str, ...]]:
-    """Keep the rows of the forward pass, where a column says what was timed."""
+    """Keep the rows of the forward pass, where a column names what was timed."""
     for column, heading in enumerate(header):
         if not set(_split(heading)) & _MODES:
             continue

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.gpu_schedule import HOST_FUNCTION, NONE, QUEUE, CallKind, OpKind
+from gpusight.analysis.gpu_schedule import HOST_FUNCTION, NONE, STREAM_KEY, CallKind, OpKind
 from gpusight.analysis.launch_index import KeyIndex
 from gpusight.analysis.replay.simulation import CallWait
 
@@ -95,7 +95,7 @@ class CallWaits:
         Of pageable memory the call hands out the last chunk, and may return just before it is done.
         """
         ops, calls = self._ops, self._calls
-        copies = np.flatnonzero(np.isin(ops.kind, (OpKind.COPY, OpKind.FILL)) & (ops.call >= 0))
+        copies = np.flatnonzero(np.isin(ops.kind, (OpKind.COPY, OpKind.MEMSET)) & (ops.call >= 0))
         call = ops.call[copies]
         early_ns = np.where(self._pageable()[copies], _LAST_CHUNK_NS, 0)
         ran = (ops.start_ns[copies] >= calls.start_ns[call]) & (
@@ -103,11 +103,11 @@ class CallWaits:
         )
         copies, call = copies[ran], call[ran]
         self.wait[call], self.target[call] = CallWait.OP, copies
-        self.inside[self.target[call]] = np.isin(calls.kind[call], (CallKind.COPY, CallKind.FILL))
+        self.inside[self.target[call]] = np.isin(calls.kind[call], (CallKind.COPY, CallKind.MEMSET))
         self.tail_ns[call] = calls.end_ns[call] - ops.end_ns[copies]
         self._waited[call] = True
-        # Beside the wait the call only sets the copy up; until the activity before the copy is done
-        # it waits, too.
+        # Besides the wait the call only sets the copy up; until the activity before the copy is
+        # done it waits, too.
         set_up_from = np.maximum(calls.start_ns[call], self._before_in_stream()[copies])
         self.own_ns[call] = np.minimum(self.own_ns[call], ops.start_ns[copies] - set_up_from)
 
@@ -126,10 +126,10 @@ class CallWaits:
     def _before_in_stream(self) -> Ints:
         """Return the end of the activity that ran before each in its stream."""
         ops = self._ops
-        order = np.lexsort((ops.start_ns, ops.queue))
+        order = np.lexsort((ops.start_ns, ops.stream_id))
         before, after = order[:-1], order[1:]
         ends = np.full(len(ops), NEVER, np.int64)
-        follows = ops.queue[before] == ops.queue[after]
+        follows = ops.stream_id[before] == ops.stream_id[after]
         before, after = before[follows], after[follows]
         ends[after] = np.minimum(ops.end_ns[before], ops.start_ns[after])
         return ends
@@ -177,9 +177,9 @@ class CallWaits:
         recorded = self._recorded_streams(rows)
         op = _recorded_before(self._schedule, rows)
         op = np.where(op >= 0, op, self._last_ended(rows, recorded))
-        likely = np.where(op >= 0, self._ops.queue[op], NONE)
+        likely = np.where(op >= 0, self._ops.stream_id[op], NONE)
         stream = np.where(recorded >= 0, recorded, likely)
-        done_ns = self._latest_end(self._ops.queue, stream, rows)
+        done_ns = self._latest_end(self._ops.stream_id, stream, rows)
         all_of_it = ~self._named(_ONE_EVENT)[rows] & (stream >= 0)
         all_of_it &= done_ns <= self._calls.end_ns[rows]
         self._set_waits(rows[all_of_it], CallWait.STREAM, stream[all_of_it], done_ns[all_of_it])
@@ -223,7 +223,7 @@ class CallWaits:
                 break
             op = by_end[at[open_]]
             fits = ops.call[op] < rows[open_]
-            fits &= (stream[open_] == NONE) | (ops.queue[op] == stream[open_])
+            fits &= (stream[open_] == NONE) | (ops.stream_id[op] == stream[open_])
             last[open_[fits]] = op[fits]
             at[open_] -= 1
         return last
@@ -234,17 +234,17 @@ class CallWaits:
         streams = np.full(len(rows), NONE, np.int64)
         if not trace.has("syncs") or not len(rows):
             return streams
-        syncs = trace.table("syncs", ["correlation", *QUEUE])
+        syncs = trace.table("syncs", ["correlation", *STREAM_KEY])
         of_call = trace.table("api_calls", ["process", "correlation"])[self._calls.row[rows]]
         index = KeyIndex(syncs["process"], syncs["correlation"])
         at = index.find(of_call["process"], of_call["correlation"])
         known = np.flatnonzero(at >= 0)
         numbers = (
             syncs[at[known]]
-            .select(QUEUE)
-            .join(queues_of_streams(self._schedule), on=QUEUE, how="left", maintain_order="left")
+            .select(STREAM_KEY)
+            .join(ids_of_streams(self._schedule), on=STREAM_KEY, how="left", maintain_order="left")
         )
-        streams[known] = numbers["queue"].fill_null(NONE).to_numpy()
+        streams[known] = numbers["stream_id"].fill_null(NONE).to_numpy()
         return streams
 
     # Waits that no synchronizing call shows ---------------------------------------------------
@@ -276,10 +276,10 @@ class CallWaits:
         calls = self._calls
         if not self._named(HOST_FUNCTION).any():
             return
-        order = np.argsort(calls.lane, kind="stable")
+        order = np.argsort(calls.host_thread, kind="stable")
         before, after = order[:-1], order[1:]
         silence_ns = calls.start_ns[after] - calls.end_ns[before]
-        quiet = (calls.lane[before] == calls.lane[after]) & (silence_ns >= _SILENT_NS)
+        quiet = (calls.host_thread[before] == calls.host_thread[after]) & (silence_ns >= _SILENT_NS)
         before, after, silence_ns = before[quiet], after[quiet], silence_ns[quiet]
         done_ns, op = self._last_to_end(after)
         since_ns = calls.start_ns[after] - done_ns
@@ -318,7 +318,7 @@ def waits_between_streams(schedule: GpuSchedule, late: Flags) -> tuple[Ints, Int
     """Return for each GPU activity the one of another stream it depends on, and the time since."""
     ops = schedule.ops
     gap_ns = np.zeros(len(ops), np.int64)
-    if len(np.unique(ops.queue)) < 2:
+    if len(np.unique(ops.stream_id)) < 2:
         return np.full(len(ops), NONE, np.int64), gap_ns
     by_event, by_time = _by_events(schedule), _by_end_time(schedule, late)
     # What started before the other ended did not wait for it, whatever the events seem to say.
@@ -348,7 +348,7 @@ def _by_end_time(schedule: GpuSchedule, late: Flags) -> Ints:
         fits = (
             (near == at + step)
             & (needs[rows] == NONE)
-            & (ops.queue[other] != ops.queue[rows])
+            & (ops.stream_id[other] != ops.stream_id[rows])
             & (ops.device[other] == ops.device[rows])
             & (since_ns <= _AT_ONCE_NS)
             & (since_ns >= np.where(both_kernels, -_DRAINING_NS, 0))
@@ -368,8 +368,8 @@ def _by_events(schedule: GpuSchedule) -> Ints:
     if _has_events(schedule):
         calls = np.flatnonzero(schedule.calls.kind == CallKind.WAIT_EVENT)
         pairs = _event_pairs(schedule, calls)
-        recorded = _issued_before(ops, pairs["queue_recorded"], pairs["record_call"])
-        waiting = _issued_after(ops, pairs["queue"], pairs["call"])
+        recorded = _issued_before(ops, pairs["stream_id_recorded"], pairs["record_call"])
+        waiting = _issued_after(ops, pairs["stream_id"], pairs["call"])
         both = (recorded >= 0) & (waiting >= 0)
         needs[waiting[both]] = recorded[both]
     return needs
@@ -381,7 +381,7 @@ def _recorded_before(schedule: GpuSchedule, calls: Ints) -> Ints:
     if _has_events(schedule):
         pairs = _event_pairs(schedule, calls)
         at = np.searchsorted(calls, pairs["call"].to_numpy())
-        op[at] = _issued_before(schedule.ops, pairs["queue_recorded"], pairs["record_call"])
+        op[at] = _issued_before(schedule.ops, pairs["stream_id_recorded"], pairs["record_call"])
     return op
 
 
@@ -397,7 +397,7 @@ def _event_pairs(schedule: GpuSchedule, calls: Ints) -> pl.DataFrame:
     position = np.full(rows.height + 1, NONE, np.int64)
     called = schedule.calls.row >= 0
     position[schedule.calls.row[called]] = np.flatnonzero(called)
-    streams = queues_of_streams(schedule)
+    streams = ids_of_streams(schedule)
     columns = ["device", "process", "context", "stream", "correlation", "event"]
 
     def events(table: str) -> pl.DataFrame:
@@ -406,7 +406,7 @@ def _event_pairs(schedule: GpuSchedule, calls: Ints) -> pl.DataFrame:
         call = position[index.find(frame["process"], frame["correlation"])]
         frame = frame.with_columns(pl.Series("call", call))
         frame = frame.filter(pl.col("call") >= 0).drop_nulls("event")
-        return frame.join(streams, on=QUEUE, how="left")
+        return frame.join(streams, on=STREAM_KEY, how="left")
 
     waits = events("syncs").filter(pl.col("call").is_in(pl.Series(calls).implode()))
     pairs = waits.sort("call").join_asof(
@@ -416,18 +416,18 @@ def _event_pairs(schedule: GpuSchedule, calls: Ints) -> pl.DataFrame:
         suffix="_recorded",
         check_sortedness=False,
     )
-    return pairs.drop_nulls("queue_recorded").unique("call", keep="last", maintain_order=True)
+    return pairs.drop_nulls("stream_id_recorded").unique("call", keep="last", maintain_order=True)
 
 
-def queues_of_streams(schedule: GpuSchedule) -> pl.DataFrame:
+def ids_of_streams(schedule: GpuSchedule) -> pl.DataFrame:
     """Return the number (`queue`) of each stream that did anything."""
     ops, trace = schedule.ops, schedule.trace
     parts = []
     for kind in OpKind:
         of_kind = ops.kind == kind
         if of_kind.any():
-            frame = trace.table(kind.table, QUEUE)[ops.row[of_kind]]
-            parts.append(frame.with_columns(pl.Series("queue", ops.queue[of_kind])))
+            frame = trace.table(kind.table, STREAM_KEY)[ops.row[of_kind]]
+            parts.append(frame.with_columns(pl.Series("stream_id", ops.stream_id[of_kind])))
     streams: pl.DataFrame = pl.concat(parts).unique()
     return streams
 
@@ -446,9 +446,9 @@ def _issued_next_to(
     ops: GpuOps, streams: pl.Series, calls: pl.Series, side: Literal["left", "right"], offset: int
 ) -> Ints:
     stream = streams.fill_null(NONE).to_numpy().astype(np.int64)
-    order = np.lexsort((ops.call, ops.queue))
-    keys = ops.queue[order] * _WIDE + ops.call[order]
+    order = np.lexsort((ops.call, ops.stream_id))
+    keys = ops.stream_id[order] * _WIDE + ops.call[order]
     at = np.searchsorted(keys, stream * _WIDE + calls.to_numpy(), side=side) + offset
     # `NONE` stands behind the last, which is also where -1 leads.
     op = np.append(order, NONE)[at]
-    return np.where((op >= 0) & (ops.queue[op] == stream), op, NONE)
+    return np.where((op >= 0) & (ops.stream_id[op] == stream), op, NONE)

@@ -56,7 +56,7 @@ class ReplayProgram:
     """Measured end of the window."""
 
     host_thread: Ints
-    """`ApiCalls.lane`: threads that hand work to each other and wait for it count as one."""
+    """`ApiCalls.host_thread`: threads that hand work to each other and wait for it count as one."""
     gap_ns: Ints
     movable_ns: Ints
     """Part of the gap that is work of the framework or of launching: it goes when launches do."""
@@ -75,7 +75,7 @@ class ReplayProgram:
     call: Ints
     """Position of the call that issues an activity; for one without a call, of the next call."""
     stream: Ints
-    """`GpuOps.queue`: unlike stream numbers of CUDA, unique across processes and contexts."""
+    """`GpuOps.stream_id`: unlike stream numbers of CUDA, unique across processes and contexts."""
     device: Ints
     engine: Ints
     """Copy engine of its GPU and direction, one copy at a time; `NONE` for what is no copy."""

@@ -14,7 +14,7 @@ from gpusight.analysis.replay.simulation import LatencyBase, ReplayProgram, put,
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import ApiCalls, GpuOps, GpuSchedule, ScheduleTiming
-    from gpusight.analysis.ledger.host_lanes import HostTime
+    from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import Flags
     from gpusight.trace.intervals import Ints
@@ -69,7 +69,7 @@ def calibrate(schedule: GpuSchedule) -> ReplayCalibration:
     program = ReplayProgram(
         start_ns=start_ns,
         end_ns=end_ns,
-        host_thread=calls.lane,
+        host_thread=calls.host_thread,
         gap_ns=calls.start_ns - schedule.before_calls - waits.silent_ns,
         movable_ns=np.zeros(len(calls), np.int64),
         own_ns=waits.own_ns,
@@ -81,7 +81,7 @@ def calibrate(schedule: GpuSchedule) -> ReplayCalibration:
         after_op=waits.after_op,
         after_ns=waits.after_ns,
         call=issue,
-        stream=ops.queue,
+        stream=ops.stream_id,
         device=ops.device,
         engine=_copy_engines(schedule),
         duration_ns=duration,
@@ -137,9 +137,11 @@ def _counted(schedule: GpuSchedule) -> Flags:
     calls, ops = schedule.calls, schedule.ops
     marks = np.flatnonzero(calls.kind == CallKind.MARK)
     called = np.flatnonzero(calls.kind != CallKind.MARK)
-    threads = calls.lane[np.concatenate((marks, ops.call[ops.call != NONE]))]
+    threads = calls.host_thread[np.concatenate((marks, ops.call[ops.call != NONE]))]
     # Marks on a thread that calls nothing stay where they were, whatever the others do.
-    counted: Flags = np.isin(calls.lane, threads) & np.isin(calls.lane, calls.lane[called])
+    counted: Flags = np.isin(calls.host_thread, threads) & np.isin(
+        calls.host_thread, calls.host_thread[called]
+    )
     if len(marks):
         counted[int(marks[-1]) + 1 :] = False
     return counted
@@ -193,10 +195,10 @@ def _before_in_stream(ops: GpuOps, issue: Ints) -> tuple[Ints, Flags]:
 
     `NEVER` for the first of a stream.
     """
-    order = np.lexsort((ops.start_ns, issue, ops.queue))
+    order = np.lexsort((ops.start_ns, issue, ops.stream_id))
     before_end, same_call = np.full(len(ops), NEVER, np.int64), np.zeros(len(ops), np.bool_)
     before, after = order[:-1], order[1:]
-    follows = ops.queue[before] == ops.queue[after]
+    follows = ops.stream_id[before] == ops.stream_id[after]
     before, after = before[follows], after[follows]
     before_end[after] = ops.end_ns[before]
     same_call[after] = (ops.call[after] >= 0) & (ops.call[before] == ops.call[after])
@@ -235,7 +237,7 @@ class Replay:
         calibration = calibrate(schedule)
         calls, program = schedule.calls, calibration.program
         gap_ns = np.maximum(program.gap_ns, 0)
-        in_gap = hosts.spent(calls.lane, calls.start_ns - gap_ns, calls.start_ns)
+        in_gap = hosts.spent(calls.host_thread, calls.start_ns - gap_ns, calls.start_ns)
         movable_ns = in_gap[:, [IdleCause.FRAMEWORK, IdleCause.LAUNCHING]].sum(axis=1)
         self.program: ReplayProgram = program.changed(movable_ns=movable_ns)
         """Costs and dependencies as measured."""
@@ -267,8 +269,8 @@ class Replay:
     def hosts_of(self, result: ReplayResult) -> HostTime:
         """Return what the host did at every instant of a replay."""
         calls, timing = self.schedule.calls, result.timing
-        order = np.argsort(calls.lane, kind="stable")
-        thread = np.repeat(calls.lane[order], 2)
+        order = np.argsort(calls.host_thread, kind="stable")
+        thread = np.repeat(calls.host_thread[order], 2)
         before, after = (
             np.stack((start[order], end[order]), axis=1).reshape(-1)
             for start, end in (

@@ -200,7 +200,7 @@ class DetectedSteps:
     steps: TraceSteps | NotApplicable
     notes: tuple[str, ...] = ()
     ranges: pl.DataFrame | None = None
-    """Where a range was asked for, its occurrences in the process chosen, with the columns of a
+    """Where a range was requested, its occurrences in the process chosen, with the columns of a
     step but its number."""
 
 

@@ -174,8 +174,8 @@ class LaunchPeriod:
 def find_period(codes: Ints, weights: Ints, opens: NDArray[np.bool_]) -> LaunchPeriod | None:
     """Find the periods of a sequence; None where it does not repeat itself.
 
-    `opens` says which codes may begin one; where several could, the one with most `weights` does
-    (the time before it, for launches).
+    `opens` marks the codes that may begin one; where several could, the one with most
+    `weights` does (the time before it, for launches).
     """
     if len(codes) < 2:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.errors import DOCS_URL
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ DESCRIPTION = (
     "time with its confidence interval, the time breakdown of both sides, and the kernels, ranges, "
     "API calls, copies and findings that changed. Kernels are matched by name, or by position "
     "where names changed. Several captures per side are repeats and show the run-to-run variation. "
-    "docs/compare.md explains the method. -o FILE.html writes a page; .svg, .png and .pdf a "
-    "waterfall chart."
+    "-o FILE.html writes a page; .svg, .png and .pdf a waterfall chart. "
+    f"Method: {DOCS_URL}/compare.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight compare before.nsys-rep after.nsys-rep",
@@ -123,7 +124,7 @@ def _hints(args: argparse.Namespace) -> tuple[str, ...]:
 
     from gpusight.comparison.baseline_file import is_baseline
 
-    gate = "gpusight gate checks this in CI (docs/gate.md)"
+    gate = "gpusight gate checks this in CI (gpusight help gate)"
     after = args.vs[0]
     if is_baseline(Path(after)):  # a summary, which cannot be diagnosed
         return (gate,)

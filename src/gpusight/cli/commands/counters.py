@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
     options.add_selection(parser)
-    group = parser.add_argument_group("which counters")
+    group = parser.add_argument_group("metrics")
     group.add_argument(
         "--metrics",
         nargs="+",
@@ -52,11 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_forms(parser: argparse.ArgumentParser) -> None:
     # Here a wide table is also one with a column for each metric.
-    group = parser.add_argument_group("form", conflict_handler="resolve")
+    group = parser.add_argument_group("layout", conflict_handler="resolve")
     group.add_argument(
         "--wide",
         action="store_true",
-        help="one row per launch, one column per metric; with another form: full names",
+        help="one row per launch, one column per metric; otherwise: full names",
     )
     forms = group.add_mutually_exclusive_group()
     forms.add_argument("--list", action="store_true", help="list the metrics with their units")
@@ -75,13 +75,13 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import is_read, present
 
     read = is_read(args)
     form = next((name for name in _FORMS if getattr(args, name)), "tidy")
     chosen = {"kernel": args.kernel, "launches": args.launch, "brief": read and not args.metrics}
-    result = ask(
+    result = analyze(
         api.counters, args, form=form, metrics=args.metrics, **chosen, **options.selection(args)
     )
     table = result.answer

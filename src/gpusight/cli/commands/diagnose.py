@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.errors import DOCS_URL
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +20,7 @@ DESCRIPTION = (
     "`gpusight explain FILE N` shows evidence, code and caveats of a finding. For an Nsight "
     "Compute report: the bottleneck of each kernel. For a timeline and a report of the same "
     "program: both. "
-    "Rules: docs/timeline-rules.md, docs/kernel-rules.md; your own: docs/writing-rules.md."
+    f"`--list-rules` lists the rules; your own: {DOCS_URL}/writing-rules.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight diagnose run.nsys-rep",
@@ -168,8 +169,8 @@ def _gate(diagnosis: AnyDiagnosis, args: argparse.Namespace) -> int:
     over = [(what, share) for what, share in shares(diagnosis) if share > args.fail_over]
     for what, share in over:
         text = f"fixing {what} saves {format_share(share)}, limit {format_share(args.fail_over)}"
-        write_error(f"gpusight: diagnose: {text}")
+        write_error(f"gpusight diagnose: {text}")
     unknown = unknowns(diagnosis, args.rule)
     for why in unknown:
-        write_error(f"gpusight: diagnose: inconclusive: {why}")
+        write_error(f"gpusight diagnose: inconclusive: {why}")
     return EXIT_GATE if over or unknown else 0

@@ -81,5 +81,5 @@ def _gate(checkup: Checkup, args: argparse.Namespace) -> int:
     unfit = [verdict for verdict in verdicts if verdict.can is not Ability.YES]
     for verdict in unfit:
         verdict_text = f"{verdict.tool.value} can record here: {verdict.can.value}"
-        write_error(f"gpusight: doctor: {verdict_text}; {safe_text('; '.join(verdict.why))}")
+        write_error(f"gpusight doctor: {verdict_text}; {safe_text('; '.join(verdict.why))}")
     return EXIT_NOT_ABLE if unfit else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.errors import DOCS_URL
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +20,7 @@ DESCRIPTION = (
     "that profiles a few launches of each. Skips kernels at the roofline, communication and small "
     "kernels. --run runs the command, joins the report with the timeline, and shows what limits "
     "each kernel and what a fix saves per step. A report recorded elsewhere follows the capture. "
-    "docs/drill.md explains how launches are counted."
+    f"How launches are counted: {DOCS_URL}/drill.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight drill run.nsys-rep",
@@ -68,7 +69,7 @@ def _cut_program_off(parser: argparse.ArgumentParser) -> None:
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     options.add_selection(parser)
-    group = parser.add_argument_group("which kernels")
+    group = parser.add_argument_group("kernels")
     group.add_argument(
         "--top",
         type=options.number,
@@ -114,7 +115,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=options.TABLE_FORMATS,
-        help="output format (default: table, or by the extension of -o)",
+        help="output format (default: by the extension of -o, else table)",
     )
     options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
@@ -190,5 +191,5 @@ def _announce(drill: DrillResult) -> None:
     from gpusight.render.cell_text import safe_text
 
     for command in drill.commands:
-        write_error(f"gpusight: $ {safe_text(shlex.join(command.argv))}")
+        write_error(f"gpusight drill: $ {safe_text(shlex.join(command.argv))}")
     sys.stderr.flush()

@@ -61,7 +61,7 @@ def _split(words: list[str]) -> tuple[list[str], str]:
     files = [word for word in words if _is_capture(word)]
     selectors = [word for word in words if word not in files]
     if len(words) > 1 and not files:
-        files = [selectors.pop(0)]  # which is not there, as the error then says
+        files = [selectors.pop(0)]  # which is not there, as the error reports
     if len(selectors) > 1:
         what = f"explain takes one finding, not {len(selectors)}"
         raise UsageError(what, hint=f"try: gpusight explain {files[0]} {selectors[0]}")

@@ -47,12 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import warn_apart, write_out
     from gpusight.render.cell_text import safe_text
     from gpusight.units import format_bytes
 
-    written = ask(
+    written = analyze(
         api.export,
         args,
         verb="exporting",

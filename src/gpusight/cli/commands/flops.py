@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
-    group = parser.add_argument_group("what to count")
+    group = parser.add_argument_group("grouping and peaks")
     group.add_argument(
         "--by",
         choices=("shapes", "op", "family"),
@@ -52,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
     chosen = {"by": args.by, "peak": args.peak, "bandwidth": args.bandwidth}
     return present(
-        ask(api.flops, args, **chosen, **options.selection(args), **options.focus(args)), args
+        analyze(api.flops, args, **chosen, **options.selection(args), **options.focus(args)), args
     )

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.errors import DOCS_URL
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +24,8 @@ DESCRIPTION = (
     "more than noise; 3: INCONCLUSIVE; 2: error. INCONCLUSIVE means: over the limit but within "
     "noise, data is missing, or the captures are not comparable (another GPU, number of steps or "
     "of kernels). It prints the reason and, for noise, about how many captures per side would "
-    "settle it. Limits, baseline and options can be in gpusight.toml. docs/gate.md lists the "
-    "metrics and has workflows for GitHub and GitLab."
+    "settle it. Limits, baseline and options can be in gpusight.toml. "
+    f"Metrics, and workflows for GitHub and GitLab: {DOCS_URL}/gate.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight gate --baseline baseline.json --max step_time=+3% run_1.nsys-rep run_2.nsys-rep",

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
-    return present(ask(api.info, args), args)
+    return present(analyze(api.info, args), args)

@@ -36,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
     from gpusight.sniff import refuse_capture
 
     if args.output and args.output != "-":
         refuse_capture(Path(args.output), args.report)
-    return present(ask(api.join, args, args.report, **options.selection(args)), args)
+    return present(analyze(api.join, args, args.report, **options.selection(args)), args)

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
-    group = parser.add_argument_group("which activities")
+    group = parser.add_argument_group("filter")
     options.add_kernel(group, "only activities of this name")
     options.add_output(parser)
 
@@ -33,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
     return present(
-        ask(
+        analyze(
             api.launches, args, kernel=args.kernel, **options.selection(args), **options.focus(args)
         ),
         args,

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import is_read, present
 
-    result = ask(api.ledger, args, **options.selection(args), **options.focus(args))
+    result = analyze(api.ledger, args, **options.selection(args), **options.focus(args))
     return present(result, args, **({"by_step": args.by_step} if is_read(args) else {}))

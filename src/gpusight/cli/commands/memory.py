@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import argparse
 
 
-SUMMARY = "GPU memory over time, and who held it at the peak"
+SUMMARY = "GPU memory over time, and what allocated it at the peak"
 DESCRIPTION = (
-    "GPU memory in use and reserved, the peak and who holds it (operator, module, line of code), "
-    "the largest blocks, and growth from step to step. Reads torch.profiler traces with "
+    "GPU memory in use and reserved, the peak by allocation site (operator, module, line of "
+    "code), the largest blocks, and growth from step to step. Reads torch.profiler traces with "
     "profile_memory=True, CUDA memory snapshots of PyTorch, JAX .xplane.pb profiles, and nsys "
     "captures with --cuda-memory-usage=true. With -o and a name that ends in .svg, .html, .png or "
     ".pdf it draws a chart."
@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_focus(parser)
     options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
     parser.add_argument(
+        "--blocks",
+        action="store_true",
+        help="also list the largest blocks at the peak one by one; JSON and CSV always have them",
+    )
+    parser.add_argument(
         "--timeline",
         action="store_true",
         help="also show memory over time as a table; JSON and CSV always have it",
@@ -40,13 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import ask
-    from gpusight.cli.output import is_read, present
-    from gpusight.render.charts.draw_chart import without_points
+    """Run the command; returns the exit code."""
+    from dataclasses import replace
 
-    result = ask(api.memory, args, **options.selection(args), **options.focus(args))
-    if is_read(args) and not args.timeline:
-        result = api.Page(without_points(result.answer))
+    from gpusight import api
+    from gpusight.cli.capture_input import analyze
+    from gpusight.cli.output import is_read, present
+
+    result = analyze(api.memory, args, **options.selection(args), **options.focus(args))
+    if is_read(args):
+        left_out = {name for name in ("blocks", "timeline") if not getattr(args, name)}
+        sections = tuple(s for s in result.answer.sections if s.command not in left_out)
+        result = api.Page(replace(result.answer, sections=sections))
     return present(result, args)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser, nargs="?")
     options.add_selection(parser)
     options.add_focus(parser)
-    group = parser.add_argument_group("which kernel")
+    group = parser.add_argument_group("kernel")
     options.add_kernel(group, "only kernels of this name, with details of the longest one")
     group.add_argument(
         "--gpu",
@@ -112,7 +112,7 @@ def _calculated(args: argparse.Namespace) -> Page:
 
 def _of_capture(args: argparse.Namespace, *, closely: bool) -> Page:
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.errors import UsageError
 
     for name in ("block", "regs", "shmem", "barriers"):
@@ -122,7 +122,7 @@ def _of_capture(args: argparse.Namespace, *, closely: bool) -> Page:
                 hint=f"leave FILE out, or leave --{name} out",
             )
     chosen = {"kernel": args.kernel, "gpu": args.gpu, "closely": closely}
-    return ask(api.occupancy, args, **chosen, **options.selection(args), **options.focus(args))
+    return analyze(api.occupancy, args, **chosen, **options.selection(args), **options.focus(args))
 
 
 def _brief(result: Page) -> Page:

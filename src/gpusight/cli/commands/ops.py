@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=("name", "shapes", "module", "function", "line"),
         default="name",
-        help="what a row is: an operator, an operator with certain input shapes, a module (as a "
-        "tree), or the function or line of your Python code that launched the work (default: name)",
+        help="group by operator name, operator and input shapes, module (as a tree), or by the "
+        "function or line of your Python code that launched the work (default: name)",
     )
     options.add_selection(parser)
     options.add_focus(parser)
@@ -46,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
     return present(
-        ask(api.ops, args, by=args.by, **options.selection(args), **options.focus(args)), args
+        analyze(api.ops, args, by=args.by, **options.selection(args), **options.focus(args)), args
     )

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "kernel-info files of the Orion scheduler"
 DESCRIPTION = (
-    "The file by which the Orion GPU scheduler knows the kernels of a job: `build` makes it, "
-    "`check` reads it as the scheduler does, `plot` draws utilization over time. "
-    "`gpusight orion build --help` shows the options of one."
+    "Kernel-info files of the Orion GPU scheduler: `build` makes one, `check` reads it as the "
+    "scheduler does, `plot` draws utilization over time. "
+    "`gpusight orion build --help` lists the options of `build`."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight orion build --ncu report.ncu-rep --model-type vision -o resnet",
@@ -35,7 +35,7 @@ EXAMPLES: tuple[str, ...] = (
 )
 _BUILD = (
     "Make the file from an Nsight Compute report or its CSV exports: the SMs that each launch "
-    "needs, whether it is bound by arithmetic or by memory, its duration. The kernels of a "
+    "needs, whether it is compute-bound or memory-bound, its duration. The kernels of a "
     "convolution become one row. Reports what is merged and excluded."
 )
 _CHECK = (
@@ -80,7 +80,7 @@ def _declare_check(parser: argparse.ArgumentParser) -> None:
         "--num-kernels",
         type=options.number,
         metavar="N",
-        help="rows that the job's num_kernels asks for",
+        help="rows that the job's num_kernels requires",
     )
     options.add_output(parser)
 
@@ -275,7 +275,7 @@ def plot(args: argparse.Namespace) -> int:
     drawn = chosen_format(args) in CHART_FORMATS
     with progress(f"reading {Path(args.nsys).name}", quiet=args.quiet):
         ncu, raw, nsys = _open(args)
-        assert nsys is not None, "the parser asks for it"
+        assert nsys is not None, "the parser requires it"
         try:
             result = api.orion_plot(ncu, nsys, raw=raw, **_limits(args))
         except CaptureMismatchError as error:
@@ -320,7 +320,7 @@ def _refuse(error: CaptureMismatchError, args: argparse.Namespace) -> int:
     if args.format not in TABLE_FORMATS:
         args.format = "table"
     present(View(error.table), args)
-    write_error(f"gpusight: orion: {safe_text(error.what)}; nothing was written")
+    write_error(f"gpusight orion: {safe_text(error.what)}; nothing was written")
     return EXIT_REFUSED
 
 

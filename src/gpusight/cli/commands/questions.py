@@ -38,7 +38,7 @@ DESCRIPTION = (
     "in it, and how often it is launched; GPU time of kernels other than GEMMs; how training "
     "differs from inference; and how softmax compares with the GEMMs of attention in time and in "
     "FLOPs. Per pass, without warm-up, from ranges such as `forward`, "
-    "else from the framework's operators. What cannot be answered says why and what to add."
+    "else from the framework's operators. For what cannot be answered: the reason, and what to add."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight questions train.nsys-rep --timings timings.csv --model 4,12,512,64",
@@ -51,7 +51,7 @@ DEFAULT_FOLDER = "gpusight-questions"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser, nargs="?")
-    group = parser.add_argument_group("what to ask")
+    group = parser.add_argument_group("inputs")
     group.add_argument(
         "--compare",
         metavar="FILE2",
@@ -65,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model",
         metavar="B,H,S,D",
-        help="batch, heads, sequence and head dimension, where the capture holds no sizes",
+        help="batch, heads, sequence and head dimension, if the capture has no shapes",
     )
     group.add_argument(
         "--batch",
         metavar="DIR",
-        help="ask of every capture in a folder; reports and a summary go to the folder of -o "
+        help="answer for every capture in a folder; reports and a summary go to the folder of -o "
         f"(default: {DEFAULT_FOLDER})",
     )
     options.add_selection(parser)
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.batch is not None:
         if args.file is not None or args.compare or args.timings:
             raise UsageError(
-                "--batch asks of every capture alike",
+                "--batch treats all captures alike",
                 hint="leave out FILE, --compare and --timings, or --batch",
             )
         return ask_folder(Path(args.batch), Path(args.output or DEFAULT_FOLDER), args)
@@ -138,9 +138,9 @@ _MAX_REASON_CHARS = 200
 
 
 def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
-    """Ask of every capture; write reports, answers side by side, and say what was skipped.
+    """Answer for every capture; write reports, answers side by side, and say what was skipped.
 
-    A capture that fails does not keep the others from being asked; the exit code is then 2.
+    A capture that fails does not stop the others; the exit code is then 2.
     """
     from gpusight.analysis.questions.attention_question import AttentionSizes
     from gpusight.analysis.questions.question_answers import side_by_side
@@ -162,7 +162,7 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
             kept, status = (skipped, "skipped") if _is_other(outcome) else (failed, "failed")
             name = encodable_text(str(path.relative_to(folder)))
             kept[name] = why = _reason(outcome, path)
-            write_error(f"gpusight: {status} {safe_text(name)}: {safe_text(why)}")
+            write_error(f"gpusight questions: {status} {safe_text(name)}: {safe_text(why)}")
         else:
             pages[encodable_text(label)] = outcome
     if not pages and not failed:
@@ -171,7 +171,9 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     summary = side_by_side(pages, skipped, failed)
     write_file(out / "summary.md", [to_markdown(summary)])
     write_file(out / "summary.json", [to_json(summary)])
-    write_error(f"gpusight: wrote summary.md, summary.json and reports to {safe_text(str(out))}")
+    write_error(
+        f"gpusight questions: wrote summary.md, summary.json and reports to {safe_text(str(out))}"
+    )
     args.output = None
     if chosen_format(args) == "table":  # sentences do not fit a terminal; summary.md has them
         kept_parts = (part for part in summary.sections if part.command != "answers")
@@ -228,7 +230,7 @@ def _file_names(labels: Iterable[str]) -> dict[str, str]:
 def _answer_or_reason(
     label: str, path: Path, target: Path, args: argparse.Namespace
 ) -> Composite | NotApplicable | BaseException:
-    """Ask of one capture and write its reports; or give what went wrong with it.
+    """Answer for one capture and write its reports; or give what went wrong with it.
 
     Damaged files may raise any exception. An unexpected one is reported with its type, so that it
     is not blamed on the file, and the other captures are still analyzed.
@@ -237,19 +239,19 @@ def _answer_or_reason(
 
     try:
         trace = open_capture(str(path), args)
-        assert trace.meta, "every capture says what it is"
+        assert trace.meta, "every capture has metadata"
         page = _answer_capture(trace, label, args)
         _make_folder(target.parent)
         _write_reports(label, path, target, args)
     except BrokenPipeError:
         raise
-    except (Exception, PanicException) as error:  # noqa: BLE001 - told, and the exit code is 2
+    except (Exception, PanicException) as error:  # noqa: BLE001 - reported, and the exit code is 2
         return error
     return page
 
 
 def _is_other(error: BaseException) -> bool:
-    """Tell whether a file is something else than a capture, which is no failure."""
+    """Return whether a file is something else than a capture, which is no failure."""
     return isinstance(error, NotACaptureError)
 
 
@@ -264,12 +266,12 @@ def _reason(error: BaseException, path: Path) -> str:
 def _answer_capture(
     trace: Trace, label: str, args: argparse.Namespace
 ) -> Composite | NotApplicable:
-    """Ask of one capture; what is asked for may be missing in this one, but not in the others."""
+    """Answer for one capture; requested data may be missing in this one but not in others."""
     from gpusight import api
 
     chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
     try:
-        with progress(f"asking of {label}", quiet=args.quiet):
+        with progress(f"analyzing {label}", quiet=args.quiet):
             result = api.questions(trace, model=args.model, **chosen)
             return result.answer
     except (UsageError, MissingDataError) as error:
@@ -284,7 +286,7 @@ def _make_folder(out: Path) -> None:
 
 
 def _write_reports(label: str, path: Path, target: Path, args: argparse.Namespace) -> None:
-    """Write the reports as text; a report without data is a text that says so."""
+    """Write the reports as text; a report without data is a text with the reason."""
     from gpusight.render import stats_tables
 
     for answer in stats_answers({label: path}, BATCH_REPORTS, args):

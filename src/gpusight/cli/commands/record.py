@@ -118,7 +118,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_ncu(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("which kernels, with ncu")
+    group = parser.add_argument_group("kernels (ncu)")
     options.add_kernel(group)
     group.add_argument(
         "--launch-skip", type=options.number, metavar="N", help="skip the first N launches"
@@ -132,7 +132,7 @@ def _add_ncu(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_showing(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how")
+    group = parser.add_argument_group("command line")
     group.add_argument(
         "--tool-option",
         action="append",
@@ -339,7 +339,7 @@ def _say(plan: RecordingPlan, text: str) -> None:
     from gpusight.render.cell_text import safe_text
 
     rank = "" if plan.rank is None else f"rank {plan.rank.rank}: "
-    write_error(f"gpusight: {rank}{safe_text(text)}")
+    write_error(f"gpusight record: {rank}{safe_text(text)}")
     sys.stderr.flush()
 
 
@@ -355,7 +355,7 @@ def _summarized(plan: RecordingPlan, done: Recording, target: str) -> bool:
     try:
         _write_summary(done, path)
     except GpusightError as error:
-        _say(plan, f"error: {error}")
+        _say(plan, str(error))
         return False
     return True
 

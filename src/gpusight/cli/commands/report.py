@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.errors import DOCS_URL
 
 if TYPE_CHECKING:
     import argparse
@@ -14,7 +15,8 @@ DESCRIPTION = (
     "Write one self-contained HTML file that opens in any browser, offline: the step time and the "
     "plan of fixes, the ledger, the findings with evidence and code, kernels, ranges as a flame "
     "chart, phases, copies, memory, Nsight Compute metrics, and limitations. It has the file name "
-    "of the capture, but no folder, host or user name. Docs: docs/report.md."
+    "of the capture, but no folder, host or user name. "
+    f"Docs: {DOCS_URL}/report.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight report run.nsys-rep -o report.html",
@@ -72,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
             **options.focus(args),
         )
     args.file = args.file[0]
+    args.format = "html"  # whatever the file is called
     emit([result.to_html()], args)
     return 0
 

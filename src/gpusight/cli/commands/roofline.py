@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
     chosen = {"kernel": args.kernel, "every_launch": args.launches, "gpu": args.gpu}
-    return present(ask(api.roofline, args, **chosen, **options.selection(args)), args)
+    return present(analyze(api.roofline, args, **chosen, **options.selection(args)), args)

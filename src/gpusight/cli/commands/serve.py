@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.errors import DOCS_URL
 
 if TYPE_CHECKING:
     import threading
@@ -20,7 +21,8 @@ DESCRIPTION = (
     "copies, GPU metrics, memory, and where the time goes. Click an event for its details, search, "
     "measure, jump from a finding to its location. Two captures are shown side by side and "
     "compared; an Nsight Compute report adds its metrics to the kernels. The server listens on "
-    "this machine only, at an address with a random token, until Ctrl-C. Docs: docs/serve.md."
+    "this machine only, at an address with a random token, until Ctrl-C. "
+    f"Docs: {DOCS_URL}/serve.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight serve run.nsys-rep",
@@ -35,7 +37,7 @@ _TICK_S = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser, nargs="+")
-    group = parser.add_argument_group("where")
+    group = parser.add_argument_group("server")
     group.add_argument(
         "--port",
         type=_port,
@@ -97,7 +99,7 @@ def _print_address(server: Server, args: argparse.Namespace) -> None:
     write_out(f"{server.url}  (Ctrl-C to stop)\n")
     flush_out()  # a program that started us waits for this line
     if args.open and not webbrowser.open(server.url):
-        write_error("gpusight: serve: no browser found; open the address in one")
+        write_error("gpusight serve: no browser found; open the address in one")
 
 
 def _wait(server: Server, stopped: threading.Event) -> None:
@@ -115,5 +117,5 @@ def _wait(server: Server, stopped: threading.Event) -> None:
             return_large_blocks()
         for failure in server.failures:
             if failure not in reported:
-                write_error(f"gpusight: serve: {safe_text(failure)}")
+                write_error(f"gpusight serve: {safe_text(failure)}")
                 reported.add(failure)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask, open_capture
+    from gpusight.cli.capture_input import analyze, open_capture
     from gpusight.cli.output import present
     from gpusight.render.table_export import list_columns, list_tables
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         trace = open_capture(args.file, args) if args.file else None
         return present(api.View(list_tables(trace)), args)
     args.file, query = _operands(args)
-    return present(ask(api.sql, args, query=query), args)
+    return present(analyze(api.sql, args, query=query), args)
 
 
 def _operands(args: argparse.Namespace) -> tuple[str, str]:

@@ -212,10 +212,10 @@ def _warn(label: str, trace: Trace) -> None:
     """Say why reports may be less than the whole truth, apart from them."""
     try:
         warnings = trace.warnings
-    except GpusightError:  # each report says why it cannot be made
+    except GpusightError:  # each report has its own reason
         return
     for warning in warnings:
-        write_error(f"gpusight: {safe_text(label)}: {safe_text(warning)}")
+        write_error(f"gpusight stats: {safe_text(label)}: {safe_text(warning)}")
 
 
 def _answer_report(label: str, trace: Trace, name: str) -> StatsAnswer:
@@ -231,7 +231,7 @@ def _answer_report(label: str, trace: Trace, name: str) -> StatsAnswer:
 
 
 def print_all(captures: Mapping[str, Path], names: Sequence[str], args: argparse.Namespace) -> int:
-    """Write every report to standard output; what is missing is said in its place."""
+    """Write every report to standard output; what is missing is reported in its place."""
     made: list[StatsAnswer] = []
     for answer in stats_answers(captures, names, args):
         if isinstance(answer.outcome, GpusightError) and len(captures) == 1:
@@ -239,7 +239,7 @@ def print_all(captures: Mapping[str, Path], names: Sequence[str], args: argparse
         made.append(answer if args.format == "json" else _printed(answer, made, captures, args))
     if args.format == "json":
         write_out(_json(made))
-    return _exit_code(made, asked=bool(args.report) and len(captures) == 1)
+    return _exit_code(made, requested=bool(args.report) and len(captures) == 1)
 
 
 def _printed(
@@ -253,7 +253,7 @@ def _printed(
         separator = "\n" if before else ""
         write_out(f"{separator}Processing [{safe_text(str(captures[answer.capture]))}]\n")
     if answer.made is None:
-        write_error(f"gpusight: {_name_of(answer)}: {safe_text(answer.reason or '')}")
+        write_error(f"gpusight stats: {_name_of(answer)}: {safe_text(answer.reason or '')}")
         return answer
     if any(a.status == WRITTEN for a in before):
         write_out("\n")
@@ -286,7 +286,7 @@ def write_prefixed(
             text = _json([answer]) if args.format == "json" else _text(answer.made, args)
             write_file(path, [text])
     _present_summary(made, args)
-    return _exit_code(made, asked=bool(args.report))
+    return _exit_code(made, requested=bool(args.report))
 
 
 def write_folder(
@@ -303,7 +303,7 @@ def write_folder(
     summary = _summary(made)
     _write_summary(summary, folder)
     _present_summary(made, args)
-    return _exit_code(made, asked=False)
+    return _exit_code(made, requested=False)
 
 
 def _check_targets(target: Path, captures: Mapping[str, Path]) -> None:
@@ -356,12 +356,12 @@ def _rows(answer: StatsAnswer) -> int | None:
     return None if answer.made is None else answer.made.frame.height
 
 
-def _exit_code(made: Sequence[StatsAnswer], *, asked: bool) -> int:
-    """Give 2 when something could not be read, or nothing of what was asked by name was there."""
+def _exit_code(made: Sequence[StatsAnswer], *, requested: bool) -> int:
+    """Give 2 when something could not be read, or no report requested by name was made."""
     if any(a.status == FAILED for a in made):
         return GpusightError.exit_code
     nothing = all(a.status == NO_DATA for a in made)
-    return EXIT_NOT_APPLICABLE if asked and nothing else 0
+    return EXIT_NOT_APPLICABLE if requested and nothing else 0
 
 
 def _file_part(report: str | None) -> str:

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "each step: time, GPU busy, phases, outliers"
 DESCRIPTION = (
-    "Every step of the program (training or inference iteration): duration, GPU busy time, GPU "
-    "completion lag, outliers; and GPU work by phase: forward, backward, optimizer, data, "
-    "communication. Steps are found by numbered ranges (`step_3`, `ProfilerStep#5`), repeated "
-    "ranges, or repeated GPU work. Warm-up steps are listed but excluded from the totals; "
-    "`--warmup` includes them."
+    "Every step of the program (training or inference iteration): duration, GPU busy time, how far "
+    "the GPU runs behind the host, outliers; and GPU work by phase: forward, backward, optimizer, "
+    "data, communication. Steps are found by numbered ranges (`step_3`, `ProfilerStep#5`), "
+    "repeated ranges, or repeated GPU work. Warm-up steps are listed but excluded from the "
+    "totals; `--warmup` includes them."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight steps run.nsys-rep",
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
-    return present(ask(api.steps, args, **options.selection(args), **options.focus(args)), args)
+    return present(analyze(api.steps, args, **options.selection(args), **options.focus(args)), args)

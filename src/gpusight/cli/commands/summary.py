@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
-    return present(ask(api.summary, args, **options.selection(args), **options.focus(args)), args)
+    return present(
+        analyze(api.summary, args, **options.selection(args), **options.focus(args)), args
+    )

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
-    group = parser.add_argument_group("which tracks")
+    group = parser.add_argument_group("tracks")
     group.add_argument(
         "--tracks",
         type=options.names,
@@ -48,10 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import is_read, present
     from gpusight.render.charts.draw_chart import without_points
 
     chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
-    result = ask(api.timeline, args, tracks=args.tracks, **chosen)
+    result = analyze(api.timeline, args, tracks=args.tracks, **chosen)
     return present(api.Page(without_points(result.answer)) if is_read(args) else result, args)

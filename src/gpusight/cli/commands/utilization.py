@@ -46,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import is_read, present
     from gpusight.render.charts.draw_chart import without_points
 
     bins = args.bins or (_ON_SCREEN if is_read(args) else _ELSEWHERE)
     chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
-    result = ask(api.utilization, args, bins=bins, **chosen)
+    result = analyze(api.utilization, args, bins=bins, **chosen)
     return present(api.Page(without_points(result.answer)) if is_read(args) else result, args)

@@ -86,7 +86,7 @@ _OPTIONS = {
 def run(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import ask
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
     changes = [
@@ -95,4 +95,4 @@ def run(args: argparse.Namespace) -> int:
         for target in (options.names(text) if verb == "apply" else [text])
     ]
     chosen = {**options.selection(args), **options.focus(args)}
-    return present(ask(api.whatif, args, verb="simulating", changes=changes, **chosen), args)
+    return present(analyze(api.whatif, args, verb="simulating", changes=changes, **chosen), args)

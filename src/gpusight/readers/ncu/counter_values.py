@@ -23,7 +23,7 @@ _NAME, _VALUE, _INSTANCES = 1, 2, 3
 _KEY, _INSTANCE_VALUE = 1, 2
 _TEXT, _FLOAT, _DOUBLE, _UINT32, _UINT64 = 1, 2, 3, 4, 5
 _MAX_DURATION_NS = 1e15
-"""Eleven days: what a damaged number says beyond that is no duration."""
+"""Eleven days: a damaged number beyond that is no duration."""
 _BATCH_BYTES = 64 << 20
 """Counters are decoded together up to this size."""
 

@@ -107,7 +107,7 @@ def _meaning(
         place = () if is_alone else (label.section, label.body)
         return ": ".join(part for part in (*place, label.text) if part), None, scale, unit, False
     name = canonical(metric)
-    # The name of a count says its unit more reliably than what versions print.
+    # The name of a count shows its unit more reliably than what versions print.
     return name, text if text != name else None, scale, unit_of(name) or unit, True
 
 

@@ -38,7 +38,7 @@ _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
 class PrintedText:
-    """Chunks of a file's text; `problem` says, at the end, why there are no more than these."""
+    """Chunks of a file's text; `problem` is, at the end, why there are no more than these."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,7 +112,7 @@ def _unix_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         carry = b"\r" if text.endswith(b"\r") else b""
         text = text[: len(text) - len(carry)]
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
-        # A blank line costs time too, and one says as much as many.
+        # A blank line costs time too, and one is as good as many.
         yield _BLANK_LINES.sub(b"\n\n", text) if b"\n" * 8 in text else text
     if carry:
         yield b"\n"
@@ -284,7 +284,7 @@ def _warnings(collected: CollectedValues, problem: str | None) -> Iterator[str]:
 def _nothing_in(
     path: Path, collected: CollectedValues, problem: str | None, *, has_heading: bool
 ) -> DamagedCaptureError | NotACaptureError:
-    """Return an error that says why there is nothing in the file, as ncu did where it did."""
+    """Return an error with the reason why there is nothing in the file, as ncu did where it did."""
     messages = " ".join(collected.messages)
     if _NO_PERMISSION in messages:
         return DamagedCaptureError(

@@ -433,7 +433,7 @@ def _record_values(buffer: MessageBuffer, start: Int64, end: Int64, kind: Metric
     """Cut each record into its numbers: one row a sample, one column a metric."""
     size = max(field.offset + field.size for field in kind.fields)
     if min(field.offset for field in kind.fields) < 0 or (end - start < size).any():
-        raise WireError("a metric sample is shorter than its type says")
+        raise WireError("a metric sample is shorter than its type")
     values = np.empty((len(start), len(kind.fields)), np.int64)
     for index, metric in enumerate(kind.fields):
         unused = np.uint64(64 - 8 * metric.size)

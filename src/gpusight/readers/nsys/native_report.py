@@ -38,7 +38,7 @@ _EVENT_TABLES = frozenset(
     {*native_fields.BY_NAME, *native_fields.CHAINS_BY_NAME, "GPU_METRICS"},
 )
 _ALWAYS_SMALL = frozenset({"DIAGNOSTIC_EVENT", "PROCESSES"})
-"""Tables of a few rows that nearly everyone asks for: decoded while counting, to save a pass."""
+"""Tables of a few rows that nearly everyone needs: decoded while counting, to save a pass."""
 _OVERHEAD_TYPE_SINCE = (2025, 5, 2)
 
 

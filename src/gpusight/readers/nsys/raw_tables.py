@@ -79,7 +79,7 @@ class RawTables(Protocol):
         """Read these columns in file order; `only` leaves out rows while reading.
 
         Integers arrive as Int64, reals as Float64, text as String with invalid UTF-8 replaced. For
-        what is not an integer among integers stands null, or `NOT_A_NUMBER` if asked for.
+        what is not an integer among integers stands null, or `NOT_A_NUMBER` if requested.
         """
         ...
 

@@ -112,7 +112,7 @@ def blocks_of(segments: Sequence[Row], chains: CallChains, limit: int) -> pl.Dat
         frame.hstack(_segment_columns(segments).select(pl.all().gather(owner)))
         .with_columns(
             address=pl.col("address").fill_null(pl.col("segment") + before),
-            # The last use of an inactive block says nothing about it now.
+            # The last use of an inactive block does not matter now.
             requested_bytes=pl.when(~is_idle).then("requested_bytes"),
         )
         .drop("owner")

@@ -1,4 +1,4 @@
-"""A Chrome trace of PyTorch as a `TraceSource`, and what it says about machine and job."""
+"""A Chrome trace of PyTorch as a `TraceSource`, with the facts about machine and job."""
 
 from __future__ import annotations
 

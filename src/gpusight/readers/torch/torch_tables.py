@@ -305,7 +305,7 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
     ),
     "memsets": (
         EventTablePart(
-            chrome_source.FILL,
+            chrome_source.MEMSET,
             {
                 **_GPU_ACTIVITY,
                 "bytes": _BYTES,

@@ -343,7 +343,7 @@ def _shown(text: str) -> str:
 
 
 class UnexpectedDataError(Exception):
-    """The data is not shaped as it should be; the message says what."""
+    """The data is not shaped as it should be; the message has the details."""
 
 
 @contextmanager

@@ -87,7 +87,7 @@ TOOL_FIELDS = (
 )
 CHECK_FIELDS = (
     Field("check", "Check", Fmt.TEXT, "Stable name of the check"),
-    Field("title", "What", Fmt.TEXT, "Name of the check", shown=False),
+    Field("title", "Check", Fmt.TEXT, "Name of the check", shown=False),
     Field("state", "State", Fmt.TEXT, "`ok`, `limited`, `missing` or `unknown`"),
     Field("found", "Found", Fmt.NAME, "Result of the check"),
     Field("means", "Means", Fmt.TEXT, "Effect on recording; null for none"),
@@ -110,7 +110,7 @@ def checkup_page(checkup: Checkup) -> Composite:
     """Return the verdicts, then every check."""
     uses = checkup.record_uses
     fact = replace(_USES, value=None if uses is None else uses.value)
-    title = "What this machine can record with"
+    title = "Profilers on this machine"
     return Composite("doctor", title, (fact,), (tools_table(checkup), checks_table(checkup)))
 
 

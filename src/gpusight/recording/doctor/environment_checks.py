@@ -7,6 +7,7 @@ import re
 import tempfile
 from typing import TYPE_CHECKING
 
+from gpusight.errors import DOCS_URL
 from gpusight.recording.doctor.machine import Ability, CheckEffect, CheckState, MachineCheck, shown
 from gpusight.recording.inside.environment import (
     INJECTIONS,
@@ -277,7 +278,7 @@ def _unknown_counters(machine: Machine) -> MachineCheck:
         )
         found = "set on Windows; not visible from here"
     else:
-        fix = "If ncu reports ERR_NVGPUCTRPERM, see docs/capture-containers.md."
+        fix = f"If ncu reports ERR_NVGPUCTRPERM, see {DOCS_URL}/capture-containers.md"
         found = "not in /proc/driver/nvidia/params"
     means = "ncu and --gpu-metrics need them. Access is only known once they run."
     return MachineCheck("counters", "GPU counters", CheckState.UNKNOWN, found, means, fix)

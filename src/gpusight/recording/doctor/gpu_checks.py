@@ -47,11 +47,11 @@ class InstalledHardware:
     cuda: Pair | None = None
     """The newest CUDA that the driver supports."""
     library: bool | None = None
-    """The driver's library could be loaded; None: it was not asked."""
+    """The driver's library could be loaded; None: it was not queried."""
     visible: int | None = None
     """GPUs visible to CUDA programs started from here."""
     failed: int = 0
-    """The error of the driver's library when asked for GPUs; 0: none."""
+    """The error of the driver's library when queried for GPUs; 0: none."""
     complaint: str = ""
     """The last line of an nvidia-smi that failed."""
 

@@ -25,7 +25,7 @@ _PACKAGES = ("torch", "nvtx")
 
 
 def ask_driver() -> dict[str, Any]:
-    """Ask the CUDA driver for its version and its GPUs, without a context."""
+    """Query the CUDA driver for its version and its GPUs, without a context."""
     for name in _DRIVER_LIBRARIES:
         try:
             cuda = ctypes.CDLL(name)
@@ -65,7 +65,7 @@ def ask_packages() -> dict[str, Any]:
 
 
 def ask_torch() -> dict[str, Any]:
-    """Ask PyTorch whether it sees a GPU and can profile it."""
+    """Query PyTorch whether it sees a GPU and can profile it."""
     import torch
     import torch.profiler
 
@@ -107,7 +107,7 @@ def ask_cupti() -> dict[str, Any]:
 
 if __name__ == "__main__":
     folder = Path(__file__).resolve().parent
-    # The modules beside this file are ours, not the program's.
+    # The modules next to this file are ours, not the program's.
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != folder]
     # Packages may print on import: the answer is the last line.
     sys.stdout.write("\n" + json.dumps(globals()[sys.argv[1]]()) + "\n")

@@ -285,7 +285,7 @@ def _imported_torch(hardware: InstalledHardware, torch: dict[str, Any]) -> Machi
     if torch["cuda"]:
         build = f"CUDA {torch['cuda']}"
     found = f"torch {torch['version']}, built for {build}"
-    if not hardware.usable:  # the check of the GPU says so already
+    if not hardware.usable:  # the check of the GPU reports it already
         return MachineCheck("torch", "torch", CheckState.OK, found)
     if not torch["available"]:
         means = f"PyTorch sees no GPU{_cause(hardware, torch)}; it records operators on the CPU."

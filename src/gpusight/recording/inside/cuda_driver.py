@@ -52,7 +52,7 @@ def cuda_is_initialized() -> bool:
 def cuda_in_use() -> bool:
     """Return whether this process works with a GPU already.
 
-    Where the driver cannot be asked without loading it (on Windows) PyTorch is.
+    Where the driver cannot be queried without loading it (on Windows) PyTorch is.
     """
     if not _CAN_FIND_LOADED:
         return _torch_with_gpu() is not None

@@ -169,7 +169,7 @@ class BufferWalker:
         return positions, word * _WORD
 
     def _learn(self, kind: int, buffer: bytearray, word: int) -> int:
-        """Ask CUPTI how long a record of this kind is, in words; 0 where it does not know."""
+        """Query CUPTI how long a record of this kind is, in words; 0 where it does not know."""
         start = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         size = self._cupti.record_size(start, len(buffer), word * _WORD)
         if not size or size % _ALIGNMENT or kind == 0:
@@ -212,5 +212,5 @@ class StringIds:
 
     def _of(self, text: bytes) -> int:
         known = self._numbers.get(text)
-        # Two threads may ask at once: the first to answer counts, and a number is lost.
+        # Two threads may call at once: the first to answer counts, and a number is lost.
         return known or self._numbers.setdefault(text, next(self._unused))

@@ -74,7 +74,7 @@ CUDA_EVENT, STREAM, SYNCHRONIZATION, MEMORY = 36, 37, 38, 49
 
 KIND_NAMES = {
     MEMCPY: "copies",
-    MEMSET: "fills",
+    MEMSET: "memsets",
     DRIVER: "driver calls",
     RUNTIME: "runtime calls",
     DEVICE: "devices",
@@ -261,7 +261,7 @@ class Cupti:
     def register(self, requested: Requested, completed: Completed) -> None:
         """Let CUPTI request and return buffers through these functions."""
 
-        def ask(buffer: Any, size: Any, most: Any) -> None:
+        def provide(buffer: Any, size: Any, most: Any) -> None:
             buffer[0] = None  # without one CUPTI drops records; we may fail
             size[0] = most[0] = 0  # as many records as fit
             buffer[0], size[0] = requested()
@@ -274,7 +274,7 @@ class Cupti:
             )
             self.dropped += dropped.value
 
-        callbacks = (_REQUESTED(ask), _COMPLETED(take))
+        callbacks = (_REQUESTED(provide), _COMPLETED(take))
         _CALLED_FROM_C.append(callbacks)
         self._check(self._library.cuptiActivityRegisterCallbacks(*callbacks), "register buffers")
 
@@ -306,7 +306,7 @@ class Cupti:
     def time_ns(self) -> int:
         """Return the time as records have it."""
         time = ctypes.c_uint64(0)
-        self._check(self._library.cuptiGetTimestamp(ctypes.byref(time)), "tell the time")
+        self._check(self._library.cuptiGetTimestamp(ctypes.byref(time)), "read the clock")
         return time.value
 
     def use_system_thread_ids(self) -> bool:
@@ -355,7 +355,7 @@ def load_cupti() -> Cupti:
         raise RecordError(
             "CUPTI cannot record here",
             why="no CUDA driver answers (libcuda.so.1)",
-            hint="gpusight doctor says what this machine has",
+            hint="gpusight doctor shows what this machine has",
         )
     path = find_library(version // 1000)
     if path is None:

@@ -68,7 +68,7 @@ def facts(cuda_version: int | None) -> dict[str, str]:
 def thread_names() -> dict[int, str]:
     """Name the threads that live now, by their system id.
 
-    Where a thread has only the process's name, Python's name for it says more.
+    Where a thread has only the process's name, Python's name for it is better.
     """
     names: dict[int, str] = {}
     for folder in Path("/proc/self/task").glob("*"):

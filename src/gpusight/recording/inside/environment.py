@@ -1,4 +1,4 @@
-"""What this process is and what the environment says about it.
+"""This process, and the variables of its environment.
 
 The plan of `gpusight record`, the profiler around the process, its role and rank, and where it
 writes what it recorded; log lines.

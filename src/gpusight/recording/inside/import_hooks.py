@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 class _Finder:
-    """Finds nothing itself: asks the others, and wraps the loader to learn of the import."""
+    """Finds nothing itself: calls the others, and wraps the loader to learn of the import."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Action]] = {}
-        self._asking: set[tuple[int, str]] = set()
+        self._searching: set[tuple[int, str]] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        asking = threading.get_ident(), name
-        if name not in self.waiting or asking in self._asking:
+        search = threading.get_ident(), name
+        if name not in self.waiting or search in self._searching:
             return None
-        self._asking.add(asking)
+        self._searching.add(search)
         try:
             spec = self._ask_others(name, path, target)
         finally:
-            self._asking.discard(asking)
+            self._searching.discard(search)
         if spec is not None and spec.loader is not None:
             try:
                 self._attach(name, spec.loader)

@@ -91,7 +91,7 @@ _OLD_SIGNATURES: dict[int, Any] = {
 
 
 class _Offer:
-    """The tables that a tool asks for while it is initialized, and fills in."""
+    """The tables that a tool requests while it is initialized, and fills in."""
 
     def __init__(self) -> None:
         self.slots = (ctypes.c_void_p * _SLOTS)()
@@ -242,7 +242,7 @@ class DirectBackend:
             return category or 0
         known = domain.categories.get(category)
         if known is None:
-            number = next(domain.unused)  # where two ask at once, one of them is lost
+            number = next(domain.unused)  # where two call at once, one of them is lost
             known = domain.categories.setdefault(category, number)
             if known == number:
                 self._name_category(domain.handle, number, _encoded(category))

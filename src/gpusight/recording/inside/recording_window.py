@@ -195,7 +195,7 @@ def run_on_main_thread(action: Callable[[], None]) -> None:
 def ask_main_thread(action: Callable[[], None]) -> bool:
     """Have the main thread call `action` between two of its instructions; does not wait.
 
-    On the main thread it runs at once. False where too many others ask.
+    On the main thread it runs at once. False where too many others wait.
     """
     if threading.current_thread() is threading.main_thread():
         action()
@@ -220,7 +220,7 @@ class WindowState(enum.Enum):
 
 
 class RecordingWindow:
-    """Starts and stops a recorder once, as a plan says.
+    """Starts and stops a recorder once, by a plan.
 
     It listens to steps and ranges on whatever thread they happen; `opened` and `ended` are called
     once each, on the thread where recording began and ended. `allowed` has the last word when
@@ -259,11 +259,11 @@ class RecordingWindow:
 
     @property
     def by_range(self) -> bool:
-        """Return whether a range says when."""
+        """Return whether a range starts it."""
         return self._plan.range_name is not None
 
     def ready(self) -> None:
-        """Begin, unless something else says when: this process has come to work of its own."""
+        """Begin, unless something else starts it: this process has come to work of its own."""
         if self.by_steps or self.by_range or self._timers:
             return
         wait_s = (self._plan.delay_s or 0.0) - (time.monotonic() - self._began_s)
@@ -392,7 +392,7 @@ class RecordingWindow:
 
     def _is_allowed(self) -> bool:
         answers: list[bool] = []
-        self._guarded("asking for the rank", lambda: answers.append(self._allowed()))
+        self._guarded("finding the rank", lambda: answers.append(self._allowed()))
         return any(answers)
 
     def _guarded(self, doing: str, action: Callable[[], None]) -> bool:

@@ -108,7 +108,7 @@ class StepLoop(Generic[Batch]):
         return len(self._batches)  # type: ignore[arg-type] # raises what len() of them raises
 
     def __getattr__(self, name: str) -> Any:
-        """Pass on what else is asked of them, such as `close` or a loader's `sampler`."""
+        """Pass on other attributes, such as `close` or a loader's `sampler`."""
         if name.startswith("__") or name == "_batches":  # of ourselves, while a copy is made
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._batches, name)

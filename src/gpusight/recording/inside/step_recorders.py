@@ -255,7 +255,7 @@ class TorchStepRecorder:
         """Leave the mark open: torch writes it as one that did not finish."""
 
     def finish(self, cycle: str) -> list[Path]:
-        """Stop, and write every artefact that was asked for."""
+        """Stop, and write every requested artifact."""
         profiler = self._profiler
         try:
             self._stop()

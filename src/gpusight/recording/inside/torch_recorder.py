@@ -32,7 +32,7 @@ _DEVICE_FILES = (*DEVICE_FILES, "/dev/kfd")
 
 
 def may_use_gpu() -> bool:
-    """Return whether this process could come to use a GPU; asking CUDA would spoil later forks."""
+    """Return whether this process could come to use a GPU; calling CUDA would spoil later forks."""
     torch = sys.modules["torch"]
     if not (torch.version.cuda or getattr(torch.version, "hip", None)):
         return False
@@ -174,7 +174,7 @@ class TorchRecorder:
         self._profiler.stop_trace()
         used_gpu = _torch().cuda.is_initialized()  # spares a long run the counting
         self._is_empty = not (used_gpu or self._profiler.profiler.kineto_results.events())
-        if self._history is not None:  # what the program does afterwards was not asked for
+        if self._history is not None:  # what the program does afterwards was not requested
             self._snapshot = self._history.snapshot()
             self._history.end()
 

@@ -101,7 +101,7 @@ class TorchSession:
         return TorchStepRecorder(settings, RunFolder(Path(settings.output_dir), self.rank))
 
     def _caution(self, world: int | None, total_steps: int | None) -> None:
-        """Warn beforehand of what will not come as it was asked for."""
+        """Warn beforehand of requests that cannot be met."""
         chosen = self._settings.chosen.chosen or ()
         missing = [rank for rank in chosen if world and rank >= world]
         none_exists = len(missing) == len(chosen)
@@ -268,7 +268,7 @@ def _close_open() -> None:
 
 
 def _rank_and_world() -> RankAndWorld:
-    """Ask torch.distributed, then the launchers' variables."""
+    """Query torch.distributed, then the launchers' variables."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -339,7 +339,7 @@ def torch_profile(
     Each of `cycles` waits for `wait` steps, runs the profiler for `warmup` without keeping
     anything, and records `active`. Then `output_dir/iteration_<steps done>/` has, for each rank:
     `rank0_trace.json.gz`, which every gpusight command reads; `rank0_key_averages.txt`
-    (`key_averages=True`, `rows=25`); and what else is asked for: `memory_snapshot`, `stacks`,
+    (`key_averages=True`, `rows=25`); and what else is requested: `memory_snapshot`, `stacks`,
     `memory_timeline`. A folder with an earlier run is not changed: the next free
     `output_dir-2` is used.
 

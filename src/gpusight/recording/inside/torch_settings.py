@@ -20,7 +20,7 @@ _MIN_COUNTS = {"wait": 0, "warmup": 0, "active": 1, "cycles": 1}
 
 
 class ProfilerWarning(UserWarning):
-    """Something asked of the profiler cannot be had; the program goes on without it."""
+    """A requested option of the profiler is not available; the program goes on without it."""
 
 
 class StepPhase(enum.Enum):

@@ -36,7 +36,7 @@ _SCALED: dict[Fmt, Callable[[float | None], str]] = {
 }
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 _DENSER = 0.75
-"""A step may be this much finer than asked for, when it is rounder."""
+"""A step may be this much finer than requested, when it is rounder."""
 _THOUSAND = 1000.0
 _SI = ("", "k", "M", "G", "T", "P", "E")
 _MAX_TICKS = 100

@@ -126,7 +126,7 @@ class LabelBox:
     height: float
 
     def meets(self, other: LabelBox) -> bool:
-        """Tell whether the two have a pixel in common."""
+        """Return whether the two have a pixel in common."""
         return (
             self.left < other.left + other.width
             and other.left < self.left + self.width

@@ -70,13 +70,13 @@ class _ChartSource(NamedTuple):
     needs: str
     """Section that the picture is made of."""
     points: tuple[str, ...] = ()
-    """Sections that nobody reads as tables: they are the picture."""
+    """Sections that nobody reads as tables: the points of the picture, and long lists."""
     without: str = ""
     """Why a result may lack that section, where a reason is known."""
 
 
 _CHART_SOURCES = {
-    "memory": _ChartSource("usage_charts", "timeline", ("timeline",)),
+    "memory": _ChartSource("usage_charts", "timeline", ("timeline", "blocks")),
     "roofline": _ChartSource("kernel_charts", "roofs"),
     "occupancy": _ChartSource(
         "kernel_charts",

@@ -383,7 +383,7 @@ class _SvgDrawing:
 
     size: ChartSize
     ends: dict[str, float]
-    """Where its axis of x begins and ends, in pixels and in values: the page's script asks."""
+    """Where its axis of x begins and ends, in pixels and in values: for the page's script."""
     body: str
 
     def svg(self, name: str, label: str, more: str, before: str) -> str:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MAX_NAME_CHARACTERS = 160
 _SELECTOR = re.compile(r"([^{}]+)\{")
 _KEYS = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))))
-"""Every color that a picture may ask the palette for."""
+"""Every color of the palette that a picture may use."""
 
 
 class _DrawnChart(NamedTuple):
@@ -96,7 +96,7 @@ def _cut(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def chart_styles() -> str:
-    """Write the colors of pictures: dark where the system or the reader asks for it."""
+    """Write the colors of pictures: dark where the system or the reader chooses it."""
     dark = _theme(DARK)
     system = scoped(dark, ":root:not([data-theme=light])")
     return (

@@ -102,9 +102,9 @@ def _instructions_kept(launch: ProfiledLaunch) -> float:
     if operations is not None and instructions:
         return max(REMAINING_INSTRUCTIONS.value, min(1.0, operations / WARP / instructions))
     issue, listed = launch.busy.get("issue"), _listed(launch)
-    if not issue or listed is None or not listed.fp64_lanes:
+    if not issue or listed is None or not listed.fp64_cores:
         return 1.0
-    issued = launch.busy.get("fp64", 0.0) * listed.fp64_lanes / (SCHEDULERS * WARP)
+    issued = launch.busy.get("fp64", 0.0) * listed.fp64_cores / (SCHEDULERS * WARP)
     return max(REMAINING_INSTRUCTIONS.value, min(1.0, issued / issue))
 
 
@@ -113,8 +113,8 @@ def fp64_rate(launch: ProfiledLaunch) -> float:
     if launch.gpu is not None and launch.gpu.vector.fp64 and launch.gpu.vector.fp32:
         return launch.gpu.vector.fp64 / launch.gpu.vector.fp32
     listed = _listed(launch)
-    if listed is not None and listed.fp64_lanes:
-        return listed.fp64_lanes / listed.fp32_lanes
+    if listed is not None and listed.fp64_cores:
+        return listed.fp64_cores / listed.fp32_cores
     return DEFAULT_FP64_RATIO.value
 
 

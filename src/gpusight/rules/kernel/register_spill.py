@@ -114,7 +114,7 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
 def _part(launch: ProfiledLaunch) -> float | None:
     """Return the part of the accesses to global and local memory that are to local memory.
 
-    Where only spills were counted, none of them says nothing of arrays in local memory.
+    Where only spills were counted, none of them does not rule out arrays in local memory.
     """
     local, loads = launch.get(q.LOCAL_INSTRUCTIONS), launch.get(q.LOAD_REQUESTS)
     if local is None or loads is None:

@@ -64,7 +64,7 @@ def slow_convolutions(kernels: pl.DataFrame) -> pl.DataFrame:
         fft = fft | pl.col("label").str.contains(_BETWEEN_FFT).fill_null(value=False)
     slow = uses_plain_algorithm() | without_tensor_cores() | fft
     transposes = pl.col("name").str.contains(_TRANSPOSES).fill_null(value=False)
-    neighbors = [slow.shift(n).over("queue").fill_null(value=False) for n in (1, -1)]
+    neighbors = [slow.shift(n).over("stream_id").fill_null(value=False) for n in (1, -1)]
     return kernels.filter(slow | (transposes & pl.any_horizontal(neighbors)))
 
 

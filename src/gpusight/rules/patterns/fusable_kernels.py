@@ -28,11 +28,11 @@ class StreamOrder:
     """Rows of `RuleContext.ops`, sorted by stream; rows are positions in this order."""
 
     def __init__(self, ops: pl.DataFrame) -> None:
-        order = np.argsort(ops["queue"].to_numpy(), kind="stable")
+        order = np.argsort(ops["stream_id"].to_numpy(), kind="stable")
         self.ops: Ints = order
         """Position of each row in `GpuSchedule.ops`."""
         self.frame = ops[order]
-        self.queue: Ints = self.frame["queue"].to_numpy()
+        self.stream_id: Ints = self.frame["stream_id"].to_numpy()
         self.inside_device = self.where(_IS_KERNEL | _IS_COPY)
         """Kernels and copies within the GPU, which a kernel could do too."""
 
@@ -47,7 +47,9 @@ class StreamOrder:
 
     def follows(self) -> Flags:
         """Return for each row whether the row before is of the same stream."""
-        same: Flags = np.concatenate(([False], self.queue[1:] == self.queue[:-1]))[: len(self)]
+        same: Flags = np.concatenate(([False], self.stream_id[1:] == self.stream_id[:-1]))[
+            : len(self)
+        ]
         return same
 
     def by_op(self, rows: Ints, numbers: Ints) -> Ints:
@@ -139,7 +141,7 @@ class _Spans:
 
     def __init__(self, order: StreamOrder, gemms: Flags, passes: Flags) -> None:
         self._n = len(order)
-        self._queue = order.queue
+        self._stream_id = order.stream_id
         self.before, self.after = last_before(gemms), next_after(gemms)
         self._barrier_before, self._barrier_after = last_before(~passes), next_after(~passes)
 
@@ -156,19 +158,19 @@ class _Spans:
     def _previous(self, rows: Ints) -> tuple[Ints, Flags]:
         gemm = self.before[rows]
         exists = (gemm >= 0) & (gemm > self._barrier_before[rows])
-        return gemm, exists & (self._queue[gemm] == self._queue[rows])
+        return gemm, exists & (self._stream_id[gemm] == self._stream_id[rows])
 
     def _next(self, rows: Ints) -> tuple[Ints, Flags]:
         gemm = self.after[rows]
         exists = (gemm < self._n) & (gemm < self._barrier_after[rows])
         gemm = np.minimum(gemm, self._n - 1)
-        return gemm, exists & (self._queue[gemm] == self._queue[rows])
+        return gemm, exists & (self._stream_id[gemm] == self._stream_id[rows])
 
     def with_helpers(self, last: Ints, helper: Flags) -> Ints:
         """Include the kernels that finish the last GEMM."""
         following = np.append(next_after(~helper), self._n)[last + 1] - 1
         helpers = np.minimum(following, self._n - 1)
-        result: Ints = np.where(self._queue[helpers] == self._queue[last], helpers, last)
+        result: Ints = np.where(self._stream_id[helpers] == self._stream_id[last], helpers, last)
         return result
 
 
@@ -205,7 +207,7 @@ def _cast_after(order: StreamOrder, last: Ints) -> Flags:
     scales = order.where(pl.col("category") == "elementwise")
     following = np.append(next_after(~scales), len(order))[last + 1]
     following = np.minimum(following, max(len(order) - 1, 0))
-    result: Flags = casts[following] & (order.queue[following] == order.queue[last])
+    result: Flags = casts[following] & (order.stream_id[following] == order.stream_id[last])
     return result
 
 
@@ -360,7 +362,7 @@ def _optimizer_steps(order: StreamOrder, rows: Ints) -> tuple[Ints, Ints]:
         return rows, rows
     model = np.cumsum(order.where(pl.col("category").is_in(_MODEL_CATEGORIES)))
     apart = np.diff(rows) > _MAX_BETWEEN + 1
-    apart |= (np.diff(order.queue[rows]) != 0) | (np.diff(model[rows]) != 0)
+    apart |= (np.diff(order.stream_id[rows]) != 0) | (np.diff(model[rows]) != 0)
     step = np.concatenate(([0], np.cumsum(apart)))
     large = np.bincount(step)[step] >= MIN_OPTIMIZER_KERNELS
     _, number = np.unique(step[large], return_inverse=True)

@@ -96,7 +96,7 @@ def before_calls(context: RuleContext) -> tuple[Ints, Ints]:
 def spent_before(context: RuleContext) -> Ints:
     """Return the ns that threads spent before each call (rows), by cause (columns)."""
     starts, ends = before_calls(context)
-    spent = context.hosts.spent(context.schedule.calls.lane, starts, ends)
+    spent = context.hosts.spent(context.schedule.calls.host_thread, starts, ends)
     spent.setflags(write=False)
     return spent
 
@@ -196,9 +196,9 @@ def host_work(context: RuleContext) -> HostStalls:
     own_ns = spent_before(context)[:, _OWN_WORK].sum(axis=1)
     # What the replay knows to be a silent wait for the GPU is no work.
     own_ns = np.minimum(own_ns, np.maximum(context.replay.program.gap_ns, 0))
-    lane = launching_lane(context)
+    host_thread = launching_thread(context)
     limit_ns = np.clip(
-        MIN_STALL_RATIO.value * _usual_ns(context, own_ns, lane),
+        MIN_STALL_RATIO.value * _usual_ns(context, own_ns, host_thread),
         MIN_STALL_NS.value,
         _ALWAYS_STALL_NS,
     )
@@ -206,21 +206,21 @@ def host_work(context: RuleContext) -> HostStalls:
     busy = Intervals.from_arrays(ops.start_ns[on_gpu], ops.end_ns[on_gpu])
     idle = gaps(busy, schedule.start_ns, schedule.end_ns)
     idle_ns_ = np.minimum(own_ns, coverage(idle, start_ns, end_ns))
-    long = (own_ns >= limit_ns) & (schedule.calls.lane == lane)
+    long = (own_ns >= limit_ns) & (schedule.calls.host_thread == host_thread)
     calls = np.flatnonzero(long & (own_ns < _ALWAYS_STALL_NS))
     long[calls[_in_optimizer(context, calls, (start_ns[calls] + end_ns[calls]) // 2)]] = False
     return HostStalls(own_ns, idle_ns_, start_ns, end_ns, long, _between_steps(context))
 
 
-def _usual_ns(context: RuleContext, own_ns: Ints, lane: int) -> float:
+def _usual_ns(context: RuleContext, own_ns: Ints, host_thread: int) -> float:
     """Return the median of the host's own time from one launch of a thread to the next.
 
     From one call to the next where launches are so few that the other work of a step is between
     any two of them.
     """
     calls = context.schedule.calls
-    on_lane = np.flatnonzero(calls.lane == lane)
-    spent_ns = np.cumsum(own_ns[on_lane])[np.isin(calls.kind[on_lane], _LAUNCH_KINDS)]
+    on_thread = np.flatnonzero(calls.host_thread == host_thread)
+    spent_ns = np.cumsum(own_ns[on_thread])[np.isin(calls.kind[on_thread], _LAUNCH_KINDS)]
     if len(spent_ns) > max(1, MIN_LAUNCHES_PER_STEP.value * context.steps):
         return float(np.median(np.diff(spent_ns)))
     nonzero_ns = own_ns[own_ns > 0]
@@ -254,17 +254,17 @@ def _between_steps(context: RuleContext) -> NDArray[np.bool_]:
     edges[marks[1:-1:2] + 1] += 1
     edges[marks[2::2] + 1] -= 1
     between: NDArray[np.bool_] = np.cumsum(edges[:-1]) > 0
-    between &= calls.lane == calls.lane[marks[0]]
+    between &= calls.host_thread == calls.host_thread[marks[0]]
     launches = np.isin(calls.kind, _LAUNCH_KINDS)
     count = np.count_nonzero(between & launches)
     return between & (count <= MAX_LAUNCHES_BETWEEN.value * np.count_nonzero(launches))
 
 
-def launching_lane(context: RuleContext) -> int:
+def launching_thread(context: RuleContext) -> int:
     """Return the thread that launches most GPU activities."""
     issued = context.schedule.ops.call
-    lanes = context.schedule.calls.lane[issued[issued != NONE]]
-    return int(np.bincount(lanes).argmax()) if len(lanes) else NONE
+    host_threads = context.schedule.calls.host_thread[issued[issued != NONE]]
+    return int(np.bincount(host_threads).argmax()) if len(host_threads) else NONE
 
 
 def keeping_host_work(calls: Ints) -> Change:
@@ -285,7 +285,7 @@ MIN_COPY_WAIT_SHARE = Threshold(
     "earlier kernels, and a faster copy changes little",
 )
 _IS_LAUNCH = pl.col("kind").cast(pl.String).is_in(["launch", "graph"]).cast(pl.Int64)
-_ISSUES = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "fill"])
+_ISSUES = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "memset"])
 """Calls that put an activity on a GPU."""
 
 
@@ -304,7 +304,7 @@ def waits(context: RuleContext) -> pl.DataFrame:
     return (
         _calls_with_launches(context)
         .filter(blocking)
-        .group_by("lane", "issued", maintain_order=True)
+        .group_by("host_thread", "issued", maintain_order=True)
         .agg(
             pl.col("call").alias("calls"),
             pl.col(first).first(),
@@ -335,15 +335,15 @@ def _calls_with_launches(context: RuleContext) -> pl.DataFrame:
             (pl.col("direction") == "Device-to-Host").any().alias("to_host"),
         )
     )
-    in_step = ["lane", "step"]
+    in_step = ["host_thread", "step"]
     return (
         context.calls.join(copies, on="call", how="left", maintain_order="left")
         .with_columns(
             pl.col("bytes", "copied_ns").fill_null(0),
             pl.col("to_host").fill_null(value=False),
             # What comes between two steps comes after the first of them.
-            pl.col("step").forward_fill().over("lane").fill_null(-1),
-            _ISSUES.cast(pl.Int64).cum_sum().over("lane").alias("issued"),
+            pl.col("step").forward_fill().over("host_thread").fill_null(-1),
+            _ISSUES.cast(pl.Int64).cum_sum().over("host_thread").alias("issued"),
         )
         .with_columns(
             _IS_LAUNCH.cum_sum().over(in_step).alias("launched"),
@@ -358,4 +358,4 @@ def _calls_with_launches(context: RuleContext) -> pl.DataFrame:
 
 def _last_issued(column: str, dtype: type[pl.DataType]) -> pl.Expr:
     """Return the value of the last call of the thread that put an activity on a GPU."""
-    return pl.when(_ISSUES).then(pl.col(column).cast(dtype)).forward_fill().over("lane")
+    return pl.when(_ISSUES).then(pl.col(column).cast(dtype)).forward_fill().over("host_thread")

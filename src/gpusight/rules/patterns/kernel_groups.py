@@ -167,9 +167,9 @@ def launch_ns(context: RuleContext, like: pl.DataFrame | None = None) -> float:
         launched = launched.filter(pl.col("phase").is_in(phases, nulls_equal=True))
     call = launched["call"].unique().sort().to_numpy()
     calls = context.schedule.calls
-    call = call[np.argsort(calls.lane[call], kind="stable")]
+    call = call[np.argsort(calls.host_thread[call], kind="stable")]
     since_ns = np.diff(calls.end_ns[call])
-    since_ns = since_ns[(np.diff(calls.lane[call]) == 0) & (since_ns <= MAX_HOST_TIME_NS)]
+    since_ns = since_ns[(np.diff(calls.host_thread[call]) == 0) & (since_ns <= MAX_HOST_TIME_NS)]
     return float(np.median(since_ns)) if len(since_ns) else 0.0
 
 

@@ -277,11 +277,11 @@ def not_waiting_for(context: RuleContext, rows: pl.DataFrame) -> Change:
 def _right_behind(context: RuleContext, calls: Ints) -> Ints:
     """Find the synchronizations that only wait for the copy call before them."""
     all_calls = context.schedule.calls
-    order = np.argsort(all_calls.lane, kind="stable")
+    order = np.argsort(all_calls.host_thread, kind="stable")
     before, after = order[:-1], order[1:]
     syncs: Ints = after[
         np.isin(before, calls)
-        & (all_calls.lane[before] == all_calls.lane[after])
+        & (all_calls.host_thread[before] == all_calls.host_thread[after])
         & (all_calls.kind[after] == CallKind.SYNC)
         & (all_calls.start_ns[after] - all_calls.end_ns[before] <= _RIGHT_BEHIND_NS)
     ]

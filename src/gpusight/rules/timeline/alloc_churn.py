@@ -115,11 +115,11 @@ def _without_steps(context: RuleContext) -> pl.DataFrame:
     kind = pl.col("kind").cast(pl.String)
     launched = (kind == "launch").cum_sum() > 0
     freed = (launched & (kind == "free")).cum_sum() > 0
-    rows = context.calls.with_columns(freed.over("lane").alias("freed")).filter(
+    rows = context.calls.with_columns(freed.over("host_thread").alias("freed")).filter(
         pl.col("freed"), kind.is_in(["allocate", "free"]), _slow()
     )
     # What a program frees at its end it does not allocate again.
-    last = pl.col("call").filter(kind == "allocate").max().over("lane")
+    last = pl.col("call").filter(kind == "allocate").max().over("host_thread")
     rows = rows.filter(pl.col("call") <= last)
     allocations = rows.filter(kind == "allocate").height
     return rows if allocations >= MIN_REALLOCATIONS.value else rows.clear()

@@ -32,7 +32,7 @@ from gpusight.rules.patterns.host_gaps import (
     at_most,
     host_unknown,
     host_work,
-    launching_lane,
+    launching_thread,
     waits,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
@@ -170,11 +170,11 @@ def _other_work(context: RuleContext) -> _OtherWork:
 def _without_reads(context: RuleContext, work: HostStalls, calls: Ints) -> Ints:
     """Leave out work on values that were read back, if the wait for them is the cause."""
     reads = waits(context).filter(pl.col("reads"), ~pl.col("large"))["calls"]
-    lane = context.schedule.calls.lane
-    order = np.argsort(lane, kind="stable")
-    same_lane = lane[order][1:] == lane[order][:-1]
-    call_before = np.full(len(lane), NONE, np.int64)
-    call_before[order[1:]] = np.where(same_lane, order[:-1], NONE)
+    host_thread = context.schedule.calls.host_thread
+    order = np.argsort(host_thread, kind="stable")
+    same_thread = host_thread[order][1:] == host_thread[order][:-1]
+    call_before = np.full(len(host_thread), NONE, np.int64)
+    call_before[order[1:]] = np.where(same_thread, order[:-1], NONE)
     before = call_before[calls]
     after_read = np.isin(before, reads.explode().to_numpy())
     if not after_read.any():
@@ -211,9 +211,9 @@ def _regular_stalls(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]
 
 def _places(context: RuleContext, calls: Ints) -> pl.Series:
     """Return the activities that the thread launched before and after each call."""
-    lane = context.schedule.calls.lane
+    host_thread = context.schedule.calls.host_thread
     issued = context.ops.filter(pl.col("call").is_not_null()).sort("call")
-    launched = issued.filter(pl.Series(lane[issued["call"]] == launching_lane(context)))
+    launched = issued.filter(pl.Series(host_thread[issued["call"]] == launching_thread(context)))
     names = launched["name"].cast(pl.String)
     after = np.searchsorted(launched["call"].to_numpy(), calls)
     around = [

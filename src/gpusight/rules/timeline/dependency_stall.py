@@ -17,7 +17,7 @@ from gpusight.analysis.gpu_schedule import NONE
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_needs
-from gpusight.analysis.replay.schedule_waits import queues_of_streams
+from gpusight.analysis.replay.schedule_waits import ids_of_streams
 from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
@@ -118,8 +118,10 @@ def stalls_in_turns(context: RuleContext) -> StreamStalls:
     waiting = np.flatnonzero(needs != NONE)
     other = needs[waiting]
     back = needs[other]
-    turns = (back != NONE) & (ops.queue[back] == ops.queue[waiting])
-    turns &= (ops.queue[other] != ops.queue[waiting]) & (ops.device == context.device)[waiting]
+    turns = (back != NONE) & (ops.stream_id[back] == ops.stream_id[waiting])
+    turns &= (ops.stream_id[other] != ops.stream_id[waiting]) & (ops.device == context.device)[
+        waiting
+    ]
     waiting, other = waiting[turns], other[turns]
     fits = _fit_together(context, waiting, other)
     waiting, other = waiting[fits], other[fits]
@@ -157,9 +159,9 @@ def _ready_ns(context: RuleContext, ops: Ints) -> Ints:
 def _before(context: RuleContext) -> Ints:
     """Return the activity before each in its stream, `NONE` for the first."""
     ops = context.schedule.ops
-    order = np.lexsort((ops.start_ns, ops.queue))
+    order = np.lexsort((ops.start_ns, ops.stream_id))
     before = np.full(len(ops), NONE, np.int64)
-    same = ops.queue[order][1:] == ops.queue[order][:-1]
+    same = ops.stream_id[order][1:] == ops.stream_id[order][:-1]
     before[order[1:][same]] = order[:-1][same]
     return before
 
@@ -177,10 +179,10 @@ def _behind_functions(context: RuleContext, ops: Ints) -> Flags:
     if not names.height or not known.any():
         return np.zeros(len(ops), np.bool_)
     # Numbers that increase by thread, and within a thread by position.
-    lane = schedule.calls.lane * len(schedule.calls)
-    functions = np.sort((lane + np.arange(len(lane)))[names["call"].to_numpy()])
-    between = np.searchsorted(functions, lane[call] + call) > np.searchsorted(
-        functions, lane[call] + earlier
+    host_thread = schedule.calls.host_thread * len(schedule.calls)
+    functions = np.sort((host_thread + np.arange(len(host_thread)))[names["call"].to_numpy()])
+    between = np.searchsorted(functions, host_thread[call] + call) > np.searchsorted(
+        functions, host_thread[call] + earlier
     )
     behind: Flags = known & between
     return behind
@@ -324,10 +326,12 @@ def _match(context: RuleContext, stalls: StreamStalls, case: _Case) -> RuleMatch
 def _stalled_rows(context: RuleContext, stalls: StreamStalls) -> pl.DataFrame:
     """Return the delayed activities, with a text of what each waited for in `by`."""
     names = dict(
-        queues_of_streams(context.schedule).select("queue", pl.col("stream").cast(pl.String)).rows()
+        ids_of_streams(context.schedule)
+        .select("stream_id", pl.col("stream").cast(pl.String))
+        .rows()
     )
-    queue = pl.col("queue").replace_strict(names, default="?", return_dtype=pl.String)
-    ops_with_streams = context.ops.with_columns(queue.alias("stream"))
+    stream = pl.col("stream_id").replace_strict(names, default="?", return_dtype=pl.String)
+    ops_with_streams = context.ops.with_columns(stream.alias("stream"))
     first, second = ops_with_streams[stalls.op], ops_with_streams[np.maximum(stalls.needs, 0)]
     waiting = pl.format("stream {} ({}) waiting for ", first["stream"], first["label"])
     other = pl.format("stream {} ({})", second["stream"], second["label"])

@@ -47,7 +47,7 @@ MIN_KERNEL_TIME_SHARE = Threshold(
     0.05, "share of kernel time; below it, a fix has no visible effect"
 )
 MIN_SAVED_SHARE = Threshold(
-    0.02, "share of the time below which the advice says that the fix saves little alone"
+    0.02, "share of the time below which the advice notes that the fix saves little alone"
 )
 
 

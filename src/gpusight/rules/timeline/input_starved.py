@@ -96,8 +96,8 @@ for batch in loader:
         places = behind(context, IdleCause.INPUT)
         where = largest(places["range"], places["operator"], places["call"], places["site"])
         # The time for input of the thread that spends most on it.
-        lanes = context.schedule.calls.lane
-        worker_ns = float(np.bincount(lanes, spent).max()) if len(lanes) else 0.0
+        host_threads = context.schedule.calls.host_thread
+        worker_ns = float(np.bincount(host_threads, spent).max()) if len(host_threads) else 0.0
         source = named(where, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
         what = f"Data loading ({source})" if source else "Data loading"
         framework = framework_of(context.trace)

@@ -185,9 +185,9 @@ _LAUNCHING = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK)
 def _launch_ns(context: RuleContext, calls: pl.DataFrame, stalled: Ints) -> float:
     """Return the mean host time of a launch, with that of the framework before it."""
     schedule = context.schedule
-    lanes = calls["lane"].unique().to_numpy()
-    bounds = (np.full(len(lanes), t) for t in (schedule.start_ns, schedule.end_ns))
-    spent_ns = context.hosts.spent(lanes, *bounds)[:, list(_LAUNCHING)].sum()
+    host_threads = calls["host_thread"].unique().to_numpy()
+    bounds = (np.full(len(host_threads), t) for t in (schedule.start_ns, schedule.end_ns))
+    spent_ns = context.hosts.spent(host_threads, *bounds)[:, list(_LAUNCHING)].sum()
     stalled_ns = spent_before(context)[stalled][:, list(_LAUNCHING)].sum()
     return float(spent_ns - stalled_ns) / max(1, calls.height)
 

@@ -83,7 +83,7 @@ torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
             return unknown
         before = spent_before(context)
         calls = context.schedule.calls
-        in_calls = context.hosts.spent(calls.lane, calls.start_ns, calls.end_ns)
+        in_calls = context.hosts.spent(calls.host_thread, calls.start_ns, calls.end_ns)
         in_calls_ns = in_calls[:, IdleCause.PROFILER]
         # What an operator costs is part of the framework's time, and never all of it.
         operators_ns = np.minimum(

@@ -1,7 +1,7 @@
 """Loaded by every Python below `gpusight record`, before the program itself.
 
 Small, and without what Python before 3.6 cannot read: any Python may come by here. What goes wrong
-is said in one line; the program runs all the same.
+is printed as one line; the program runs all the same.
 """
 
 import importlib.machinery

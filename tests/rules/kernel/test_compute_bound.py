@@ -1,0 +1,19 @@
+"""The rule `compute-bound` on launches built by hand."""
+
+from __future__ import annotations
+
+from tests.rules.kernel.rule_launches import matched, speedup
+from tests.rules.launches import ELAPSED, IDLE
+
+
+def test_constants_read_one_at_a_time_are_named() -> None:
+    counters = {
+        **IDLE,
+        f"sm__throughput{ELAPSED}": 73,
+        f"idc__request_cycles_active{ELAPSED}": 72,
+        f"sm__issue_active{ELAPSED}": 1,
+    }
+    verdict = matched("compute-bound", counters)
+    assert "Divergent constant reads" in verdict.title
+    assert "shared memory" in verdict.fix
+    assert speedup(verdict) > 4

@@ -1,0 +1,47 @@
+"""The rule `latency-bound` on launches built by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.analysis.counters.profiled_launch import launches
+from gpusight.rules.rule import RuleNotApplicable
+from tests.rules.kernel.rule_launches import L1_DATA, SHARED_PIPE, matched, speedup
+from tests.rules.launches import ELAPSED, IDLE, STALLED, trace_of, verdict_of
+
+
+def test_a_ladder_of_barriers_gives_more_than_half_of_one_wait() -> None:
+    ladder = {
+        **IDLE,
+        L1_DATA: 68,
+        SHARED_PIPE: 65,
+        f"gpu__compute_memory_throughput{ELAPSED}": 68,
+        f"l1tex__throughput{ELAPSED}": 68,
+        f"sm__issue_active{ELAPSED}": 39,
+        STALLED.format("barrier"): 31,
+        STALLED.format("long_scoreboard"): 26,
+        STALLED.format("short_scoreboard"): 18,
+        STALLED.format("wait"): 6,
+    }
+    verdict = matched("latency-bound", ladder)
+    assert speedup(verdict) == pytest.approx(2.5, rel=0.2)
+    assert "shfl" in verdict.code
+    # Barriers around something else than shared memory: no such advice.
+    assert "shfl" not in matched("latency-bound", {**ladder, SHARED_PIPE: 5}).code
+
+
+def test_a_total_counts_where_no_unit_is_known() -> None:
+    (launch,) = launches(
+        trace_of(
+            {"counters": {f"sm__throughput{ELAPSED}": 3, **_memory(53)}},
+            without=("pipe_", "issue", "l1tex2xbar", "inst_executed"),
+        )
+    )
+    assert launch.busy["sm"] == pytest.approx(0.03)
+    assert verdict_of("latency-bound", launch) != verdict_of("compute-bound", launch)
+    assert not isinstance(verdict_of("latency-bound", launch), RuleNotApplicable)
+
+
+def _memory(percent: float) -> dict[str, float]:
+    names = ("gpu__compute_memory_throughput", "lts__throughput")
+    return {f"{name}{ELAPSED}": percent for name in names} | {f"gpu__dram_throughput{ELAPSED}": 4}
