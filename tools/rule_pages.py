@@ -157,12 +157,12 @@ only exposes the next bottleneck saves only the difference.
 - The replay of the unchanged program is compared with the measured time; the difference is the
   simulation error. Above {format_share(MAX_REPLAY_ERROR)} a note reports it first and
   lowers confidence.
-- A finding whose rank changes without {format_time(PROFILER_LAUNCH_NS)} of profiler overhead
-  per launch is marked (`"robust": false`).
+- Findings that the plan would swap without {format_time(PROFILER_LAUNCH_NS)} of profiler overhead
+  per launch are marked (`"robust": false`).
 - With more than {_SAMPLED} GPU activities, the replay uses as many whole steps from the
   middle of the window as contain so many; the result is scaled, and a note reports it.
-- Warm-up is left out by default; `--steps`, `--in`, `--window` and `--warmup` choose another window
-  ([ledger.md](ledger.md))."""
+- Warm-up, or the program start where no steps are found, is left out by default; `--steps`,
+  `--in`, `--window` and `--warmup` choose another window ([ledger.md](ledger.md))."""
 _GATES = """\
 ## Gates
 

@@ -370,15 +370,22 @@ def join(
     timeline: Capture,
     report: Capture,
     *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
 ) -> Page:
     """Join the kernels of a timeline with what an Nsight Compute report measured of them."""
     from gpusight.analysis.join.joined_kernels import join as analysis
+    from gpusight.analysis.steps.step_window import with_window
 
     captures = _opened(timeline), _opened(report)
-    return Page(_with_warnings(analysis(*captures, _selection(within, device, process)), captures))
+    program = captures[int(captures[0].has("profiles"))]  # they may be given in either order
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    chosen, text = with_window(program, _selection(within, device, process), **focus)
+    return Page(_with_warnings(with_window_text(analysis(*captures, chosen), text), captures))
 
 
 def occupancy(
@@ -840,6 +847,9 @@ def drill(
     rank: str | int = "all",
     cache: bool = True,
     announce: Callable[[DrillResult], None] | None = None,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
     within: str | None = None,
     device: int | None = None,
     process: str | int | None = None,
@@ -856,6 +866,9 @@ def drill(
 
     question = DrillOptions.of(
         selection=_selection(within, device, process),
+        steps=steps,
+        window=window,
+        warmup=warmup,
         top=top,
         kernel=kernel,
         level=level,

@@ -48,8 +48,8 @@ def diagnosed(path: Path) -> tuple[Trace, TimelineDiagnosis]:
 
 
 def ns_of(text: str) -> float:
-    """Read a time back, as it is shown."""
-    value, unit = text.split()
+    """Read a time back, as it is shown, with or without the mark of what others uncover."""
+    value, unit = text.replace("\\*", "").split()
     return float(value.replace(",", "")) * UNITS[unit]
 
 

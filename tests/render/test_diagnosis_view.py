@@ -150,7 +150,7 @@ def test_details_have_everything_else() -> None:
         "           loader = DataLoader(dataset)",
         "   verify  Look again.",
         "   caveat  Never.",
-        "   gain    saves 200 µs/step (2.0%) after the fixes above; 600 µs/step alone",
+        "   gain    alone saves 600 µs/step (6.0%); after fix 1 saves 200 µs/step (2.0%)",
         "Savings are simulated on 10 steps; simulation error 0.4%.",
         "2 rules passed: host-sync, alloc-churn",
         "not evaluated: memory-growth: no memory was recorded",
@@ -208,9 +208,72 @@ def test_what_is_no_matter_of_time() -> None:
     assert found.document()["findings"][0]["recoverable_ns"] is None
 
 
+def uncovering() -> TimelineDiagnosis:
+    """Four fixes: the third and the fourth save more after those above them than alone."""
+    return diagnosis(
+        finding("unfused-optimizer", 14.0, title="Unfused optimizer"),
+        finding("fp32-no-tensor-cores", 12.0, saved_ns=12.05 * MS, title="FP32 GEMMs"),
+        finding("launch-bound", 10.0, saved_ns=38.0 * MS, title="GPU idle"),
+        finding("host-sync", 0.0, saved_ns=4.0 * MS, title="12 blocking syncs"),
+    )
+
+
 def test_a_fix_that_gives_nothing_by_itself() -> None:
-    found = diagnosis(finding("host-sync", 0.0, saved_ns=4.0 * MS))
-    assert "saves 400 µs/step (4.0%) after the fixes above; 0 ns/step alone" in text(found)
+    shown = text(uncovering(), width=100)
+    assert "alone saves 0 ns/step (0.0%); after fixes 1-3 saves 400 µs/step (4.0%)" in shown
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_fixes_that_others_uncover_are_marked(width: int) -> None:
+    lines = text(uncovering(), details=False, width=width).splitlines()
+    saves = [line.split("  ")[1:] for line in lines if line[1:2].isdigit()]
+    assert [" ".join(cells).split()[:2][-1] for cells in saves] == ["ms", "ms", "ms*", "µs*"]
+    assert all(len(line) <= width for line in lines)
+    note = "* after the fixes above; alone: fix 3 1.00 ms, fix 4 0 ns"
+    assert sum(note in line for line in lines) == 1
+    total = next(number for number, line in enumerate(lines) if line.startswith("all 4 fixes"))
+    # Beside the total where there is room, else below it.
+    assert note in lines[total if width == 100 else total + 1]
+    markdown = diagnosis_view.diagnosis_to_markdown(uncovering())
+    assert "alone: fix 3 1.00 ms, fix 4 0 ns" in markdown
+    assert "3.80 ms\\*" in markdown
+    assert "3.80 ms*" in diagnosis_view.diagnosis_to_page(uncovering())
+
+
+def test_nothing_is_marked_where_nothing_is_uncovered() -> None:
+    found = diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0, saved_ns=2 * MS))
+    assert "*" not in text(found, details=False)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_note_is_never_cut_in_the_middle_of_a_sentence(width: int) -> None:
+    short = "no steps found: the capture has no ranges"
+    reason = "and GPU work does not repeat itself in any way that would show where a step begins"
+    first, *_ = note_of(diagnosis(notes=(short,)), width)
+    assert first == f"note: {short}"
+    whole = note_of(diagnosis(notes=(f"{short}, {reason}",)), width)
+    assert " ".join(line.strip() for line in whole) in {
+        f"note: {short}, {reason}",
+        "note: no steps found (whole: --details)",
+    }
+    several = note_of(diagnosis(notes=(f"{short}, {reason}, {reason}, {reason}", "b", "c")), width)
+    assert several == ["note: no steps found (whole, +2 more: --details)"]
+    assert note_of(diagnosis(notes=("abc " * 99, "b")), width) == ["notes: 2 (--details)"]
+
+
+def note_of(found: TimelineDiagnosis, width: int) -> list[str]:
+    lines = [line.text for line in screen_lines(found, TableOptions(width))]
+    first = next(number for number, line in enumerate(lines) if line.startswith("note"))
+    return lines[first : lines.index("")]
+
+
+def test_times_of_locations_that_are_not_saved_say_what_they_are() -> None:
+    found = diagnosis(finding("launch-bound", 6.0, where_time="host time of launches"))
+    assert "   where   host time of launches:\n           8.000 ms  range data" in text(found)
+    markdown = diagnosis_view.diagnosis_to_markdown(found, details=True)
+    assert "\nWhere (host time of launches):\n\n- range" in markdown
+    assert "<caption>Host time of launches</caption>" in diagnosis_view.diagnosis_to_page(found)
+    assert found.document()["findings"][0]["where_time"] == "host time of launches"
 
 
 def test_without_steps_times_are_of_the_window() -> None:

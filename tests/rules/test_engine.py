@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from gpusight.analysis.replay.changes import as_graphs, set_duration
+from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.replay.changes import as_graphs, set_duration, without_host_time
 from gpusight.rules.engine import run_timeline_rules as run_rules
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, RuleVerdict, TimelineRule
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
 
 
-def timeline() -> RuleContext:
+def timeline(launch_us: float = 5) -> RuleContext:
     """Three steps of 400 us: the host launches ten kernels of 30 us, each 35 us after the other."""
     capture = Capture()
     for step in range(3):
@@ -26,7 +27,7 @@ def timeline() -> RuleContext:
         capture.range(f"step_{step}", at, at + 400)
         for n in range(10):
             begun = at + n * 35
-            capture.launch((begun, begun + 5), (begun + 7, begun + 37))
+            capture.launch((begun, begun + launch_us), (begun + 7, begun + 37))
         capture.call("cudaDeviceSynchronize", at + 352, at + 357)
     return capture.timeline()
 
@@ -173,3 +174,36 @@ def test_a_small_sample_is_not_enough_for_high_confidence() -> None:
 def test_a_finding_of_all_steps_keeps_its_confidence() -> None:
     found = run_rules(timeline(), [Says("graphs", graphs, None)]).findings[0]
     assert found.confidence is Confidence.HIGH
+
+
+def prompt(shown: RuleContext) -> RuleMatch:
+    """Remove 15 us of host time from each step."""
+    first_calls = np.flatnonzero(shown.schedule.calls.kind == CallKind.LAUNCH)[5::10]
+    return finding(change=(without_host_time(first_calls, np.full(len(first_calls), 15_000)),))
+
+
+def test_the_order_of_an_incremental_plan_is_not_called_unsure() -> None:
+    """Launches of 2 us have no profiler in them: nothing changes without it."""
+    rules = [Says("graphs", graphs), Says("prompt", prompt), Says("faster", faster)]
+    found = run_rules(timeline(launch_us=2), rules).findings
+    alone = [f.recoverable_ns or 0 for f in found]
+    assert alone != sorted(alone, reverse=True)
+    assert all(f.robust for f in found)
+
+
+def test_an_order_that_hangs_on_the_profiler_is_unsure() -> None:
+    """Launches of 20 us, 16 without the profiler: one graph saves more only with it."""
+    capture = Capture()
+    for step in range(3):
+        at = step * 1_000
+        capture.range(f"step_{step}", at, at + 1_000)
+        for n in range(10):
+            capture.launch((at + n * 20, at + n * 20 + 20), (at + n * 20 + 25, at + n * 20 + 30))
+        capture.call("cudaDeviceSynchronize", at + 200, at + 240)
+        capture.launch((at + 240, at + 260), (at + 265, at + 380), "long")
+        capture.call("cudaDeviceSynchronize", at + 260, at + 385)
+    shown = capture.timeline()
+    ops = np.flatnonzero(shown.ops["label"].to_numpy() == "long")
+    half = finding(change=(set_duration(ops, np.full(len(ops), 5_000)),))
+    found = run_rules(shown, [Says("graphs", graphs), Says("shorter", half)]).findings
+    assert [(f.rule, f.robust) for f in found] == [("graphs", False), ("shorter", False)]

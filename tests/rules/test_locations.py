@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from gpusight.analysis.selection import Selection
 from gpusight.readers.open import open_trace
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.finding import TimelineFinding
@@ -24,6 +25,7 @@ from gpusight.trace.intervals import Intervals, coverage
 from gpusight.trace.trace import Trace
 from tests.rules.timeline.rule_captures import US, Capture
 from tests.rules.timeline.test_dependency_stall import steps as held_up
+from tests.rules.timeline.test_launch_bound import loop as launching
 from tests.shared import DATA, SHARED, needs_shared
 from tests.traces import build_trace
 
@@ -273,3 +275,21 @@ def test_launches_of_a_kernel_are_those_of_the_window() -> None:
     found = locations_of_kernels(trace, names[0], diagnosis.focus, most=3)
     assert len({place.label.split(":")[0] for place in found}) == 3
     assert all(diagnosis.focus.start_ns <= place.start_ns for place in found)
+
+
+def test_places_are_those_of_the_selected_gpu() -> None:
+    """GPU 0 is busy longer, GPU 1 waits longer for launches."""
+    alone, both = launching(), launching()
+    for step in range(4):
+        both.event("kernels", "busy", step * 1_005, step * 1_005 + 300, device=0)
+    for capture in (alone, both):
+        for kernel in capture.tables["kernels"]:
+            kernel.setdefault("device", 1)
+    devices = [{"device": 0}, {"device": 1}]
+    found = []
+    for capture in (alone, both):
+        trace = build_trace({"source": "nsys-sqlite"}, **{**capture.tables, "devices": devices})
+        diagnosis = diagnose_timeline(trace, Selection(device=1), rules=["launch-bound"])
+        assert isinstance(diagnosis, TimelineDiagnosis)
+        found.append(FindingLocator(trace, diagnosis).of(diagnosis.findings[0]))
+    assert found[0] == found[1]

@@ -215,9 +215,11 @@ def add_focus(parser: argparse.ArgumentParser) -> None:
         "--window",
         metavar="A-B|all",
         help="this time from the start of the capture: 1.2s-1.5s, 300ms- or 0-2s; all for the "
-        "whole capture (default where no steps are found)",
+        "whole capture (default where no steps are found: all without the program start)",
     )
-    group.add_argument("--warmup", action="store_true", help="include warm-up steps")
+    group.add_argument(
+        "--warmup", action="store_true", help="include warm-up steps, or the program start"
+    )
 
 
 class FocusOptions(TypedDict):

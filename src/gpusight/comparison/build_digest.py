@@ -19,7 +19,7 @@ from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_launches import launched, of_process
-from gpusight.analysis.steps.step_window import NO_STEPS
+from gpusight.analysis.steps.step_window import NO_STEPS, step_window
 from gpusight.comparison.digest import Digest, DigestFinding, StepBlocks, rounded, rounded_parts
 from gpusight.comparison.digest_rows import (
     api_rows,
@@ -36,7 +36,7 @@ from gpusight.results import NotApplicable
 from gpusight.rules.context import busiest_process, preload_tables, sample_steps
 from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.registry import timeline_rules
-from gpusight.rules.timeline_diagnosis import diagnosed_window, gpu_processes, sample_notes
+from gpusight.rules.timeline_diagnosis import gpu_processes, sample_notes
 from gpusight.sniff import encodable_text
 from gpusight.units import exact_time
 
@@ -87,7 +87,7 @@ def make_digest(
     if not any(trace.has(table) for table in GPU_WORK):
         return _no_timeline(trace)
     preload_tables(trace)
-    focus = diagnosed_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
     steps_work = _step_work(trace, selection, focus)

@@ -6,6 +6,7 @@ and `diagnose --details`.
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from gpusight.render import diagnosis_summary as summary
 from gpusight.render.cell_text import display_width, safe_text, shorten_end, shorten_middle
 from gpusight.render.explanation import gain_text
 from gpusight.render.table_layout import TextColumn, fit_columns
-from gpusight.render.terminal_text import StyledLine, wrapped_lines
+from gpusight.render.terminal_text import StyledLine, cut_line, wrapped_lines
 from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
     KernelReportDiagnosis,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_LINES = 15
 _MAX_HEAD_LINES = 2
+_MAX_NOTE_LINES = 2
+_CLAUSE_END = re.compile(r"[.;:](?= )")
 _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
 _WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}
@@ -101,17 +104,23 @@ def _style(group: str) -> str:
     return _WORK_STYLES.get(group, "yellow" if group.startswith("idle") else "dim")
 
 
-def _note_lines(notes: Sequence[str], width: int | None) -> Iterator[StyledLine]:
-    """Give the first note on one line, and how many there are."""
+def _note_lines(notes: Sequence[str], width: int | None) -> list[StyledLine]:
+    """Give the first note, and how many more there are.
+
+    Of a note that is too long, whole sentences or clauses are shown.
+    """
     if not notes:
-        return
-    text = safe_text(notes[0])
-    is_cut = width is not None and display_width(f"note: {text}") > width
-    whole = " (whole: --details)" if is_cut else ""
-    more = f" (+{len(notes) - 1} more: --details)" if len(notes) > 1 else whole
-    room = None if width is None else width - len("note: ") - len(more)
-    shown = text if room is None else shorten_end(text, room)
-    yield StyledLine(f"note: {shown}{more}", "yellow")
+        return []
+    count = len(notes) - 1
+    more = f" (+{count} more: --details)" if count else ""
+    lines = list(wrapped_lines(f"{notes[0]}{more}", width, "note: ", "yellow"))
+    ends = [end.start() for end in _CLAUSE_END.finditer(notes[0])]
+    while len(lines) > _MAX_NOTE_LINES and ends:
+        text = f"{notes[0][: ends.pop()]} (whole{more and f', +{count} more'}: --details)"
+        lines = list(wrapped_lines(text, width, "note: ", "yellow"))
+    if len(lines) > _MAX_NOTE_LINES:
+        return [StyledLine(f"notes: {len(notes)} (--details)", "yellow")]
+    return lines
 
 
 def _plan_lines(
@@ -121,15 +130,21 @@ def _plan_lines(
     if not timeline.findings:
         yield from list(wrapped_lines(summary.timeline_verdict(timeline), look.width, ""))[:3]
         return
-    fixes = timeline.fixes
-    room = max_lines - 1 - bool(fixes)
+    total = summary.plan_total(timeline) if timeline.fixes else ""
+    note = summary.mark_note(timeline, timeline.findings)
+    beside = f"{total}  {note}"
+    if look.width is None or display_width(beside) <= look.width:
+        total, note = beside.rstrip(), ""
+    room = max_lines - 1 - bool(total) - bool(note)
     shown = timeline.findings if len(timeline.findings) <= room else timeline.findings[: room - 1]
     yield from _plan_table(timeline, shown, look.width)
     if len(shown) < len(timeline.findings):
         more = len(timeline.findings) - len(shown)
         yield StyledLine(f"{'':{_LEAD}}… {more} more: --details", "dim")
-    if fixes:
-        yield _line(summary.plan_total(timeline), look.width, "bold green")
+    if total:
+        yield _line(total, look.width, "bold green")
+    if note:
+        yield StyledLine(cut_line(note, look.width), "dim")
 
 
 def _plan_table(
@@ -139,11 +154,17 @@ def _plan_table(
         MISSING if ns is None else format_speedup(timeline.step_ns / max(1.0, ns))
         for ns in timeline.plan_step_ns[: len(findings)]
     ]
+    marks = [summary.mark(timeline, f) for f in findings]
+    if any(marks):  # so that the numbers stay in line
+        marks = [mark or " " for mark in marks]
     columns = (
         TextColumn.natural("Fix", [f.title for f in findings], can_shorten=True),
         TextColumn.natural(
             "Saves/step" if timeline.steps else "Saves",
-            [summary.saved_text(timeline, f) for f in findings],
+            [
+                summary.saved_text(timeline, f) + mark
+                for f, mark in zip(findings, marks, strict=True)
+            ],
             right=True,
             priority=3,
         ),

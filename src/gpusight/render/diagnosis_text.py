@@ -241,10 +241,13 @@ def _locations(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, width: int | None
 ) -> Iterator[StyledLine]:
     """Name the places with their times in a column; long names lose their middle."""
+    if finding.where and finding.where_time:
+        yield from labeled_lines("where", f"{finding.where_time}:", width)
     amounts = [parts.location_amounts(diagnosis, where) for where in finding.where]
     widest = max((display_width(time) for time, _ in amounts), default=0)
     for number, (where, (time, often)) in enumerate(zip(finding.where, amounts, strict=True)):
-        lead = f"   {'' if number else 'where':<{LABEL}}  {time.rjust(widest)}  {where.kind} "
+        label = "" if number or finding.where_time else "where"
+        lead = f"   {label:<{LABEL}}  {time.rjust(widest)}  {where.kind} "
         end = f", {often}" if often else ""
         name = safe_text(where.name)
         if width is not None:
@@ -271,6 +274,8 @@ def timeline_to_markdown(
         yield from ("", _overview(diagnosis, diagnosis.findings[: limit or None]))
     if diagnosis.fixes:
         yield from ("", f"**{escape_markdown(parts.plan_total(diagnosis))}**")
+    if note := parts.mark_note(diagnosis, diagnosis.findings):
+        yield from ("", escape_markdown(note))
     if details:
         for number, finding in enumerate(diagnosis.findings, 1):
             yield from finding_markdown(diagnosis, finding, number)
@@ -291,7 +296,7 @@ def _overview(diagnosis: TimelineDiagnosis, findings: Sequence[TimelineFinding])
             str(number),
             markdown_prose(finding.title),
             markdown_code(finding.rule),
-            parts.saved_text(diagnosis, finding),
+            escape_markdown(parts.saved_text(diagnosis, finding) + parts.mark(diagnosis, finding)),
             units.MISSING if ns is None else units.format_speedup(diagnosis.step_ns / max(1.0, ns)),
             parts.confidence(finding),
             finding.effort,
@@ -315,6 +320,8 @@ def finding_markdown(
         f"{markdown_prose(confidence_sentence(finding))}."
     )
     yield from evidence_markdown(finding.evidence)
+    if finding.where and finding.where_time:
+        yield from ("", f"Where ({escape_markdown(finding.where_time)}):")
     for position, where in enumerate(finding.where):
         amounts = ", ".join(filter(None, parts.location_amounts(diagnosis, where)))
         lead = ("",) if position == 0 else ()

@@ -20,6 +20,7 @@ from gpusight.render.terminal_text import (
 )
 from gpusight.results import Field, Fmt, TableResult
 from gpusight.rules.registry import kernel_rules, timeline_rules
+from gpusight.rules.rule import TimelineRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -280,7 +281,9 @@ def rule_text(rules: TableResult, width: int | None) -> str:
 
 def rule_description(rule: Rule, width: int | None) -> str:
     """Write what a rule detects, why that costs time, and its fix."""
-    lines = [*wrapped_lines(f"{rule.id}: {rule.detects}", width, "", "bold cyan")]
+    kind = "timeline" if isinstance(rule, TimelineRule) else "Nsight Compute"
+    title = f"{rule.id} ({kind}): {rule.detects}"
+    lines = [*wrapped_lines(title, width, "", "bold cyan")]
     for label, text in (("why", rule.why), ("fix", rule.fix)):
         lines += labeled_lines(label, text, width)
     lines += code_lines(rule.code)

@@ -65,6 +65,8 @@ class TimelineDiagnosis:
     """What the capture lacks: then no finding does not mean no problem."""
     rules: Mapping[str, TimelineRule] = field(default_factory=dict, repr=False)
     """The rules that ran, which locate their findings."""
+    selection: Selection = field(default=EVERYTHING, repr=False)
+    """The part of the capture that was evaluated."""
     command: str = COMMAND
     title: str = "Diagnosis"
 

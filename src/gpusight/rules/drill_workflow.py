@@ -171,7 +171,12 @@ def join_reports(
             hint="use gpusight diagnose REPORT, or a timeline",
         )
     drill = replace(drill, measured=measured_launches_of(trace, drill.chosen, reports))
-    request = DiagnoseOptions(selection=question.selection)
+    request = DiagnoseOptions(
+        selection=question.selection,
+        steps=question.steps,
+        window=question.window,
+        warmup=question.warmup,
+    )
     results = [diagnose_captures([trace, report], request) for report in reports]
     reasons = [result.reason for result in results if isinstance(result, NotApplicable)]
     joined = tuple(result for result in results if isinstance(result, JoinedDiagnosis))
@@ -217,7 +222,15 @@ def _drill(
 ) -> DrillResult | NotApplicable:
     if not trace.has("kernels") and trace.has("op_totals"):
         return _drill_totals(trace, question)
-    picked = pick_kernels(trace, question.selection, top=question.top, kernel=question.kernel)
+    picked = pick_kernels(
+        trace,
+        question.selection,
+        top=question.top,
+        kernel=question.kernel,
+        steps=question.steps,
+        time=question.window,
+        warmup=question.warmup,
+    )
     if isinstance(picked, NotApplicable):
         return picked
     planned = plan_launches(picked, support)
@@ -234,8 +247,8 @@ def _drill(
 
 
 def _drill_totals(trace: Trace, question: DrillOptions) -> DrillResult | NotApplicable:
-    if question.selection:
-        reason = "totals cannot be split by range, GPU or process"
+    if question.selection or question.steps or question.window:
+        reason = "totals cannot be split by range, GPU, process, steps or time"
         return NotApplicable(COMMAND, reason, "use a timeline")
     picked = pick_totals(trace, top=question.top, kernel=question.kernel)
     if isinstance(picked, NotApplicable):

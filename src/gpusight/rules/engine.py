@@ -7,6 +7,7 @@ findings that are an effect of another one are dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -30,6 +31,9 @@ MAX_REPLAY_ERROR = 0.05
 """Error of the replay above which its estimates have a lower confidence."""
 PROFILER_LAUNCH_NS = 4_000
 """Overhead of a profiler per launch: 3 to 5 us were measured."""
+MIN_ORDER_SHARE = 0.005
+"""Share of the time by which two fixes must differ for their order to matter: that of the smallest
+finding."""
 MIN_CONFIDENT_SAMPLE = 0.1
 """Share of the window that a sample must have for a high confidence."""
 _LOWER = {Confidence.HIGH: Confidence.MEDIUM}
@@ -106,11 +110,16 @@ def _by_kind(
 
 def _saved_ns(context: RuleContext, match: RuleMatch) -> float | None:
     """Return the time that a fix saves when it is the only one."""
-    total_ns = context.replay.unchanged.total_ns
-    max_ns = float(total_ns) if match.min_ns is None else max(0.0, total_ns - match.min_ns)
+    max_ns = _max_saved_ns(context, match)
     if match.change:
         return float(min(max(0, context.replay.run(*match.change).saved_ns), max_ns))
     return None if match.recoverable_ns is None else min(max(0.0, match.recoverable_ns), max_ns)
+
+
+def _max_saved_ns(context: RuleContext, match: RuleMatch) -> float:
+    """Return the most that a fix can save when it is the only one."""
+    total_ns = float(context.replay.unchanged.total_ns)
+    return total_ns if match.min_ns is None else max(0.0, total_ns - match.min_ns)
 
 
 def _covered(context: RuleContext, cases: Sequence[_Case]) -> dict[str, str]:
@@ -175,23 +184,27 @@ def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
 
 
 def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
-    """Mark findings whose rank changes without the profiler's overhead per launch."""
-    replayed = [case for case in cases if case.match.change]
-    if len(replayed) < 2:
-        return list(cases)
-    without_profiler = _without_profiler(context)
-    total_ns = context.replay.run(without_profiler).total_ns
-    gains = {
-        case.rule.id: total_ns - context.replay.run(without_profiler, *case.match.change).total_ns
-        for case in replayed
-    }
-    order = sorted(replayed, key=lambda c: -gains[c.rule.id])
-    moved = {
-        case.rule.id
-        for case, other in zip(replayed, order, strict=True)
-        if gains[case.rule.id] != gains[other.rule.id]
-    }
-    return [replace(case, robust=case.rule.id not in moved) for case in cases]
+    """Mark findings that the plan would order differently without the profiler's overhead.
+
+    Of two findings that follow each other, the second must save more than the first in the place
+    of the first, after the same fixes.
+    """
+    replayed = [case for case in cases if case.match.change and case.saved_ns is not None]
+    changes: list[Change] = [_without_profiler(context)]
+    before_ns = context.replay.run(*changes).total_ns if len(replayed) > 1 else 0
+    unsure: set[str] = set()
+    for case, other in pairwise(replayed):
+        first_ns = context.replay.run(*changes, *case.match.change).total_ns
+        other_ns = context.replay.run(*changes, *other.match.change).total_ns
+        saved_ns, other_saved_ns = (float(before_ns - ns) for ns in (first_ns, other_ns))
+        if len(changes) == 1:  # the plan limits what the first fix saves
+            saved_ns = min(saved_ns, _max_saved_ns(context, case.match))
+            other_saved_ns = min(other_saved_ns, _max_saved_ns(context, other.match))
+        if other_saved_ns - saved_ns > MIN_ORDER_SHARE * context.length_ns:
+            unsure |= {case.rule.id, other.rule.id}
+        changes += case.match.change
+        before_ns = first_ns
+    return [replace(case, robust=case.rule.id not in unsure) for case in cases]
 
 
 def _without_profiler(context: RuleContext) -> Change:
@@ -232,6 +245,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         code=match.code or rule.code,
         verify=match.verify or rule.verify,
         caveats=rule.caveats,
+        where_time=match.where_time,
         where=tuple(
             replace(
                 w,

@@ -132,6 +132,8 @@ class TimelineFinding:
     caveats: str
     where: tuple[FindingLocation, ...]
     """Times and counts are those of the window."""
+    where_time: str = ""
+    """What these times are (`host time of launches`), if not time that the fix saves."""
     robust: bool = True
     """Its rank stays the same without the profiler's overhead per launch."""
     is_fix: bool = True
@@ -160,4 +162,5 @@ class TimelineFinding:
             "afterwards": self.verify,
             "misleads": self.caveats,
             "where": [asdict(location) for location in self.where],
+            "where_time": self.where_time,
         }

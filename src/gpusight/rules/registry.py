@@ -83,12 +83,12 @@ def unknown_rule(id_: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"no rule {id_!r}", hint=hint)
 
 
-def rule_named(id_: str) -> Rule:
-    """Return a rule, for timelines or kernels, by its identifier."""
-    rule = timeline_rules().get(id_) or kernel_rules().get(id_)
-    if rule is None:
+def rules_named(id_: str) -> list[Rule]:
+    """Return the rules of an identifier: `small-grid` is one for timelines and one for kernels."""
+    rules: list[Rule] = [r[id_] for r in (timeline_rules(), kernel_rules()) if id_ in r]
+    if not rules:
         raise unknown_rule(id_, (*TIMELINE_RULES, *KERNEL_RULES))
-    return rule
+    return rules
 
 
 def select_rules(rules: Mapping[str, AnyRule], ids: Sequence[str]) -> dict[str, AnyRule]:

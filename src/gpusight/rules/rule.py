@@ -77,6 +77,8 @@ class RuleMatch:
     """What the fix takes in this case; replaces that of the rule."""
     where: tuple[FindingLocation, ...] = ()
     """The most relevant locations, the largest first."""
+    where_time: str = ""
+    """What the times of the locations are (`host time of launches`), if not what is saved."""
     also: tuple[str, ...] = ()
     """Rules that detect the same cause; their findings are dropped."""
 

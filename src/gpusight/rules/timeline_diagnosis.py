@@ -24,7 +24,6 @@ from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
 from gpusight.rules.diagnosis import COMMAND, ReplayFacts, TimelineDiagnosis
 from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
 from gpusight.rules.locations import CANDIDATES, events_named
-from gpusight.rules.patterns.program_start import without_start
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.units import format_share, format_time
 
@@ -58,7 +57,7 @@ def diagnose_timeline(
     """
     selected = select_rules(timeline_rules() | {rule.id: rule for rule in extra_rules}, rules)
     preload_tables(trace)
-    focus = diagnosed_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
     context = sample_steps(trace, focus, selection)
@@ -81,24 +80,10 @@ def diagnose_timeline(
             "device": context.device,
         },
         rules=selected,
+        selection=selection,
         incomplete=(*lost_sources(trace, context.issued).values(), *reported_losses(trace)),
         notes=(*focus.notes, *sample_notes(context, selection)),
     )
-
-
-def diagnosed_window(
-    trace: Trace,
-    selection: Selection = EVERYTHING,
-    *,
-    steps: str | None = None,
-    window: tuple[int | None, int | None] | None = None,
-    warmup: bool = False,
-) -> StepWindow | NotApplicable:
-    """Choose the window as `step_window` does, without the start of a program."""
-    focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
-    if window is not None or selection.within is not None or warmup:
-        return focus
-    return focus if isinstance(focus, NotApplicable) else without_start(trace, focus)
 
 
 def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
@@ -154,10 +139,11 @@ class FindingLocator:
         self._trace = trace
         self._focus = diagnosis.focus
         self._rules = diagnosis.rules
+        self._selection = diagnosis.selection
 
     @cached_property
     def _context(self) -> RuleContext:
-        return sample_steps(self._trace, self._focus)
+        return sample_steps(self._trace, self._focus, self._selection)
 
     def of(
         self, finding: TimelineFinding, most: int = MAX_LOCATIONS

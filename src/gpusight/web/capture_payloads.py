@@ -24,7 +24,6 @@ from gpusight.errors import UsageError
 from gpusight.render.cell_text import safe_text
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
-from gpusight.rules.patterns.program_start import without_start
 from gpusight.web.payloads import CaptureInfo, MarkedStep, TimeRange
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def capture_payload(number: int, name: str, trace: Trace, timeline: ViewerTimeli
         colors=timeline.colors,
         steps=steps[:MAX_MARKED_STEPS],
         notes=_notes(trace, focus, len(steps)),
-        first_view=_first_view(trace, focus, timeline),
+        first_view=_first_view(focus, timeline),
     )
 
 
@@ -71,16 +70,13 @@ def _steps(focus: StepWindow) -> tuple[MarkedStep, ...]:
     )
 
 
-def _first_view(
-    trace: Trace, focus: StepWindow | NotApplicable, timeline: ViewerTimeline
-) -> TimeRange | None:
+def _first_view(focus: StepWindow | NotApplicable, timeline: ViewerTimeline) -> TimeRange | None:
     """Choose what to show first: one step with a little around it, or the whole window."""
     if isinstance(focus, NotApplicable):
         return None
     if focus.steps:
         return _around(timeline, focus.steps[0].start_ns, focus.steps[0].end_ns, _AROUND_STEP)
-    window = without_start(trace, focus)
-    return _around(timeline, window.start_ns, window.end_ns, _AROUND_ALL)
+    return _around(timeline, focus.start_ns, focus.end_ns, _AROUND_ALL)
 
 
 def _around(timeline: ViewerTimeline, first_ns: int, last_ns: int, part: float) -> TimeRange | None:

@@ -57,6 +57,15 @@ def test_launches_and_times_are_of_the_window() -> None:
     assert gemm.share == pytest.approx(900 / sum(launch.took_ns for launch in BODY))
 
 
+def test_steps_and_times_choose_the_window() -> None:
+    trace = PROGRAM.trace()
+    one = pick_kernels(trace, steps="1")
+    every = pick_kernels(trace, time=(None, None))
+    assert isinstance(one, DrillSelection)
+    assert isinstance(every, DrillSelection)
+    assert [one.chosen[0].launches, every.chosen[0].launches] == [1, 3]
+
+
 def test_zero_is_all_that_matter() -> None:
     found = pick_kernels(PROGRAM.trace(), top=0)
     assert isinstance(found, DrillSelection)

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import gpusight as gs
 from gpusight.analysis.join.joined_kernels import join
 from gpusight.analysis.join.launch_matching import (
     NEEDS,
@@ -22,6 +23,7 @@ from gpusight.analysis.join.launch_matching import (
 )
 from gpusight.analysis.orion.orion_matching import timeline_launches
 from gpusight.analysis.selection import Selection
+from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
@@ -345,6 +347,33 @@ def test_a_range_selects_the_timeline() -> None:
     told = facts(page)
     assert (told["kernels"], told["window_ns"]) == (1, 60)
     assert "of step_1" in told["first"]
+
+
+def test_the_window_is_that_of_every_command() -> None:
+    """Three steps: the first is warm-up and runs a kernel that no other step runs."""
+    steps = [("early", 0, 9_000), ("a", 10_000, 10_500), ("a", 11_000, 11_500)]
+    calls: Rows = [
+        {"start_ns": start, "end_ns": start + 1, "correlation": n + 1}
+        for n, (_, start, _) in enumerate(steps)
+    ]
+    ranges: Rows = [
+        {"start_ns": start, "end_ns": end, "name": f"{'warmup' if n == 0 else 'step'}_{n}"}
+        for n, (_, start, end) in enumerate(steps)
+    ]
+    ranges = [{"start_ns": 0, "end_ns": 9_000, "name": "warmup"}, *ranges]
+    trace = timeline(*steps, api_calls=calls, ranges=ranges)
+    measured = report(("early", 9_000.0, 30.0, 30.0), ("a", 500.0, 30.0, 30.0))
+    chosen = step_window(trace)
+    assert isinstance(chosen, StepWindow)
+    for given in ((trace, measured), (measured, trace)):
+        page = gs.join(*given).answer
+        assert isinstance(page, Composite)
+        assert page.heading == f"Timeline and report: {chosen.text}"
+        assert (facts(page)["kernels"], facts(page)["window_ns"]) == (2, chosen.length_ns)
+        assert section(page, "unused").frame["why"].to_list() == ["not in the window"]
+    every = gs.join(trace, measured, window=(None, None)).answer
+    assert isinstance(every, Composite)
+    assert facts(every)["kernels"] == 3
 
 
 def test_kernels_of_several_processes_are_told_one_process_after_the_other() -> None:

@@ -63,7 +63,7 @@ def test_commands_agree_on_the_window(path: Path) -> None:
     if not found.steps:
         with pytest.raises(NotApplicableError):
             gs.steps(trace)
-        assert "no steps found" in diagnosis.focus.text
+        assert "no steps found" in found.text
     else:
         steps = facts(gs.steps(trace).answer)
         known.append({**steps, "busy_share": steps["gpu_share"]})
@@ -71,12 +71,11 @@ def test_commands_agree_on_the_window(path: Path) -> None:
         assert {page["step_ns"] for page in times} == {found.step_ns}
         assert diagnosis.step_ns == found.step_ns
         assert diagnosis.steps == steps["kept"] == facts(utilization)["steps"] == len(found.steps)
-        assert diagnosis.focus.text == found.text
+    assert diagnosis.focus.text == found.text
     assert {page["window_ns"] for page in known} == {found.length_ns}
     busy = [page.get("busy_share", page.get("gpu_busy_share")) for page in known]
-    if not diagnosis.focus.before_ns:  # without steps, a diagnosis leaves out the program's start
-        shares = [device.busy_share for device in diagnosis.ledger.devices]
-        busy.append(sum(shares) / len(shares))
+    shares = [device.busy_share for device in diagnosis.ledger.devices]
+    busy.append(sum(shares) / len(shares))
     assert busy == [pytest.approx(busy[0])] * len(busy)
 
 
@@ -134,10 +133,21 @@ def test_a_window_of_time_holds_what_starts_in_it() -> None:
     assert (result.meta["kernels"], result.answer.window) == (2, "window of 9.00 ms, 1 step")
 
 
-def test_a_range_covers_all_its_occurrences_unless_steps_are_chosen() -> None:
+def test_a_range_covers_its_occurrences_after_the_warm_up_unless_steps_are_chosen() -> None:
     trace = warm_up()
     result = gs.kernels(trace, within="step_*")
-    assert (result.meta["kernels"], result.answer.window) == (12, "in ranges 'step_*'")
+    named = "in ranges 'step_*' (2 in warm-up excluded)"
+    assert (result.meta["kernels"], result.answer.window) == (8, named)
+    everything = gs.kernels(trace, within="step_*", warmup=True)
+    assert (everything.meta["kernels"], everything.answer.window) == (12, "in ranges 'step_*'")
+    early = gs.kernels(trace, within="step_1")
+    assert (early.meta["kernels"], early.answer.window) == (2, "in ranges 'step_1', all in warm-up")
+    late = gs.kernels(trace, within="step_4")
+    assert (late.meta["kernels"], late.answer.window) == (2, "in ranges 'step_4'")
+    found = step_window(trace, Selection(within="step_*"))
+    assert isinstance(found, StepWindow)
+    assert (found.start_ns, len(found.steps)) == (window_of(trace).start_ns, 4)
+    assert found.notes[-1].startswith("2 occurrences of the range in warm-up are excluded")
     assert gs.kernels(trace, within="step_*", steps="4").meta["kernels"] == 2
 
 
@@ -174,3 +184,28 @@ def test_a_capture_without_steps_is_covered_whole() -> None:
         gs.kernels(trace, steps="1")
     with pytest.raises(UsageError):
         gs.kernels(trace, steps="1", window=(0, None))
+
+
+def test_without_steps_every_command_leaves_out_the_start_of_the_program() -> None:
+    calls = [{"start_ns": 0, "end_ns": 6 * MS, "name": "cuModuleLoadData"}]
+    calls += [
+        {
+            "start_ns": at * MS,
+            "end_ns": at * MS + 5_000,
+            "name": "cudaLaunchKernel",
+            "correlation": at,
+        }
+        for at in (7, 9)
+    ]
+    kernels = [
+        {"start_ns": at * MS + 9_000, "end_ns": at * MS + MS, "name": f"k{at}", "correlation": at}
+        for at in (7, 9)
+    ]
+    trace = build_trace(kernels=kernels, api_calls=calls, devices=[{"device": 0}])
+    text = "3.00 ms, no steps found (program start excluded: 7.00 ms)"
+    assert gs.summary(trace).answer.window == gs.kernels(trace).answer.window == text
+    assert gs.diagnose(trace).timeline.focus.text == text  # type: ignore[union-attr]
+    assert gs.api_calls(trace).frame["name"].to_list() == ["cudaLaunchKernel"]
+    whole = gs.api_calls(trace, warmup=True)
+    assert whole.answer.window == "whole capture, 10.0 ms, no steps found"
+    assert whole.frame["name"].to_list() == ["cuModuleLoadData", "cudaLaunchKernel"]

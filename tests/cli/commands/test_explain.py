@@ -132,7 +132,7 @@ def test_rules_that_passed_or_had_no_data(
 @pytest.mark.parametrize("rule", [*TIMELINE_RULES, *KERNEL_RULES])
 def test_a_rule_without_a_capture(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = explained(capsys, rule)
-    assert out.startswith(f"{rule}: ")
+    assert out.startswith(f"{rule} (")
     assert "\n   why" in out
     assert "\n   fix" in out
 
@@ -172,3 +172,10 @@ def test_in_python(diagnosis: gs.Result) -> None:
         gs.explain(DEMO, 99)
     with pytest.raises(NotApplicableError, match="passed"):
         gs.explain(DEMO, diagnosis.answer.clean[0])
+
+
+def test_rules_of_one_name_are_both_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {*TIMELINE_RULES} & {*KERNEL_RULES} == {"small-grid"}
+    out = explained(capsys, "small-grid")
+    assert "small-grid (timeline): Looks for kernels of 10 µs or more" in out
+    assert "small-grid (Nsight Compute): The grid has fewer blocks" in out

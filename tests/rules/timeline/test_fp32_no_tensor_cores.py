@@ -44,7 +44,7 @@ def test_found() -> None:
     assert saved_us(verdict, timeline) == pytest.approx(300 - left, abs=1)
     assert told["saved_tf32_ns"] == pytest.approx((300 - left) * 1_000, abs=1_000)
     assert 'set_float32_matmul_precision("high")' in verdict.code
-    assert verdict.title == "FP32 GEMMs not on Tensor Cores (94% of GPU time)"
+    assert verdict.title == "FP32 GEMMs not on Tensor Cores (94% of kernel time)"
 
 
 def test_autocast_launches_casts() -> None:

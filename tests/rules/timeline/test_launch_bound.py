@@ -7,7 +7,7 @@ import pytest
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
 from gpusight.rules.timeline.launch_bound import LaunchBound
-from tests.rules.timeline.gpu_traces import ADAM, ADD, of
+from tests.rules.timeline.gpu_traces import ADAM, ADD, GEMM, of
 from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
 
@@ -50,6 +50,7 @@ def test_short_kernels_with_a_slow_host() -> None:
     }
     assert verdict.title == "GPU idle waiting for kernel launches: 900 µs/step"
     assert [(w.kind, w.name, w.count) for w in verdict.where] == [("range", "forward", 80)]
+    assert verdict.where_time == "host time of launches"
     assert verdict.also == ("graph-candidate",)
     assert verdict.confidence is Confidence.HIGH
     # What stays is one launch of a graph, the kernels one after the other, and the wait.
@@ -119,6 +120,19 @@ def test_steps_that_differ_lower_the_confidence() -> None:
     verdict = found(RULE, capture.timeline())
     assert verdict.confidence is Confidence.MEDIUM
     assert "The steps differ" in verdict.fix
+
+
+def test_no_graph_is_pasted_where_the_steps_differ() -> None:
+    capture = Capture()
+    for step in range(5):
+        for number in range(20):
+            at = step * 1_000 + number * 48
+            name = f"void at::native::kernel_{number * (step + 1) % 21}<float>()"
+            capture.launch((at, at + 6), (at + 8, at + 12), name)
+        capture.range(f"step_{step}", step * 1_000, step * 1_000 + 999)
+    verdict = found(RULE, capture.timeline())
+    assert "make_graphed_callables" not in verdict.code + verdict.fix
+    assert "dynamic=True" in verdict.code
 
 
 def test_steps_of_ever_other_kernels_wait_for_launches_as_well() -> None:
@@ -195,7 +209,18 @@ def test_the_program_s_own_range_is_captured() -> None:
 
 def test_the_optimizer_is_advised_where_one_is_seen() -> None:
     inference = found(RULE, of([(ADD, 1)] * 40, host_us=20))
-    training = found(RULE, of([(ADD, 1)] * 40 + [(name, 1) for name in ADAM * 4], host_us=20))
     assert "optim" not in inference.code + inference.fix
-    assert "fused=True" in training.code
-    assert training.fix.endswith("Use the fused optimizer.")
+    assert "make_graphed_callables" in inference.code
+    adam = [(name, 1) for name in ADAM * 4]
+    mostly_model = found(RULE, of([(GEMM, 1)] * 3 * len(adam) + adam, host_us=20))
+    assert mostly_model.code.index("torch.compile") < mostly_model.code.index("fused=True")
+    assert "The optimizer makes 25.0% of the launches: fuse it too." in mostly_model.fix
+
+
+def test_the_optimizer_comes_first_where_it_launches_most() -> None:
+    adam = [(name, 1) for name in ADAM * 4]
+    verdict = found(RULE, of([(GEMM, 1)] * (len(adam) // 4) + adam, host_us=20))
+    assert verdict.code.index("fused=True") < verdict.code.index("torch.compile")
+    # Graphs of the model do not capture the optimizer.
+    assert "make_graphed_callables" not in verdict.code + verdict.fix
+    assert "The optimizer makes 80.0% of the launches: fuse it first." in verdict.fix

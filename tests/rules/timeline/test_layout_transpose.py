@@ -23,7 +23,7 @@ def test_found() -> None:
         "gpu_share": pytest.approx(0.2),
         "convolution_ns": 60_000,
     }
-    assert verdict.title == "NCHW/NHWC transposes (20% of GPU time)"
+    assert verdict.title == "NCHW/NHWC transposes (20% of kernel time)"
     # Three kernels and their gaps of 1 us go, but the convolution is launched 8 us after the step
     # has begun now, and two launches of 3 us sooner then.
     assert saved_us(verdict, timeline) == pytest.approx(18, abs=3)

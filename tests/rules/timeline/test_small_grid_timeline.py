@@ -39,7 +39,7 @@ def test_found() -> None:
     # A quarter of the SMs have a block: three quarters of what lies above 10 us go.
     assert saved_us(verdict, timeline) == pytest.approx(0.75 * (200 + 50), abs=1)
     assert verdict.confidence is Confidence.LOW
-    assert verdict.title == ("Small grids: 33 blocks for 132 SMs (100% of GPU time)")
+    assert verdict.title == ("Small grids: 33 blocks for 132 SMs (100% of kernel time)")
 
 
 @pytest.mark.parametrize(

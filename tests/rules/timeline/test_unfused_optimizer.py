@@ -76,7 +76,7 @@ def test_the_optimizer_is_named() -> None:
         capture.range("Optimizer.step#Adam.step", r["start_ns"] / 1_000 + 4, r["end_ns"] / 1_000)
     verdict = found(RULE, capture.timeline())
     assert "torch.optim.Adam(" in verdict.code
-    assert verdict.fix.startswith("torch.optim.Adam launches 32 kernels per step")
+    assert verdict.fix.startswith("torch.optim.Adam launches 32 kernels/step")
 
 
 @pytest.mark.parametrize(

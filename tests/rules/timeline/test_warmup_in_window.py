@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.rules.context import sample_steps
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.warmup_in_window import WarmupInWindow
 from tests.rules.timeline.rule_captures import Capture, evidence, found, opened
@@ -94,7 +96,10 @@ def program(start_us: float, work_us: float, loading_us: float) -> Capture:
 
 
 def test_the_start_of_a_program() -> None:
-    verdict = found(RULE, program(2_000, 8_000, 900).timeline())
+    trace = program(2_000, 8_000, 900).timeline().trace
+    whole = step_window(trace, warmup=True)
+    assert isinstance(whole, StepWindow)
+    verdict = found(RULE, sample_steps(trace, whole))
     assert verdict.title == "Program start in the window: 2.00 ms (20.0%)"
     assert verdict.recoverable_ns == 2_000_000
     assert evidence(verdict)["preparing_ns"] == 901_000

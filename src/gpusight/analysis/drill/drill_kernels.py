@@ -201,15 +201,21 @@ def pick_kernels(
     *,
     top: int = DEFAULT_TOP_KERNELS,
     kernel: str | None = None,
+    steps: str | None = None,
+    time: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
 ) -> DrillSelection | NotApplicable:
-    """Choose `top` kernels worth measuring (0: all of them), or those that `kernel` matches."""
+    """Choose `top` kernels worth measuring (0: all of them), or those that `kernel` matches.
+
+    `steps`, `time` and `warmup` choose the window, as in `step_window`.
+    """
     if not trace.has("kernels"):
         return no_kernels(trace, COMMAND)
     gpus = [listed_gpu(row) for row in trace.table("devices").iter_rows(named=True)]
     if gpus and all(gpu is not None and gpu.vendor == "AMD" for gpu in gpus):
         reason = "Nsight Compute supports NVIDIA GPUs only"
         return NotApplicable(COMMAND, reason, "for AMD GPUs use rocprof-compute")
-    window = step_window(trace, selection)
+    window = step_window(trace, selection, steps=steps, window=time, warmup=warmup)
     if isinstance(window, NotApplicable):
         return replace(window, command=COMMAND)
     scope = WorkSelection(trace, selection)

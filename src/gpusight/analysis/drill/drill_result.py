@@ -166,6 +166,10 @@ class DrillOptions:
     """The report to write; None: named after the program."""
     ranks: Ranks = field(default_factory=Ranks)
     overwrite: bool = False
+    steps: str | None = None
+    window: tuple[int | None, int | None] | None = None
+    warmup: bool = False
+    """These three choose the time window, as in `step_window`."""
 
     @classmethod
     def of(
@@ -179,6 +183,9 @@ class DrillOptions:
         output: str | os.PathLike[str] | None = None,
         rank: str | int = "all",
         overwrite: bool = False,
+        steps: str | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        warmup: bool = False,
     ) -> DrillOptions:
         """Parse the options; a program given as one text is split like a shell command."""
         words = split_command(program or ())
@@ -193,6 +200,9 @@ class DrillOptions:
             None if output is None else capture_names.output_path(str(output), words),
             Ranks.read(str(rank)),
             overwrite,
+            steps,
+            window,
+            warmup,
         )
 
 

@@ -148,7 +148,12 @@ UNMEASURED_FIELDS = (
 UNUSED_FIELDS = (
     Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the report"),
     Field("calls", "Launches", Fmt.COUNT, "Profiled launches"),
-    Field("why", "Why", Fmt.TEXT, "`not in the timeline`, or there with another grid or block"),
+    Field(
+        "why",
+        "Why",
+        Fmt.TEXT,
+        "`not in the timeline` or window, or with another grid or block",
+    ),
     Field("other", "In timeline", Fmt.TEXT, "Grid and block in the timeline", False),
     *_SHAPE,
     *_NAMES,
@@ -206,8 +211,11 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.01 or share == 0 else format_share(share)
 
 
-def _partner_tables(joined: JoinedLaunches, window_ns: int) -> list[TableResult]:
-    """List what has no partner, of the timeline and of the report; no table where all have."""
+def _partner_tables(joined: JoinedLaunches, window_ns: int, part: str) -> list[TableResult]:
+    """List what has no partner, of the timeline and of the report; no table where all have.
+
+    `part` is what was joined of the timeline: all of the `timeline`, or a `window`.
+    """
     tables = []
     if joined.unmeasured.height:
         frame = _without_partner(joined.unmeasured, joined.report, _TIME, "report")
@@ -215,8 +223,8 @@ def _partner_tables(joined: JoinedLaunches, window_ns: int) -> list[TableResult]
         title = "In the timeline, not profiled"
         tables.append(_table("unmeasured", title, UNMEASURED_FIELDS, frame))
     if joined.unused.height:
-        frame = _without_partner(joined.unused, joined.timeline, DURATION, "timeline")
-        title = "Profiled, not in the timeline"
+        frame = _without_partner(joined.unused, joined.timeline, DURATION, part)
+        title = f"Profiled, not in the {part}"
         tables.append(_table("unused", title, UNUSED_FIELDS, frame))
     return tables
 
@@ -318,9 +326,9 @@ def join(
     kernels = _kernel_rows(joined, window_ns, window)
     return Composite(
         COMMAND,
-        "Timeline and report" + (f" of {selection.within}" if selection.within else ""),
+        "Timeline and report",
         _facts(joined, kernels, window_ns),
-        (kernels, *_partner_tables(joined, window_ns)),
+        (kernels, *_partner_tables(joined, window_ns, "window" if selection.time else "timeline")),
         meta={"timeline": timeline.meta.path, "report": report.meta.path},
         notes=(
             *scope.notes,

@@ -1,4 +1,7 @@
-"""The time window that every command covers by default: the steps without warm-up."""
+"""The time window that every command covers by default: the steps without warm-up.
+
+Where no steps are known, the whole capture without the start of the program.
+"""
 
 from __future__ import annotations
 
@@ -153,8 +156,8 @@ def step_window(
     """Choose the time to analyze.
 
     `steps` by number (`3-7`, `5`, `2:`, `all`), `window` in nanoseconds from the capture's origin,
-    either end open; both open for the whole capture. `warmup` keeps the steps that would be left
-    out as warm-up.
+    either end open; both open for the whole capture. `warmup` keeps what would be left out: the
+    steps of the warm-up or, where no steps are known, the start of the program.
     """
     if selection == EVERYTHING and steps is None and window is None and not warmup:
         return _default_window(trace)
@@ -177,11 +180,27 @@ def _chosen_window(
     if window is not None:
         return _by_time(trace, detected, window, (whole.start_ns, whole.end_ns))
     if selection.within is not None:
-        return _by_range(trace, detected)
+        return _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
     if isinstance(detected.steps, NotApplicable):
         notes = (*detected.notes, _why(detected.steps))
-        return StepWindow(whole.start_ns, whole.end_ns, notes=notes)
+        focus = StepWindow(whole.start_ns, whole.end_ns, notes=notes)
+        return focus if warmup else _without_start(trace, focus)
     return _usual(trace, detected, detected.steps, warmup=warmup)
+
+
+def _without_start(trace: Trace, focus: StepWindow) -> StepWindow:
+    """Leave out the time in which a program loads and compiles, before it computes."""
+    from gpusight.analysis.steps.program_start import find_start
+
+    start = find_start(trace, focus.start_ns, focus.end_ns)
+    if start is None or start.launch_ns <= focus.start_ns:
+        return focus
+    before_ns = start.launch_ns - focus.start_ns
+    note = (
+        f"the first {format_time(before_ns, digits=3)} (program start) are excluded; --warmup "
+        "includes them"
+    )
+    return replace(focus, start_ns=start.launch_ns, before_ns=before_ns, notes=(*focus.notes, note))
 
 
 def with_window(
@@ -194,13 +213,13 @@ def with_window(
 ) -> tuple[Selection, str]:
     """Return the selection limited to the window, and the window in words for a headline.
 
-    The keywords choose as in `step_window`. A range (`within`) covers all its occurrences, unless
-    steps or a window are chosen too. The whole capture stays without a window.
+    The keywords choose as in `step_window`. A range (`within`) covers all its occurrences after the
+    warm-up, unless steps or a window are chosen too. The whole capture stays without a window.
     """
     if not any(trace.has(table) for table in ACTIVITY):
         return selection, ""
     if selection.within is not None and steps is None and window is None:
-        return selection, f"in ranges {shortened(selection.within)!r}"
+        return _in_ranges(trace, selection, warmup=warmup)
     everything = replace(selection, within=None)
     chosen = step_window(trace, everything, steps=steps, window=window, warmup=warmup)
     if isinstance(chosen, NotApplicable):
@@ -208,9 +227,34 @@ def with_window(
             raise chosen.error()
         return selection, ""
     is_whole = chosen.kind is WindowKind.ALL or (
-        chosen.kind is WindowKind.STEPS and not chosen.steps
+        chosen.kind is WindowKind.STEPS and not chosen.steps and not chosen.before_ns
     )
     return (selection if is_whole else replace(selection, time=chosen.time)), chosen.text
+
+
+def _in_ranges(trace: Trace, selection: Selection, *, warmup: bool) -> tuple[Selection, str]:
+    """Limit a selection of ranges to those after the warm-up, where there are any."""
+    text = f"in ranges {shortened(selection.within or '')!r}"
+    ready_ns = None if warmup else _warm_up_end(trace, selection)
+    if ready_ns is None or not trace.has("ranges"):
+        return selection, text
+    starts = ResolvedSelection(trace, selection).matching_ranges["start_ns"]
+    early = int((starts < ready_ns).sum())
+    if not early:
+        return selection, text
+    if early == len(starts):
+        return selection, f"{text}, all in warm-up"
+    time = TimeWindow(ready_ns, ResolvedSelection(trace).window.end_ns)
+    return replace(selection, time=time), f"{text} ({early:,} in warm-up excluded)"
+
+
+def _warm_up_end(trace: Trace, selection: Selection) -> int | None:
+    """Return the start of the first step after the warm-up; None where there is no warm-up."""
+    usual = step_window(trace, replace(selection, within=None))
+    if isinstance(usual, NotApplicable):
+        return None
+    has_warm_up = any(step.start_ns < usual.start_ns for step in usual.left_out)
+    return usual.start_ns if has_warm_up else None
 
 
 def _default_window(trace: Trace) -> StepWindow | NotApplicable:
@@ -220,14 +264,15 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
         return _window_frame(chosen)
 
-    frame = trace.derive("window-1", find)
+    frame = trace.derive("window-2", find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
     kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)
     whole = row["start_ns"], row["end_ns"]
     notes = tuple(row["notes"])
-    return StepWindow(*whole, kept, left_out, row["how"], notes, partial=row["partial"])
+    before_ns, partial = row["before_ns"], row["partial"]
+    return StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
 
 
 _STEP_LISTS = ("steps", "left_out")
@@ -237,6 +282,7 @@ _WINDOW_SCHEMA = {
     **dict.fromkeys(_STEP_LISTS, pl.List(pl.Struct(SCHEMA))),
     "how": pl.String(),
     "notes": pl.List(pl.String()),
+    "before_ns": pl.Int64(),
     "partial": pl.Int64(),
     "reason": pl.String(),
     "hint": pl.String(),
@@ -248,7 +294,8 @@ def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
     if isinstance(chosen, NotApplicable):
         row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
     else:
-        row = {key: getattr(chosen, key) for key in ("start_ns", "end_ns", "how", "partial")}
+        keys = ("start_ns", "end_ns", "how", "before_ns", "partial")
+        row = {key: getattr(chosen, key) for key in keys}
         row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
         row["notes"] = list(chosen.notes)
     return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
@@ -335,12 +382,19 @@ def _without_end(trace: Trace) -> tuple[str, ...]:
     return (f"{many} have zero duration: the capture lacks their end times",)
 
 
-def _by_range(trace: Trace, detected: DetectedSteps) -> StepWindow | NotApplicable:
-    """Take all occurrences of a range, from the first to the last."""
+def _by_range(
+    trace: Trace, detected: DetectedSteps, ready_ns: int | None
+) -> StepWindow | NotApplicable:
+    """Take all occurrences of a range after the warm-up, from the first to the last."""
     ranges = detected.ranges
     assert ranges is not None, "no range is given"
     if ranges.is_empty():
         return NotApplicable("focus", "the selection does not contain the range")
+    early = 0 if ready_ns is None else int((ranges["start_ns"] < ready_ns).sum())
+    if 0 < early < ranges.height:
+        ranges = ranges.filter(pl.col("start_ns") >= ready_ns)
+        note = f"{early:,} occurrences of the range in warm-up are excluded; --warmup includes them"
+        detected = replace(detected, notes=(*detected.notes, note))
     process = ranges["process"][0]
     start, last = int(ranges["start_ns"].min()), int(ranges["end_ns"].max())  # type: ignore[arg-type]
     end = work_end(trace, start, last, process)

@@ -69,6 +69,7 @@ def _cut_program_off(parser: argparse.ArgumentParser) -> None:
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     options.add_selection(parser)
+    options.add_focus(parser)
     group = parser.add_argument_group("kernels")
     group.add_argument(
         "--top",
@@ -179,6 +180,7 @@ def _drill(args: argparse.Namespace) -> DrillView:
             cache=not args.no_cache,
             announce=None if args.quiet else _announce,
             **options.selection(args),
+            **options.focus(args),
         )
 
 

@@ -81,11 +81,12 @@ def _explain_rule(rule: str, args: argparse.Namespace) -> int:
     from gpusight.cli.output import emit, look_of, present
     from gpusight.render.explanation import rule_description, rule_list
     from gpusight.render.result_view import View
-    from gpusight.rules.registry import rule_named
+    from gpusight.rules.registry import rules_named
 
     args.file = None
-    known = rule_named(rule)
+    known = rules_named(rule)
     if args.format not in {None, "table"}:
-        return present(View(rule_list(only=known.id)), args)
-    emit([rule_description(known, look_of(args).width)], args)
+        return present(View(rule_list(only=known[0].id)), args)
+    width = look_of(args).width
+    emit(["\n".join(rule_description(each, width) for each in known)], args)
     return 0

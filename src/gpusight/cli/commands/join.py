@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("report", metavar="REPORT", help="the Nsight Compute report: .ncu-rep, CSV")
     options.add_selection(parser)
+    options.add_focus(parser)
     options.add_output(parser)
 
 
@@ -42,4 +43,5 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output and args.output != "-":
         refuse_capture(Path(args.output), args.report)
-    return present(analyze(api.join, args, args.report, **options.selection(args)), args)
+    selection, focus = options.selection(args), options.focus(args)
+    return present(analyze(api.join, args, args.report, **selection, **focus), args)

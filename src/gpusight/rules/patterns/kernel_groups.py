@@ -147,11 +147,11 @@ def total_ns(rows: pl.DataFrame) -> int:
 
 
 def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
-    """Return the time of kernels per step, and its share of GPU time."""
+    """Return the time of kernels per step, and its share of kernel time."""
     ns = total_ns(rows)
     return (
         step_evidence(context, metric, ns, "ns", "Time in these kernels"),
-        Evidence("gpu_share", ns / kernel_ns(context), "share", "Share of GPU time"),
+        Evidence("gpu_share", ns / kernel_ns(context), "share", "Share of kernel time"),
     )
 
 

@@ -111,12 +111,12 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     share = total_ns(rows) / kernel_ns(context)
     convolutions = context.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
-        title=f"Slow convolution algorithms ({title_share(share)} of GPU time)",
+        title=f"Slow convolution algorithms ({title_share(share)} of kernel time)",
         evidence=(
             step_evidence(
                 context, "slow_ns", total_ns(rows), "ns", "Time in slow convolution algorithms"
             ),
-            Evidence("gpu_share", share, "share", "Share of GPU time"),
+            Evidence("gpu_share", share, "share", "Share of kernel time"),
             step_evidence(context, "kernels", rows.height, "", "Kernels"),
             step_evidence(
                 context, "convolution_ns", total_ns(convolutions), "ns", "Time of all convolutions"

@@ -166,7 +166,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, chain: Ints) -> str:
     size = format_mean(float(np.median(np.bincount(chain[chain >= 0]))))
     seen = (
         f"Chains of {size} kernels (median){main_source_phrase(context, rows)}: "
-        f"{time_per_step(context, total_ns(rows))} of GPU time, "
+        f"{time_per_step(context, total_ns(rows))} of kernel time, "
         f"{count_per_step(context, rows.height, 'launch')}."
     )
     by_hand = "Write one kernel that does all operations per element."

@@ -155,7 +155,7 @@ def _match(
     if not is_training(context):
         half_code = Fp32NoTensorCores.half_inference_code
     return RuleMatch(
-        title=f"FP32 GEMMs not on Tensor Cores ({title_share(share)} of GPU time)",
+        title=f"FP32 GEMMs not on Tensor Cores ({title_share(share)} of kernel time)",
         evidence=_evidence(context, rows, share, gains),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; their time on Tensor Cores is derived from "
@@ -186,7 +186,7 @@ def _evidence(
     )
     return (
         step_evidence(context, "fp32_ns", total_ns(rows), "ns", "Time in FP32 GEMMs"),
-        Evidence("gpu_share", share, "share", "Share of GPU time"),
+        Evidence("gpu_share", share, "share", "Share of kernel time"),
         step_evidence(context, "kernels", rows.height, "", "FP32 GEMM kernels"),
         Evidence("ratio", gains[0].target.ratio, "", "Peak FLOP/s of Tensor Cores over CUDA cores"),
         *faster,

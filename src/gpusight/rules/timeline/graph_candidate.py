@@ -83,7 +83,7 @@ for batch in batches:
     )
     estimate = (
         "Simulation with one graph launch for all launches between two syncs, and gaps of at most "
-        "0.5 µs between kernels of a stream. Limited to the GPU idle time between kernels."
+        "0.5 µs between kernels of a stream. Alone, limited to the GPU idle time between kernels."
     )
     thresholds: ClassVar = {
         "max_median_kernel_ns": MAX_MEDIAN_KERNEL_NS,
@@ -151,6 +151,7 @@ def _match(
             torch=GraphCandidate.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
         ),
         where=where,
+        where_time="kernel time",
     )
 
 

@@ -44,7 +44,8 @@ from gpusight.rules.patterns.kernel_groups import (
     repetition,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
-from gpusight.units import format_time
+from gpusight.rules.timeline.unfused_optimizer import optimizer_code
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -60,6 +61,9 @@ MIN_IDLE_SHARE = Threshold(
 )
 MAX_LAUNCH_NS = Threshold(
     1e6, "ns of host time per launch; above it, the host is slow for other reasons"
+)
+MIN_OPTIMIZER_SHARE = Threshold(
+    0.1, "share of the launches from which on the fused optimizer is part of the advice"
 )
 MIN_EQUAL_STEPS = Threshold(
     0.5, "share of the steps with the same kernel sequence that one graph per step needs"
@@ -84,11 +88,13 @@ class LaunchBound(TimelineRule):
     )
     code = """\
 model = torch.compile(model, mode="reduce-overhead")     # CUDA graphs and fused kernels
+"""
+    graph_code = """\
 # or, with static shapes:
 model = torch.cuda.make_graphed_callables(model, (sample_input,))
 """
-    optimizer_code = """\
-optimizer = torch.optim.AdamW(params, fused=True)        # a few launches instead of hundreds
+    shapes_code = """\
+model = torch.compile(model, dynamic=True)               # fused kernels for changing shapes
 """
     cuda_code = """\
 cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
@@ -113,7 +119,8 @@ def many_steps(state, batches):                # one dispatch for all steps
     estimate = (
         "Simulation in which all launches between two syncs become one graph launch of 20 µs, "
         "without framework time between them. Syncs, data loading, allocations and other host work "
-        "remain. Limited to the GPU idle time waiting for launches."
+        "remain. Alone, limited to the GPU idle time waiting for launches. After fixes that "
+        "shorten kernels the GPU waits longer for launches, so that it can save more."
     )
     effort = "one line"
     thresholds: ClassVar = {
@@ -125,6 +132,7 @@ def many_steps(state, batches):                # one dispatch for all steps
         "min_stall_ratio": MIN_STALL_RATIO,
         "max_launches_between": MAX_LAUNCHES_BETWEEN,
         "min_equal_steps": MIN_EQUAL_STEPS,
+        "min_optimizer_share": MIN_OPTIMIZER_SHARE,
     }
 
     def check(self, context: RuleContext) -> RuleVerdict:
@@ -155,6 +163,7 @@ def many_steps(state, batches):                # one dispatch for all steps
         confidence, reason = _confidence(repeats, same=same)
         if in_libraries:
             confidence, reason = Confidence.LOW, "an upper bound: a library makes the launches"
+        torch_way, torch_code = _torch_advice(context, calls, same=same)
         cuda_code = _BATCHED if in_libraries else LaunchBound.cuda_code
         return RuleMatch(
             title=f"GPU idle waiting for kernel launches: {time_per_step(context, waited_ns)}",
@@ -163,14 +172,15 @@ def many_steps(state, batches):                # one dispatch for all steps
             confidence_reason=reason,
             change=(keeping_host_work(stalled), as_graphs()),
             min_ns=at_most(context, waited_ns),
-            fix=_fix(context, calls, where, launch_ns, same=same),
+            fix=_fix(context, calls, where, launch_ns, torch_way, same=same),
             code=framework_of(context.trace).choose(
-                torch=LaunchBound.code + LaunchBound.optimizer_code * _unfused_optimizer(context),
+                torch=torch_code,
                 cuda=cuda_code,
                 jax=LaunchBound.jax_code,
             ),
             effort=framework_of(context.trace).choose(torch="one line", cuda="rewrite"),
             where=where,
+            where_time="host time of launches",
             also=("graph-candidate",),
         )
 
@@ -246,6 +256,7 @@ def _fix(
     calls: pl.DataFrame,
     where: tuple[FindingLocation, ...],
     launch_ns: float,
+    torch_way: str,
     *,
     same: bool,
 ) -> str:
@@ -264,10 +275,8 @@ def _fix(
     fitting = f"{who}, so that a CUDA graph can launch them."
     if not same:
         fitting = "The steps differ: make shapes static (padding, buckets) before using graphs."
-    fused = " Use the fused optimizer." if _unfused_optimizer(context) else ""
     way = framework_of(context.trace).choose(
-        torch='Use torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables. '
-        f"Larger batches help too.{fused}",
+        torch=torch_way,
         cuda=f"{capture} with cudaStreamBeginCapture, and replay it with cudaGraphLaunch. Or fuse "
         "short kernels.",
         jax="Put the whole step, or several steps (lax.scan), under one jax.jit. XLA launches "
@@ -276,9 +285,29 @@ def _fix(
     return f"{seen} {fitting} {way}"
 
 
-def _unfused_optimizer(context: RuleContext) -> bool:
-    """Return whether the capture shows an optimizer with a fused form to switch to."""
-    return context.kernels.height > 0 and parts_of(context).optimizer.steps > 0
+def _optimizer_share(context: RuleContext, calls: pl.DataFrame) -> float:
+    """Return the share of the launches that an optimizer with a fused form makes."""
+    if not context.kernels.height:
+        return 0.0
+    launched_by = context.schedule.ops.call[parts_of(context).optimizer.group >= 0]
+    return float(np.isin(calls["call"].to_numpy(), launched_by).mean())
+
+
+def _torch_advice(context: RuleContext, calls: pl.DataFrame, *, same: bool) -> tuple[str, str]:
+    """Return advice and code by what launches most: model graphs do not include the optimizer."""
+    share = _optimizer_share(context, calls)
+    compiled = LaunchBound.code if same else LaunchBound.shapes_code
+    code = compiled + LaunchBound.graph_code * same
+    way = 'Use torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables.'
+    if not same:
+        way = "Or fuse kernels with torch.compile(dynamic=True)."
+    if share >= MIN_OPTIMIZER_SHARE.value:
+        seen = f"The optimizer makes {format_share(share)} of the launches: fuse it"
+        way, code = f"{way} {seen} too.", code + optimizer_code(context)
+        if share > 0.5:
+            way = f"{seen} first. Then apply torch.compile to the model."
+            code = optimizer_code(context) + compiled
+    return f"{way} Larger batches help too.", code
 
 
 _BATCHED = """\

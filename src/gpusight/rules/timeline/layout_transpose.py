@@ -121,17 +121,17 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
         "ns",
         "Time in NCHW batch normalization with few blocks",
     )
-    title = f"NCHW/NHWC transposes ({title_share(share)} of GPU time)"
+    title = f"NCHW/NHWC transposes ({title_share(share)} of kernel time)"
     if norms.height:
         norm_share = title_share(total_ns(norms) / kernel_ns(context))
-        title = f"NCHW transposes ({title_share(share)} of GPU time) and batch norm ({norm_share})"
+        title = f"NCHW transposes ({title_share(share)} of kernel time), batch norm ({norm_share})"
     convolutions = context.kernels.filter(pl.col("category") == "convolution")
     return RuleMatch(
         title=title,
         evidence=(
             step_evidence(context, "transposes", rows.height, "", "Transposes"),
             step_evidence(context, "transpose_ns", total_ns(rows), "ns", "Time in transposes"),
-            Evidence("gpu_share", share, "share", "Share of GPU time"),
+            Evidence("gpu_share", share, "share", "Share of kernel time"),
             step_evidence(
                 context,
                 "convolution_ns",

@@ -139,15 +139,15 @@ def _match(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
     time = time_per_step(context, total_ns(rows))
     is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
     kind = "compute units" if is_amd else "SMs"
+    few = "1 block" if blocks == 1 else f"{format_count(blocks)} blocks"
     return RuleMatch(
-        title=f"Small grids: {format_count(blocks)} blocks for {sms} {kind} "
-        f"({title_share(share)} of GPU time)",
+        title=f"Small grids: {few} for {sms} {kind} ({title_share(share)} of kernel time)",
         evidence=(
             Evidence("sm_count", sms, "", f"{kind}"),
             Evidence("blocks", blocks, "", "Blocks per kernel, median"),
             step_evidence(context, "kernels", rows.height, "", "Kernels with small grids"),
             step_evidence(context, "small_ns", total_ns(rows), "ns", "Time in these kernels"),
-            Evidence("gpu_share", share, "share", "Share of GPU time"),
+            Evidence("gpu_share", share, "share", "Share of kernel time"),
         ),
         confidence=Confidence.LOW,
         confidence_reason="an upper bound: it is unknown whether the work has more parallelism",

@@ -124,7 +124,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> R
     count = step_count(context, len(attention.backward))
     share = total_ns(between) / kernel_ns(context)
     return RuleMatch(
-        title=f"Unfused attention ({title_share(share)} of GPU time)",
+        title=f"Unfused attention ({title_share(share)} of kernel time)",
         evidence=(
             Evidence(
                 "attentions", count, "", by_step(context, "Attention calls, forward and backward")
@@ -138,7 +138,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> R
                 "ns",
                 "Time in scale, mask, softmax and dropout",
             ),
-            Evidence("between_share", share, "share", "Share of GPU time in these"),
+            Evidence("between_share", share, "share", "Share of kernel time in these"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; assumes that a fused kernel takes as long as "

@@ -124,7 +124,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     remaining = REMAINING_SHARE_ADAM if averages else REMAINING_SHARE_MOMENTUM
     fused = (int(optimizer.group.max(initial=NONE)) + 1) / optimizer.steps
     return RuleMatch(
-        title=f"Unfused optimizer: {format_count(round(kernels))} kernels/step "
+        title=f"Unfused optimizer: {format_count(round(kernels))} kernels{_per(context)} "
         f"({format_count(max(1, round(fused)))} if fused)",
         evidence=(
             step_evidence(context, "optimizer_kernels", rows.height, "", "Optimizer kernels"),
@@ -143,13 +143,19 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         ),
         fix=_fix(context, rows, kernels),
         code=framework_of(context.trace).choose(
-            torch=_code(context),
+            torch=optimizer_code(context),
             cuda=UnfusedOptimizer.cuda_code,
             jax=UnfusedOptimizer.jax_code,
         ),
         effort="rewrite" if framework_of(context.trace) is Framework.CUDA else "one line",
         where=locations_of(context, rows),
     )
+
+
+def _per(context: RuleContext) -> str:
+    """Return what kernels of the optimizer are counted by: a step may have several updates."""
+    once = context.focus.steps and parts_of(context).optimizer.steps == context.steps
+    return "/step" if once else " per optimizer step"
 
 
 def _optimizer_name(context: RuleContext) -> str:
@@ -163,7 +169,8 @@ def _optimizer_name(context: RuleContext) -> str:
     return ""
 
 
-def _code(context: RuleContext) -> str:
+def optimizer_code(context: RuleContext) -> str:
+    """Return the line that fuses the optimizer of the capture."""
     name = _optimizer_name(context)
     if name and name not in _FUSED_IN_TORCH:
         return "step = torch.compile(optimizer.step)            # it has no fused form\n"
@@ -174,9 +181,9 @@ def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
     name = _optimizer_name(context)
     optimizer = f"torch.optim.{name}" if name else "The optimizer"
     seen = (
-        f"{optimizer} launches {format_count(round(kernels))} kernels per "
-        f"step{main_source_phrase(context, rows)}: "
-        f"{time_per_step(context, total_ns(rows))} of GPU time."
+        f"{optimizer} launches {format_count(round(kernels))} kernels"
+        f"{_per(context)}{main_source_phrase(context, rows)}: "
+        f"{time_per_step(context, total_ns(rows))} of kernel time."
     )
     torch_way = (
         "Pass fused=True (Adam, AdamW, SGD, Adagrad). For other optimizers, use foreach=True or "

@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.steps import program_start
+from gpusight.analysis.steps.program_start import PREPARES, find_start
 from gpusight.analysis.steps.step_launches import launched, took_ns
 from gpusight.analysis.steps.step_list import called
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations
 from gpusight.rules.locations import host_events, one_stretch, steps_named
-from gpusight.rules.patterns.program_start import (
-    MIN_CERTAIN_SHARE,
-    MIN_LOADING_SHARE,
-    MIN_START_NS,
-    MIN_START_SHARE,
-    PREPARES,
-    find_start,
-)
 from gpusight.rules.rule import (
     CLEAN,
     FindingLocation,
@@ -35,11 +29,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpusight.analysis.steps.program_start import ProgramStart
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.patterns.program_start import ProgramStart
     from gpusight.rules.rule import RuleVerdict
     from gpusight.trace.intervals import Ints
 
@@ -54,6 +48,22 @@ MIN_PREPARING_RATIO = Threshold(
 )
 MIN_CAPTURE_SHARE = Threshold(
     0.5, "share of the captured step time that warm-up takes, even though it is excluded"
+)
+MIN_START_SHARE = Threshold(
+    program_start.MIN_START_SHARE,
+    "share of the window before the first kernel, where no steps are known",
+)
+MIN_CERTAIN_SHARE = Threshold(
+    program_start.MIN_CERTAIN_SHARE,
+    "the same for a start with any host activity; also the share of a start before any GPU "
+    "activity or in compilation, so that autotuning counts as part of it",
+)
+MIN_LOADING_SHARE = Threshold(
+    program_start.MIN_LOADING_SHARE,
+    "share of a start in module loading, context creation and allocation",
+)
+MIN_START_NS = Threshold(
+    program_start.MIN_START_NS, "ns; a shorter one is the first launch, not a program start"
 )
 
 
@@ -190,12 +200,14 @@ def _prepare(context: RuleContext) -> NDArray[np.bool_]:
 
 def _start_match(context: RuleContext, start: ProgramStart) -> RuleMatch:
     left_out = context.focus.before_ns
-    share = format_share(start.length_ns / max(1, context.focus.length_ns + left_out))
+    # What is excluded is what the headline says: the time up to the launch, not to the kernel.
+    shown_ns = left_out or start.length_ns
+    share = format_share(shown_ns / max(1, context.focus.length_ns + left_out))
     what = "Program start (compiling)" if start.compiling_ns else "Program start"
     later = format_time(start.launch_ns).replace(" ", "")
     return RuleMatch(
         title=f"{what} {'excluded' if left_out else 'in the window'}: "
-        f"{format_time(start.length_ns, digits=3)} ({share})",
+        f"{format_time(shown_ns, digits=3)} ({share})",
         evidence=(
             Evidence(
                 "start_ns",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,28 +11,22 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.ledger.idle_causes import is_compiling
 from gpusight.analysis.steps.step_launches import launched
-from gpusight.rules.rule import Threshold
 from gpusight.trace.intervals import Intervals, coverage, union
-from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
-MIN_START_SHARE = Threshold(
-    0.1, "share of the window before the first kernel, where no steps are known"
-)
-MIN_CERTAIN_SHARE = Threshold(
-    0.5,
-    "the same for a start with any host activity; also the share of a start before any GPU "
-    "activity or in compilation, so that autotuning counts as part of it",
-)
-MIN_LOADING_SHARE = Threshold(
-    0.1, "share of a start in module loading, context creation and allocation"
-)
-MIN_START_NS = Threshold(1e6, "ns; a shorter one is the first launch, not a program start")
+MIN_START_SHARE = 0.1
+"""Share of the window before the first kernel."""
+MIN_CERTAIN_SHARE = 0.5
+"""The same for a start with any host activity; also the share of a start before any GPU activity or
+in compilation, so that autotuning counts as part of it."""
+MIN_LOADING_SHARE = 0.1
+"""Share of a start in module loading, context creation and allocation."""
+MIN_START_NS = 1e6
+"""A shorter one is the first launch, not a program start."""
 PREPARES = (
     r"^(?:cu|cuda|hip)(?:Module|Library|Link)|^cuCtxCreate|^cuDevicePrimaryCtx|^cuInit|^nvrtc"
     r"|^(?:cu|cuda|hip)(?:Malloc|MemAlloc|HostAlloc|MallocHost|Free)$"
@@ -80,26 +74,11 @@ def find_start(trace: Trace, start_ns: int, end_ns: int) -> ProgramStart | None:
         _loads(trace, start_ns, ready_ns),
         int(coverage(compiles, np.array([start_ns]), np.array([ready_ns]))[0]),
     )
-    if start.length_ns < max(MIN_START_NS.value, MIN_START_SHARE.value * (end_ns - start_ns)):
+    if start.length_ns < max(MIN_START_NS, MIN_START_SHARE * (end_ns - start_ns)):
         return None
-    loads = start.preparing_ns >= MIN_LOADING_SHARE.value * start.length_ns
-    certain = start.length_ns >= MIN_CERTAIN_SHARE.value * (end_ns - start_ns)
+    loads = start.preparing_ns >= MIN_LOADING_SHARE * start.length_ns
+    certain = start.length_ns >= MIN_CERTAIN_SHARE * (end_ns - start_ns)
     return start if certain or loads else None
-
-
-def without_start(trace: Trace, focus: StepWindow) -> StepWindow:
-    """Leave the start of a program out of the window, where no steps are known."""
-    if focus.steps:
-        return focus
-    start = find_start(trace, focus.start_ns, focus.end_ns)
-    if start is None or start.launch_ns <= focus.start_ns:
-        return focus
-    left_out = start.launch_ns - focus.start_ns
-    note = (
-        f"the first {format_time(left_out, digits=3)} (program start) are excluded; --warmup "
-        "includes them"
-    )
-    return replace(focus, start_ns=start.launch_ns, before_ns=left_out, notes=(*focus.notes, note))
 
 
 def _compiling(trace: Trace, start_ns: int, end_ns: int) -> Intervals:
@@ -127,7 +106,7 @@ def _last_compile(compiles: Intervals, launches: Ints, start_ns: int, first_ns: 
     idle = Intervals.from_arrays(np.array([start_ns]), np.array([first_ns]))
     since = np.full(len(ends), start_ns)
     prepared_ns = coverage(union(compiles, idle), since, ends)
-    in_start = prepared_ns >= MIN_CERTAIN_SHARE.value * (ends - since)
+    in_start = prepared_ns >= MIN_CERTAIN_SHARE * (ends - since)
     return int(ends[in_start].max(initial=first_ns))
 
 

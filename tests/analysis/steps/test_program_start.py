@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.analysis.steps.program_start import find_start
 from gpusight.rules.diagnosis import TimelineDiagnosis
-from gpusight.rules.patterns.program_start import find_start
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.rule_captures import US, Capture
 from tests.traces import build_trace
@@ -66,7 +66,7 @@ def test_a_diagnosis_leaves_it_out_and_says_so() -> None:
     assert any("5.00 ms (program start) are excluded" in note for note in diagnosis.notes)
     told = next(f for f in diagnosis.findings if f.rule == "warmup-in-window")
     assert (told.recoverable_ns, told.share) == (None, None)
-    assert told.title.startswith("Program start excluded: 5.01 ms")
+    assert told.title.startswith("Program start excluded: 5.00 ms")
     assert {e.metric: e.value for e in told.evidence}["preparing_ns"] == 891 * US
 
 
