@@ -53,7 +53,6 @@ _MAX_ROUNDING = 1e-6
 _MOST_ROWS = {
     "gpus": 10_000,
     "ledger": 1_000,
-    "between": 1_000,
     "phases": 1_000,
     "kernels": MOST_KERNELS + 1,
     "order": MOST_LAUNCHES,
@@ -126,7 +125,7 @@ def _check_lengths(digest: Digest) -> str:
 def _series(digest: Digest) -> Iterator[tuple[str, Series]]:
     for key in ("step_ns", "between_ns", "kernel_ns"):
         yield key, getattr(digest, key)
-    for key in ("ledger", "between", "phases"):
+    for key in ("ledger", "phases"):
         yield from ((key, series) for series in getattr(digest, key).values())
     for kernel in digest.kernels:
         yield from (("kernels", series) for series in (kernel.ns, kernel.calls))
@@ -141,8 +140,6 @@ def _series(digest: Digest) -> Iterator[tuple[str, Series]]:
 def _check_sums(digest: Digest) -> str:
     if not _sum_to(digest.ledger.values(), digest.step_ns):
         return "the ledger does not sum to the steps"
-    if not _sum_to(digest.between.values(), digest.between_ns):
-        return "the ledger of the time between steps does not sum to it"
     if not _sum_to((kernel.ns for kernel in digest.kernels), digest.kernel_ns):
         return "the kernels do not sum to the kernel time"
     return ""
@@ -323,7 +320,7 @@ CAPTURE_FIELDS = (
         Fmt.COUNT,
         "Steps in the window; 0: no steps found, the window counts as one",
     ),
-    Field("step_ns", "Step time", Fmt.TIME, "Mean step time"),
+    Field("step_ns", "Step time", Fmt.TIME, "The window divided by its steps"),
     Field(
         "spread_ns",
         "Spread",
@@ -445,7 +442,7 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def _metrics(digests: Sequence[Digest]) -> list[TableResult]:
     """List the metrics, those of the ledger by time; one table per unit."""
-    entries = dict.fromkeys(entry for digest in digests for entry, _ in digest.entries())
+    entries = dict.fromkeys(entry for digest in digests for entry in digest.ledger)
     ledger = [quantity(digests, entry) for entry in entries]
     ledger.sort(key=lambda metric: -(metric.mean or 0.0))
     metrics = [*(quantity(digests, key) for key in LIST), *ledger]
