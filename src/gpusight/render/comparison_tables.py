@@ -12,6 +12,7 @@ from gpusight.comparison.phrases import (
     NOTHING,
     copy_name,
     from_to,
+    in_one_unit,
     in_words,
     listed,
     shown,
@@ -135,15 +136,15 @@ def _captures(side: ComparedSide) -> str:
 
 
 def _steps(side: ComparedSide) -> str:
-    times = [units.format_time(ns, digits=3) for ns in side.step_ns[:_MAX_NAMED_CAPTURES]]
-    shown = ", ".join(times) + (" …" if len(side.step_ns) > _MAX_NAMED_CAPTURES else "")
+    ends = dict.fromkeys(shown(ns) for ns in (min(side.step_ns), max(side.step_ns)))
+    times = in_one_unit(*ends, " to ") if len(ends) > 1 else next(iter(ends))
     if not any(side.steps):
-        return f"{shown}, no steps found"
+        return f"{times}, no steps found"
     counts = [f"{steps:,}" for steps in dict.fromkeys(side.steps)]
     several = "" if len(side.labels) == 1 else " each" if len(counts) == 1 else " together"
     total = counts[0] if len(counts) == 1 else f"{sum(side.steps):,}"
     noun = "step" if total == "1" else "steps"
-    return f"{total} {noun}{several} of {shown}"
+    return f"{total} {noun}{several} of {times}"
 
 
 def _gpus(side: ComparedSide) -> str:
@@ -518,10 +519,16 @@ def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTo
     """Name the findings of each status, the largest saving first: label, text, tone."""
     per = "/step" if comparison.has_steps else ""
     for fate in (FindingFate.FIXED, FindingFate.NEW, FindingFate.STAYED):
-        named = []
-        for row in (row for row in comparison.findings if row.fate is fate):
-            saving = row.before_ns if fate is FindingFate.FIXED else row.after_ns
-            worth = f" ({'saved' if fate is FindingFate.FIXED else 'saves'} {shown(saving)}{per})"
-            named.append(f"{row.rule}{worth if saving else ''}")
-        if named:
+        is_fixed = fate is FindingFate.FIXED
+        rows = [
+            (row.rule, (row.before_ns if is_fixed else row.after_ns) or 0.0)
+            for row in comparison.findings
+            if row.fate is fate
+        ]
+        verb = "saved" if is_fixed else "saves"
+        named = (
+            f"{rule} ({verb} {shown(saving)}{per})" if saving else rule
+            for rule, saving in sorted(rows, key=lambda row: -row[1])
+        )
+        if rows:
             yield f"Findings {_STATUS[fate]}", listed(named), _TONES[fate]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from gpusight.comparison.phrases import signed, spread
+from gpusight.comparison.phrases import shown, signed, spread
 from gpusight.errors import MissingDataError
 from gpusight.render import comparison_tables
 from gpusight.render.cell_text import safe_text, shorten_middle
@@ -378,8 +378,8 @@ def _side(comparison: Comparison, side: str, total: float) -> Iterator[_Waterfal
     for number, (kind, ns) in enumerate(held, 1):
         is_last = number == len(held)
         end = total if is_last else start + ns
-        title = f"{side}: {_LABELS.get(kind, kind)} {format_time(ns)}"
-        label = format_time(total) if is_last else ""
+        title = f"{side}: {_LABELS.get(kind, kind)} {shown(ns)}"
+        label = shown(total) if is_last else ""
         yield _WaterfallBar(
             side, kind, start, end, label, title, joined=is_last and side == "before"
         )
