@@ -224,7 +224,7 @@ def test_time_between_steps_is_claimed_where_the_step_is_not() -> None:
 def test_little_time_between_steps_is_not_worth_a_sentence() -> None:
     before = steady(compute_matmul=40, idle_input=1, between=1.0)
     text = explanation_of(before, steady(compute_matmul=40, idle_input=0.5, between=0.5))
-    assert text.startswith("Step time is unchanged within 2%: 41.0 -> 40.5 ms")
+    assert text.startswith("No significant change in step time: 41.0 -> 40.5 ms")
     assert "between steps" not in text
 
 
@@ -378,11 +378,11 @@ def test_the_faster_gpu_of_gpt_small() -> None:
     check_numbers(comparison)
     text = " ".join(comparison.explanation)
     assert "compute/matmul -28.2" in text
-    assert re.search(r"by phase .*optimizer -1\.97\d ms", text)
+    assert re.search(r"by phase .*optimizer -1\.97 ms", text)
     assert "On the host: range optimizer -15.9 ms, forward +9.65" in text
     assert (
         "compute/matmul (-28.2 ms) and range optimizer on the host (-15.9 ms) fell by far "
-        "more than the step (-4.17 ms)" in text
+        "more than the step (-4.12 ms)" in text
     )
     assert "because the bottleneck moved from GPU work to the host" in text
     assert "idle/framework +21." in text
@@ -396,5 +396,5 @@ def test_the_noise_of_gpt_tiny() -> None:
     ]
     comparison = gs.compare(*sides).answer
     check_numbers(comparison)
-    assert comparison.explanation[0].startswith("No significant change in step time: 17.0")
+    assert comparison.explanation[0].startswith("No significant change in step time: 17.1")
     assert any("Kernel time is lower" in sentence for sentence in comparison.explanation)

@@ -174,7 +174,7 @@ def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
         (None, Fmt.TIME, "-"),
         (float("nan"), Fmt.TIME, "-"),
         (-734.0000001, Fmt.COUNT, "-734"),
-        (1.5, Fmt.COUNT, "+1.500"),
+        (1.5, Fmt.COUNT, "+1.5"),
     ],
 )
 def test_differences_have_signs(delta: float | None, fmt: Fmt, told: str) -> None:
@@ -195,7 +195,7 @@ def test_parts_of_what_was_before(ratio: float | None, told: str) -> None:
         (-4.9e6, -3.412e6, Fmt.TIME, "-4.90 to -3.41 ms"),
         (-300.0, 1.2e6, Fmt.TIME, "-0.00 to +1.20 ms"),
         (0.0, 0.0, Fmt.TIME, "+0 to +0 ns"),
-        (-9.0, -9.0, Fmt.COUNT, "-9.00 to -9.00"),
+        (-9.0, -9.0, Fmt.COUNT, "-9 to -9"),
         (None, None, Fmt.TIME, "-"),
         (float("-inf"), float("inf"), Fmt.TIME, "-"),
     ],
@@ -225,7 +225,61 @@ def test_the_headline_claims_only_what_can_be(step: MeasuredChange, told: str) -
 # A terminal ---------------------------------------------------------------------------------------
 
 
+def first_screen(found: Comparison, width: int = 100, **options: Any) -> list[str]:
+    lines = comparison_text.comparison_lines(found, TableOptions(width), **options)
+    return plain_lines(lines).splitlines()
+
+
 def test_the_first_screen_is_the_answer() -> None:
+    assert first_screen(comparison(), hints=("gpusight compare old.sqlite new.sqlite",)) == [
+        "before  old.sqlite: 3 steps of 46.6 ms, NVIDIA H200, GPU busy 84.9%",
+        "after   new.sqlite: 3 steps of 42.4 ms, NVIDIA H200, GPU busy 25.1%",
+        "",
+        "Step time 46.6 -> 42.4 ms (-4.17 ms, -9.0%): lower.",
+        "The bottleneck moved from GPU work to the host (GPU busy 84.9% -> 25.1%).",
+        "",
+        "Where the time goes per step   Before    After     Change",
+        "compute/matmul                30.0 ms  1.80 ms   -28.2 ms  ----------------",
+        "idle/framework                3.00 ms  23.7 ms   +20.7 ms  ++++++++++++",
+        "idle/launching                1.00 ms  7.60 ms   +6.60 ms  ++++",
+        "compute/optimizer             6.00 ms  2.00 ms   -4.00 ms  --",
+        "compute/elementwise           6.00 ms  7.00 ms  ~+1.00 ms  +",
+        "copy/h2d                       400 µs   320 µs  ~-80.0 µs",
+        "total: step                   46.6 ms  42.4 ms   -4.17 ms",
+        "",
+        "  Change   Before    After       Calls  Kernels per step",
+        "-28.2 ms  30.0 ms  1.80 ms          48  sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn",
+        "~+100 µs  2.00 ms  2.10 ms  12 -> 12.3  gelu",
+        " +500 µs        -   500 µs     0 -> 96  cast",
+        "",
+        "Findings resolved: fp32-no-tensor-cores (saved 25.0 ms/step)",
+        "Findings new: launch-bound (saves 12.0 ms/step)",
+        "note: One capture per side: runs may differ more than their steps do.",
+        "note: ~ not significant",
+        "next: gpusight compare old.sqlite new.sqlite",
+    ]
+
+
+def test_the_first_screen_never_has_more_than_25_lines() -> None:
+    made = comparison()
+    many = replace(
+        hostile(),
+        ledger=tuple(EntryChange(f"idle/{n}", change(9, n), 0.1) for n in range(20, 60)),
+        findings=tuple(
+            FindingChange(f"rule-{n}", "", fate, MS, MS, 1, 1)
+            for n in range(9)
+            for fate in FindingFate
+        ),
+        explanation=("Step time is higher: 46.6 -> 84.4 ms; " + "interval of the change " * 6,),
+        notes=("a note " * 30,) * 9,
+    )
+    for found in (many, made, replace(made, kernels=(), findings=(), notes=())):
+        lines = first_screen(found, hints=("gpusight compare a b --details",))
+        assert len(lines) <= 25
+        assert max(map(display_width, lines)) <= 100
+
+
+def test_details_have_all_of_it() -> None:
     assert shown(comparison()).splitlines()[:26] == [
         "before  old.sqlite: 3 steps of 46.6 ms, NVIDIA H200, GPU busy 84.9%, bottleneck:",
         "        GPU work",
@@ -237,21 +291,21 @@ def test_the_first_screen_is_the_answer() -> None:
         "note: One capture per side: runs may differ more than their steps do.",
         "",
         "Metrics per step",
-        "Metric         Before     After     Change       %       95% interval  Verdict",
+        "Metric        Before    After    Change       %       95% interval  Verdict",
         "Step time    46.6 ms  42.4 ms  -4.17 ms   -9.0%  -5.00 to -3.34 ms  lower",
         "GPU busy     42.6 ms  11.1 ms  -31.5 ms  -73.9%  -37.8 to -25.2 ms  lower",
-        "Kernels         1,434     1,210       -224  -15.6%       -269 to -179  lower",
-        "Memory peak  4.20 GB         -          -       -                  -  missing",
+        "Kernels        1,434    1,210      -224  -15.6%       -269 to -179  lower",
+        "Memory peak  4.20 GB        -         -       -                  -  missing",
         "",
         "Where the time goes per step",
-        "Entry                  Before     After      Change",
+        "Entry                 Before    After     Change",
         "compute/matmul       30.0 ms  1.80 ms   -28.2 ms  ----------------",
         "idle/framework       3.00 ms  23.7 ms   +20.7 ms  ++++++++++++",
         "idle/launching       1.00 ms  7.60 ms   +6.60 ms  ++++",
         "compute/optimizer    6.00 ms  2.00 ms   -4.00 ms  --",
         "compute/elementwise  6.00 ms  7.00 ms  ~+1.00 ms  +",
-        "copy/h2d             400 µs  320 µs  ~-80.0 µs",
-        "communication        190 µs         -   -190 µs",
+        "copy/h2d              400 µs   320 µs  ~-80.0 µs",
+        "communication         190 µs        -    -190 µs",
         "total: step          46.6 ms  42.4 ms   -4.17 ms",
     ]
 
@@ -260,16 +314,16 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
     lines = shown(comparison()).splitlines()
     start = lines.index("Kernels per step")
     assert lines[start + 1 : start + 7] == [
-        "    Change    Before     After        Calls  Kernel",
-        " -28.2 ms  30.0 ms  1.80 ms           48  sgemm_128x64_nn",
-        "                                             -> nvjet_hsh_128x256_64x4_tn",
-        "~+100 µs  2.00 ms  2.10 ms  12 -> 12.33  gelu",
-        " +500 µs         -  500 µs      0 -> 96  cast",
+        "  Change   Before    After       Calls  Kernel",
+        "-28.2 ms  30.0 ms  1.80 ms          48  sgemm_128x64_nn",
+        "                                        -> nvjet_hsh_128x256_64x4_tn",
+        "~+100 µs  2.00 ms  2.10 ms  12 -> 12.3  gelu",
+        " +500 µs        -   500 µs     0 -> 96  cast",
         "… and 1 more with smaller changes (use --top 0 for all)",
     ]
     assert "h2d, pageable" in lines[lines.index("Copies per step") + 2]
     found = lines.index("Findings")
-    assert lines[found + 2].split() == ["resolved", "25.00", "ms", "-", "fp32-no-tensor-cores"]
+    assert lines[found + 2].split() == ["resolved", "25.0", "ms", "-", "fp32-no-tensor-cores"]
     assert lines[found + 3] == "        FP32 `mm`"
 
 
@@ -278,7 +332,7 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
     [
         (90, ["sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn"]),
         (80, ["sgemm_128x64_nn", "-> nvjet_hsh_128x256_64x4_tn"]),
-        (60, ["sgemm_128x64_nn", "-> nvjet_hsh_128x256_64x4_tn"]),
+        (60, ["sgemm_128x64_nn", "-> nvjet_hsh_128x25…"]),
     ],
 )
 def test_names_that_do_not_fit_beside_each_other_take_two_lines(
@@ -345,7 +399,7 @@ def test_without_steps_nothing_is_said_of_a_step() -> None:
     assert any(line.startswith("total: window ") for line in lines)
     assert not any(line.startswith("Step time  ") for line in lines)
     assert lines[0].startswith("before  old.sqlite: 46.6 ms, no steps found, NVIDIA H200")
-    ours = [line for line in lines if not line.startswith(("- ", "Step time 46.59", "note: "))]
+    ours = [line for line in lines if not line.startswith(("- ", "Step time 46.6", "note: "))]
     assert not [line for line in ours if "step" in line.lower() and "no steps" not in line]
 
 
@@ -356,7 +410,7 @@ def test_repeats_are_counted_and_their_steps_told() -> None:
         gpus=("H200", "H200"),
     )  # fmt: skip
     assert comparison_tables.side_line(side).startswith(
-        "4 captures (a, b, c and 1 more): 3 steps each of 1.00 ms, 2.00 ms, 3.00 ms …, 2 x H200"
+        "4 captures (a, b, c and 1 more): 3 steps each of 1.00 to 4.00 ms, 2 x H200"
     )
 
 
@@ -419,7 +473,7 @@ def test_names_cannot_drive_a_terminal() -> None:
 
 def test_markdown_says_it_first_and_folds_the_rest() -> None:
     told = comparison_text.comparison_to_markdown(comparison())
-    assert told.startswith("## Step time -9.0%: 46.59 -\\> 42.4 ms\n")
+    assert told.startswith("## Step time -9.0%: 46.6 -\\> 42.4 ms\n")
     assert (
         "| Step time | 46.6 ms | 42.4 ms | -4.17 ms | -9.0% | -5.00 to -3.34 ms | lower |" in told
     )
