@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -162,7 +163,6 @@ _MARK_AT_END = re.compile(rb'"gpusight_baseline"\s*:\s*\d+\s*\}\s*\Z')
 """Tools that sort keys put ours last."""
 _MARK_BYTES = 256
 _BOM = b"\xef\xbb\xbf"
-_AGAIN = "save it again: gpusight baseline save CAPTURE… -o FILE"
 _MAX_REASON_CHARS = 200
 
 
@@ -213,7 +213,8 @@ def load_baseline(path: Path) -> tuple[Digest, ...]:
     file_format = _decoded(path, data, _Marked).gpusight_baseline
     if file_format != FORMAT:
         why = f"format {file_format}, and this gpusight reads {FORMAT}"
-        hint = f"use a newer gpusight, or {_AGAIN}" if file_format > FORMAT else _AGAIN
+        again = _save_again(path)
+        hint = f"use a newer gpusight, or {again}" if file_format > FORMAT else again
         raise BaselineError(f"{path} is a baseline of another version", why=why, hint=hint)
     digests = _decoded(path, data, _Baseline).digests
     if not digests or len(digests) > MOST_DIGESTS:
@@ -233,7 +234,11 @@ def _decoded(path: Path, data: bytes, file_type: type[_File]) -> _File:
 
 
 def _unusable(path: Path, why: str) -> BaselineError:
-    return BaselineError(f"{path} is not a valid baseline", why=why, hint=_AGAIN)
+    return BaselineError(f"{path} is not a valid baseline", why=why, hint=_save_again(path))
+
+
+def _save_again(path: Path) -> str:
+    return f"save it again: gpusight baseline save CAPTURE… -o {shlex.quote(str(path))}"
 
 
 # Writing ------------------------------------------------------------------------------------------

@@ -288,7 +288,7 @@ def _origin(gate: Gate, width: int | None) -> Iterator[StyledLine]:
         return
     named = phrases.entries(comparison, comparison.ledger, comparison.step.delta)
     if named:
-        text = f"What changed{phrases.per_step(comparison)}: {safe_text(named)}"
+        text = f"Significant changes{phrases.per_step(comparison)}: {safe_text(named)}"
         yield StyledLine(cut_line(text, width))
 
 
