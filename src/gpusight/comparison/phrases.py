@@ -49,7 +49,8 @@ _IS = {
 def shown(value: float | None, fmt: Fmt = Fmt.TIME) -> str:
     """Show a value in its unit, with three significant digits; counts as whole numbers."""
     if fmt is Fmt.TIME:
-        return format_time(value, digits=3)
+        is_short = value is not None and abs(value) < 1_000
+        return format_time(round(value) if is_short else value, digits=3)  # type: ignore[arg-type]
     if fmt is Fmt.BYTES:
         return format_bytes(value, digits=3)
     if fmt is Fmt.SHARE:
@@ -63,7 +64,8 @@ def shown(value: float | None, fmt: Fmt = Fmt.TIME) -> str:
 def signed(value: float | None, fmt: Fmt = Fmt.TIME) -> str:
     """Show a difference with its sign: `+1.23 ms`, `-28.2 ms`; none has no sign."""
     text = shown(value if value is None else value or 0.0, fmt)
-    return f"+{text}" if value is not None and value > 0 and text != MISSING else text
+    is_more = value is not None and value > 0 and text != MISSING and not text.startswith("0 ")
+    return f"+{text}" if is_more else text
 
 
 def signed_share(ratio: float | None) -> str:

@@ -136,8 +136,8 @@ def _captures(side: ComparedSide) -> str:
 
 
 def _steps(side: ComparedSide) -> str:
-    ends = dict.fromkeys(shown(ns) for ns in (min(side.step_ns), max(side.step_ns)))
-    times = in_one_unit(*ends, " to ") if len(ends) > 1 else next(iter(ends))
+    low, high = shown(min(side.step_ns)), shown(max(side.step_ns))
+    times = low if low == high else in_one_unit(low, high, " to ")
     if not any(side.steps):
         return f"{times}, no steps found"
     counts = [f"{steps:,}" for steps in dict.fromkeys(side.steps)]
