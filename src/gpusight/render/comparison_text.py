@@ -186,7 +186,13 @@ def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[Styled
     sections = {section.key: section for section in comparison_sections(comparison)}
     least = comparison_tables.least_shown(comparison)
     kernels = list(_most_changed(sections.get("kernels"), look, least, _MAX_KERNELS))
-    foot = [StyledLine(""), *_finding_lines(comparison, look), *_first_note(comparison, look)]
+    changes = [row.change for row in comparison.ledger] + [row.ns for row in comparison.kernels]
+    has_marks = any(abs(c.delta or 0.0) > least and not c.claimed for c in changes)
+    foot = [
+        *_finding_lines(comparison, look),
+        *_first_notes(comparison, look, has_marks=has_marks),
+    ]
+    foot = [StyledLine(""), *foot] if foot else []
     # The heading and the total of the ledger, a blank line, and the next command.
     room = _MAX_LINES - len(head) - len(kernels) - len(foot) - 4
     entries = max(_MIN_ENTRIES, min(_MAX_ENTRIES, room))
@@ -233,13 +239,18 @@ def _finding_lines(comparison: Comparison, look: TableOptions) -> Iterator[Style
         yield StyledLine(line, _TONE_STYLES[tone])
 
 
-def _first_note(comparison: Comparison, look: TableOptions) -> Iterator[StyledLine]:
-    """Give the most important limitation, and how many more there are."""
+def _first_notes(
+    comparison: Comparison, look: TableOptions, *, has_marks: bool
+) -> Iterator[StyledLine]:
+    """Give the most important limitation, what the mark means, and how many more there are."""
     for note in comparison.notes[:1]:
         yield StyledLine(cut_line(f"note: {safe_text(note)}", look.width), "yellow")
     more = len(comparison.notes) - 1
-    advice = f"; {more} more with --details" if more > 0 else ""
-    yield StyledLine(f"note: {comparison_tables.UNSURE} not significant{advice}", "dim")
+    parts = [f"{more} more with --details"] if more > 0 else []
+    if has_marks:
+        parts.insert(0, f"{comparison_tables.UNSURE} not significant")
+    if parts:
+        yield StyledLine(f"note: {'; '.join(parts)}", "dim")
 
 
 def _detailed(comparison: Comparison, look: TableOptions) -> Iterator[StyledLine]:
