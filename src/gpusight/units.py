@@ -58,9 +58,9 @@ def format_speedup(factor: float) -> str:
     return f"{factor:.{decimals}f}x"
 
 
-def format_bytes(count: float | None) -> str:
+def format_bytes(count: float | None, *, digits: int = 4) -> str:
     """Show bytes in SI units: `1.500 MB` is 1,500,000 bytes."""
-    return _scaled(count, _BYTE_STEPS)
+    return _scaled(count, _BYTE_STEPS, digits)
 
 
 def format_rate(bytes_per_second: float | None) -> str:

@@ -22,14 +22,17 @@ def digest(
     ledger: Mapping[str, Sequence[float]],
     label: str = "run.sqlite",
     *,
-    between: Mapping[str, Sequence[float]] | None = None,
+    between: Sequence[float] = (),
     **changed: Any,
 ) -> Digest:
-    """Give a digest with these entries, in ms, one value a step; `changed` replaces fields."""
-    series, apart = _in_ns(ledger), _in_ns(between or {})
+    """Give a digest with these entries, in ms, one value a step; `changed` replaces fields.
+
+    `between` is the part of each step after it, in ms.
+    """
+    series = {entry: tuple(ms * MS for ms in values) for entry, values in ledger.items()}
     count = len(next(iter(series.values())))
     step = tuple(sum(values[at] for values in series.values()) for at in range(count))
-    gap = tuple(sum((values[at] for values in apart.values()), 0.0) for at in range(count))
+    gap = tuple(ms * MS for ms in between) or (0.0,) * count
     kernels = kernels_of(series)
     made = Digest(
         label=label,
@@ -45,7 +48,6 @@ def digest(
         min_ns=min(step),
         max_ns=max(step),
         ledger=series,
-        between=apart,
         kernel_ns=tuple(sum(k.ns[at] for k in kernels) for at in range(count)),
         phases={},
         kernels=kernels,
@@ -61,19 +63,16 @@ def digest(
     return msgspec.structs.replace(made, **changed)
 
 
-def _in_ns(entries: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ...]]:
-    return {entry: tuple(ms * MS for ms in values) for entry, values in entries.items()}
-
-
 def steady(
     label: str = "run.sqlite",
     *,
-    between: Mapping[str, float] | None = None,
+    between: float = 0.0,
     change: Mapping[str, Any] | None = None,
     **ms: float,
 ) -> Digest:
     """Give a digest of four steps that differ by 1%: `compute_matmul=10` is 10 ms of that entry."""
-    return digest(_steady(ms), label, between=_steady(between or {}), **(change or {}))
+    pauses = [between * part for part in JITTER]
+    return digest(_steady(ms), label, between=pauses, **(change or {}))
 
 
 def _steady(ms: Mapping[str, float]) -> dict[str, list[float]]:

@@ -8,7 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from gpusight.analysis.capture_summary import summary
+from gpusight.analysis.ledger.device_ledger import Accounting
 from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.analysis.steps.step_window import with_window
 from gpusight.comparison.baseline_file import fault
 from gpusight.comparison.build_digest import make_digest, scope_of
 from gpusight.comparison.digest import MOST_BLOCKS, Digest, rounded_parts
@@ -16,6 +19,8 @@ from gpusight.comparison.digest_rows import LONGEST, MOST_KERNELS
 from gpusight.errors import GpusightError
 from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
+from gpusight.rules.context import busiest_process
+from gpusight.rules.timeline_diagnosis import diagnosed_window
 from tests.shared import (
     DATA,
     EVERY_REPORT,
@@ -85,9 +90,10 @@ def loop(steps: int, *, period: int = 1_000, device: int = 0, **extra: Any) -> d
 def test_a_loop_is_summed_up_step_by_step() -> None:
     digest = digest_of(build_trace({"path": "/a/b/run.sqlite"}, **loop(4)))
     assert (digest.label, digest.steps, digest.blocks) == ("run.sqlite", 4, (1, 1, 1, 1))
-    assert digest.step_ns == (900.0,) * 4
-    assert digest.between_ns == (100.0,) * 4  # after the last one, what is usual
-    assert (digest.median_ns, digest.min_ns, digest.max_ns) == (900.0, 900.0, 900.0)
+    # The window holds four steps of 900 ns and three pauses of 100 ns.
+    assert digest.step_ns == (975.0,) * 4
+    assert digest.between_ns == (75.0,) * 4
+    assert (digest.median_ns, digest.min_ns, digest.max_ns) == pytest.approx((975.0,) * 3)
     assert digest.kernel_ns == (400.0,) * 4
     rows = [(row.name, row.range, row.ns[0], row.calls[0]) for row in digest.kernels]
     assert rows == [("gemm", "fwd_#", 300.0, 1.0), ("relu", "step_#", 100.0, 1.0)]
@@ -97,7 +103,7 @@ def test_a_loop_is_summed_up_step_by_step() -> None:
     assert [(row.name, row.calls[0], row.host_ns[0]) for row in digest.api] == [
         ("cudaLaunchKernel", 2.0, 40.0)
     ]
-    assert sum(series[0] for series in digest.ledger.values()) == 900.0
+    assert sum(series[0] for series in digest.ledger.values()) == 975.0
 
 
 def test_work_that_the_host_runs_ahead_of_counts_where_it_was_launched() -> None:
@@ -142,9 +148,24 @@ def test_steps_and_windows_can_be_chosen() -> None:
     assert digest_of(trace, window=(1_000, 4_000)).steps == 3
 
 
-def test_the_time_between_steps_is_known_up_to_one_that_was_left_out() -> None:
+def test_one_step_has_no_time_between_steps() -> None:
     digest = digest_of(build_trace(**loop(4)), steps="1")
-    assert digest.between_ns == (100.0,)
+    assert (digest.step_ns, digest.between_ns) == ((900.0,), (0.0,))
+
+
+def test_what_warm_up_left_over_is_shared_by_all_steps() -> None:
+    # As in `diagnose`, the window begins with the first step, whatever the GPU still does then.
+    rows = loop(6)
+    rows["kernels"][0]["end_ns"] = 2_150
+    rows["kernels"][1] |= {"start_ns": 2_150, "end_ns": 2_160}
+    digest = digest_of(build_trace(**rows), steps="2-5")
+    assert mean(digest, digest.step_ns) == pytest.approx(3_900 / 4, abs=1)
+    assert max(digest.step_ns) - min(digest.step_ns) < 200
+
+
+def test_a_chosen_window_counts_whole() -> None:
+    digest = digest_of(build_trace(**loop(6)), window=(500, 4_500))
+    assert (digest.steps, mean(digest, digest.step_ns)) == (3, pytest.approx(4_000 / 3, abs=1))
 
 
 # GPUs and processes -------------------------------------------------------------------------------
@@ -295,27 +316,59 @@ def test_parts_sum_to_the_whole_on_every_capture(path: Path) -> None:
     assert sum(digest.blocks) == max(1, digest.steps)
     ledger = np.array(list(digest.ledger.values()))
     assert np.array_equal(ledger.sum(axis=0), digest.step_ns)
-    between = np.array(list(digest.between.values())).reshape(-1, blocks)
-    assert np.array_equal(between.sum(axis=0), digest.between_ns)
     assert not fault(digest)
     kernels = np.array([row.ns for row in digest.kernels]).reshape(-1, blocks)
     assert np.array_equal(kernels.sum(axis=0), digest.kernel_ns)
     assert all(0 <= at < len(digest.kernels) for at in digest.order)
     assert digest.min_ns <= digest.median_ns <= digest.max_ns
+    agrees_with_diagnose(trace, digest)
+    agrees_with_summary(trace, digest)
+
+
+def agrees_with_diagnose(trace: Trace, digest: Digest) -> None:
+    """Compare the step time and the ledger, which `diagnose` and `ledger` have too."""
+    window = diagnosed_window(trace)
+    assert not isinstance(window, NotApplicable)
+    assert mean(digest, digest.step_ns) == pytest.approx(window.step_ns, abs=1)
+    if len(digest.gpus) > 1:
+        return  # the ledger is a mean
+    process = busiest_process(trace, window, EVERYTHING)
+    (device,) = Accounting(trace, window.start_ns, window.end_ns, process).ledger.devices
+    entries = {entry.entry: entry.ns / max(1, digest.steps) for entry in device.entries}
+    assert {key: mean(digest, ns) for key, ns in digest.ledger.items()} == {
+        key: pytest.approx(ns, abs=1) for key, ns in entries.items() if key in digest.ledger
+    }
+    assert max((ns for key, ns in entries.items() if key not in digest.ledger), default=0) < 1
+
+
+def agrees_with_summary(trace: Trace, digest: Digest) -> None:
+    """Compare GPU busy, kernel time and kernels; `summary` does not leave out a program's start."""
+    window = diagnosed_window(trace)
+    if isinstance(window, NotApplicable) or window.before_ns or digest.processes > 1:
+        return
+    facts = {fact.key: fact.value for fact in summary(trace, with_window(trace)[0]).facts}
+    steps = max(1, digest.steps)
+    busy = sum(mean(digest, ns) for key, ns in digest.ledger.items() if key[:4] != "idle")
+    share = busy / mean(digest, digest.step_ns)
+    assert share == pytest.approx(facts["gpu_busy_share"], abs=1e-5)
+    if "kernel_ns" in facts:
+        assert mean(digest, digest.kernel_ns) == pytest.approx(facts["kernel_ns"] / steps, abs=1)
+        count = sum(mean(digest, row.calls) for row in digest.kernels)
+        assert count == pytest.approx(facts["kernels"] / steps, rel=1e-3)
 
 
 @needs_shared
 @pytest.mark.parametrize(
     ("capture", "step_ms", "kernel_ms"),
     [
-        ("gpt_small_train", 46.59, 39.26),
-        ("gpt_small_train_bf16_fused", 42.42, 10.51),
-        ("gpt_tiny_train_r1", 14.02, 4.10),
-        ("gpt_tiny_train_r2", 17.67, 4.10),
-        ("gpt_tiny_train_r3", 19.34, 4.10),
-        ("gpt_tiny_train_tf32_r1", 18.86, 2.40),
-        ("gpt_tiny_train_tf32_r2", 20.09, 2.39),
-        ("gpt_tiny_train_tf32_r3", 20.62, 2.40),
+        ("gpt_small_train", 46.86, 39.26),
+        ("gpt_small_train_bf16_fused", 42.74, 10.51),
+        ("gpt_tiny_train_r1", 14.09, 4.10),
+        ("gpt_tiny_train_r2", 17.76, 4.10),
+        ("gpt_tiny_train_r3", 19.43, 4.10),
+        ("gpt_tiny_train_tf32_r1", 18.96, 2.40),
+        ("gpt_tiny_train_tf32_r2", 20.21, 2.39),
+        ("gpt_tiny_train_tf32_r3", 20.71, 2.40),
     ],
 )
 def test_step_and_kernel_times_are_the_known_ones(
@@ -406,60 +459,51 @@ def fed(steps: int) -> dict[str, Any]:
 
 def test_the_time_between_steps_is_accounted_for() -> None:
     digest = digest_of(build_trace(**fed(4)))
-    assert digest.step_ns == (900.0,) * 4
-    # Of 600 ns the copy takes 100; the GPU waits for data while the host is in the range, up to
-    # the call that launches the copy, and for what the host does outside of it.
-    assert digest.between_ns == (600.0,) * 4
-    assert digest.between["copy/h2d"] == (100.0,) * 4
-    assert digest.between["idle/input"] == (250.0,) * 4
-    assert np.array_equal(np.sum(list(digest.between.values()), axis=0), digest.between_ns)
-    assert "copy/h2d" not in digest.ledger
-    assert "idle/input" not in digest.ledger
+    # Four steps of 900 ns, three pauses of 600 ns.
+    assert digest.step_ns == (1_350.0,) * 4
+    # Of a pause the copy takes 100 ns; the GPU waits for data while the host is in the range, up
+    # to the call that launches the copy, and for what the host does outside of it.
+    assert digest.between_ns == (450.0,) * 4
+    assert digest.ledger["copy/h2d"] == (75.0,) * 4
+    assert digest.ledger["idle/input"][0] == pytest.approx(250 * 3 / 4, abs=1)
 
 
 def test_ranges_calls_and_copies_count_up_to_the_next_step() -> None:
     digest = digest_of(build_trace(**fed(4)))
-    # After the last step the capture shows the same, but nothing tells where that would end.
+    # Three of them are in the window; no step is an outlier for it.
     ranges = {row.name: (row.calls, row.host_ns, row.gpu_ns) for row in digest.ranges}
-    assert ranges["data_#"] == ((1.0,) * 4, (400.0,) * 4, (100.0,) * 4)
+    assert ranges["data_#"] == ((0.75,) * 4, (300.0,) * 4, (75.0,) * 4)
     calls = {row.name: (row.calls, row.host_ns) for row in digest.api}
-    assert calls["cudaMemcpyAsync"] == ((1.0,) * 4, (30.0,) * 4)
+    assert calls["cudaMemcpyAsync"] == ((0.75,) * 4, (22.0,) * 4)
     assert [(row.calls, row.ns, row.bytes) for row in digest.copies] == [
-        ((1.0,) * 4, (100.0,) * 4, (4_000.0,) * 4)
+        ((0.75,) * 4, (75.0,) * 4, (3_000.0,) * 4)
     ]
 
 
-def test_what_follows_the_last_step_counts_as_usual() -> None:
+def test_what_follows_the_last_step_does_not_count() -> None:
     rows = fed(3)
     rows["ranges"][-1]["end_ns"] += 5_000  # how long the last one takes is of no matter
     rows["ranges"].append({"start_ns": 950, "end_ns": 1_000, "name": "log"})  # once in two pauses
     digest = digest_of(build_trace(**rows))
-    ranges = {row.name: (row.calls, row.host_ns) for row in digest.ranges}
-    assert ranges["data_#"] == ((1.0,) * 3, (400.0,) * 3)
-    assert ranges["log"] == ((1.0, 0.0, 0.5), (50.0, 0.0, 25.0))
+    ranges = {row.name: (mean(digest, row.calls), sum(row.host_ns)) for row in digest.ranges}
+    assert ranges["data_#"] == pytest.approx((2 / 3, 800.0), rel=2e-3)
+    assert ranges["log"] == pytest.approx((1 / 3, 50.0), rel=2e-3)
 
 
-def test_what_follows_counts_itself_up_to_a_step_that_was_left_out() -> None:
-    rows = fed(4)
-    rows["ranges"].append({"start_ns": 3_920, "end_ns": 3_940, "name": "log"})  # after step 2
-    digest = digest_of(build_trace(**rows), steps="1-2")
-    ranges = {row.name: row.host_ns for row in digest.ranges}
-    assert ranges["log"] == (0.0, 20.0)
-    assert ranges["data_#"] == (400.0, 400.0)
-    assert digest.between["copy/h2d"] == (100.0, 100.0)
-
-
-def test_kernels_between_steps_are_work_but_no_kernels_of_a_step() -> None:
+def test_kernels_between_steps_count() -> None:
     rows = fed(4)
     for copy in rows["copies"]:
         rows["kernels"].append({**copy, "name": "evaluate"})
         del rows["kernels"][-1]["bytes"]
     rows["copies"] = []
     digest = digest_of(build_trace(**rows))
-    assert digest.kernel_ns == (400.0,) * 4
-    assert {row.name for row in digest.kernels} == {"gemm", "relu"}
-    working = [ns for entry, ns in digest.between.items() if entry.startswith("compute/")]
-    assert working == [(100.0,) * 4]
+    assert digest.kernel_ns == (475.0,) * 4
+    assert {row.name: row.ns[0] for row in digest.kernels} == {
+        "gemm": 300.0,
+        "relu": 100.0,
+        "evaluate": 75.0,
+    }
+    assert set(digest.order) == {0, 1}  # of the step itself
 
 
 def test_a_range_that_holds_steps_is_no_part_of_one() -> None:
@@ -501,7 +545,7 @@ def test_between_ranges_that_were_asked_for_nothing_counts() -> None:
     digest = digest_of(build_trace(**fed(4)), Selection(within="fwd_*"))
     assert digest.steps == 4
     assert digest.between_ns == (0.0,) * 4
-    assert digest.between == {}
+    assert sum(digest.step_ns) == sum(ns[0] * 4 for ns in digest.ledger.values())
     assert {row.name for row in digest.ranges} == {"fwd_#"}
     assert not digest.copies
     assert "time between these ranges is excluded" in digest.notes
@@ -511,7 +555,7 @@ def test_between_steps_of_one_range_that_was_asked_for_time_counts() -> None:
     rows = fed(4)
     rows["ranges"].append({"start_ns": 0, "end_ns": 6_000, "name": "training"})
     digest = digest_of(build_trace(**rows), Selection(within="training"))
-    assert (digest.steps, digest.between_ns) == (4, (600.0,) * 4)
+    assert (digest.steps, digest.between_ns) == (4, (450.0,) * 4)
 
 
 # Which part of a capture was summed up, as options that can be typed again.

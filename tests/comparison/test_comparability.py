@@ -147,7 +147,7 @@ def test_the_command_is_red_and_says_why(
     words = ("gate", "--baseline", whole, "--max", "kernel_time=+3%", "--junit", "gate.xml")
     assert main([*words, "--", broken]) == 3
     out = capsys.readouterr().out
-    assert out.startswith("Gate INCONCLUSIVE: 1 inconclusive\n")
+    assert out.startswith("Gate INCONCLUSIVE (exit code 3): 1 inconclusive\n")
     assert "-100" not in out
     assert 'failures="1"' in (tmp_path / "gate.xml").read_text(encoding="utf-8")
     assert main(["baseline", "save", broken, "-o", "base.json"]) == 2
@@ -171,7 +171,8 @@ def test_compare_claims_nothing_of_lost_kernels(changed: Callable[..., str]) -> 
     assert (found.ledger, found.kernels, found.findings) == ((), (), ())
     (sentence,) = found.explanation
     assert sentence.startswith("Step time cannot be compared: broken.sqlite: ")
-    assert "missing" in view.to_text()
+    assert sentence[:40] in view.to_text()
+    assert "missing" in view.to_text(details=True)
     assert view._repr_html_()
     with pytest.raises(MissingDataError, match="no step time to draw"):
         _ = view.figure

@@ -31,6 +31,7 @@ from gpusight.render.comparison_view import COMPARISON_FIELDS, as_table
 from gpusight.render.csv_json import to_csv
 from gpusight.render.html.comparison_page import comparison_fragment, comparison_to_page
 from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_text import draw_lines, plain_lines
 from gpusight.results import Fmt
 from tests.render.hostile import HOSTILE
 
@@ -85,7 +86,6 @@ def comparison(**changed: Any) -> Comparison:
             EntryChange(name, entry, (entry.delta or 0) / (STEP.delta or 1))
             for name, entry in LEDGER.items()
         ),
-        between=(),
         phases=(("backward", change(28, 4)), ("optimizer", change(6, 2))),
         kernels=(
             KernelChange(
@@ -121,8 +121,8 @@ def comparison(**changed: Any) -> Comparison:
             ),
         ),
         explanation=(
-            "Step time 46.59 -> 42.42 ms (-4.170 ms, -9.0%): lower.",
-            "GPU work fell by 31.5 ms per step, most of it in `compute/matmul` (-28.20 ms).",
+            "Step time 46.6 -> 42.4 ms (-4.17 ms, -9.0%): lower.",
+            "GPU work fell by 31.5 ms per step, most of it in `compute/matmul` (-28.2 ms).",
         ),
         confidence=0.95,
         least=0.02,
@@ -131,33 +131,16 @@ def comparison(**changed: Any) -> Comparison:
     return replace(made, **changed)
 
 
-def with_pauses() -> Comparison:
-    """Give a comparison in which much time passes between steps."""
-    made = comparison()
-    times = {
-        "step_period": ("Step period", change(64.99, 51.92)),
-        "between_steps": ("Between steps", change(18.4, 9.5)),
-    }
-    metrics = (MetricChange(key, label, Fmt.TIME, one) for key, (label, one) in times.items())
-    entries = {"idle/input": change(18, 9), "copy/h2d": change(0.4, 0.5, "unclear")}
-    return replace(
-        made,
-        metrics=(*made.metrics, *metrics),
-        between=tuple(EntryChange(name, one, None) for name, one in entries.items()),
-    )
-
-
 def hostile(names: tuple[str, ...] = HOSTILE) -> Comparison:
     """Give a comparison in which every text that a capture can hold is hostile."""
     name = "".join(names)
-    made = with_pauses()
+    made = comparison()
     side = replace(made.before, labels=(name,), gpus=(name,), tools=(name,))
     return replace(
         made,
         before=side,
         after=replace(side, labels=(name, name), steps=(3, 4), step_ns=(1e6, 2e6)),
         ledger=(EntryChange(name, STEP, 1.0),),
-        between=(EntryChange(name, STEP, 1.0),),
         phases=((name, STEP),),
         kernels=tuple(
             replace(one, before=(name,), after=(name,), short=f"{name} -> {name}", ranges=(name,))
@@ -173,7 +156,9 @@ def hostile(names: tuple[str, ...] = HOSTILE) -> Comparison:
 
 
 def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
-    return comparison_text.comparison_to_text(found, TableOptions(width, **look))
+    """Write everything, as `--details` does."""
+    lines = comparison_text.comparison_lines(found, TableOptions(width, **look), details=True)
+    return plain_lines(lines)
 
 
 # Values -------------------------------------------------------------------------------------------
@@ -182,14 +167,14 @@ def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
 @pytest.mark.parametrize(
     ("delta", "fmt", "told"),
     [
-        (1.234e6, Fmt.TIME, "+1.234 ms"),
-        (-28.2e6, Fmt.TIME, "-28.20 ms"),
+        (1.234e6, Fmt.TIME, "+1.23 ms"),
+        (-28.2e6, Fmt.TIME, "-28.2 ms"),
         (0.0, Fmt.TIME, "0 ns"),
         (-0.0, Fmt.BYTES, "0 B"),
         (None, Fmt.TIME, "-"),
         (float("nan"), Fmt.TIME, "-"),
         (-734.0000001, Fmt.COUNT, "-734"),
-        (1.5, Fmt.COUNT, "+1.500"),
+        (1.5, Fmt.COUNT, "+1.5"),
     ],
 )
 def test_differences_have_signs(delta: float | None, fmt: Fmt, told: str) -> None:
@@ -210,7 +195,7 @@ def test_parts_of_what_was_before(ratio: float | None, told: str) -> None:
         (-4.9e6, -3.412e6, Fmt.TIME, "-4.90 to -3.41 ms"),
         (-300.0, 1.2e6, Fmt.TIME, "-0.00 to +1.20 ms"),
         (0.0, 0.0, Fmt.TIME, "+0 to +0 ns"),
-        (-9.0, -9.0, Fmt.COUNT, "-9.00 to -9.00"),
+        (-9.0, -9.0, Fmt.COUNT, "-9 to -9"),
         (None, None, Fmt.TIME, "-"),
         (float("-inf"), float("inf"), Fmt.TIME, "-"),
     ],
@@ -224,12 +209,12 @@ def test_an_interval_has_one_unit(
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        (change(46.59, 42.42), "Step time -9.0%: 46.59 -> 42.42 ms"),
+        (change(46.59, 42.42), "Step time -9.0%: 46.6 -> 42.4 ms"),
         (
             change(17.01, 19.86, "unclear"),
-            "No significant change in step time (17.01 -> 19.86 ms, +16.8%)",
+            "No significant change in step time (17.0 -> 19.9 ms, +16.8%)",
         ),
-        (change(10, 10.01, "same"), "Step time unchanged (10.00 -> 10.01 ms, +0.1%)"),
+        (change(10, 10.01, "same"), "Step time unchanged (10.0 -> 10.0 ms, +0.1%)"),
     ],
 )
 def test_the_headline_claims_only_what_can_be(step: MeasuredChange, told: str) -> None:
@@ -240,34 +225,88 @@ def test_the_headline_claims_only_what_can_be(step: MeasuredChange, told: str) -
 # A terminal ---------------------------------------------------------------------------------------
 
 
+def first_screen(found: Comparison, width: int = 100, **options: Any) -> list[str]:
+    lines = comparison_text.comparison_lines(found, TableOptions(width), **options)
+    return plain_lines(lines).splitlines()
+
+
 def test_the_first_screen_is_the_answer() -> None:
+    assert first_screen(comparison(), hints=("gpusight compare old.sqlite new.sqlite",)) == [
+        "before  old.sqlite: 3 steps of 46.6 ms, NVIDIA H200, GPU busy 84.9%",
+        "after   new.sqlite: 3 steps of 42.4 ms, NVIDIA H200, GPU busy 25.1%",
+        "",
+        "Step time 46.6 -> 42.4 ms (-4.17 ms, -9.0%): lower.",
+        "The bottleneck moved from GPU work to the host (GPU busy 84.9% -> 25.1%).",
+        "",
+        "Where the time goes per step   Before    After     Change",
+        "compute/matmul                30.0 ms  1.80 ms   -28.2 ms  ----------------",
+        "idle/framework                3.00 ms  23.7 ms   +20.7 ms  ++++++++++++",
+        "idle/launching                1.00 ms  7.60 ms   +6.60 ms  ++++",
+        "compute/optimizer             6.00 ms  2.00 ms   -4.00 ms  --",
+        "compute/elementwise           6.00 ms  7.00 ms  ~+1.00 ms  +",
+        "copy/h2d                       400 µs   320 µs  ~-80.0 µs",
+        "total: step                   46.6 ms  42.4 ms   -4.17 ms",
+        "",
+        "  Change   Before    After       Calls  Kernels per step",
+        "-28.2 ms  30.0 ms  1.80 ms          48  sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn",
+        "~+100 µs  2.00 ms  2.10 ms  12 -> 12.3  gelu",
+        " +500 µs        -   500 µs     0 -> 96  cast",
+        "",
+        "Findings resolved: fp32-no-tensor-cores (saved 25.0 ms/step)",
+        "Findings new: launch-bound (saves 12.0 ms/step)",
+        "note: One capture per side: runs may differ more than their steps do.",
+        "note: ~ not significant",
+        "next: gpusight compare old.sqlite new.sqlite",
+    ]
+
+
+def test_the_first_screen_never_has_more_than_25_lines() -> None:
+    made = comparison()
+    many = replace(
+        hostile(),
+        ledger=tuple(EntryChange(f"idle/{n}", change(9, n), 0.1) for n in range(20, 60)),
+        findings=tuple(
+            FindingChange(f"rule-{n}", "", fate, MS, MS, 1, 1)
+            for n in range(9)
+            for fate in FindingFate
+        ),
+        explanation=("Step time is higher: 46.6 -> 84.4 ms; " + "interval of the change " * 6,),
+        notes=("a note " * 30,) * 9,
+    )
+    for found in (many, made, replace(made, kernels=(), findings=(), notes=())):
+        lines = first_screen(found, hints=("gpusight compare a b --details",))
+        assert len(lines) <= 25
+        assert max(map(display_width, lines)) <= 100
+
+
+def test_details_have_all_of_it() -> None:
     assert shown(comparison()).splitlines()[:26] == [
         "before  old.sqlite: 3 steps of 46.6 ms, NVIDIA H200, GPU busy 84.9%, bottleneck:",
         "        GPU work",
         "after   new.sqlite: 3 steps of 42.4 ms, NVIDIA H200, GPU busy 25.1%, bottleneck:",
         "        the host",
         "",
-        "Step time 46.59 -> 42.42 ms (-4.170 ms, -9.0%): lower.",
-        "- GPU work fell by 31.5 ms per step, most of it in `compute/matmul` (-28.20 ms).",
+        "Step time 46.6 -> 42.4 ms (-4.17 ms, -9.0%): lower.",
+        "- GPU work fell by 31.5 ms per step, most of it in `compute/matmul` (-28.2 ms).",
         "note: One capture per side: runs may differ more than their steps do.",
         "",
         "Metrics per step",
-        "Metric         Before     After     Change       %       95% interval  Verdict",
-        "Step time    46.59 ms  42.42 ms  -4.170 ms   -9.0%  -5.00 to -3.34 ms  lower",
-        "GPU busy     42.59 ms  11.12 ms  -31.47 ms  -73.9%  -37.8 to -25.2 ms  lower",
-        "Kernels         1,434     1,210       -224  -15.6%       -269 to -179  lower",
-        "Memory peak  4.200 GB         -          -       -                  -  missing",
+        "Metric        Before    After    Change       %       95% interval  Verdict",
+        "Step time    46.6 ms  42.4 ms  -4.17 ms   -9.0%  -5.00 to -3.34 ms  lower",
+        "GPU busy     42.6 ms  11.1 ms  -31.5 ms  -73.9%  -37.8 to -25.2 ms  lower",
+        "Kernels        1,434    1,210      -224  -15.6%       -269 to -179  lower",
+        "Memory peak  4.20 GB        -         -       -                  -  missing",
         "",
         "Where the time goes per step",
-        "Entry                  Before     After      Change",
-        "compute/matmul       30.00 ms  1.800 ms   -28.20 ms  ----------------",
-        "idle/framework       3.000 ms  23.70 ms   +20.70 ms  ++++++++++++",
-        "idle/launching       1.000 ms  7.600 ms   +6.600 ms  ++++",
-        "compute/optimizer    6.000 ms  2.000 ms   -4.000 ms  --",
-        "compute/elementwise  6.000 ms  7.000 ms  ~+1.000 ms  +",
-        "copy/h2d             400.0 µs  320.0 µs  ~-80.00 µs",
-        "communication        190.0 µs         -   -190.0 µs",
-        "total: step          46.59 ms  42.42 ms   -4.170 ms",
+        "Entry                 Before    After     Change",
+        "compute/matmul       30.0 ms  1.80 ms   -28.2 ms  ----------------",
+        "idle/framework       3.00 ms  23.7 ms   +20.7 ms  ++++++++++++",
+        "idle/launching       1.00 ms  7.60 ms   +6.60 ms  ++++",
+        "compute/optimizer    6.00 ms  2.00 ms   -4.00 ms  --",
+        "compute/elementwise  6.00 ms  7.00 ms  ~+1.00 ms  +",
+        "copy/h2d              400 µs   320 µs  ~-80.0 µs",
+        "communication         190 µs        -    -190 µs",
+        "total: step          46.6 ms  42.4 ms   -4.17 ms",
     ]
 
 
@@ -275,16 +314,16 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
     lines = shown(comparison()).splitlines()
     start = lines.index("Kernels per step")
     assert lines[start + 1 : start + 7] == [
-        "    Change    Before     After        Calls  Kernel",
-        " -28.20 ms  30.00 ms  1.800 ms           48  sgemm_128x64_nn",
-        "                                             -> nvjet_hsh_128x256_64x4_tn",
-        "~+100.0 µs  2.000 ms  2.100 ms  12 -> 12.33  gelu",
-        " +500.0 µs         -  500.0 µs      0 -> 96  cast",
+        "  Change   Before    After       Calls  Kernel",
+        "-28.2 ms  30.0 ms  1.80 ms          48  sgemm_128x64_nn",
+        "                                        -> nvjet_hsh_128x256_64x4_tn",
+        "~+100 µs  2.00 ms  2.10 ms  12 -> 12.3  gelu",
+        " +500 µs        -   500 µs     0 -> 96  cast",
         "… and 1 more with smaller changes (use --top 0 for all)",
     ]
     assert "h2d, pageable" in lines[lines.index("Copies per step") + 2]
     found = lines.index("Findings")
-    assert lines[found + 2].split() == ["resolved", "25.00", "ms", "-", "fp32-no-tensor-cores"]
+    assert lines[found + 2].split() == ["resolved", "25.0", "ms", "-", "fp32-no-tensor-cores"]
     assert lines[found + 3] == "        FP32 `mm`"
 
 
@@ -293,7 +332,7 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
     [
         (90, ["sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn"]),
         (80, ["sgemm_128x64_nn", "-> nvjet_hsh_128x256_64x4_tn"]),
-        (60, ["sgemm_128x64_nn", "-> nvjet_hsh_128x256_64x4_tn"]),
+        (60, ["sgemm_128x64_nn", "-> nvjet_hsh_128x25…"]),
     ],
 )
 def test_names_that_do_not_fit_beside_each_other_take_two_lines(
@@ -305,19 +344,6 @@ def test_names_that_do_not_fit_beside_each_other_take_two_lines(
     assert [line[left:] for line in lines[start + 1 : start + 1 + len(told)]] == told
     assert all(not line[:left].strip() for line in lines[start + 2 : start + 1 + len(told)])
     assert "gelu" in lines[start + 1 + len(told)]
-
-
-def test_the_period_is_the_headline_where_much_lies_between_steps() -> None:
-    found = with_pauses()
-    told = "Step period -20.1%: 64.99 -> 51.92 ms"
-    assert comparison_tables.comparison_headline(found) == told
-    assert comparison_text.comparison_to_markdown(found).startswith("## Step period -20.1%")
-    assert f"<h1>{told.replace('>', '&gt;')}</h1>" in comparison_to_page(found)
-    # The verdict is coloured by it too: here the step is unclear and the period is not.
-    unsure = replace(found.metrics[0], change=change(46.59, 42.42, "unclear"))
-    assert comparison_tables.change_tone(
-        replace(found, metrics=(unsure, *found.metrics[1:])).headline.change
-    ) is (comparison_tables.ChangeTone.GOOD)
 
 
 def test_findings_of_several_captures_say_which_show_them() -> None:
@@ -332,28 +358,6 @@ def test_findings_of_several_captures_say_which_show_them() -> None:
     single = shown(replace(made, findings=(found,)))
     assert "of 3" not in single
     assert "r2.sqlite" not in single
-
-
-def test_time_between_steps_follows_the_ledger() -> None:
-    found = with_pauses()
-    lines = shown(found).splitlines()
-    start = lines.index("Between steps")
-    assert lines.index("Where the time goes per step") < start
-    assert lines[start + 1 : start + 6] == [
-        "Entry                   Before     After      Change",
-        "idle/input            18.00 ms  9.000 ms   -9.000 ms  ----------------",
-        "copy/h2d              400.0 µs  500.0 µs  ~+100.0 µs",
-        "total: between steps  18.40 ms  9.500 ms   -8.900 ms",
-        "step period           64.99 ms  51.92 ms   -13.07 ms",
-    ]
-    told = comparison_text.comparison_to_markdown(found)
-    assert told.index("### Where the time goes") < told.index("### Between steps")
-    assert "| step period | 64.99 ms | 51.92 ms | -13.07 ms |" in told
-    page = comparison_to_page(found)
-    assert page.index("<h2>Between steps</h2>") < page.index("<h2>GPU time by phase")
-    rows = list(csv.DictReader(io.StringIO(to_csv(as_table(found)))))
-    pauses = [float(row["change"]) for row in rows if row["section"] == "between"]
-    assert sum(pauses) == pytest.approx(-8.9e6)
 
 
 def test_what_cannot_be_claimed_is_marked_and_the_mark_explained() -> None:
@@ -395,7 +399,7 @@ def test_without_steps_nothing_is_said_of_a_step() -> None:
     assert any(line.startswith("total: window ") for line in lines)
     assert not any(line.startswith("Step time  ") for line in lines)
     assert lines[0].startswith("before  old.sqlite: 46.6 ms, no steps found, NVIDIA H200")
-    ours = [line for line in lines if not line.startswith(("- ", "Step time 46.59", "note: "))]
+    ours = [line for line in lines if not line.startswith(("- ", "Step time 46.6", "note: "))]
     assert not [line for line in ours if "step" in line.lower() and "no steps" not in line]
 
 
@@ -406,7 +410,7 @@ def test_repeats_are_counted_and_their_steps_told() -> None:
         gpus=("H200", "H200"),
     )  # fmt: skip
     assert comparison_tables.side_line(side).startswith(
-        "4 captures (a, b, c and 1 more): 3 steps each of 1.00 ms, 2.00 ms, 3.00 ms …, 2 x H200"
+        "4 captures (a, b, c and 1 more): 3 steps each of 1.00 to 4.00 ms, 2 x H200"
     )
 
 
@@ -436,7 +440,9 @@ def test_top_chooses_the_rows() -> None:
 
 
 def test_colors_tell_what_is_welcome() -> None:
-    lines = list(comparison_text.comparison_lines(comparison(), TableOptions(80, bars=True)))
+    lines = list(
+        comparison_text.comparison_lines(comparison(), TableOptions(80, bars=True), details=True)
+    )
     matmul = next(line for line in lines if line.text.startswith("compute/matmul"))
     idle = next(line for line in lines if line.text.startswith("idle/framework"))
     unsure = next(line for line in lines if line.text.startswith("copy/h2d"))
@@ -444,7 +450,10 @@ def test_colors_tell_what_is_welcome() -> None:
     assert {style for _, style in idle.parts} == {"", "red"}
     assert {style for _, style in unsure.parts} == {"", "dim"}
     stream = io.StringIO()
-    comparison_text.print_comparison(comparison(), TableOptions(80, bars=True), stream)
+    draw_lines(
+        comparison_text.comparison_lines(comparison(), TableOptions(80, bars=True), details=True),
+        stream,
+    )
     assert "\x1b[" in stream.getvalue()
 
 
@@ -452,7 +461,9 @@ def test_names_cannot_drive_a_terminal() -> None:
     told = shown(hostile(), limit=0)
     assert all(c.isprintable() or c == "\n" for c in told)
     stream = io.StringIO()
-    comparison_text.print_comparison(hostile(), TableOptions(80, bars=True), stream)
+    look = TableOptions(80, bars=True)
+    for details in (False, True):
+        draw_lines(comparison_text.comparison_lines(hostile(), look, details=details), stream)
     assert "\x1b[5m" not in stream.getvalue()
     assert "\x9b" not in stream.getvalue()
 
@@ -462,10 +473,9 @@ def test_names_cannot_drive_a_terminal() -> None:
 
 def test_markdown_says_it_first_and_folds_the_rest() -> None:
     told = comparison_text.comparison_to_markdown(comparison())
-    assert told.startswith("## Step time -9.0%: 46.59 -\\> 42.42 ms\n")
+    assert told.startswith("## Step time -9.0%: 46.6 -\\> 42.4 ms\n")
     assert (
-        "| Step time | 46.59 ms | 42.42 ms | -4.170 ms | -9.0% | -5.00 to -3.34 ms | lower |"
-        in told
+        "| Step time | 46.6 ms | 42.4 ms | -4.17 ms | -9.0% | -5.00 to -3.34 ms | lower |" in told
     )
     assert "<details><summary>Kernels per step (3 of 4)</summary>" in told
     assert told.count("<details>") == told.count("</details>") == 5
@@ -519,7 +529,7 @@ def test_the_page_has_the_picture_in_two_sizes_then_everything() -> None:
     assert told.index('<svg class="pic wide"') < told.index('<svg class="pic narrow"')
     assert told.index("<svg") < told.index('class="verdict"') < told.index("Metrics per step")
     assert "<code>compute/matmul</code>" in told
-    assert '<td class="good" style="text-align:right">-28.20 ms</td>' in told
+    assert '<td class="good" style="text-align:right">-28.2 ms</td>' in told
     assert "category matmul, matched by role, range forward" in told
 
 

@@ -114,3 +114,16 @@ def read_digests(inputs: SideInputs, args: argparse.Namespace) -> list[Digest]:
             return digest
 
     return digests_of(paths, make, inputs.notes)
+
+
+def typed_part(args: argparse.Namespace) -> list[str]:
+    """Give the options that select a part of the captures as they were typed, for a command."""
+    values = {
+        "--in": args.within,
+        "--device": args.device,
+        "--process": args.process,
+        "--steps": args.steps,
+        "--window": args.window,
+    }
+    typed = [f"{name}={value}" for name, value in values.items() if value is not None]
+    return [*typed, *(["--warmup"] if args.warmup else [])]

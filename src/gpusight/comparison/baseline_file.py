@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,7 +54,6 @@ _MAX_ROUNDING = 1e-6
 _MOST_ROWS = {
     "gpus": 10_000,
     "ledger": 1_000,
-    "between": 1_000,
     "phases": 1_000,
     "kernels": MOST_KERNELS + 1,
     "order": MOST_LAUNCHES,
@@ -126,7 +126,7 @@ def _check_lengths(digest: Digest) -> str:
 def _series(digest: Digest) -> Iterator[tuple[str, Series]]:
     for key in ("step_ns", "between_ns", "kernel_ns"):
         yield key, getattr(digest, key)
-    for key in ("ledger", "between", "phases"):
+    for key in ("ledger", "phases"):
         yield from ((key, series) for series in getattr(digest, key).values())
     for kernel in digest.kernels:
         yield from (("kernels", series) for series in (kernel.ns, kernel.calls))
@@ -141,8 +141,6 @@ def _series(digest: Digest) -> Iterator[tuple[str, Series]]:
 def _check_sums(digest: Digest) -> str:
     if not _sum_to(digest.ledger.values(), digest.step_ns):
         return "the ledger does not sum to the steps"
-    if not _sum_to(digest.between.values(), digest.between_ns):
-        return "the ledger of the time between steps does not sum to it"
     if not _sum_to((kernel.ns for kernel in digest.kernels), digest.kernel_ns):
         return "the kernels do not sum to the kernel time"
     return ""
@@ -165,7 +163,6 @@ _MARK_AT_END = re.compile(rb'"gpusight_baseline"\s*:\s*\d+\s*\}\s*\Z')
 """Tools that sort keys put ours last."""
 _MARK_BYTES = 256
 _BOM = b"\xef\xbb\xbf"
-_AGAIN = "save it again: gpusight baseline save CAPTURE… -o FILE"
 _MAX_REASON_CHARS = 200
 
 
@@ -216,7 +213,8 @@ def load_baseline(path: Path) -> tuple[Digest, ...]:
     file_format = _decoded(path, data, _Marked).gpusight_baseline
     if file_format != FORMAT:
         why = f"format {file_format}, and this gpusight reads {FORMAT}"
-        hint = f"use a newer gpusight, or {_AGAIN}" if file_format > FORMAT else _AGAIN
+        again = _save_again(path)
+        hint = f"use a newer gpusight, or {again}" if file_format > FORMAT else again
         raise BaselineError(f"{path} is a baseline of another version", why=why, hint=hint)
     digests = _decoded(path, data, _Baseline).digests
     if not digests or len(digests) > MOST_DIGESTS:
@@ -236,7 +234,11 @@ def _decoded(path: Path, data: bytes, file_type: type[_File]) -> _File:
 
 
 def _unusable(path: Path, why: str) -> BaselineError:
-    return BaselineError(f"{path} is not a valid baseline", why=why, hint=_AGAIN)
+    return BaselineError(f"{path} is not a valid baseline", why=why, hint=_save_again(path))
+
+
+def _save_again(path: Path) -> str:
+    return f"save it again: gpusight baseline save CAPTURE… -o {shlex.quote(str(path))}"
 
 
 # Writing ------------------------------------------------------------------------------------------
@@ -323,7 +325,7 @@ CAPTURE_FIELDS = (
         Fmt.COUNT,
         "Steps in the window; 0: no steps found, the window counts as one",
     ),
-    Field("step_ns", "Step time", Fmt.TIME, "Mean step time"),
+    Field("step_ns", "Step time", Fmt.TIME, "The window divided by its steps"),
     Field(
         "spread_ns",
         "Spread",
@@ -445,7 +447,7 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def _metrics(digests: Sequence[Digest]) -> list[TableResult]:
     """List the metrics, those of the ledger by time; one table per unit."""
-    entries = dict.fromkeys(entry for digest in digests for entry, _ in digest.entries())
+    entries = dict.fromkeys(entry for digest in digests for entry in digest.ledger)
     ledger = [quantity(digests, entry) for entry in entries]
     ledger.sort(key=lambda metric: -(metric.mean or 0.0))
     metrics = [*(quantity(digests, key) for key in LIST), *ledger]

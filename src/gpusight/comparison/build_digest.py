@@ -41,7 +41,7 @@ from gpusight.sniff import encodable_text
 from gpusight.units import exact_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.selection import Selection
@@ -70,9 +70,7 @@ class _StepWork:
     process: int | None
     blocks: StepBlocks
     work: pl.DataFrame
-    """GPU work that the steps launched, as `StepBlocks.launched` returns it."""
-    until_next: pl.DataFrame
-    """The same with work launched after a step, before the next one starts."""
+    """GPU work launched in the window, as `StepBlocks.launched` returns it."""
 
 
 def make_digest(
@@ -144,9 +142,7 @@ def _step_work(trace: Trace, selection: Selection, focus: StepWindow) -> _StepWo
     blocks = StepBlocks.of(focus, work, apart=not _are_ranges(trace, selection, focus))
     if selection.device is not None:
         work = work.filter(pl.col("device") == selection.device)
-    until_next = blocks.launched(work)
-    in_steps = until_next.filter(~pl.col("after"))
-    return _StepWork(trace, selection, focus, process, blocks, in_steps, until_next)
+    return _StepWork(trace, selection, focus, process, blocks, blocks.launched(work))
 
 
 def _are_ranges(trace: Trace, selection: Selection, focus: StepWindow) -> bool:
@@ -159,10 +155,9 @@ def _are_ranges(trace: Trace, selection: Selection, focus: StepWindow) -> bool:
 
 def _digest(of: _StepWork, scope: str) -> Digest:
     trace, focus, blocks = of.trace, of.focus, of.blocks
-    duration_ns = blocks.duration_ns
-    step_ns = rounded(blocks.mean(duration_ns))
-    between_ns = blocks.between_ns()
     ledgers = _ledgers(of)
+    by_step_ns = np.sum(list(ledgers.steps.values()), axis=0)
+    step_ns = rounded(blocks.mean(by_step_ns))
     kernels = kernel_rows(trace, blocks, of.work)
     phases = phase_series(trace, blocks, of.work)
     ranges = range_rows(trace, blocks, of.process, launched_by=of.work["thread"])
@@ -172,8 +167,7 @@ def _digest(of: _StepWork, scope: str) -> Digest:
     parts: dict[str, object] = {"phases": phases, "ranges": ranges, "api": api}
     parts |= {"memory_peak": peak, "findings": findings}
     # Calls that issue GPU work, up to the start of the next step each.
-    starts = (step.start_ns for step in blocks.steps)
-    spans = list(zip(starts, blocks.until_ns.tolist(), strict=True))
+    spans = list(zip(blocks.from_ns.tolist(), blocks.until_ns.tolist(), strict=True))
     issued = capture_completeness.issued_work(trace, spans, of.process)
     launch_calls = issued[capture_completeness.KERNELS].calls if issued else None
     lost = capture_completeness.lost_sources(trace, issued)
@@ -186,19 +180,18 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         steps_found=plain(focus.how),
         blocks=tuple(blocks.sizes.tolist()),
         step_ns=step_ns,
-        between_ns=between_ns,
-        median_ns=float(np.median(duration_ns)),
-        min_ns=float(duration_ns.min()),
-        max_ns=float(duration_ns.max()),
-        ledger=_summing_to(step_ns, ledgers.steps),
-        between=_summing_to(between_ns, ledgers.between),
+        between_ns=blocks.between_ns(),
+        median_ns=float(np.median(by_step_ns)),
+        min_ns=float(by_step_ns.min()),
+        max_ns=float(by_step_ns.max()),
+        ledger=_summing_to(step_ns, {name: blocks.mean(ns) for name, ns in ledgers.steps.items()}),
         kernel_ns=kernels.kernel_ns,
         phases=_known(phases, {}),
         kernels=kernels.rows,
         order=kernels.order,
         ranges=_known(ranges, ()),
         api=_known(api, ()),
-        copies=copy_rows(trace, blocks, of.until_next),
+        copies=copy_rows(trace, blocks, of.work),
         memory_peak=_known(peak, {}),
         findings=_known(findings, ()),
         missing=_missing(of, parts, lost),
@@ -213,21 +206,17 @@ def _digest(of: _StepWork, scope: str) -> Digest:
 
 
 class _Ledgers(NamedTuple):
-    """Ledgers of the steps and of the time between them; means over GPUs."""
+    """The ledger of each step; means over GPUs."""
 
     gpus: tuple[str, ...]
     steps: dict[str, Floats]
-    """Mean per step by block, as is the next."""
-    between: dict[str, Floats]
+    """By entry, one value per step. They sum to the window."""
     notes: list[str]
 
 
 def _ledgers(of: _StepWork) -> _Ledgers:
-    """Account for the time of the steps, and between, on the GPUs that the process used."""
-    blocks = of.blocks
-    starts, ends = blocks.pauses
-    end = max(of.focus.end_ns, int(blocks.done_ns[-1]), *ends.tolist()[-1:])
-    schedule = build_schedule(of.trace, of.focus.start_ns, end, process=of.process)
+    """Account for the window, step by step, on the GPUs that the process used."""
+    schedule = build_schedule(of.trace, of.focus.start_ns, of.focus.end_ns, process=of.process)
     by_device = of.work.group_by("device").agg(pl.col("ns").sum()).sort("device")
     is_used = by_device["ns"] >= _MIN_WORK * by_device["ns"].max()  # type: ignore[operator]
     used, unused = (by_device.filter(rows)["device"].to_list() for rows in (is_used, ~is_used))
@@ -243,19 +232,24 @@ def _ledgers(of: _StepWork) -> _Ledgers:
         notes.append(f"GPU {numbers} is nearly unused: excluded from the ledger")
     return _Ledgers(
         tuple(plain(names.get(a.device) or UNKNOWN_GPU) for a in accounts),
-        _mean(accounts, lambda a: blocks.mean(a.between(blocks.begun_ns, blocks.done_ns).T)),
-        _mean(accounts, lambda a: blocks.mean_after(a.between(starts, ends).T)),
+        _mean_by_step(accounts, of),
         notes,
     )
 
 
-def _mean(
-    accounts: Sequence[DeviceAccount], means: Callable[[DeviceAccount], Floats]
-) -> dict[str, Floats]:
-    """Average entries over GPUs."""
+def _mean_by_step(accounts: Sequence[DeviceAccount], of: _StepWork) -> dict[str, Floats]:
+    """Average entries over GPUs, step by step."""
+    blocks = of.blocks
     entries: dict[str, Floats] = {}
     for of_gpu in accounts:
-        for name, row in zip(of_gpu.names, means(of_gpu), strict=True):
+        in_step = of_gpu.between(blocks.begun_ns, blocks.done_ns).T
+        after = of_gpu.between(*blocks.pauses).T
+        total = in_step.sum(axis=-1)
+        if blocks.apart:
+            window = np.array([[of.focus.start_ns], [of.focus.end_ns]], np.int64)
+            total = of_gpu.between(*window)[0]
+        rows = blocks.scaled(in_step.astype(np.float64), after.astype(np.float64), total)
+        for name, row in zip(of_gpu.names, rows, strict=True):
             entries[name] = entries.get(name, 0) + row / len(accounts)
     return entries
 

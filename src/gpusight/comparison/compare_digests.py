@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 _Key = TypeVar("_Key")
 _Row = TypeVar("_Row")
-_MIN_BETWEEN = 0.01
-"""Share of the step period from which on the time between steps is listed."""
 REST = "(all other kernels)"
 """Name of the row that sums up the kernels that digests leave out."""
 
@@ -123,8 +121,7 @@ def _compared(
         before=_side(before),
         after=_side(after),
         metrics=metrics,
-        ledger=_entries(before, after, lambda d: d.ledger, test, metrics[0].change.delta),
-        between=_between(before, after, test, *metrics[1:3]),
+        ledger=_entries(before, after, test, metrics[0].change.delta),
         phases=_phases(before, after, test),
         kernels=_kernels(before, after, strict),
         ranges=_calls(before, after, "ranges", strict, test),
@@ -149,14 +146,14 @@ def _without_lost(comparison: Comparison, lost: Collection[str]) -> Comparison:
         key: replace(getattr(comparison, key), limit=NOTHING, busy_share=None)
         for key in ("before", "after")
     }
-    comparison = replace(comparison, ledger=(), between=(), phases=(), findings=(), **sides)
+    comparison = replace(comparison, ledger=(), phases=(), findings=(), **sides)
     return replace(comparison, kernels=()) if KERNELS in lost else comparison
 
 
 def _side(digests: Sequence[Digest]) -> ComparedSide:
-    ledger: dict[str, float] = {}  # from one step to the next, mean over captures
+    ledger: dict[str, float] = {}  # mean over captures
     for digest in digests:
-        for entry, ns in digest.entries():
+        for entry, ns in digest.ledger.items():
             ledger[entry] = ledger.get(entry, 0.0) + _mean(digest, ns) / len(digests)
     return ComparedSide(
         labels=tuple(d.label for d in digests),
@@ -166,7 +163,6 @@ def _side(digests: Sequence[Digest]) -> ComparedSide:
         step_ns=tuple(_mean(d, d.step_ns) for d in digests),
         limit=bottleneck(ledger),
         busy_share=busy_share(ledger),
-        period_ns=tuple(_mean(d, d.step_ns) + _mean(d, d.between_ns) for d in digests),
     )
 
 
@@ -235,29 +231,15 @@ def _quantity(
     return ComparedQuantity("", "", Fmt.TIME, tuple(samples))
 
 
-def _between(
-    before: Sequence[Digest],
-    after: Sequence[Digest],
-    test: Test,
-    period: MetricChange,
-    pause: MetricChange,
-) -> tuple[EntryChange, ...]:
-    """Compare the entries of the time between steps; none where that is next to nothing."""
-    sides = [(pause.change.before, period.change.before), (pause.change.after, period.change.after)]
-    if all((pause_ns or 0.0) < _MIN_BETWEEN * (period_ns or 0.0) for pause_ns, period_ns in sides):
-        return ()
-    return _entries(before, after, lambda d: d.between, test, pause.change.delta)
-
-
 def _entries(
     before: Sequence[Digest],
     after: Sequence[Digest],
-    ledger: Callable[[Digest], Mapping[str, Series]],
     test: Test,
     total_delta_ns: float | None,
 ) -> tuple[EntryChange, ...]:
     entries = []
-    for name, change in _ChangeRows.of(before, after, ledger).changes(test, lambda ns: ns).items():
+    rows: _ChangeRows[str, Series] = _ChangeRows.of(before, after, lambda d: d.ledger)
+    for name, change in rows.changes(test, lambda ns: ns).items():
         known = change.delta is not None and total_delta_ns
         part = change.delta / total_delta_ns if known else None  # type: ignore[operator]
         entries.append(EntryChange(name, change, part))

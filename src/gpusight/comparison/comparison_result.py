@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from gpusight.results import Fmt
 
 
-MUCH_BETWEEN = 0.05
-"""Share of time between steps from which on the step period is the headline."""
-
-
 def confidence_of_rows(confidence: float) -> float:
     """Return the confidence for rows, of which there may be hundreds: 99% where it is 95%."""
     return 1 - (1 - confidence) / 5
@@ -35,23 +31,11 @@ class ComparedSide:
     steps: tuple[int, ...]
     """Steps of each capture; 0 where none are known."""
     step_ns: tuple[float, ...]
-    """Mean step of each capture."""
+    """Step time of each capture, as in `diagnose`: its window divided by its steps."""
     limit: str
-    """The bottleneck of the step period: `gpu`, `host`, `input`, …, in one word."""
+    """The bottleneck of the step: `gpu`, `host`, `input`, …, in one word."""
     busy_share: float | None
-    """Share of the step period in which the GPU is busy."""
-    period_ns: tuple[float, ...] = ()
-    """Mean time from one step to the next of each capture."""
-
-    @property
-    def window_step_ns(self) -> tuple[float, ...]:
-        """Step time of each capture as `diagnose` has it: its window divided by its steps."""
-        periods = self.period_ns or self.step_ns
-        rows = zip(self.step_ns, periods, self.steps, strict=True)
-        return tuple(
-            step + (period - step) * (count - 1) / count if count else step
-            for step, period, count in rows
-        )
+    """Share of the window in which the GPU is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +53,7 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True)
 class EntryChange:
-    """One entry of the ledger, of a step or of the time between two."""
+    """One entry of the ledger."""
 
     entry: str
     change: MeasuredChange
@@ -114,7 +98,7 @@ class KernelChange:
 
 @dataclass(frozen=True, slots=True)
 class CallChange:
-    """Host time per step period of ranges or API calls of one name."""
+    """Host time per step of ranges or API calls of one name."""
 
     name: str
     host_ns: MeasuredChange
@@ -129,7 +113,7 @@ class CallChange:
 
 @dataclass(frozen=True, slots=True)
 class CopyChange:
-    """Time per step period of copies of one kind."""
+    """Time per step of copies of one kind."""
 
     operation: str
     src_kind: str | None
@@ -189,9 +173,6 @@ class Comparison:
     """`step_time` first."""
     ledger: tuple[EntryChange, ...]
     """Those that changed most first; they sum to the step on either side."""
-    between: tuple[EntryChange, ...]
-    """The same of the time between steps, each with its part of the change of that; empty where
-    it is negligible on both sides."""
     phases: tuple[tuple[str, MeasuredChange], ...]
     """GPU work by phase."""
     kernels: tuple[KernelChange, ...]
@@ -201,7 +182,7 @@ class Comparison:
     copies: tuple[CopyChange, ...]
     findings: tuple[FindingChange, ...]
     explanation: tuple[str, ...]
-    """Why it changed, or did not, in sentences; the first is about `headline`."""
+    """Why it changed, or did not, in sentences; the first is about the step time."""
     confidence: float
     """Of intervals; those of kernels, API calls, copies and inner ranges have `of_rows`."""
     least: float
@@ -225,21 +206,9 @@ class Comparison:
         return any((*self.before.steps, *self.after.steps))
 
     @property
-    def is_apart(self) -> bool:
-        """Whether so much time is between steps that step time alone misses it."""
-        if not self.between:
-            return False
-        pause, period = (self.metric(key).change for key in ("between_steps", "step_period"))
-        sides = ((pause.before, period.before), (pause.after, period.after))
-        return any(
-            bool(pause_ns) and (pause_ns or 0.0) >= MUCH_BETWEEN * (period_ns or 0.0)
-            for pause_ns, period_ns in sides
-        )
-
-    @property
     def headline(self) -> MetricChange:
-        """Step time, or the step period where much time is between steps."""
-        return self.metric("step_period") if self.is_apart else self.metrics[0]
+        """The metric that the verdict is about: step time."""
+        return self.metrics[0]
 
     @property
     def of_rows(self) -> float:
@@ -252,7 +221,6 @@ class Comparison:
 
     def document(self) -> dict[str, Any]:
         """Return the document that `--format json` writes; every part is there, empty or not."""
-        times = [metric for metric in self.metrics if metric.key in ("step_time", "step_period")]
         return {
             "meta": {
                 "command": self.command,
@@ -265,10 +233,7 @@ class Comparison:
                 **self.meta,
                 "notes": list(self.notes),
             },
-            "verdict": {
-                "headline": self.headline.key,
-                **{metric.key: metric.change.document() for metric in times},
-            },
+            "verdict": {self.headline.key: self.headline.change.document()},
             "differences": [row.document() for row in self.differences],
             "explanation": list(self.explanation),
             "metrics": [
@@ -281,7 +246,6 @@ class Comparison:
                 for metric in self.metrics
             ],
             "ledger": [_entry(row) for row in self.ledger],
-            "between": [_entry(row) for row in self.between],
             "phases": [{"phase": name, **change.document()} for name, change in self.phases],
             "kernels": [_kernel(row) for row in self.kernels],
             "ranges": [_call(row) for row in self.ranges],
@@ -300,7 +264,6 @@ def _side(side: ComparedSide) -> dict[str, Any]:
         "step_ns": list(side.step_ns),
         "limit": side.limit,
         "busy_share": side.busy_share,
-        "period_ns": list(side.period_ns),
     }
 
 

@@ -16,17 +16,16 @@ from gpusight.analysis.steps.step_launches import done_ns, rows_of_steps
 from gpusight.analysis.steps.step_list import TraceStep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
+    from gpusight.analysis.selection import TimeWindow
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Ints
 
     Floats: TypeAlias = NDArray[np.float64]
 
 
-FORMAT = 2
+FORMAT = 3
 """Raise it when a meaning changes; files of another format are refused."""
 MOST_BLOCKS = 50
 """Blocks that the steps of a capture are joined to."""
@@ -36,7 +35,7 @@ Series: TypeAlias = tuple[float, ...]
 
 
 class KernelDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The launches of one kernel inside one range, in steps only."""
+    """The launches of one kernel inside one range."""
 
     name: str
     short: str
@@ -50,7 +49,7 @@ class KernelDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class CallDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ranges, or API calls, of one name, from the start of a step to that of the next."""
+    """Ranges, or API calls, of one name."""
 
     name: str
     calls: Series
@@ -63,7 +62,7 @@ class CallDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CopyDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Copies or memsets of one direction between two kinds of memory, from step to step."""
+    """Copies or memsets of one direction between two kinds of memory."""
 
     operation: str
     src_kind: str | None
@@ -102,24 +101,20 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     blocks: tuple[int, ...]
     """Steps in each block, in order of time; (1,) where no steps are known."""
     step_ns: Series
-    """From the start of a step, or the end of the previous one, to the end of its GPU work."""
+    """From the start of a step to that of the next. The mean is the step time of every command:
+    the window divided by the steps."""
     between_ns: Series
-    """Time after a step in which neither it nor the next one ran. After the last one, where
-    nothing follows, it is the mean; so are ranges, calls and copies of that time."""
+    """The part of it in which neither the step nor the next one ran."""
     median_ns: float
-    """Of all steps, as are the next two."""
+    """Of `step_ns` of all steps, as are the next two."""
     min_ns: float
     max_ns: float
     ledger: dict[str, Series]
     """By entry, mean over GPUs; the entries of a block sum to its `step_ns`."""
-    between: dict[str, Series]
-    """The same of the time between steps; the entries of a block sum to its `between_ns`."""
     kernel_ns: Series
-    """Durations of all kernels that steps launched, summed over GPUs: what is evaluated now and
-    then between steps does not blur it."""
+    """Durations of all kernels, summed over GPUs."""
     phases: dict[str, Series]
-    """Durations of GPU work of steps by phase, summed over GPUs; empty where phases are not
-    known."""
+    """Durations of GPU work by phase, summed over GPUs; empty where phases are not known."""
     kernels: tuple[KernelDigest, ...]
     """They sum to `kernel_ns`. The most expensive first; the rest as one row with an empty name."""
     order: tuple[int, ...]
@@ -149,11 +144,6 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     scope: str = ""
     """The options that chose a part of the capture, as they are typed; empty where all counts."""
 
-    def entries(self) -> Iterator[tuple[str, Series]]:
-        """Return the entries from one step to the next: of the steps, then of the time between."""
-        yield from self.ledger.items()
-        yield from self.between.items()
-
     def document(self) -> dict[str, Any]:
         """Return it as plain objects, for JSON."""
         document: dict[str, Any] = msgspec.to_builtins(self)
@@ -171,10 +161,8 @@ class StepBlocks:
     """Start of each step, or the end of the previous one."""
     done_ns: Ints
     """When all its GPU work was done; these spans do not overlap."""
-    following: tuple[TraceStep, ...] = ()
-    """The one after the last, left out though it was; none where it is not known."""
-    next_ns: tuple[int, ...] = ()
-    """Start of that step."""
+    time: TimeWindow
+    """The window; what is launched or starts in it counts for a step."""
     apart: bool = True
     """Whether time between steps counts."""
 
@@ -184,17 +172,15 @@ class StepBlocks:
         if not focus.steps:
             window = TraceStep("window", 0, focus.start_ns, focus.end_ns)
             bounds = np.array([focus.start_ns], np.int64), np.array([focus.end_ns], np.int64)
-            return cls((window,), False, *bounds, apart=False)
+            return cls((window,), False, *bounds, focus.time, apart=False)
         every = sorted((*focus.steps, *focus.left_out), key=lambda step: step.start_ns)
         # GPU work that a step left over from the one before is not its own, warm-up included.
-        done = np.maximum.accumulate(done_ns(work, every))
+        done = np.minimum(np.maximum.accumulate(done_ns(work, every)), focus.end_ns)
         starts = np.array([step.start_ns for step in every], np.int64)
-        begun = np.maximum(starts, np.append(starts[:1], done[:-1]))
+        begun = np.minimum(np.maximum(starts, np.append(starts[:1], done[:-1])), done)
         kept = np.isin(starts, [step.start_ns for step in focus.steps])
-        after = int(np.flatnonzero(kept)[-1]) + 1
         steps = tuple(step for step, keep in zip(every, kept, strict=True) if keep)
-        later = tuple(every[after : after + 1]), tuple(begun[after : after + 1].tolist())
-        return cls(steps, True, begun[kept], done[kept], *later, apart)
+        return cls(steps, True, begun[kept], done[kept], focus.time, apart)
 
     @property
     def duration_ns(self) -> Ints:
@@ -219,33 +205,48 @@ class StepBlocks:
 
     @property
     def pauses(self) -> tuple[Ints, Ints]:
-        """End of each step and start of the next: one less where nothing follows."""
-        if not self.apart:
-            return self.done_ns, self.done_ns
-        ends = np.append(self.begun_ns[1:], np.array(self.next_ns, np.int64))
-        starts = self.done_ns[: len(ends)]
-        return starts, np.maximum(starts, ends)
+        """End of each step but the last, and start of the next; equal where they do not count."""
+        ends = self.done_ns[:-1]
+        return ends, np.maximum(ends, self.begun_ns[1:]) if self.apart else ends
 
-    def mean_after(self, by_pause: Ints) -> Floats:
-        """Compute the mean per step of values by pause (last dimension); the last is the mean."""
-        missing = len(self.steps) - by_pause.shape[-1]
-        usual = by_pause.mean(axis=-1, keepdims=True) if by_pause.shape[-1] else 0.0
-        filled = np.broadcast_to(usual, (*by_pause.shape[:-1], missing))
-        return self.mean(np.concatenate((by_pause, filled), axis=-1))
+    def scaled(self, in_step: Floats, after: Floats, total: Floats) -> Floats:
+        """Share totals among the steps (last dimension), by what each has in it and after it.
+
+        A window holds one pause less than steps, and the end of older GPU work. A step without a
+        pause would be an outlier among the samples: the last one gets the mean pause, and all are
+        scaled to the total. What no step has is shared evenly.
+        """
+        count = len(self.steps)
+        usual = after.mean(axis=-1, keepdims=True) if count > 1 else 0.0
+        filled = np.broadcast_to(usual, (*in_step.shape[:-1], 1))
+        values = in_step + np.concatenate((after, filled), axis=-1)
+        known = values.sum(axis=-1, keepdims=True)
+        total = np.asarray(total, np.float64)[..., np.newaxis]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares: Floats = np.where(known > 0, values / known, 1 / count)
+        return shares * total
 
     def between_ns(self) -> Series:
-        """Compute the time between steps; after the last it is unknown, and the mean is used."""
+        """Compute the time between steps, per step."""
         starts, ends = self.pauses
-        return rounded(self.mean_after(ends - starts))
+        pauses = (ends - starts).astype(np.float64)
+        return rounded(self.mean(self.scaled(np.zeros(len(self.steps)), pauses, pauses.sum())))
+
+    @property
+    def from_ns(self) -> Ints:
+        """Host start of each step; that of the window for the first, unless ranges are selected."""
+        starts = np.array([step.start_ns for step in self.steps], np.int64)
+        if self.apart:
+            starts[0] = min(starts[0], self.time.start_ns)
+        return starts
 
     @property
     def until_ns(self) -> Ints:
-        """Host start of the next step; of the last, where nothing follows, its own end."""
+        """Host start of the next step; for the last, the end of the window on the host."""
         ends = np.array([step.end_ns for step in self.steps], np.int64)
-        if not self.apart:
-            return ends
-        starts = [step.start_ns for step in (*self.steps[1:], *self.following)]
-        ends[: len(starts)] = np.maximum(ends[: len(starts)], starts)
+        if self.apart:
+            ends[:-1] = np.maximum(ends[:-1], self.from_ns[1:])
+            ends[-1] = max(ends[-1], self.time.host_end_ns)
         return ends
 
     def mean(self, by_step: Ints | Floats) -> Floats:
@@ -258,16 +259,15 @@ class StepBlocks:
 
         It gets the columns of `_placed`.
         """
-        until_ns = self.until_ns.tolist()
-        steps = [replace(step, end_ns=end) for step, end in zip(self.steps, until_ns, strict=True)]
+        spans = zip(self.steps, self.from_ns.tolist(), self.until_ns.tolist(), strict=True)
+        steps = [replace(step, start_ns=start, end_ns=end) for step, start, end in spans]
         rows, step = rows_of_steps(work, steps)
         return self._placed(work[rows], step, "launch_ns")
 
     def begun_in(self, events: pl.DataFrame) -> pl.DataFrame:
         """Keep host events that start in a step or before the next, with columns of `_placed`."""
-        starts = np.array([step.start_ns for step in self.steps], np.int64)
         times = events["start_ns"].to_numpy()
-        step_of = np.searchsorted(starts, times, side="right") - 1
+        step_of = np.searchsorted(self.from_ns, times, side="right") - 1
         inside = (step_of >= 0) & (times < self.until_ns[step_of])
         kept = events.filter(pl.Series(inside, dtype=pl.Boolean))
         return self._placed(kept, step_of[inside], "start_ns")
@@ -285,16 +285,19 @@ class StepBlocks:
     def sums(self, events: pl.DataFrame, code: Ints, column: str | None, codes: int) -> Floats:
         """Add a column up (or count) by code (rows) and block (columns), as means per step.
 
-        After the last step, where nothing follows, the mean of the others is used.
+        They are scaled as in `scaled`: what is between steps is not an outlier of the last one.
         """
-        blocks, unseen = len(self.sizes), len(self.steps) - len(self.pauses[0])
+        blocks, count = len(self.sizes), len(self.steps)
         key = code * blocks + events["block"].to_numpy()
         weights = None if column is None else events[column].to_numpy().astype(np.float64)
         sums = np.bincount(key, weights, codes * blocks).reshape(codes, blocks).astype(np.float64)
-        if unseen and len(self.steps) > 1:
-            after = events["after"].to_numpy()
+        after = events["after"].to_numpy()
+        if count > 1 and after.any():
+            totals = sums.sum(axis=1, keepdims=True)
             own = None if weights is None else weights[after]
-            sums[:, -1] += np.bincount(code[after], own, codes) / (len(self.steps) - 1)
+            sums[:, -1] += np.bincount(code[after], own, codes) / (count - 1)
+            known = sums.sum(axis=1, keepdims=True)
+            sums *= np.divide(totals, known, out=np.ones_like(totals), where=known > 0)
         means: Floats = sums / self.sizes
         return means
 

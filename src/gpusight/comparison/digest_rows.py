@@ -114,15 +114,16 @@ def kernel_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> Digeste
     """Sum kernels up by range and name, the most expensive first."""
     kernels = work.filter(pl.col("table") == _KERNELS)
     ns, step = (kernels[c].to_numpy() for c in ("ns", "step"))
-    kernel_ns = rounded(blocks.sums(kernels, np.zeros_like(ns), "ns", 1)[0])
     if kernels.is_empty():
-        return DigestedKernels((), (), kernel_ns)
+        return DigestedKernels((), (), (0.0,) * len(blocks.sizes))
     names = trace.table("kernels", ["name"])["name"]
     family_of, families = _families(trace, kernels["row"])
     texts = names_of(names)
     name_of = names.to_physical().cast(pl.Int64).gather(kernels["row"]).to_numpy()
     groups = ranked(family_of * len(texts) + name_of, ns, MOST_KERNELS)
-    times = rounded_parts(blocks.sums(kernels, groups.code, "ns", groups.count), kernel_ns)
+    sums = blocks.sums(kernels, groups.code, "ns", groups.count)
+    kernel_ns = rounded(sums.sum(axis=0))
+    times = rounded_parts(sums, kernel_ns)
     counts = blocks.sums(kernels, groups.code, None, groups.count)
     named = [divmod(group, len(texts)) for group in groups.groups.tolist()]
     series = [(times[at], rounded(counts[at], 3)) for at in range(groups.count)]
@@ -135,7 +136,7 @@ def kernel_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> Digeste
         KernelDigest(name="", short="", category="other", range=None, ns=ns, calls=calls)
         for ns, calls in series[len(named) :]
     ]
-    launches = groups.code[step == blocks.median_step]
+    launches = groups.code[(step == blocks.median_step) & ~kernels["after"].to_numpy()]
     order = () if len(launches) > MOST_LAUNCHES else tuple(launches.tolist())
     return DigestedKernels(tuple(rows), order, kernel_ns)
 
@@ -196,7 +197,7 @@ def range_rows(
 
 def _without_epochs(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.DataFrame:
     """Leave out ranges that start between steps, on their thread, and contain the next one."""
-    later = [step.end_ns for step in (*blocks.steps[1:], *blocks.following)]
+    later = [step.end_ns for step in blocks.steps[1:]]
     if not later:
         return ranges
     ends = np.array([*later, np.iinfo(np.int64).max], np.int64)

@@ -18,7 +18,6 @@ from gpusight.comparison.phrases import (
     colon,
     copy_name,
     difference,
-    each,
     entries,
     from_to,
     in_one_unit,
@@ -79,8 +78,6 @@ def _verdict(comparison: Comparison) -> str:
 
 def _time_name(comparison: Comparison) -> str:
     """Name the time that the verdict is about."""
-    if comparison.is_apart:
-        return "Step period"
     return "Step time" if comparison.has_steps else "Window time"
 
 
@@ -102,45 +99,16 @@ def _why_unclear(comparison: Comparison, change: MeasuredChange, ends: str) -> s
         return f"{ends}, possibly below the {percent(comparison.least)} threshold"
     if change.basis is Basis.STEPS:
         return f"{ends} includes 0 ({_basis(comparison, change)})"
-    sides = [
-        side.period_ns if comparison.is_apart else side.step_ns
-        for side in (comparison.before, comparison.after)
-    ]
+    sides = (comparison.before.step_ns, comparison.after.step_ns)
     spread = max(max(times) - min(times) for times in sides)
     return f"{ends}; captures of one side differ by up to {shown(spread)}"
 
 
 def _between_steps(comparison: Comparison) -> Iterator[str]:
-    """Explain the time between steps, where it is long or changed a lot."""
-    if not comparison.between:
-        return
-    step, between = comparison.step, comparison.metric("between_steps").change
-    named = entries(comparison, comparison.between, between.delta)
-    is_worth_it = between.claimed and matters(comparison, between)
-    text = f"Time between steps {is_how(between)}: {_numbers(between)}{colon(named)}"
-    if comparison.is_apart:
-        if step.verdict is ChangeVerdict.UNCLEAR:
-            yield f"No significant change in step time: {_numbers(step)}."
-        else:
-            yield f"Step time {is_how(step)}: {_numbers(step)}."
-        if is_worth_it:
-            yield f"{text}."
-        elif named and between.claimed:
-            yield f"Between steps: {named}."
-        elif named:
-            unclaimed = f"No significant change in time between steps ({from_to(between)})"
-            yield f"{unclaimed}, but in its parts: {named}."
-    elif is_worth_it:
-        yield f"{text}; step period {_of_period(comparison)}."
-    elif named:
-        yield f"Step period {_of_period(comparison)}; between steps: {named}."
-
-
-def _of_period(comparison: Comparison) -> str:
-    period = comparison.metric("step_period").change
-    if period.claimed:
-        return f"{is_how(period)}: {_numbers(period)}"
-    return f"{_numbers(period)}, not significant"
+    """Give the time between steps, where its change matters to the step."""
+    between = comparison.metric("between_steps").change
+    if comparison.has_steps and between.claimed and matters(comparison, between):
+        yield f"Time between steps {is_how(between)}: {_numbers(between)} of each step."
 
 
 def _numbers(change: MeasuredChange) -> str:
@@ -163,7 +131,7 @@ def _gpu_work(comparison: Comparison) -> Iterator[str]:
         yield f"Kernel time {is_how(kernels)}: {_numbers(kernels)}{per_step(comparison)}."
     named = _step_entries(comparison, busy.delta, idle=False)
     if busy.claimed and matters(comparison, busy):
-        text = f"GPU busy time {is_how(busy)}: {_numbers(busy)}{each(comparison)}"
+        text = f"GPU busy time {is_how(busy)}: {_numbers(busy)}{per_step(comparison)}"
         yield f"{text}{colon(named)}{_phases(comparison)}."
     elif named and not busy.claimed:
         yield f"{_unclaimed('GPU busy time', busy)}, but in its parts: {named}."
@@ -177,7 +145,7 @@ def _unclaimed(name: str, change: MeasuredChange) -> str:
 
 
 def _step_entries(comparison: Comparison, total_delta_ns: float | None, *, idle: bool) -> str:
-    """Name the entries of the step; the time between steps has a sentence of its own."""
+    """Name the entries of the step that changed: idle time, or GPU work."""
     rows = (row for row in comparison.ledger if row.entry.startswith(f"{IDLE}/") == idle)
     return entries(comparison, rows, total_delta_ns)
 
@@ -209,7 +177,7 @@ def _idle_time(comparison: Comparison) -> Iterator[str]:
     elif opposite and _TAKES_BACK * abs(busy_ns) <= abs(idle_ns) <= abs(busy_ns):
         yield _taken_back(comparison, busy_ns, idle)
     elif matters(comparison, idle):
-        text = f"GPU idle time {is_how(idle)}: {_numbers(idle)}{each(comparison)}"
+        text = f"GPU idle time {is_how(idle)}: {_numbers(idle)}{per_step(comparison)}"
         yield f"{text}{colon(named)}; {limit}"
 
 
@@ -368,7 +336,7 @@ def _claimed(comparison: Comparison, group: str) -> float:
     """Sum the significant changes of a group of the ledger; 0 where that does not matter."""
     delta_ns = sum(
         row.change.delta or 0.0
-        for row in (*comparison.ledger, *comparison.between)
+        for row in comparison.ledger
         if f"{row.entry}/".startswith(f"{group}/") and row.change.claimed
     )
     return delta_ns if abs(delta_ns) >= comparison.least * (comparison.step.before or 0.0) else 0.0

@@ -17,9 +17,8 @@ from gpusight.comparison.comparability import (
     other_parts,
 )
 from gpusight.comparison.compare_digests import check_confidence, compare
-from gpusight.comparison.comparison_result import MUCH_BETWEEN
 from gpusight.comparison.gate_limits import INCONCLUSIVE_POLICIES, LimitKind
-from gpusight.comparison.named_metrics import ComparedQuantity, both, changes, quantity, unmatched
+from gpusight.comparison.named_metrics import ComparedQuantity, both, changes, unmatched
 from gpusight.comparison.significance import (
     CONFIDENCE,
     MIN_EFFECT,
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.gate_limits import GateLimit
     from gpusight.comparison.significance import MeasuredChange
-
-
-_STEP, _PERIOD, _BETWEEN = "step_time", "step_period", "between_steps"
 
 
 class CheckStatus(enum.Enum):
@@ -90,9 +86,7 @@ class GateCheck:
     high: float | None
     status: CheckStatus
     reason: str
-    """Why data is missing, why another metric is evaluated, which captures do not count; or ""."""
-    evaluated: str = ""
-    """The metric that is evaluated: `step_period` for `step_time` if much time is between steps."""
+    """Why data is missing, which captures do not count; or ""."""
     doubt: Doubt | None = None
     """Why it is inconclusive or skipped."""
     repeats: int | None = None
@@ -109,7 +103,6 @@ class GateCheck:
         """Return it as plain objects, for JSON."""
         return {
             "metric": self.limit.metric,
-            "judged": self.evaluated or self.limit.metric,
             "limit": self.limit.text,
             "kind": self.limit.kind.value,
             "status": self.status.value,
@@ -135,33 +128,17 @@ def check_limits(
 
     No check passes that one of the `obstacles` concerns.
     """
-    evaluated = [_evaluated(limit.metric, before, after) for limit in limits]
-    pairs = [both(before, after, metric) for metric, _ in evaluated]
+    pairs = [both(before, after, limit.metric) for limit in limits]
     for limit, (_, now) in zip(limits, pairs, strict=True):
         limit.check_unit(now.fmt)
     grown = changes(pairs, confidence=confidence, least=0.0)
     checks = []
-    for limit, (_, why), pair, change in zip(limits, evaluated, pairs, grown, strict=True):
+    for limit, pair, change in zip(limits, pairs, grown, strict=True):
         check = _check(limit, pair, change, confidence)
-        reasons = (why, unmatched(pair, (*before, *after)), check.reason)
+        reasons = (unmatched(pair, (*before, *after)), check.reason)
         check = replace(check, reason="; ".join(filter(None, reasons)))
         checks.append(_unless_inconclusive(check, obstacles))
     return tuple(checks)
-
-
-def _evaluated(metric: str, before: Sequence[Digest], after: Sequence[Digest]) -> tuple[str, str]:
-    """Return the metric to evaluate, and why it is another: the step may not be all the time."""
-    if metric != _STEP:
-        return metric, ""
-    shares = []
-    for side in (before, after):
-        if side:
-            between, period = (quantity(side, key).mean or 0.0 for key in (_BETWEEN, _PERIOD))
-            shares.append(between / period if period else 0.0)
-    share = max(shares)
-    if share < MUCH_BETWEEN:
-        return metric, ""
-    return _PERIOD, f"{share:.0%} of the time is between steps: step_period is evaluated"
 
 
 def _unless_inconclusive(check: GateCheck, obstacles: Sequence[Difference]) -> GateCheck:
@@ -193,7 +170,7 @@ def _check(
     if ceiling:
         most = limit.value
     check = GateCheck(
-        limit, now.label, now.fmt, change, most, None, None, CheckStatus.INCONCLUSIVE, "", now.key
+        limit, now.label, now.fmt, change, most, None, None, CheckStatus.INCONCLUSIVE, ""
     )
     unknown = [side for side in needed if not side.known]
     if unknown:

@@ -290,7 +290,6 @@ def rules() -> list[str]:
 
 LIST = (
     "step_time",
-    "step_period",
     "between_steps",
     "kernel_time",
     "busy",
@@ -363,7 +362,7 @@ def metric_keys(digests: Sequence[Digest] = ()) -> list[str]:
 
 
 def _ledgers(digests: Iterable[Digest]) -> list[str]:
-    return list(dict.fromkeys(entry for digest in digests for entry, _ in digest.entries()))
+    return list(dict.fromkeys(entry for digest in digests for entry in digest.ledger))
 
 
 def _is_part(entry: str, key: str) -> bool:
@@ -372,7 +371,7 @@ def _is_part(entry: str, key: str) -> bool:
 
 
 def _of_ledger(digest: Digest, key: str) -> Floats:
-    return summed((ns for entry, ns in digest.entries() if _is_part(entry, key)), digest)
+    return summed((ns for entry, ns in digest.ledger.items() if _is_part(entry, key)), digest)
 
 
 def _unless_graphs(digest: Digest, series: Sequence[Sequence[float]]) -> Floats | None:
@@ -398,13 +397,12 @@ def crosses(operation: str, *, up: bool) -> bool:
 
 _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] = {
     "step_time": ("Step time", Fmt.TIME, lambda d: np.array(d.step_ns, float)),
-    "step_period": ("Step period", Fmt.TIME, lambda d: summed((d.step_ns, d.between_ns), d)),
     "between_steps": ("Between steps", Fmt.TIME, lambda d: np.array(d.between_ns, float)),
     "kernel_time": ("Kernel time", Fmt.TIME, lambda d: _unless_graphs(d, [d.kernel_ns])),
     "busy": (
         "GPU busy",
         Fmt.TIME,
-        lambda d: summed((ns for entry, ns in d.entries() if not _is_part(entry, IDLE)), d),
+        lambda d: summed((ns for entry, ns in d.ledger.items() if not _is_part(entry, IDLE)), d),
     ),
     "idle": ("GPU idle", Fmt.TIME, lambda d: _of_ledger(d, IDLE)),
     "launches": (
@@ -425,7 +423,7 @@ _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] 
         lambda d: None if "findings" in d.missing else float(len(d.findings)),
     ),
 }
-_TIMES = ("step_time", "step_period", "between_steps", "kernel_time", "launches")
+_TIMES = ("step_time", "between_steps", "kernel_time", "launches")
 _NEEDS = {
     **dict.fromkeys(_TIMES, (KERNELS,)),  # a step ends when its GPU work is done
     **dict.fromkeys(("busy", "idle"), (KERNELS, COPIES)),

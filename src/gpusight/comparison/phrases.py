@@ -15,6 +15,7 @@ from gpusight.units import (
     MISSING,
     format_bytes,
     format_count,
+    format_mean,
     format_real,
     format_share,
     format_time,
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
 
 _ON_GPU = "Device"
-_FORMATS: dict[Fmt, Callable[[float | None], str]] = {
+_UNITS: dict[Fmt, Callable[[float | None], str]] = {
     Fmt.TIME: format_time,
     Fmt.BYTES: format_bytes,
     Fmt.COUNT: format_count,
-    Fmt.SHARE: format_share,
 }
+"""Formats that the unit of an interval is taken from."""
 _IS = {
     ChangeVerdict.LOWER: "is lower",
     ChangeVerdict.HIGHER: "is higher",
@@ -46,15 +47,25 @@ _IS = {
 
 
 def shown(value: float | None, fmt: Fmt = Fmt.TIME) -> str:
-    """Show a value in its unit."""
-    number = round(value, 3) if value is not None and fmt is Fmt.COUNT else value
-    return _FORMATS.get(fmt, format_real)(number)
+    """Show a value in its unit, with three significant digits; counts as whole numbers."""
+    if fmt is Fmt.TIME:
+        is_short = value is not None and abs(value) < 1_000
+        return format_time(round(value) if is_short else value, digits=3)  # type: ignore[arg-type]
+    if fmt is Fmt.BYTES:
+        return format_bytes(value, digits=3)
+    if fmt is Fmt.SHARE:
+        return format_share(value)
+    if fmt is not Fmt.COUNT or value is None or not math.isfinite(value):
+        return format_real(value)
+    sign = "-" if value < 0 else ""
+    return sign + format_mean(abs(round(value, 3)))
 
 
 def signed(value: float | None, fmt: Fmt = Fmt.TIME) -> str:
-    """Show a difference with its sign: `+1.234 ms`, `-28.20 ms`; none has no sign."""
+    """Show a difference with its sign: `+1.23 ms`, `-28.2 ms`; none has no sign."""
     text = shown(value if value is None else value or 0.0, fmt)
-    return f"+{text}" if value is not None and value > 0 and text != MISSING else text
+    is_more = value is not None and value > 0 and text != MISSING and not text.startswith("0 ")
+    return f"+{text}" if is_more else text
 
 
 def signed_share(ratio: float | None) -> str:
@@ -73,7 +84,7 @@ def percent(share: float) -> str:
 
 
 def from_to(change: MeasuredChange, fmt: Fmt = Fmt.TIME) -> str:
-    """Show both values; the unit once where it is the same: `46.59 -> 42.42 ms`."""
+    """Show both values; the unit once where it is the same: `46.9 -> 42.7 ms`."""
     return in_one_unit(shown(change.before, fmt), shown(change.after, fmt), " -> ")
 
 
@@ -85,7 +96,7 @@ def in_one_unit(first: str, second: str, between: str) -> str:
 
 
 def difference(change: MeasuredChange, fmt: Fmt = Fmt.TIME) -> str:
-    """Show a difference and its share: `-4.169 ms, -8.9%`."""
+    """Show a difference and its share: `-4.14 ms, -8.8%`."""
     if not change.delta:
         return "no difference"
     text = signed(change.delta, fmt)
@@ -103,9 +114,11 @@ def spread(low: float | None, high: float | None, fmt: Fmt = Fmt.TIME) -> str:
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return MISSING
     largest = max(abs(low), abs(high))
-    factor, unit = unit_of(_FORMATS.get(fmt, format_real), largest)
+    factor, unit = unit_of(_UNITS.get(fmt, format_real), largest)
     scaled = largest / factor
     digits = min(3, max(0, 2 - math.floor(math.log10(scaled)))) if scaled else 0
+    if fmt is Fmt.COUNT and low.is_integer() and high.is_integer():
+        digits = 0
     ends = " to ".join(f"{end / factor:+,.{digits}f}" for end in (low, high))
     return f"{ends} {unit}".rstrip()
 
@@ -178,10 +191,7 @@ def _group_ns(ledger: Mapping[str, float], group: str) -> float:
 
 
 def busy_share(ledger: Mapping[str, float]) -> float | None:
-    """Compute the share of the step in which the GPU is busy; None for an empty ledger.
-
-    The ledger is that of a digest, from step to step; `DeviceLedger` has the same of a window.
-    """
+    """Compute the share of the step in which the GPU is busy; None for an empty ledger."""
     total = sum(ledger.values())
     return (total - _group_ns(ledger, IDLE)) / total if total else None
 
@@ -199,14 +209,8 @@ _MOST_ENTRIES = 4
 
 
 def whole(comparison: Comparison) -> tuple[str, MeasuredChange]:
-    """Return what GPU work and idle time sum to: the step, unless much time is between steps."""
-    name = "the step" if comparison.has_steps else "the window"
-    return "the step period" if comparison.is_apart else name, comparison.headline.change
-
-
-def each(comparison: Comparison) -> str:
-    """Return what a mean is over: ` per step period`, ` per step`, or nothing without steps."""
-    return " per step period" if comparison.is_apart else per_step(comparison)
+    """Return what GPU work and idle time sum to: the step, or the window where none are known."""
+    return "the step" if comparison.has_steps else "the window", comparison.step
 
 
 def per_step(comparison: Comparison) -> str:

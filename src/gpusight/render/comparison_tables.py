@@ -12,7 +12,9 @@ from gpusight.comparison.phrases import (
     NOTHING,
     copy_name,
     from_to,
+    in_one_unit,
     in_words,
+    listed,
     shown,
     signed,
     signed_share,
@@ -96,9 +98,8 @@ def time_label(comparison: Comparison) -> str:
 
 
 def comparison_headline(comparison: Comparison) -> str:
-    """Give the change of the step time, or of the step period, in one line."""
-    name = "Step period" if comparison.is_apart else time_label(comparison)
-    return time_change(name, comparison.headline.change)
+    """Give the change of the step time in one line."""
+    return time_change(time_label(comparison), comparison.step)
 
 
 def time_change(name: str, change: MeasuredChange) -> str:
@@ -113,12 +114,16 @@ def time_change(name: str, change: MeasuredChange) -> str:
 
 def side_line(side: ComparedSide) -> str:
     """Describe the captures of a side in one line."""
+    limit = "" if side.limit == NOTHING else f", bottleneck: {in_words(side.limit)}"
+    return f"{_captures(side)}: {side_facts(side)}{limit}"
+
+
+def side_facts(side: ComparedSide) -> str:
+    """Give the facts that `diagnose` has in its headline: steps, step time, GPU, GPU busy."""
     parts = [_steps(side), _gpus(side)]
     if side.busy_share is not None:
         parts.append(f"GPU busy {units.format_share(side.busy_share)}")
-    if side.limit != NOTHING:
-        parts.append(f"bottleneck: {in_words(side.limit)}")
-    return f"{_captures(side)}: {', '.join(filter(None, parts))}"
+    return ", ".join(filter(None, parts))
 
 
 def _captures(side: ComparedSide) -> str:
@@ -131,15 +136,15 @@ def _captures(side: ComparedSide) -> str:
 
 
 def _steps(side: ComparedSide) -> str:
-    times = [units.format_time(ns, digits=3) for ns in side.window_step_ns[:_MAX_NAMED_CAPTURES]]
-    shown = ", ".join(times) + (" …" if len(side.step_ns) > _MAX_NAMED_CAPTURES else "")
+    low, high = shown(min(side.step_ns)), shown(max(side.step_ns))
+    times = low if low == high else in_one_unit(low, high, " to ")
     if not any(side.steps):
-        return f"{shown}, no steps found"
+        return f"{times}, no steps found"
     counts = [f"{steps:,}" for steps in dict.fromkeys(side.steps)]
     several = "" if len(side.labels) == 1 else " each" if len(counts) == 1 else " together"
     total = counts[0] if len(counts) == 1 else f"{sum(side.steps):,}"
     noun = "step" if total == "1" else "steps"
-    return f"{total} {noun}{several} of {shown}"
+    return f"{total} {noun}{several} of {times}"
 
 
 def _gpus(side: ComparedSide) -> str:
@@ -240,7 +245,6 @@ def comparison_sections(comparison: Comparison) -> list[ComparisonSection]:
     made = (
         _metrics(comparison),
         _ledger(comparison),
-        _between(comparison),
         _phases(comparison),
         _kernels(comparison),
         _ranges(comparison),
@@ -255,7 +259,8 @@ def _each(comparison: Comparison) -> str:
     return " per step" if comparison.has_steps else ""
 
 
-def _small(comparison: Comparison) -> float:
+def least_shown(comparison: Comparison) -> float:
+    """Return the change from which on a row is shown by default."""
     return MIN_SHOWN_CHANGE * max(comparison.step.before or 0.0, comparison.step.after or 0.0)
 
 
@@ -267,9 +272,6 @@ def _time_cells(change: MeasuredChange) -> tuple[str, str, str]:
 def _more(change: MeasuredChange) -> tuple[str, str, str]:
     ends = spread(change.low, change.high, Fmt.TIME)
     return signed_share(change.ratio), ends, change.verdict.value
-
-
-_OF_STEPS = ("step_period", "between_steps")
 
 
 def _metrics(comparison: Comparison) -> ComparisonSection:
@@ -287,7 +289,7 @@ def _metrics(comparison: Comparison) -> ComparisonSection:
         metric
         for metric in others
         if (metric.change.before != 0 or metric.change.after != 0)
-        and (comparison.has_steps or metric.key not in _OF_STEPS)
+        and (comparison.has_steps or metric.key != "between_steps")
     )
     named = replace(first, label=time_label(comparison))
     rows = tuple(map(_metric, (named, *worth)))
@@ -323,18 +325,6 @@ def _ledger(comparison: Comparison) -> ComparisonSection:
         rows.append(_total(f"total: {whole}", comparison.step, percent_of(1.0)))
     title = "Where the time goes" + _each(comparison)
     return ComparisonSection("ledger", title, _ENTRIES, tuple(rows), bars=True)
-
-
-def _between(comparison: Comparison) -> ComparisonSection:
-    """Continue the ledger of the step: its rows and the step sum to the period."""
-    rows = [_entry(entry) for entry in comparison.between]
-    if rows:
-        between, period = (
-            comparison.metric(key).change for key in ("between_steps", "step_period")
-        )
-        rows.append(_total("total: between steps", between, percent_of(1.0)))
-        rows.append(_total("step period", period, MISSING))
-    return ComparisonSection("between", "Between steps", _ENTRIES, tuple(rows), bars=True)
 
 
 def _total(name: str, change: MeasuredChange, part: str) -> ComparisonRow:
@@ -392,7 +382,7 @@ def _kernels(comparison: Comparison) -> ComparisonSection:
     )
     rows = tuple(map(_kernel, comparison.kernels))
     title = "Kernels" + _each(comparison)
-    return ComparisonSection("kernels", title, columns, rows, small=_small(comparison))
+    return ComparisonSection("kernels", title, columns, rows, small=least_shown(comparison))
 
 
 def _kernel(kernel: KernelChange) -> ComparisonRow:
@@ -445,13 +435,13 @@ def _call(call: CallChange, *, on_gpu: bool) -> ComparisonRow:
 def _ranges(comparison: Comparison) -> ComparisonSection:
     columns, rows = _calls(comparison.ranges, "Range")
     title = "Ranges: host time" + _each(comparison)
-    return ComparisonSection("ranges", title, columns, rows, small=_small(comparison))
+    return ComparisonSection("ranges", title, columns, rows, small=least_shown(comparison))
 
 
 def _api(comparison: Comparison) -> ComparisonSection:
     columns, rows = _calls(comparison.api, "Call")
     title = "API calls: host time" + _each(comparison)
-    return ComparisonSection("api_calls", title, columns, rows, small=_small(comparison))
+    return ComparisonSection("api_calls", title, columns, rows, small=least_shown(comparison))
 
 
 def _copies(comparison: Comparison) -> ComparisonSection:
@@ -502,7 +492,7 @@ _TONES = {
 _STATUS = {
     FindingFate.FIXED: "resolved",
     FindingFate.NEW: "new",
-    FindingFate.STAYED: "remains",
+    FindingFate.STAYED: "remaining",
 }
 
 
@@ -523,3 +513,22 @@ def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterat
             yield ComparisonRow(
                 (_STATUS[fate], *times, *by, finding.rule, title), _TONES[fate], None
             )
+
+
+def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTone]]:
+    """Name the findings of each status, the largest saving first: label, text, tone."""
+    per = "/step" if comparison.has_steps else ""
+    for fate in (FindingFate.FIXED, FindingFate.NEW, FindingFate.STAYED):
+        is_fixed = fate is FindingFate.FIXED
+        rows = [
+            (row.rule, (row.before_ns if is_fixed else row.after_ns) or 0.0)
+            for row in comparison.findings
+            if row.fate is fate
+        ]
+        verb = "saved" if is_fixed else "saves"
+        named = (
+            f"{rule} ({verb} {shown(saving)}{per})" if saving else rule
+            for rule, saving in sorted(rows, key=lambda row: -row[1])
+        )
+        if rows:
+            yield f"Findings {_STATUS[fate]}", listed(named), _TONES[fate]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
+from gpusight.comparison.phrases import NOTHING, bottleneck_phrase, busy_phrase
 from gpusight.render import comparison_tables
 from gpusight.render.cell_text import (
     align_units,
@@ -21,7 +22,7 @@ from gpusight.render.markdown_tables import (
     markdown_table,
 )
 from gpusight.render.table_layout import TextColumn, fit_columns
-from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines, wrapped_lines
+from gpusight.render.terminal_text import StyledLine, cut_line, wrapped_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,43 +143,125 @@ _HEADLINE_STYLES = {
 }
 
 
-def comparison_to_text(
-    comparison: Comparison, look: TableOptions, *, hints: Sequence[str] = ()
-) -> str:
-    """Write a comparison as plain text, with the next commands; ends with a newline."""
-    return plain_lines(comparison_lines(comparison, look, hints))
-
-
-def print_comparison(
-    comparison: Comparison, look: TableOptions, stream: TextIO, *, hints: Sequence[str] = ()
-) -> None:
-    """Draw a comparison with colors to a stream."""
-    draw_lines(comparison_lines(comparison, look, hints), stream)
+_MAX_LINES = 25
+"""Lines of the first screen on 100 columns, the next command included."""
+_MIN_NAME_WIDTH = 16
+_MIN_ENTRIES, _MAX_ENTRIES, _MAX_KERNELS = 2, 6, 3
+_SIDES = ("before", "after")
 
 
 def comparison_lines(
-    comparison: Comparison, look: TableOptions, hints: Sequence[str] = ()
+    comparison: Comparison,
+    look: TableOptions,
+    *,
+    details: bool = False,
+    hints: Sequence[str] = (),
 ) -> Iterator[StyledLine]:
-    """Give the lines of a comparison."""
+    """Give the lines of a comparison: the first screen, or with `details` every table.
+
+    `hints` are the next commands.
+    """
     if look.full_names:
         kernels = tuple(replace(k, short=_full_name(k)) for k in comparison.kernels)
         comparison = replace(comparison, kernels=kernels)
-    yield from wrapped_lines(
-        comparison_tables.side_line(comparison.before), look.width, "before  ", "dim"
-    )
-    yield from wrapped_lines(
-        comparison_tables.side_line(comparison.after), look.width, "after   ", "dim"
+    yield from _detailed(comparison, look) if details else _first_screen(comparison, look)
+    for number, hint in enumerate(hints):
+        # Commands are not cut or wrapped: they are copied.
+        yield StyledLine(f"{'      ' if number else 'next: '}{safe_text(hint)}", "dim")
+
+
+def _headline_style(comparison: Comparison) -> str:
+    return _HEADLINE_STYLES[comparison_tables.change_tone(comparison.step)]
+
+
+def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[StyledLine]:
+    """Give the verdict, where the change came from, and what changed most."""
+    headline = comparison_tables.comparison_headline(comparison)
+    verdict = comparison.explanation[0] if comparison.explanation else headline
+    head = [*_side_lines(comparison, look.width), StyledLine("")]
+    head += wrapped_lines(verdict, look.width, "", _headline_style(comparison))
+    if NOTHING not in (comparison.before.limit, comparison.after.limit):
+        text = f"{bottleneck_phrase(comparison)} ({busy_phrase(comparison)})."
+        head.append(StyledLine(cut_line(f"{text[0].upper()}{text[1:]}", look.width)))
+    sections = {section.key: section for section in comparison_sections(comparison)}
+    least = comparison_tables.least_shown(comparison)
+    kernels = list(_most_changed(sections.get("kernels"), look, least, _MAX_KERNELS))
+    changes = [row.change for row in comparison.ledger] + [row.ns for row in comparison.kernels]
+    has_marks = any(abs(c.delta or 0.0) > least and not c.claimed for c in changes)
+    foot = [
+        *_finding_lines(comparison, look),
+        *_first_notes(comparison, look, has_marks=has_marks),
+    ]
+    foot = [StyledLine(""), *foot] if foot else []
+    # The heading and the total of the ledger, a blank line, and the next command.
+    room = _MAX_LINES - len(head) - len(kernels) - len(foot) - 4
+    entries = max(_MIN_ENTRIES, min(_MAX_ENTRIES, room))
+    ledger = _most_changed(sections.get("ledger"), look, least, entries)
+    yield from (*head, *ledger, *kernels, *foot)
+
+
+def _side_lines(comparison: Comparison, width: int | None) -> Iterator[StyledLine]:
+    """Describe the captures of each side as `diagnose` does; the name is cut, not the numbers."""
+    for label, side in zip(_SIDES, (comparison.before, comparison.after), strict=True):
+        first, facts = safe_text(side.labels[0]), comparison_tables.side_facts(side)
+        more = f" and {len(side.labels) - 1} more" if len(side.labels) > 1 else ""
+        lead, rest = label.ljust(8), f"{more}: {facts}"
+        if width is not None:
+            room = width - display_width(lead + rest)
+            first = shorten_middle(first, max(room, _MIN_NAME_WIDTH))
+        yield StyledLine(cut_line(f"{lead}{first}{rest}", width), "dim")
+
+
+def _most_changed(
+    section: ComparisonSection | None, look: TableOptions, least: float, most: int
+) -> Iterator[StyledLine]:
+    """Give the rows that changed most, one line each, and the total; the title is a heading."""
+    if section is None:
+        return
+    rows = [row for row in section.rows if not row.total and abs(row.delta or 0.0) > least][:most]
+    if not rows:
+        return
+    rows += [row for row in section.rows if row.total]
+    rows = [replace(row, cells=tuple(map(_joined, row.cells))) for row in rows]
+    columns = tuple(
+        replace(column, heading=section.title) if column.name and not column.extra else column
+        for column in section.columns
     )
     yield StyledLine("")
-    verdict, *reasons = comparison.explanation or (
-        comparison_tables.comparison_headline(comparison),
-    )
-    yield from wrapped_lines(
-        verdict,
-        look.width,
-        "",
-        _HEADLINE_STYLES[comparison_tables.change_tone(comparison.headline.change)],
-    )
+    look = replace(look, every_field=False, full_names=False)
+    yield from section_lines(replace(section, columns=columns), rows, look)
+
+
+def _finding_lines(comparison: Comparison, look: TableOptions) -> Iterator[StyledLine]:
+    """Name the findings that are resolved, new and remaining, a line each."""
+    for label, text, tone in comparison_tables.finding_phrases(comparison):
+        line = cut_line(f"{label}: {safe_text(text)}", look.width)
+        yield StyledLine(line, _TONE_STYLES[tone])
+
+
+def _first_notes(
+    comparison: Comparison, look: TableOptions, *, has_marks: bool
+) -> Iterator[StyledLine]:
+    """Give the most important limitation, what the mark means, and how many more there are."""
+    for note in comparison.notes[:1]:
+        yield StyledLine(cut_line(f"note: {safe_text(note)}", look.width), "yellow")
+    more = len(comparison.notes) - 1
+    parts = [f"{more} more with --details"] if more > 0 else []
+    if has_marks:
+        parts.insert(0, f"{comparison_tables.UNSURE} not significant")
+    if parts:
+        yield StyledLine(f"note: {'; '.join(parts)}", "dim")
+
+
+def _detailed(comparison: Comparison, look: TableOptions) -> Iterator[StyledLine]:
+    """Give the sentences, the notes and every table."""
+    for name, side in zip(_SIDES, (comparison.before, comparison.after), strict=True):
+        text = comparison_tables.side_line(side)
+        yield from wrapped_lines(text, look.width, name.ljust(8), "dim")
+    yield StyledLine("")
+    headline = comparison_tables.comparison_headline(comparison)
+    verdict, *reasons = comparison.explanation or (headline,)
+    yield from wrapped_lines(verdict, look.width, "", _headline_style(comparison))
     for reason in reasons:
         yield from wrapped_lines(reason, look.width, "- ")
     for note in comparison.notes:
@@ -188,11 +271,9 @@ def comparison_lines(
         yield StyledLine("")
         yield from _text_section(section, look)
         marked |= any(row.tone is comparison_tables.ChangeTone.UNSURE for row in section.rows)
+    yield StyledLine("")
     if marked:
-        yield StyledLine("")
         yield from wrapped_lines(comparison_tables.mark_legend(comparison), look.width, "", "dim")
-    for hint in hints:
-        yield from wrapped_lines(hint, look.width, "next: ", "dim")
 
 
 def _full_name(kernel: KernelChange) -> str:
@@ -221,7 +302,7 @@ MAX_COMMENT_CHARACTERS = 65_000
 """GitHub takes 65,536 of them in a comment."""
 _MAX_NAME_CHARACTERS = 500
 """Characters of a name; a comment has limited room."""
-_UNFOLDED_SECTIONS = frozenset({"metrics", "ledger", "between", "findings"})
+_UNFOLDED_SECTIONS = frozenset({"metrics", "ledger", "findings"})
 """Tables that are not folded."""
 _MAX_SENTENCE_CHARACTERS = 1_500
 

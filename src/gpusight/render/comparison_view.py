@@ -10,6 +10,7 @@ from gpusight.comparison.baseline_file import baseline_page
 from gpusight.comparison.phrases import copy_name
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
+from gpusight.render.terminal_text import draw_lines, plain_lines
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 COMPARISON_FIELDS = (
-    Field("section", "Section", Fmt.TEXT, "`metrics`, `ledger`, `between`, `phases`, `kernels`, …"),
+    Field("section", "Section", Fmt.TEXT, "`metrics`, `ledger`, `phases`, `kernels`, …"),
     Field("name", "Name", Fmt.NAME, "Metric, entry, phase, kernel, range, call, copy or rule"),
     Field("unit", "Unit", Fmt.TEXT, "`ns`, `bytes`, or `count`"),
     Field("before", "Before", Fmt.REAL, "Mean per step before"),
@@ -53,9 +54,8 @@ def as_table(comparison: Comparison) -> TableResult:
 def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     for metric in comparison.metrics:
         yield _row("metrics", metric.key, metric.change, unit=_UNITS.get(metric.fmt, ""))
-    for section, entries in (("ledger", comparison.ledger), ("between", comparison.between)):
-        for entry in entries:
-            yield _row(section, entry.entry, entry.change)
+    for entry in comparison.ledger:
+        yield _row("ledger", entry.entry, entry.change)
     for phase, change in comparison.phases:
         yield _row("phases", phase, change)
     for kernel in comparison.kernels:
@@ -88,7 +88,7 @@ def _row(section: str, name: str, change: MeasuredChange, **more: object) -> dic
     return {"section": section, "name": name, "unit": "ns"} | change.document() | more
 
 
-_LISTS = ("kernels", "ranges", "api_calls", "copies", "ledger", "between", "phases", "findings")
+_LISTS = ("kernels", "ranges", "api_calls", "copies", "ledger", "phases", "findings")
 
 
 def _document(comparison: Comparison, *, limit: int | None) -> dict[str, Any]:
@@ -96,18 +96,25 @@ def _document(comparison: Comparison, *, limit: int | None) -> dict[str, Any]:
     return document | {key: document[key][:limit] for key in _LISTS if limit and key in document}
 
 
-def _text(comparison: Comparison, look: TableOptions, *, hints: Sequence[str] = ()) -> str:
-    from gpusight.render.comparison_text import comparison_to_text
+def _text(
+    comparison: Comparison, look: TableOptions, *, details: bool = False, hints: Sequence[str] = ()
+) -> str:
+    from gpusight.render.comparison_text import comparison_lines
 
-    return comparison_to_text(comparison, look, hints=hints)
+    return plain_lines(comparison_lines(comparison, look, details=details, hints=hints))
 
 
 def _print(
-    comparison: Comparison, look: TableOptions, stream: TextIO, *, hints: Sequence[str] = ()
+    comparison: Comparison,
+    look: TableOptions,
+    stream: TextIO,
+    *,
+    details: bool = False,
+    hints: Sequence[str] = (),
 ) -> None:
-    from gpusight.render.comparison_text import print_comparison
+    from gpusight.render.comparison_text import comparison_lines
 
-    print_comparison(comparison, look, stream, hints=hints)
+    draw_lines(comparison_lines(comparison, look, details=details, hints=hints), stream)
 
 
 def _markdown(comparison: Comparison, *, limit: int | None) -> str:

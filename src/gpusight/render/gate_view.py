@@ -11,7 +11,7 @@ from gpusight.comparison import phrases
 from gpusight.comparison.gate_check import EXIT_FAIL, CheckStatus, Doubt
 from gpusight.comparison.gate_limits import LimitKind
 from gpusight.comparison.significance import MAX_REPEATS, Basis
-from gpusight.render.cell_text import safe_text, show
+from gpusight.render.cell_text import safe_text
 from gpusight.render.markdown_tables import (
     escape_markdown,
     markdown_code,
@@ -20,10 +20,16 @@ from gpusight.render.markdown_tables import (
 )
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions, TextColumn, fit_columns
-from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines, wrapped_lines
+from gpusight.render.terminal_text import (
+    StyledLine,
+    cut_line,
+    draw_lines,
+    plain_lines,
+    wrapped_lines,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpusight.comparison.gate_check import Gate, GateCheck
 
@@ -54,8 +60,8 @@ def gate_row(check: GateCheck) -> GateRow:
     relative = check.limit.kind is LimitKind.RELATIVE and change.ratio is not None
     return GateRow(
         check.limit.metric,
-        show(change.before, check.fmt),
-        show(change.after, check.fmt),
+        phrases.shown(change.before, check.fmt),
+        phrases.shown(change.after, check.fmt),
         phrases.signed_share(change.ratio) if relative else phrases.signed(change.delta, check.fmt),
         check.limit.text,
         spread(check),
@@ -68,7 +74,7 @@ def spread(check: GateCheck) -> str:
     if check.low is None or check.high is None:
         return units.MISSING
     if check.limit.kind is LimitKind.CEILING:
-        return f"{show(check.low, check.fmt)} to {show(check.high, check.fmt)}"
+        return f"{phrases.shown(check.low, check.fmt)} to {phrases.shown(check.high, check.fmt)}"
     before = check.change.before
     if check.limit.kind is LimitKind.RELATIVE and before:
         ends = (phrases.signed_share(end / before) for end in (check.low, check.high))
@@ -82,7 +88,8 @@ def verdict(gate: Gate) -> str:
     parts = [f"{counts[status]} {words}" for status, words in _COUNTED if counts[status]]
     policy = ""
     if gate.outcome is CheckStatus.INCONCLUSIVE:
-        policy = " (counts as failure)" if gate.exit_code == EXIT_FAIL else ""
+        policy = f" (exit code {gate.exit_code})"
+        policy = " (counts as failure)" if gate.exit_code == EXIT_FAIL else policy
         policy = " (accepted)" if gate.passed else policy
     return f"Gate {gate.outcome.value.upper()}{policy}: {', '.join(parts)}"
 
@@ -134,13 +141,13 @@ def _distance(check: GateCheck) -> str:
         return "low enough, but the change is not significant"
     limit = f"limit of {check.limit.text}"
     if check.limit.kind is not LimitKind.CEILING:
-        limit = f"limit of {show(check.most, check.fmt)} ({check.limit.text})"
-    over = f"{show(check.over, check.fmt)} over the {limit}"
+        limit = f"limit of {phrases.shown(check.most, check.fmt)} ({check.limit.text})"
+    over = f"{phrases.shown(check.over, check.fmt)} over the {limit}"
     return f"{over}, but within noise" if check.doubt is Doubt.NOISE else over
 
 
 def _noise(check: GateCheck) -> str:
-    """Give the interval, its basis, and how many repeats would settle the check."""
+    """Give the basis of the interval, and how many repeats would settle the check."""
     parts = [_interval_basis(check)]
     if check.doubt is Doubt.NOISE:
         sides = "captures" if check.limit.kind is LimitKind.CEILING else "captures per side"
@@ -155,40 +162,37 @@ def _interval_basis(check: GateCheck) -> str:
         return f"one sample{'' if ceiling else ' per side'}; variance unknown"
     if check.low == check.high:
         return "no variation"
-    of = "value" if check.limit.kind is LimitKind.CEILING else "change"
-    return f"interval of the {of}: {spread(check)} ({_BASIS_WORDS[check.change.basis]})"
+    return f"interval from {_BASIS_WORDS[check.change.basis]}"
 
 
 _BASIS_WORDS = {
-    Basis.REPEATS: "from repeats",
-    Basis.STEPS: "from the steps of one capture",
-    Basis.NONE: "from single values",
+    Basis.REPEATS: "repeats",
+    Basis.STEPS: "the steps of one capture",
+    Basis.NONE: "single values",
 }
 
 
 def hints(gate: Gate) -> Iterator[str]:
-    """Give the next steps."""
+    """Say what would settle the gate."""
     doubts = {check.doubt for check in gate.having(CheckStatus.INCONCLUSIVE)}
     if Doubt.NOT_COMPARABLE in doubts or Doubt.LOST_DATA in doubts:
         kinds = dict.fromkeys(difference.kind for difference in gate.differences)
         changed = ",".join(kind for kind in kinds if kind not in gate.allow_changed)
         if changed:
             yield (
-                "not comparable: record both sides the same way, save a new baseline if the change "
-                f"is intended, or accept it with --allow-changed {changed}"
+                f"If intended: --allow-changed {changed}, or save a new baseline. If not: record "
+                "both sides alike."
             )
         if Doubt.LOST_DATA in doubts:
-            yield "lost data: record the capture again; no option accepts metrics that were lost"
+            yield "Lost data: record the capture again; no option accepts it."
     if Doubt.NOISE in doubts:
-        yield "noise: record more captures per side, or limit kernel_time too: it varies less"
+        yield "Noise: record more captures per side, or limit kernel_time too: it varies less."
     if Doubt.NOT_RECORDED in doubts and not gate.allow_missing:
-        yield "not recorded: record the data, or skip these limits with --allow-missing"
+        yield "Not recorded: record the data, or skip these limits with --allow-missing."
     elif Doubt.NOT_RECORDED in doubts:
-        yield "no metric is known: a gate that measured nothing does not pass"
+        yield "No metric is known: a gate that measured nothing does not pass."
     if gate.outcome is CheckStatus.INCONCLUSIVE and gate.inconclusive is None:
-        yield f"exit code {gate.exit_code}; --inconclusive pass or fail makes it 0 or 1"
-    if not gate.passed and gate.baseline:
-        yield "details: gpusight compare BASELINE CAPTURE"
+        yield "--inconclusive pass or fail makes the exit code 0 or 1."
 
 
 def accepted(gate: Gate) -> Iterator[str]:
@@ -217,33 +221,109 @@ _PRIORITIES = {"interval": 0, "baseline": 0, "change": 0, "status": 2}
 """Columns with a low priority are dropped first on a narrow screen; 1 for the others."""
 
 
-def to_text(gate: Gate, look: TableOptions) -> str:
+_MAX_LINES = 15
+"""Lines of the first screen on 100 columns."""
+_MAX_CHECKS = 4
+_FIRST = (
+    CheckStatus.FAILED,
+    CheckStatus.INCONCLUSIVE,
+    CheckStatus.SKIPPED,
+    CheckStatus.PASSED,
+)
+"""Order of the checks on the first screen."""
+
+
+def to_text(
+    gate: Gate, look: TableOptions, *, details: bool = False, next_command: str = ""
+) -> str:
     """Write a gate as plain text."""
-    return plain_lines(lines_of(gate, look.width))
+    return plain_lines(lines_of(gate, look.width, details=details, next_command=next_command))
 
 
-def print_text(gate: Gate, look: TableOptions, stream: TextIO) -> None:
+def print_text(
+    gate: Gate,
+    look: TableOptions,
+    stream: TextIO,
+    *,
+    details: bool = False,
+    next_command: str = "",
+) -> None:
     """Print a gate with colors to a stream."""
-    draw_lines(lines_of(gate, look.width), stream)
+    draw_lines(lines_of(gate, look.width, details=details, next_command=next_command), stream)
 
 
-def lines_of(gate: Gate, width: int | None) -> Iterator[StyledLine]:
-    """Give the lines of a gate."""
-    yield from wrapped_lines(verdict(gate), width, "", _OUTCOME_STYLES[gate.outcome])
+def lines_of(
+    gate: Gate, width: int | None, *, details: bool = False, next_command: str = ""
+) -> list[StyledLine]:
+    """Give the lines of a gate: the first screen, or with `details` everything."""
+    head = [*wrapped_lines(verdict(gate), width, "", _OUTCOME_STYLES[gate.outcome])]
+    # Commands are not cut or wrapped: they are copied.
+    foot = [StyledLine(f"next: {safe_text(next_command)}", "dim")] if next_command else []
     for label, names in sides(gate):
-        yield from wrapped_lines(names, width, f"{label.ljust(8)}  ", "dim")
+        line = f"{label.ljust(8)}  {safe_text(names)}"
+        head.append(StyledLine(cut_line(line, width), "dim"))
+    head.append(StyledLine(""))
+    checks = gate.checks
+    if details:
+        head += _table(checks, width, has_baseline=bool(gate.baseline))
+        return [*head, StyledLine(""), *_reasons(gate, width), *_more(gate, width), *foot]
+    ordered = sorted(checks, key=lambda check: _FIRST.index(check.status))
+    count = len(checks) if len(checks) <= _MAX_CHECKS else _MAX_CHECKS - 1
+    head += _table(ordered[:count], width, has_baseline=bool(gate.baseline))
+    if count < len(checks):
+        head.append(StyledLine(f"… and {len(checks) - count} more checks (--details)", "dim"))
+    below = [*_reasons(gate, width), *_origin(gate, width)]
+    for note in (*accepted(gate), *hints(gate)):
+        below += wrapped_lines(note, width, "", "dim")
+    room = _MAX_LINES - len(head) - len(foot) - 1
+    if len(below) > room:
+        below = [*below[: room - 1], StyledLine("… more with --details", "dim")]
+    return [*head, *([StyledLine(""), *below] if below else []), *foot]
+
+
+def _origin(gate: Gate, width: int | None) -> Iterator[StyledLine]:
+    """Name the entries of the ledger that changed, unless every check is within its limit."""
+    comparison = gate.comparison
+    if comparison is None or not _is_over(gate):
+        return
+    named = phrases.entries(comparison, comparison.ledger, comparison.step.delta)
+    if named:
+        text = f"Significant changes{phrases.per_step(comparison)}: {safe_text(named)}"
+        yield StyledLine(cut_line(text, width))
+
+
+def _is_over(gate: Gate) -> bool:
+    return any(
+        check.status is CheckStatus.FAILED or check.doubt is Doubt.NOISE for check in gate.checks
+    )
+
+
+def _more(gate: Gate, width: int | None) -> Iterator[StyledLine]:
+    """Give the explanation, the notes and what would settle the gate."""
+    if gate.comparison is not None and _is_over(gate):
+        yield StyledLine("")
+        # The first sentence is the verdict on the step time: a check of that says the same.
+        is_checked = any(check.limit.metric == "step_time" for check in gate.checks)
+        for sentence in gate.comparison.explanation[int(is_checked) :]:
+            yield from wrapped_lines(sentence, width, "- ")
     yield StyledLine("")
-    yield from _table(gate, width)
-    yield from _reasons(gate, width)
-    yield from _explanation(gate, width)
-    for note in (*accepted(gate), *gate.notes):
+    for note in (*accepted(gate), *notes(gate)):
         yield from wrapped_lines(note, width, "note: ", "dim")
     for hint in hints(gate):
         yield from wrapped_lines(hint, width, "", "dim")
 
 
-def _table(gate: Gate, width: int | None) -> Iterator[StyledLine]:
-    rows = [gate_row(check) for check in gate.checks]
+def notes(gate: Gate) -> list[str]:
+    """Give the notes that the reasons of checks do not contain."""
+    given = [why for _, _, why in reasons(gate)]
+    known = [d.text for d in gate.differences if any(d.text in why for why in given)]
+    return [note for note in gate.notes if not any(text in note for text in known)]
+
+
+def _table(
+    checks: Sequence[GateCheck], width: int | None, *, has_baseline: bool
+) -> Iterator[StyledLine]:
+    rows = [gate_row(check) for check in checks]
     columns = [
         TextColumn.natural(
             getattr(HEADINGS, field.name),
@@ -253,35 +333,20 @@ def _table(gate: Gate, width: int | None) -> Iterator[StyledLine]:
             priority=_PRIORITIES.get(field.name, 1),
         )
         for field in fields(GateRow)
-        if gate.baseline or field.name not in _BASELINE_COLUMNS
+        if has_baseline or field.name not in _BASELINE_COLUMNS
     ]
     layout = fit_columns(columns, width)
     gap = " " * layout.gap
     yield StyledLine(gap.join(c.padded_heading for c in layout.columns), "bold")
-    for number, check in enumerate(gate.checks):
+    for number, check in enumerate(checks):
         line = gap.join(c.padded(number) for c in layout.columns)
         yield StyledLine(line, _STYLES[check.status])
 
 
 def _reasons(gate: Gate, width: int | None) -> Iterator[StyledLine]:
-    for number, (metrics, status, reason) in enumerate(reasons(gate)):
-        if number == 0:
-            yield StyledLine("")
-        yield from wrapped_lines(
-            f"{metrics} {status.value.upper()}: {reason}", width, "", _STYLES[status]
-        )
-
-
-def _explanation(gate: Gate, width: int | None) -> Iterator[StyledLine]:
-    """Explain the change, unless every check is within its limit."""
-    yield StyledLine("")
-    if gate.comparison is None or not any(
-        check.status is CheckStatus.FAILED or check.doubt is Doubt.NOISE for check in gate.checks
-    ):
-        return
-    for sentence in gate.comparison.explanation:
-        yield from wrapped_lines(sentence, width, "")
-    yield StyledLine("")
+    for metrics, status, why in reasons(gate):
+        text = f"{metrics} {status.value.upper()}: {why}"
+        yield from wrapped_lines(text, width, "", _STYLES[status])
 
 
 _MARKDOWN_LEFT_ALIGNED = (True, False, False, False, False, False, True)
@@ -335,7 +400,7 @@ def _details(gate: Gate, why: Iterable[str]) -> Iterator[str]:
     yield from why
     for label, names in sides(gate):
         yield f"- {label}: {escape_markdown(names)}"
-    for text in (*accepted(gate), *gate.notes, *hints(gate)):
+    for text in (*accepted(gate), *notes(gate), *hints(gate)):
         yield f"- {markdown_prose(text, cell=False)}"
     yield from ("", "</details>")
 

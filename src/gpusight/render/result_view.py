@@ -532,11 +532,6 @@ class ComparisonView(Result):
         return self.answer.ledger
 
     @property
-    def between(self) -> tuple[EntryChange, ...]:
-        """The same of the time between steps; empty where that is next to nothing."""
-        return self.answer.between
-
-    @property
     def phases(self) -> dict[str, MeasuredChange]:
         """GPU work by phase."""
         return dict(self.answer.phases)

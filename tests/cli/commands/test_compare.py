@@ -31,10 +31,24 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_a_capture_against_itself_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys, RUN, RUN)
-    step = next(line for line in out.splitlines() if line.startswith("Step time "))
+    *lines, last = out.splitlines()
+    assert any(
+        line.startswith(("Step time is unchanged", "No significant change")) for line in lines
+    )
+    assert max(map(len, lines)) <= 80
+    assert last == f"next: gpusight compare {RUN} {RUN} --details"
+    *lines, last = told(capsys, RUN, RUN, "--details").splitlines()
+    step = next(line for line in lines if line.startswith("Step time  "))
     assert "same" in step or "unclear" in step
-    assert max(map(len, out.splitlines())) <= 80
-    assert "next: gpusight diagnose " in out
+    assert max(map(len, lines)) <= 80
+    assert last == f"next: gpusight diagnose {RUN}"
+
+
+def test_the_next_command_keeps_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, RUN, "--vs", RUN, "--steps", "1-2", "--device", "0")
+    assert out.endswith(
+        f"next: gpusight compare {RUN} --vs {RUN} --device=0 --steps=1-2 --details\n"
+    )
 
 
 def test_forms_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,8 +189,8 @@ def test_a_baseline_is_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @needs_shared
 def test_faster_kernels_that_the_host_hides(capsys: pytest.CaptureFixture[str]) -> None:
     runs = (SHARED / "nsys" / f"gpt_small_train{end}.sqlite" for end in ("", "_bf16_fused"))
-    out = told(capsys, *map(str, runs))
-    assert max(map(len, out.splitlines())) <= 80
+    out = told(capsys, *map(str, runs), "--details")
+    assert max(map(len, out.splitlines()[:-1])) <= 80
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("compute/")}
     assert "-28.2" in lines["compute/matmul"]
     words = " ".join(out.split())

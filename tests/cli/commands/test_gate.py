@@ -67,7 +67,7 @@ def test_exit_codes(base: str, slower: str, noisy: str, capsys: pytest.CaptureFi
     assert asked("--baseline", base, "--max", "step_time=+3%", slower) == 1
     unsettled = ("--baseline", base, "--max", "step_time=-1%", noisy)
     assert asked(*unsettled) == 3
-    assert "Gate INCONCLUSIVE: 1 inconclusive" in capsys.readouterr().out
+    assert "Gate INCONCLUSIVE (exit code 3): 1 inconclusive" in capsys.readouterr().out
     assert asked("--inconclusive", "fail", *unsettled) == 1
     assert asked("--inconclusive", "pass", *unsettled) == 0
     assert "Gate INCONCLUSIVE (accepted): 1 inconclusive" in capsys.readouterr().out
@@ -192,7 +192,11 @@ def test_what_was_made_of_other_captures_is_explained(
     assert asked("--baseline", base, slower, slower) == 2
     capsys.readouterr()
     assert asked(slower, "--baseline", base) == 1
-    assert "Step time" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Significant changes per step: compute/matmul +500 µs" in out
+    assert out.endswith(f"next: gpusight compare {base} --vs {slower}\n")
+    assert asked(slower, "--baseline", base, "--details") == 1
+    assert "- Kernel launches" in (out := capsys.readouterr().out) or "- GPU busy time" in out
     assert document(capsys, slower, "--baseline", base)["explanation"]
 
 

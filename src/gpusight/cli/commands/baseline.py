@@ -97,7 +97,7 @@ def _save(args: argparse.Namespace) -> int:
     code = present(result, args, **brief)
     if args.format == "table":
         name = safe_text(str(path))
-        write_out(f"\nNext: gpusight gate --baseline {name} --max step_time=+3% CAPTURE…\n")
+        write_out(f"\nnext: gpusight gate --baseline {name} --max step_time=+3% CAPTURE…\n")
     return code
 
 

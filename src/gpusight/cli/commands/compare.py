@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 SUMMARY = "two captures: what changed, by how much, and why"
 DESCRIPTION = (
     "Compares captures of a program before and after a change, from nsys or torch.profiler: step "
-    "time with its confidence interval, the time breakdown of both sides, and the kernels, ranges, "
-    "API calls, copies and findings that changed. Kernels are matched by name, or by position "
-    "where names changed. Several captures per side are repeats and show the run-to-run variation. "
+    "time with its confidence interval, and the largest changes of the ledger, kernels and "
+    "findings. --details adds the explanation and every table: metrics, ledger, phases, kernels, "
+    "ranges, API calls, copies and findings. Kernels are matched by name, or by position where "
+    "names changed. Several captures per side are repeats and show the run-to-run variation. "
     "-o FILE.html writes a page; .svg, .png and .pdf a waterfall chart. "
     f"Method: {DOCS_URL}/compare.md"
 )
@@ -65,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_selection(parser)
     options.add_focus(parser)
     options.add_output(parser, formats=_FORMATS)
+    parser.add_argument(
+        "--details",
+        action="store_true",
+        help="add the explanation, notes and every table (also with --top, --wide, --full-names; "
+        "always in other formats)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     form = chosen_format(args)
     before, after = map(side_inputs, _sides(args))
     _keep_captures([*before.paths, *after.paths], args)
+    asked = args.details or args.top is not None or args.wide or args.full_names
+    shown = {"details": asked, "hints": _hints(args, details=asked)} if form == "table" else {}
     args.file, args.vs = str(before.paths[0]), [str(path) for path in after.paths]
     result = api.compare(
         read_digests(before, args),
@@ -86,8 +95,7 @@ def run(args: argparse.Namespace) -> int:
         least=MIN_EFFECT if args.least_effect is None else args.least_effect,
     )
     # Without --top, tables have the rows that changed enough.
-    hints = {"hints": _hints(args)} if form == "table" else {}
-    return present(result, args, look={"limit": args.top}, **hints)
+    return present(result, args, look={"limit": args.top}, **shown)
 
 
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -117,15 +125,19 @@ def _keep_captures(paths: Sequence[Path], args: argparse.Namespace) -> None:
             refuse_capture(Path(args.output), str(path))
 
 
-def _hints(args: argparse.Namespace) -> tuple[str, ...]:
-    """Give the next commands."""
+def _hints(args: argparse.Namespace, *, details: bool) -> tuple[str, ...]:
+    """Give the next commands, ready to paste; before the arguments are replaced by paths."""
     import shlex
-    from pathlib import Path
 
+    from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
+    from gpusight.comparison.inputs import side_paths
 
-    gate = "gpusight gate checks this in CI (gpusight help gate)"
-    after = args.vs[0]
-    if is_baseline(Path(after)):  # a summary, which cannot be diagnosed
-        return (gate,)
-    return (f"gpusight diagnose {shlex.quote(after)}", gate)
+    part = typed_part(args)
+    if not details:
+        sides = [*args.file, *(["--vs", *args.vs] if args.vs else [])]
+        return (f"gpusight compare {shlex.join([*sides, *part])} --details",)
+    after = side_paths(args.vs or args.file[1:])[0]
+    if is_baseline(after):  # a summary, which cannot be diagnosed
+        return ()
+    return (f"gpusight diagnose {shlex.join([str(after), *part])}",)

@@ -119,6 +119,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         choices=FORMATS,
         help="output format (default: table, or from the extension of -o)",
     )
+    group.add_argument(
+        "--details",
+        action="store_true",
+        help="show every check, the explanation and all notes (always in other formats)",
+    )
     options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
     parser.set_defaults(top=None)
@@ -136,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
         settings = _settings(args)
         reports = [settings.junit, settings.markdown]
         old, new = side_inputs(settings.baseline), side_inputs(args.file)
+        next_command = _next_command(args, settings.baseline, new.paths[0])
         args.file = str(new.paths[0])
         inputs = [*old.paths, *new.paths, *([settings.path] if settings.path else [])]
         _check_outputs(inputs, args, settings)
@@ -148,8 +154,19 @@ def run(args: argparse.Namespace) -> int:
         _write_error(reason, *reports)
         _write_error_answer(reason, args)
         raise
-    _write(result, args, settings)
+    _write(result, args, settings, "" if result.passed else next_command)
     return result.exit_code
+
+
+def _next_command(args: argparse.Namespace, baseline: Sequence[str], capture: Path) -> str:
+    """Give the command that shows why a gate does not pass; empty where there is none."""
+    from gpusight.cli.capture_input import typed_part
+    from gpusight.comparison.baseline_file import is_baseline
+
+    part = typed_part(args)
+    if baseline:
+        return f"gpusight compare {shlex.join([*baseline, *part, '--vs', *args.file])}"
+    return "" if is_baseline(capture) else f"gpusight diagnose {shlex.join([str(capture), *part])}"
 
 
 def _reports(args: argparse.Namespace) -> list[Path | None]:
@@ -318,15 +335,19 @@ def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: G
             )
 
 
-def _write(result: GateView, args: argparse.Namespace, settings: GateConfig) -> None:
+def _write(
+    result: GateView, args: argparse.Namespace, settings: GateConfig, next_command: str
+) -> None:
     """Write the result, and the reports of --junit and --markdown."""
-    from gpusight.cli.output import present, write_file
+    from gpusight.cli.output import chosen_format, present, write_file
 
     if settings.junit is not None:
         write_file(settings.junit, [result.to_junit()])
     if settings.markdown is not None:
         write_file(settings.markdown, [result.to_markdown()])
-    present(result, args)
+    is_text = chosen_format(args) == "table"
+    shown = {"details": args.details or args.wide, "next_command": next_command} if is_text else {}
+    present(result, args, **shown)
 
 
 def _check_format(args: argparse.Namespace) -> None:

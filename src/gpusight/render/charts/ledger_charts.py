@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from gpusight.comparison.phrases import signed, spread
+from gpusight.comparison.phrases import shown, signed, spread
 from gpusight.errors import MissingDataError
 from gpusight.render import comparison_tables
 from gpusight.render.cell_text import safe_text, shorten_middle
@@ -279,9 +279,8 @@ _LABELS = {
     "copy": "copying",
     "communication": "communicating",
     "idle": "idle",
-    "between steps": "between steps",
 }
-_BETWEEN, _OTHER = "between steps", "other entries"
+_OTHER = "other entries"
 _MAX_ENTRIES = 10
 _MIN_ENTRY_SHARE = 0.01
 """Entries that changed by less than this part of the step are joined."""
@@ -340,16 +339,12 @@ def _named(labels: tuple[str, ...]) -> str:
 
 
 def _waterfall_axis(comparison: Comparison) -> str:
-    if comparison.is_apart:
-        return "step period"
     return "step time" if comparison.has_steps else "time"
 
 
 def _changed_entries(comparison: Comparison) -> list[tuple[str, str, MeasuredChange]]:
     """Give name, kind and change of what the whole is made of, those that changed most first."""
     parts = [(entry.entry, kind_of(entry.entry), entry.change) for entry in comparison.ledger]
-    if comparison.is_apart:
-        parts.append((_BETWEEN, _BETWEEN, comparison.metric("between_steps").change))
     return sorted(parts, key=lambda part: -abs(part[2].delta or 0.0))
 
 
@@ -375,7 +370,7 @@ def _waterfall_bars(comparison: Comparison) -> Iterator[_WaterfallBar]:
 
 def _side(comparison: Comparison, side: str, total: float) -> Iterator[_WaterfallBar]:
     """Lay what a side is made of end to end; the last part is labeled with the whole."""
-    parts = dict.fromkeys((*_ORDER, _OTHER, _BETWEEN), 0.0)
+    parts = dict.fromkeys((*_ORDER, _OTHER), 0.0)
     for _, kind, change in _changed_entries(comparison):
         parts[kind] += _of(change, side)
     held = [(kind, ns) for kind, ns in parts.items() if ns > 0] or [(_OTHER, total)]
@@ -383,8 +378,8 @@ def _side(comparison: Comparison, side: str, total: float) -> Iterator[_Waterfal
     for number, (kind, ns) in enumerate(held, 1):
         is_last = number == len(held)
         end = total if is_last else start + ns
-        title = f"{side}: {_LABELS.get(kind, kind)} {format_time(ns)}"
-        label = format_time(total) if is_last else ""
+        title = f"{side}: {_LABELS.get(kind, kind)} {shown(ns)}"
+        label = shown(total) if is_last else ""
         yield _WaterfallBar(
             side, kind, start, end, label, title, joined=is_last and side == "before"
         )
@@ -420,7 +415,7 @@ def _changes(
 
 def _series(bars: list[_WaterfallBar], places: dict[str, float]) -> Iterator[BarSeries]:
     """Give one series a kind; kinds without bars keep their color for the others' sake."""
-    for kind in (*KINDS, _OTHER, _BETWEEN):
+    for kind in (*KINDS, _OTHER):
         yield _of_kind(kind, [bar for bar in bars if bar.kind == kind], places)
 
 

@@ -161,5 +161,5 @@ def gate_fragment(gate: Gate) -> Markup:
         checks=[astuple(gate_view.gate_row(check)) for check in gate.checks],
         reasons=gate_view.reasons(gate),
         explanation=failed.explanation if failed is not None else (),
-        notes=(*gate_view.accepted(gate), *gate.notes, *gate_view.hints(gate)),
+        notes=(*gate_view.accepted(gate), *gate_view.notes(gate), *gate_view.hints(gate)),
     )
