@@ -711,7 +711,7 @@ def gate(
     `pass`, `fail` or `inconclusive`; `inconclusive="pass"` or `"fail"` makes the last count as
     such. `allow_missing` skips metrics that were not recorded. `allow_changed` accepts differences
     between the sides: `kernels`, `steps`, `gpu-model`, `gpus`, `processes`, `incomplete`
-    (docs/gate.md).
+    (`gpusight help gate`).
     """
     from gpusight.comparison.gate_check import gate as analysis
     from gpusight.comparison.gate_limits import read_limits

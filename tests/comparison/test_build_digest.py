@@ -11,7 +11,7 @@ import pytest
 from gpusight.analysis.capture_summary import summary
 from gpusight.analysis.ledger.device_ledger import Accounting
 from gpusight.analysis.selection import EVERYTHING, Selection
-from gpusight.analysis.steps.step_window import with_window
+from gpusight.analysis.steps.step_window import step_window, with_window
 from gpusight.comparison.baseline_file import fault
 from gpusight.comparison.build_digest import make_digest, scope_of
 from gpusight.comparison.digest import MOST_BLOCKS, Digest, rounded_parts
@@ -20,7 +20,6 @@ from gpusight.errors import GpusightError
 from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
 from gpusight.rules.context import busiest_process
-from gpusight.rules.timeline_diagnosis import diagnosed_window
 from tests.shared import (
     DATA,
     EVERY_REPORT,
@@ -165,7 +164,8 @@ def test_what_warm_up_left_over_is_shared_by_all_steps() -> None:
 
 def test_a_chosen_window_counts_whole() -> None:
     digest = digest_of(build_trace(**loop(6)), window=(500, 4_500))
-    assert (digest.steps, mean(digest, digest.step_ns)) == (3, pytest.approx(4_000 / 3, abs=1))
+    assert digest.steps == 3
+    assert mean(digest, digest.step_ns) == pytest.approx(4_000 / 3, abs=1)
 
 
 # GPUs and processes -------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_parts_sum_to_the_whole_on_every_capture(path: Path) -> None:
 
 def agrees_with_diagnose(trace: Trace, digest: Digest) -> None:
     """Compare the step time and the ledger, which `diagnose` and `ledger` have too."""
-    window = diagnosed_window(trace)
+    window = step_window(trace)
     assert not isinstance(window, NotApplicable)
     assert mean(digest, digest.step_ns) == pytest.approx(window.step_ns, abs=1)
     if len(digest.gpus) > 1:
@@ -343,7 +343,7 @@ def agrees_with_diagnose(trace: Trace, digest: Digest) -> None:
 
 def agrees_with_summary(trace: Trace, digest: Digest) -> None:
     """Compare GPU busy, kernel time and kernels; `summary` does not leave out a program's start."""
-    window = diagnosed_window(trace)
+    window = step_window(trace)
     if isinstance(window, NotApplicable) or window.before_ns or digest.processes > 1:
         return
     facts = {fact.key: fact.value for fact in summary(trace, with_window(trace)[0]).facts}

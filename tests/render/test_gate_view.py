@@ -113,9 +113,8 @@ def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
     text = to_text(replace(gate(check(CheckStatus.FAILED)), comparison=comparison()), 100)
     assert "Significant changes per step: compute/matmul -28.2 ms, idle/framework +20.7 ms" in text
     other = Difference("kernels", "kernels per step 9 -> 7")
-    doubt = {"reason": other.text, "doubt": Doubt.NOT_COMPARABLE}
     found = gate(
-        check(CheckStatus.INCONCLUSIVE, **doubt),
+        check(CheckStatus.INCONCLUSIVE, reason=other.text, doubt=Doubt.NOT_COMPARABLE),
         differences=(other,),
         notes=(f"different on the two sides: {other.text}", "few steps"),
     )
