@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpusight.analysis.steps.step_detection import detect_steps
-from gpusight.analysis.steps.step_launches import find_period
 from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
+from gpusight.analysis.steps.step_periods import find_period
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
@@ -150,8 +150,9 @@ def test_kernels_that_do_not_repeat_or_only_in_part(kernels: str) -> None:
     assert isinstance(detect_steps(program(kernels)).steps, NotApplicable)
 
 
-def test_a_loop_too_fast_for_a_step_is_none() -> None:
-    assert isinstance(detect_steps(program("abc" * 50, every_us=2)).steps, NotApplicable)
+def test_a_loop_may_be_launched_fast() -> None:
+    """What counts is that the GPU repeats itself, however soon the host is done."""
+    assert len(found(program("abc" * 50, every_us=2)).steps) == 50
 
 
 def test_launches_of_whole_graphs_are_steps() -> None:
@@ -210,7 +211,8 @@ def test_real_traces_without_step_ranges(capture: str, count: int) -> None:
 )
 def test_kernels_give_the_steps_that_ranges_name(capture: str) -> None:
     """The same captures, once by `step_0`, `step_1`, … and once as if those were not there."""
-    from gpusight.analysis.steps.step_launches import launched, periodic_steps
+    from gpusight.analysis.steps.step_launches import launched
+    from gpusight.analysis.steps.step_sequences import periodic_steps
     from gpusight.readers.open import open_trace
 
     trace = open_trace(SHARED / "nsys" / f"{capture}.sqlite", cache=False)

@@ -11,13 +11,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_launches import (
-    find_period,
-    launched,
-    launches_of,
-    of_process,
-    periodic_steps,
-)
+from gpusight.analysis.steps.step_launches import launched, launches_of, of_process
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
     UNNAMED,
@@ -30,10 +24,12 @@ from gpusight.analysis.steps.step_list import (
     read_name,
     shortened,
 )
+from gpusight.analysis.steps.step_periods import find_period
+from gpusight.analysis.steps.step_sequences import periodic_steps
 
 if TYPE_CHECKING:
-    from gpusight.analysis.steps.step_launches import LaunchPeriod
     from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.analysis.steps.step_periods import Period
     from gpusight.results import NotApplicable
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
@@ -152,7 +148,7 @@ def _plausible(launches: Ints, total: int) -> bool:
     return bool(launches.sum() >= _MIN_LAUNCH_SHARE * total and alike.mean() >= _MOST_LAUNCHES)
 
 
-def _bounds(start: Ints, end: Ints, period: LaunchPeriod, times: Ints) -> tuple[Ints, Ints]:
+def _bounds(start: Ints, end: Ints, period: Period, times: Ints) -> tuple[Ints, Ints]:
     """Return when steps start and end.
 
     Ranges of one name that hold most launches are the steps themselves. Otherwise a step lasts
@@ -160,7 +156,7 @@ def _bounds(start: Ints, end: Ints, period: LaunchPeriod, times: Ints) -> tuple[
     ends with its last range, an optimizer's, and starts where the one before ended.
     """
     starts = start[period.starts]
-    lasts = np.append(period.starts[1:], period.end) - 1
+    lasts = np.append(period.starts[1:], period.ends[-1]) - 1
     closes = np.maximum.accumulate(end)[lasts]
     if period.length == 1:
         between = _launches_in(starts[:1], closes[-1:], times)[0]
@@ -177,7 +173,7 @@ def _bounds(start: Ints, end: Ints, period: LaunchPeriod, times: Ints) -> tuple[
     return np.append(first_start, closes[:-1]), closes
 
 
-def _range_note(names: pl.Series, period: LaunchPeriod) -> str:
+def _range_note(names: pl.Series, period: Period) -> str:
     first = int(period.starts[0])
     distinct = names[first : first + period.length].unique(maintain_order=True)
     shown = ", ".join(repr(shortened(name)) for name in distinct[:_MAX_NAMED])
