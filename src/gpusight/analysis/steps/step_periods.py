@@ -130,6 +130,8 @@ class Period:
     """The same from the first period on."""
     whole: Mask
     """Which periods have what a typical one has."""
+    next_start: int
+    """Position after the last period and its tail."""
     inner: Period | None = None
     """A loop inside each of them."""
 
@@ -183,11 +185,11 @@ def _apart(periods: list[Period]) -> list[Period]:
     """
     kept: list[Period] = []
     for period in sorted(periods, key=lambda p: -p.length):
-        if kept and kept[-1].length <= _LONGER * period.length:
+        exact = kept and kept[-1].same_counts and period.same_counts
+        if kept and kept[-1].length < (_LONGER if exact else 2) * period.length:
             gain = period.coverage - kept[-1].coverage
-            better = gain > _NEAR / 2 or (
-                gain > -_NEAR / 2 and period.same_counts > kept[-1].same_counts
-            )
+            rank = [(p.same_counts, len(p.starts)) for p in (period, kept[-1])]
+            better = gain > _NEAR / 2 or (gain > -_NEAR / 2 and rank[0] > rank[1])
             kept[-1] = period if better else kept[-1]
         else:
             kept.append(period)
@@ -321,16 +323,44 @@ def _period(sequence: Activities, places: Ints) -> Period | None:
     period = _segments(sequence, places)
     if period is None or not period.same_counts:
         return period
-    # Begin where the first period does: half of it before the first place and half after the
+    # Cut so that what is done every few periods comes after one, not in the middle.
+    period = _turned(sequence, period, _before_tails(sequence.codes, period))
+    # Begin where the first period does: a part of it before the first place and a part after the
     # last are a whole one.
     before = _same_before(sequence.codes, period.starts, period.length)
     after = len(sequence) - int(period.ends[-1])
-    if before < _NEAR * period.length or before + after < (1 - _NEAR) * period.length:
+    if before + after < (1 - _NEAR) * period.length:
         return period
-    turned = np.append(period.starts, period.ends[-1]) - before
+    return _turned(sequence, period, before, more=1)
+
+
+def _turned(sequence: Activities, period: Period, before: int, more: int = 0) -> Period:
+    """Cut so much earlier, if that gives as many periods, or so many more."""
+    if before < _NEAR * period.length:
+        return period
+    turned = np.append(period.starts, period.next_start) - before
+    turned = turned[(turned >= 0) & (turned < len(sequence))]
     turned = turned[sequence.opens[turned]]
     other = _segments(sequence, turned) if len(turned) > 1 else None
-    return other if other is not None and len(other.starts) > len(period.starts) else period
+    if other is None or len(other.starts) < len(period.starts) + more:
+        return period
+    return other
+
+
+def _before_tails(codes: Ints, period: Period) -> int:
+    """Return how much of a period comes after a tail in its middle; 0 where tails are at the end."""
+    length = period.length
+    following = np.append(period.starts[1:], period.next_start)
+    tailed = np.flatnonzero(following - period.starts > _LONGER * length)[:_MAX_ORDERED]
+    usual = np.flatnonzero(following - period.starts == length)
+    if not len(tailed) or not len(usual):
+        return 0
+    sample = codes[period.starts[usual[0]] :][:length]
+    own = []
+    for start in period.starts[tailed]:
+        part = codes[start : start + length]
+        own.append(int(np.argmin(part == sample[: len(part)])) or length)
+    return length - int(np.median(own))
 
 
 def _same_before(codes: Ints, starts: Ints, length: int) -> int:
@@ -369,6 +399,7 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
     own = np.minimum(counts[-1], typical)[kernels].sum()
     whole[-1] |= bool(own >= _ALIKE * typical[kernels].sum() > 0)
     same_counts = bool(alike.mean() >= _MOSTLY and whole.mean() >= _NEARLY_ALL and typical.any())
+    same_counts &= bool(np.median(np.abs(np.diff(starts) - length)) <= 1 + _NEAR * length)
     if not same_counts:
         kept = (counts > 0).mean(axis=0) >= _MOST
         ends[-1] = _last_end(sequence.codes, starts, kept)
@@ -385,6 +416,7 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
     whole = whole[nearest]
     inside = slice(int(np.argmax(whole)), len(whole) - int(np.argmax(whole[::-1])))
     starts, ends, whole = starts[inside], ends[inside], whole[inside]
+    next_start = int(ends[-1])
     if same_counts:
         ends = np.where(ends - starts > _LONGER * length, starts + length, ends)
         ends[-1] = starts[-1] + _typical_end(sequence.codes[starts[-1] : ends[-1]], typical)
@@ -392,7 +424,7 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
         length = round(float((ends - starts).mean()))
     if len(starts) < 2:
         return None
-    return _covering(sequence, Period(starts, ends, length, same_counts, 0, 0, whole))
+    return _covering(sequence, Period(starts, ends, length, same_counts, 0, 0, whole, next_start))
 
 
 def _covering(sequence: Activities, period: Period) -> Period:
@@ -527,8 +559,9 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
 
     `covers` says whether inner periods hold nearly all work.
     """
-    extra, own_kernels = _outside(sequence, outer, inner)
-    kernels = int(extra.sum())
+    if outer.same_counts and not inner.same_counts:
+        return False
+    kernels, own_kernels = _outside(sequence, outer, inner)
     if _share_with(sequence.updates, inner) >= _NEARLY_ALL:
         # An optimizer's loop over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
@@ -547,10 +580,7 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     )
     variation = float(np.std(per_outer) / max(1.0, float(np.mean(per_outer))))
     small = _MOST if variation > _IRREGULAR else _SMALL
-    if kernels <= small * own_kernels or variation > _WILD:
-        return True
-    # Evaluation is a loop of its own: nearly every kind of kernel in it comes several times.
-    return float((extra[extra > 0] >= 2).mean()) >= _ALIKE
+    return kernels <= small * own_kernels or variation > _WILD
 
 
 def _time_in(sequence: Activities, period: Period) -> int:
@@ -558,15 +588,15 @@ def _time_in(sequence: Activities, period: Period) -> int:
     return int((sequence.times[period.ends - 1] - sequence.times[period.starts]).sum())
 
 
-def _outside(sequence: Activities, outer: Period, inner: Period) -> tuple[Ints, int]:
+def _outside(sequence: Activities, outer: Period, inner: Period) -> tuple[int, int]:
     """Count the kernels of a typical outer period outside inner ones, and those of an inner one."""
     ends = np.append(outer.starts[1:], outer.ends[-1])
     edges = np.zeros(len(sequence) + 1, np.int64)
     np.add.at(edges, inner.starts[inner.whole], 1)
     np.add.at(edges, inner.ends[inner.whole], -1)
     outside = (np.cumsum(edges[:-1]) == 0) & sequence.computes
-    codes = np.where(outside, sequence.codes + 1, 0)
-    extra = np.median(_counts(codes, outer.starts, ends)[1], axis=0)[1:]
-    before = np.append(0, np.cumsum(sequence.computes))
-    own = np.median(before[inner.ends] - before[inner.starts])
-    return np.rint(extra).astype(np.int64), int(own)
+    counts = []
+    for mask, period in ((outside, replace(outer, ends=ends)), (sequence.computes, inner)):
+        before = np.append(0, np.cumsum(mask))
+        counts.append(int(np.median(before[period.ends] - before[period.starts])))
+    return counts[0], counts[1]
