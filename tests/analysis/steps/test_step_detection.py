@@ -85,11 +85,19 @@ def test_the_outer_of_two_that_repeat_wins_and_one_around_all_is_looked_into() -
 
 def test_a_step_that_ends_with_its_only_range_begins_where_the_one_before_ended() -> None:
     """Forward and backward have no range here; the optimizer's step has."""
-    trace = program(
-        "ffbbo" * 3, ranges=[("Optimizer.step#SGD.step", i + 4, i + 5) for i in (0, 5, 10)]
-    )
+    trace = program("ffbbo" * 3, ranges=[("update", i + 4, i + 5) for i in (0, 5, 10)])
     assert first_letters(trace) == [0, 4, 9]
     assert [round((s.end_ns - s.start_ns) / US, -1) for s in found(trace).steps] == [250] * 3
+
+
+def test_ranges_of_the_framework_are_parts_of_a_step() -> None:
+    """A step may update several times: kernels show the loop around it."""
+    kernels = "rrr" + "uo" * 3 + "."
+    ranges = [
+        ("Optimizer.step#SGD.step", 10 * n + i, 10 * n + i + 1) for n in range(4) for i in (4, 6, 8)
+    ]
+    steps = found(program(kernels * 4, ranges=ranges))
+    assert (len(steps.steps), steps.evidence) == (4, StepEvidence.PERIODIC)
 
 
 def test_ranges_of_operators_are_not_looked_at() -> None:

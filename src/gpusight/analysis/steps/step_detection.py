@@ -24,8 +24,8 @@ from gpusight.analysis.steps.step_list import (
     read_name,
     shortened,
 )
-from gpusight.analysis.steps.step_periods import find_period
-from gpusight.analysis.steps.step_sequences import periodic_steps
+from gpusight.analysis.steps.step_periods import Activities, choose_period
+from gpusight.analysis.steps.step_sequences import operator_steps, periodic_steps
 
 if TYPE_CHECKING:
     from gpusight.analysis.steps.step_list import TraceStep
@@ -52,10 +52,17 @@ _OPERATOR = (
     r", (?:seq|op_id) = \d"
 )
 """Ranges that the framework puts around each operator, and libraries around their calls."""
+_FRAMEWORK = r"^(?:Optimizer\.|## Call |Torch-Compiled|TorchDynamo|enumerate\(DataLoader\))"
+"""Ranges that the framework puts around parts of a step: kernels give the step itself."""
 
 
-def repeated_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
-    """Find steps by ranges that repeat; `work` is what `launched` gives of one process."""
+def repeated_steps(
+    trace: Trace, work: pl.DataFrame, *, framework: bool = False
+) -> TraceSteps | None:
+    """Find steps by ranges that repeat; `work` is what `launched` gives of one process.
+
+    Of the program, or with `framework` also those that the framework puts around parts of a step.
+    """
     if not trace.has("ranges") or work.is_empty():
         return None
     process = work["process"][0]
@@ -63,6 +70,8 @@ def repeated_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
         pl.col("process").eq_missing(process), pl.col("end_ns") > pl.col("start_ns")
     )
     ranges = named_like(ranges, _OPERATOR, keep=False)
+    if not framework:
+        ranges = named_like(ranges, _FRAMEWORK, keep=False)
     level = _outermost(ranges, work["launch_ns"].to_numpy())
     if level is None:
         return None
@@ -118,12 +127,24 @@ def _steps(level: pl.DataFrame, work: pl.DataFrame) -> TraceSteps | None:
     if level.height < 2:
         return None
     names = level["name"].cast(pl.String)
-    family = names.str.replace_all(r"\d+", "#").rank("dense").cast(pl.Int64).to_numpy() - 1
     start, end = (level[c].to_numpy() for c in ("start_ns", "end_ns"))
     before = np.maximum(start - np.append(start[:1], end[:-1]), 0)
-    period = find_period(family, before, np.ones(len(family), np.bool_))
-    if period is None or (period.length == 1 and len(period.starts) < _MIN_REPETITIONS):
-        return None
+    times = work["launch_ns"].to_numpy()
+    # A range of a name is a part of the program of its own, which layer_0, layer_1, … are not.
+    for key in (names, names.str.replace_all(r"\d+", "#")):
+        codes = key.rank("dense").cast(pl.Int64).to_numpy() - 1
+        launches = _launches_in(start, end, times)
+        ranges = replace(Activities.plain(codes, before), took=launches, feeds=launches > 0)
+        period = choose_period([ranges])
+        if period is not None and (period.length > 1 or len(period.starts) >= _MIN_REPETITIONS):
+            return _range_steps(level, period, work)
+    return None
+
+
+def _range_steps(level: pl.DataFrame, period: Period, work: pl.DataFrame) -> TraceSteps | None:
+    """Make steps of ranges that repeat, where they hold most of the work."""
+    names = level["name"].cast(pl.String)
+    start, end = (level[c].to_numpy() for c in ("start_ns", "end_ns"))
     times = work["launch_ns"].to_numpy()
     starts, ends = _bounds(start, end, period, times)
     if not _plausible(_launches_in(starts, ends, times), len(times)):
@@ -238,11 +259,16 @@ def _holds_work(steps: TraceSteps, work: pl.DataFrame) -> bool:
 def _by_repetition(trace: Trace, work: pl.DataFrame) -> DetectedSteps | None:
     """Find repeated ranges or launches of the process, and of the GPU in it, that has most work."""
     if work.is_empty():
-        return None
+        steps = operator_steps(trace)
+        return None if steps is None else DetectedSteps(steps)
     process, notes = busiest_process(trace, work, _STEPS_OF)
     work = of_process(work, process)
     work = work.filter(pl.col("device") == _busiest(work, "device"))
-    steps = repeated_steps(trace, work) or periodic_steps(trace, work)
+    steps = (
+        repeated_steps(trace, work)
+        or periodic_steps(trace, work)
+        or repeated_steps(trace, work, framework=True)
+    )
     return None if steps is None else DetectedSteps(steps, notes)
 
 

@@ -11,9 +11,11 @@ done after every tenth step (evaluation, logging, checkpoints) makes a longer pe
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from gpusight.trace.intervals import stable_argsort
 
@@ -29,14 +31,18 @@ if TYPE_CHECKING:
 _NEIGHBORS = ((), (-1,), (1, -2))
 """Offsets of the codes by which a place is recognized, added one level after the other."""
 _MAX_COUNTS = 20
-"""Numbers of segments that are tried, those that most kinds of places suggest first."""
+_MANY = 1 << 17
+"""Numbers of segments that are tried, those that most kinds of places suggest first; half as many
+in a sequence this long."""
 _NEAR = 0.1
 """Part by which two numbers of segments differ that are the same loop, cut at other places."""
 _MIN_SPAN = 0.15
 """Part of the sequence that a loop must span: start-up and autotuning may come before it."""
-_MAX_CELLS = 1 << 22
-_MAX_COMPARED = 256
-"""Segments of which codes are counted, where there are too many for all."""
+_MAX_CELLS = 1 << 18
+_MIN_COMPARED = 16
+"""Codes that are counted, and segments, where there are too many for all."""
+_MAX_LOOKED_AT = 1 << 14
+"""Places of a segment whose order is compared."""
 _MAX_ORDERED = 9
 """Pairs of segments whose order is compared."""
 _ALIKE = 0.85
@@ -110,6 +116,23 @@ class Activities:
     def __len__(self) -> int:
         """Count the activities."""
         return len(self.codes)
+
+    def before(self, name: str) -> Ints:
+        """Return the sum of an array, or the number of activities of a kind, before each place."""
+        if name not in self._sums:
+            self._sums[name] = np.append(0, np.cumsum(getattr(self, name)))
+        return self._sums[name]
+
+    @cached_property
+    def kernel_codes(self) -> Mask:
+        """Which codes are kernels or graphs."""
+        kernels = np.zeros(int(self.codes.max()) + 1, np.bool_)
+        kernels[self.codes[self.computes]] = True
+        return kernels
+
+    @cached_property
+    def _sums(self) -> dict[str, Ints]:
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +278,7 @@ def _periods(sequence: Activities) -> list[Period]:
         cut = [p for p in cut if _same_order(levels[-1], p)]
         if cut:
             periods.append(max(cut, key=lambda p: (p.same_counts, len(p.starts))))
-        if len(tried) == _MAX_COUNTS:
+        if len(tried) == (_MAX_COUNTS if len(sequence) < _MANY else _MAX_COUNTS // 2):
             break
     return periods
 
@@ -264,33 +287,31 @@ def _places(sequence: Activities) -> list[Ints]:
     """Number the kinds of places, with no, with one and with three neighbors on their threads."""
     codes, size = sequence.codes, len(sequence)
     alone = not len(sequence.threads) or bool((sequence.threads == sequence.threads[0]).all())
-    order = np.arange(size) if alone else stable_argsort(sequence.threads)
-    own, base = codes[order], int(codes.max()) + 2
+    order = None if alone else stable_argsort(sequence.threads)
+    own, base = codes if order is None else codes[order], int(codes.max()) + 2
     levels, kind = [], own
     for offsets in _NEIGHBORS:
         for offset in offsets:
             pad = np.full(min(abs(offset), size), -1)
             beside = np.append(own[offset:], pad) if offset > 0 else np.append(pad, own)[:size]
             kind = _dense(kind * base + beside + 1)
-        level = np.empty(size, np.int64)
-        level[order] = kind
+        level = kind
+        if order is not None:
+            level = np.empty(size, np.int64)
+            level[order] = kind
         levels.append(level)
     return levels
 
 
 def _dense(keys: Ints) -> Ints:
-    """Number distinct keys from 0."""
-    order = stable_argsort(keys)
-    ordered = keys[order]
-    numbered = np.empty(len(keys), np.int64)
-    numbered[order] = np.cumsum(np.diff(ordered, prepend=ordered[:1]) != 0)
-    return numbered
+    """Number distinct keys, from 0."""
+    return pl.Series(keys).rank("dense").to_numpy().astype(np.int64) - 1
 
 
 def _kinds(sequence: Activities, kind: Ints) -> _Kinds:
     """Describe the kinds of places that recur and may open a period."""
-    places = stable_argsort(np.where(sequence.opens, kind, -1))
-    places = places[int((~sequence.opens).sum()) :]
+    opens = np.flatnonzero(sequence.opens)
+    places = opens[stable_argsort(kind[opens])]
     first = np.flatnonzero(np.diff(kind[places], prepend=-1))
     count = np.diff(np.append(first, len(places)))
     recurs = count >= 2
@@ -306,8 +327,9 @@ def _kinds(sequence: Activities, kind: Ints) -> _Kinds:
     squares = np.add.reduceat(distance**2, bounds)[::2]
     mean = total / (count - 1)
     variation = np.sqrt(np.maximum(squares / (count - 1) - mean**2, 0)) / mean
-    used = np.cumsum(sequence.took) / max(1, int(sequence.took.sum()))
-    share = np.maximum(total / len(sequence), used[last] - used[places[first]])
+    used = sequence.before("took")
+    in_time = (used[last] - used[places[first]]) / max(1, int(used[-1]))
+    share = np.maximum(total / len(sequence), in_time)
     span = np.minimum(share * count / (count - 1), 1.0)
     paused = np.append(0.0, np.cumsum(sequence.pauses[places], dtype=np.float64))
     pause = (paused[first + count] - paused[first]) / count
@@ -394,8 +416,7 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
     whole = shared >= _ALIKE * typical.sum()
     alike = whole & (shared >= _ALIKE * totals)
     # Of the last one, waits and copies may be missing: the program goes on with something else.
-    kernels = np.zeros(len(typical), np.bool_)
-    kernels[sequence.codes[sequence.computes]] = True
+    kernels = sequence.kernel_codes
     own = np.minimum(counts[-1], typical)[kernels].sum()
     whole[-1] |= bool(own >= _ALIKE * typical[kernels].sum() > 0)
     same_counts = bool(alike.mean() >= _MOSTLY and whole.mean() >= _NEARLY_ALL and typical.any())
@@ -431,7 +452,7 @@ def _covering(sequence: Activities, period: Period) -> Period:
     """Measure how much of the sequence whole periods cover."""
     whole = float(period.whole.mean())
     size, first = len(sequence), int(period.starts[0])
-    used = np.append(0, np.cumsum(sequence.took))
+    used = sequence.before("took")
     in_time = whole * int((used[period.ends] - used[period.starts]).sum())
     in_number = whole * int((period.ends - period.starts).sum())
     total, rest = max(1, int(used[-1])), max(1, int(used[-1] - used[first]))
@@ -448,28 +469,26 @@ def _same_order(places: Ints, period: Period) -> bool:
         return True  # so few codes are not the same by chance
     count = len(period.starts) - 1
     recur = []
-    for i in np.unique(np.linspace(0, count - 1, min(count, _MAX_ORDERED)).astype(np.int64)):
+    most = _MAX_ORDERED if period.length < _MAX_LOOKED_AT else _MIN_REPETITIONS
+    for i in np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)):
         one, other = (places[period.starts[j] : period.ends[j]] for j in (i, i + 1))
-        recur.append(float(np.isin(one, other).mean()))
+        recur.append(float(np.isin(one[:_MAX_LOOKED_AT], other).mean()))
     return float(np.median(recur)) >= _MOST
 
 
 def _counts(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Count the codes of segments: of all, or of some where these are many."""
+    """Count the codes of segments: of all, or of some where there are many or long ones."""
     kinds = int(codes.max()) + 1
     count = len(starts)
-    most = max(_MAX_COMPARED, _MAX_CELLS // kinds)
-    at = np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
-    segment = np.full(len(codes) + 1, 0, np.int64)
-    np.add.at(segment, starts, 1)
-    segment = np.cumsum(segment[:-1]) - 1
-    position = np.full(count, -1)
-    position[at] = np.arange(len(at))
-    row = np.where(segment >= 0, position[np.maximum(segment, 0)], -1)
-    row[int(ends[-1]) :] = -1
-    inside = row >= 0
-    cells = np.bincount(row[inside] * kinds + codes[inside], minlength=len(at) * kinds)
-    return at, cells.reshape(len(at), kinds)
+    typical = max(1, int(ends[-1] - starts[0]) // count)
+    most = max(_MIN_COMPARED, _MAX_CELLS // max(kinds, typical))
+    at = np.arange(count)
+    if count > most:
+        # At random: every tenth step may be one with an evaluation.
+        chosen = np.random.default_rng(0).choice(count, most - 4, replace=False)
+        at = np.unique(np.concatenate([chosen, [0, 1, count - 2, count - 1]]))
+    cells = [np.bincount(codes[starts[i] : ends[i]], minlength=kinds) for i in at]
+    return at, np.stack(cells)
 
 
 def _with_earlier(codes: Ints, starts: Ints, length: int) -> Ints:
@@ -513,9 +532,9 @@ def _is_loop(sequence: Activities, period: Period) -> bool:
     count = len(period.starts)
     if count < _MIN_REPETITIONS and not (period.same_counts and period.length >= _LONG):
         return False
-    if not _share_with(sequence.computes, period) >= _NEARLY_ALL:
+    if not _share_with(sequence, "computes", period) >= _NEARLY_ALL:
         return False
-    updated = _share_with(sequence.updates, period) >= _NEARLY_ALL
+    updated = _share_with(sequence, "updates", period) >= _NEARLY_ALL
     if (
         not _is_marked(sequence, period) and period.coverage < _NEARLY_ALL
     ) or period.coverage_after < _MOST:
@@ -525,12 +544,12 @@ def _is_loop(sequence: Activities, period: Period) -> bool:
 
 def _is_marked(sequence: Activities, period: Period) -> bool:
     """Return whether periods have what steps have and layers do not."""
-    return _share_with(sequence.marks, period) >= _NEARLY_ALL or _pauses(sequence, period)
+    return _share_with(sequence, "marks", period) >= _NEARLY_ALL or _pauses(sequence, period)
 
 
-def _share_with(mask: Mask, period: Period) -> float:
-    """Return the part of the periods that hold such an activity."""
-    before = np.append(0, np.cumsum(mask))
+def _share_with(sequence: Activities, kind: str, period: Period) -> float:
+    """Return the part of the periods that hold an activity of a kind."""
+    before = sequence.before(kind)
     return float(np.mean(before[period.ends] > before[period.starts]))
 
 
@@ -562,18 +581,18 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if outer.same_counts and not inner.same_counts:
         return False
     kernels, own_kernels = _outside(sequence, outer, inner)
-    if _share_with(sequence.updates, inner) >= _NEARLY_ALL:
+    if _share_with(sequence, "updates", inner) >= _NEARLY_ALL:
         # An optimizer's loop over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
         return kernels <= _SMALL * own_kernels or in_inner >= _MOST * in_outer
-    updated = _share_with(sequence.updates, outer) >= _NEARLY_ALL
+    updated = _share_with(sequence, "updates", outer) >= _NEARLY_ALL
     if updated or not covers or not inner.same_counts or not _is_marked(sequence, inner):
         return False
     if len(outer.starts) < _MIN_REPETITIONS:
         return True
-    if _share_with(sequence.feeds, inner) >= _NEARLY_ALL or not kernels:
+    if _share_with(sequence, "feeds", inner) >= _NEARLY_ALL or not kernels:
         return True
-    if _share_with(sequence.backward, inner) >= _NEARLY_ALL:
+    if _share_with(sequence, "backward", inner) >= _NEARLY_ALL:
         return False
     per_outer = np.searchsorted(inner.starts, outer.ends) - np.searchsorted(
         inner.starts, outer.starts
