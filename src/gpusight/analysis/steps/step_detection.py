@@ -219,6 +219,8 @@ class DetectedSteps:
     ranges: pl.DataFrame | None = None
     """Where a range was asked for, its occurrences in the process chosen, with the columns of a
     step but its number."""
+    loops: TraceSteps | None = None
+    """Where there are no steps, a loop that may be a part of one: the layers of a single pass."""
 
 
 def detect_steps(trace: Trace, selection: Selection = EVERYTHING) -> DetectedSteps:
@@ -277,10 +279,20 @@ def _by_name_alone(trace: Trace, work: pl.DataFrame) -> DetectedSteps:
     steps = find_steps(trace)
     if isinstance(steps, TraceSteps):
         return DetectedSteps(*_one_thread(trace, steps, work))
-    rest = "GPU work does not repeat itself"
+    loops = _loops(trace, work)
+    rest = "there is no GPU work" if work.is_empty() else "GPU work does not repeat itself"
+    if loops is not None:
+        rest = "GPU work as a whole does not repeat itself"
+    return DetectedSteps(replace(steps, reason=f"{steps.reason}, and {rest}"), loops=loops)
+
+
+def _loops(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
+    """Find a loop of the busiest process and GPU, whether or not it may be a step."""
     if work.is_empty():
-        rest = "there is no GPU work"
-    return DetectedSteps(replace(steps, reason=f"{steps.reason}, and {rest}"))
+        return None
+    work = of_process(work, busiest_process(trace, work, _STEPS_OF)[0])
+    work = work.filter(pl.col("device") == _busiest(work, "device"))
+    return periodic_steps(trace, work, any_loop=True)
 
 
 _STEPS_OF = "steps are those of"

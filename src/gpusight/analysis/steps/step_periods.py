@@ -56,6 +56,7 @@ _MAX_FOREIGN = 0.3
 _LONGER = 1.25
 """Times a typical segment: longer ones have a tail."""
 _MIN_REPETITIONS = 3
+_MIN_VAGUE = 5
 _LONG = 20
 """Two repetitions are enough of what is this long."""
 _PAUSE = 3.0
@@ -67,6 +68,7 @@ _IRREGULAR = 0.3
 _WILD = 1.0
 """The same from which on outer periods have nothing in common: a benchmark of several sizes."""
 _MAX_LAYERS = 128
+"""More repetitions than any network has layers."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,8 @@ def choose_period(
         return None
     compared = compared or codings[-1]
     found = [p for coding in codings for p in _periods(coding) if _kinds_in(coding, p) >= min_kinds]
+    if min_kinds > 1:  # by chance a few parts have the same categories of kernels
+        found = [p for p in found if p.same_counts or len(p.starts) >= _MIN_VAGUE]
     loops = _apart([p for p in found if _is_loop(compared, p)])
     if not loops:
         return None
@@ -199,6 +203,16 @@ def choose_period(
         and p.coverage >= _MAX_FOREIGN * step.coverage
     ]
     return replace(step, inner=max(inside, key=lambda p: p.coverage, default=None))
+
+
+def most_repeated(sequence: Activities) -> Period | None:
+    """Return the loop that covers most of a sequence, whether or not it may be a step."""
+    loops = [
+        p
+        for p in _periods(sequence)
+        if p.same_counts and min(len(p.starts), p.length) >= _MIN_REPETITIONS
+    ]
+    return max(loops, key=lambda p: p.coverage, default=None)
 
 
 def _apart(periods: list[Period]) -> list[Period]:
@@ -370,7 +384,7 @@ def _turned(sequence: Activities, period: Period, before: int, more: int = 0) ->
 
 
 def _before_tails(codes: Ints, period: Period) -> int:
-    """Return how much of a period comes after a tail in its middle; 0 where tails are at the end."""
+    """Return how much of a period comes after a tail in its middle; 0 for tails at the end."""
     length = period.length
     following = np.append(period.starts[1:], period.next_start)
     tailed = np.flatnonzero(following - period.starts > _LONGER * length)[:_MAX_ORDERED]
@@ -532,14 +546,13 @@ def _is_loop(sequence: Activities, period: Period) -> bool:
     count = len(period.starts)
     if count < _MIN_REPETITIONS and not (period.same_counts and period.length >= _LONG):
         return False
-    if not _share_with(sequence, "computes", period) >= _NEARLY_ALL:
+    if _share_with(sequence, "computes", period) < _NEARLY_ALL or period.coverage_after < _MOST:
         return False
-    updated = _share_with(sequence, "updates", period) >= _NEARLY_ALL
-    if (
-        not _is_marked(sequence, period) and period.coverage < _NEARLY_ALL
-    ) or period.coverage_after < _MOST:
+    if count > _MAX_LAYERS or _share_with(sequence, "updates", period) >= _NEARLY_ALL:
+        return True
+    if period.coverage < _NEARLY_ALL and not _is_marked(sequence, period):
         return False
-    return updated or count > _MAX_LAYERS or not _output_follows(sequence, period)
+    return not _output_follows(sequence, period)
 
 
 def _is_marked(sequence: Activities, period: Period) -> bool:

@@ -1,4 +1,4 @@
-"""Steps by repetition: of GPU work and waits in order of their calls, of operators, of API calls."""
+"""Steps by repetition: of GPU work and waits in order of their calls, of operators or calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpusight.analysis.gpu_schedule import CallKind, kind_of
 from gpusight.analysis.launch_index import tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
-from gpusight.analysis.steps.step_periods import Activities, choose_period
+from gpusight.analysis.steps.step_periods import Activities, choose_period, most_repeated
 from gpusight.naming.kernel_names import classify
 from gpusight.units import format_count
 
@@ -51,10 +51,13 @@ _SCHEMA = {
 }
 
 
-def periodic_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
+def periodic_steps(
+    trace: Trace, work: pl.DataFrame, *, any_loop: bool = False
+) -> TraceSteps | None:
     """Find steps by the order in which a process launches work and waits for it.
 
-    `work` is what `launched` gives of that process and, where it uses several, one GPU.
+    `work` is what `launched` gives of that process and, where it uses several, one GPU. With
+    `any_loop` what repeats most is returned, even if it is a part of a step.
     """
     if work.height < 2:
         return None
@@ -62,6 +65,11 @@ def periodic_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
     if launches.height < 2:
         return None
     strict = [_activities(launches, coding) for coding in _CODINGS[:2]]
+    if any_loop:
+        loop = most_repeated(strict[1])
+        return None if loop is None else _steps(launches, loop, work["process"][0])
+    if int(strict[0].codes.max()) == int(strict[1].codes.max()):
+        strict = strict[1:]  # both tell the same apart
     for codings in (strict, *([_activities(launches, coding)] for coding in _CODINGS[2:])):
         min_kinds = 1 if codings is strict else _MIN_KINDS
         period = choose_period(codings, strict[-1], min_kinds=min_kinds)
