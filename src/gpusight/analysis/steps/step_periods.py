@@ -463,18 +463,17 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
 
 
 def _covering(sequence: Activities, period: Period) -> Period:
-    """Measure how much of the sequence whole periods cover."""
-    whole = float(period.whole.mean())
-    size, first = len(sequence), int(period.starts[0])
-    used = sequence.before("took")
-    in_time = whole * int((used[period.ends] - used[period.starts]).sum())
-    in_number = whole * int((period.ends - period.starts).sum())
-    total, rest = max(1, int(used[-1])), max(1, int(used[-1] - used[first]))
-    return replace(
-        period,
-        coverage=max(in_number / size, in_time / total),
-        coverage_after=max(in_number / (size - first), in_time / rest),
-    )
+    """Measure how much of the sequence whole periods cover, by kernels and by GPU time."""
+    shares, shares_after = [], []
+    for name in ("computes", "took"):
+        before = sequence.before(name)
+        inside = float(period.whole.mean()) * int(
+            (before[period.ends] - before[period.starts]).sum()
+        )
+        total, rest = (max(1, int(before[-1] - before[i])) for i in (0, period.starts[0]))
+        shares.append(inside / total)
+        shares_after.append(inside / rest)
+    return replace(period, coverage=max(shares), coverage_after=max(shares_after))
 
 
 def _same_order(places: Ints, period: Period) -> bool:
@@ -594,22 +593,27 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if outer.same_counts and not inner.same_counts:
         return False
     kernels, own_kernels = _outside(sequence, outer, inner)
-    if _share_with(sequence, "updates", inner) >= _NEARLY_ALL:
-        # An optimizer's loop over batches may also be a part of a step that gathers these first.
-        in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
-        return kernels <= _SMALL * own_kernels or in_inner >= _MOST * in_outer
-    updated = _share_with(sequence, "updates", outer) >= _NEARLY_ALL
-    if updated or not covers or not inner.same_counts or not _is_marked(sequence, inner):
-        return False
-    if len(outer.starts) < _MIN_REPETITIONS:
-        return True
-    if _share_with(sequence, "feeds", inner) >= _NEARLY_ALL or not kernels:
-        return True
-    if _share_with(sequence, "backward", inner) >= _NEARLY_ALL:
-        return False
-    per_outer = np.searchsorted(inner.starts, outer.ends) - np.searchsorted(
-        inner.starts, outer.starts
+    updated, backward, fed = (
+        _share_with(sequence, kind, inner) >= _NEARLY_ALL
+        for kind in ("updates", "backward", "feeds")
     )
+    if updated or (fed and backward):
+        # A loop of training over batches may also be a part of a step that gathers these first.
+        in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
+        if in_inner >= _MOST * in_outer or kernels <= _SMALL * own_kernels:
+            return updated or _share_with(sequence, "updates", outer) < _NEARLY_ALL
+    if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
+        return False
+    if fed:
+        return True
+    if not inner.same_counts or not _is_marked(sequence, inner):
+        return False
+    if len(outer.starts) < _MIN_REPETITIONS or not kernels:
+        return True
+    if backward:
+        return False
+    starts = np.searchsorted(inner.starts, outer.starts)
+    per_outer = np.searchsorted(inner.starts, outer.ends) - starts
     variation = float(np.std(per_outer) / max(1.0, float(np.mean(per_outer))))
     small = _MOST if variation > _IRREGULAR else _SMALL
     return kernels <= small * own_kernels or variation > _WILD

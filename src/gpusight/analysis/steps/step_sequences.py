@@ -35,6 +35,10 @@ _VAGUE = ["other", "generated", ""]
 _HEAVY = {"matmul", "convolution", "attention"}
 _MIN_KINDS = 3
 """Kinds of kernels in a step, where these are told apart by more or less than their names."""
+_ENOUGH = 0.8
+"""Coverage at which no vaguer coding is tried."""
+_GAIN = 0.2
+"""Coverage that a vaguer coding must gain."""
 _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
 _MANY_NAMES = 20_000
@@ -70,12 +74,28 @@ def periodic_steps(
         return None if loop is None else _steps(launches, loop, work["process"][0])
     if int(strict[0].codes.max()) == int(strict[1].codes.max()):
         strict = strict[1:]  # both tell the same apart
-    for codings in (strict, *([_activities(launches, coding)] for coding in _CODINGS[2:])):
-        min_kinds = 1 if codings is strict else _MIN_KINDS
-        period = choose_period(codings, strict[-1], min_kinds=min_kinds)
-        if period is not None:
-            return _steps(launches, period, work["process"][0])
-    return None
+    step = choose_period(strict, strict[-1])
+    for coding in _CODINGS[2:]:
+        if step is not None and step.same_counts and step.coverage >= _ENOUGH:
+            break
+        vague = choose_period([_activities(launches, coding)], strict[-1], min_kinds=_MIN_KINDS)
+        if vague is not None and (step is None or _is_better(vague, step)):
+            step = vague
+    return None if step is None else _steps(launches, step, work["process"][0])
+
+
+def _is_better(vague: Period, step: Period) -> bool:
+    """Return whether a loop seen by a vaguer coding explains more than one seen by names.
+
+    Names differ from step to step where kernels depend on the size of a batch.
+    """
+    if not vague.same_counts:
+        return False
+    if vague.coverage >= step.coverage + _GAIN and 2 * vague.length >= step.length:
+        return True
+    # A number of inner loops that varies is a reason for steps that differ.
+    explained = step.inner is not None and step.inner.coverage >= _ENOUGH * step.coverage
+    return not step.same_counts and not explained and vague.coverage >= step.coverage
 
 
 def _launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
