@@ -605,7 +605,8 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
         return False
     if fed:
-        return True
+        # Parts of a batch in turn, on several streams: the host pauses after all of them only.
+        return _pauses(sequence, inner) or not _pauses(sequence, outer)
     if not inner.same_counts or not _is_marked(sequence, inner):
         return False
     if len(outer.starts) < _MIN_REPETITIONS or not kernels:

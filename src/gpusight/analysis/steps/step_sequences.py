@@ -91,7 +91,8 @@ def _is_better(vague: Period, step: Period) -> bool:
     """
     if not vague.same_counts:
         return False
-    if vague.coverage >= step.coverage + _GAIN and 2 * vague.length >= step.length:
+    same_length = step.length <= 2 * vague.length <= 3 * step.length
+    if vague.coverage >= step.coverage + _GAIN and same_length:
         return True
     # A number of inner loops that varies is a reason for steps that differ.
     explained = step.inner is not None and step.inner.coverage >= _ENOUGH * step.coverage
