@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _NEIGHBORS = ((), (-1,), (1, -2))
 """Offsets of the codes by which a place is recognized, added one level after the other."""
+_DENSE = 8
 _MAX_COUNTS = 20
 _MANY = 1 << 17
 """Numbers of segments that are tried, those that most kinds of places suggest first; half as many
@@ -318,7 +319,12 @@ def _places(sequence: Activities) -> list[Ints]:
 
 
 def _dense(keys: Ints) -> Ints:
-    """Number distinct keys, from 0."""
+    """Number distinct keys, from 0; few of them by a table, which is faster than sorting."""
+    size = int(keys.max()) + 1
+    if size <= _DENSE * len(keys):
+        used = np.zeros(size, np.bool_)
+        used[keys] = True
+        return (np.cumsum(used) - 1)[keys]
     return pl.Series(keys).rank("dense").to_numpy().astype(np.int64) - 1
 
 
@@ -421,7 +427,7 @@ def _shared(codes: Ints, one: int, other: int, length: int) -> float:
 def _segments(sequence: Activities, starts: Ints) -> Period | None:
     """Make periods of the segments between these places, as they are."""
     length = int(np.median(np.diff(starts)))
-    starts = _with_earlier(sequence.codes, starts, length)
+    starts = _with_earlier(sequence, starts, length)
     ends = np.append(starts[1:], min(int(starts[-1]) + length, len(sequence)))
     at, counts = _counts(sequence.codes, starts, ends)
     typical = np.median(counts, axis=0)
@@ -504,11 +510,13 @@ def _counts(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return at, np.stack(cells)
 
 
-def _with_earlier(codes: Ints, starts: Ints, length: int) -> Ints:
+def _with_earlier(sequence: Activities, starts: Ints, length: int) -> Ints:
     """Add the period before the first place, whose neighbors were others or none."""
-    first = int(starts[0])
+    codes, first = sequence.codes, int(starts[0])
     before = first - length
     if before < 0 or first + length > len(codes) or codes[before] != codes[first]:
+        return starts
+    if not sequence.opens[before]:
         return starts
     same = _shared(codes, before, first, length)
     return np.append(before, starts) if same >= _ALIKE else starts

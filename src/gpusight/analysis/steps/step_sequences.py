@@ -115,22 +115,30 @@ def _launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _as_graphs(launches: pl.DataFrame) -> pl.DataFrame:
-    """Make one launch of the kernels that one call launches: they are the nodes of a graph."""
-    call = ["launch_ns", "thread"]
-    several = (pl.len().over(call) > 1) & pl.col("thread").is_not_null()
-    several &= pl.col("table") != _WAITS
-    marked = launches.with_columns(several.alias("nodes"))
-    if not marked["nodes"].any():
+    """Make one launch of the work that one call launches: the nodes of a graph."""
+    times, thread = (launches[c].fill_null(-1).to_numpy() for c in ("launch_ns", "thread"))
+    works = (launches["table"].to_numpy() != _WAITS) & (thread >= 0)
+    new = np.append(True, (np.diff(times) != 0) | (np.diff(thread) != 0) | ~works[1:])
+    if new.all():
         return launches
-    first = pl.col("nodes") & pl.struct(call).is_first_distinct()
-    sums = {coding: pl.col(coding).sum().over(call) for coding in _CODINGS}
-    graphs = marked.with_columns(
-        pl.when("nodes").then(pl.col("end_ns").max().over(call)).otherwise("end_ns"),
-        pl.when("nodes").then(pl.col("took_ns").sum().over(call)).otherwise("took_ns"),
-        pl.when("nodes").then(pl.lit(_GRAPHS, pl.Int8)).otherwise("table").alias("table"),
-        *(pl.when("nodes").then(total).otherwise(key).alias(key) for key, total in sums.items()),
+    call = pl.Series("call", np.cumsum(new))
+    first = [c for c in launches.columns if c not in {"end_ns", "took_ns", "table", *_CODINGS}]
+    return (
+        launches.with_columns(call)
+        .group_by("call", maintain_order=True)
+        .agg(
+            pl.col(first).first(),
+            pl.col("end_ns").max(),
+            pl.col("took_ns").sum(),
+            pl.when(pl.len() > 1)
+            .then(pl.lit(_GRAPHS))
+            .otherwise(pl.col("table").first())
+            .alias("table"),
+            pl.col(_CODINGS).sum(),
+        )
+        .with_columns(pl.col("table").cast(pl.Int8))
+        .select(*_SCHEMA)
     )
-    return graphs.filter(first | ~pl.col("nodes")).drop("nodes")
 
 
 def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
@@ -238,11 +246,8 @@ def _activities(launches: pl.DataFrame, coding: str) -> Activities:
 
 
 def _numbered(keys: pl.Series) -> Ints:
-    """Number distinct keys from 0, in the order in which they first come."""
-    distinct = keys.unique(maintain_order=True)
-    frame = pl.DataFrame({"key": distinct, "number": np.arange(len(distinct), dtype=np.int64)})
-    joined = pl.DataFrame({"key": keys}).join(frame, on="key", how="left", maintain_order="left")
-    return joined["number"].to_numpy()
+    """Number distinct keys, from 0."""
+    return keys.rank("dense").to_numpy().astype(np.int64) - 1
 
 
 def _steps(launches: pl.DataFrame, period: Period, process: int | None) -> TraceSteps:
