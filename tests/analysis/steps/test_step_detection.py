@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpusight.analysis.steps.step_detection import detect_steps
-from gpusight.analysis.steps.step_launches import find_period
 from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
+from gpusight.analysis.steps.step_periods import find_period
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
@@ -85,11 +85,19 @@ def test_the_outer_of_two_that_repeat_wins_and_one_around_all_is_looked_into() -
 
 def test_a_step_that_ends_with_its_only_range_begins_where_the_one_before_ended() -> None:
     """Forward and backward have no range here; the optimizer's step has."""
-    trace = program(
-        "ffbbo" * 3, ranges=[("Optimizer.step#SGD.step", i + 4, i + 5) for i in (0, 5, 10)]
-    )
+    trace = program("ffbbo" * 3, ranges=[("update", i + 4, i + 5) for i in (0, 5, 10)])
     assert first_letters(trace) == [0, 4, 9]
     assert [round((s.end_ns - s.start_ns) / US, -1) for s in found(trace).steps] == [250] * 3
+
+
+def test_ranges_of_the_framework_are_parts_of_a_step() -> None:
+    """A step may update several times: kernels show the loop around it."""
+    kernels = "rrr" + "uo" * 3 + "."
+    ranges = [
+        ("Optimizer.step#SGD.step", 10 * n + i, 10 * n + i + 1) for n in range(4) for i in (4, 6, 8)
+    ]
+    steps = found(program(kernels * 4, ranges=ranges))
+    assert (len(steps.steps), steps.evidence) == (4, StepEvidence.PERIODIC)
 
 
 def test_ranges_of_operators_are_not_looked_at() -> None:
@@ -150,8 +158,9 @@ def test_kernels_that_do_not_repeat_or_only_in_part(kernels: str) -> None:
     assert isinstance(detect_steps(program(kernels)).steps, NotApplicable)
 
 
-def test_a_loop_too_fast_for_a_step_is_none() -> None:
-    assert isinstance(detect_steps(program("abc" * 50, every_us=2)).steps, NotApplicable)
+def test_a_loop_may_be_launched_fast() -> None:
+    """What counts is that the GPU repeats itself, however soon the host is done."""
+    assert len(found(program("abc" * 50, every_us=2)).steps) == 50
 
 
 def test_launches_of_whole_graphs_are_steps() -> None:
@@ -210,7 +219,8 @@ def test_real_traces_without_step_ranges(capture: str, count: int) -> None:
 )
 def test_kernels_give_the_steps_that_ranges_name(capture: str) -> None:
     """The same captures, once by `step_0`, `step_1`, … and once as if those were not there."""
-    from gpusight.analysis.steps.step_launches import launched, periodic_steps
+    from gpusight.analysis.steps.step_launches import launched
+    from gpusight.analysis.steps.step_sequences import periodic_steps
     from gpusight.readers.open import open_trace
 
     trace = open_trace(SHARED / "nsys" / f"{capture}.sqlite", cache=False)

@@ -11,13 +11,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_launches import (
-    find_period,
-    launched,
-    launches_of,
-    of_process,
-    periodic_steps,
-)
+from gpusight.analysis.steps.step_launches import launched, launches_of, of_process
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
     UNNAMED,
@@ -30,10 +24,12 @@ from gpusight.analysis.steps.step_list import (
     read_name,
     shortened,
 )
+from gpusight.analysis.steps.step_periods import Activities, choose_period
+from gpusight.analysis.steps.step_sequences import operator_steps, periodic_steps
 
 if TYPE_CHECKING:
-    from gpusight.analysis.steps.step_launches import LaunchPeriod
     from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.analysis.steps.step_periods import Period
     from gpusight.results import NotApplicable
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
@@ -56,10 +52,17 @@ _OPERATOR = (
     r", (?:seq|op_id) = \d"
 )
 """Ranges that the framework puts around each operator, and libraries around their calls."""
+_FRAMEWORK = r"^(?:Optimizer\.|## Call |Torch-Compiled|TorchDynamo|enumerate\(DataLoader\))"
+"""Ranges that the framework puts around parts of a step: kernels give the step itself."""
 
 
-def repeated_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
-    """Find steps by ranges that repeat; `work` is what `launched` gives of one process."""
+def repeated_steps(
+    trace: Trace, work: pl.DataFrame, *, framework: bool = False
+) -> TraceSteps | None:
+    """Find steps by ranges that repeat; `work` is what `launched` gives of one process.
+
+    Of the program, or with `framework` also those that the framework puts around parts of a step.
+    """
     if not trace.has("ranges") or work.is_empty():
         return None
     process = work["process"][0]
@@ -67,6 +70,8 @@ def repeated_steps(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
         pl.col("process").eq_missing(process), pl.col("end_ns") > pl.col("start_ns")
     )
     ranges = named_like(ranges, _OPERATOR, keep=False)
+    if not framework:
+        ranges = named_like(ranges, _FRAMEWORK, keep=False)
     level = _outermost(ranges, work["launch_ns"].to_numpy())
     if level is None:
         return None
@@ -122,12 +127,24 @@ def _steps(level: pl.DataFrame, work: pl.DataFrame) -> TraceSteps | None:
     if level.height < 2:
         return None
     names = level["name"].cast(pl.String)
-    family = names.str.replace_all(r"\d+", "#").rank("dense").cast(pl.Int64).to_numpy() - 1
     start, end = (level[c].to_numpy() for c in ("start_ns", "end_ns"))
     before = np.maximum(start - np.append(start[:1], end[:-1]), 0)
-    period = find_period(family, before, np.ones(len(family), np.bool_))
-    if period is None or (period.length == 1 and len(period.starts) < _MIN_REPETITIONS):
-        return None
+    times = work["launch_ns"].to_numpy()
+    # A range of a name is a part of the program of its own, which layer_0, layer_1, … are not.
+    for key in (names, names.str.replace_all(r"\d+", "#")):
+        codes = key.rank("dense").cast(pl.Int64).to_numpy() - 1
+        launches = _launches_in(start, end, times)
+        ranges = replace(Activities.plain(codes, before), took=launches, feeds=launches > 0)
+        period = choose_period([ranges])
+        if period is not None and (period.length > 1 or len(period.starts) >= _MIN_REPETITIONS):
+            return _range_steps(level, period, work)
+    return None
+
+
+def _range_steps(level: pl.DataFrame, period: Period, work: pl.DataFrame) -> TraceSteps | None:
+    """Make steps of ranges that repeat, where they hold most of the work."""
+    names = level["name"].cast(pl.String)
+    start, end = (level[c].to_numpy() for c in ("start_ns", "end_ns"))
     times = work["launch_ns"].to_numpy()
     starts, ends = _bounds(start, end, period, times)
     if not _plausible(_launches_in(starts, ends, times), len(times)):
@@ -152,7 +169,7 @@ def _plausible(launches: Ints, total: int) -> bool:
     return bool(launches.sum() >= _MIN_LAUNCH_SHARE * total and alike.mean() >= _MOST_LAUNCHES)
 
 
-def _bounds(start: Ints, end: Ints, period: LaunchPeriod, times: Ints) -> tuple[Ints, Ints]:
+def _bounds(start: Ints, end: Ints, period: Period, times: Ints) -> tuple[Ints, Ints]:
     """Return when steps start and end.
 
     Ranges of one name that hold most launches are the steps themselves. Otherwise a step lasts
@@ -160,7 +177,7 @@ def _bounds(start: Ints, end: Ints, period: LaunchPeriod, times: Ints) -> tuple[
     ends with its last range, an optimizer's, and starts where the one before ended.
     """
     starts = start[period.starts]
-    lasts = np.append(period.starts[1:], period.end) - 1
+    lasts = np.append(period.starts[1:], period.ends[-1]) - 1
     closes = np.maximum.accumulate(end)[lasts]
     if period.length == 1:
         between = _launches_in(starts[:1], closes[-1:], times)[0]
@@ -177,7 +194,7 @@ def _bounds(start: Ints, end: Ints, period: LaunchPeriod, times: Ints) -> tuple[
     return np.append(first_start, closes[:-1]), closes
 
 
-def _range_note(names: pl.Series, period: LaunchPeriod) -> str:
+def _range_note(names: pl.Series, period: Period) -> str:
     first = int(period.starts[0])
     distinct = names[first : first + period.length].unique(maintain_order=True)
     shown = ", ".join(repr(shortened(name)) for name in distinct[:_MAX_NAMED])
@@ -202,6 +219,8 @@ class DetectedSteps:
     ranges: pl.DataFrame | None = None
     """Where a range was requested, its occurrences in the process chosen, with the columns of a
     step but its number."""
+    loops: TraceSteps | None = None
+    """Where there are no steps, a loop that may be a part of one: the layers of a single pass."""
 
 
 def detect_steps(trace: Trace, selection: Selection = EVERYTHING) -> DetectedSteps:
@@ -242,11 +261,16 @@ def _holds_work(steps: TraceSteps, work: pl.DataFrame) -> bool:
 def _by_repetition(trace: Trace, work: pl.DataFrame) -> DetectedSteps | None:
     """Find repeated ranges or launches of the process, and of the GPU in it, that has most work."""
     if work.is_empty():
-        return None
+        steps = operator_steps(trace)
+        return None if steps is None else DetectedSteps(steps)
     process, notes = busiest_process(trace, work, _STEPS_OF)
     work = of_process(work, process)
     work = work.filter(pl.col("device") == _busiest(work, "device"))
-    steps = repeated_steps(trace, work) or periodic_steps(trace, work)
+    steps = (
+        repeated_steps(trace, work)
+        or periodic_steps(trace, work)
+        or repeated_steps(trace, work, framework=True)
+    )
     return None if steps is None else DetectedSteps(steps, notes)
 
 
@@ -255,10 +279,20 @@ def _by_name_alone(trace: Trace, work: pl.DataFrame) -> DetectedSteps:
     steps = find_steps(trace)
     if isinstance(steps, TraceSteps):
         return DetectedSteps(*_one_thread(trace, steps, work))
-    rest = "GPU work does not repeat itself"
+    loops = _loops(trace, work)
+    rest = "there is no GPU work" if work.is_empty() else "GPU work does not repeat itself"
+    if loops is not None:
+        rest = "GPU work as a whole does not repeat itself"
+    return DetectedSteps(replace(steps, reason=f"{steps.reason}, and {rest}"), loops=loops)
+
+
+def _loops(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
+    """Find a loop of the busiest process and GPU, whether or not it may be a step."""
     if work.is_empty():
-        rest = "there is no GPU work"
-    return DetectedSteps(replace(steps, reason=f"{steps.reason}, and {rest}"))
+        return None
+    work = of_process(work, busiest_process(trace, work, _STEPS_OF)[0])
+    work = work.filter(pl.col("device") == _busiest(work, "device"))
+    return periodic_steps(trace, work, any_loop=True)
 
 
 _STEPS_OF = "steps are those of"

@@ -19,11 +19,17 @@ from gpusight.analysis.steps.step_launches import (
     rows_of_steps,
     took_ns,
 )
-from gpusight.analysis.steps.step_list import TraceStep, absent, frame_of
+from gpusight.analysis.steps.step_list import absent, frame_of
 from gpusight.analysis.steps.step_phases import NO_PHASES, UNKNOWN, phases_of_work
-from gpusight.analysis.steps.step_window import NO_STEPS, StepWindow, outliers, step_window
+from gpusight.analysis.steps.step_window import (
+    NO_STEPS,
+    SUGGESTION,
+    StepWindow,
+    outliers,
+    step_window,
+)
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
-from gpusight.trace.intervals import Intervals
+from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
     from gpusight.trace.intervals import Ints
@@ -40,7 +46,7 @@ STEP_FIELDS = (
         "From its start, or the end of the previous step's GPU work, to the end of its GPU work",
     ),
     Field("duration_ns", "Host", Fmt.TIME, "Duration on the host"),
-    Field("gpu_busy_ns", "GPU busy", Fmt.TIME, "Time in which GPU work that it launched runs"),
+    Field("gpu_busy_ns", "GPU busy", Fmt.TIME, "Part of the duration in which GPU work runs"),
     Field("gpu_share", "Share", Fmt.SHARE, "GPU busy time as part of the duration"),
     Field(
         "lag_ns",
@@ -79,6 +85,9 @@ FACTS = (
 )
 
 
+_NO_WHOLE_STEP = "the window contains no whole step"
+
+
 def steps(
     trace: Trace,
     selection: Selection = EVERYTHING,
@@ -93,7 +102,9 @@ def steps(
         return replace(chosen, command="steps")
     if not chosen.steps:
         reasons = (n.removeprefix(NO_STEPS) for n in chosen.notes if n.startswith(NO_STEPS))
-        return absent(trace, next(reasons, "the window contains no whole step"))
+        reason, between, parts = next(reasons, _NO_WHOLE_STEP).partition(SUGGESTION)
+        missing = absent(trace, reason)
+        return replace(missing, hint=f"{missing.hint}{between}{parts}")
     table = _table(trace, chosen)
     return Composite(
         "steps",
@@ -116,13 +127,13 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     work = of_process(launched(trace), all_steps[0].process)
     launch_ns, kernels = work["launch_ns"].to_numpy(), (work["table"] == 0).to_numpy()
     kept = np.isin([s.start_ns for s in all_steps], [s.start_ns for s in chosen.steps])
-    took = took_ns(work, all_steps)
+    took, done = took_ns(work, all_steps), done_ns(work, all_steps)
     start, end = pl.col("start_ns"), pl.col("end_ns")
     frame = frame_of(tuple(all_steps)).with_columns(
         (end - start).alias("duration_ns"),
         pl.Series("took_ns", took),
-        pl.Series("gpu_busy_ns", _busy_ns(work, all_steps)),
-        pl.Series("lag_ns", done_ns(work, all_steps)) - end,
+        pl.Series("gpu_busy_ns", _busy_ns(work, np.maximum.accumulate(done), took)),
+        pl.Series("lag_ns", done) - end,
         pl.Series("kernels", count_in(launch_ns[kernels], all_steps)),
         pl.Series("gpu_ops", count_in(launch_ns, all_steps)),
         (start.shift(-1) - end).alias("pause_ns"),
@@ -141,19 +152,13 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     return TableResult("steps", "Steps", shown_if_filled(STEP_FIELDS, frame), frame)
 
 
-def _busy_ns(work: pl.DataFrame, steps: list[TraceStep]) -> Ints:
-    """Measure the time in which any GPU work that each step launched ran."""
-    rows, owner = rows_of_steps(work, steps)
-    start, end = (work[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
-    if not len(rows):
-        return np.zeros(len(steps), np.int64)
-    # Every step gets a span of time of its own, so that one union serves them all.
-    low = int(start.min())
-    span = int(end.max()) - low + 1
-    union = Intervals.from_arrays(owner * span + start - low, owner * span + end - low)
-    busy = np.zeros(len(steps), np.int64)
-    np.add.at(busy, union.starts // span, union.ends - union.starts)
-    return busy
+def _busy_ns(work: pl.DataFrame, done: Ints, took: Ints) -> Ints:
+    """Measure the part of each step's duration, until it is done, in which GPU work runs.
+
+    Work of the next step may run in it too: on another stream, or launched by another thread.
+    """
+    busy = Intervals.from_arrays(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+    return coverage(busy, done - took, done)
 
 
 def _facts(chosen: StepWindow, frame: pl.DataFrame, gpu_share: float | None) -> tuple[Fact, ...]:

@@ -33,6 +33,7 @@ from gpusight.analysis.steps.step_launches import (
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
     WARM_UP,
+    StepEvidence,
     TraceStep,
     TraceSteps,
     called,
@@ -182,8 +183,8 @@ def _chosen_window(
     if selection.within is not None:
         return _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
     if isinstance(detected.steps, NotApplicable):
-        notes = (*detected.notes, _why(detected.steps))
-        focus = StepWindow(whole.start_ns, whole.end_ns, notes=notes)
+        why = _why(detected.steps) + _suggestions(trace, detected)
+        focus = StepWindow(whole.start_ns, whole.end_ns, notes=(*detected.notes, why))
         return focus if warmup else _without_start(trace, focus)
     return _usual(trace, detected, detected.steps, warmup=warmup)
 
@@ -304,7 +305,8 @@ def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
 def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: bool) -> StepWindow:
     """Leave out steps that do not represent the rest."""
     all_steps = steps.steps
-    unlike = unrepresentative_steps(trace, all_steps)
+    open_end = steps.evidence in {StepEvidence.PERIODIC, StepEvidence.GRAPHS}
+    unlike = unrepresentative_steps(trace, all_steps, open_end=open_end)
     first = (0 if warmup else unlike.warm_up) + unlike.cut_first
     last = len(all_steps) - unlike.cut_last
     notes = list(detected.notes)
@@ -316,13 +318,53 @@ def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: 
         notes.append(f"excluded as partial steps, cut off by the capture: {_names(cut)}")
     kept = all_steps[first:last]
     chosen = _of_steps(trace, steps, kept, (*all_steps[:first], *all_steps[last:]), notes)
-    return replace(chosen, partial=len(cut))
+    return replace(chosen, partial=len(cut), notes=(*chosen.notes, *_between(trace, chosen)))
+
+
+def _between(trace: Trace, chosen: StepWindow) -> tuple[str, ...]:
+    """Note that the step time is not what a typical step takes, where it is far from it."""
+    typical = float(np.median(took_ns(launched(trace), chosen.steps)))
+    other = chosen.step_ns - typical
+    if len(chosen.steps) < _MIN_STEPS or other < (1 - 1 / _LONG) * chosen.step_ns:
+        return ()
+    shown, more = (format_time(time, digits=3) for time in (typical, other))
+    return (
+        f"a typical step takes {shown}; {more} of the step time is between steps or in slow ones",
+    )
+
+
+_GPU_SHARE = 0.9
+"""Share of the GPU time that a suggested window covers."""
+SUGGESTION = "; to analyze a part: "
+"""What comes between the reason why there are no steps and the windows that can be chosen."""
+
+
+def _suggestions(trace: Trace, detected: DetectedSteps) -> str:
+    """Name windows that can be chosen where no steps were found."""
+    work = launched(trace).sort("start_ns")
+    if work.height < 2:
+        return ""
+    took = (work["end_ns"] - work["start_ns"]).to_numpy().astype(np.float64)
+    share = np.cumsum(took) / max(1.0, float(took.sum()))
+    edge = (1 - _GPU_SHARE) / 2
+    first = int(work["start_ns"][int(np.searchsorted(share, edge))])
+    last = int(work["end_ns"][min(int(np.searchsorted(share, 1 - edge)), work.height - 1)])
+    unit, scale = ("ms", 1e6) if last - first > 10 * 1e6 else ("us", 1e3)
+    window = f"{first // scale:.0f}{unit}-{-(-last // scale):.0f}{unit}"
+    text = f"{SUGGESTION}--window {window} ({_GPU_SHARE:.0%} of the GPU time)"
+    if detected.loops is not None:
+        last_number = detected.loops.steps[-1].number
+        text += f", --steps 0-{last_number} ({detected.loops.how})"
+    return text
 
 
 def _by_number(trace: Trace, detected: DetectedSteps, text: str) -> StepWindow | NotApplicable:
     wanted = parse_steps(text)
     if isinstance(detected.steps, NotApplicable):
-        return detected.steps
+        if detected.loops is None:
+            return detected.steps
+        detected = replace(detected, steps=detected.loops)
+    assert isinstance(detected.steps, TraceSteps)
     all_steps = detected.steps.steps
     first, last = wanted or (None, None)
     kept = tuple(
@@ -470,8 +512,13 @@ class UnrepresentativeSteps:
     """Of the warm-up, in a few words; empty where there is none."""
 
 
-def unrepresentative_steps(trace: Trace, steps: Sequence[TraceStep]) -> UnrepresentativeSteps:
-    """Find the steps at either end that do not represent the rest."""
+def unrepresentative_steps(
+    trace: Trace, steps: Sequence[TraceStep], *, open_end: bool = False
+) -> UnrepresentativeSteps:
+    """Find the steps at either end that do not represent the rest.
+
+    With `open_end` the end of the last one was not seen: what the host did before the next.
+    """
     named = _named(trace, steps)
     if len(steps) < _MIN_STEPS:
         return UnrepresentativeSteps(named, False, False, "named so" if named else "")
@@ -482,6 +529,8 @@ def unrepresentative_steps(trace: Trace, steps: Sequence[TraceStep]) -> Unrepres
     cut = launches < _CUT_LAUNCHES * np.median(launches)
     cut &= took < _CUT_TIME * np.median(took)
     first, last = bool(cut[0]), bool(cut[-1])
+    if open_end and len(steps) > _MIN_STEPS:
+        last |= bool(took[-1] < _CUT_TIME * np.median(took[:-1]))
     measured = _measured(took, _prepares(trace, steps)) if not first else 0
     count = max(named, min(measured, len(steps) // 2))
     why = "" if not count else "named so" if named >= measured else "longer than later ones"
@@ -524,7 +573,11 @@ def _measured(took: Ints, prepares: Mask) -> int:
     often = float(np.quantile(later, _USUAL_QUANTILE, method="higher"))
     needed = np.where(prepares, _LONG_PREPARING, _LONG) * median
     usual = took <= np.maximum(needed, max(median + limit, often))
-    return int(np.argmax(usual)) if usual.any() else 0
+    leading = int(np.argmax(usual)) if usual.any() else 0
+    # Warm-up ends with a fall. Steps that get faster little by little, as clocks rise, have none.
+    soon = np.minimum(took[1:], np.append(took[2:], took[-1]))[:leading]
+    falls = took[:leading] * median >= needed[:leading] * soon
+    return int(np.flatnonzero(falls)[-1]) + 1 if falls.any() else 0
 
 
 def _prepares(trace: Trace, steps: Sequence[TraceStep]) -> Mask:

@@ -1,0 +1,647 @@
+"""Finds periods in a sequence of activities: by places that come once in each of them.
+
+A place is a code with its neighbors. Each kind of place that recurs cuts the sequence into
+segments. Segments that hold the same codes are periods: the same numbers of them (a plain loop), or
+the same kinds in other numbers (a solver that evaluates more often in one step than in another).
+The longest period that covers the sequence is the step, and a shorter one its inner loop. What is
+done after every tenth step (evaluation, logging, checkpoints) makes a longer period as well;
+`_is_tail` distinguishes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.trace.intervals import stable_argsort
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.trace.intervals import Ints
+
+    Mask = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
+
+
+_NEIGHBORS = ((), (-1,), (1, -2))
+"""Offsets of the codes by which a place is recognized, added one level after the other."""
+_DENSE = 8
+_MAX_COUNTS = 20
+_MANY = 1 << 17
+"""Numbers of segments that are tried, those that most kinds of places suggest first; half as many
+in a sequence this long."""
+_NEAR = 0.1
+"""Part by which two numbers of segments differ that are the same loop, cut at other places."""
+_MIN_SPAN = 0.15
+"""Part of the sequence that a loop must span: start-up and autotuning may come before it."""
+_MAX_CELLS = 1 << 18
+_MIN_COMPARED = 16
+"""Codes that are counted, and segments, where there are too many for all."""
+_MAX_LOOKED_AT = 1 << 14
+"""Places of a segment whose order is compared."""
+_MAX_ORDERED = 9
+"""Pairs of segments whose order is compared."""
+_ALIKE = 0.85
+"""Part of its codes that a segment must share with a typical one."""
+_MOSTLY = 0.6
+"""Part of the segments that must be alike; the others may have a tail."""
+_NEARLY_ALL = 0.8
+_MOST = 0.5
+_MAX_FOREIGN = 0.3
+"""Part of a segment that may be of kinds that most segments do not have."""
+_LONGER = 1.25
+"""Times a typical segment: longer ones have a tail."""
+_MIN_REPETITIONS = 3
+_MIN_VAGUE = 5
+_LONG = 20
+"""Two repetitions are enough of what is this long."""
+_PAUSE = 3.0
+"""Times the longest pause inside a period: a pause before each that marks its start."""
+_SMALL = 0.1
+"""Part of a period's kernels that something done every few periods adds at most."""
+_IRREGULAR = 0.3
+"""Variation of the number of inner periods from which on the outer is no loop of its own."""
+_WILD = 1.0
+"""The same from which on outer periods have nothing in common: a benchmark of several sizes."""
+_MAX_LAYERS = 128
+"""More repetitions than any network has layers."""
+
+
+@dataclass(frozen=True)
+class Activities:
+    """A sequence of activities, in order; one entry per activity in every array."""
+
+    codes: Ints
+    """What it is, numbered from 0."""
+    pauses: Ints
+    """Host time before it."""
+    opens: Mask
+    """Whether a step may begin with it."""
+    computes: Mask
+    """Whether it is a kernel or a graph."""
+    marks: Mask
+    """Whether it is what steps have and layers do not: a wait, a copy, an optimizer, a graph."""
+    updates: Mask
+    """Whether it belongs to an optimizer."""
+    backward: Mask
+    """Whether it belongs to a backward pass."""
+    feeds: Mask
+    """Whether it copies a batch to the GPU."""
+    heavy: Mask
+    """Whether it is a GEMM, a convolution or attention."""
+    took: Ints
+    """GPU time."""
+    times: Ints
+    """When the host launches it."""
+    threads: Ints
+
+    @classmethod
+    def plain(
+        cls, codes: Ints, pauses: Ints | None = None, opens: Mask | None = None
+    ) -> Activities:
+        """Make activities of which nothing but an order is known."""
+        no, yes = np.zeros(len(codes), np.bool_), np.ones(len(codes), np.bool_)
+        ones = np.ones(len(codes), np.int64)
+        numbered = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+        return cls(
+            numbered,
+            ones if pauses is None else pauses,
+            yes if opens is None else opens,
+            computes=yes, marks=yes, updates=no, backward=no, feeds=no, heavy=no,
+            took=ones, times=np.cumsum(ones), threads=0 * ones,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        """Count the activities."""
+        return len(self.codes)
+
+    def before(self, name: str) -> Ints:
+        """Return the sum of an array, or the number of activities of a kind, before each place."""
+        if name not in self._sums:
+            self._sums[name] = np.append(0, np.cumsum(getattr(self, name)))
+        return self._sums[name]
+
+    @cached_property
+    def kernel_codes(self) -> Mask:
+        """Which codes are kernels or graphs."""
+        kernels = np.zeros(int(self.codes.max()) + 1, np.bool_)
+        kernels[self.codes[self.computes]] = True
+        return kernels
+
+    @cached_property
+    def _sums(self) -> dict[str, Ints]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Period:
+    """Where the periods of a sequence lie."""
+
+    starts: Ints
+    """Position of the first activity of each."""
+    ends: Ints
+    """Position after its last activity; what comes until the next is a tail."""
+    length: int
+    """Activities of a typical one; their mean where periods differ."""
+    same_counts: bool
+    """Whether periods hold the same numbers of activities of each kind, not only the same kinds."""
+    coverage: float
+    """Part of the sequence, by number or by GPU time, in periods that are alike."""
+    coverage_after: float
+    """The same from the first period on."""
+    whole: Mask
+    """Which periods have what a typical one has."""
+    next_start: int
+    """Position after the last period and its tail."""
+    inner: Period | None = None
+    """A loop inside each of them."""
+
+
+def find_period(
+    codes: Ints, pauses: Ints | None = None, opens: Mask | None = None
+) -> Period | None:
+    """Find the periods of a sequence; None where it does not repeat itself.
+
+    `opens` says which codes may begin one; where several could, the one with the longest pause
+    before it does.
+    """
+    return choose_period([Activities.plain(codes, pauses, opens)])
+
+
+def choose_period(
+    codings: list[Activities], compared: Activities | None = None, *, min_kinds: int = 1
+) -> Period | None:
+    """Find the step among the periods of one sequence, under several codings, the strictest first.
+
+    `compared` tells kernels apart where a vague coding does not; of such a coding a period must
+    hold kernels of `min_kinds`.
+    """
+    if len(codings[0]) < 2:
+        return None
+    compared = compared or codings[-1]
+    found = [p for coding in codings for p in _periods(coding) if _kinds_in(coding, p) >= min_kinds]
+    if min_kinds > 1:  # by chance a few parts have the same categories of kernels
+        found = [p for p in found if p.same_counts or len(p.starts) >= _MIN_VAGUE]
+    loops = _apart([p for p in found if _is_loop(compared, p)])
+    if not loops:
+        return None
+    enough = _NEARLY_ALL * max(p.coverage for p in loops)
+    step = next(p for p in loops if p.coverage >= enough)
+    for inner in loops[loops.index(step) + 1 :]:
+        if _is_tail(compared, step, inner, covers=inner.coverage >= enough):
+            step = inner
+    inside = [
+        p
+        for p in found
+        if p.same_counts
+        and p.length >= _MIN_REPETITIONS
+        and step.length >= _MIN_REPETITIONS * p.length
+        and p.coverage >= _MAX_FOREIGN * step.coverage
+    ]
+    return replace(step, inner=max(inside, key=lambda p: p.coverage, default=None))
+
+
+def most_repeated(sequence: Activities) -> Period | None:
+    """Return the loop that covers most of a sequence, whether or not it may be a step."""
+    loops = [
+        p
+        for p in _periods(sequence)
+        if p.same_counts and min(len(p.starts), p.length) >= _MIN_REPETITIONS
+    ]
+    return max(loops, key=lambda p: p.coverage, default=None)
+
+
+def _apart(periods: list[Period]) -> list[Period]:
+    """Keep one of periods of about the same length, which are one loop cut at other places.
+
+    The longest come first.
+    """
+    kept: list[Period] = []
+    for period in sorted(periods, key=lambda p: -p.length):
+        exact = kept and kept[-1].same_counts and period.same_counts
+        if kept and kept[-1].length < (_LONGER if exact else 2) * period.length:
+            gain = period.coverage - kept[-1].coverage
+            rank = [(p.same_counts, len(p.starts)) for p in (period, kept[-1])]
+            better = gain > _NEAR / 2 or (gain > -_NEAR / 2 and rank[0] > rank[1])
+            kept[-1] = period if better else kept[-1]
+        else:
+            kept.append(period)
+    return kept
+
+
+def _kinds_in(sequence: Activities, period: Period) -> int:
+    """Count the kinds of kernels in a period."""
+    middle = len(period.starts) // 2
+    inside = slice(int(period.starts[middle]), int(period.ends[middle]))
+    return len(np.unique(sequence.codes[inside][sequence.computes[inside]]))
+
+
+# Candidates ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """Kinds of places, one entry per kind."""
+
+    count: Ints
+    span: Floats
+    """Part of the sequence between the first and the last."""
+    variation: Floats
+    """Of the distance from one to the next."""
+    pause: Floats
+    first: Ints
+    """Position of its first place in `places`."""
+    places: Ints
+
+
+def _periods(sequence: Activities) -> list[Period]:
+    """List the loops of a sequence: for each number of segments the best places to cut it at."""
+    levels = _places(sequence)
+    kinds = [_kinds(sequence, places) for places in levels]
+    count, variation, pause = (
+        np.concatenate([getattr(k, name) for k in kinds])
+        for name in ("count", "variation", "pause")
+    )
+    level = np.repeat(np.arange(len(kinds)), [len(k.count) for k in kinds])
+    if not len(count):
+        return []
+    first = np.concatenate([k.places[k.first] for k in kinds])
+    numbers, support = np.unique(count, return_counts=True)
+    periods: list[Period] = []
+    tried: list[int] = []
+    for number in numbers[np.argsort(-support, kind="stable")].tolist():
+        if any(abs(number - other) <= _NEAR * max(number, other) for other in tried):
+            continue
+        tried.append(number)
+        own = np.flatnonzero(np.abs(count - number) <= _NEAR * number)
+        own = own[variation[own] <= 2 * (variation[own].min() + _NEAR)]
+        # A step begins at the place that comes first and most often, or after the longest pause.
+        earliest = int(own[np.lexsort((first[own], -count[own]))[0]])
+        paused = int(own[np.argmax(pause[own])])
+        pair = (paused, earliest) if pause[paused] > 2 * pause[earliest] else (earliest, paused)
+        places = []
+        for kind in dict.fromkeys(pair):
+            of_level = kinds[level[kind]]
+            at = int(of_level.first[kind - int(np.searchsorted(level, level[kind]))])
+            places.append(of_level.places[at : at + int(count[kind])])
+        cut = [p for p in (_period(sequence, own_places) for own_places in places) if p is not None]
+        cut = [p for p in cut if _same_order(levels[-1], p)]
+        if cut:
+            periods.append(max(cut, key=lambda p: (p.same_counts, len(p.starts))))
+        if len(tried) == (_MAX_COUNTS if len(sequence) < _MANY else _MAX_COUNTS // 2):
+            break
+    return periods
+
+
+def _places(sequence: Activities) -> list[Ints]:
+    """Number the kinds of places, with no, with one and with three neighbors on their threads."""
+    codes, size = sequence.codes, len(sequence)
+    alone = not len(sequence.threads) or bool((sequence.threads == sequence.threads[0]).all())
+    order = None if alone else stable_argsort(sequence.threads)
+    own, base = codes if order is None else codes[order], int(codes.max()) + 2
+    levels, kind = [], own
+    for offsets in _NEIGHBORS:
+        for offset in offsets:
+            pad = np.full(min(abs(offset), size), -1)
+            beside = np.append(own[offset:], pad) if offset > 0 else np.append(pad, own)[:size]
+            kind = _dense(kind * base + beside + 1)
+        level = kind
+        if order is not None:
+            level = np.empty(size, np.int64)
+            level[order] = kind
+        levels.append(level)
+    return levels
+
+
+def _dense(keys: Ints) -> Ints:
+    """Number distinct keys, from 0; few of them by a table, which is faster than sorting."""
+    size = int(keys.max()) + 1
+    if size <= _DENSE * len(keys):
+        used = np.zeros(size, np.bool_)
+        used[keys] = True
+        return (np.cumsum(used) - 1)[keys]
+    return pl.Series(keys).rank("dense").to_numpy().astype(np.int64) - 1
+
+
+def _kinds(sequence: Activities, kind: Ints) -> _Kinds:
+    """Describe the kinds of places that recur and may open a period."""
+    opens = np.flatnonzero(sequence.opens)
+    places = opens[stable_argsort(kind[opens])]
+    first = np.flatnonzero(np.diff(kind[places], prepend=-1))
+    count = np.diff(np.append(first, len(places)))
+    recurs = count >= 2
+    first, count = first[recurs], count[recurs]
+    if not len(first):
+        none = np.zeros(0)
+        return _Kinds(count, none, none, none, first, places)
+    last = places[first + count - 1]
+    distance = np.diff(places, append=0).astype(np.float64)
+    distance[first + count - 1] = 0
+    bounds = np.stack((first, first + count - 1), axis=1).ravel()
+    total = (last - places[first]).astype(np.float64)
+    squares = np.add.reduceat(distance**2, bounds)[::2]
+    mean = total / (count - 1)
+    variation = np.sqrt(np.maximum(squares / (count - 1) - mean**2, 0)) / mean
+    used = sequence.before("took")
+    in_time = (used[last] - used[places[first]]) / max(1, int(used[-1]))
+    share = np.maximum(total / len(sequence), in_time)
+    span = np.minimum(share * count / (count - 1), 1.0)
+    paused = np.append(0.0, np.cumsum(sequence.pauses[places], dtype=np.float64))
+    pause = (paused[first + count] - paused[first]) / count
+    keep = span >= _MIN_SPAN
+    return _Kinds(*(v[keep] for v in (count, span, variation, pause, first)), places)
+
+
+# Segments -----------------------------------------------------------------------------------------
+
+
+def _period(sequence: Activities, places: Ints) -> Period | None:
+    """Make periods of the segments between places, where these are alike."""
+    period = _segments(sequence, places)
+    if period is None or not period.same_counts:
+        return period
+    # Cut so that what is done every few periods comes after one, not in the middle.
+    period = _turned(sequence, period, _before_tails(sequence.codes, period))
+    # Begin where the first period does: a part of it before the first place and a part after the
+    # last are a whole one.
+    before = _same_before(sequence.codes, period.starts, period.length)
+    after = len(sequence) - int(period.ends[-1])
+    if before + after < (1 - _NEAR) * period.length:
+        return period
+    return _turned(sequence, period, before, more=1)
+
+
+def _turned(sequence: Activities, period: Period, before: int, more: int = 0) -> Period:
+    """Cut so much earlier, if that gives as many periods, or so many more."""
+    if before < _NEAR * period.length:
+        return period
+    turned = np.append(period.starts, period.next_start) - before
+    turned = turned[(turned >= 0) & (turned < len(sequence))]
+    turned = turned[sequence.opens[turned]]
+    other = _segments(sequence, turned) if len(turned) > 1 else None
+    if other is None or len(other.starts) < len(period.starts) + more:
+        return period
+    return other
+
+
+def _before_tails(codes: Ints, period: Period) -> int:
+    """Return how much of a period comes after a tail in its middle; 0 for tails at the end."""
+    length = period.length
+    following = np.append(period.starts[1:], period.next_start)
+    tailed = np.flatnonzero(following - period.starts > _LONGER * length)[:_MAX_ORDERED]
+    usual = np.flatnonzero(following - period.starts == length)
+    if not len(tailed) or not len(usual):
+        return 0
+    sample = codes[period.starts[usual[0]] :][:length]
+    own = []
+    for start in period.starts[tailed]:
+        part = codes[start : start + length]
+        own.append(int(np.argmin(part == sample[: len(part)])) or length)
+    return length - int(np.median(own))
+
+
+def _same_before(codes: Ints, starts: Ints, length: int) -> int:
+    """Count the codes before the first place that also come before the second."""
+    first, second = int(starts[0]), int(starts[1])
+    reach = min(first, length)
+    same = codes[first - reach : first][::-1] == codes[second - reach : second][::-1]
+    share = np.cumsum(same) / np.arange(1, reach + 1)
+    fits = np.flatnonzero((share >= _ALIKE) & same)
+    if first == reach and _shared(codes, 0, second - reach, reach) >= _ALIKE:
+        return reach
+    return int(fits[-1]) + 1 if len(fits) else 0
+
+
+def _shared(codes: Ints, one: int, other: int, length: int) -> float:
+    """Return the part of the codes that two parts of the sequence share, in any order."""
+    kinds = int(codes.max()) + 1
+    counts = [np.bincount(codes[at : at + length], minlength=kinds) for at in (one, other)]
+    return float(np.minimum(*counts).sum() / max(1, length))
+
+
+def _segments(sequence: Activities, starts: Ints) -> Period | None:
+    """Make periods of the segments between these places, as they are."""
+    length = int(np.median(np.diff(starts)))
+    starts = _with_earlier(sequence, starts, length)
+    ends = np.append(starts[1:], min(int(starts[-1]) + length, len(sequence)))
+    at, counts = _counts(sequence.codes, starts, ends)
+    typical = np.median(counts, axis=0)
+    totals = counts.sum(axis=1)
+    shared = np.minimum(counts, typical).sum(axis=1)
+    whole = shared >= _ALIKE * typical.sum()
+    alike = whole & (shared >= _ALIKE * totals)
+    # Of the last one, waits and copies may be missing: the program goes on with something else.
+    kernels = sequence.kernel_codes
+    own = np.minimum(counts[-1], typical)[kernels].sum()
+    whole[-1] |= bool(own >= _ALIKE * typical[kernels].sum() > 0)
+    same_counts = bool(alike.mean() >= _MOSTLY and whole.mean() >= _NEARLY_ALL and typical.any())
+    same_counts &= bool(np.median(np.abs(np.diff(starts) - length)) <= 1 + _NEAR * length)
+    if not same_counts:
+        kept = (counts > 0).mean(axis=0) >= _MOST
+        ends[-1] = _last_end(sequence.codes, starts, kept)
+        at, counts = _counts(sequence.codes, starts, ends)
+        totals = counts.sum(axis=1)
+        has = (counts[:, kept] > 0).sum(axis=1) >= _NEARLY_ALL * kept.sum()
+        foreign = counts[:, ~kept].sum(axis=1) <= _MAX_FOREIGN * totals
+        whole = has & foreign
+        if kept.sum() < _MIN_REPETITIONS or whole.mean() < _NEARLY_ALL:
+            return None
+    # Segments at either end that are unlike the others are no periods of this loop.
+    # Of segments that were not looked at, the next one tells.
+    nearest = np.searchsorted(at, np.arange(len(starts)))
+    whole = whole[nearest]
+    inside = slice(int(np.argmax(whole)), len(whole) - int(np.argmax(whole[::-1])))
+    starts, ends, whole = starts[inside], ends[inside], whole[inside]
+    next_start = int(ends[-1])
+    if same_counts:
+        ends = np.where(ends - starts > _LONGER * length, starts + length, ends)
+        ends[-1] = starts[-1] + _typical_end(sequence.codes[starts[-1] : ends[-1]], typical)
+    else:
+        length = round(float((ends - starts).mean()))
+    if len(starts) < 2:
+        return None
+    return _covering(sequence, Period(starts, ends, length, same_counts, 0, 0, whole, next_start))
+
+
+def _covering(sequence: Activities, period: Period) -> Period:
+    """Measure how much of the sequence whole periods cover, by kernels and by GPU time."""
+    shares, shares_after = [], []
+    for name in ("computes", "took"):
+        before = sequence.before(name)
+        inside = float(period.whole.mean()) * int(
+            (before[period.ends] - before[period.starts]).sum()
+        )
+        total, rest = (max(1, int(before[-1] - before[i])) for i in (0, period.starts[0]))
+        shares.append(inside / total)
+        shares_after.append(inside / rest)
+    return replace(period, coverage=max(shares), coverage_after=max(shares_after))
+
+
+def _same_order(places: Ints, period: Period) -> bool:
+    """Return whether places recur in the next period: what is random has the same codes only."""
+    if period.length < _LONG:
+        return True  # so few codes are not the same by chance
+    count = len(period.starts) - 1
+    recur = []
+    most = _MAX_ORDERED if period.length < _MAX_LOOKED_AT else _MIN_REPETITIONS
+    for i in np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)):
+        one, other = (places[period.starts[j] : period.ends[j]] for j in (i, i + 1))
+        recur.append(float(np.isin(one[:_MAX_LOOKED_AT], other).mean()))
+    return float(np.median(recur)) >= _MOST
+
+
+def _counts(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Count the codes of segments: of all, or of some where there are many or long ones."""
+    kinds = int(codes.max()) + 1
+    count = len(starts)
+    typical = max(1, int(ends[-1] - starts[0]) // count)
+    most = max(_MIN_COMPARED, _MAX_CELLS // max(kinds, typical))
+    at = np.arange(count)
+    if count > most:
+        # At random: every tenth step may be one with an evaluation.
+        chosen = np.random.default_rng(0).choice(count, most - 4, replace=False)
+        at = np.unique(np.concatenate([chosen, [0, 1, count - 2, count - 1]]))
+    cells = [np.bincount(codes[starts[i] : ends[i]], minlength=kinds) for i in at]
+    return at, np.stack(cells)
+
+
+def _with_earlier(sequence: Activities, starts: Ints, length: int) -> Ints:
+    """Add the period before the first place, whose neighbors were others or none."""
+    codes, first = sequence.codes, int(starts[0])
+    before = first - length
+    if before < 0 or first + length > len(codes) or codes[before] != codes[first]:
+        return starts
+    if not sequence.opens[before]:
+        return starts
+    same = _shared(codes, before, first, length)
+    return np.append(before, starts) if same >= _ALIKE else starts
+
+
+def _typical_end(codes: Ints, typical: Floats) -> int:
+    """Return how many of these codes come until the last one that a typical period has as well."""
+    order = stable_argsort(codes)
+    first = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    rank = np.empty(len(codes), np.int64)
+    sizes = np.diff(np.append(first, len(codes)))
+    rank[order] = np.arange(len(codes)) - np.repeat(first, sizes)
+    own = np.flatnonzero(rank < typical[codes])
+    return int(own[-1]) + 1 if len(own) else len(codes)
+
+
+def _last_end(codes: Ints, starts: Ints, kept: Mask) -> int:
+    """Return where the last of segments of other lengths ends: with kinds that others have too."""
+    longest = int(np.diff(starts).max())
+    start, end = int(starts[-1]), min(int(starts[-1]) + longest, len(codes))
+    own = np.flatnonzero(kept[codes[start:end]])
+    return start + (int(own[-1]) + 1 if len(own) else end - start)
+
+
+# Choice -------------------------------------------------------------------------------------------
+
+
+def _is_loop(sequence: Activities, period: Period) -> bool:
+    """Distinguish steps from a loop inside one: layers of a single pass, say.
+
+    Steps wait, copy, update weights or come after a pause. Layers follow each other without, and
+    after the last comes the network's output.
+    """
+    count = len(period.starts)
+    if count < _MIN_REPETITIONS and not (period.same_counts and period.length >= _LONG):
+        return False
+    if _share_with(sequence, "computes", period) < _NEARLY_ALL or period.coverage_after < _MOST:
+        return False
+    if count > _MAX_LAYERS or _share_with(sequence, "updates", period) >= _NEARLY_ALL:
+        return True
+    if period.coverage < _NEARLY_ALL and not _is_marked(sequence, period):
+        return False
+    return not _output_follows(sequence, period)
+
+
+def _is_marked(sequence: Activities, period: Period) -> bool:
+    """Return whether periods have what steps have and layers do not."""
+    return _share_with(sequence, "marks", period) >= _NEARLY_ALL or _pauses(sequence, period)
+
+
+def _share_with(sequence: Activities, kind: str, period: Period) -> float:
+    """Return the part of the periods that hold an activity of a kind."""
+    before = sequence.before(kind)
+    return float(np.mean(before[period.ends] > before[period.starts]))
+
+
+def _pauses(sequence: Activities, period: Period) -> bool:
+    """Return whether the host pauses before each period as it does nowhere inside."""
+    if period.length < 2:
+        return False
+    inside = sequence.pauses.copy()
+    inside[period.starts] = 0
+    bounds = np.stack((period.starts, period.ends), axis=1).ravel()
+    longest = np.maximum.reduceat(np.append(inside, 0), bounds)[::2]
+    return bool(np.median(sequence.pauses[period.starts]) >= _PAUSE * max(1, np.median(longest)))
+
+
+def _output_follows(sequence: Activities, period: Period) -> bool:
+    """Return whether a little follows the last period, with a GEMM that no period has."""
+    after = slice(int(period.starts[-1]), len(sequence))
+    inside = np.unique(sequence.codes[period.starts[0] : period.starts[-1]])
+    own = sequence.codes[after][sequence.heavy[after]]
+    short = int(sequence.computes[after].sum()) <= 2 * max(period.length, _LONG)
+    return short and bool((~np.isin(own, inside)).any())
+
+
+def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool) -> bool:
+    """Return whether the inner period is the step, and the outer one what is done every few steps.
+
+    `covers` says whether inner periods hold nearly all work.
+    """
+    if outer.same_counts and not inner.same_counts:
+        return False
+    kernels, own_kernels = _outside(sequence, outer, inner)
+    updated, backward, fed = (
+        _share_with(sequence, kind, inner) >= _NEARLY_ALL
+        for kind in ("updates", "backward", "feeds")
+    )
+    if updated or (fed and backward):
+        # A loop of training over batches may also be a part of a step that gathers these first.
+        in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
+        if in_inner >= _MOST * in_outer or kernels <= _SMALL * own_kernels:
+            return updated or _share_with(sequence, "updates", outer) < _NEARLY_ALL
+    if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
+        return False
+    if fed:
+        # Parts of a batch in turn, on several streams: the host pauses after all of them only.
+        return _pauses(sequence, inner) or not _pauses(sequence, outer)
+    if not inner.same_counts or not _is_marked(sequence, inner):
+        return False
+    if len(outer.starts) < _MIN_REPETITIONS or not kernels:
+        return True
+    if backward:
+        return False
+    starts = np.searchsorted(inner.starts, outer.starts)
+    per_outer = np.searchsorted(inner.starts, outer.ends) - starts
+    variation = float(np.std(per_outer) / max(1.0, float(np.mean(per_outer))))
+    small = _MOST if variation > _IRREGULAR else _SMALL
+    return kernels <= small * own_kernels or variation > _WILD
+
+
+def _time_in(sequence: Activities, period: Period) -> int:
+    """Return the host time from the first to the last activity of all periods."""
+    return int((sequence.times[period.ends - 1] - sequence.times[period.starts]).sum())
+
+
+def _outside(sequence: Activities, outer: Period, inner: Period) -> tuple[int, int]:
+    """Count the kernels of a typical outer period outside inner ones, and those of an inner one."""
+    ends = np.append(outer.starts[1:], outer.ends[-1])
+    edges = np.zeros(len(sequence) + 1, np.int64)
+    np.add.at(edges, inner.starts[inner.whole], 1)
+    np.add.at(edges, inner.ends[inner.whole], -1)
+    outside = (np.cumsum(edges[:-1]) == 0) & sequence.computes
+    counts = []
+    for mask, period in ((outside, replace(outer, ends=ends)), (sequence.computes, inner)):
+        before = np.append(0, np.cumsum(mask))
+        counts.append(int(np.median(before[period.ends] - before[period.starts])))
+    return counts[0], counts[1]

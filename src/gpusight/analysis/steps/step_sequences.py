@@ -1,0 +1,371 @@
+"""Steps by repetition: of GPU work and waits in order of their calls, of operators or calls."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.gpu_schedule import CallKind, kind_of
+from gpusight.analysis.launch_index import tables_with_rows
+from gpusight.analysis.selection import GPU_WORK
+from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
+from gpusight.analysis.steps.step_periods import Activities, choose_period, most_repeated
+from gpusight.naming.kernel_names import classify
+from gpusight.units import format_count
+
+if TYPE_CHECKING:
+    from gpusight.analysis.steps.step_periods import Period
+    from gpusight.trace.intervals import Ints
+    from gpusight.trace.trace import Trace
+
+
+_SHAPE = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
+_CODINGS = ("exact", "name", "family", "category")
+"""What makes two activities the same, the strictest first. Shapes change from batch to batch, and
+compiled kernels get other numbers, tiles or names."""
+_KERNELS, _COPIES, _MEMSETS, _GRAPHS = range(len(GPU_WORK))
+_WAITS = len(GPU_WORK)
+_BACKWARD = re.compile(r"(?i)backward|_bwd|bwd_|[dw]grad|_grad")
+_VAGUE = ["other", "generated", ""]
+_HEAVY = {"matmul", "convolution", "attention"}
+_MIN_KINDS = 3
+"""Kinds of kernels in a step, where these are told apart by more or less than their names."""
+_ENOUGH = 0.8
+"""Coverage at which no vaguer coding is tried."""
+_GAIN = 0.2
+"""Coverage that a vaguer coding must gain."""
+_BATCH_BYTES = 1024
+"""Copies below this are scalars and flags rather than a batch."""
+_MANY_NAMES = 20_000
+"""Names of kernels that are classified; a program with more makes up new ones as it runs."""
+_SCHEMA = {
+    "launch_ns": pl.Int64(),
+    "call_end_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "took_ns": pl.Int64(),
+    "thread": pl.Int64(),
+    "table": pl.Int8(),
+    **dict.fromkeys(_CODINGS, pl.UInt64()),
+    **dict.fromkeys(("updates", "backward", "heavy", "feeds"), pl.Boolean()),
+}
+
+
+def periodic_steps(
+    trace: Trace, work: pl.DataFrame, *, any_loop: bool = False
+) -> TraceSteps | None:
+    """Find steps by the order in which a process launches work and waits for it.
+
+    `work` is what `launched` gives of that process and, where it uses several, one GPU. With
+    `any_loop` what repeats most is returned, even if it is a part of a step.
+    """
+    if work.height < 2:
+        return None
+    launches = _launches(trace, work)
+    if launches.height < 2:
+        return None
+    strict = [_activities(launches, coding) for coding in _CODINGS[:2]]
+    if any_loop:
+        loop = most_repeated(strict[1])
+        return None if loop is None else _steps(launches, loop, work["process"][0])
+    if int(strict[0].codes.max()) == int(strict[1].codes.max()):
+        strict = strict[1:]  # both tell the same apart
+    step = choose_period(strict, strict[-1])
+    for coding in _CODINGS[2:]:
+        if step is not None and step.same_counts and step.coverage >= _ENOUGH:
+            break
+        vague = choose_period([_activities(launches, coding)], strict[-1], min_kinds=_MIN_KINDS)
+        if vague is not None and (step is None or _is_better(vague, step)):
+            step = vague
+    return None if step is None else _steps(launches, step, work["process"][0])
+
+
+def _is_better(vague: Period, step: Period) -> bool:
+    """Return whether a loop seen by a vaguer coding explains more than one seen by names.
+
+    Names differ from step to step where kernels depend on the size of a batch.
+    """
+    if not vague.same_counts:
+        return False
+    same_length = step.length <= 2 * vague.length <= 3 * step.length
+    if vague.coverage >= step.coverage + _GAIN and same_length:
+        return True
+    # A number of inner loops that varies is a reason for steps that differ.
+    explained = step.inner is not None and step.inner.coverage >= _ENOUGH * step.coverage
+    return not step.same_counts and not explained and vague.coverage >= step.coverage
+
+
+def _launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """List launches and waits in order, with what each is under every coding."""
+    parts = [pl.DataFrame(schema=_SCHEMA), _waits(trace, work)]
+    for number, table in enumerate(GPU_WORK):
+        if table in tables_with_rows(trace, GPU_WORK):
+            own = work.filter(pl.col("table") == number)
+            own = own.with_columns(
+                pl.col("launch_ns").alias("call_end_ns"),
+                (pl.col("end_ns") - pl.col("start_ns")).alias("took_ns"),
+            )
+            what = _what(trace, table, own["row"])
+            parts.append(pl.concat([own, what], how="horizontal").filter("counts").select(*_SCHEMA))
+    return _as_graphs(pl.concat(parts).sort("launch_ns", maintain_order=True))
+
+
+def _as_graphs(launches: pl.DataFrame) -> pl.DataFrame:
+    """Make one launch of the work that one call launches: the nodes of a graph."""
+    times, thread = (launches[c].fill_null(-1).to_numpy() for c in ("launch_ns", "thread"))
+    works = (launches["table"].to_numpy() != _WAITS) & (thread >= 0)
+    new = np.append(True, (np.diff(times) != 0) | (np.diff(thread) != 0) | ~works[1:])
+    if new.all():
+        return launches
+    call = pl.Series("call", np.cumsum(new))
+    first = [c for c in launches.columns if c not in {"end_ns", "took_ns", "table", *_CODINGS}]
+    return (
+        launches.with_columns(call)
+        .group_by("call", maintain_order=True)
+        .agg(
+            pl.col(first).first(),
+            pl.col("end_ns").max(),
+            pl.col("took_ns").sum(),
+            pl.when(pl.len() > 1)
+            .then(pl.lit(_GRAPHS))
+            .otherwise(pl.col("table").first())
+            .alias("table"),
+            pl.col(_CODINGS).sum(),
+        )
+        .with_columns(pl.col("table").cast(pl.Int8))
+        .select(*_SCHEMA)
+    )
+
+
+def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
+    """Return the keys and flags of rows of a table of GPU work."""
+    number = GPU_WORK.index(table)
+    no = pl.lit(value=False)
+    flags = {"updates": no, "backward": no, "heavy": no, "feeds": no, "counts": pl.lit(value=True)}
+    if table == "kernels":
+        frame = trace.table(table, ["name", *_SHAPE])[rows].with_columns(
+            pl.col("name").to_physical().alias("code")
+        )
+        names = _names(trace.table(table, ["name"])["name"])
+        frame = frame.select("code", *_SHAPE).join(
+            names, on="code", how="left", maintain_order="left"
+        )
+        keys = [["code", *_SHAPE], ["code"], ["family"], ["category"]]
+        flags |= {flag: pl.col(flag) for flag in ("updates", "backward", "heavy")}
+    elif table == "copies":
+        frame = trace.table(table, ["kind", "bytes"])[rows]
+        kind = pl.col("kind").cast(pl.String)
+        keys = [["kind", "bytes"], ["kind"], ["kind"], ["kind"]]
+        flags["feeds"] = (kind == "Host-to-Device") & (pl.col("bytes") >= _BATCH_BYTES)
+        # The driver moves pages when they are touched: that is not a loop of the program.
+        flags["counts"] = ~kind.str.starts_with("Unified").fill_null(value=False)
+    else:
+        column = "graph" if table == "graph_launches" else "device"
+        frame = trace.table(table, [column])[rows]
+        keys = [[column], [column], [column], []]
+    hashes = [
+        pl.struct(columns).hash(seed=number).alias(coding)
+        if columns
+        else pl.lit(number, pl.UInt64).alias(coding)
+        for coding, columns in zip(_CODINGS, keys, strict=True)
+    ]
+    return frame.select(*hashes, *(expression.alias(name) for name, expression in flags.items()))
+
+
+def _names(names: pl.Series) -> pl.DataFrame:
+    """Classify the names of kernels, by their code."""
+    distinct = names_of(names)
+    used = names.to_physical().unique().sort()
+    known = [distinct[code] for code in used]
+    kinds = [classify(name).category if n < _MANY_NAMES else "" for n, name in enumerate(known)]
+    kind = pl.Series("kind", kinds, pl.String)
+    family = pl.Series("family", known, pl.String).str.replace_all(r"\d+", "#")
+    return pl.DataFrame(
+        {
+            "code": used,
+            "family": family,
+            # A category that says nothing is no reason to take two kernels for the same.
+            "category": pl.select(
+                pl.when(kind.is_in(_VAGUE)).then(family).otherwise(kind)
+            ).to_series(),
+            "updates": pl.Series([kind == "optimizer" for kind in kinds], dtype=pl.Boolean),
+            "heavy": pl.Series([kind in _HEAVY for kind in kinds], dtype=pl.Boolean),
+            "backward": pl.Series(
+                [bool(_BACKWARD.search(name)) for name in known], dtype=pl.Boolean
+            ),
+        }
+    )
+
+
+def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """List the calls that wait for the GPU, of threads that also launch work.
+
+    Others poll: the watchdog of a communication library, say.
+    """
+    calls = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "name"])
+    waits = [n for n, name in enumerate(names_of(calls["name"])) if kind_of(name) is CallKind.SYNC]
+    own = calls.filter(
+        pl.col("name").to_physical().is_in(waits),
+        pl.col("process").is_in(work["process"].unique().implode()),
+        pl.col("thread").is_in(work["thread"].unique().implode()),
+    )
+    key = pl.col("name").to_physical().cast(pl.UInt64)
+    no = pl.lit(value=False)
+    return own.select(
+        pl.col("start_ns").alias("launch_ns"),
+        pl.col("end_ns").alias("call_end_ns"),
+        "end_ns",
+        pl.lit(0, pl.Int64).alias("took_ns"),
+        "thread",
+        pl.lit(_WAITS, pl.Int8).alias("table"),
+        *(key.alias(coding) for coding in _CODINGS),
+        *(no.alias(flag) for flag in ("updates", "backward", "heavy", "feeds")),
+    )
+
+
+def _activities(launches: pl.DataFrame, coding: str) -> Activities:
+    times = launches["launch_ns"].to_numpy()
+    before = np.maximum.accumulate(launches["call_end_ns"].to_numpy())
+    table = launches["table"].to_numpy()
+    flags = {f: launches[f].to_numpy() for f in ("updates", "backward", "heavy", "feeds")}
+    return Activities(
+        codes=_numbered(launches[coding]),
+        pauses=np.maximum(times - np.append(times[:1], before[:-1]), 0),
+        opens=table != _WAITS,
+        computes=(table == _KERNELS) | (table == _GRAPHS),
+        marks=(table == _WAITS) | (table == _COPIES) | (table == _GRAPHS) | flags["updates"],
+        took=launches["took_ns"].to_numpy(),
+        times=times,
+        threads=_numbered(launches["thread"].fill_null(-1)),
+        **flags,
+    )
+
+
+def _numbered(keys: pl.Series) -> Ints:
+    """Number distinct keys, from 0."""
+    return keys.rank("dense").to_numpy().astype(np.int64) - 1
+
+
+def _steps(launches: pl.DataFrame, period: Period, process: int | None) -> TraceSteps:
+    starts = period.starts
+    frame = launches[starts].select(
+        pl.lit(UNNAMED).alias("name"),
+        pl.int_range(pl.len()).alias("number"),
+        pl.col("launch_ns").alias("start_ns"),
+        pl.Series("end_ns", _ends(launches, period)),
+        pl.lit(process, pl.Int64).alias("process"),
+        "thread",
+    )
+    table = launches["table"].to_numpy()[int(starts[0]) : int(period.ends[-1])]
+    if np.isin(table, (_GRAPHS, _WAITS)).all():
+        how = "launches of CUDA graphs, which repeat"
+        return TraceSteps.of(frame, how, StepEvidence.GRAPHS)
+    before = np.append(0, np.cumsum(launches["table"].to_numpy() != _WAITS))
+    each = before[period.ends] - before[starts]
+    usual = round(float(np.median(each)))
+    what = "one kernel" if usual == 1 else f"the same {format_count(usual)} GPU activities"
+    if not period.same_counts:
+        low, high = (format_count(int(v)) for v in (each.min(), each.max()))
+        what = f"the same kinds of GPU activities ({low} to {high} of them)"
+    how = f"{what}, launched repeatedly{_inner_loop(period, before)}"
+    return TraceSteps.of(frame, how, StepEvidence.PERIODIC)
+
+
+def _inner_loop(period: Period, before: Ints) -> str:
+    """Describe the loop inside each step."""
+    inner = period.inner
+    if inner is None:
+        return ""
+    count = np.searchsorted(inner.starts, period.ends) - np.searchsorted(
+        inner.starts, period.starts
+    )
+    usual = round(float(np.median(count)))
+    each = round(float(np.median(before[inner.ends] - before[inner.starts])))
+    return "" if usual < 2 else f"; inner loop: {format_count(usual)} x {format_count(each)}"
+
+
+def _ends(launches: pl.DataFrame, period: Period) -> Ints:
+    """Return when periods end: where the next or a tail starts, the last with what it launched."""
+    times = launches["launch_ns"].to_numpy()
+    first, after = int(period.starts[-1]), int(period.ends[-1])
+    done = int(launches["end_ns"][first:after].max())  # type: ignore[arg-type]
+    if after < len(times):
+        done = min(done, int(times[after]))
+    last = max(done, int(times[after - 1]) + 1)
+    return np.append(times[period.ends[:-1]], last)
+
+
+# Without GPU work ---------------------------------------------------------------------------------
+
+_OPTIMIZER = re.compile(r"Optimizer\.|(?i:adam|sgd)")
+_LINEAR = re.compile(r"(?i)linear|mm\b|matmul|conv|attention")
+
+
+def operator_steps(trace: Trace) -> TraceSteps | None:
+    """Find steps by the order of operators, or of API calls, of the thread that runs most of them.
+
+    For captures without GPU work: of a CPU, or of a driver that recorded none.
+    """
+    for table in ("cpu_ops", "api_calls"):
+        if trace.has(table):
+            steps = _host_steps(trace, table)
+            if steps is not None:
+                return steps
+    return None
+
+
+def _host_steps(trace: Trace, table: str) -> TraceSteps | None:
+    calls = trace.table(table, ["start_ns", "end_ns", "name", "process", "thread"])
+    by = ["process", "thread"]
+    threads = (
+        calls.group_by(by, maintain_order=True)
+        .len()
+        .sort("len", descending=True, maintain_order=True)
+    )
+    calls = calls.join(threads.head(1), on=by, how="semi", nulls_equal=True, maintain_order="left")
+    # Of operators inside others, the outer ones.
+    open_until = pl.col("end_ns").cum_max().shift(1).fill_null(-1)
+    calls = calls.sort("start_ns", maintain_order=True).filter(pl.col("end_ns") > open_until)
+    if calls.height < 2:
+        return None
+    names = names_of(calls["name"])
+    code = calls["name"].to_physical().to_numpy()
+    before = np.append(calls["start_ns"][0], calls["end_ns"].to_numpy()[:-1])
+    no = np.zeros(calls.height, np.bool_)
+
+    def fits(pattern: re.Pattern[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return np.array([bool(pattern.search(name)) for name in names], np.bool_)[code]
+
+    sequence = Activities(
+        codes=_numbered(calls["name"].to_physical()),
+        pauses=np.maximum(calls["start_ns"].to_numpy() - before, 0),
+        opens=~no, computes=~no, marks=no, feeds=no,
+        updates=fits(_OPTIMIZER), backward=fits(_BACKWARD), heavy=fits(_LINEAR),
+        took=(calls["end_ns"] - calls["start_ns"]).to_numpy(),
+        times=calls["start_ns"].to_numpy(),
+        threads=np.zeros(calls.height, np.int64),
+    )  # fmt: skip
+    if table == "api_calls":
+        kinds = np.array([kind_of(name) for name in names])[code]
+        launches = np.isin(kinds, (CallKind.LAUNCH, CallKind.GRAPH))
+        waits = np.isin(kinds, (CallKind.SYNC, CallKind.COPY))
+        sequence = replace(sequence, computes=launches, marks=waits)
+    period = choose_period([sequence])
+    if period is None:
+        return None
+    ends = calls["end_ns"].to_numpy()[period.ends - 1]
+    frame = calls[period.starts].select(
+        pl.lit(UNNAMED).alias("name"),
+        pl.int_range(pl.len()).alias("number"),
+        "start_ns",
+        pl.Series("end_ns", ends),
+        "process",
+        "thread",
+    )
+    what = "operators" if table == "cpu_ops" else "API calls"
+    how = f"the same {format_count(period.length)} {what}, called repeatedly"
+    return TraceSteps.of(frame, how, StepEvidence.PERIODIC)
