@@ -15,10 +15,10 @@ from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.host_lanes import HostLanes, HostTime
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.ledger.unnamed_input import unnamed_input
 from gpusight.trace.intervals import (
     Intervals,
     contains,
-    coverage,
     distinct,
     gaps,
     intersect,
@@ -28,6 +28,8 @@ from gpusight.trace.intervals import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.trace.intervals import Ints
@@ -93,23 +95,26 @@ _ARRIVALS = frozenset({"recv", "receive", "receiving", "fetch", "poll", "polling
 _COMPILING = re.compile(
     r"dynamo_timed|\bcompile_(?:inner|fx|file)|_compile\.compile|inductor_compile|jit_?compile"
     r"|backend_compile|Xla(?:Compile|Emit|Optimize|Pass|Autotun)|nvrtc|ptxas|CompileModule|LoadModule|load_?module"
-    r"|importlib|<frozen importlib",
+    r"|importlib|<frozen importlib|cudagraphify|capture_(?:begin|end)\b",
     re.IGNORECASE,
 )
 _LOADING = re.compile(r"(?:function|module) loading", re.IGNORECASE)
 _READS = re.compile(
     r"^_*(?:(?:p|f|getdents|sp)?read(?:v|64|dir|ahead|link)?\d*|fgets|fgetc|getline|getdelim"
-    r"|(?:clock_)?nanosleep|u?sleep|recv(?:from|mmsg|msg)?|p?poll|p?select|epoll_p?wait\d*"
-    r"|io_getevents|accept4?)(?:_chk|_unlocked|_nocancel)?$"
+    r"|io_getevents)(?:_chk|_unlocked|_nocancel)?$"
 )
+_AWAITS = (
+    r"futex|pthread_cond_(?:timed|clock)?wait|sem_(?:timed|clock)?wait|(?:clock_)?nanosleep|u?sleep"
+    r"|recv(?:from|mmsg|msg)?|p?poll|p?select|epoll_p?wait\d*|accept4?"
+)
+_LOCKS = re.compile(rf"^_*(?:{_AWAITS})(?:_chk|_nocancel|64)*$")
 _WAITS = re.compile(
-    r"^_*(?:futex|pthread_(?:cond_(?:timed|clock)?wait|mutex_(?:timed)?lock|rwlock_\w*lock|join"
-    r"|barrier_wait|spin_lock)|sem_(?:timed|clock)?wait|wait(?:pid|id|[34])?|sched_yield|sigwait\w*"
-    r"|flock|fsync|fdatasync|write|pwrite\w*|fwrite|fflush|dlopen|system|connect|fork|v?fork)"
+    rf"^_*(?:(?:{_AWAITS})(?:_chk|_nocancel|64)*$|pthread_(?:mutex_(?:timed)?lock|rwlock_\w*lock|join"
+    r"|barrier_wait|spin_lock)|wait(?:pid|id|[34])?|sched_yield|sigwait\w*|flock|fsync|fdatasync"
+    r"|write|pwrite\w*|fwrite|fflush|dlopen|system|connect|fork|v?fork)"
 )
-
-
-_LOCKS = re.compile(r"^_*(?:futex|pthread_cond_(?:timed|clock)?wait|sem_(?:timed|clock)?wait)")
+_HOST_COLLECTIVES = re.compile(r"^(?:gloo|mpi|ucc):|^P?MPI_[A-Z]|(?:^|[^a-z])barrier(?:$|[^a-z])")
+"""Collectives that run on the CPU, as PyTorch and NVTX name them, and barriers of processes."""
 
 
 @lru_cache(maxsize=65_536)
@@ -143,18 +148,23 @@ def is_loading(name: str) -> bool:
 
 
 def is_reading(name: str) -> bool:
-    """Return whether a call of the operating system reads, sleeps or waits for data."""
+    """Return whether a call of the operating system reads."""
     return _READS.match(name) is not None
 
 
 def is_waiting(name: str) -> bool:
-    """Return whether a call of the operating system waits for another thread, or writes."""
+    """Return whether a call of the operating system waits for something, or writes."""
     return _WAITS.match(name) is not None
 
 
 def is_locked(name: str) -> bool:
-    """Return whether a call of the operating system waits until another thread has something."""
+    """Return whether a call of the operating system waits until someone else has something."""
     return _LOCKS.match(name) is not None
+
+
+def is_collective(name: str) -> bool:
+    """Return whether a name means a collective on the CPU: a wait for other processes."""
+    return _HOST_COLLECTIVES.search(name[:_MAX_NAME]) is not None
 
 
 def _words(text: str) -> set[str]:
@@ -176,6 +186,16 @@ _SILENCE_GAPS = 20
 """A silence is unknown when it is longer than this many times the usual time between calls."""
 _SETUP_NS = 10_000_000
 """The first allocation of a process also creates its context, if it takes longer than this."""
+_LOADING_NS = 1_000_000
+"""The first launch of a kernel loads its code, if it takes longer than this."""
+_EVERYDAY = re.compile(
+    r"Query|IsCapturing|CaptureInfo|PointerGet|HostFunc|AddCallback|Record|WaitEvent|LastError"
+    r"|(?:Get|Set)Device$|StreamPriority|INVALID"
+)
+"""Calls of running code; other calls that take long create, load or destroy something."""
+_CAPTURE_BEGINS, _CAPTURE_ENDS = (
+    re.compile(rf"^(?:cu|cuda|hip)Stream{edge}Capture") for edge in ("Begin", "End")
+)
 _MOST_LAUNCHES = 1 / 3
 """Ranges named like input that hold more of their thread's launches are not input."""
 _CALL_CAUSES = {
@@ -193,26 +213,29 @@ def layers(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
     if not len(lanes.numbers):
         return []
     ranges = HostRangesByThread(trace, lanes)
+    names = _call_names(lanes)
     known = [
         *_overheads(trace, lanes),
-        *_calls(lanes),
+        (IdleCause.SETUP, _graph_captures(lanes, names)),
+        *_calls(lanes, names),
         (IdleCause.INPUT, _input(trace, lanes, ranges)),
-        (IdleCause.OTHER, _waiting(trace, lanes, ranges)),
+        (IdleCause.SETUP, _compiling(trace, lanes, ranges)),
+        (IdleCause.WAITING, _waiting(trace, lanes, ranges)),
     ]
-    return [*known, (IdleCause.UNKNOWN, _silent(trace, lanes, ranges, known))]
+    return [*known, (IdleCause.HOST, _silent(trace, lanes, ranges, known))]
 
 
 # Calls and the profiler ---------------------------------------------------------------------------
 
 
 def _overheads(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
-    """Return what the profiler did; what it counts as its own but is not, is other work."""
+    """Return what the profiler did; it also counts the loading of code as its own."""
     threads = trace.table("threads", ["thread"])["thread"].to_list()
     nowhere = pl.col("thread").is_null() | ~pl.col("thread").is_in(threads)
     overheads: list[HostLayer] = []
     for cause, wanted in (
         (IdleCause.PROFILER, lambda name: not is_loading(name)),
-        (IdleCause.OTHER, is_loading),
+        (IdleCause.SETUP, is_loading),
     ):
         frame = _events(trace, "overheads", wanted)
         everywhere = lanes.of_all(frame.filter(nowhere))
@@ -220,20 +243,66 @@ def _overheads(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
     return overheads
 
 
-def _calls(lanes: HostLanes) -> list[HostLayer]:
+def _call_names(lanes: HostLanes) -> pl.Series:
+    """Return the name of each call; null for marks."""
+    rows = lanes.schedule.calls.row
+    names = lanes.schedule.trace.table("api_calls", ["name"])["name"]
+    return names.gather(pl.Series(rows).replace(NONE, None))
+
+
+def _calls_named(names: pl.Series, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Return which calls have a name that is wanted, looking at each distinct one once."""
+    codes = [code for code, text in enumerate(names_of(names)) if wanted(text)]
+    return names.to_physical().is_in(codes).fill_null(value=False).to_numpy()
+
+
+def _graph_captures(lanes: HostLanes, names: pl.Series) -> Intervals:
+    """Return the time in which threads recorded a graph: what they launch then does not run."""
+    calls, order = lanes.schedule.calls, lanes.order
+    begins, ends = (
+        _calls_named(names, edge.match)[order] for edge in (_CAPTURE_BEGINS, _CAPTURE_ENDS)
+    )
+    edges = order[begins | ends]
+    opens = begins[begins | ends]
+    # A capture ends with the next edge of its thread.
+    closed = opens[:-1] & ~opens[1:] & (calls.lane[edges[:-1]] == calls.lane[edges[1:]])
+    first, last = edges[:-1][closed], edges[1:][closed]
+    start = lanes.axis.at(calls.lane[first], calls.start_ns[first])
+    return Intervals.from_arrays(start, lanes.axis.at(calls.lane[last], calls.end_ns[last]))
+
+
+def _calls(lanes: HostLanes, names: pl.Series) -> list[HostLayer]:
     """Return what calls count for, by their kind."""
     calls, axis = lanes.schedule.calls, lanes.axis
     start, end = (axis.at(calls.lane, t) for t in (calls.start_ns, calls.end_ns))
     short = calls.end_ns - calls.start_ns < _SHORT_NS
     rest = np.isin(calls.kind, _REST)
+    everyday = rest & (short | _calls_named(names, _EVERYDAY.search))
     chosen = [
-        (IdleCause.OTHER, _context_creations(lanes)),
+        (IdleCause.SETUP, np.append(_context_creations(lanes), _first_launches(lanes))),
         *((cause, np.isin(calls.kind, kinds)) for cause, kinds in _CALL_CAUSES.items()),
-        (IdleCause.FRAMEWORK, rest & short),
-        (IdleCause.OTHER, rest & ~short),
+        (IdleCause.FRAMEWORK, everyday),
+        (IdleCause.SETUP, rest & ~everyday),
     ]
     by_kind = [(cause, Intervals.from_arrays(start[at], end[at])) for cause, at in chosen]
     return [(IdleCause.SYNCHRONIZING, _returning(lanes)), *by_kind]
+
+
+def _first_launches(lanes: HostLanes) -> Ints:
+    """Return the launches that take long because they load the code of their kernel first."""
+    calls, ops = lanes.schedule.calls, lanes.schedule.ops
+    long = calls.end_ns - calls.start_ns > _LOADING_NS
+    at = np.flatnonzero((ops.call != NONE) & np.isin(ops.kind, (OpKind.KERNEL, OpKind.FILL)))
+    at = at[(long & np.isin(calls.kind, (CallKind.LAUNCH, CallKind.FILL)))[ops.call[at]]]
+    if not len(at):
+        return at
+    names = lanes.schedule.trace.table("kernels", ["name"])["name"].to_physical().to_numpy()
+    _, first_rows = np.unique(names, return_index=True)
+    first = np.where(
+        ops.kind[at] == OpKind.KERNEL, np.isin(ops.row[at], first_rows), ops.row[at] == 0
+    )
+    loading: Ints = ops.call[at[first]]
+    return loading
 
 
 def _context_creations(lanes: HostLanes) -> Ints:
@@ -284,7 +353,7 @@ class HostRangesByThread:
 
 
 def _input(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Intervals:
-    """Return the time of input: ranges, operators, Python and calls that read, sleep or wait."""
+    """Return the time of input: what is named so, reads, and the time before copies of batches."""
     launches = _LaunchCalls(lanes.schedule)
     named = launches.without_work(_named(ranges.frame, is_input))
     spans = [lanes.of_threads(named, ranges.stand_in)]
@@ -294,7 +363,12 @@ def _input(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Interv
     reading, waiting = (
         lanes.of_threads(_events(trace, "os_calls", wanted)) for wanted in (is_reading, is_locked)
     )
-    spans += [reading, unnamed_input(trace, lanes, reading, subtract(waiting, _handed(lanes)))]
+    waiting = subtract(waiting, _handed(lanes))
+    others = lanes.of_threads(launches.without_work(ranges.frame), ranges.stand_in)
+    if trace.has("python_calls"):
+        frames = trace.table("python_calls", [*_EVENTS, "name"])
+        others = union(others, lanes.of_threads(launches.without_work(frames)))
+    spans += [reading, unnamed_input(trace, lanes, reading, waiting, others)]
     return _united(spans)
 
 
@@ -331,13 +405,20 @@ class _LaunchCalls:
         return events.with_columns(pl.Series("launch_share", (after - first) / max(len(times), 1)))
 
 
+def _compiling(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Intervals:
+    """Return the time in which names say that code is compiled or loaded."""
+    spans = [lanes.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
+    spans.append(lanes.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
+    return _united(spans)
+
+
 def _waiting(trace: Trace, lanes: HostLanes, ranges: HostRangesByThread) -> Intervals:
-    """Return the time of compiling, and of waits that no hand-over between threads explains."""
-    compiling = [lanes.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
-    compiling.append(lanes.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
+    """Return the time of collectives, and of waits that no hand-over between threads explains."""
+    collectives = [lanes.of_threads(_events(trace, table, is_collective)) for table in _NAMING]
+    collectives.append(lanes.of_threads(_named(ranges.frame, is_collective).select(_EVENTS)))
     waits = _events(trace, "os_calls", is_waiting)
     waits = waits.filter(pl.col("end_ns") - pl.col("start_ns") >= _SHORT_NS)
-    return _united([*compiling, subtract(lanes.of_threads(waits), _handed(lanes))])
+    return _united([*collectives, subtract(lanes.of_threads(waits), _handed(lanes))])
 
 
 def _handed(lanes: HostLanes) -> Intervals:
@@ -348,7 +429,10 @@ def _handed(lanes: HostLanes) -> Intervals:
 def _silent(
     trace: Trace, lanes: HostLanes, ranges: HostRangesByThread, known: list[HostLayer]
 ) -> Intervals:
-    """Return long stretches without a call, under no range and no operator."""
+    """Return long stretches without a call, under no operator and no range of their own.
+
+    Ranges that hold much of what their threads launch are those of whole steps.
+    """
     quiet = gaps(_united(spans for _, spans in known), 0, int(lanes.windows.ends[-1]))
     # Most stretches between two calls are short: they need not be cut at the ends of lanes.
     kept = quiet.ends - quiet.starts > _SILENCE_NS
@@ -356,7 +440,8 @@ def _silent(
     silent = _longer(lanes, intersect(quiet, lanes.windows))
     if not len(silent):
         return silent
-    named = [lanes.of_threads(ranges.frame.select(_EVENTS), ranges.stand_in)]
+    own = _LaunchCalls(lanes.schedule).without_work(ranges.frame)
+    named = [lanes.of_threads(own, ranges.stand_in)]
     named += [lanes.of_threads(_events(trace, table, None)) for table in _NAMING]
     return _longer(lanes, subtract(silent, _united(named)))
 
@@ -418,51 +503,3 @@ def host_time(trace: Trace, schedule: GpuSchedule) -> HostTime:
     for column, number in enumerate(causes):
         spent_ns[1:, column] = np.cumsum(np.where(cause == number, length_ns, 0))
     return HostTime(lane, time_ns, causes, spent_ns)
-
-
-# Input without a name -----------------------------------------------------------------------------
-
-
-_LONG_NS = 1_000_000
-"""The shortest stretch that counts: below, it is the way to the next call."""
-_MIN_READ_SHARE = 0.05
-"""The least part of it that goes into reading: a stray read in other work is less."""
-_MIN_WAIT_SHARE = 0.5
-"""The least part of it that goes into waiting for another thread, which then brings the data."""
-_ACTING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL, CallKind.SYNC)
-_TO_GPU = ("Host-to-Device", "Host-to-Array")
-
-
-def unnamed_input(
-    trace: Trace, lanes: HostLanes, reading: Intervals, waiting: Intervals
-) -> Intervals:
-    """Return the stretches that end in a copy to the GPU and are spent on reading or waiting."""
-    if not len(reading) and not len(waiting):
-        return Intervals.empty()
-    start, end = _before_copies(trace, lanes)
-    long = end - start >= _LONG_NS
-    start, end = start[long], end[long]
-    length = end - start
-    read, waited = (coverage(spans, start, end) for spans in (reading, waiting))
-    for_input = (read >= _MIN_READ_SHARE * length) | (waited >= _MIN_WAIT_SHARE * length)
-    return Intervals.from_arrays(start[for_input], end[for_input])
-
-
-def _before_copies(trace: Trace, lanes: HostLanes) -> tuple[Ints, Ints]:
-    """Return the time before copies to the GPU since the lane last issued or waited."""
-    calls = lanes.schedule.calls
-    acting = lanes.order[np.isin(calls.kind[lanes.order], _ACTING)]
-    before, after = acting[:-1], acting[1:]
-    kept = (calls.lane[before] == calls.lane[after]) & np.isin(after, _h2d_calls(trace, lanes))
-    before, after = before[kept], after[kept]
-    start, end = calls.end_ns[before], calls.start_ns[after]
-    return lanes.axis.at(calls.lane[after], start), lanes.axis.at(calls.lane[after], end)
-
-
-def _h2d_calls(trace: Trace, lanes: HostLanes) -> Ints:
-    """Return the calls that copy to the GPU."""
-    ops = lanes.schedule.ops
-    copies = np.flatnonzero((ops.kind == OpKind.COPY) & (ops.call >= 0))
-    kinds = trace.table("copies", ["kind"])["kind"].gather(ops.row[copies])
-    called: Ints = ops.call[copies[kinds.is_in(list(_TO_GPU)).to_numpy()]]
-    return called

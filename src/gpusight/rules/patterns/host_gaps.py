@@ -159,7 +159,7 @@ MAX_LAUNCHES_BETWEEN = Threshold(
     "share of the launches between steps; above it, the ranges mark only parts of steps, and the "
     "time between them belongs to the steps too",
 )
-_OWN_WORK = [IdleCause.FRAMEWORK, IdleCause.OTHER, IdleCause.UNKNOWN]
+_OWN_WORK = [IdleCause.SETUP, IdleCause.WAITING, IdleCause.FRAMEWORK, IdleCause.HOST]
 _LAUNCH_KINDS = (CallKind.LAUNCH, CallKind.GRAPH)
 
 

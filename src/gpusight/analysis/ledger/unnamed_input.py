@@ -1,0 +1,103 @@
+"""Input that nothing names: what the host does before it copies a batch to the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.gpu_schedule import CallKind, OpKind
+from gpusight.trace.intervals import Intervals, coverage
+
+if TYPE_CHECKING:
+    from gpusight.analysis.ledger.host_lanes import HostLanes
+    from gpusight.trace.intervals import Ints
+    from gpusight.trace.trace import Trace
+
+
+_LONG_NS = 1_000_000
+"""The shortest stretch that counts: below, it is the way to the next call."""
+_MIN_READ_SHARE = 0.05
+"""The least part of it that goes into reading: a stray read in other work is less."""
+_MIN_WAIT_SHARE = 0.5
+"""The least part of it that goes into waiting for someone else, who then brings the data."""
+_MIN_BATCHES = 3
+"""Without reads and waits, a stretch must come this often to be the loading of batches."""
+_MIN_BATCH_BYTES = 1_024
+"""A smaller copy is a scalar that the step needs, not a batch."""
+_MAX_NAMED_SHARE = 0.5
+"""A stretch that a range or Python function covers by more than this has its name from there."""
+_MAX_RETURNED_SHARE = 0.5
+"""What goes to the GPU was brought from it just before, if that was this share of it or more."""
+_ACTING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL, CallKind.SYNC)
+_TO_GPU = ("Host-to-Device", "Host-to-Array")
+_TO_HOST = ("Device-to-Host", "Array-to-Host")
+
+
+def unnamed_input(
+    trace: Trace, lanes: HostLanes, reading: Intervals, waiting: Intervals, named: Intervals
+) -> Intervals:
+    """Return the long stretches before copies of batches to the GPU that have no other name.
+
+    They are spent on reading or waiting, or come often. A copy that takes back what was copied from
+    the GPU just before is no batch: a collective on the CPU, or work on results.
+    """
+    start, end, size = _before_copies(trace, lanes)
+    if not len(start):
+        return Intervals.empty()
+    length = end - start
+    read, waited, other = (coverage(spans, start, end) for spans in (reading, waiting, named))
+    batch = (size >= _MIN_BATCH_BYTES) & (other <= _MAX_NAMED_SHARE * length)
+    lane = lanes.axis.lane(start)
+    often = batch & (np.bincount(lane, batch)[lane] >= _MIN_BATCHES)
+    for_input = (read >= _MIN_READ_SHARE * length) | (waited >= _MIN_WAIT_SHARE * length) | often
+    return Intervals.from_arrays(start[for_input], end[for_input])
+
+
+def _before_copies(trace: Trace, lanes: HostLanes) -> tuple[Ints, Ints, Ints]:
+    """Return long stretches before copies to the GPU, since the lane last issued or waited.
+
+    With the bytes of what is copied up to the next launch.
+    """
+    calls = lanes.schedule.calls
+    to_gpu, to_host = (_bytes_of_calls(trace, lanes, kinds) for kinds in (_TO_GPU, _TO_HOST))
+    acting = lanes.order[np.isin(calls.kind[lanes.order], _ACTING)]
+    # Copies up to the next launch are one batch: its labels may be copied before its data.
+    launches = np.isin(calls.kind[acting], (CallKind.LAUNCH, CallKind.GRAPH))
+    batch = np.cumsum(launches | (np.diff(calls.lane[acting], prepend=-1) != 0))
+    size = np.bincount(batch, to_gpu[acting], minlength=1)[batch].astype(np.int64)
+    before, after, size = acting[:-1], acting[1:], size[1:]
+    kept = (calls.lane[before] == calls.lane[after]) & (to_gpu[after] > 0)
+    kept &= calls.start_ns[after] - calls.end_ns[before] >= _LONG_NS
+    before, after, size = before[kept], after[kept], size[kept]
+    kept = _returned_bytes(lanes, to_gpu, to_host, before) < _MAX_RETURNED_SHARE * size
+    before, after, size = before[kept], after[kept], size[kept]
+    lane = calls.lane[after]
+    start, end = calls.end_ns[before], calls.start_ns[after]
+    return lanes.axis.at(lane, start), lanes.axis.at(lane, end), size
+
+
+def _bytes_of_calls(trace: Trace, lanes: HostLanes, kinds: tuple[str, ...]) -> Ints:
+    """Return the bytes that each call copies in a direction."""
+    calls, ops = lanes.schedule.calls, lanes.schedule.ops
+    copies = np.flatnonzero((ops.kind == OpKind.COPY) & (ops.call >= 0))
+    rows = trace.table("copies", ["kind", "bytes"])[ops.row[copies]]
+    wanted = rows["kind"].cast(pl.String).is_in(list(kinds)).to_numpy()
+    # A copy whose size the capture lacks counts as a large one.
+    size = rows["bytes"].fill_null(_MIN_BATCH_BYTES).to_numpy()[wanted]
+    called: Ints = np.bincount(ops.call[copies[wanted]], size, minlength=len(calls)).astype(
+        np.int64
+    )
+    return called
+
+
+def _returned_bytes(lanes: HostLanes, to_gpu: Ints, to_host: Ints, before: Ints) -> Ints:
+    """Return what the last copy before each stretch brought to the host."""
+    calls, ops = lanes.schedule.calls, lanes.schedule.ops
+    copies = np.flatnonzero(((to_gpu + to_host) > 0)[ops.call] & (ops.call >= 0))
+    copies = copies[np.argsort(ops.end_ns[copies], kind="stable")]
+    at = np.searchsorted(ops.end_ns[copies], calls.end_ns[before], side="right") - 1
+    last = ops.call[copies[np.maximum(at, 0)]]
+    returned: Ints = np.where(at >= 0, to_host[last], 0)
+    return returned
