@@ -63,15 +63,16 @@ def _before_copies(trace: Trace, lanes: HostLanes) -> tuple[Ints, Ints, Ints]:
     calls = lanes.schedule.calls
     to_gpu, to_host = (_bytes_of_calls(trace, lanes, kinds) for kinds in (_TO_GPU, _TO_HOST))
     acting = lanes.order[np.isin(calls.kind[lanes.order], _ACTING)]
-    # Copies up to the next launch are one batch: its labels may be copied before its data.
-    launches = np.isin(calls.kind[acting], (CallKind.LAUNCH, CallKind.GRAPH))
-    batch = np.cumsum(launches | (np.diff(calls.lane[acting], prepend=-1) != 0))
-    size = np.bincount(batch, to_gpu[acting], minlength=1)[batch].astype(np.int64)
-    before, after, size = acting[:-1], acting[1:], size[1:]
-    kept = (calls.lane[before] == calls.lane[after]) & (to_gpu[after] > 0)
-    kept &= calls.start_ns[after] - calls.end_ns[before] >= _LONG_NS
+    before, after = acting[:-1], acting[1:]
+    same_lane = calls.lane[before] == calls.lane[after]
+    long = calls.start_ns[after] - calls.end_ns[before] >= _LONG_NS
+    # Copies up to the next launch or stretch are one batch: labels may be copied before data.
+    launches = np.isin(calls.kind[after], (CallKind.LAUNCH, CallKind.GRAPH))
+    batch = np.cumsum(launches | long | ~same_lane)
+    size = np.bincount(batch, to_gpu[after], minlength=1)[batch].astype(np.int64)
+    kept = same_lane & long & (to_gpu[after] > 0)
     before, after, size = before[kept], after[kept], size[kept]
-    kept = _returned_bytes(lanes, to_gpu, to_host, before) < _MAX_RETURNED_SHARE * size
+    kept = _returned_bytes(lanes, to_host, after) < _MAX_RETURNED_SHARE * size
     before, after, size = before[kept], after[kept], size[kept]
     lane = calls.lane[after]
     start, end = calls.end_ns[before], calls.start_ns[after]
@@ -92,12 +93,25 @@ def _bytes_of_calls(trace: Trace, lanes: HostLanes, kinds: tuple[str, ...]) -> I
     return called
 
 
-def _returned_bytes(lanes: HostLanes, to_gpu: Ints, to_host: Ints, before: Ints) -> Ints:
-    """Return what the last copy before each stretch brought to the host."""
+def _returned_bytes(lanes: HostLanes, to_host: Ints, after: Ints) -> Ints:
+    """Return the largest copy of a process to its host before each copy to the GPU.
+
+    Since the copy to the GPU before it in the same lane; the calls are sorted by lane and time.
+    """
     calls, ops = lanes.schedule.calls, lanes.schedule.ops
-    copies = np.flatnonzero(((to_gpu + to_host) > 0)[ops.call] & (ops.call >= 0))
-    copies = copies[np.argsort(ops.end_ns[copies], kind="stable")]
-    at = np.searchsorted(ops.end_ns[copies], calls.end_ns[before], side="right") - 1
-    last = ops.call[copies[np.maximum(at, 0)]]
-    returned: Ints = np.where(at >= 0, to_host[last], 0)
+    processes = np.array([process for process, _ in lanes.schedule.threads], np.int64)
+    _, process = np.unique(processes, return_inverse=True)
+    process = process.reshape(-1)[calls.thread]
+    copies = np.flatnonzero(np.append(to_host, 0)[ops.call] > 0)
+    call = ops.call[copies]
+    ended = lanes.axis.at(process[call], ops.end_ns[copies])
+    order = np.argsort(ended, kind="stable")
+    size = np.append(to_host[call[order]], 0)
+    until = lanes.axis.at(process[after], calls.start_ns[after])
+    since = lanes.axis.at(process[after], np.full(len(after), lanes.axis.start_ns))
+    same = calls.lane[after][1:] == calls.lane[after][:-1]
+    since[1:][same] = until[:-1][same]
+    first, last = (np.searchsorted(ended[order], times) for times in (since, until))
+    largest = np.maximum.reduceat(size, np.stack((first, last), axis=1).reshape(-1))[::2]
+    returned: Ints = np.where(first < last, largest, 0)
     return returned

@@ -28,6 +28,7 @@ from gpusight.trace.intervals import Intervals, coverage, gaps
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gpusight.analysis.ledger.idle_contributors import IdleContributor
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
@@ -62,21 +63,38 @@ def at_most(context: RuleContext, ns: int) -> float:
     return float(max(0, context.replay.unchanged.total_ns - ns))
 
 
-_LOCATION_KINDS = {"range": "range", "op": "operator", "os call": "call", "call site": "site"}
+_LOCATION_KINDS = {
+    "range": "range",
+    "op": "operator",
+    "os call": "call",
+    "api call": "call",
+    "call site": "site",
+    "next": "kernel",
+}
+
+
+@memoize
+def _contributors(context: RuleContext) -> dict[str, tuple[IdleContributor, ...]]:
+    """Return what was open while the busiest GPU was idle, by entry of the ledger."""
+    accounts = account(context.schedule, context.hosts)
+    device = next(a for a in accounts if a.device == context.device)
+    return IdleContributors(context.schedule, context.hosts).of(device)
 
 
 def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLocation]]:
-    """Return what the host was in while the GPU was idle for a cause, by kind, longest first."""
-    accounts = account(context.schedule, context.hosts)
-    device = next(a for a in accounts if a.device == context.device)
+    """Return what the host was in while the GPU was idle for a cause, by kind, longest first.
+
+    The kind `kernel` holds what ended the idle time.
+    """
     # The range of the step itself adds no information.
     steps = {_without_numbers(step.name) for step in context.focus.steps}
     locations: dict[str, list[FindingLocation]] = {kind: [] for kind in _LOCATION_KINDS.values()}
-    contributors = IdleContributors(context.schedule, context.hosts).of(device)
-    for part in contributors.get(cause.entry, ()):
-        if part.kind in _LOCATION_KINDS and _without_numbers(part.name) not in steps:
+    for part in _contributors(context).get(cause.entry, ()):
+        if _without_numbers(part.name) not in steps:
             kind = _LOCATION_KINDS[part.kind]
             locations[kind].append(FindingLocation(kind, part.name, float(part.ns), part.count))
+    for places in locations.values():
+        places.sort(key=lambda place: -(place.ns or 0.0))
     return locations
 
 
@@ -171,6 +189,8 @@ class HostStalls:
     """Before each call, by position."""
     idle_ns: Ints
     """The part of it with nothing running on the busiest GPU."""
+    framework_share: NDArray[np.float64]
+    """The part of it that is of the framework: the rest has no part in launching."""
     start_ns: Ints
     end_ns: Ints
     long: NDArray[np.bool_]
@@ -187,13 +207,19 @@ class HostStalls:
         """Sum the time before these calls in which the GPU was idle."""
         return int(self.idle_ns[calls].sum())
 
+    def framework_of(self, calls: Ints) -> int:
+        """Sum the part of the same that the ledger counts for the framework."""
+        return int((self.idle_ns[calls] * self.framework_share[calls]).sum())
+
 
 @memoize
 def host_work(context: RuleContext) -> HostStalls:
     """Measure the host's own work before each call."""
     schedule, ops = context.schedule, context.schedule.ops
     start_ns, end_ns = before_calls(context)
-    own_ns = spent_before(context)[:, _OWN_WORK].sum(axis=1)
+    spent_ns = spent_before(context)
+    own_ns = spent_ns[:, _OWN_WORK].sum(axis=1)
+    framework_share = spent_ns[:, IdleCause.FRAMEWORK] / np.maximum(own_ns, 1)
     # What the replay knows to be a silent wait for the GPU is no work.
     own_ns = np.minimum(own_ns, np.maximum(context.replay.program.gap_ns, 0))
     lane = launching_lane(context)
@@ -209,7 +235,8 @@ def host_work(context: RuleContext) -> HostStalls:
     long = (own_ns >= limit_ns) & (schedule.calls.lane == lane)
     calls = np.flatnonzero(long & (own_ns < _ALWAYS_STALL_NS))
     long[calls[_in_optimizer(context, calls, (start_ns[calls] + end_ns[calls]) // 2)]] = False
-    return HostStalls(own_ns, idle_ns_, start_ns, end_ns, long, _between_steps(context))
+    between = _between_steps(context)
+    return HostStalls(own_ns, idle_ns_, framework_share, start_ns, end_ns, long, between)
 
 
 def _usual_ns(context: RuleContext, own_ns: Ints, lane: int) -> float:

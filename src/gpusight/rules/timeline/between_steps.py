@@ -272,6 +272,7 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
             *_without_reading(context, other.read),
         ),
         min_ns=at_most(context, other.idle_ns + reading_ns),
+        measured_ns=other.idle_ns,
         fix=_fix(context, other, where, loads_data=loads_data),
         code=_code(context, where, loads_data=loads_data),
         where=where,

@@ -133,7 +133,7 @@ def many_steps(state, batches):                # one dispatch for all steps
             return unknown
         stalls = host_work(context)
         stalled = np.flatnonzero(stalls.apart)
-        waited_ns = idle_ns(context, *_LAUNCHING) - stalls.of(stalled)
+        waited_ns = idle_ns(context, *_LAUNCHING) - stalls.framework_of(stalled)
         calls = context.calls_of(CallKind.LAUNCH)
         if waited_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
@@ -163,6 +163,7 @@ def many_steps(state, batches):                # one dispatch for all steps
             confidence_reason=reason,
             change=(keeping_host_work(stalled), as_graphs()),
             min_ns=at_most(context, waited_ns),
+            measured_ns=waited_ns,
             fix=_fix(context, calls, where, launch_ns, same=same),
             code=framework_of(context.trace).choose(
                 torch=LaunchBound.code + LaunchBound.optimizer_code * _unfused_optimizer(context),
