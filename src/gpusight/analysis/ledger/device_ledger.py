@@ -36,6 +36,8 @@ _QUEUED_NS = 10_000
 _SLOW_LATENCIES = 3
 """Launches that take this many times the usual latency did not only take their way to the GPU."""
 _MIN_SLOW_NS = 5_000
+_MAX_USUAL_NS = 100_000
+"""No launch takes this long on its way: what usually does waits for something."""
 
 
 def measured_timing(schedule: GpuSchedule) -> ScheduleTiming:
@@ -202,7 +204,7 @@ def _gaps(
         # What was carried over from before the window had been launched, whoever did it.
         returned = np.where(ended & ops.carried[op] | inside, np.minimum(returned, start), returned)
     waited = end - np.maximum(returned, start)
-    usual_ns = _usual_latency_ns(schedule, timing, own)
+    usual_ns = min(_usual_latency_ns(schedule, timing, own), _MAX_USUAL_NS)
     slow = end - returned > max(_MIN_SLOW_NS, _SLOW_LATENCIES * usual_ns)
     queued = np.where(returned <= start, slow | (waited > _QUEUED_NS), slow & (waited > _QUEUED_NS))
     return DeviceGaps(start, lane, returned, queued | inside, op)

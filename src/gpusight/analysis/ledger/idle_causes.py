@@ -110,8 +110,7 @@ _AWAITS = (
 _LOCKS = re.compile(rf"^_*(?:{_AWAITS})(?:_chk|_nocancel|64)*$")
 _WAITS = re.compile(
     rf"^_*(?:(?:{_AWAITS})(?:_chk|_nocancel|64)*$|pthread_(?:mutex_(?:timed)?lock|rwlock_\w*lock|join"
-    r"|barrier_wait|spin_lock)|wait(?:pid|id|[34])?|sched_yield|sigwait\w*|flock|fsync|fdatasync"
-    r"|write|pwrite\w*|fwrite|fflush|dlopen|system|connect|fork|v?fork)"
+    r"|barrier_wait|spin_lock)|wait(?:pid|id|[34])?$|sched_yield|sigwait\w*|flock|system$|connect)"
 )
 _HOST_COLLECTIVES = re.compile(r"^(?:gloo|mpi|ucc):|^P?MPI_[A-Z]|(?:^|[^a-z])barrier(?:$|[^a-z])")
 """Collectives that run on the CPU, as PyTorch and NVTX name them, and barriers of processes."""
@@ -153,7 +152,7 @@ def is_reading(name: str) -> bool:
 
 
 def is_waiting(name: str) -> bool:
-    """Return whether a call of the operating system waits for something, or writes."""
+    """Return whether a call of the operating system waits for another thread or process."""
     return _WAITS.match(name) is not None
 
 

@@ -14,6 +14,7 @@ from gpusight.analysis.attribution.call_sites import PythonCalls
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals, optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.device_ledger import account
+from gpusight.analysis.ledger.host_lanes import HostLanes
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.simulation import put
@@ -23,11 +24,12 @@ from gpusight.rules.formatting import inner_range, summed_locations
 from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import FindingLocation, RuleNotApplicable, Threshold
-from gpusight.trace.intervals import Intervals, coverage, gaps
+from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.idle_contributors import IdleContributor
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
@@ -74,11 +76,16 @@ _LOCATION_KINDS = {
 
 
 @memoize
+def _account(context: RuleContext) -> DeviceAccount:
+    """Return the spans of the busiest GPU."""
+    accounts = account(context.schedule, context.hosts)
+    return next(a for a in accounts if a.device == context.device)
+
+
+@memoize
 def _contributors(context: RuleContext) -> dict[str, tuple[IdleContributor, ...]]:
     """Return what was open while the busiest GPU was idle, by entry of the ledger."""
-    accounts = account(context.schedule, context.hosts)
-    device = next(a for a in accounts if a.device == context.device)
-    return IdleContributors(context.schedule, context.hosts).of(device)
+    return IdleContributors(context.schedule, context.hosts).of(_account(context))
 
 
 def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLocation]]:
@@ -177,7 +184,7 @@ MAX_LAUNCHES_BETWEEN = Threshold(
     "share of the launches between steps; above it, the ranges mark only parts of steps, and the "
     "time between them belongs to the steps too",
 )
-_OWN_WORK = [IdleCause.SETUP, IdleCause.WAITING, IdleCause.FRAMEWORK, IdleCause.HOST]
+_OWN_WORK = [IdleCause.SETUP, IdleCause.FRAMEWORK, IdleCause.HOST]
 _LAUNCH_KINDS = (CallKind.LAUNCH, CallKind.GRAPH)
 
 
@@ -188,7 +195,7 @@ class HostStalls:
     ns: Ints
     """Before each call, by position."""
     idle_ns: Ints
-    """The part of it with nothing running on the busiest GPU."""
+    """The part of it in which the busiest GPU had nothing to run until this thread launched it."""
     framework_share: NDArray[np.float64]
     """The part of it that is of the framework: the rest has no part in launching."""
     start_ns: Ints
@@ -215,7 +222,7 @@ class HostStalls:
 @memoize
 def host_work(context: RuleContext) -> HostStalls:
     """Measure the host's own work before each call."""
-    schedule, ops = context.schedule, context.schedule.ops
+    calls_lane = context.schedule.calls.lane
     start_ns, end_ns = before_calls(context)
     spent_ns = spent_before(context)
     own_ns = spent_ns[:, _OWN_WORK].sum(axis=1)
@@ -228,15 +235,19 @@ def host_work(context: RuleContext) -> HostStalls:
         MIN_STALL_NS.value,
         _ALWAYS_STALL_NS,
     )
-    on_gpu = ops.device == context.device
-    busy = Intervals.from_arrays(ops.start_ns[on_gpu], ops.end_ns[on_gpu])
-    idle = gaps(busy, schedule.start_ns, schedule.end_ns)
-    idle_ns_ = np.minimum(own_ns, coverage(idle, start_ns, end_ns))
-    long = (own_ns >= limit_ns) & (schedule.calls.lane == lane)
+    axis, idle = HostLanes(context.schedule).axis, _account(context).spans.idle
+    idle_lane = _account(context).gaps.lane[idle.gap]
+    known = idle_lane != NONE
+    idle_spans = Intervals.from_arrays(
+        *(axis.at(idle_lane[known], times[known]) for times in (idle.start_ns, idle.end_ns))
+    )
+    waited_ns = coverage(idle_spans, *(axis.at(calls_lane, times) for times in (start_ns, end_ns)))
+    long = (own_ns >= limit_ns) & (calls_lane == lane)
     calls = np.flatnonzero(long & (own_ns < _ALWAYS_STALL_NS))
     long[calls[_in_optimizer(context, calls, (start_ns[calls] + end_ns[calls]) // 2)]] = False
     between = _between_steps(context)
-    return HostStalls(own_ns, idle_ns_, framework_share, start_ns, end_ns, long, between)
+    stalled_ns = np.minimum(own_ns, waited_ns)
+    return HostStalls(own_ns, stalled_ns, framework_share, start_ns, end_ns, long, between)
 
 
 def _usual_ns(context: RuleContext, own_ns: Ints, lane: int) -> float:

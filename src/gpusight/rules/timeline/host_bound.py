@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.device_ledger import build_ledger
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.replay.changes import free_calls, without_host_time
+from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     TITLE_NAME_LENGTH,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.replay.changes import Change
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
@@ -43,7 +44,6 @@ MIN_CAUSE_SHARE = Threshold(0.1, "share of that idle time from which on a cause 
 MIN_NAMED_SHARE = Threshold(
     0.5, "share of the idle time of a cause that has a name; below it, recording more tells more"
 )
-_SLOW_CALLS = (CallKind.ALLOCATE, CallKind.FREE, CallKind.OTHER)
 _DOING = {
     IdleCause.QUEUED: "launched work starts late",
     IdleCause.SYNCHRONIZING: "host returns from a sync",
@@ -102,10 +102,10 @@ with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, the
     def check_rest(self, context: RuleContext, others: Sequence[RuleMatch]) -> RuleVerdict:
         """Measure the idle time that is left when the fixes of the other findings are made."""
         changes = [change for match in others for change in match.change]
-        by_cause = _idle_by_cause(context, changes)
-        # What an estimate without replay saves is explained too.
-        estimated_ns = sum(m.recoverable_ns or 0.0 for m in others if not m.change)
-        left_ns = sum(by_cause.values()) - estimated_ns
+        left_ns, by_cause = _idle_by_cause(context, changes)
+        # What cannot be replayed is explained too.
+        no_replay = [match for match in others if not match.change]
+        left_ns -= int(sum(m.recoverable_ns or m.measured_ns or 0.0 for m in no_replay))
         if left_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
         return _match(context, by_cause, left_ns, changes)
@@ -115,24 +115,32 @@ with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, the
         return idle_by_cause(context, finding, *_DOING)
 
 
-def _idle_by_cause(context: RuleContext, changes: Sequence[Change]) -> dict[IdleCause, int]:
-    """Return the idle time of the busiest GPU with these changes, the largest cause first."""
-    ledger = context.ledger
+def _idle_by_cause(
+    context: RuleContext, changes: Sequence[Change]
+) -> tuple[int, dict[IdleCause, int]]:
+    """Return the idle time of the busiest GPU with these changes, and its causes, largest first.
+
+    No cause has more than was measured: a replay moves time from one to another.
+    """
+    by_cause = {cause: idle_ns(context, cause) for cause in _DOING}
+    left_ns = sum(by_cause.values())
     if changes:
         result = context.replay.run(*changes)
         ledger = build_ledger(context.schedule, context.replay.hosts_of(result), result.timing)
-    device = next(d for d in ledger.devices if d.device == context.device)
-    by_cause = {cause: device.ns(cause.entry) for cause in _DOING}
-    return dict(sorted(by_cause.items(), key=lambda item: -item[1]))
+        device = next(d for d in ledger.devices if d.device == context.device)
+        left_ns = min(left_ns, sum(device.ns(cause.entry) for cause in _DOING))
+        by_cause = {cause: min(ns, device.ns(cause.entry)) for cause, ns in by_cause.items()}
+    return left_ns, dict(sorted(by_cause.items(), key=lambda item: -item[1]))
 
 
 def _match(
     context: RuleContext,
     by_cause: dict[IdleCause, int],
-    left_ns: float,
+    left_ns: int,
     changes: Sequence[Change],
 ) -> RuleMatch:
-    causes = [c for c, ns in by_cause.items() if ns >= MIN_CAUSE_SHARE.value * left_ns]
+    total_ns = sum(by_cause.values())
+    causes = [c for c, ns in by_cause.items() if ns >= MIN_CAUSE_SHARE.value * total_ns]
     activity = {cause: _activity(context, cause) for cause in causes}
     source = named(activity[causes[0]], *_NAMED, most=1, length=TITLE_NAME_LENGTH)
     knows_host = host_unknown(context) is None
@@ -158,11 +166,14 @@ def _match(
         confidence=Confidence.LOW,
         confidence_reason="an upper bound: the capture does not show which of this work is needed",
         change=_without_host(context, changes) if knows_host else (),
-        min_ns=at_most(context, int(left_ns)),
+        min_ns=at_most(context, left_ns),
         measured_ns=left_ns,
         fix=_fix(context, causes, by_cause, activity),
         code=framework_of(context.trace).choose(torch=HostBound.code, cuda=_CUDA, jax=_JAX),
-        where=largest(*(list(places) for places in activity.values())),
+        where=largest(
+            *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
+            [w for w in activity[causes[0]] if w.kind == "kernel"],
+        ),
     )
 
 
@@ -220,13 +231,19 @@ def _sampled_functions(context: RuleContext, cause: IdleCause) -> list[FindingLo
 
 
 def _without_host(context: RuleContext, changes: Sequence[Change]) -> tuple[Change, ...]:
-    """Remove the host time that the other fixes leave: between calls, and in slow calls."""
-    program = context.replay.program
+    """Remove the host time that the other fixes leave: between calls, in them, and at the end."""
+    program, calls = context.replay.program, context.schedule.calls
     for change in changes:
         program = change(program)
-    calls = np.flatnonzero(program.gap_ns > 0)
-    slow = np.flatnonzero(np.isin(context.schedule.calls.kind, _SLOW_CALLS))
-    return without_host_time(calls, program.gap_ns[calls]), free_calls(slow)
+    late = np.flatnonzero(program.gap_ns > 0)
+    in_calls = context.hosts.spent(calls.lane, calls.start_ns, calls.end_ns)
+    slow_ns = in_calls[:, [IdleCause.ALLOCATING, IdleCause.SETUP]].sum(axis=1)
+
+    def shorter_calls(program: ReplayProgram) -> ReplayProgram:
+        own_ns = np.maximum(program.own_ns - slow_ns, 0)
+        return replace(program, own_ns=own_ns, trailing_ns=0)
+
+    return without_host_time(late, program.gap_ns[late]), shorter_calls
 
 
 def _faults(context: RuleContext) -> tuple[Evidence, ...]:
