@@ -63,20 +63,19 @@ def _before_copies(trace: Trace, lanes: HostLanes) -> tuple[Ints, Ints, Ints]:
     calls = lanes.schedule.calls
     to_gpu, to_host = (_bytes_of_calls(trace, lanes, kinds) for kinds in (_TO_GPU, _TO_HOST))
     acting = lanes.order[np.isin(calls.kind[lanes.order], _ACTING)]
-    before, after = acting[:-1], acting[1:]
-    same_lane = calls.lane[before] == calls.lane[after]
-    long = calls.start_ns[after] - calls.end_ns[before] >= _LONG_NS
+    lane = calls.lane[acting]
+    first = np.diff(lane, prepend=-1) != 0
+    # The window may begin in the middle of a stretch.
+    start = np.where(first, lanes.axis.start_ns, np.append(0, calls.end_ns[acting])[:-1])
+    long = calls.start_ns[acting] - start >= _LONG_NS
     # Copies up to the next launch or stretch are one batch: labels may be copied before data.
-    launches = np.isin(calls.kind[after], (CallKind.LAUNCH, CallKind.GRAPH))
-    batch = np.cumsum(launches | long | ~same_lane)
-    size = np.bincount(batch, to_gpu[after], minlength=1)[batch].astype(np.int64)
-    kept = same_lane & long & (to_gpu[after] > 0)
-    before, after, size = before[kept], after[kept], size[kept]
-    kept = _returned_bytes(lanes, to_host, after) < _MAX_RETURNED_SHARE * size
-    before, after, size = before[kept], after[kept], size[kept]
-    lane = calls.lane[after]
-    start, end = calls.end_ns[before], calls.start_ns[after]
-    return lanes.axis.at(lane, start), lanes.axis.at(lane, end), size
+    launches = np.isin(calls.kind[acting], (CallKind.LAUNCH, CallKind.GRAPH))
+    batch = np.cumsum(launches | long | first)
+    size = np.bincount(batch, to_gpu[acting], minlength=1)[batch].astype(np.int64)
+    at = np.flatnonzero(long & (to_gpu[acting] > 0))
+    at = at[_returned_bytes(lanes, to_host, acting[at]) < _MAX_RETURNED_SHARE * size[at]]
+    end = calls.start_ns[acting[at]]
+    return lanes.axis.at(lane[at], start[at]), lanes.axis.at(lane[at], end), size[at]
 
 
 def _bytes_of_calls(trace: Trace, lanes: HostLanes, kinds: tuple[str, ...]) -> Ints:

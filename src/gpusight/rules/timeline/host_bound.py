@@ -64,16 +64,16 @@ class HostBound(TimelineRule):
 
     id = "host-bound"
     detects = (
-        "Looks for GPU idle time that no other finding explains, and reports what the launching "
-        "thread does in it: CUDA and OS calls, ranges, operators, Python functions, CPU samples."
+        "Looks for GPU idle time that no other finding explains. It reports what the launching "
+        "thread does then: CUDA and OS calls, ranges, operators, Python functions, CPU samples."
     )
     why = (
         "The GPU only works when the host has launched work for it. Whatever the launching thread "
         "does or waits for in the meantime adds to the step."
     )
     fix = (
-        "Find out what the launching thread does in the idle time, and move that to another "
-        "thread, do it less often, or do it after the next launches."
+        "Find out what the launching thread does in the idle time. Move that to another thread, do "
+        "it less often, or do it after the next launches."
     )
     code = """\
 with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, then record again

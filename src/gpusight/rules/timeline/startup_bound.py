@@ -99,9 +99,9 @@ class StartupBound(TimelineRule):
 
     id = "startup-bound"
     detects = (
-        "Where no steps are known, looks for captures that are mostly start-up, setup calls and "
-        "the end of the program: contexts, library handles, loading and unloading of modules, "
-        "graph capture, allocation."
+        "Looks for captures without steps that are mostly start-up, setup calls and the end of the "
+        "program. It names contexts, library handles, loading and unloading of code, graph "
+        "capture, and allocation."
     )
     why = (
         "Creating a context takes some hundred milliseconds, and each module is loaded before its "
