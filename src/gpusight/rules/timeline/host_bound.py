@@ -42,7 +42,8 @@ MIN_IDLE_SHARE = Threshold(
 )
 MIN_CAUSE_SHARE = Threshold(0.1, "share of that idle time from which on a cause is named")
 MIN_NAMED_SHARE = Threshold(
-    0.5, "share of the idle time of a cause that has a name; below it, recording more tells more"
+    0.5,
+    "share of the idle time of a cause that has a name; below it, another capture can show more",
 )
 _DOING = {
     IdleCause.QUEUED: "launched work starts late",
