@@ -159,11 +159,11 @@ def many_steps(state, batches):                # one dispatch for all steps
         return RuleMatch(
             title=f"GPU idle waiting for kernel launches: {time_per_step(context, waited_ns)}",
             evidence=_evidence(context, calls.height, repeats, waited_ns, launch_ns),
+            measured_ns=waited_ns,
             confidence=confidence,
             confidence_reason=reason,
             change=(keeping_host_work(stalled), as_graphs()),
             min_ns=at_most(context, waited_ns),
-            measured_ns=waited_ns,
             fix=_fix(context, calls, where, launch_ns, same=same),
             code=framework_of(context.trace).choose(
                 torch=LaunchBound.code + LaunchBound.optimizer_code * _unfused_optimizer(context),
