@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,6 +111,29 @@ def test_without_calls_the_idle_time_is_still_told() -> None:
     assert finding.title.endswith("the launching thread is not known")
     assert finding.recoverable_ns is None
     assert "gpusight record" in finding.fix
+
+
+def test_a_thread_that_waits_is_named_rather_than_its_lock() -> None:
+    capture = waiting(idle_us=2_000)
+    for step in range(4):
+        capture.event("os_calls", "pthread_cond_wait", step * 2_310 + 10, step * 2_310 + 1_990)
+    threads = [{"thread": MAIN, "name": "pt_gloo_runloop"}]
+    timeline = judged({"source": "nsys-sqlite"}, threads=threads, **capture.tables)
+    verdict = found(RULE, timeline)
+    assert verdict.title.endswith("host waits (`pt_gloo_runloop`)")
+    assert "`pthread_cond_wait`" in verdict.fix
+    assert "launched by `pt_gloo_runloop`" in verdict.fix
+
+
+def test_most_of_little_idle_time_is_told_too() -> None:
+    """Of 12% idle time, another finding explains a third: less than 10% of the time is left."""
+    capture = waiting(idle_us=40)
+    timeline = capture.timeline()
+    assert isinstance(RULE.check(timeline), RuleMatch)
+    a_third = replace(found(RULE, timeline), change=(), measured_ns=timeline.length_ns * 0.06)
+    assert isinstance(RULE.check_rest(timeline, [a_third]), RuleMatch)
+    most = replace(a_third, measured_ns=timeline.length_ns * 0.12)
+    assert RULE.check_rest(timeline, [most]) is CLEAN
 
 
 def test_page_faults_are_counted() -> None:

@@ -105,6 +105,27 @@ def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLoca
     return locations
 
 
+def launching_threads(context: RuleContext) -> list[FindingLocation]:
+    """Return the threads that launched what ended the idle time, by name, longest first."""
+    threads = context.trace.table("threads", ["thread", "name"]).drop_nulls()
+    names = dict(threads.select(pl.col("thread"), pl.col("name").cast(pl.String)).iter_rows())
+    idle, gaps = _account(context).spans.idle, _account(context).gaps
+    op = gaps.op[idle.gap]
+    launched = (op != NONE) & (gaps.lane[idle.gap] != NONE)
+    call = context.schedule.ops.call[op[launched]]
+    rows = pl.DataFrame(
+        {
+            "thread": context.schedule.calls.thread[call],
+            "duration_ns": idle.length_ns[launched],
+        }
+    ).filter(pl.Series(call != NONE))
+    by_position = {n: names.get(thread) for n, (_, thread) in enumerate(context.schedule.threads)}
+    rows = rows.with_columns(
+        pl.col("thread").replace_strict(by_position, default=None, return_dtype=pl.String)
+    )
+    return summed_locations(rows, "thread", "thread")
+
+
 def _without_numbers(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 

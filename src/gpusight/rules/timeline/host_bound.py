@@ -22,7 +22,14 @@ from gpusight.rules.formatting import (
     time_per_step,
 )
 from gpusight.rules.locations import idle_by_cause
-from gpusight.rules.patterns.host_gaps import at_most, behind, busy_share, host_unknown, idle_ns
+from gpusight.rules.patterns.host_gaps import (
+    at_most,
+    behind,
+    busy_share,
+    host_unknown,
+    idle_ns,
+    launching_threads,
+)
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, contains, gaps
 from gpusight.units import format_share
@@ -37,8 +44,11 @@ if TYPE_CHECKING:
     from gpusight.rules.rule import RuleVerdict
 
 
-MIN_IDLE_SHARE = Threshold(
-    0.1, "share of the time in which the GPU is still idle when all other findings are fixed"
+MIN_IDLE_SHARE = Threshold(0.1, "share of the time in which the GPU is idle; less is usual")
+MIN_LEFT_SHARE = Threshold(
+    0.5,
+    "share of the idle time that the other findings leave; also a finding if it is more than the "
+    "share of the time above",
 )
 MIN_CAUSE_SHARE = Threshold(0.1, "share of that idle time from which on a cause is named")
 MIN_NAMED_SHARE = Threshold(
@@ -91,6 +101,7 @@ with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, the
     )
     thresholds: ClassVar = {
         "min_idle_share": MIN_IDLE_SHARE,
+        "min_left_share": MIN_LEFT_SHARE,
         "min_cause_share": MIN_CAUSE_SHARE,
         "min_named_share": MIN_NAMED_SHARE,
     }
@@ -103,11 +114,13 @@ with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, the
     def check_rest(self, context: RuleContext, others: Sequence[RuleMatch]) -> RuleVerdict:
         """Measure the idle time that is left when the fixes of the other findings are made."""
         changes = [change for match in others for change in match.change]
+        idle = sum(idle_ns(context, cause) for cause in _DOING)
         left_ns, by_cause = _idle_by_cause(context, changes)
         # What cannot be replayed is explained too.
         no_replay = [match for match in others if not match.change]
         left_ns -= int(sum(m.recoverable_ns or m.measured_ns or 0.0 for m in no_replay))
-        if left_ns < MIN_IDLE_SHARE.value * context.length_ns:
+        min_ns = MIN_IDLE_SHARE.value * context.length_ns
+        if idle < min_ns or left_ns < min(min_ns, MIN_LEFT_SHARE.value * idle):
             return CLEAN
         return _match(context, by_cause, left_ns, changes)
 
@@ -143,7 +156,11 @@ def _match(
     total_ns = sum(by_cause.values())
     causes = [c for c, ns in by_cause.items() if ns >= MIN_CAUSE_SHARE.value * total_ns]
     activity = {cause: _activity(context, cause) for cause in causes}
+    threads = launching_threads(context)
     source = named(activity[causes[0]], *_NAMED, most=1, length=TITLE_NAME_LENGTH)
+    if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
+        # The name of a thread says more than that of the lock it waits for.
+        source = named((threads[0],), "thread", length=TITLE_NAME_LENGTH)
     knows_host = host_unknown(context) is None
     parts = [
         step_evidence(
@@ -169,13 +186,19 @@ def _match(
         change=_without_host(context, changes) if knows_host else (),
         min_ns=at_most(context, left_ns),
         measured_ns=left_ns,
-        fix=_fix(context, causes, by_cause, activity),
+        fix=_fix(context, causes, by_cause, activity, threads),
         code=framework_of(context.trace).choose(torch=HostBound.code, cuda=_CUDA, jax=_JAX),
         where=largest(
             *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
             [w for w in activity[causes[0]] if w.kind == "kernel"],
+            threads[:1],
         ),
     )
+
+
+def _top_call(activity: tuple[FindingLocation, ...]) -> str:
+    """Name the OS or CUDA call with most of the idle time, as a title does."""
+    return named(activity, "call", most=1, length=TITLE_NAME_LENGTH)
 
 
 _NAMED = ("range", "operator", "site", "call")
@@ -265,6 +288,7 @@ def _fix(
     causes: Sequence[IdleCause],
     by_cause: dict[IdleCause, int],
     activity: dict[IdleCause, tuple[FindingLocation, ...]],
+    threads: list[FindingLocation],
 ) -> str:
     total_ns = max(1, sum(by_cause.values()))
     sentences = []
@@ -274,14 +298,19 @@ def _fix(
         before = named(activity[cause], "kernel", most=1)
         until = f", mostly before {before}" if before else ""
         share = format_share(by_cause[cause] / total_ns)
-        sentences.append(f"In {share} of the idle time, {_DOING[cause]}{inside}{until}.")
+        doing = _DOING[cause].replace("host ", "the host ", 1)
+        sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
+    if threads:
+        launched_by = named(tuple(threads), "thread")
+        sentences.append(f"What ends it is launched by {launched_by}.")
     sentences += [_ADVICE[causes[0]], _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))
 
 
 _ADVICE = {
     IdleCause.QUEUED: "The work was launched in time: it waits for another stream, an event, or "
-    "another process on the GPU.",
+    "another process on the GPU. Gaps of a few µs are the latency between two kernels: CUDA graphs "
+    "and fused kernels shorten them.",
     IdleCause.SYNCHRONIZING: "Wait less often. A slow return means that the thread got no CPU "
     "core: check the load of the machine and the CPU affinity.",
     IdleCause.ALLOCATING: "Allocate once and reuse buffers, or use a caching allocator.",
