@@ -16,6 +16,8 @@ from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, RuleVerdict
 from tests.rules.timeline.rule_captures import Capture
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpusight.rules.context import RuleContext
 
 
@@ -207,3 +209,32 @@ def test_an_order_that_hangs_on_the_profiler_is_unsure() -> None:
     half = finding(change=(set_duration(ops, np.full(len(ops), 5_000)),))
     found = run_rules(shown, [Says("graphs", graphs), Says("shorter", half)]).findings
     assert [(f.rule, f.robust) for f in found] == [("graphs", False), ("shorter", False)]
+
+
+def test_a_large_problem_is_listed_even_if_the_replay_shows_no_gain() -> None:
+    shown = timeline()
+    nothing = finding(change=(lambda program: program,), measured_ns=0.2 * shown.length_ns)
+    small = replace(nothing, measured_ns=0.05 * shown.length_ns)
+    rules = [Says("unknown gain", nothing), Says("small", small), Says("graphs", graphs)]
+    results = run_rules(shown, rules)
+    assert [f.rule for f in results.findings] == ["graphs", "unknown gain"]
+    assert (results.findings[1].recoverable_ns, results.findings[1].saved_ns) == (None, None)
+    assert results.clean == ("small",)
+
+
+def test_what_is_larger_than_the_window_leads() -> None:
+    rules = [Says("graphs", graphs), Says("start", finding(leads=True))]
+    assert [f.rule for f in run_rules(timeline(), rules).findings] == ["start", "graphs"]
+
+
+def test_general_rules_get_what_the_others_found() -> None:
+    class Rest(Says):
+        is_general = True
+
+        def check_rest(self, _: RuleContext, others: Sequence[RuleMatch]) -> RuleVerdict:
+            return finding(recoverable_ns=float(len(others))) if others else CLEAN
+
+    rest = Rest("rest", None, None)
+    assert run_rules(timeline(), [rest]).clean == ("rest",)
+    findings = run_rules(timeline(), [rest, Says("graphs", graphs)]).findings
+    assert {f.rule: f.recoverable_ns for f in findings}["rest"] == 1.0

@@ -148,7 +148,7 @@ def listed(parts: Iterable[str], most: int = 4) -> str:
 
 GPU, HOST = "gpu", "host"
 NOTHING = "unknown"
-_HOST_CAUSES = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK, IdleCause.OTHER)
+_HOST_CAUSES = (IdleCause.LAUNCHING, IdleCause.SETUP, IdleCause.FRAMEWORK, IdleCause.HOST)
 """Idle time that a faster host, or less host work, would shorten."""
 _GPU_GROUPS = (COMPUTE, COPY, COMMUNICATION)
 _IN_WORDS = {
@@ -158,6 +158,7 @@ _IN_WORDS = {
     COMMUNICATION: "communication",
     HOST: "the host",
     "input": "data loading",
+    "waiting": "waits for other threads or processes",
     "synchronizing": "blocking syncs",
     "allocating": "memory allocation",
     "queued": "GPU queues",

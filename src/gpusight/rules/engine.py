@@ -39,6 +39,8 @@ MIN_CONFIDENT_SAMPLE = 0.1
 _LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 MAX_CONFIDENT_SPEEDUP = 10.0
 """Larger speedups are known to their order of magnitude only: other costs dominate then."""
+MIN_LISTED_SHARE = 0.1
+"""Share of the time from which on a measured problem is listed, whatever the replay says."""
 MIN_CAUSE_SHARE = 0.6
 """Share of what an effect would save that its cause must save to replace it."""
 Finding = TypeVar("Finding", TimelineFinding, KernelFinding)
@@ -86,13 +88,24 @@ def run_timeline_rules(
 ) -> RuleResults[TimelineFinding]:
     """Run rules, and order their findings as a plan: what to fix first, and what after that."""
     by_id = {rule.id: rule for rule in rules}
-    matches, clean, not_applicable = _by_kind({id_: r.check(context) for id_, r in by_id.items()})
-    cases = [_Case(by_id[id_], match, _saved_ns(context, match)) for id_, match in matches.items()]
+    verdicts = {id_: r.check(context) for id_, r in by_id.items() if not r.is_general}
+    cases = [
+        _Case(by_id[id_], match, _saved_ns(context, match))
+        for id_, match in verdicts.items()
+        if isinstance(match, RuleMatch)
+    ]
     covered = _covered(context, cases)
+    own_cases = [case for case in cases if case.rule.id not in covered]
+    plan, left_out = _plan(context, own_cases)
+    others = [case.match for case in plan if case.rule.is_fix]
+    rest = {id_: r.check_rest(context, others) for id_, r in by_id.items() if r.is_general}
+    if general := {id_: match for id_, match in rest.items() if isinstance(match, RuleMatch)}:
+        own_cases += [_Case(by_id[id_], m, _saved_ns(context, m)) for id_, m in general.items()]
+        plan, left_out = _plan(context, own_cases)
+    _, clean, not_applicable = _by_kind({id_: (verdicts | rest)[id_] for id_ in by_id})
     not_applicable |= {
         rule: RuleNotApplicable(f"same cause as {by}") for rule, by in covered.items()
     }
-    plan, left_out = _plan(context, [case for case in cases if case.rule.id not in covered])
     clean += [case.rule.id for case in left_out]
     findings = tuple(_timeline_finding(context, case) for case in _with_robustness(context, plan))
     return RuleResults(findings, tuple(clean), not_applicable, covered)
@@ -168,19 +181,42 @@ def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], li
             total_ns = min(total_ns, totals_ns.get(best.rule.id, total_ns - saved_ns[best.rule.id]))
     plan += others
     kept = _worth_it(context, plan)
-    return kept, [case for case in plan if case not in kept]
+    left_out = [case for case in plan if case not in kept]
+    kept = [case if _saves_enough(context, case) else _without_gain(case) for case in kept]
+    kept.sort(key=_rank)
+    return kept, left_out
+
+
+def _rank(case: _Case) -> int:
+    """Order findings: first what is larger than the window, then gains, then unknown gains."""
+    if case.match.leads:
+        return 0
+    if not case.rule.is_fix:
+        return 3
+    return 1 if case.saved_ns is not None else 2
 
 
 def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
-    """Keep cases that save enough: alone, or once the findings above are fixed."""
+    """Keep cases that save enough, or whose problem takes much of the time."""
+    min_ns = MIN_LISTED_SHARE * context.length_ns
+    return [
+        case
+        for case in cases
+        if _saves_enough(context, case) or (case.match.measured_ns or 0.0) >= min_ns
+    ]
 
-    def is_worth(case: _Case) -> bool:
-        min_share = case.rule.min_share
-        if min_share is None or case.alone_ns is None:
-            return True
-        return max(case.alone_ns, case.saved_ns or 0.0) >= min_share * context.length_ns
 
-    return [case for case in cases if is_worth(case)]
+def _saves_enough(context: RuleContext, case: _Case) -> bool:
+    """Return whether a case saves enough: alone, or once the findings above are fixed."""
+    min_share = case.rule.min_share
+    if min_share is None or case.alone_ns is None:
+        return True
+    return max(case.alone_ns, case.saved_ns or 0.0) >= min_share * context.length_ns
+
+
+def _without_gain(case: _Case) -> _Case:
+    """Take the gain for unknown: the replay has no way to shorten what takes much time."""
+    return replace(case, alone_ns=None, saved_ns=None)
 
 
 def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:

@@ -37,6 +37,8 @@ TIMELINE_RULES = {
     "exposed-communication": "timeline.exposed_communication:ExposedCommunication",
     "memory-growth": "timeline.memory_growth:MemoryGrowth",
     "between-steps": "timeline.between_steps:BetweenSteps",
+    "host-bound": "timeline.host_bound:HostBound",
+    "startup-bound": "timeline.startup_bound:StartupBound",
     "warmup-in-window": "timeline.warmup_in_window:WarmupInWindow",
     "dependency-stall": "timeline.dependency_stall:DependencyStall",
     "profiler-overhead": "timeline.profiler_overhead:ProfilerOverhead",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
@@ -42,7 +42,7 @@ class FindingLocation:
     """Where to look: a range, a kernel, an operator, a call, a line."""
 
     kind: str
-    """`range`, `kernel`, `operator`, `call`, `site`, `step` or `stream`."""
+    """`range`, `kernel`, `operator`, `call`, `site`, `step`, `stream` or `thread`."""
     name: str
     ns: float | None = None
     """Its time that the finding is about, in the sample."""
@@ -65,6 +65,11 @@ class RuleMatch:
     """Time of the sample that the fix saves, where it cannot be replayed; None for no estimate."""
     min_ns: float | None = None
     """The fix cannot make the sample shorter than this (one worker that loads data)."""
+    measured_ns: float | None = None
+    """Time of the sample that the problem takes. A large one is listed even if the replay shows no
+    gain: the gain is unknown then."""
+    leads: bool = False
+    """It is about more time than the window has: it comes first."""
     estimate: str = ""
     """How the time was estimated; replaces the text of the rule."""
     fix: str = ""
@@ -145,10 +150,16 @@ class TimelineRule(Rule):
     """Least share of the window that a finding must save; None for any."""
     scenario: ClassVar[str] = ""
     """Another name of its fix in `gpusight whatif` besides `apply ID`: `fuse elementwise`."""
+    is_general: ClassVar[bool] = False
+    """It is about what the other findings leave: `check_rest` runs after them."""
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Check whether the program has the problem."""
         raise NotImplementedError
+
+    def check_rest(self, context: RuleContext, _others: Sequence[RuleMatch]) -> RuleVerdict:
+        """Check a general rule, once the fixes of the other findings are made."""
+        return self.check(context)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the time spans that show a finding: by default the events that it names.

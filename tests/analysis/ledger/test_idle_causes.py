@@ -54,12 +54,15 @@ def test_copies_and_fills_are_launched_too() -> None:
     ("name", "start", "end", "entry"),
     [
         ("cudaEventRecord", 25, 30, "idle/framework"),
-        ("cudaEventRecord", 21, 48, "idle/other"),
-        ("cuModuleLoadData", 21, 48, "idle/other"),
+        ("cudaEventRecord", 21, 48, "idle/framework"),
+        ("cuModuleLoadData", 21, 48, "idle/setup"),
+        ("cuModuleUnload", 21, 48, "idle/setup"),
+        ("cudaStreamCreateWithFlags", 21, 48, "idle/setup"),
+        ("cudaGraphInstantiate", 21, 48, "idle/setup"),
         ("cudaFuncGetAttributes", 21, 23, "idle/framework"),
     ],
 )
-def test_other_calls_are_the_frameworks_while_they_are_short(
+def test_other_calls_set_something_up_if_they_take_long(
     name: str, start: int, end: int, entry: str
 ) -> None:
     assert idle([us(start, end, name=name)]).get(entry, 0.0) >= end - start
@@ -73,7 +76,7 @@ def test_the_first_allocation_of_a_process_makes_its_context() -> None:
         api_calls=[*calls, launch(200_030, 200_035, 2)],
         kernels=[kernel(200_036, 200_050, 2)],
     )
-    assert found["idle/other"] == 200_000
+    assert found["idle/setup"] == 200_000
     assert found["idle/allocating"] == 10
 
 
@@ -102,14 +105,23 @@ def test_a_step_called_batch_is_not_input() -> None:
     assert idle(ranges=[us(0, 70, name="batch 3")]) == {"idle/framework": GAP}
 
 
-@pytest.mark.parametrize("name", ["nanosleep", "read", "pread64", "poll", "epoll_wait"])
-def test_reading_and_sleeping_is_input(name: str) -> None:
+@pytest.mark.parametrize("name", ["read", "pread64", "fgets"])
+def test_reading_is_input(name: str) -> None:
     assert idle(os_calls=[us(22, 48, name=name)]) == {"idle/input": 26.0, "idle/framework": 4.0}
 
 
-def test_waiting_for_a_thread_is_other_work() -> None:
-    found = idle(os_calls=[us(22, 48, name="pthread_cond_wait")])
-    assert found == {"idle/other": 26.0, "idle/framework": 4.0}
+@pytest.mark.parametrize(
+    "name", ["pthread_cond_wait", "nanosleep", "poll", "epoll_wait", "recvmsg", "select"]
+)
+def test_waits_and_sleeps_are_not_input_without_evidence(name: str) -> None:
+    found = idle(os_calls=[us(22, 48, name=name)])
+    assert found == {"idle/waiting": 26.0, "idle/framework": 4.0}
+
+
+@pytest.mark.parametrize("table", ["ranges", "cpu_ops"])
+def test_a_collective_on_the_cpu_waits_for_other_processes(table: str) -> None:
+    found = idle(**{table: [us(22, 48, name="gloo:all_reduce")]})
+    assert found == {"idle/waiting": 26.0, "idle/framework": 4.0}
 
 
 def test_waiting_for_a_thread_inside_input_is_input() -> None:
@@ -142,9 +154,30 @@ def test_what_is_prepared_for_a_copy_is_input(
     assert found.get("idle/input", 0.0) == (2_980.0 if prepared else read)
 
 
-def test_compiling_in_a_range_is_other_work() -> None:
+def test_compiling_in_a_range_is_setup() -> None:
     ranges = [us(22, 48, name="XlaEmitLlvmIr:#module=jit_f#")]
-    assert idle(ranges=ranges) == {"idle/other": 26.0, "idle/framework": 4.0}
+    assert idle(ranges=ranges) == {"idle/setup": 26.0, "idle/framework": 4.0}
+
+
+def test_what_is_launched_into_a_graph_sets_it_up() -> None:
+    calls = [
+        us(21, 22, name="cudaStreamBeginCapture"),
+        launch(23, 30, 7),
+        us(46, 48, name="cudaStreamEndCapture"),
+    ]
+    assert idle(calls) == {"idle/setup": 27.0, "idle/framework": 3.0}
+
+
+def test_the_first_launch_of_a_kernel_loads_its_code() -> None:
+    calls = [launch(0, 2_000, 1), launch(2_100, 4_100, 2), launch(4_200, 6_200, 3)]
+    kernels = [
+        kernel(2_001, 2_010, 1, name="a"),
+        kernel(4_101, 4_110, 2, name="b"),
+        kernel(6_201, 6_210, 3, name="a"),
+    ]
+    found = entries(0, 6_210, api_calls=calls, kernels=kernels)
+    assert found["idle/setup"] == 4_000.0
+    assert found["idle/launching"] == 2_003.0
 
 
 def test_a_handover_between_threads_is_no_wait() -> None:
@@ -160,7 +193,7 @@ def test_a_handover_between_threads_is_no_wait() -> None:
     ]
     waits = [us(0, 99, name="pthread_cond_wait", thread=AUTOGRAD)]
     found = entries(0, 320, api_calls=handed, kernels=kernels, os_calls=waits)
-    assert "idle/other" not in found
+    assert "idle/waiting" not in found
 
 
 def test_a_thread_without_ranges_is_in_that_of_the_steps_thread() -> None:
@@ -185,7 +218,7 @@ def test_an_overhead_on_no_thread_holds_every_one_up() -> None:
 
 def test_loading_code_is_not_the_profilers() -> None:
     overheads = [us(30, 40, name="Lazy Function Loading")]
-    assert idle(overheads=overheads) == {"idle/other": 10.0, "idle/framework": 20.0}
+    assert idle(overheads=overheads) == {"idle/setup": 10.0, "idle/framework": 20.0}
 
 
 def test_work_launched_before_the_gap_is_queued() -> None:
@@ -236,15 +269,24 @@ def test_after_the_last_work_the_lane_that_launched_it_tells() -> None:
     assert found["idle/framework"] == GAP + 10.0
 
 
-def test_one_long_silence_under_no_range_is_unknown() -> None:
+def test_migrated_memory_is_awaited_by_the_thread_that_launched_last() -> None:
+    copies = [us(57, 70, kind="Unified Device-to-Host", bytes=4_096)]
+    found = entries(0, 70, api_calls=LAUNCHES[:1], kernels=KERNELS[:1], copies=copies)
+    assert found["idle/framework"] == 37.0
+    assert "idle/unknown" not in found
+
+
+def test_one_long_silence_is_the_hosts_own_code() -> None:
     calls = [launch(10 * i, 10 * i + 5, i + 1) for i in range(5)]
     calls += [launch(5_050, 5_055, 9)]
     kernels = [kernel(46, 50, 5), kernel(5_056, 5_060, 9)]
-    assert entries(0, 5_060, api_calls=calls, kernels=kernels)["idle/unknown"] == 5_000.0
-    named = {"ranges": [us(0, 5_060, name="evaluate")]}
-    found = entries(0, 5_060, api_calls=calls, kernels=kernels, **named)
+    assert entries(0, 5_060, api_calls=calls, kernels=kernels)["idle/host"] == 5_000.0
+    around_all = {"ranges": [us(0, 5_060, name="step 3")]}
+    assert entries(0, 5_060, api_calls=calls, kernels=kernels, **around_all)["idle/host"] == 5_000.0
+    around_it = {"ranges": [us(50, 5_050, name="evaluate")]}
+    found = entries(0, 5_060, api_calls=calls, kernels=kernels, **around_it)
     assert found["idle/framework"] == 5_020.0
-    assert "idle/unknown" not in found
+    assert "idle/host" not in found
 
 
 def test_the_end_of_a_copy_that_blocks_is_synchronizing() -> None:
@@ -369,9 +411,10 @@ def test_no_input(name: str) -> None:
 
 
 def test_calls_of_the_operating_system() -> None:
-    assert all(map(is_reading, ("read", "pread64", "fread", "__read_chk", "nanosleep", "select")))
-    assert not any(map(is_reading, ("write", "pthread_cond_wait", "ioctl", "readahead_x", "open")))
+    assert all(map(is_reading, ("read", "pread64", "fread", "__read_chk", "getline")))
+    assert not any(map(is_reading, ("write", "nanosleep", "ioctl", "readahead_x", "open")))
     assert all(map(is_waiting, ("futex", "pthread_cond_timedwait", "sem_wait", "pthread_join")))
+    assert all(map(is_waiting, ("nanosleep", "clock_nanosleep", "select", "epoll_pwait", "recv")))
     assert not any(map(is_waiting, ("read", "mmap", "ioctl")))
 
 

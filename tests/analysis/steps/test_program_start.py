@@ -64,10 +64,11 @@ def test_a_diagnosis_leaves_it_out_and_says_so() -> None:
     assert diagnosis.focus.start_ns == 5_000 * US
     assert diagnosis.focus.before_ns == 5_000 * US
     assert any("5.00 ms (program start) are excluded" in note for note in diagnosis.notes)
-    told = next(f for f in diagnosis.findings if f.rule == "warmup-in-window")
-    assert (told.recoverable_ns, told.share) == (None, None)
-    assert told.title.startswith("Program start excluded: 5.00 ms")
-    assert {e.metric: e.value for e in told.evidence}["preparing_ns"] == 891 * US
+    told = diagnosis.findings[0]
+    assert (told.rule, told.recoverable_ns, told.share) == ("startup-bound", None, None)
+    assert told.title.startswith("Start-up: 5.00 ms of 5.50 ms")
+    assert {e.metric: e.value for e in told.evidence}["code_ns"] == 890 * US
+    assert diagnosis.covered["warmup-in-window"] == "startup-bound"
 
 
 def test_it_stays_where_it_is_asked_for() -> None:

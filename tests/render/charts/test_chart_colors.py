@@ -30,7 +30,7 @@ MAIN = [
     *(f"compute/{c}" for c in ("elementwise", "reduction", "optimizer")),
     *("copy/h2d", "copy/d2h", "communication"),
     *(f"idle/{c}" for c in ("queued", "synchronizing", "allocating", "launching", "input")),
-    *(f"idle/{c}" for c in ("framework", "other", "unknown")),
+    *(f"idle/{c}" for c in ("setup", "waiting", "framework", "host", "unknown")),
 ]
 """What most captures show, in any order side by side."""
 # Machado, Oliveira and Fernandes (2009): what eyes without green cones make of linear red, green

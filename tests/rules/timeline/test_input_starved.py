@@ -72,12 +72,52 @@ def test_os_calls_name_input_where_no_range_does() -> None:
     capture = Capture()
     for step in range(4):
         at = step * 1_000
-        capture.event("os_calls", "nanosleep", at + 50, at + 850)
+        capture.event("os_calls", "pread64", at + 50, at + 850)
         capture.launch((at + 900, at + 910), (at + 912, at + 990))
         capture.range(f"step_{step}", at, at + 995)
     verdict = found(RULE, capture.timeline())
     assert evidence(verdict)["idle_input_ns"] == 800_000
-    assert ("call", "nanosleep") in [(w.kind, w.name) for w in verdict.where]
+    assert ("call", "pread64") in [(w.kind, w.name) for w in verdict.where]
+
+
+@pytest.mark.parametrize("wait", ["nanosleep", "poll", "epoll_wait", "recv"])
+def test_waits_are_not_input_without_evidence(wait: str) -> None:
+    capture = Capture()
+    for step in range(4):
+        at = step * 1_000
+        capture.event("os_calls", wait, at + 50, at + 850)
+        capture.launch((at + 900, at + 910), (at + 912, at + 990))
+        capture.range(f"step_{step}", at, at + 995)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def before_batches(*, ms: float = 8.0, size: int = 600_000, source: str = "torch-json") -> Capture:
+    """Four steps: the thread does nothing that has a name, then copies a batch and launches."""
+    capture, step_us = Capture(source), 1_000 * ms + 1_000
+    for step in range(4):
+        at = step * step_us
+        loaded = at + 1_000 * ms
+        capture.range(f"step_{step}", at, at + step_us)
+        batch = {"kind": "Host-to-Device", "src_kind": "Pageable", "dst_kind": "Device"}
+        capture.copy((loaded, loaded + 50), (loaded + 20, loaded + 60), size=size, **batch)
+        for number in range(4):
+            start = loaded + 100 + 100 * number
+            capture.launch((start, start + 5), (start + 10, start + 100), f"kernel_{number}")
+    return capture
+
+
+def test_a_loader_without_workers_and_without_a_name() -> None:
+    timeline = before_batches().timeline()
+    verdict = found(RULE, timeline)
+    assert verdict.title.startswith("Data loading (before H2D copies) stalls the GPU 8.")
+    assert verdict.confidence is Confidence.MEDIUM
+    assert "num_workers" in verdict.fix
+    assert "num_workers" in verdict.code
+    assert saved_us(verdict, timeline) == pytest.approx(8_000, rel=0.1)
+
+
+def test_work_before_a_scalar_is_no_batch() -> None:
+    assert RULE.check(before_batches(size=4).timeline()) is CLEAN
 
 
 def test_a_step_that_only_has_its_own_name_is_not_named() -> None:
@@ -90,15 +130,11 @@ def test_a_step_that_only_has_its_own_name_is_not_named() -> None:
     assert all("step" not in w.name for w in found(RULE, capture.timeline()).where)
 
 
-def test_without_calls_or_names_it_cannot_be_judged() -> None:
+def test_without_calls_it_cannot_be_judged() -> None:
     kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": "k"} for i in range(9)]
     verdict = RULE.check(judged(kernels=kernels))
     assert isinstance(verdict, RuleNotApplicable)
     assert "no API calls" in verdict.reason
-    nameless = loop("load", 800, 100).timeline(without=("ranges",))
-    verdict = RULE.check(nameless)
-    assert isinstance(verdict, RuleNotApplicable)
-    assert "has no names" in verdict.reason
 
 
 @needs_shared

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.call_sites import first_known
-from gpusight.analysis.gpu_schedule import NONE, CallKind, ScheduleTiming, build_schedule
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, ScheduleTiming, build_schedule
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
@@ -35,6 +36,8 @@ _QUEUED_NS = 10_000
 _SLOW_LATENCIES = 3
 """Launches that take this many times the usual latency did not only take their way to the GPU."""
 _MIN_SLOW_NS = 5_000
+_MAX_USUAL_NS = 100_000
+"""No launch takes this long on its way: what usually does waits for something."""
 
 
 def measured_timing(schedule: GpuSchedule) -> ScheduleTiming:
@@ -183,21 +186,40 @@ def _gaps(
     after = np.searchsorted(timing.op_start_ns[own], end, side="left")
     ended = after < len(own)
     op = np.where(ended, np.append(own, NONE)[np.minimum(after, len(own))], NONE)
-    launches = ops.call[own][ops.call[own] != NONE]
-    last_call = int(launches[-1]) if len(launches) else NONE
-    call = np.where(ended, ops.call[op] if len(ops) else NONE, last_call)
+    call = np.where(ended, ops.call[op] if len(ops) else NONE, NONE)
+    # No call migrates managed memory, and none comes after the last activity: there, the thread
+    # that launched last tells.
+    unlaunched = ~ended | np.append(_migrations(schedule), False)[op]
+    launching = own[ops.call[own] != NONE]
+    before = np.searchsorted(timing.op_start_ns[launching], end, side="left") - 1
+    last_call = np.append(ops.call[launching], NONE)[
+        np.where(len(launching), np.maximum(before, 0), -1)
+    ]
+    call = np.where(unlaunched, last_call, call)
     known = call != NONE
     host_thread = np.where(known, calls.host_thread[call] if len(calls) else NONE, NONE)
-    returned = np.where(known & ended, timing.call_end_ns[call] if len(calls) else end, end)
+    returned = np.where(known & ~unlaunched, timing.call_end_ns[call] if len(calls) else end, end)
     inside = _inside_graph(schedule, timing, own, call, start) & ended
     if len(ops):
         # What was carried over from before the window had been launched, whoever did it.
         returned = np.where(ended & ops.carried[op] | inside, np.minimum(returned, start), returned)
     waited = end - np.maximum(returned, start)
-    usual_ns = _usual_latency_ns(schedule, timing, own)
+    usual_ns = min(_usual_latency_ns(schedule, timing, own), _MAX_USUAL_NS)
     slow = end - returned > max(_MIN_SLOW_NS, _SLOW_LATENCIES * usual_ns)
     queued = np.where(returned <= start, slow | (waited > _QUEUED_NS), slow & (waited > _QUEUED_NS))
     return DeviceGaps(start, host_thread, returned, queued | inside, op)
+
+
+def _migrations(schedule: GpuSchedule) -> NDArray[np.bool_]:
+    """Return which GPU activities are migrations of managed memory."""
+    ops = schedule.ops
+    copies = np.flatnonzero((ops.kind == OpKind.COPY) & (ops.call == NONE))
+    migrations = np.zeros(len(ops), np.bool_)
+    if len(copies):
+        kinds = schedule.trace.table("copies", ["kind"])["kind"]
+        unified = [c for c, name in enumerate(names_of(kinds)) if name.startswith("Unified")]
+        migrations[copies] = kinds.to_physical().gather(ops.row[copies]).is_in(unified).to_numpy()
+    return migrations
 
 
 def _inside_graph(

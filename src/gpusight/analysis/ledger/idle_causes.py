@@ -15,10 +15,10 @@ from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.ledger.unnamed_input import unnamed_input
 from gpusight.trace.intervals import (
     Intervals,
     contains,
-    coverage,
     distinct,
     gaps,
     intersect,
@@ -28,6 +28,8 @@ from gpusight.trace.intervals import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.trace.intervals import Ints
@@ -93,23 +95,25 @@ _ARRIVALS = frozenset({"recv", "receive", "receiving", "fetch", "poll", "polling
 _COMPILING = re.compile(
     r"dynamo_timed|\bcompile_(?:inner|fx|file)|_compile\.compile|inductor_compile|jit_?compile"
     r"|backend_compile|Xla(?:Compile|Emit|Optimize|Pass|Autotun)|nvrtc|ptxas|CompileModule|LoadModule|load_?module"
-    r"|importlib|<frozen importlib",
+    r"|importlib|<frozen importlib|cudagraphify|capture_(?:begin|end)\b",
     re.IGNORECASE,
 )
 _LOADING = re.compile(r"(?:function|module) loading", re.IGNORECASE)
 _READS = re.compile(
     r"^_*(?:(?:p|f|getdents|sp)?read(?:v|64|dir|ahead|link)?\d*|fgets|fgetc|getline|getdelim"
-    r"|(?:clock_)?nanosleep|u?sleep|recv(?:from|mmsg|msg)?|p?poll|p?select|epoll_p?wait\d*"
-    r"|io_getevents|accept4?)(?:_chk|_unlocked|_nocancel)?$"
+    r"|io_getevents)(?:_chk|_unlocked|_nocancel)?$"
 )
+_AWAITS = (
+    r"futex|pthread_cond_(?:timed|clock)?wait|sem_(?:timed|clock)?wait|(?:clock_)?nanosleep|u?sleep"
+    r"|recv(?:from|mmsg|msg)?|p?poll|p?select|epoll_p?wait\d*|accept4?"
+)
+_LOCKS = re.compile(rf"^_*(?:{_AWAITS})(?:_chk|_nocancel|64)*$")
 _WAITS = re.compile(
-    r"^_*(?:futex|pthread_(?:cond_(?:timed|clock)?wait|mutex_(?:timed)?lock|rwlock_\w*lock|join"
-    r"|barrier_wait|spin_lock)|sem_(?:timed|clock)?wait|wait(?:pid|id|[34])?|sched_yield|sigwait\w*"
-    r"|flock|fsync|fdatasync|write|pwrite\w*|fwrite|fflush|dlopen|system|connect|fork|v?fork)"
+    rf"^_*(?:(?:{_AWAITS})(?:_chk|_nocancel|64)*$|pthread_(?:mutex_(?:timed)?lock|rwlock_\w*lock|join"
+    r"|barrier_wait|spin_lock)|wait(?:pid|id|[34])?$|sched_yield|sigwait\w*|flock|system$|connect)"
 )
-
-
-_LOCKS = re.compile(r"^_*(?:futex|pthread_cond_(?:timed|clock)?wait|sem_(?:timed|clock)?wait)")
+_HOST_COLLECTIVES = re.compile(r"^(?:gloo|mpi|ucc):|^P?MPI_[A-Z]|(?:^|[^a-z])barrier(?:$|[^a-z])")
+"""Collectives that run on the CPU, as PyTorch and NVTX name them, and barriers of processes."""
 
 
 @lru_cache(maxsize=65_536)
@@ -143,18 +147,23 @@ def is_loading(name: str) -> bool:
 
 
 def is_reading(name: str) -> bool:
-    """Return whether a call of the operating system reads, sleeps or waits for data."""
+    """Return whether a call of the operating system reads."""
     return _READS.match(name) is not None
 
 
 def is_waiting(name: str) -> bool:
-    """Return whether a call of the operating system waits for another thread, or writes."""
+    """Return whether a call of the operating system waits for another thread or process."""
     return _WAITS.match(name) is not None
 
 
 def is_locked(name: str) -> bool:
-    """Return whether a call of the operating system waits until another thread has something."""
+    """Return whether a call of the operating system waits until someone else has something."""
     return _LOCKS.match(name) is not None
+
+
+def is_collective(name: str) -> bool:
+    """Return whether a name means a collective on the CPU: a wait for other processes."""
+    return _HOST_COLLECTIVES.search(name[:_MAX_NAME]) is not None
 
 
 def _words(text: str) -> set[str]:
@@ -176,6 +185,16 @@ _SILENCE_GAPS = 20
 """A silence is unknown when it is longer than this many times the usual time between calls."""
 _SETUP_NS = 10_000_000
 """The first allocation of a process also creates its context, if it takes longer than this."""
+_LOADING_NS = 1_000_000
+"""The first launch of a kernel loads its code, if it takes longer than this."""
+_EVERYDAY = re.compile(
+    r"Query|IsCapturing|CaptureInfo|PointerGet|HostFunc|AddCallback|Record|WaitEvent|LastError"
+    r"|(?:Get|Set)Device$|StreamPriority|INVALID"
+)
+"""Calls of running code; other calls that take long create, load or destroy something."""
+_CAPTURE_BEGINS, _CAPTURE_ENDS = (
+    re.compile(rf"^(?:cu|cuda|hip)Stream{edge}Capture") for edge in ("Begin", "End")
+)
 _MOST_LAUNCHES = 1 / 3
 """Ranges named like input that hold more of their thread's launches are not input."""
 _CALL_CAUSES = {
@@ -193,26 +212,29 @@ def layers(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
     if not len(host_threads.numbers):
         return []
     ranges = HostRangesByThread(trace, host_threads)
+    names = _call_names(host_threads)
     known = [
         *_overheads(trace, host_threads),
-        *_calls(host_threads),
+        (IdleCause.SETUP, _graph_captures(host_threads, names)),
+        *_calls(host_threads, names),
         (IdleCause.INPUT, _input(trace, host_threads, ranges)),
-        (IdleCause.OTHER, _waiting(trace, host_threads, ranges)),
+        (IdleCause.SETUP, _compiling(trace, host_threads, ranges)),
+        (IdleCause.WAITING, _waiting(trace, host_threads, ranges)),
     ]
-    return [*known, (IdleCause.UNKNOWN, _silent(trace, host_threads, ranges, known))]
+    return [*known, (IdleCause.HOST, _silent(trace, host_threads, ranges, known))]
 
 
 # Calls and the profiler ---------------------------------------------------------------------------
 
 
 def _overheads(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
-    """Return what the profiler did; what it counts as its own but is not, is other work."""
+    """Return what the profiler did; it also counts the loading of code as its own."""
     threads = trace.table("threads", ["thread"])["thread"].to_list()
     nowhere = pl.col("thread").is_null() | ~pl.col("thread").is_in(threads)
     overheads: list[HostLayer] = []
     for cause, wanted in (
         (IdleCause.PROFILER, lambda name: not is_loading(name)),
-        (IdleCause.OTHER, is_loading),
+        (IdleCause.SETUP, is_loading),
     ):
         frame = _events(trace, "overheads", wanted)
         everywhere = host_threads.of_all(frame.filter(nowhere))
@@ -222,20 +244,73 @@ def _overheads(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
     return overheads
 
 
-def _calls(host_threads: LaunchThreads) -> list[HostLayer]:
+def _call_names(host_threads: LaunchThreads) -> pl.Series:
+    """Return the name of each call; null for marks."""
+    rows = host_threads.schedule.calls.row
+    names = host_threads.schedule.trace.table("api_calls", ["name"])["name"]
+    return names.gather(pl.Series(rows).replace(NONE, None))
+
+
+def _calls_named(names: pl.Series, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Return which calls have a name that is wanted, looking at each distinct one once."""
+    codes = [code for code, text in enumerate(names_of(names)) if wanted(text)]
+    return names.to_physical().is_in(codes).fill_null(value=False).to_numpy()
+
+
+def _graph_captures(host_threads: LaunchThreads, names: pl.Series) -> Intervals:
+    """Return the time in which threads recorded a graph: what they launch then does not run."""
+    calls, order = host_threads.schedule.calls, host_threads.order
+    begins, ends = (
+        _calls_named(names, edge.match)[order] for edge in (_CAPTURE_BEGINS, _CAPTURE_ENDS)
+    )
+    edges = order[begins | ends]
+    opens = begins[begins | ends]
+    # A capture ends with the next edge of its thread.
+    closed = (
+        opens[:-1] & ~opens[1:] & (calls.host_thread[edges[:-1]] == calls.host_thread[edges[1:]])
+    )
+    first, last = edges[:-1][closed], edges[1:][closed]
+    start = host_threads.axis.at(calls.host_thread[first], calls.start_ns[first])
+    return Intervals.from_arrays(
+        start, host_threads.axis.at(calls.host_thread[last], calls.end_ns[last])
+    )
+
+
+def _calls(host_threads: LaunchThreads, names: pl.Series) -> list[HostLayer]:
     """Return what calls count for, by their kind."""
     calls, axis = host_threads.schedule.calls, host_threads.axis
     start, end = (axis.at(calls.host_thread, t) for t in (calls.start_ns, calls.end_ns))
     short = calls.end_ns - calls.start_ns < _SHORT_NS
     rest = np.isin(calls.kind, _REST)
+    everyday = rest & (short | _calls_named(names, _EVERYDAY.search))
     chosen = [
-        (IdleCause.OTHER, _context_creations(host_threads)),
+        (
+            IdleCause.SETUP,
+            np.append(_context_creations(host_threads), _first_launches(host_threads)),
+        ),
         *((cause, np.isin(calls.kind, kinds)) for cause, kinds in _CALL_CAUSES.items()),
-        (IdleCause.FRAMEWORK, rest & short),
-        (IdleCause.OTHER, rest & ~short),
+        (IdleCause.FRAMEWORK, everyday),
+        (IdleCause.SETUP, rest & ~everyday),
     ]
     by_kind = [(cause, Intervals.from_arrays(start[at], end[at])) for cause, at in chosen]
     return [(IdleCause.SYNCHRONIZING, _returning(host_threads)), *by_kind]
+
+
+def _first_launches(host_threads: LaunchThreads) -> Ints:
+    """Return the launches that take long because they load the code of their kernel first."""
+    calls, ops = host_threads.schedule.calls, host_threads.schedule.ops
+    long = calls.end_ns - calls.start_ns > _LOADING_NS
+    at = np.flatnonzero((ops.call != NONE) & np.isin(ops.kind, (OpKind.KERNEL, OpKind.MEMSET)))
+    at = at[(long & np.isin(calls.kind, (CallKind.LAUNCH, CallKind.MEMSET)))[ops.call[at]]]
+    if not len(at):
+        return at
+    names = host_threads.schedule.trace.table("kernels", ["name"])["name"].to_physical().to_numpy()
+    _, first_rows = np.unique(names, return_index=True)
+    first = np.where(
+        ops.kind[at] == OpKind.KERNEL, np.isin(ops.row[at], first_rows), ops.row[at] == 0
+    )
+    loading: Ints = ops.call[at[first]]
+    return loading
 
 
 def _context_creations(host_threads: LaunchThreads) -> Ints:
@@ -286,7 +361,7 @@ class HostRangesByThread:
 
 
 def _input(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
-    """Return the time of input: ranges, operators, Python and calls that read, sleep or wait."""
+    """Return the time of input: what is named so, reads, and the time before copies of batches."""
     launches = _LaunchCalls(host_threads.schedule)
     named = launches.without_work(_named(ranges.frame, is_input))
     spans = [host_threads.of_threads(named, ranges.stand_in)]
@@ -297,10 +372,12 @@ def _input(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread
         host_threads.of_threads(_events(trace, "os_calls", wanted))
         for wanted in (is_reading, is_locked)
     )
-    spans += [
-        reading,
-        unnamed_input(trace, host_threads, reading, subtract(waiting, _handed(host_threads))),
-    ]
+    waiting = subtract(waiting, _handed(host_threads))
+    others = host_threads.of_threads(launches.without_work(ranges.frame), ranges.stand_in)
+    if trace.has("python_calls"):
+        frames = trace.table("python_calls", [*_EVENTS, "name"])
+        others = union(others, host_threads.of_threads(launches.without_work(frames)))
+    spans += [reading, unnamed_input(trace, host_threads, reading, waiting, others)]
     return _united(spans)
 
 
@@ -337,13 +414,22 @@ class _LaunchCalls:
         return events.with_columns(pl.Series("launch_share", (after - first) / max(len(times), 1)))
 
 
+def _compiling(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
+    """Return the time in which names say that code is compiled or loaded."""
+    spans = [host_threads.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
+    spans.append(host_threads.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
+    return _united(spans)
+
+
 def _waiting(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
-    """Return the time of compiling, and of waits that no hand-over between threads explains."""
-    compiling = [host_threads.of_threads(_events(trace, table, is_compiling)) for table in _NAMING]
-    compiling.append(host_threads.of_threads(_named(ranges.frame, is_compiling).select(_EVENTS)))
+    """Return the time of collectives, and of waits that no hand-over between threads explains."""
+    collectives = [
+        host_threads.of_threads(_events(trace, table, is_collective)) for table in _NAMING
+    ]
+    collectives.append(host_threads.of_threads(_named(ranges.frame, is_collective).select(_EVENTS)))
     waits = _events(trace, "os_calls", is_waiting)
     waits = waits.filter(pl.col("end_ns") - pl.col("start_ns") >= _SHORT_NS)
-    return _united([*compiling, subtract(host_threads.of_threads(waits), _handed(host_threads))])
+    return _united([*collectives, subtract(host_threads.of_threads(waits), _handed(host_threads))])
 
 
 def _handed(host_threads: LaunchThreads) -> Intervals:
@@ -354,7 +440,10 @@ def _handed(host_threads: LaunchThreads) -> Intervals:
 def _silent(
     trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread, known: list[HostLayer]
 ) -> Intervals:
-    """Return long stretches without a call, under no range and no operator."""
+    """Return long stretches without a call, under no operator and no range of their own.
+
+    Ranges that hold much of what their threads launch are those of whole steps.
+    """
     quiet = gaps(_united(spans for _, spans in known), 0, int(host_threads.windows.ends[-1]))
     # Most stretches between two calls are short: they need not be cut at the ends of host threads.
     kept = quiet.ends - quiet.starts > _SILENCE_NS
@@ -362,7 +451,8 @@ def _silent(
     silent = _longer(host_threads, intersect(quiet, host_threads.windows))
     if not len(silent):
         return silent
-    named = [host_threads.of_threads(ranges.frame.select(_EVENTS), ranges.stand_in)]
+    own = _LaunchCalls(host_threads.schedule).without_work(ranges.frame)
+    named = [host_threads.of_threads(own, ranges.stand_in)]
     named += [host_threads.of_threads(_events(trace, table, None)) for table in _NAMING]
     return _longer(host_threads, subtract(silent, _united(named)))
 
@@ -426,55 +516,3 @@ def host_time(trace: Trace, schedule: GpuSchedule) -> HostTime:
     for column, number in enumerate(causes):
         spent_ns[1:, column] = np.cumsum(np.where(cause == number, length_ns, 0))
     return HostTime(host_thread, time_ns, causes, spent_ns)
-
-
-# Input without a name -----------------------------------------------------------------------------
-
-
-_LONG_NS = 1_000_000
-"""The shortest stretch that counts: below, it is the way to the next call."""
-_MIN_READ_SHARE = 0.05
-"""The least part of it that goes into reading: a stray read in other work is less."""
-_MIN_WAIT_SHARE = 0.5
-"""The least part of it that goes into waiting for another thread, which then brings the data."""
-_ACTING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET, CallKind.SYNC)
-_TO_GPU = ("Host-to-Device", "Host-to-Array")
-
-
-def unnamed_input(
-    trace: Trace, host_threads: LaunchThreads, reading: Intervals, waiting: Intervals
-) -> Intervals:
-    """Return the stretches that end in a copy to the GPU and are spent on reading or waiting."""
-    if not len(reading) and not len(waiting):
-        return Intervals.empty()
-    start, end = _before_copies(trace, host_threads)
-    long = end - start >= _LONG_NS
-    start, end = start[long], end[long]
-    length = end - start
-    read, waited = (coverage(spans, start, end) for spans in (reading, waiting))
-    for_input = (read >= _MIN_READ_SHARE * length) | (waited >= _MIN_WAIT_SHARE * length)
-    return Intervals.from_arrays(start[for_input], end[for_input])
-
-
-def _before_copies(trace: Trace, host_threads: LaunchThreads) -> tuple[Ints, Ints]:
-    """Return the time before copies to the GPU since the host thread last issued or waited."""
-    calls = host_threads.schedule.calls
-    acting = host_threads.order[np.isin(calls.kind[host_threads.order], _ACTING)]
-    before, after = acting[:-1], acting[1:]
-    kept = (calls.host_thread[before] == calls.host_thread[after]) & np.isin(
-        after, _h2d_calls(trace, host_threads)
-    )
-    before, after = before[kept], after[kept]
-    start, end = calls.end_ns[before], calls.start_ns[after]
-    return host_threads.axis.at(calls.host_thread[after], start), host_threads.axis.at(
-        calls.host_thread[after], end
-    )
-
-
-def _h2d_calls(trace: Trace, host_threads: LaunchThreads) -> Ints:
-    """Return the calls that copy to the GPU."""
-    ops = host_threads.schedule.ops
-    copies = np.flatnonzero((ops.kind == OpKind.COPY) & (ops.call >= 0))
-    kinds = trace.table("copies", ["kind"])["kind"].gather(ops.row[copies])
-    called: Ints = ops.call[copies[kinds.is_in(list(_TO_GPU)).to_numpy()]]
-    return called

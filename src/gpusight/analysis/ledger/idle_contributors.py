@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MAX_CONTRIBUTORS = 5
 """Contributors of a kind that are listed for an entry."""
 _DIGITS = r"\d+"
+_COPIES = {"Host-to-Device": "H2D copy", "Device-to-Host": "D2H copy"}
 RECORD = r"(?s),? (?:seq|op_id|sizes|input_op_ids) = .*$"
 """What PyTorch writes behind the name of an operator when it emits ranges."""
 
@@ -190,7 +191,11 @@ class IdleContributors:
         short = distinct_short_names(names)
         kernels = short.gather(names.to_physical().gather(rows))
         others = pl.Series(["copy", "memset", "CUDA graph"], dtype=pl.String)
-        return kernels.zip_with(kernels.is_not_null(), others.gather(optional(kind - 1)))
+        named = kernels.zip_with(kernels.is_not_null(), others.gather(optional(kind - 1)))
+        copies = optional(np.where(kind == OpKind.COPY, ops.row[op], NONE))
+        direction = trace.table("copies", ["kind"])["kind"].gather(copies).cast(pl.String)
+        copied = direction.replace_strict(_COPIES, default=None, return_dtype=pl.String)
+        return copied.zip_with(copied.is_not_null(), named)
 
 
 def _largest(stretches: _Stretches, names: pl.Series) -> pl.DataFrame:

@@ -32,16 +32,21 @@ class IdleCause(enum.IntEnum):
     """The host allocated or freed memory."""
     LAUNCHING = 3
     """The host was inside a call that launches, or the launch was on its way to the GPU."""
-    INPUT = 4
+    SETUP = 4
+    """The host created or destroyed contexts, streams and handles, loaded or compiled code, or
+    built a graph."""
+    INPUT = 5
     """The host read, waited for or prepared data."""
-    FRAMEWORK = 5
+    WAITING = 6
+    """The host waited for another thread or process: a lock, a sleep, a collective on the CPU."""
+    FRAMEWORK = 7
     """The host ran operators, or Python between launches."""
-    OTHER = 6
-    """The host did other work: loading code, compiling, waiting for another thread."""
-    PROFILER = 7
+    HOST = 8
+    """The host ran its own code for long, without a CUDA call, an operator or a range for it."""
+    PROFILER = 9
     """The profiler itself was at work."""
-    UNKNOWN = 8
-    """The capture does not say."""
+    UNKNOWN = 10
+    """The capture does not show which thread launched the next activity."""
 
     @property
     def entry(self) -> str:

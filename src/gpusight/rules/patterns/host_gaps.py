@@ -14,6 +14,7 @@ from gpusight.analysis.attribution.call_sites import PythonCalls
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals, optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.device_ledger import account
+from gpusight.analysis.ledger.host_threads import LaunchThreads
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.simulation import put
@@ -23,11 +24,13 @@ from gpusight.rules.formatting import inner_range, summed_locations
 from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import FindingLocation, RuleNotApplicable, Threshold
-from gpusight.trace.intervals import Intervals, coverage, gaps
+from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
+    from gpusight.analysis.ledger.idle_contributors import IdleContributor
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
@@ -62,22 +65,65 @@ def at_most(context: RuleContext, ns: int) -> float:
     return float(max(0, context.replay.unchanged.total_ns - ns))
 
 
-_LOCATION_KINDS = {"range": "range", "op": "operator", "os call": "call", "call site": "site"}
+_LOCATION_KINDS = {
+    "range": "range",
+    "op": "operator",
+    "os call": "call",
+    "api call": "call",
+    "call site": "site",
+    "next": "kernel",
+}
+
+
+@memoize
+def _account(context: RuleContext) -> DeviceAccount:
+    """Return the spans of the busiest GPU."""
+    accounts = account(context.schedule, context.hosts)
+    return next(a for a in accounts if a.device == context.device)
+
+
+@memoize
+def _contributors(context: RuleContext) -> dict[str, tuple[IdleContributor, ...]]:
+    """Return what was open while the busiest GPU was idle, by entry of the ledger."""
+    return IdleContributors(context.schedule, context.hosts).of(_account(context))
 
 
 def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLocation]]:
-    """Return what the host was in while the GPU was idle for a cause, by kind, longest first."""
-    accounts = account(context.schedule, context.hosts)
-    device = next(a for a in accounts if a.device == context.device)
+    """Return what the host was in while the GPU was idle for a cause, by kind, longest first.
+
+    The kind `kernel` holds what ended the idle time.
+    """
     # The range of the step itself adds no information.
     steps = {_without_numbers(step.name) for step in context.focus.steps}
     locations: dict[str, list[FindingLocation]] = {kind: [] for kind in _LOCATION_KINDS.values()}
-    contributors = IdleContributors(context.schedule, context.hosts).of(device)
-    for part in contributors.get(cause.entry, ()):
-        if part.kind in _LOCATION_KINDS and _without_numbers(part.name) not in steps:
+    for part in _contributors(context).get(cause.entry, ()):
+        if _without_numbers(part.name) not in steps:
             kind = _LOCATION_KINDS[part.kind]
             locations[kind].append(FindingLocation(kind, part.name, float(part.ns), part.count))
+    for places in locations.values():
+        places.sort(key=lambda place: -(place.ns or 0.0))
     return locations
+
+
+def launching_threads(context: RuleContext) -> list[FindingLocation]:
+    """Return the threads that launched what ended the idle time, by name, longest first."""
+    threads = context.trace.table("threads", ["thread", "name"]).drop_nulls()
+    names = dict(threads.select(pl.col("thread"), pl.col("name").cast(pl.String)).iter_rows())
+    idle, gaps = _account(context).spans.idle, _account(context).gaps
+    op = gaps.op[idle.gap]
+    launched = (op != NONE) & (gaps.host_thread[idle.gap] != NONE)
+    call = context.schedule.ops.call[op[launched]]
+    rows = pl.DataFrame(
+        {
+            "thread": context.schedule.calls.thread[call],
+            "duration_ns": idle.length_ns[launched],
+        }
+    ).filter(pl.Series(call != NONE))
+    by_position = {n: names.get(thread) for n, (_, thread) in enumerate(context.schedule.threads)}
+    rows = rows.with_columns(
+        pl.col("thread").replace_strict(by_position, default=None, return_dtype=pl.String)
+    )
+    return summed_locations(rows, "thread", "thread")
 
 
 def _without_numbers(name: str) -> str:
@@ -159,7 +205,7 @@ MAX_LAUNCHES_BETWEEN = Threshold(
     "share of the launches between steps; above it, the ranges mark only parts of steps, and the "
     "time between them belongs to the steps too",
 )
-_OWN_WORK = [IdleCause.FRAMEWORK, IdleCause.OTHER, IdleCause.UNKNOWN]
+_OWN_WORK = [IdleCause.SETUP, IdleCause.FRAMEWORK, IdleCause.HOST]
 _LAUNCH_KINDS = (CallKind.LAUNCH, CallKind.GRAPH)
 
 
@@ -170,7 +216,9 @@ class HostStalls:
     ns: Ints
     """Before each call, by position."""
     idle_ns: Ints
-    """The part of it with nothing running on the busiest GPU."""
+    """The part of it in which the busiest GPU had nothing to run until this thread launched it."""
+    framework_share: NDArray[np.float64]
+    """The part of it that is of the framework: the rest has no part in launching."""
     start_ns: Ints
     end_ns: Ints
     long: NDArray[np.bool_]
@@ -187,13 +235,19 @@ class HostStalls:
         """Sum the time before these calls in which the GPU was idle."""
         return int(self.idle_ns[calls].sum())
 
+    def framework_of(self, calls: Ints) -> int:
+        """Sum the part of the same that the ledger counts for the framework."""
+        return int((self.idle_ns[calls] * self.framework_share[calls]).sum())
+
 
 @memoize
 def host_work(context: RuleContext) -> HostStalls:
     """Measure the host's own work before each call."""
-    schedule, ops = context.schedule, context.schedule.ops
+    calls_thread = context.schedule.calls.host_thread
     start_ns, end_ns = before_calls(context)
-    own_ns = spent_before(context)[:, _OWN_WORK].sum(axis=1)
+    spent_ns = spent_before(context)
+    own_ns = spent_ns[:, _OWN_WORK].sum(axis=1)
+    framework_share = spent_ns[:, IdleCause.FRAMEWORK] / np.maximum(own_ns, 1)
     # What the replay knows to be a silent wait for the GPU is no work.
     own_ns = np.minimum(own_ns, np.maximum(context.replay.program.gap_ns, 0))
     host_thread = launching_thread(context)
@@ -202,14 +256,21 @@ def host_work(context: RuleContext) -> HostStalls:
         MIN_STALL_NS.value,
         _ALWAYS_STALL_NS,
     )
-    on_gpu = ops.device == context.device
-    busy = Intervals.from_arrays(ops.start_ns[on_gpu], ops.end_ns[on_gpu])
-    idle = gaps(busy, schedule.start_ns, schedule.end_ns)
-    idle_ns_ = np.minimum(own_ns, coverage(idle, start_ns, end_ns))
-    long = (own_ns >= limit_ns) & (schedule.calls.host_thread == host_thread)
+    axis, idle = LaunchThreads(context.schedule).axis, _account(context).spans.idle
+    idle_thread = _account(context).gaps.host_thread[idle.gap]
+    known = idle_thread != NONE
+    idle_spans = Intervals.from_arrays(
+        *(axis.at(idle_thread[known], times[known]) for times in (idle.start_ns, idle.end_ns))
+    )
+    waited_ns = coverage(
+        idle_spans, *(axis.at(calls_thread, times) for times in (start_ns, end_ns))
+    )
+    long = (own_ns >= limit_ns) & (calls_thread == host_thread)
     calls = np.flatnonzero(long & (own_ns < _ALWAYS_STALL_NS))
     long[calls[_in_optimizer(context, calls, (start_ns[calls] + end_ns[calls]) // 2)]] = False
-    return HostStalls(own_ns, idle_ns_, start_ns, end_ns, long, _between_steps(context))
+    between = _between_steps(context)
+    stalled_ns = np.minimum(own_ns, waited_ns)
+    return HostStalls(own_ns, stalled_ns, framework_share, start_ns, end_ns, long, between)
 
 
 def _usual_ns(context: RuleContext, own_ns: Ints, host_thread: int) -> float:

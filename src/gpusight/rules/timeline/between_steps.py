@@ -106,7 +106,7 @@ if step % 100 == 0:                            # not every step
 """
     verify = (
         "`gpusight steps` shows a shorter gap between steps. `gpusight ledger` shows less "
-        "`idle/framework` and `idle/other`."
+        "`idle/framework` and `idle/host`."
     )
     caveats = (
         "Where ranges mark only a part of each step, the rest of the step counts as work between "
@@ -143,7 +143,7 @@ if step % 100 == 0:                            # not every step
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time in which the host did something else than launch."""
-        causes = (IdleCause.FRAMEWORK, IdleCause.OTHER, IdleCause.UNKNOWN, IdleCause.INPUT)
+        causes = (IdleCause.FRAMEWORK, IdleCause.HOST, IdleCause.WAITING, IdleCause.SETUP)
         return idle_by_cause(context, finding, *causes)
 
 
@@ -272,6 +272,7 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
             *_without_reading(context, other.read),
         ),
         min_ns=at_most(context, other.idle_ns + reading_ns),
+        measured_ns=other.idle_ns,
         fix=_fix(context, other, where, loads_data=loads_data),
         code=_code(context, where, loads_data=loads_data),
         where=where,

@@ -117,6 +117,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
         confidence=Confidence.LOW,
         confidence_reason="an upper bound: the capture of one rank shows neither stragglers nor "
         "which kernels need the results",
+        measured_ns=exposed.ns,
         change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)),
         fix=_fix(context, rows, names, torch_fix),
         code=framework_of(trace).choose(torch=torch_code, cuda=_CUDA, jax=_JAX),

@@ -94,6 +94,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the copies can start earlier",
         change=memcpys.overlap_copies(context, rows),
+        measured_ns=exposed.ns,
         fix=_fix(context, moved),
         code=framework_of(context.trace).choose(
             torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,

@@ -26,7 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
     idle_ns,
     spent_before,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 MIN_IDLE_SHARE = Threshold(
     0.01, "share of the time in which the GPU is idle due to data loading; less is noise"
 )
-_NAMING_TABLES = ("ranges", "cpu_ops", "python_calls", "os_calls")
+MIN_NAMED_SHARE = Threshold(
+    0.5, "share of that idle time that has a name; below it, only the H2D copies that follow tell"
+)
 
 
 class InputStarved(TimelineRule):
@@ -48,7 +50,8 @@ class InputStarved(TimelineRule):
     id = "input-starved"
     detects = (
         "Looks for GPU idle time in which the launching thread loads or waits for data. Names of "
-        "ranges, operators, Python functions and OS calls identify it."
+        "ranges, operators and Python functions identify it, and reads. Where nothing has a name, "
+        "so do long stretches before H2D copies that recur or wait for another thread."
     )
     why = (
         "The thread launches nothing while it loads data. Once the queued kernels are done, the "
@@ -71,8 +74,8 @@ for batch in loader:
         "the storage is too slow."
     )
     caveats = (
-        "A range with `data` in its name may do other work. A server without load waits for "
-        "requests by design."
+        "A range with `data` in its name may do other work, and so may unnamed work before H2D "
+        "copies. A server without load waits for requests by design."
     )
     estimate = (
         "Simulation without the data loading time before each call, as with enough workers. "
@@ -80,14 +83,12 @@ for batch in loader:
         "least as long as loading its batch."
     )
     effort = "config"
-    thresholds: ClassVar = {"min_idle_share": MIN_IDLE_SHARE}
+    thresholds: ClassVar = {"min_idle_share": MIN_IDLE_SHARE, "min_named_share": MIN_NAMED_SHARE}
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Measure the host's time for input, and what the GPU waited for it."""
         if (unknown := host_unknown(context)) is not None:
             return unknown
-        if not any(context.trace.has(table) for table in _NAMING_TABLES):
-            return RuleNotApplicable("host activity has no names: no ranges, operators or OS calls")
         waited_ns = idle_ns(context, IdleCause.INPUT)
         if waited_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
@@ -101,14 +102,22 @@ for batch in loader:
         source = named(where, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
         what = f"Data loading ({source})" if source else "Data loading"
         framework = framework_of(context.trace)
+        named_ns = max((w.ns or 0.0 for w in where), default=0.0)
+        unnamed = named_ns < MIN_NAMED_SHARE.value * waited_ns
+        confidence, reason = Confidence.HIGH, "host activity and GPU idle time were measured"
+        if unnamed:
+            what = "Data loading (before H2D copies)"
+            confidence = Confidence.MEDIUM
+            reason = "nothing names this host work: that it loads data follows from the H2D copies"
         return RuleMatch(
             title=f"{what} stalls the GPU {time_per_step(context, waited_ns)}",
             evidence=_evidence(context, waited_ns, worker_ns),
-            confidence=Confidence.HIGH,
-            confidence_reason="host activity and GPU idle time were measured",
+            confidence=confidence,
+            confidence_reason=reason,
             change=(without_host_time(calls, spent[calls]),),
             min_ns=at_most(context, waited_ns),
-            fix=_fix(context, where, worker_ns),
+            measured_ns=waited_ns,
+            fix=_fix(context, where, worker_ns, unnamed=unnamed),
             code=framework.choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
@@ -131,15 +140,27 @@ def _evidence(context: RuleContext, waited_ns: int, worker_ns: float) -> tuple[E
     )
 
 
-def _fix(context: RuleContext, where: tuple[FindingLocation, ...], worker_ns: float) -> str:
+def _fix(
+    context: RuleContext,
+    where: tuple[FindingLocation, ...],
+    worker_ns: float,
+    *,
+    unnamed: bool,
+) -> str:
     source = named(where, "range", "operator", "call", "site")
     what = f"Move {source}" if source else "Move data loading"
     time = time_per_step(context, worker_ns)
+    seen = f"{what} ({time}) off the launching thread. "
+    if unnamed:
+        seen = (
+            f"The launching thread prepares {time} for H2D copies. If it loads data, move it off "
+            "that thread. "
+        )
     return (
-        f"{what} ({time}) off the launching thread. "
+        seen
         + framework_of(context.trace).choose(
-            torch="Use DataLoader workers (num_workers > 0, persistent_workers, prefetch_factor), "
-            "or a thread that fills a queue.",
+            torch="Use DataLoader workers (num_workers > 0, pin_memory=True, persistent_workers, "
+            "prefetch_factor), or a thread that fills a queue.",
             cuda="Use a thread that fills a ring of pinned buffers ahead of the launches.",
             jax="Use a thread or process that prepares batches and calls jax.device_put.",
         )

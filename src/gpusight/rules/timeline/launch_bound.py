@@ -141,7 +141,7 @@ def many_steps(state, batches):                # one dispatch for all steps
             return unknown
         stalls = host_work(context)
         stalled = np.flatnonzero(stalls.apart)
-        waited_ns = idle_ns(context, *_LAUNCHING) - stalls.of(stalled)
+        waited_ns = idle_ns(context, *_LAUNCHING) - stalls.framework_of(stalled)
         calls = context.calls_of(CallKind.LAUNCH)
         if waited_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
@@ -168,6 +168,7 @@ def many_steps(state, batches):                # one dispatch for all steps
         return RuleMatch(
             title=f"GPU idle waiting for kernel launches: {time_per_step(context, waited_ns)}",
             evidence=_evidence(context, calls.height, repeats, waited_ns, launch_ns),
+            measured_ns=waited_ns,
             confidence=confidence,
             confidence_reason=reason,
             change=(keeping_host_work(stalled), as_graphs()),

@@ -1,0 +1,352 @@
+"""host-bound: idle time of the GPU that no other finding explains, and what the host does then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.ledger.device_ledger import build_ledger
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.replay.changes import without_host_time
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import (
+    TITLE_NAME_LENGTH,
+    Framework,
+    framework_of,
+    largest,
+    named,
+    step_evidence,
+    time_per_step,
+)
+from gpusight.rules.locations import idle_by_cause
+from gpusight.rules.patterns.host_gaps import (
+    at_most,
+    behind,
+    busy_share,
+    host_unknown,
+    idle_ns,
+    launching_threads,
+)
+from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
+from gpusight.trace.intervals import Intervals, contains, gaps
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.analysis.replay.simulation import ReplayProgram
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
+    from gpusight.rules.rule import RuleVerdict
+
+
+MIN_IDLE_SHARE = Threshold(0.1, "share of the time in which the GPU is idle; less is usual")
+MIN_LEFT_SHARE = Threshold(
+    0.5,
+    "share of the idle time that the other findings leave; also a finding if it is more than the "
+    "share of the time above",
+)
+MIN_CAUSE_SHARE = Threshold(0.1, "share of that idle time from which on a cause is named")
+MIN_NAMED_SHARE = Threshold(
+    0.5,
+    "share of the idle time of a cause that has a name; below it, another capture can show more",
+)
+_DOING = {
+    IdleCause.QUEUED: "launched work starts late",
+    IdleCause.SYNCHRONIZING: "host returns from a sync",
+    IdleCause.ALLOCATING: "host allocates or frees memory",
+    IdleCause.LAUNCHING: "host is in launch calls",
+    IdleCause.SETUP: "host is in setup calls",
+    IdleCause.INPUT: "host loads data",
+    IdleCause.WAITING: "host waits",
+    IdleCause.FRAMEWORK: "host is between launches",
+    IdleCause.HOST: "host runs its own code",
+    IdleCause.UNKNOWN: "the launching thread is not known",
+}
+"""What happens while the GPU is idle, by cause; the profiler has a rule of its own."""
+
+
+class HostBound(TimelineRule):
+    """Idle time that no other finding explains."""
+
+    id = "host-bound"
+    detects = (
+        "Looks for GPU idle time that no other finding explains. It reports what the launching "
+        "thread does then: CUDA and OS calls, ranges, operators, Python functions, CPU samples."
+    )
+    why = (
+        "The GPU only works when the host has launched work for it. Whatever the launching thread "
+        "does or waits for in the meantime adds to the step."
+    )
+    fix = (
+        "Find out what the launching thread does in the idle time. Move that to another thread, do "
+        "it less often, or do it after the next launches."
+    )
+    code = """\
+with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, then record again
+    result = host_work()
+"""
+    verify = "`gpusight ledger` shows less `idle`, and the causes that remain."
+    caveats = (
+        "The capture does not show whether the work is needed, or whether the step has to wait for "
+        "it. A program that is meant to run at a fixed rate waits by design."
+    )
+    estimate = (
+        "Simulation with the other findings fixed and without any host time between calls, "
+        "allocations and setup calls. An upper bound, limited to the idle time."
+    )
+    thresholds: ClassVar = {
+        "min_idle_share": MIN_IDLE_SHARE,
+        "min_left_share": MIN_LEFT_SHARE,
+        "min_cause_share": MIN_CAUSE_SHARE,
+        "min_named_share": MIN_NAMED_SHARE,
+    }
+    is_general = True
+
+    def check(self, context: RuleContext) -> RuleVerdict:
+        """Measure the idle time as if there were no other rules."""
+        return self.check_rest(context, ())
+
+    def check_rest(self, context: RuleContext, others: Sequence[RuleMatch]) -> RuleVerdict:
+        """Measure the idle time that is left when the fixes of the other findings are made."""
+        changes = [change for match in others for change in match.change]
+        idle = sum(idle_ns(context, cause) for cause in _DOING)
+        left_ns, by_cause = _idle_by_cause(context, changes)
+        # What cannot be replayed is explained too.
+        no_replay = [match for match in others if not match.change]
+        left_ns -= int(sum(m.recoverable_ns or m.measured_ns or 0.0 for m in no_replay))
+        min_ns = MIN_IDLE_SHARE.value * context.length_ns
+        if idle < min_ns or left_ns < min(min_ns, MIN_LEFT_SHARE.value * idle):
+            return CLEAN
+        return _match(context, by_cause, left_ns, changes)
+
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find the longest idle gaps, in the events that the finding names if any."""
+        return idle_by_cause(context, finding, *_DOING)
+
+
+def _idle_by_cause(
+    context: RuleContext, changes: Sequence[Change]
+) -> tuple[int, dict[IdleCause, int]]:
+    """Return the idle time of the busiest GPU with these changes, and its causes, largest first.
+
+    No cause has more than was measured: a replay moves time from one to another.
+    """
+    by_cause = {cause: idle_ns(context, cause) for cause in _DOING}
+    left_ns = sum(by_cause.values())
+    if changes:
+        result = context.replay.run(*changes)
+        ledger = build_ledger(context.schedule, context.replay.hosts_of(result), result.timing)
+        device = next(d for d in ledger.devices if d.device == context.device)
+        left_ns = min(left_ns, sum(device.ns(cause.entry) for cause in _DOING))
+        by_cause = {cause: min(ns, device.ns(cause.entry)) for cause, ns in by_cause.items()}
+    return left_ns, dict(sorted(by_cause.items(), key=lambda item: -item[1]))
+
+
+def _match(
+    context: RuleContext,
+    by_cause: dict[IdleCause, int],
+    left_ns: int,
+    changes: Sequence[Change],
+) -> RuleMatch:
+    total_ns = sum(by_cause.values())
+    causes = [c for c, ns in by_cause.items() if ns >= MIN_CAUSE_SHARE.value * total_ns]
+    activity = {cause: _activity(context, cause) for cause in causes}
+    threads = launching_threads(context)
+    source = named(activity[causes[0]], *_NAMED, most=1, length=TITLE_NAME_LENGTH)
+    if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
+        # The name of a thread says more than that of the lock it waits for.
+        source = named((threads[0],), "thread", length=TITLE_NAME_LENGTH)
+    knows_host = host_unknown(context) is None
+    parts = [
+        step_evidence(
+            context,
+            f"idle_{cause.name.lower()}_ns",
+            by_cause[cause],
+            "ns",
+            f"Idle: {_DOING[cause]}",
+        )
+        for cause in causes
+    ]
+    return RuleMatch(
+        title=f"GPU idle {time_per_step(context, left_ns)}: {_DOING[causes[0]]}"
+        + (f" ({source})" if source else ""),
+        evidence=(
+            step_evidence(context, "idle_ns", left_ns, "ns", "GPU idle after all other fixes"),
+            *parts,
+            Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
+            *_faults(context),
+        ),
+        confidence=Confidence.LOW,
+        confidence_reason="an upper bound: the capture does not show which of this work is needed",
+        change=_without_host(context, changes) if knows_host else (),
+        min_ns=at_most(context, left_ns),
+        measured_ns=left_ns,
+        fix=_fix(context, causes, by_cause, activity, threads),
+        code=framework_of(context.trace).choose(torch=HostBound.code, cuda=_CUDA, jax=_JAX),
+        where=largest(
+            *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
+            [w for w in activity[causes[0]] if w.kind == "kernel"],
+            threads[:1],
+        ),
+    )
+
+
+def _top_call(activity: tuple[FindingLocation, ...]) -> str:
+    """Name the OS or CUDA call with most of the idle time, as a title does."""
+    return named(activity, "call", most=1, length=TITLE_NAME_LENGTH)
+
+
+_NAMED = ("range", "operator", "site", "call")
+_HOST_CODE = (IdleCause.HOST, IdleCause.FRAMEWORK, IdleCause.WAITING)
+"""Causes that more names, stacks or samples can explain further."""
+
+
+def _activity(context: RuleContext, cause: IdleCause) -> tuple[FindingLocation, ...]:
+    """Return what the host was in while the GPU was idle for a cause, and what ended that.
+
+    As measured: whatever the other findings change.
+    """
+    places = behind(context, cause)
+    ends = places.pop("kernel")
+    if cause in _HOST_CODE and not places["site"]:
+        places["site"] = _sampled_functions(context, cause)
+    activity = [place for group in places.values() for place in group]
+    return (*sorted(activity, key=lambda place: -(place.ns or 0.0)), *ends[:1])
+
+
+def _sampled_functions(context: RuleContext, cause: IdleCause) -> list[FindingLocation]:
+    """Return the functions that CPU samples of the launching threads show in the idle time."""
+    trace, schedule, ops = context.trace, context.schedule, context.schedule.ops
+    if not trace.has("cpu_samples", "callchain"):
+        return []
+    on_gpu = ops.device == context.device
+    busy = Intervals.from_arrays(ops.start_ns[on_gpu], ops.end_ns[on_gpu])
+    idle = gaps(busy, schedule.start_ns, schedule.end_ns)
+    samples = trace.table("cpu_samples", ["time_ns", "thread", "callchain"]).filter(
+        pl.col("thread").is_in([thread for _, thread in schedule.threads])
+    )
+    samples = samples.filter(pl.Series(contains(idle, samples["time_ns"].to_numpy())))
+    frames = trace.table("callchains", ["source", "callchain", "depth", "symbol", "unresolved"])
+    # The innermost function that has a name.
+    functions = (
+        frames.filter(
+            pl.col("source").cast(pl.String) == "cpu_samples",
+            pl.col("callchain").is_in(samples["callchain"].unique().to_list()),
+            ~pl.col("unresolved").fill_null(value=False),
+            pl.col("symbol").is_not_null(),
+        )
+        .sort("depth")
+        .unique("callchain", keep="first", maintain_order=True)
+    )
+    counts = (
+        samples.join(functions, on="callchain")
+        .group_by(pl.col("symbol").cast(pl.String), maintain_order=True)
+        .len()
+        .sort("len", descending=True, maintain_order=True)
+        .head(3)
+    )
+    sample_ns = idle_ns(context, cause) / max(1, samples.height)
+    return [FindingLocation("site", name, n * sample_ns, n) for name, n in counts.iter_rows()]
+
+
+def _without_host(context: RuleContext, changes: Sequence[Change]) -> tuple[Change, ...]:
+    """Remove the host time that the other fixes leave: between calls, in them, and at the end."""
+    program, calls = context.replay.program, context.schedule.calls
+    for change in changes:
+        program = change(program)
+    late = np.flatnonzero(program.gap_ns > 0)
+    in_calls = context.hosts.spent(calls.host_thread, calls.start_ns, calls.end_ns)
+    slow_ns = in_calls[:, [IdleCause.ALLOCATING, IdleCause.SETUP]].sum(axis=1)
+
+    def shorter_calls(program: ReplayProgram) -> ReplayProgram:
+        own_ns = np.maximum(program.own_ns - slow_ns, 0)
+        return replace(program, own_ns=own_ns, trailing_ns=0)
+
+    return without_host_time(late, program.gap_ns[late]), shorter_calls
+
+
+def _faults(context: RuleContext) -> tuple[Evidence, ...]:
+    """Count the page faults of managed memory in the sample."""
+    if not context.trace.has("page_faults"):
+        return ()
+    schedule = context.schedule
+    faults = context.trace.table("page_faults", ["start_ns"]).filter(
+        pl.col("start_ns").is_between(schedule.start_ns, schedule.end_ns, closed="left")
+    )
+    if faults.is_empty():
+        return ()
+    return (step_evidence(context, "page_faults", faults.height, "", "Page faults"),)
+
+
+def _fix(
+    context: RuleContext,
+    causes: Sequence[IdleCause],
+    by_cause: dict[IdleCause, int],
+    activity: dict[IdleCause, tuple[FindingLocation, ...]],
+    threads: list[FindingLocation],
+) -> str:
+    total_ns = max(1, sum(by_cause.values()))
+    sentences = []
+    for cause in causes:
+        source = named(activity[cause], *_NAMED)
+        inside = f", mostly in {source}" if source else ""
+        before = named(activity[cause], "kernel", most=1)
+        until = f", mostly before {before}" if before else ""
+        share = format_share(by_cause[cause] / total_ns)
+        doing = _DOING[cause].replace("host ", "the host ", 1)
+        sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
+    if threads:
+        launched_by = named(tuple(threads), "thread")
+        sentences.append(f"What ends it is launched by {launched_by}.")
+    sentences += [_ADVICE[causes[0]], _how_to_learn(context, causes[0], activity[causes[0]])]
+    return " ".join(filter(None, sentences))
+
+
+_ADVICE = {
+    IdleCause.QUEUED: "The work was launched in time: it waits for another stream, an event, or "
+    "another process on the GPU. Gaps of a few µs are the latency between two kernels: CUDA graphs "
+    "and fused kernels shorten them.",
+    IdleCause.SYNCHRONIZING: "Wait less often. A slow return means that the thread got no CPU "
+    "core: check the load of the machine and the CPU affinity.",
+    IdleCause.ALLOCATING: "Allocate once and reuse buffers, or use a caching allocator.",
+    IdleCause.LAUNCHING: "Launch more work per call: CUDA graphs, fused kernels, larger batches.",
+    IdleCause.SETUP: "Create handles, load code and build graphs once, before the loop.",
+    IdleCause.INPUT: "Load data on another thread, ahead of the step.",
+    IdleCause.WAITING: "Find what it waits for: another rank, another thread, or a sleep. With "
+    "several ranks, compare their captures to find the straggler.",
+    IdleCause.FRAMEWORK: "Launch more work per call, or do this host work while the GPU computes.",
+    IdleCause.HOST: "Do this work on another thread, less often, or after the next launches.",
+    IdleCause.UNKNOWN: "Record with `gpusight record`, which traces the calls that launch.",
+}
+
+
+def _how_to_learn(
+    context: RuleContext, cause: IdleCause, activity: tuple[FindingLocation, ...]
+) -> str:
+    """Return what to record to learn more; empty where the capture names what the host does."""
+    named_ns = max((w.ns or 0.0 for w in activity if w.kind in _NAMED), default=0.0)
+    is_named = named_ns >= MIN_NAMED_SHARE.value * idle_ns(context, cause)
+    if is_named or cause not in _HOST_CODE:
+        return ""
+    if framework_of(context.trace) is Framework.CUDA:
+        return "NVTX ranges around the parts of the program name it in the next capture."
+    return (
+        "`gpusight record --python-stacks` shows its Python functions, and NVTX ranges around the "
+        "parts of the loop name it."
+    )
+
+
+_CUDA = """\
+nvtxRangePushA("host work");                   // name the parts, then record again
+host_work();
+nvtxRangePop();
+"""
+_JAX = """\
+with jax.profiler.TraceAnnotation("host work"):  # name the parts of the loop, then record again
+    host_work()
+"""

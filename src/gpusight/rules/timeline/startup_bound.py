@@ -1,0 +1,325 @@
+"""startup-bound: a program without steps that mostly starts, loads code and ends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.ledger.device_ledger import account
+from gpusight.analysis.ledger.idle_causes import is_loading
+from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import largest, summed_locations
+from gpusight.rules.locations import host_events, one_stretch
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.trace.intervals import Intervals
+from gpusight.units import format_share, format_time
+
+if TYPE_CHECKING:
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
+    from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.trace import Trace
+
+
+MIN_SHARE = Threshold(
+    0.1, "share of the capture in start-up, setup calls and the end of the program"
+)
+MIN_NS = Threshold(1e6, "ns; less is the first launch")
+MIN_FIRST_SHARE = Threshold(
+    0.5, "share of the capture above which this is listed first: other fixes change little then"
+)
+MIN_CONTEXT_NS = Threshold(
+    10e6, "ns of the first allocation or free; above it, the call creates the context"
+)
+MIN_LOADING_NS = Threshold(
+    1e6, "ns of the first launch of a kernel; above it, the launch loads code"
+)
+_GROUPS = {
+    "code_ns": (
+        "loading and compiling code",
+        re.compile(r"Module|Library|Link|nvrtc|FuncLoad|FuncGetAttributes|GetProcAddress"),
+    ),
+    "context_ns": (
+        "creating and destroying contexts",
+        re.compile(r"^cuInit|Ctx|DeviceReset|SetDevice|DeviceGet|DeviceProperties|Peer"),
+    ),
+    "handles_ns": (
+        "creating handles of libraries",
+        re.compile(
+            r"^(?:cublas|cudnn|cusolver|cusparse|cufft|curand|nccl)\w*(?:Create|Init|Destroy)"
+        ),
+    ),
+    "graphs_ns": ("capturing and instantiating graphs", re.compile(r"Graph(?!Launch)|Capture")),
+    "memory_ns": (
+        "allocating and freeing memory",
+        re.compile(r"Alloc|Malloc|Free|Register|Unmap|Map$|Release|AddressReserve|SetAccess"),
+    ),
+}
+"""What calls do at the start and the end of a program: the first that fits their name."""
+_MEMORY, _CODE, _CONTEXT, _GRAPHS = "memory_ns", "code_ns", "context_ns", "graphs_ns"
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """The parts of a capture that this rule is about."""
+
+    start_ns: int
+    """Of the capture."""
+    window_ns: int
+    """When the window starts, without the start of the program."""
+    last_ns: int
+    """End of the last GPU activity."""
+    end_ns: int
+    setup_ns: int
+    """Idle time in setup calls up to the last activity, inside the window."""
+    ending_ns: int
+    """Idle time after it."""
+
+    @property
+    def capture_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+    @property
+    def before_ns(self) -> int:
+        return self.window_ns - self.start_ns
+
+    @property
+    def total_ns(self) -> int:
+        return self.before_ns + self.setup_ns + self.ending_ns
+
+
+class StartupBound(TimelineRule):
+    """Programs that mostly start and end."""
+
+    id = "startup-bound"
+    detects = (
+        "Looks for captures without steps that are mostly start-up, setup calls and the end of the "
+        "program. It names contexts, library handles, loading and unloading of code, graph "
+        "capture, and allocation."
+    )
+    why = (
+        "Creating a context takes some hundred milliseconds, and each module is loaded before its "
+        "first kernel runs. A short program spends more on that than on its work."
+    )
+    fix = (
+        "Do it once for many runs: keep the process alive, load code lazily, and build for the GPU "
+        "of the machine. To measure the work alone, record a later part of the run."
+    )
+    code = """\
+export CUDA_MODULE_LOADING=LAZY                # load a kernel when it first runs
+gpusight record --delay 5 -- ./program         # record without the start
+"""
+    verify = "`gpusight ledger --window all` shows less `idle/setup`, and GPU busy is higher."
+    effort = "config"
+    caveats = (
+        "A program that runs once has to start. What comes before the first CUDA call (imports, "
+        "reading files) has no names here."
+    )
+    estimate = (
+        "None: a program has to start and to end, and the capture does not show how much of it can "
+        "be avoided."
+    )
+    thresholds: ClassVar = {
+        "min_share": MIN_SHARE,
+        "min_ns": MIN_NS,
+        "min_first_share": MIN_FIRST_SHARE,
+        "min_context_ns": MIN_CONTEXT_NS,
+        "min_loading_ns": MIN_LOADING_NS,
+    }
+    min_share = None
+
+    def check(self, context: RuleContext) -> RuleVerdict:
+        """Measure what comes before the first launch, setup calls, and what follows the work."""
+        if context.focus.steps:
+            return RuleNotApplicable("steps are known: the start of the program is not in them")
+        if not context.trace.has("api_calls"):
+            return RuleNotApplicable("the capture has no API calls: host activity is unknown")
+        spans = _spans(context)
+        if spans.total_ns < max(MIN_NS.value, MIN_SHARE.value * spans.capture_ns):
+            return CLEAN
+        return _match(context, spans)
+
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find the start, the end, and the calls that the finding names."""
+        spans = _spans(context)
+        parts = [
+            one_stretch(first, last, name)
+            for first, last, name in (
+                (spans.start_ns, spans.window_ns, "program start,"),
+                (spans.last_ns, spans.end_ns, "program end,"),
+            )
+            if last > first
+        ]
+        window = (spans.start_ns, spans.end_ns)
+        return pl.concat([*parts, host_events(context, finding.where, window)])
+
+
+def _spans(context: RuleContext) -> _Spans:
+    focus, schedule = context.focus, context.schedule
+    devices = account(schedule, context.hosts)
+    device = next(a for a in devices if a.device == context.device)
+    last_ns = min(int(schedule.ops.end_ns.max()), focus.end_ns)
+    if schedule.end_ns < focus.end_ns:  # the sample is a part of the window
+        last_ns = focus.end_ns
+    edges = np.array([schedule.start_ns, min(last_ns, schedule.end_ns)])
+    by_entry = device.between(edges[:1], edges[1:])[0]
+    setup_ns = int(by_entry[device.names.index(IdleCause.SETUP.entry)])
+    return _Spans(
+        focus.start_ns - focus.before_ns,
+        focus.start_ns,
+        last_ns,
+        focus.end_ns,
+        setup_ns,
+        max(0, focus.end_ns - last_ns),
+    )
+
+
+def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
+    calls = _calls(context.trace, spans)
+    share = spans.total_ns / max(1, spans.capture_ns)
+    names = {
+        "Start-up": spans.before_ns,
+        "setup calls": spans.setup_ns,
+        "program end": spans.ending_ns,
+    }
+    parts = [name for name, ns in names.items() if ns >= MIN_SHARE.value * spans.total_ns]
+    groups = _group_times(calls)
+    if parts == ["setup calls"]:
+        parts = [_GROUPS[next(iter(groups))][0]]
+    what = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    inside_ns = spans.setup_ns + spans.ending_ns
+    return RuleMatch(
+        title=f"{what[0].upper()}{what[1:]}: {format_time(spans.total_ns, digits=3)} of "
+        f"{format_time(spans.capture_ns, digits=3)} ({format_share(share)})",
+        evidence=(
+            Evidence("start_ns", float(spans.before_ns), "ns", "Start of the program, excluded"),
+            Evidence("setup_ns", float(spans.setup_ns), "ns", "GPU idle in setup calls"),
+            Evidence("end_ns", float(spans.ending_ns), "ns", "After the last GPU activity"),
+            *(
+                Evidence(key, float(ns), "ns", f"Host time: {_GROUPS[key][0]}")
+                for key, ns in groups.items()
+                if ns >= MIN_SHARE.value * spans.total_ns
+            ),
+            Evidence(
+                "calls_ns",
+                float(_union(calls).length_ns),
+                "ns",
+                "Host time in CUDA calls of the start, the setup and the end",
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="measured, but most of it may be needed",
+        measured_ns=float(inside_ns),
+        leads=share >= MIN_FIRST_SHARE.value,
+        fix=_fix(spans, calls, groups),
+        where=largest(summed_locations(calls, "call", "name")),
+        also=("warmup-in-window",),
+    )
+
+
+def _calls(trace: Trace, spans: _Spans) -> pl.DataFrame:
+    """Return the calls of the start and the end, and those in between that set something up.
+
+    Columns: `start_ns`, `end_ns`, `duration_ns`, `name`, `group` (a key of `_GROUPS`, or null).
+    """
+    calls = trace.table("api_calls", ["start_ns", "end_ns", "name", "thread"]).filter(
+        pl.col("end_ns") > spans.start_ns, pl.col("start_ns") < spans.end_ns
+    )
+    names = names_of(calls["name"])
+    groups = {code: _group(name) for code, name in enumerate(names)}
+    group = pl.col("name").to_physical().replace_strict(groups, return_dtype=pl.String)
+    took_ns = pl.col("end_ns") - pl.col("start_ns")
+    calls = calls.with_columns(took_ns.alias("duration_ns"), group.alias("group"))
+    calls = calls.with_columns(pl.col("name").cast(pl.String))
+    calls = pl.concat([calls, _captures(calls), _loading(trace, spans)], how="diagonal")
+    # The first allocation of a process also creates its context.
+    first = (pl.col("group") == _MEMORY).cum_sum() == 1
+    creates = first & (pl.col("group") == _MEMORY) & (took_ns > MIN_CONTEXT_NS.value)
+    calls = calls.with_columns(
+        pl.when(creates).then(pl.lit(_CONTEXT)).otherwise("group").alias("group")
+    )
+    outside = (pl.col("start_ns") < spans.window_ns) | (pl.col("start_ns") >= spans.last_ns)
+    sets_up = pl.col("group").is_not_null() & (pl.col("group") != _MEMORY)
+    return calls.filter(outside | sets_up)
+
+
+def _captures(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the time from the start of each graph capture to its end, as one event."""
+    edges = calls.filter(pl.col("name").str.contains("Stream(?:Begin|End)Capture"))
+    begins, ends = (pl.col("name").str.contains(edge) for edge in ("Begin", "End"))
+    of_thread = edges.sort("start_ns").with_columns(
+        pl.col("end_ns").shift(-1).over("thread"), ends.shift(-1).over("thread").alias("ends")
+    )
+    return of_thread.filter(begins, pl.col("ends")).select(
+        "start_ns",
+        "end_ns",
+        pl.lit("graph capture").alias("name"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+        pl.lit(_GRAPHS).alias("group"),
+    )
+
+
+def _group(name: str) -> str | None:
+    return next((key for key, (_, names) in _GROUPS.items() if names.search(name)), None)
+
+
+def _loading(trace: Trace, spans: _Spans) -> pl.DataFrame:
+    """Return the loading of code that the profiler measured inside other calls."""
+    columns = ["start_ns", "end_ns", "name"]
+    events = trace.table("overheads", columns).filter(
+        pl.col("start_ns") >= spans.start_ns, pl.col("start_ns") < spans.end_ns
+    )
+    codes = [code for code, name in enumerate(names_of(events["name"])) if is_loading(name)]
+    return events.filter(pl.col("name").to_physical().is_in(codes)).select(
+        "start_ns",
+        "end_ns",
+        pl.col("name").cast(pl.String),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+        pl.lit(_CODE).alias("group"),
+    )
+
+
+def _union(calls: pl.DataFrame) -> Intervals:
+    return Intervals.from_arrays(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
+
+
+def _group_times(calls: pl.DataFrame) -> dict[str, int]:
+    """Return the host time of each group, the largest first; calls may overlap."""
+    times = {key: _union(calls.filter(pl.col("group") == key)).length_ns for key in _GROUPS}
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
+
+
+def _fix(spans: _Spans, calls: pl.DataFrame, groups: dict[str, int]) -> str:
+    in_calls_ns = _union(calls).length_ns
+    sentences = []
+    for key, ns in list(groups.items())[:2]:
+        if ns >= MIN_SHARE.value * spans.total_ns:
+            sentences.append(
+                f"{format_time(ns, digits=3)} goes into {_GROUPS[key][0]}. {_ADVICE[key]}"
+            )
+    rest_ns = spans.total_ns - in_calls_ns
+    if rest_ns >= MIN_FIRST_SHARE.value * spans.total_ns:
+        sentences.append(
+            f"{format_time(rest_ns, digits=3)} is outside CUDA calls: imports, reading files, "
+            "other host code, the end of the process."
+        )
+    first, last = (format_time(ns).replace(" ", "") for ns in (spans.window_ns, spans.last_ns))
+    sentences.append(f"--window {first}-{last} selects the part in between.")
+    return " ".join(sentences)
+
+
+_ADVICE = {
+    _CODE: "CUDA_MODULE_LOADING=LAZY loads only kernels that run; build for this GPU, so that no "
+    "PTX is compiled; let the exit of the process unload modules.",
+    _CONTEXT: "Keep the process alive for several runs; nvidia-persistenced keeps the driver "
+    "loaded.",
+    "handles_ns": "Create handles once, and keep them.",
+    _GRAPHS: "Capture each graph once, and launch it often.",
+    _MEMORY: "Allocate once, from a pool; let the exit of the process free memory.",
+}

@@ -1,0 +1,143 @@
+"""host-bound: what no other finding explains, and what the host does meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpusight.rules.engine import run_timeline_rules
+from gpusight.rules.registry import timeline_rules
+from gpusight.rules.rule import CLEAN, RuleMatch
+from gpusight.rules.timeline.host_bound import HostBound
+from tests.rules.timeline.rule_captures import MAIN, Capture, evidence, found, judged, saved_us
+
+RULE = HostBound()
+
+
+def waiting(*, idle_us: float, source: str = "nsys-sqlite") -> Capture:
+    """Four steps: three kernels of 100 us, then nothing for `idle_us`."""
+    capture, at = Capture(source), 0.0
+    for step in range(4):
+        capture.range(f"step_{step}", at, at + 310 + idle_us)
+        for number in range(3):
+            start = at + idle_us + 100 * number
+            capture.launch((start, start + 5), (start + 7, start + 106), f"kernel_{number}")
+        at += 310 + idle_us
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "title"),
+    [
+        ("ranges", "gloo:all_reduce", "host waits (`gloo:all_reduce`)"),
+        ("os_calls", "clock_nanosleep", "host waits (`clock_nanosleep`)"),
+        ("ranges", "solve on CPU", "host is between launches (`solve on CPU`)"),
+        ("api_calls", "cuModuleLoadData", "host is in setup calls (`cuModuleLoadData`)"),
+        ("api_calls", "cudaMalloc", "host allocates or frees memory (`cudaMalloc`)"),
+        (None, "", "host runs its own code"),
+    ],
+)
+def test_what_the_host_does_is_named(table: str | None, name: str, title: str) -> None:
+    capture = waiting(idle_us=2_000)
+    for step in range(4):
+        if table is not None:
+            at = step * 2_310
+            capture.event(table, name, at + 100, at + 1_990)
+    timeline = capture.timeline()
+    verdict = found(RULE, timeline)
+    assert verdict.title == f"GPU idle 2.01 ms/step: {title}"
+    assert evidence(verdict)["idle_ns"] == pytest.approx(2_010_000, rel=0.01)
+    assert saved_us(verdict, timeline) == pytest.approx(1_950, rel=0.1)
+    assert "`kernel_0`" in verdict.fix
+    assert verdict.measured_ns == pytest.approx(4 * 2_010_000, rel=0.01)
+
+
+def test_a_busy_gpu_is_clean() -> None:
+    assert RULE.check(waiting(idle_us=5).timeline()) is CLEAN
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [("nsys-sqlite", "NVTX ranges"), ("torch-json", "gpusight record --python-stacks")],
+)
+def test_how_to_learn_more_where_nothing_has_a_name(source: str, advice: str) -> None:
+    assert advice in found(RULE, waiting(idle_us=2_000, source=source).timeline()).fix
+
+
+def test_names_that_cover_the_time_need_no_other_capture() -> None:
+    capture = waiting(idle_us=2_000, source="torch-json")
+    for step in range(4):
+        capture.range("solve on CPU", step * 2_310 + 10, step * 2_310 + 1_990)
+    assert "--python-stacks" not in found(RULE, capture.timeline()).fix
+
+
+def test_samples_of_the_launching_thread_name_functions() -> None:
+    capture = waiting(idle_us=2_000)
+    times = [step * 2_310_000 + at for step in range(4) for at in (500_000, 1_000_000, 1_500_000)]
+    samples = [{"time_ns": t, "thread": MAIN, "callchain": n} for n, t in enumerate(times)]
+    frames: list[dict[str, Any]] = [
+        {"source": "cpu_samples", "callchain": n, "depth": depth, "symbol": symbol}
+        for n in range(len(times))
+        for depth, symbol in enumerate(("assemble_matrix", "main"))
+    ]
+    timeline = judged(
+        {"source": "nsys-sqlite"}, cpu_samples=samples, callchains=frames, **capture.tables
+    )
+    verdict = found(RULE, timeline)
+    assert ("site", "assemble_matrix", 12) in [(w.kind, w.name, w.count) for w in verdict.where]
+    assert "`assemble_matrix`" in verdict.title
+
+
+def test_what_other_findings_explain_is_not_repeated() -> None:
+    capture = waiting(idle_us=2_000)
+    for step in range(4):
+        capture.range("load batch", step * 2_310 + 10, step * 2_310 + 1_990)
+    timeline = capture.timeline()
+    loading = timeline_rules()["input-starved"]
+    match = found(loading, timeline)
+    assert RULE.check_rest(timeline, [match]) is CLEAN
+    assert isinstance(RULE.check(timeline), RuleMatch)
+    results = run_timeline_rules(timeline, [loading, RULE])
+    assert [f.rule for f in results.findings] == ["input-starved"]
+    assert "host-bound" in results.clean
+
+
+def test_without_calls_the_idle_time_is_still_told() -> None:
+    kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 300, "name": "k"} for i in range(9)]
+    timeline = judged(kernels=kernels)
+    (finding,) = run_timeline_rules(timeline, [RULE]).findings
+    assert finding.title.endswith("the launching thread is not known")
+    assert finding.recoverable_ns is None
+    assert "gpusight record" in finding.fix
+
+
+def test_a_thread_that_waits_is_named_rather_than_its_lock() -> None:
+    capture = waiting(idle_us=2_000)
+    for step in range(4):
+        capture.event("os_calls", "pthread_cond_wait", step * 2_310 + 10, step * 2_310 + 1_990)
+    threads = [{"thread": MAIN, "name": "pt_gloo_runloop"}]
+    timeline = judged({"source": "nsys-sqlite"}, threads=threads, **capture.tables)
+    verdict = found(RULE, timeline)
+    assert verdict.title.endswith("host waits (`pt_gloo_runloop`)")
+    assert "`pthread_cond_wait`" in verdict.fix
+    assert "launched by `pt_gloo_runloop`" in verdict.fix
+
+
+def test_most_of_little_idle_time_is_told_too() -> None:
+    """Of 12% idle time, another finding explains a third: less than 10% of the time is left."""
+    capture = waiting(idle_us=40)
+    timeline = capture.timeline()
+    assert isinstance(RULE.check(timeline), RuleMatch)
+    a_third = replace(found(RULE, timeline), change=(), measured_ns=timeline.length_ns * 0.06)
+    assert isinstance(RULE.check_rest(timeline, [a_third]), RuleMatch)
+    most = replace(a_third, measured_ns=timeline.length_ns * 0.12)
+    assert RULE.check_rest(timeline, [most]) is CLEAN
+
+
+def test_page_faults_are_counted() -> None:
+    capture = waiting(idle_us=2_000)
+    faults = [{"start_ns": 50_000 + n, "end_ns": 50_001 + n, "side": "cpu"} for n in range(6)]
+    timeline = judged({"source": "nsys-sqlite"}, page_faults=faults, **capture.tables)
+    assert evidence(found(RULE, timeline))["page_faults"] == 6 / 4

@@ -1,0 +1,109 @@
+"""startup-bound: programs without steps that mostly start, load and end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpusight.rules.diagnosis import TimelineDiagnosis
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.startup_bound import StartupBound
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
+from tests.rules.timeline.rule_captures import Capture, evidence, found
+from tests.traces import build_trace
+
+if TYPE_CHECKING:
+    from gpusight.rules.finding import TimelineFinding
+
+RULE = StartupBound()
+MS = 1_000
+
+
+def program(*, end: tuple[str, float, float] | None = None, **setup: float) -> Capture:
+    """Calls of some ms each, then kernels of 1, 2, 3 and 4 ms, then perhaps one more call."""
+    capture, at = Capture(), 0.0
+    for name, ms in setup.items():
+        capture.call(name, at, at + ms * MS)
+        at += ms * MS + 10
+    for number in range(1, 5):
+        capture.launch((at, at + 5), (at + 7, at + number * MS), f"kernel_{number}")
+        at += number * MS
+    if end is not None:
+        name, start, stop = end
+        capture.call(name, at + start * MS, at + stop * MS)
+    return capture
+
+
+def first(capture: Capture) -> TimelineFinding:
+    trace = build_trace({"source": "nsys-sqlite"}, devices=[{"device": 0}], **capture.tables)
+    diagnosis = diagnose_timeline(trace)
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    return diagnosis.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("cuInit", "context_ns"),
+        ("cuDevicePrimaryCtxRetain", "context_ns"),
+        ("cudaFree", "context_ns"),
+        ("cuModuleLoadData", "code_ns"),
+        ("cuLibraryLoadData", "code_ns"),
+        ("cublasCreate_v2", "handles_ns"),
+        ("cudnnCreate", "handles_ns"),
+        ("cudaGraphInstantiate", "graphs_ns"),
+    ],
+)
+def test_what_the_start_is_spent_on(name: str, group: str) -> None:
+    finding = first(program(**{name: 90}))
+    assert finding.rule == "startup-bound"
+    assert finding.title.startswith("Start-up: 90.")
+    assert {e.metric: e.value for e in finding.evidence}[group] == 90_000_000
+    assert (finding.where[0].kind, finding.where[0].name) == ("call", name)
+    assert (finding.recoverable_ns, finding.share) == (None, None)
+
+
+def test_an_end_that_unloads_modules() -> None:
+    finding = first(program(end=("cuModuleUnload", 1, 91)))
+    assert finding.title.startswith("Program end: 91.0 ms of 101 ms")
+    assert finding.where[0].name == "cuModuleUnload"
+    assert "--window" in finding.fix
+
+
+def test_setup_calls_between_kernels() -> None:
+    capture = Capture()
+    for number in range(6):
+        at = number * 10.0 * MS
+        capture.call("cuModuleLoadData", at, at + 8 * MS)
+        capture.launch((at + 8 * MS, at + 8_005), (at + 8_010, at + 10 * MS), f"kernel_{number}")
+    timeline = capture.timeline()
+    verdict = found(RULE, timeline)
+    assert verdict.title.startswith("Loading and compiling code: 48.0 ms of 60.0 ms (80")
+    assert verdict.leads
+    assert evidence(verdict)["setup_ns"] == 48_000_000
+
+
+def test_a_graph_capture_counts_with_what_it_launches() -> None:
+    capture = program()
+    capture.call("cudaStreamBeginCapture", 11 * MS, 11_010)
+    for number in range(20):
+        capture.call("cudaLaunchKernel", 11_100 + 1_000 * number, 11_110 + 1_000 * number)
+    capture.call("cudaStreamEndCapture", 31 * MS, 31_010)
+    capture.launch((31_020, 31_025), (31_030, 31_900), "kernel_9")
+    verdict = found(RULE, capture.timeline())
+    assert verdict.title.startswith("Capturing and instantiating graphs: 20.0 ms")
+
+
+def test_a_program_that_works_is_clean() -> None:
+    assert RULE.check(program(cuInit=0.5).timeline()) is CLEAN
+
+
+def test_steps_leave_the_start_out() -> None:
+    capture = Capture()
+    for step in range(5):
+        at = step * 1_000
+        capture.range(f"step_{step}", at, at + 1_000)
+        capture.call("cuModuleLoadData", at, at + 800)
+        capture.launch((at + 800, at + 805), (at + 810, at + 990))
+    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
