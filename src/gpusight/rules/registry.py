@@ -22,6 +22,7 @@ AnyRule = TypeVar("AnyRule", bound="Rule")
 TIMELINE_RULES = {
     "input-starved": "timeline.input_starved:InputStarved",
     "launch-bound": "timeline.launch_bound:LaunchBound",
+    "recompilation": "timeline.recompilation:Recompilation",
     "host-sync": "timeline.host_sync:HostSync",
     "alloc-churn": "timeline.alloc_churn:AllocChurn",
     "exposed-copy": "timeline.exposed_copy:ExposedCopy",
@@ -33,6 +34,8 @@ TIMELINE_RULES = {
     "conv-algorithm": "timeline.conv_algorithm:ConvAlgorithm",
     "elementwise-chain": "timeline.elementwise_chain:ElementwiseChain",
     "small-grid": "timeline.small_grid_timeline:SmallGridTimeline",
+    "blocking-launches": "timeline.blocking_launches:BlockingLaunches",
+    "fp64-math": "timeline.fp64_math:Fp64Math",
     "graph-candidate": "timeline.graph_candidate:GraphCandidate",
     "exposed-communication": "timeline.exposed_communication:ExposedCommunication",
     "memory-growth": "timeline.memory_growth:MemoryGrowth",
