@@ -30,6 +30,7 @@ TIMELINE_RULES = {
     "fp32-no-tensor-cores": "timeline.fp32_no_tensor_cores:Fp32NoTensorCores",
     "unfused-attention": "timeline.unfused_attention:UnfusedAttention",
     "unfused-optimizer": "timeline.unfused_optimizer:UnfusedOptimizer",
+    "recomputation": "timeline.recomputation:Recomputation",
     "layout-transpose": "timeline.layout_transpose:LayoutTranspose",
     "conv-algorithm": "timeline.conv_algorithm:ConvAlgorithm",
     "elementwise-chain": "timeline.elementwise_chain:ElementwiseChain",
