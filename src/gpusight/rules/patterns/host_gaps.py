@@ -314,7 +314,8 @@ def waits(context: RuleContext) -> pl.DataFrame:
             pl.col("last_duration_ns").max(),
             pl.col("reads").fill_null(value=False).any(),
         )
-        .filter(pl.col("waited_ns") > 0)
+        # A value that is read back blocks the host although the GPU happens to be done already.
+        .filter((pl.col("waited_ns") > 0) | pl.col("copies"))
         .with_columns(
             ((pl.col("launched") == 0) | (pl.col("to_launch") == 0)).alias("at_edge"),
             pl.col("large")

@@ -262,6 +262,11 @@ def _named_spans(
     return spans, events
 
 
+_EFFECTS = (
+    *("between-steps", "host-bound", "input-starved", "warmup-in-window"),
+    *("alloc-churn", "host-sync", "small-transfers"),
+)
+"""Rules that see what compilation and autotuning do, where these take most of the time."""
 _TIMES = ("start_ns", "end_ns")
 
 
@@ -319,7 +324,5 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
         ),
         effort=framework.choose(torch="one line", cuda="rewrite", jax="rewrite"),
         where=where,
-        also=("between-steps", "host-bound", "warmup-in-window", "alloc-churn", "input-starved")
-        if 2 * compiles.ns > context.length_ns
-        else (),
+        also=_EFFECTS if 2 * compiles.ns > context.length_ns else (),
     )
