@@ -192,6 +192,22 @@ def main_source_phrase(context: RuleContext, rows: pl.DataFrame) -> str:
     return ""
 
 
+_BACKWARD_KERNELS = r"(?i)bwd|backward|dgrad|wgrad"
+
+
+@memoize
+def backward_thread(context: RuleContext) -> int | None:
+    """Return the thread that launches most backward kernels; None where there are none.
+
+    PyTorch runs the backward pass in a thread of its own.
+    """
+    threads = context.calls.select("call", "thread")
+    backward = context.kernels.filter(pl.col("label").str.contains(_BACKWARD_KERNELS))
+    by_thread = backward.join(threads, on="call").group_by("thread").len()
+    ranked = by_thread.sort("len", "thread", descending=[True, False])["thread"]
+    return int(ranked[0]) if len(ranked) else None
+
+
 # Small grids --------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from gpusight.rules.formatting import (
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.host_gaps import host_unknown
 from gpusight.rules.patterns.kernel_groups import (
+    backward_thread,
     kernel_ns,
     kernels_unseen,
     locations_of,
@@ -43,7 +44,6 @@ MIN_KERNEL_TIME_SHARE = Threshold(0.02, "share of kernel time that is repeated")
 MAX_MEMORY_SHARE = Threshold(
     0.9, "share of the GPU's memory that the program may use without checkpointing"
 )
-_BACKWARD = r"(?i)bwd|backward|dgrad|wgrad"
 _MATH = ("matmul", "attention", "convolution", "normalization")
 
 
@@ -124,11 +124,9 @@ def _repeated(context: RuleContext) -> _Repeated | RuleNotApplicable:
     kernels = context.kernels.join(threads, on="call").sort("called_ns", maintain_order=True)
     if kernels.is_empty():
         return RuleNotApplicable("no kernel is linked to its launch")
-    is_backward = kernels["label"].str.contains(_BACKWARD).fill_null(value=False)
-    by_thread = kernels.filter(is_backward).group_by("thread").len().sort("len", descending=True)
-    if by_thread.is_empty():
+    autograd = backward_thread(context)
+    if autograd is None:
         return _Repeated(kernels.clear().with_columns(pl.lit(0).alias("run")), 0)
-    autograd = by_thread["thread"][0]
     forward = kernels.filter(pl.col("thread") != autograd)
     if forward.is_empty():
         return RuleNotApplicable("one thread launches forward and backward pass")
@@ -141,7 +139,9 @@ def _runs_of(forward: pl.DataFrame, backward: pl.DataFrame) -> pl.DataFrame:
     both = pl.concat([forward, backward]).select(pl.struct("name", "blocks").rank("dense"))
     codes = both.to_series().to_numpy().astype(np.int64)
     size = round(MIN_RUN.value)
-    known, own = (_windows(part, size) for part in (codes[: forward.height], codes[-backward.height :]))
+    known, own = (
+        _windows(part, size) for part in (codes[: forward.height], codes[-backward.height :])
+    )
     repeats = np.zeros(backward.height, np.bool_)
     for start in np.flatnonzero(np.isin(own, known)):
         repeats[start : start + size] = True
