@@ -103,8 +103,8 @@ Trainer(detect_anomaly=False)                  # Lightning
             change=(free_calls(checks.calls), remove(rows["op"].to_numpy())),
             fix=f"Autograd's thread compares gradients and reads "
             f"{count_per_step(context, checks.count, 'answer')} back, as "
-            "torch.autograd.set_detect_anomaly(True) does. Turn it off once the NaN is found, then record again: other "
-            "findings may change.",
+            "torch.autograd.set_detect_anomaly(True) does. Turn it off once the NaN is found, then "
+            "record again: other findings may change.",
             where=where,
             also=("launch-bound", "graph-candidate", "host-bound", *_syncs(own, blocking)),
         )

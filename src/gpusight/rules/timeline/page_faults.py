@@ -20,7 +20,6 @@ from gpusight.rules.formatting import (
     time_per_step,
 )
 from gpusight.rules.locations import each_op
-from gpusight.rules.patterns import memcpys
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.pageable_copy import pinned_rate
 from gpusight.trace.intervals import Intervals, clip, coverage, union

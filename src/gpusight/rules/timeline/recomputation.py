@@ -139,9 +139,7 @@ def _runs_of(forward: pl.DataFrame, backward: pl.DataFrame) -> pl.DataFrame:
     both = pl.concat([forward, backward]).select(pl.struct("name", "blocks").rank("dense"))
     codes = both.to_series().to_numpy().astype(np.int64)
     size = round(MIN_RUN.value)
-    known, own = (
-        _windows(part, size) for part in (codes[: forward.height], codes[-backward.height :])
-    )
+    known, own = (_windows(part, size) for part in np.split(codes, [forward.height]))
     repeats = np.zeros(backward.height, np.bool_)
     for start in np.flatnonzero(np.isin(own, known)):
         repeats[start : start + size] = True
@@ -221,8 +219,7 @@ def _memory(context: RuleContext) -> tuple[tuple[Evidence, ...], tuple[str, str]
     if peak > MAX_MEMORY_SHARE.value * size / 2:
         return evidence, (
             "memory may not suffice without checkpointing",
-            f"Peak memory is {used} now, so that checkpointing may be needed: turn it off for some "
-            "layers only.",
+            f"Peak memory is {used} now: checkpointing may be needed. Turn it off for some layers.",
         )
     return evidence, (
         "peak memory leaves room",
