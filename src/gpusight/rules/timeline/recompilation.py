@@ -169,9 +169,10 @@ def _compilation(context: RuleContext) -> _Compilation:
     loading = in_step & ((position <= until[step]) | _after_named(context, by_name, step))
     new = np.zeros(len(calls), np.bool_)
     new[first_ran] = True
-    stalled = in_step & stalls.long & (loading | (new & (step > 0)))
-    spent_ns = np.where(stalled, stalls.ns, 0)
-    spent_ns = _beyond_usual(spent_ns, stalls.ns * stalls.long * in_step, step, context.steps)
+    long_ns = np.where(in_step & stalls.long, stalls.ns, 0)
+    # All kernels of the first step may be new.
+    spent_ns = np.where(loading | (new & (step > 0)), long_ns, 0)
+    spent_ns = _beyond_usual(spent_ns, np.where(loading | new, 0, long_ns), step, context.steps)
     # What has a name is known exactly.
     named_ns = coverage(by_name, stalls.start_ns, stalls.end_ns)
     spent_ns = np.maximum(spent_ns, np.where(in_step, np.minimum(named_ns, stalls.ns), 0))
@@ -196,12 +197,11 @@ def _compilation(context: RuleContext) -> _Compilation:
     )
 
 
-def _beyond_usual(spent_ns: Ints, long_ns: Ints, step: Ints, steps: int) -> Ints:
+def _beyond_usual(spent_ns: Ints, other_ns: Ints, step: Ints, steps: int) -> Ints:
     """Take off what steps without compilation stall as well, such as unnamed data loading."""
     inside = step >= 0
     compiled = np.bincount(step[inside], spent_ns[inside], minlength=steps)
-    stalled = np.bincount(step[inside], long_ns[inside], minlength=steps)
-    others = stalled[compiled == 0]
+    others = np.bincount(step[inside], other_ns[inside], minlength=steps)[compiled == 0]
     usual_ns = float(np.median(others)) if len(others) else 0.0
     part = np.maximum(0.0, 1 - usual_ns / np.maximum(compiled, 1))
     scaled: Ints = (spent_ns * np.append(part, 0.0)[step]).astype(np.int64)
