@@ -22,7 +22,7 @@ from gpusight.rules.formatting import (
 from gpusight.rules.locations import each_op
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.pageable_copy import pinned_rate
-from gpusight.trace.intervals import Intervals, clip, coverage, union
+from gpusight.trace.intervals import Intervals, coverage, union
 from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ MAX_FAULT_GAP_NS = Threshold(
 MIN_TURNS = Threshold(
     6, "changes of direction of the migrations from which on pages go back and forth"
 )
+_PREFETCHES = "MemPrefetch"
+_PREFETCHED_BYTES = 2 << 20
+"""What cudaMemPrefetchAsync moves at a time: in programs that call it, nobody waits for these."""
 _WAYS = {"Unified Host-to-Device": "h2d", "Unified Device-to-Host": "d2h"}
 
 
@@ -124,18 +127,19 @@ def _stalls(context: RuleContext) -> _PageStalls:
     migrations = migrations.with_columns(
         kind.replace_strict(_WAYS, default=None).alias("way"), pl.col("bytes").fill_null(0)
     )
+    if context.calls.filter(pl.col("name").str.contains(_PREFETCHES)).height:
+        migrations = migrations.filter(pl.col("bytes") < _PREFETCHED_BYTES)
     faults = _gpu_faults(context)
     to_gpu, to_host = (migrations.filter(pl.col("way") == way) for way in ("h2d", "d2h"))
-    moving = union(_episodes(to_gpu), _spans(faults))
     start_ns, end_ns = (context.kernels[c].to_numpy() for c in ("start_ns", "end_ns"))
+    moving = union(_episodes(to_gpu, start_ns, end_ns), _spans(faults))
     kernels = context.kernels.with_columns(
         pl.Series("stalled_ns", coverage(moving, start_ns, end_ns), pl.Int64),
         pl.Series("moved_bytes", _bytes_in(to_gpu, start_ns, end_ns), pl.Int64),
     )
-    # The host waits where pages come back while it makes no call and no kernel runs.
+    # The host waits where pages come back while it makes no call.
     idle_starts, idle_ends = schedule.before_calls, schedule.calls.start_ns
-    back = _episodes(to_host)
-    host_ns = coverage(back, idle_starts, idle_ends)
+    host_ns = coverage(_episodes(to_host, idle_starts, idle_ends), idle_starts, idle_ends)
     recorded = int(faults["faults"].sum()) if faults["faults"].count() else None
     return _PageStalls(
         migrations, kernels, host_ns, _bytes_in(to_host, idle_starts, idle_ends), recorded
@@ -158,11 +162,20 @@ def _spans(rows: pl.DataFrame) -> Intervals:
     return Intervals.from_arrays(*(rows[c].to_numpy() for c in ("start_ns", "end_ns")))
 
 
-def _episodes(rows: pl.DataFrame) -> Intervals:
-    """Return migrations with the time between them in which the driver handles the next fault."""
-    spans = _spans(rows)
-    near = spans.starts[1:] - spans.ends[:-1] <= MAX_FAULT_GAP_NS.value
-    return union(spans, Intervals.from_arrays(spans.ends[:-1][near], spans.starts[1:][near]))
+def _episodes(rows: pl.DataFrame, starts: Ints, ends: Ints) -> Intervals:
+    """Return migrations with the time between them in which the driver handles the next fault.
+
+    That time counts where one of the spans (a kernel, a gap of the host) goes on through it.
+    """
+    moved = _spans(rows)
+    if not len(starts) or not len(moved):
+        return moved
+    since_ns, until_ns = moved.ends[:-1], moved.starts[1:]
+    order = np.argsort(starts, kind="stable")
+    around = np.searchsorted(starts[order], since_ns, side="right") - 1
+    goes_on = (around >= 0) & (ends[order][around] >= until_ns)
+    near = goes_on & (until_ns - since_ns <= MAX_FAULT_GAP_NS.value)
+    return union(moved, Intervals.from_arrays(since_ns[near], until_ns[near]))
 
 
 def _bytes_in(rows: pl.DataFrame, starts: Ints, ends: Ints) -> Ints:
@@ -184,7 +197,6 @@ def _match(context: RuleContext, stalls: _PageStalls) -> RuleMatch:
     back_and_forth = turns >= MIN_TURNS.value
     moved = int(stalls.migrations["bytes"].sum())
     stalled_ns = int(kernels["stalled_ns"].sum())
-    window = clip(_episodes(stalls.migrations), context.schedule.start_ns, context.schedule.end_ns)
     evidence = [
         step_evidence(
             context, "kernel_stall_ns", stalled_ns, "ns", "Kernel time during migrations"
@@ -196,9 +208,9 @@ def _match(context: RuleContext, stalls: _PageStalls) -> RuleMatch:
         step_evidence(context, "bytes", moved, "byte", "Bytes migrated"),
         Evidence(
             "rate",
-            moved * 1e9 / max(1, window.length_ns),
+            moved * 1e9 / max(1, int(stalls.migrations["duration_ns"].sum())),
             "byte/s",
-            "Bandwidth, with the time for faults",
+            "Bandwidth of migrations",
         ),
         Evidence("turns", turns, "", "Changes of direction"),
     ]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import polars as pl
 
-from gpusight.analysis.replay.changes import free_calls, remove
+from gpusight.analysis.replay.changes import free_calls, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import count_per_step, framework_of, step_evidence
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.host_gaps import host_unknown, waits
+from gpusight.rules.patterns.kernel_groups import without_kernels
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 
 if TYPE_CHECKING:
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
 
 MIN_COPIES_PER_STEP = Threshold(
     10, "small copies per step; fewer cost the host less than 0.1 ms, at 5 to 10 µs each"
+)
+MAX_HOST_NS = Threshold(
+    20_000, "ns of host time before a copy that belongs to it; more is other work of the program"
 )
 MIN_STEP_SHARE = Threshold(0.5, "share of the steps that must have them; fewer are setup")
 
@@ -64,13 +71,14 @@ step = jax.jit(step)                           # constants inside jit are copied
         "they cost little."
     )
     estimate = (
-        "Simulation with one copy per step and direction instead, without the launches of the "
-        "others and the host time for them."
+        "Simulation with one copy per step and direction instead, without the calls of the others "
+        "and up to 20 µs of host time before each."
     )
     thresholds: ClassVar = {
         "max_bytes": MIN_COPY_BYTES,
         "min_copies_per_step": MIN_COPIES_PER_STEP,
         "min_step_share": MIN_STEP_SHARE,
+        "max_host_ns": MAX_HOST_NS,
     }
     min_share = 0.01
 
@@ -86,7 +94,6 @@ step = jax.jit(step)                           # constants inside jit are copied
         moved = memcpys.by_way(rows)
         first = pl.int_range(pl.len()).over("way", "step") == 0
         others = rows.filter(~first)
-        calls = others["call"].unique().to_numpy()
         framework = framework_of(context.trace)
         pageable = int(rows["pageable"].fill_null(value=False).sum())
         return RuleMatch(
@@ -97,7 +104,7 @@ step = jax.jit(step)                           # constants inside jit are copied
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="the capture does not show whether the values are known together",
-            change=(free_calls(calls), remove(others["op"].to_numpy())),
+            change=(_without_copies(others),),
             fix=f"{'; '.join(totals.text(context) for totals in moved)}. "
             + framework.choose(
                 torch="Pack small tensors into one before .to(), create constants on the GPU "
@@ -118,6 +125,18 @@ step = jax.jit(step)                           # constants inside jit are copied
         """Find the small copies."""
         ops = _small_copies(context)["op"].implode()
         return gpu_work(context, finding, pl.col("op").is_in(ops))
+
+
+def _without_copies(rows: pl.DataFrame) -> Change:
+    """Remove copies and their calls, and what the framework does for them."""
+    calls = rows["call"].unique().to_numpy()
+
+    def change(program: ReplayProgram) -> ReplayProgram:
+        host_ns = np.minimum(program.movable_ns[calls], round(MAX_HOST_NS.value))
+        freed = without_host_time(calls, host_ns)(free_calls(calls)(program))
+        return without_kernels(rows["op"].to_numpy())(freed)
+
+    return change
 
 
 @memoize
