@@ -7,7 +7,7 @@ import pytest
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.gpu_shared import GpuShared
 from tests.rules.timeline.gpu_traces import GEMM, program
-from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import US, Capture, evidence, found, saved_us
 
 RULE = GpuShared()
 
@@ -20,10 +20,8 @@ def shared(other_us: float, *, device: int = 0) -> Capture:
         {"process": 2, "pid": 200, "name": "server"},
     ]
     for kernel in list(capture.tables["kernels"]):
-        times = {
-            "start_ns": kernel["start_ns"],
-            "end_ns": kernel["start_ns"] + round(other_us * 1e3),
-        }
+        start_ns = kernel["start_ns"]
+        times = {"start_ns": start_ns, "end_ns": start_ns + round(other_us * US)}
         capture.tables["kernels"].append(
             {"name": "other", "process": 2, "context": 2, "device": device, **times}
         )

@@ -52,7 +52,7 @@ def test_found() -> None:
     # The same bytes take 26 us as a copy at 80% of PCIe 5.0.
     assert saved_us(verdict, timeline) == pytest.approx(960 - 26, rel=0.03)
     assert verdict.title.startswith("Unified memory page faults: ")
-    assert "cudaMemPrefetchAsync" in verdict.code
+    assert [place.kind for place in verdict.where] == ["kernel"]
     assert RULE.locate(timeline, None).height == 4  # type: ignore[arg-type]
 
 

@@ -49,12 +49,13 @@ class AnomalyMode(TimelineRule):
 
     id = "anomaly-mode"
     detects = (
-        "Looks for values of a few bytes that autograd's thread reads back after a reduction: the "
-        "check for NaN that anomaly detection adds to each backward operator."
+        "Looks for values of a few bytes that autograd's thread reads back after a reduction. "
+        "Anomaly detection checks the result of each backward operator for NaN like this."
     )
     why = (
-        "Anomaly detection, a setting for debugging, compares each gradient, reduces the result, "
-        "copies it to the host and waits. It also records a traceback for each forward operator."
+        "Anomaly detection is a setting for debugging. It compares each gradient, reduces the "
+        "result, copies it to the host and waits. It also records a traceback for each forward "
+        "operator."
     )
     fix = "Turn anomaly detection off."
     code = """\

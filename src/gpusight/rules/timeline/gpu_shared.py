@@ -54,8 +54,8 @@ nvidia-cuda-mps-control -d                     # or: run kernels of both at once
         "throughput. Processes outside the capture are not seen."
     )
     estimate = (
-        "Simulation in which kernels that run at the same time as those of another process take "
-        "half of that time: an assumption, since the driver alternates between processes."
+        "Simulation in which a kernel takes half of the time that it shares with another process. "
+        "This assumes that the driver alternates between both."
     )
     effort = "config"
     thresholds: ClassVar = {"min_shared_share": MIN_SHARED_SHARE, "slice_share": SLICE_SHARE}

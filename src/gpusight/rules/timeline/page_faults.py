@@ -12,7 +12,7 @@ from gpusight.analysis.replay.changes import remove, set_duration, without_host_
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    FindingLocation,
+    called_from,
     count_per_step,
     largest,
     step_evidence,
@@ -28,7 +28,7 @@ from gpusight.units import format_bytes
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
+    from gpusight.rules.rule import FindingLocation, RuleVerdict
     from gpusight.trace.intervals import Ints
 
 
@@ -55,8 +55,9 @@ class PageFaults(TimelineRule):
         "works, and for pages that go back and forth."
     )
     why = (
-        "A kernel that touches a page on the host stops until the driver has moved it: 20 to 50 µs "
-        "per group of faults, at a fraction of the bandwidth of a copy. The host stops likewise."
+        "A kernel that touches a page on the host stops until the driver has moved it. A group of "
+        "faults takes 20 to 50 µs, and reaches a fraction of the bandwidth of a copy. The host "
+        "stops likewise."
     )
     fix = "Move the memory before it is used: cudaMemPrefetchAsync, with cudaMemAdvise as a hint."
     code = """\
@@ -74,8 +75,8 @@ cudaMemAdvise(x, bytes, cudaMemAdviseSetPreferredLocation, device);   // no migr
         "Hopper) access host memory without migration."
     )
     estimate = (
-        "Simulation without these migrations and the stalls around them, with the same bytes "
-        "copied at the bandwidth of pinned memory before the kernel, or before the host continues."
+        "Simulation without these migrations and the stalls around them. The same bytes are copied "
+        "at the bandwidth of pinned memory before the kernel starts, or the host continues."
     )
     effort = "rewrite"
     thresholds: ClassVar = {
@@ -229,7 +230,7 @@ def _match(context: RuleContext, stalls: _PageStalls) -> RuleMatch:
             remove(stalls.migrations["op"].to_numpy()),
         ),
         fix=_fix(context, stalls, moved, back_and_forth=back_and_forth),
-        where=_where(kernels, stalls.migrations),
+        where=_where(context, kernels, stalls.migrations),
         also=("exposed-copy",),
     )
 
@@ -247,8 +248,10 @@ def _fix(context: RuleContext, stalls: _PageStalls, moved: int, *, back_and_fort
     return f"{count} of {size} each (mean). {advice}"
 
 
-def _where(kernels: pl.DataFrame, migrations: pl.DataFrame) -> tuple[FindingLocation, ...]:
-    places = summed_locations(kernels, "kernel", "label", "stalled_ns")
-    if places:
-        return largest(places, summed_locations(kernels, "range", "range", "stalled_ns"))
-    return largest(summed_locations(migrations, "kernel", "label"))
+def _where(
+    context: RuleContext, kernels: pl.DataFrame, migrations: pl.DataFrame
+) -> tuple[FindingLocation, ...]:
+    if kernels.is_empty():
+        return largest(summed_locations(migrations, "kernel", "label"))
+    places = called_from(context, kernels, "stalled_ns").values()
+    return largest(*places, summed_locations(kernels, "kernel", "label", "stalled_ns"))

@@ -41,8 +41,8 @@ MIN_COMPILE_SHARE = Threshold(0.02, "share of the time in compilation; less is n
 MIN_STEPS = Threshold(2, "steps that compile; a single one may be a first evaluation")
 MIN_REPLAYED_SHARE = Threshold(
     0.5,
-    "share of the compile time that the simulation must save to be used: compilers that work in "
-    "threads of their own hold them back in the simulation, not in the program",
+    "share of the compile time that the simulation must save to be used: a compiler that launches "
+    "from threads of its own keeps its time in the simulation",
 )
 _LOADS = r"^(?:cu|cuda|hip)(?:Module|Library|Link)(?:Load|Create|AddData|Complete)|^nvrtcCompile"
 _NAMED = ("ranges", "cpu_ops", "python_calls")
@@ -53,9 +53,9 @@ class Recompilation(TimelineRule):
 
     id = "recompilation"
     detects = (
-        "Looks for compilation inside steps after warm-up: compiler names in ranges, operators and "
-        "Python calls (TorchDynamo, Inductor, XLA, NVRTC), and long host gaps in steps that load "
-        "modules or launch kernels that never ran before."
+        "Looks for compilation inside steps after warm-up. Names of ranges, operators and Python "
+        "calls show it (TorchDynamo, Inductor, XLA, NVRTC). So do long host gaps in steps that "
+        "load modules, or before kernels that never ran before."
     )
     why = (
         "A compiler specializes code for the shapes and values of its inputs. When these change, "

@@ -52,13 +52,13 @@ class Recomputation(TimelineRule):
 
     id = "recomputation"
     detects = (
-        "Looks for kernels that autograd's thread launches in the same order, with the same grids, "
-        "as the forward pass did: forward work that the backward pass repeats."
+        "Looks for forward work that the backward pass repeats. Autograd's thread then launches "
+        "kernels in the same order, with the same grids, as the forward pass did."
     )
     why = (
         "Activation checkpointing frees activations in the forward pass, and computes them again "
-        "in the backward pass. It trades time for memory: about a third more GPU time for a model "
-        "that checkpoints every layer."
+        "in the backward pass. It trades time for memory. A model that checkpoints every layer "
+        "takes about a third more GPU time."
     )
     fix = "Where memory allows, turn checkpointing off, or checkpoint fewer layers."
     code = """\
