@@ -38,6 +38,7 @@ TIMELINE_RULES = {
     "small-grid": "timeline.small_grid_timeline:SmallGridTimeline",
     "page-faults": "timeline.page_faults:PageFaults",
     "gpu-shared": "timeline.gpu_shared:GpuShared",
+    "gil-contention": "timeline.gil_contention:GilContention",
     "anomaly-mode": "timeline.anomaly_mode:AnomalyMode",
     "blocking-launches": "timeline.blocking_launches:BlockingLaunches",
     "fp64-math": "timeline.fp64_math:Fp64Math",

