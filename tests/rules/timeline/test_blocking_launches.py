@@ -54,7 +54,7 @@ def test_what_blocking_launches_cause_is_one_finding() -> None:
     [
         pytest.param(launches(blocking=False), id="asynchronous"),
         pytest.param(launches(blocking=False, kernel_us=2), id="short kernels, idle GPU"),
-        pytest.param(launches(blocking=True, kernel_us=2), id="kernels too short to tell"),
+        pytest.param(launches(blocking=True, kernel_us=12), id="kernels too short to tell"),
         pytest.param(launches(blocking=True, count=3), id="too few"),
     ],
 )

@@ -82,6 +82,15 @@ def test_clean(capture: Capture) -> None:
     assert RULE.check(capture.timeline()) is CLEAN
 
 
+def test_several_gpus_have_a_thread_each() -> None:
+    """The backward pass of one GPU is no forward pass of the other."""
+    capture = training(checkpoint=False)
+    for at, call in enumerate(capture.tables["api_calls"]):
+        if call["name"] == "cudaLaunchKernel" and call["thread"] == AUTOGRAD and at // 10 % 2:
+            call["thread"] = 13
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
 def test_absent_where_one_thread_launches_all() -> None:
     verdict = RULE.check(training(checkpoint=True, one_thread=True).timeline())
     assert verdict == RuleNotApplicable("one thread launches forward and backward pass")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.gpu_schedule import NONE
 from gpusight.analysis.replay.changes import free_calls, remove
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
@@ -21,7 +20,7 @@ from gpusight.rules.formatting import (
 )
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.host_gaps import host_unknown, waits
-from gpusight.rules.patterns.kernel_groups import backward_thread, kernels_unseen, total_ns
+from gpusight.rules.patterns.kernel_groups import backward_threads, kernels_unseen, total_ns
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 
 if TYPE_CHECKING:
@@ -137,9 +136,7 @@ class _NanChecks:
 @memoize
 def _checks(context: RuleContext) -> _NanChecks:
     """Find copies of answers in autograd's thread, and the activities that lead to them."""
-    thread = backward_thread(context)
-    # No thread has this number where there is no backward pass.
-    calls = context.calls.filter(pl.col("thread") == (NONE if thread is None else thread))
+    calls = context.calls.filter(pl.col("thread").is_in(backward_threads(context)))
     rows = context.ops.join(calls.select("call"), on="call").sort("call", "op")
     answer = (
         (pl.col("kind") == "copy")

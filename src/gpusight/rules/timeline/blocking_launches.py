@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 
 MIN_KERNEL_NS = Threshold(
-    5_000, "ns; a shorter kernel may end before its launch returns without any blocking"
+    20_000,
+    "ns; a shorter kernel may end before its launch returns without any blocking, since profilers "
+    "make calls longer",
 )
 MIN_BLOCKED_SHARE = Threshold(
     0.9, "share of the launches that return after their kernel ended; without blocking, few do"
@@ -49,7 +51,7 @@ class BlockingLaunches(TimelineRule):
     id = "blocking-launches"
     detects = (
         "Looks for launch calls that return only after their kernel ended, for nearly all kernels "
-        "of 5 µs or more."
+        "of 20 µs or more."
     )
     why = (
         "With CUDA_LAUNCH_BLOCKING=1, a setting for debugging, each launch waits for its kernel. "

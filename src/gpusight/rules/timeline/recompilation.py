@@ -39,6 +39,14 @@ if TYPE_CHECKING:
 
 MIN_COMPILE_SHARE = Threshold(0.02, "share of the time in compilation; less is noise")
 MIN_STEPS = Threshold(2, "steps that compile; a single one may be a first evaluation")
+MIN_LAST_STEP = Threshold(
+    2 / 3, "share of the steps after which some step still compiles; what ends earlier is warm-up"
+)
+MIN_DETACHED_NS = Threshold(
+    50e6,
+    "ns of a stall in a step that loads code, but not right before a load: a compiler takes that "
+    "long, other host work rarely does",
+)
 MIN_REPLAYED_SHARE = Threshold(
     0.5,
     "share of the compile time that the simulation must save to be used: a compiler that launches "
@@ -94,6 +102,8 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
     thresholds: ClassVar = {
         "min_compile_share": MIN_COMPILE_SHARE,
         "min_steps": MIN_STEPS,
+        "min_last_step": MIN_LAST_STEP,
+        "min_detached_ns": MIN_DETACHED_NS,
         "min_replayed_share": MIN_REPLAYED_SHARE,
     }
 
@@ -105,8 +115,7 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
             return RuleNotApplicable("compilation at the start is expected, and no steps are known")
         compiles = _compilation(context)
         steps = compiles.steps
-        # Compilation that ends in the first half is warm-up.
-        if len(steps) < MIN_STEPS.value or steps[-1] < context.steps // 2:
+        if len(steps) < MIN_STEPS.value or steps[-1] < MIN_LAST_STEP.value * context.steps:
             return CLEAN
         if compiles.ns < MIN_COMPILE_SHARE.value * context.length_ns:
             return CLEAN
@@ -158,21 +167,22 @@ def _compilation(context: RuleContext) -> _Compilation:
     by_name, events = _named_spans(context)
     loads = context.calls.filter(pl.col("name").str.contains(_LOADS), pl.col("step").is_not_null())
     first_ran = _first_launches(context)
-    # A stall in a step that loads code, up to the last load; after compilation with a name; or
-    # before a kernel that is new.
+    # A stall before a load, or a long one in a step that loads code later; after compilation with
+    # a name; or before a kernel that is new.
     step = _steps_of_calls(context)
     last_load = loads.group_by("step").agg(pl.col("call").max())
     until = np.full(context.steps + 1, -1, np.int64)
     until[last_load["step"].to_numpy()] = last_load["call"].to_numpy()
-    position = np.arange(len(calls))
     in_step = (step >= 0) & (calls.lane == launching_lane(context))
-    loading = in_step & ((position <= until[step]) | _after_named(context, by_name, step))
+    long_ns = np.where(in_step & stalls.long, stalls.ns, 0)
     new = np.zeros(len(calls), np.bool_)
     new[first_ran] = True
-    long_ns = np.where(in_step & stalls.long, stalls.ns, 0)
     # All kernels of the first step may be new.
-    spent_ns = np.where(loading | (new & (step > 0)), long_ns, 0)
-    spent_ns = _beyond_usual(spent_ns, np.where(loading | new, 0, long_ns), step, context.steps)
+    adjacent = _before_load(context, loads) | (new & (step > 0))
+    apart = (np.arange(len(calls)) <= until[step]) & (stalls.ns >= MIN_DETACHED_NS.value)
+    apart = ~adjacent & ~new & (apart | _after_named(context, by_name, step))
+    spent_ns = np.where(adjacent, long_ns, 0)
+    spent_ns += _beyond_usual(spent_ns, np.where(apart, long_ns, 0), long_ns, step, context.steps)
     # What has a name is known exactly.
     named_ns = coverage(by_name, stalls.start_ns, stalls.end_ns)
     spent_ns = np.maximum(spent_ns, np.where(in_step, np.minimum(named_ns, stalls.ns), 0))
@@ -197,15 +207,35 @@ def _compilation(context: RuleContext) -> _Compilation:
     )
 
 
-def _beyond_usual(spent_ns: Ints, other_ns: Ints, step: Ints, steps: int) -> Ints:
-    """Take off what steps without compilation stall as well, such as unnamed data loading."""
+def _beyond_usual(certain_ns: Ints, apart_ns: Ints, long_ns: Ints, step: Ints, steps: int) -> Ints:
+    """Take off `apart_ns` what steps without compilation stall as well, such as data loading."""
     inside = step >= 0
-    compiled = np.bincount(step[inside], spent_ns[inside], minlength=steps)
-    others = np.bincount(step[inside], other_ns[inside], minlength=steps)[compiled == 0]
+    certain, apart, stalled = (
+        np.bincount(step[inside], ns[inside], minlength=steps)
+        for ns in (certain_ns, apart_ns, long_ns)
+    )
+    others = stalled[(certain == 0) & (apart == 0)]
     usual_ns = float(np.median(others)) if len(others) else 0.0
-    part = np.maximum(0.0, 1 - usual_ns / np.maximum(compiled, 1))
-    scaled: Ints = (spent_ns * np.append(part, 0.0)[step]).astype(np.int64)
+    part = np.maximum(0.0, 1 - usual_ns / np.maximum(apart, 1))
+    scaled: Ints = (apart_ns * np.append(part, 0.0)[step]).astype(np.int64)
     return scaled
+
+
+def _before_load(context: RuleContext, loads: pl.DataFrame) -> NDArray[np.bool_]:
+    """Return which calls load code, or come before a load with nothing launched in between."""
+    calls = context.schedule.calls
+    is_load = np.zeros(len(calls), np.bool_)
+    is_load[loads["call"].to_numpy()] = True
+    effects = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL)
+    acts = is_load | np.isin(calls.kind, effects)
+    order = np.argsort(calls.lane, kind="stable")
+    following = np.where(acts[order], np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    owner = np.append(order, -1)[following]
+    same_lane = (owner >= 0) & (calls.lane[owner] == calls.lane[order])
+    before = np.zeros(len(calls), np.bool_)
+    before[order] = same_lane & is_load[owner]
+    return before
 
 
 def _after_named(context: RuleContext, by_name: Intervals, step: Ints) -> NDArray[np.bool_]:

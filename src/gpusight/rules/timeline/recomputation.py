@@ -21,7 +21,7 @@ from gpusight.rules.formatting import (
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.host_gaps import host_unknown
 from gpusight.rules.patterns.kernel_groups import (
-    backward_thread,
+    backward_threads,
     kernel_ns,
     kernels_unseen,
     locations_of,
@@ -125,13 +125,13 @@ def _repeated(context: RuleContext) -> _Repeated | RuleNotApplicable:
     kernels = context.kernels.join(threads, on="call").sort("called_ns", maintain_order=True)
     if kernels.is_empty():
         return RuleNotApplicable("no kernel is linked to its launch")
-    autograd = backward_thread(context)
-    if autograd is None:
+    autograd = backward_threads(context)
+    if not autograd:
         return _Repeated(kernels.clear().with_columns(pl.lit(0).alias("run")), 0)
-    forward = kernels.filter(pl.col("thread") != autograd)
+    forward = kernels.filter(~pl.col("thread").is_in(autograd))
     if forward.is_empty():
         return RuleNotApplicable("one thread launches forward and backward pass")
-    backward = kernels.filter(pl.col("thread") == autograd)
+    backward = kernels.filter(pl.col("thread") == autograd[0])
     return _Repeated(_runs_of(forward, backward), total_ns(forward))
 
 
