@@ -90,6 +90,14 @@ def test_nsys_is_the_default(nsys: Path) -> None:
 
 
 @pytest.mark.usefixtures("nsys")
+def test_debug_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planned([PYTHON, script()]).notes == ()
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    notes = planned([PYTHON, script()]).notes
+    assert notes == ("CUDA_LAUNCH_BLOCKING=1 is set: every launch waits for its kernel",)
+
+
+@pytest.mark.usefixtures("nsys")
 def test_steps_are_counted_from_within(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     plan = planned([PYTHON, script()], steps="3:7", stop=True, rank="0,2", overwrite=True)

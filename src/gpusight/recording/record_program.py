@@ -15,7 +15,11 @@ from gpusight.errors import RecordError
 from gpusight.recording import capture_names
 from gpusight.recording.capture_names import family, name_lock
 from gpusight.recording.choose_tool import ToolChoice, choose, is_injected
-from gpusight.recording.doctor.environment_checks import CounterAccess, counters
+from gpusight.recording.doctor.environment_checks import (
+    CounterAccess,
+    counters,
+    debug_settings,
+)
 from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.inside.environment import (
     CUPTI,
@@ -257,6 +261,7 @@ def plan_recording(
     command = _command(request, choice, program, base if is_inside else own, rank, environ)
     notes = [*choice.notes, *command.notes, *_launcher_notes(request, choice.tool, program, rank)]
     notes += filter(None, [disagreement(environ)])
+    notes += [f"{setting} is set: {effect}" for setting, effect in debug_settings(environ).items()]
     return RecordingPlan(request, choice, command, own, suffix, rank, tuple(notes), has_others)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpusight.errors import UsageError
 from gpusight.recording.doctor.checkup import checkup_page, examine
+from gpusight.recording.doctor.environment_checks import debug_settings
 from gpusight.recording.doctor.gpu_checks import generation
 from gpusight.recording.doctor.machine import (
     Ability,
@@ -330,6 +331,38 @@ def test_another_profiler_around_us() -> None:
     injected = checked(h200(environment={"CUDA_INJECTION64_PATH": "/secret/tool.so"}))
     assert check(injected, "injection").commands == ("unset CUDA_INJECTION64_PATH",)
     assert "/secret" not in DoctorView(injected).to_json()
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        (
+            {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "TRACE"},
+            ["CUDA_LAUNCH_BLOCKING=1", "NCCL_DEBUG=TRACE"],
+        ),
+        ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, ["PYTORCH_NO_CUDA_MEMORY_CACHING=1"]),
+        ({"NVIDIA_TF32_OVERRIDE": "0"}, ["NVIDIA_TF32_OVERRIDE=0"]),
+        ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, ["TORCH_DISTRIBUTED_DEBUG=DETAIL"]),
+        ({"TORCH_LOGS": "+dynamo"}, ["TORCH_LOGS=+dynamo"]),
+        ({"XLA_FLAGS": "--xla_dump_to=/secret"}, ["XLA_FLAGS"]),
+        # What changes nothing, or hardly anything.
+        ({"CUDA_LAUNCH_BLOCKING": "0", "NCCL_DEBUG": "INFO", "TORCH_LOGS": "recompiles"}, []),
+        ({"TORCH_SHOW_CPP_STACKTRACES": "1", "TORCH_DISTRIBUTED_DEBUG": "INFO"}, []),
+        ({"NVIDIA_TF32_OVERRIDE": "1", "CUDNN_LOGLEVEL_DBG": "1", "XLA_FLAGS": "--xla_x=1"}, []),
+    ],
+)
+def test_debug_settings(variables: dict[str, str], found: list[str]) -> None:
+    assert list(debug_settings(variables)) == found
+    checkup = checked(h200(environment=variables))
+    if not found:
+        assert "debug-variables" not in {check.key for check in checkup.checks}
+        return
+    settings = check(checkup, "debug-variables")
+    assert settings.found == ", ".join(found)
+    names = [setting.partition("=")[0] for setting in found]
+    assert settings.commands == (f"unset {' '.join(names)}",)
+    assert set(abilities(checkup).values()) == {"yes"}
+    assert "/secret" not in DoctorView(checkup).to_json()
 
 
 def test_torch_that_is_not_built_for_the_driver() -> None:

@@ -103,3 +103,14 @@ def test_without_calls_it_cannot_be_judged() -> None:
 )
 def test_clean_captures(capture: str) -> None:
     assert RULE.check(opened(f"nsys/{capture}.sqlite")) is CLEAN
+
+
+def test_an_allocator_without_a_cache() -> None:
+    capture = loop(range(6))
+    capture.source = "torch-trace"
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1: unset it" in found(RULE, capture.timeline()).fix
+    for step in range(6):
+        for number in range(10):
+            at = step * 500 + 431 + number * 5
+            capture.launch((at, at + 4), (at + 5, at + 6))
+    assert "Remove torch.cuda.empty_cache()" in found(RULE, capture.timeline()).fix

@@ -370,12 +370,16 @@ def waits(context: RuleContext) -> pl.DataFrame:
             pl.col("call").alias("calls"),
             pl.col(first).first(),
             pl.col("waited_ns").sum(),
+            (pl.col("kind").cast(pl.String) == "sync").any().alias("syncs"),
             (pl.col("last_kind") == "copy").any().alias("copies"),
             (pl.col("last_bytes") > MIN_COPY_BYTES.value).any().alias("large"),
             pl.col("last_duration_ns").max(),
             pl.col("reads").fill_null(value=False).any(),
         )
-        .filter(pl.col("waited_ns") > 0)
+        # A value that is read back blocks the host although the GPU happens to be done already.
+        .filter(
+            (pl.col("waited_ns") > 0) | (pl.col("copies") & (pl.col("syncs") | pl.col("reads")))
+        )
         .with_columns(
             ((pl.col("launched") == 0) | (pl.col("to_launch") == 0)).alias("at_edge"),
             pl.col("large")

@@ -192,6 +192,26 @@ def main_source_phrase(context: RuleContext, rows: pl.DataFrame) -> str:
     return ""
 
 
+_MIN_THREAD_SHARE = 0.1
+"""Backward kernels of a thread, of those of the first, from which on it runs the backward pass."""
+_BACKWARD_KERNELS = r"(?i)bwd|backward|dgrad|wgrad"
+
+
+@memoize
+def backward_threads(context: RuleContext) -> list[int]:
+    """Return the threads that launch backward kernels, the one with most of them first.
+
+    PyTorch runs the backward pass in threads of its own, one for each GPU.
+    """
+    threads = context.calls.select("call", "thread")
+    backward = context.kernels.filter(pl.col("label").str.contains(_BACKWARD_KERNELS))
+    by_thread = backward.join(threads, on="call").group_by("thread").len()
+    ranked = by_thread.sort("len", "thread", descending=[True, False])
+    return ranked.filter(pl.col("len") >= _MIN_THREAD_SHARE * pl.col("len").max())[
+        "thread"
+    ].to_list()
+
+
 # Small grids --------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,9 @@ MIN_REALLOCATIONS = Threshold(
     "allocations after the first launch and the first free, where fewer than two steps are known; "
     "fewer are setup and teardown",
 )
+MIN_UNCACHED_RATIO = Threshold(
+    0.5, "calls per kernel launch above which no caching allocator is at work"
+)
 MAX_POOLED_NS = Threshold(
     20_000, "ns; a shorter cudaMallocAsync or cudaFreeAsync was served by its memory pool"
 )
@@ -78,6 +81,7 @@ torch.matmul(a, b, out=buffer)
     thresholds: ClassVar = {
         "min_step_share": MIN_STEP_SHARE,
         "min_reallocations": MIN_REALLOCATIONS,
+        "min_uncached_ratio": MIN_UNCACHED_RATIO,
         "max_pooled_ns": MAX_POOLED_NS,
     }
 
@@ -145,7 +149,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         confidence=Confidence.HIGH,
         confidence_reason="the calls and the GPU idle time were measured",
         change=(free_calls(rows["call"].to_numpy()),),
-        fix=_fix(context, where),
+        fix=_fix(context, rows, where),
         code=framework_of(context.trace).choose(torch=AllocChurn.code, cuda=_CUDA, jax=_JAX),
         where=where,
         effort=framework_of(context.trace).choose(torch="config", cuda="rewrite", jax="config"),
@@ -160,7 +164,7 @@ def _call_names(rows: pl.DataFrame) -> str:
     return "/".join(counts.sort(pl.col("kind").cast(pl.String))["name"].to_list())
 
 
-def _fix(context: RuleContext, where: tuple[FindingLocation, ...]) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame, where: tuple[FindingLocation, ...]) -> str:
     calls = [w.name for w in where if w.kind == "call"]
     source = named(where, "site", "operator") or named(where, "range")
     seen = f"Most time is in {' and '.join(calls[:2])}" + (
@@ -168,8 +172,13 @@ def _fix(context: RuleContext, where: tuple[FindingLocation, ...]) -> str:
     )
     on_host = any("Host" in name for name in calls)
     pinned = " Keep pinned buffers for the whole run." if on_host else ""
+    launches = context.calls_of(CallKind.LAUNCH).height
+    uncached = rows.height >= MIN_UNCACHED_RATIO.value * max(1, launches)
     return f"{seen}{pinned} " + framework_of(context.trace).choose(
-        torch="Remove torch.cuda.empty_cache() from the loop. Make sure that "
+        torch="Nearly every tensor calls the driver, as with PYTORCH_NO_CUDA_MEMORY_CACHING=1: "
+        "unset it."
+        if uncached
+        else "Remove torch.cuda.empty_cache() from the loop. Make sure that "
         "PYTORCH_NO_CUDA_MEMORY_CACHING is not set. For varying sizes, set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         cuda="Allocate before the loop, or use cudaMallocAsync with a memory pool that keeps its "

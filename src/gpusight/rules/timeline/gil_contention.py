@@ -1,0 +1,133 @@
+"""gil-contention: the launching thread waits for Python's global interpreter lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.replay.changes import without_host_time
+from gpusight.rules.context import memoize
+from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.formatting import (
+    Framework,
+    count_per_step,
+    framework_of,
+    step_evidence,
+    summed_locations,
+    time_per_step,
+)
+from gpusight.rules.patterns.host_gaps import busy_share, host_unknown, launching_lane
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.trace.intervals import Intervals, coverage
+
+if TYPE_CHECKING:
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.rule import RuleVerdict
+
+
+MIN_WAIT_SHARE = Threshold(0.02, "share of the time that the launching thread waits for the lock")
+MIN_WAITS = Threshold(10, "waits; fewer are chance")
+MAX_WAIT_NS = Threshold(
+    20e6, "ns; a thread asks for the lock every 5 ms, so that longer waits are for something else"
+)
+_LOCK_WAITS = r"^_*pthread_cond_(?:timed|clock)wait$"
+
+
+class GilContention(TimelineRule):
+    """Python threads that share one lock."""
+
+    id = "gil-contention"
+    detects = (
+        "Looks for pthread_cond_timedwait calls of up to 5 ms on the launching thread of a Python "
+        "program. Python waits for its global interpreter lock (GIL) with this function, and for "
+        "nothing else."
+    )
+    why = (
+        "Only one Python thread runs at a time. A launch releases the lock, and gets it back when "
+        "the other thread gives it up: after 5 ms, if that computes."
+    )
+    fix = "Move the work of other Python threads into processes."
+    code = """\
+loader = DataLoader(dataset, num_workers=4)                  # processes instead of threads
+pool = concurrent.futures.ProcessPoolExecutor()              # not ThreadPoolExecutor
+sys.setswitchinterval(0.0005)                                # or: shorter waits
+"""
+    verify = "`gpusight ledger` shows less idle time, and nsys fewer pthread_cond_timedwait calls."
+    caveats = (
+        "Extensions may use the same function for locks of their own. Threads that wait or compute "
+        "in C (NumPy, I/O) do not hold the lock."
+    )
+    estimate = "Simulation without these waits before calls."
+    effort = "rewrite"
+    thresholds: ClassVar = {
+        "min_wait_share": MIN_WAIT_SHARE,
+        "min_waits": MIN_WAITS,
+        "max_wait_ns": MAX_WAIT_NS,
+    }
+
+    def check(self, context: RuleContext) -> RuleVerdict:
+        """Sum the waits for the lock on the launching thread."""
+        if (unknown := host_unknown(context)) is not None:
+            return unknown
+        if not context.trace.has("os_calls"):
+            return RuleNotApplicable("the capture has no OS calls: waits for the GIL are not shown")
+        if not _is_python(context):
+            return RuleNotApplicable("the program is not a Python program, by its name")
+        waits = _lock_waits(context)
+        waited_ns = int(waits["duration_ns"].sum())
+        if waits.height < MIN_WAITS.value or (waited_ns < MIN_WAIT_SHARE.value * context.length_ns):
+            return CLEAN
+        spans = Intervals.from_arrays(*(waits[c].to_numpy() for c in ("start_ns", "end_ns")))
+        calls = np.flatnonzero(context.schedule.calls.lane == launching_lane(context))
+        before_ns = context.schedule.before_calls[calls]
+        in_gap_ns = coverage(spans, before_ns, context.schedule.calls.start_ns[calls])
+        return RuleMatch(
+            title=f"Launching thread waits for the GIL {time_per_step(context, waited_ns)}",
+            evidence=(
+                step_evidence(context, "waited_ns", waited_ns, "ns", "Time waiting for the GIL"),
+                step_evidence(context, "waits", waits.height, "", "Waits for the GIL"),
+                Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="the waits were measured; that they are for the GIL is inferred from "
+            "the function",
+            change=(without_host_time(calls, in_gap_ns),),
+            fix=f"{count_per_step(context, waits.height, 'wait')} of "
+            "pthread_cond_timedwait: another Python thread holds the lock. "
+            + framework_of(context.trace).choose(
+                torch="Load data in worker processes (num_workers > 0), and move logging, metrics "
+                "and other threads into processes.",
+                cuda="Move the work of Python threads into processes, or into code that releases "
+                "the lock.",
+                jax="Load data in processes, and keep callbacks into Python short.",
+            ),
+            where=tuple(summed_locations(waits, "call", "name")),
+        )
+
+
+def _is_python(context: RuleContext) -> bool:
+    """Return whether the process runs Python, by its framework or its name."""
+    if framework_of(context.trace) is not Framework.CUDA:
+        return True
+    processes = context.trace.table("processes", ["process", "name"])
+    own = processes.filter(pl.col("process").is_in([p for p, _ in context.schedule.threads]))
+    return bool(own["name"].cast(pl.String).str.contains("(?i)python").any())
+
+
+@memoize
+def _lock_waits(context: RuleContext) -> pl.DataFrame:
+    """Return the waits for the lock on the threads of the launching lane."""
+    schedule = context.schedule
+    on_lane = np.unique(schedule.calls.thread[schedule.calls.lane == launching_lane(context)])
+    threads = [schedule.threads[at][1] for at in on_lane]
+    frame = context.trace.table("os_calls", ["start_ns", "end_ns", "name", "thread"])
+    duration_ns = pl.col("end_ns") - pl.col("start_ns")
+    return frame.filter(
+        pl.col("thread").is_in(threads),
+        pl.col("end_ns") > schedule.start_ns,
+        pl.col("start_ns") < schedule.end_ns,
+        pl.col("name").cast(pl.String).str.contains(_LOCK_WAITS),
+        duration_ns <= MAX_WAIT_NS.value,
+    ).with_columns(duration_ns.alias("duration_ns"))

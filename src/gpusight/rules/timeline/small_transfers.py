@@ -1,0 +1,159 @@
+"""small-transfers: many small copies between host and GPU in every step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.replay.changes import free_calls, without_host_time
+from gpusight.rules.context import memoize
+from gpusight.rules.finding import Confidence
+from gpusight.rules.formatting import count_per_step, framework_of, step_evidence
+from gpusight.rules.locations import gpu_work
+from gpusight.rules.patterns import memcpys
+from gpusight.rules.patterns.host_gaps import host_unknown, waits
+from gpusight.rules.patterns.kernel_groups import without_kernels
+from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
+from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+
+if TYPE_CHECKING:
+    from gpusight.analysis.replay.changes import Change
+    from gpusight.analysis.replay.simulation import ReplayProgram
+    from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
+    from gpusight.rules.rule import RuleVerdict
+
+
+MIN_COPIES_PER_STEP = Threshold(
+    10, "small copies per step; fewer cost the host less than 0.1 ms, at 5 to 10 µs each"
+)
+MAX_HOST_NS = Threshold(
+    20_000, "ns of host time before a copy that belongs to it; more is other work of the program"
+)
+MIN_STEP_SHARE = Threshold(0.5, "share of the steps that must have them; fewer are setup")
+
+
+class SmallTransfers(TimelineRule):
+    """Small copies that could be one."""
+
+    id = "small-transfers"
+    detects = (
+        "Looks for many H2D and D2H copies below 64 kB in every step that do not synchronize. "
+        "Those that do are findings of host-sync."
+    )
+    why = (
+        "Each copy takes the host 5 to 10 µs and the GPU 1 to 2 µs, however small it is. Work of "
+        "the stream behind it waits."
+    )
+    fix = (
+        "Send values together: pack them into one buffer and copy it once per step, or create them "
+        "on the GPU."
+    )
+    code = """\
+packed = torch.cat([t.flatten() for t in small]).pin_memory()   # one copy per step
+a, b = packed.to("cuda", non_blocking=True).split(sizes)
+mask = torch.zeros(n, device="cuda")           # created on the GPU: no copy
+"""
+    cuda_code = """\
+memcpy(staging, values, bytes);                // one pinned buffer for all values of a step
+cudaMemcpyAsync(device, staging, bytes, cudaMemcpyHostToDevice, stream);
+kernel<<<grid, block, 0, stream>>>(parameters); // small values as kernel arguments: no copy
+"""
+    jax_code = """\
+batch = jax.device_put(batch)                  # a whole tree at once, before the step
+step = jax.jit(step)                           # constants inside jit are copied once
+"""
+    verify = "`gpusight copies` shows a few copies per step."
+    caveats = (
+        "Copies that the program needs at different times cannot be one. In a GPU-bound program, "
+        "they cost little."
+    )
+    estimate = (
+        "Simulation with one copy per step and direction instead, without the calls of the others "
+        "and up to 20 µs of host time before each."
+    )
+    thresholds: ClassVar = {
+        "max_bytes": MIN_COPY_BYTES,
+        "min_copies_per_step": MIN_COPIES_PER_STEP,
+        "min_step_share": MIN_STEP_SHARE,
+        "max_host_ns": MAX_HOST_NS,
+    }
+    min_share = 0.01
+
+    def check(self, context: RuleContext) -> RuleVerdict:
+        """Count small copies that nothing waits for, step by step."""
+        if (unknown := host_unknown(context)) is not None:
+            return unknown
+        rows = _small_copies(context)
+        if rows.height < MIN_COPIES_PER_STEP.value * context.per_step:
+            return CLEAN
+        if context.steps and rows["step"].n_unique() < MIN_STEP_SHARE.value * context.steps:
+            return CLEAN
+        moved = memcpys.by_way(rows)
+        first = pl.int_range(pl.len()).over("way", "step") == 0
+        others = rows.filter(~first)
+        framework = framework_of(context.trace)
+        pageable = int(rows["pageable"].fill_null(value=False).sum())
+        return RuleMatch(
+            title=count_per_step(context, rows.height, "small H2D/D2H copy"),
+            evidence=(
+                *memcpys.copy_evidence(context, moved),
+                step_evidence(context, "pageable", pageable, "", "From or to pageable memory"),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="the capture does not show whether the values are known together",
+            change=(_without_copies(others),),
+            fix=f"{'; '.join(totals.text(context) for totals in moved)}. "
+            + framework.choose(
+                torch="Pack small tensors into one before .to(), create constants on the GPU "
+                "(device=), and keep what does not change there.",
+                cuda="Pass small values as kernel arguments, or pack them into one pinned buffer "
+                "per step.",
+                jax="Call jax.device_put for a whole tree once, and keep constants inside jit.",
+            ),
+            code=framework.choose(
+                torch=SmallTransfers.code,
+                cuda=SmallTransfers.cuda_code,
+                jax=SmallTransfers.jax_code,
+            ),
+            where=memcpys.copy_origins(context, rows),
+        )
+
+    def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
+        """Find the small copies."""
+        ops = _small_copies(context)["op"].implode()
+        return gpu_work(context, finding, pl.col("op").is_in(ops))
+
+
+def _without_copies(rows: pl.DataFrame) -> Change:
+    """Remove copies and their calls, and what the framework does for them."""
+    calls = rows["call"].unique().to_numpy()
+
+    def change(program: ReplayProgram) -> ReplayProgram:
+        host_ns = np.minimum(program.movable_ns[calls], round(MAX_HOST_NS.value))
+        freed = without_host_time(calls, host_ns)(free_calls(calls)(program))
+        return without_kernels(rows["op"].to_numpy())(freed)
+
+    return change
+
+
+@memoize
+def _small_copies(context: RuleContext) -> pl.DataFrame:
+    """Return the small copies between host and GPU that no call waits for."""
+    rows = memcpys.copies(context).filter(
+        pl.col("way").is_in(memcpys.HOST_WAYS),
+        pl.col("bytes") < MIN_COPY_BYTES.value,
+        pl.col("call").is_not_null(),
+    )
+    return rows.filter(~pl.col("call").is_in(_awaited(context).implode()))
+
+
+def _awaited(context: RuleContext) -> pl.Series:
+    """Return the copy calls that wait for their copy, or that a synchronizing call follows."""
+    blocking = waits(context)["calls"].explode()
+    issues = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "fill"])
+    last_issued = pl.when(issues).then(pl.col("call")).forward_fill().over("lane")
+    calls = context.calls.with_columns(last_issued.alias("last_issued"))
+    return calls.filter(pl.col("call").is_in(blocking.implode()))["last_issued"].drop_nulls()

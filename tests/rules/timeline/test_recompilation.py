@@ -1,0 +1,139 @@
+"""recompilation: compilation inside steps, by name, by module loads and by new kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.engine import run_timeline_rules
+from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.timeline.between_steps import BetweenSteps
+from gpusight.rules.timeline.recompilation import Recompilation
+from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+
+RULE = Recompilation()
+COMPILE_US = 40_000
+NAME = "_compile.compile_inner (dynamo_timed)"
+
+
+def steps(
+    *compiling: int,
+    count: int = 8,
+    load: bool = True,
+    named: bool = False,
+    new: bool = True,
+    read_us: float = 0,
+) -> Capture:
+    """Steps of ten kernels of 50 us; some compile for 40 ms after the third of them.
+
+    A compilation loads a module and launches a kernel that never ran before. Before its first
+    launch, each step reads for `read_us`, which no name says.
+    """
+    capture, at = Capture(), 0.0
+    for step in range(count):
+        begun = at
+        at += read_us
+        for number in range(10):
+            name = f"k{number}"
+            if step in compiling and number == 3:
+                if named:
+                    capture.event("cpu_ops", NAME, at + 10, at + COMPILE_US - 10)
+                at += COMPILE_US
+                if load:
+                    capture.call("cuModuleLoadData", at, at + 100)
+                    at += 110
+                name = f"triton_fused_{step}" if new else name
+            capture.launch((at, at + 5), (at + 7, at + 57), name)
+            at += 60
+        capture.call("cudaDeviceSynchronize", at, at + 10)
+        at += 11
+        capture.range(f"step_{step}", begun, at)
+    return capture
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        pytest.param(steps(*range(8)), id="module loads"),
+        pytest.param(steps(*range(8), load=False), id="new kernels"),
+        pytest.param(steps(*range(8), load=False, new=False, named=True), id="names"),
+    ],
+)
+def test_found(capture: Capture) -> None:
+    timeline = capture.timeline()
+    verdict = found(RULE, timeline)
+    compiled_us = evidence(verdict)["compile_ns"] / 1_000
+    # The first step of a capture only has new kernels: whether it compiles is not known.
+    assert compiled_us == pytest.approx(COMPILE_US, rel=0.15)
+    assert saved_us(verdict, timeline) == pytest.approx(compiled_us, rel=0.02)
+    assert verdict.title.startswith("Recompilation in ")
+    assert "between-steps" in verdict.also
+
+
+def test_every_second_step() -> None:
+    verdict = found(RULE, steps(1, 3, 5, 7).timeline())
+    told = evidence(verdict)
+    assert told["steps"] == 0.5
+    assert told["loads"] == 0.5
+    assert verdict.title.startswith("Recompilation in 4 of 8 steps: 20.")
+
+
+def test_what_other_steps_wait_for_as_well_does_not_count() -> None:
+    capture = steps(1, 3, 5, 7, read_us=10_000)
+    assert evidence(found(RULE, capture.timeline()))["compile_ns"] == pytest.approx(20e6, rel=0.03)
+
+
+def test_stalls_of_compilation_are_one_finding() -> None:
+    results = run_timeline_rules(steps(*range(8)).timeline(), [BetweenSteps(), Recompilation()])
+    assert [finding.rule for finding in results.findings] == ["recompilation"]
+
+
+def test_a_compiler_in_a_thread_of_its_own() -> None:
+    """XLA autotunes in threads that launch: the program waits, with a name for it."""
+    capture = steps(*range(8), load=False, new=False, named=True)
+    end = max(call["end_ns"] for call in capture.tables["api_calls"]) // 1_000
+    for at in range(0, end, 700):
+        capture.launch((at, at + 5), (at + 7, at + 9), "tuned", stream=20)
+        capture.tables["api_calls"][-1]["thread"] = 12
+    verdict = found(RULE, capture.timeline())
+    assert not verdict.change
+    assert verdict.recoverable_ns == pytest.approx(8 * COMPILE_US * 1_000, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        pytest.param(steps(), id="nothing compiles"),
+        pytest.param(steps(0, 1, 2), id="warm-up"),
+        pytest.param(steps(0, 1, count=3), id="warm-up of a short capture"),
+        pytest.param(steps(6), id="once"),
+        pytest.param(steps(load=False, read_us=20_000), id="stalls alone"),
+    ],
+)
+def test_clean(capture: Capture) -> None:
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_lazy_loading_of_library_kernels_is_not_compilation() -> None:
+    """cuBLAS loads a kernel for each new shape: unnamed work of 10 ms per step is not its cost."""
+    capture, at = Capture(), 0.0
+    for step in range(8):
+        begun, at = at, at + 10_000
+        for number in range(10):
+            if number == 5:
+                capture.call("cuLibraryLoadData", at, at + 50)
+                at += 55
+            capture.launch((at, at + 5), (at + 7, at + 57), f"k{number}")
+            at += 60
+        capture.range(f"step_{step}", begun, at)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_absent_without_steps() -> None:
+    assert isinstance(RULE.check(steps(0, count=1).timeline()), RuleNotApplicable)
+
+
+def test_located_at_the_stall() -> None:
+    timeline = steps(*range(8)).timeline()
+    (finding,) = run_timeline_rules(timeline, [RULE]).findings
+    spans = RULE.locate(timeline, finding)
+    assert spans["weight_ns"].max() == pytest.approx(COMPILE_US * 1_000, rel=0.02)

@@ -1,0 +1,77 @@
+"""small-transfers: many small copies per step that nothing waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.engine import run_timeline_rules
+from gpusight.rules.rule import CLEAN
+from gpusight.rules.timeline.host_sync import HostSync
+from gpusight.rules.timeline.small_transfers import SmallTransfers
+from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+
+RULE = SmallTransfers()
+TO_GPU = {"kind": "Host-to-Device", "src_kind": "Pageable", "dst_kind": "Device"}
+
+
+def layers(count: int, *, size: int = 64, synced: bool = False, in_steps: int = 4) -> Capture:
+    """Four steps of layers: a small copy to the GPU, then a kernel of 5 us; a host-bound loop."""
+    capture, at = Capture(), 0.0
+    for step in range(4):
+        begun = at
+        for _ in range(count):
+            if step < in_steps:
+                capture.copy((at, at + 8), (at + 9, at + 10), size=size, **TO_GPU)
+                at += 10
+            if synced:
+                capture.call("cudaStreamSynchronize", at, at + 4)
+                at += 5
+            capture.launch((at, at + 5), (at + 7, at + 12))
+            at += 20
+        capture.range(f"step_{step}", begun, at)
+    return capture
+
+
+def test_found() -> None:
+    timeline = layers(20).timeline()
+    verdict = found(RULE, timeline)
+    told = evidence(verdict)
+    assert told["h2d_count"] == 20
+    assert told["pageable"] == 20
+    assert verdict.title == "20 small H2D/D2H copies per step"
+    # One copy is left; the calls of 19 others go, and up to 20 us of host time before each.
+    assert 19 * 8 < saved_us(verdict, timeline) < 19 * (8 + 20)
+    assert [place.name for place in verdict.where] == ["cudaMemcpyAsync"]
+
+
+def test_host_work_before_copies_stays() -> None:
+    capture, at = Capture(), 0.0
+    for step in range(4):
+        begun = at
+        for _ in range(12):
+            at += 500  # prepares values
+            capture.copy((at, at + 8), (at + 9, at + 10), **TO_GPU)
+            capture.launch((at + 9, at + 14), (at + 16, at + 21))
+            at += 20
+        capture.range(f"step_{step}", begun, at)
+    timeline = capture.timeline()
+    assert saved_us(found(RULE, timeline), timeline) <= 12 * 28
+
+
+def test_copies_that_synchronize_are_those_of_host_sync() -> None:
+    timeline = layers(20, synced=True).timeline()
+    assert RULE.check(timeline) is CLEAN
+    results = run_timeline_rules(timeline, [HostSync(), RULE])
+    assert [finding.title for finding in results.findings] == ["20 blocking syncs per step"]
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        pytest.param(layers(5), id="few"),
+        pytest.param(layers(20, size=1_000_000), id="large"),
+        pytest.param(layers(50, in_steps=1), id="setup in one step"),
+    ],
+)
+def test_clean(capture: Capture) -> None:
+    assert RULE.check(capture.timeline()) is CLEAN
