@@ -176,6 +176,8 @@ _SILENCE_GAPS = 20
 """A silence is unknown when it is longer than this many times the usual time between calls."""
 _SETUP_NS = 10_000_000
 """The first allocation of a process also creates its context, if it takes longer than this."""
+_LOADING_NS = 200_000
+"""A launch that takes longer while the GPU is idle loads code: a launch takes some µs."""
 _MOST_LAUNCHES = 1 / 3
 """Ranges named like input that hold more of their thread's launches are not input."""
 _CALL_CAUSES = {
@@ -206,18 +208,17 @@ def layers(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
 
 
 def _overheads(trace: Trace, lanes: HostLanes) -> list[HostLayer]:
-    """Return what the profiler did; what it counts as its own but is not, is other work."""
+    """Return what the profiler did.
+
+    Loading of code is not its work. It has a row in reports and newer exports only: as older ones
+    of the same capture must give the same ledger, nothing here depends on it.
+    """
     threads = trace.table("threads", ["thread"])["thread"].to_list()
     nowhere = pl.col("thread").is_null() | ~pl.col("thread").is_in(threads)
-    overheads: list[HostLayer] = []
-    for cause, wanted in (
-        (IdleCause.PROFILER, lambda name: not is_loading(name)),
-        (IdleCause.OTHER, is_loading),
-    ):
-        frame = _events(trace, "overheads", wanted)
-        everywhere = lanes.of_all(frame.filter(nowhere))
-        overheads.append((cause, union(everywhere, lanes.of_threads(frame.filter(~nowhere)))))
-    return overheads
+    frame = _events(trace, "overheads", lambda name: not is_loading(name))
+    everywhere = lanes.of_all(frame.filter(nowhere))
+    own = union(everywhere, lanes.of_threads(frame.filter(~nowhere)))
+    return [(IdleCause.PROFILER, own)]
 
 
 def _calls(lanes: HostLanes) -> list[HostLayer]:
@@ -226,8 +227,12 @@ def _calls(lanes: HostLanes) -> list[HostLayer]:
     start, end = (axis.at(calls.lane, t) for t in (calls.start_ns, calls.end_ns))
     short = calls.end_ns - calls.start_ns < _SHORT_NS
     rest = np.isin(calls.kind, _REST)
+    loading = np.isin(calls.kind, (CallKind.LAUNCH, CallKind.GRAPH)) & (
+        calls.end_ns - calls.start_ns > _LOADING_NS
+    )
     chosen = [
         (IdleCause.OTHER, _context_creations(lanes)),
+        (IdleCause.OTHER, loading),
         *((cause, np.isin(calls.kind, kinds)) for cause, kinds in _CALL_CAUSES.items()),
         (IdleCause.FRAMEWORK, rest & short),
         (IdleCause.OTHER, rest & ~short),

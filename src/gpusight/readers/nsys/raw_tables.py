@@ -7,7 +7,7 @@ inside their limits, ends after starts.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -198,6 +198,8 @@ OS_CALL = 27
 """Class of a call; 31 and 32 mark when the profiler began and stopped watching."""
 
 NVTX_CATEGORY, NVTX_MARK, NVTX_DOMAIN = 33, 34, 75
+KHR_RANGE = 62
+"""Class of a range of OpenGL on the host; 63 is one on the GPU."""
 
 PROCESS_SHIFT = 1 << 24
 """A global thread id over this is its process: machine, virtual machine and pid, in 40 bits."""
@@ -273,6 +275,12 @@ class CheckedRows:
     warnings: tuple[str, ...] = ()
     damage: str = ""
     """Why the table cannot be used at all."""
+
+    def each_once(self, frame: pl.DataFrame) -> CheckedRows:
+        """Let only the first of equal rows count."""
+        first = frame.select(pl.struct(pl.all()).is_first_distinct()).to_series()
+        mask = first if self.mask is None else first & self.mask
+        return replace(self, rows=int(mask.sum()), mask=mask)
 
     def of(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the rows that count."""
