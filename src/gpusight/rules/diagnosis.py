@@ -131,8 +131,8 @@ class TimelineDiagnosis:
         }
 
     def with_warnings(self, warnings: Sequence[str]) -> TimelineDiagnosis:
-        """Add the warnings of the captures to the notes."""
-        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+        """Add the warnings of the captures to the notes, behind what the capture lacks."""
+        return replace(self, notes=tuple(dict.fromkeys((*self.incomplete, *warnings, *self.notes))))
 
 
 @dataclass(frozen=True, slots=True)
