@@ -102,9 +102,10 @@ def _find_shifts(trace: Trace) -> tuple[ClockShift, ...]:
 
 
 def _shift(device: int, early: pl.Series, late: pl.Series) -> ClockShift | None:
-    """Judge one GPU; `early` is the time from launch to start, `late` from its end to the wait's.
+    """Evaluate one GPU.
 
-    Both must not be negative. What must be added at least, and can be added at most, follows.
+    `early` is the time from launch to start, `late` that from its end to the end of the wait:
+    neither can be negative.
     """
     for slack, is_early in ((late, False), (early, True)):
         wrong = int((slack < -TOLERANCE_NS).sum())
