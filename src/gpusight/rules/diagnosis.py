@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.finding import KernelFinding, TimelineFinding
+    from gpusight.rules.process_sections import DiagnosisSection
     from gpusight.rules.rule import Rule, RuleNotApplicable
     from gpusight.trace.trace import Trace
 
@@ -65,6 +66,8 @@ class TimelineDiagnosis:
     """What the capture lacks: then no finding does not mean no problem."""
     rules: Mapping[str, TimelineRule] = field(default_factory=dict, repr=False)
     """The rules that ran, which locate their findings."""
+    sections: tuple[DiagnosisSection, ...] = ()
+    """The other processes and GPUs of the capture, the worst first."""
     command: str = COMMAND
     title: str = "Diagnosis"
 
@@ -128,6 +131,7 @@ class TimelineDiagnosis:
                 {"rule": rule, "reason": reason} for rule, reason in self.not_applicable.items()
             ],
             "ledger": self.ledger.document(),
+            "sections": [section.document() for section in self.sections],
         }
 
     def with_warnings(self, warnings: Sequence[str]) -> TimelineDiagnosis:
@@ -534,18 +538,22 @@ def _diagnose_report(
 
 
 def _diagnose_timeline(trace: Trace, options: DiagnoseOptions) -> TimelineDiagnosis | NotApplicable:
+    from gpusight.rules.process_sections import diagnose_processes
     from gpusight.rules.timeline_diagnosis import diagnose_timeline
 
-    return diagnose_timeline(
-        trace,
-        options.selection,
-        steps=options.steps,
-        window=options.window,
-        warmup=options.warmup,
-        rules=options.rules,
-        extra_rules=[rule for rule in options.extra_rules if isinstance(rule, TimelineRule)],
-        known=options.known,
-    )
+    def diagnose(selection: Selection) -> TimelineDiagnosis | NotApplicable:
+        return diagnose_timeline(
+            trace,
+            selection,
+            steps=options.steps,
+            window=options.window,
+            warmup=options.warmup,
+            rules=options.rules,
+            extra_rules=[rule for rule in options.extra_rules if isinstance(rule, TimelineRule)],
+            known=options.known,
+        )
+
+    return diagnose_processes(trace, options.selection, diagnose)
 
 
 def _refuse(options: DiagnoseOptions, inapplicable: Mapping[str, str], why: str) -> None:

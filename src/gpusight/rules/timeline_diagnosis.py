@@ -16,7 +16,7 @@ from gpusight.analysis.clock_alignment import aligned, clock_shifts
 from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.analysis.kernel_summary import short_names
 from gpusight.analysis.recording_advice import advice_for
-from gpusight.analysis.selection import EVERYTHING, GPU_WORK
+from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_list import called
 from gpusight.analysis.steps.step_window import step_window
 from gpusight.naming.kernel_names import classify
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.ledger.device_ledger import Accounting
-    from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
@@ -167,10 +166,12 @@ class FindingLocator:
         self._trace = aligned(trace)
         self._focus = diagnosis.focus
         self._rules = diagnosis.rules
+        process = diagnosis.meta.get("process")
+        self._selection = Selection(process=None if process is None else str(process))
 
     @cached_property
     def _context(self) -> RuleContext:
-        return sample_steps(self._trace, self._focus)
+        return sample_steps(self._trace, self._focus, self._selection)
 
     def of(
         self, finding: TimelineFinding, most: int = MAX_LOCATIONS
