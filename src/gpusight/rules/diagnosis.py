@@ -60,7 +60,8 @@ class TimelineDiagnosis:
     covered: Mapping[str, str] = field(default_factory=dict)
     """Rules of `not_applicable` that see the cause of another finding, and the rule of that one."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`path`, `tool`, `gpu` (names), `device` (diagnosed), `process`."""
+    """`path`, `tool`, `gpu` (names), `device` (diagnosed); of several `processes` (a count), the
+    `process` (its number)."""
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     """What the capture lacks: then no finding does not mean no problem."""

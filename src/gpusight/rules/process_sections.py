@@ -9,7 +9,7 @@ import polars as pl
 
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.results import NotApplicable
-from gpusight.units import format_share
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,11 +60,12 @@ class DiagnosisSection:
     """None for a GPU of a process that is diagnosed above, and where `reason` says why."""
     reason: str = ""
 
-    def line(self) -> str:
-        """Say it in one line: window, GPU busy, first finding, and the option to see more."""
+    def summary(self) -> str:
+        """Say it in one line: window, GPU busy, first finding."""
         facts = []
         if self.diagnosis is not None:
-            facts.append(self.diagnosis.focus.text)
+            unit = "/step" if self.diagnosis.steps else ""
+            facts.append(f"{format_time(self.diagnosis.step_ns, digits=3)}{unit}")
         if self.busy_share is not None:
             facts.append(f"GPU busy {format_share(self.busy_share)}")
         if self.reason:
@@ -73,7 +74,7 @@ class DiagnosisSection:
         if self.diagnosis is not None:
             first = next(iter(self.diagnosis.findings), None)
             finding = f"; {first.title if first else 'no finding'}"
-        return f"{self.label}: {', '.join(facts)}{finding} ({self.option})"
+        return f"{self.label}: {', '.join(facts)}{finding}"
 
     def document(self) -> dict[str, Any]:
         """Return plain objects, for JSON."""
@@ -116,8 +117,8 @@ def diagnose_processes(
     first = sections[0].diagnosis
     if first is None:  # of no process there is a window: say why for the one with most GPU work
         return diagnose(selection)
-    note = f"{len(owners)} processes used GPUs: {sections[0].label} comes first"
-    return replace(first, sections=tuple(sections[1:]), notes=(*first.notes, note))
+    meta = {**first.meta, "processes": len(owners)}
+    return replace(first, sections=tuple(sections[1:]), meta=meta)
 
 
 def _section(
