@@ -12,6 +12,7 @@ from gpusight.analysis.capture_completeness import (
     IssuedWork,
     issued_work,
     lost_sources,
+    recorded_note,
 )
 from gpusight.analysis.capture_summary import summary
 from gpusight.analysis.ledger.ledger_report import ledger_report
@@ -73,9 +74,17 @@ def test_calls_that_issue_nothing_are_no_launches() -> None:
     failed = call(2, return_value=700)
     assert kernels_of([call(1), failed], [kernel(1)]) == IssuedWork(1, 0)
     captured = [call(2, "cudaStreamBeginCapture"), call(3), call(4, "cudaStreamEndCapture")]
-    assert kernels_of([call(1), *captured, call(5)], [kernel(1)]) == IssuedWork(2, 1)
+    assert kernels_of([call(1), *captured, call(5)], [kernel(1)]) == IssuedWork(2, 1, recorded=1)
     host = call(2, "cuLaunchHostFunc")
     assert kernels_of([call(1), host], [kernel(1)]) == IssuedWork(1, 0)
+
+
+def test_launches_recorded_into_a_graph_are_named() -> None:
+    captured = [call(2, "cudaStreamBeginCapture"), call(3), call(4, "cudaStreamEndCapture")]
+    trace = build_trace(api_calls=[call(1), *captured], kernels=[kernel(1)])
+    (note,) = recorded_note(issued_work(trace, ALL))
+    assert note.startswith("1 kernel launch was recorded into a CUDA graph")
+    assert recorded_note(issued_work(build_trace(api_calls=[call(1)]), ALL)) == []
 
 
 @pytest.mark.parametrize("result", [0, 900])

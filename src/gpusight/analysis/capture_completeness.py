@@ -1,6 +1,6 @@
-"""Whether a capture holds the GPU work that its API calls issued.
+"""Whether a capture can be trusted: it holds the GPU work that its API calls issued.
 
-Launch calls without a kernel, lost events.
+Launch calls without a kernel, calls recorded into a graph, lost events, clocks that disagree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_info import serious_messages
+from gpusight.analysis.clock_alignment import clock_shifts
 from gpusight.analysis.gpu_schedule import CallKind, kind_of
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
@@ -67,6 +68,8 @@ class IssuedWork:
 
     calls: int
     unanswered: int
+    recorded: int = 0
+    """Further calls that were recorded into a CUDA graph: what they launch did not run then."""
 
     @property
     def share(self) -> float:
@@ -89,16 +92,20 @@ def issued_work(
     calls = _calls(trace, inside, process)
     issued = {}
     for number, name in enumerate(SOURCES):
-        answered = calls.filter(pl.col("source") == number)["answered"]
+        own = calls.filter(pl.col("source") == number)
+        answered = own.filter(~pl.col("recorded"))["answered"]
         unanswered = int((~answered).sum())
         if unanswered and trace.has(name):
             unanswered = max(0, unanswered - _unlinked(trace, name, inside))
-        issued[name] = IssuedWork(len(answered), unanswered)
+        issued[name] = IssuedWork(len(answered), unanswered, own.height - len(answered))
     return issued
 
 
 def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame:
-    """List the outermost calls that issue GPU work: `source` by number, and whether `answered`."""
+    """List the outermost calls that issue GPU work.
+
+    `source` by number, whether `answered`, and whether `recorded` into a graph.
+    """
     api = trace.table("api_calls", _COLUMNS)
     if process is not None:
         api = api.filter((pl.col("process") == process) | pl.col("process").is_null())
@@ -107,19 +114,21 @@ def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame
     codes = api["name"].to_physical().to_numpy()
     source = numbers[codes] if len(codes) else codes
     answered = _answered(trace, api)
-    source = np.where(_issue_nothing(api, source >= 0, answered), -1, source)
+    failed = (api["return_value"].fill_null(0) != 0).to_numpy()
+    source = np.where(failed, -1, source)
     each = api.select(
         "process",
         "thread",
         pl.Series("source", source, pl.Int64),
         pl.Series("answered", answered),
+        pl.Series("recorded", _recorded(api, failed, source >= 0, answered)),
         pl.Series("within", contains(inside, api["start_ns"].to_numpy())),
         ended=pl.col("end_ns").cum_max().shift(1).over("process", "thread"),
     )
     outer = each["ended"].is_null() | (api["start_ns"] >= each["ended"])
     issues = (pl.col("source") >= 0) & pl.col("within")
     if outer.all():
-        return each.filter(issues).select("source", "answered")
+        return each.filter(issues).select("source", "answered", "recorded")
     return _outermost(each.with_columns(outer.alias("outer")), issues)
 
 
@@ -129,22 +138,25 @@ def _outermost(each: pl.DataFrame, issues: pl.Expr) -> pl.DataFrame:
     each = each.with_row_index("row").with_columns(around.alias("around"))
     answered = each.filter("answered")["around"].unique()
     first = each.filter(issues).unique("around", keep="first", maintain_order=True)
-    return first.select("source", pl.col("around").is_in(answered.implode()).alias("answered"))
+    answered_around = pl.col("around").is_in(answered.implode()).alias("answered")
+    return first.select("source", answered_around, "recorded")
 
 
-def _issue_nothing(
-    api: pl.DataFrame, issuing: NDArray[np.bool_], answered: NDArray[np.bool_]
+def _recorded(
+    api: pl.DataFrame,
+    failed: NDArray[np.bool_],
+    issuing: NDArray[np.bool_],
+    answered: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Find calls that failed, and those made while a stream was captured into a graph.
+    """Find calls made while a stream was captured into a graph.
 
     Work of calls during a capture runs later, when the graph is launched. A thread most of whose
     calls have work of their own was not part of the capture.
     """
-    failed = (api["return_value"].fill_null(0) != 0).to_numpy()
     names = names_of(api["name"])
     begins, ends = ([bool(p.search(name)) for name in names] for p in (_BEGINS, _ENDS))
     if not any(begins):
-        return failed
+        return np.zeros(api.height, np.bool_)
     codes = api["name"].to_physical().to_numpy()
     first, last = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
     process = api["process"].fill_null(-1).to_numpy()
@@ -160,7 +172,7 @@ def _issue_nothing(
         calls = captured & issuing & (thread == key)
         if np.count_nonzero(calls & answered) > _MAX_ANSWERED_SHARE * np.count_nonzero(calls):
             captured &= thread != key
-    return failed | captured
+    return captured
 
 
 def _unlinked(trace: Trace, table: str, inside: Intervals) -> int:
@@ -196,14 +208,23 @@ def lost_sources(trace: Trace, issued: dict[str, IssuedWork]) -> dict[str, str]:
 
 
 def lost_work_notes(trace: Trace, spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Note that kernels or copies are missing, where API calls of these spans prove it.
+    """Note that clocks disagree, and that API calls of these spans prove lost kernels or copies.
 
     Memsets are left out: some tools record none.
     """
     issued = issued_work(trace, spans)
     issued.pop(MEMSETS, None)
     reasons = lost_sources(trace, issued).values() if issued else ()
-    return [f"{reason}: GPU times are too small" for reason in reasons]
+    clocks = (shift.described(corrected=False) for shift in clock_shifts(trace))
+    return [*clocks, *(f"{reason}: GPU times are too small" for reason in reasons)]
+
+
+def recorded_note(issued: dict[str, IssuedWork]) -> list[str]:
+    """Note which calls were recorded into a CUDA graph, so that nobody looks for their kernels."""
+    count = issued[KERNELS].recorded if KERNELS in issued else 0
+    launches = "kernel launch was" if count == 1 else "kernel launches were"
+    text = f"{count:,} {launches} recorded into a CUDA graph: the kernels run when it is launched"
+    return [text] if count else []
 
 
 def reported_losses(trace: Trace) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ READS = {
     "memsets": (*_GPU, "bytes", "memory_kind"),
     "graph_launches": _GPU,
     "api_calls": (*_HOST, "api", "return_value", "correlation"),
-    "ranges": (*_HOST, "kind", "domain", "domain_key", "open", "end_thread"),
+    "ranges": (*_HOST, "kind", "domain", "domain_key", "open", "end_thread", "source"),
 }
 """Columns that the sections use together."""
 _LOST = ("Not all", "dropped", "lost", "incomplete", "buffer")

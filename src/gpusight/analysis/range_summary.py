@@ -81,7 +81,7 @@ _GROUP = (
 _COLUMNS = ["start_ns", "end_ns", *_KEYS, "open", "thread"]
 _WORK = ("start_ns", "end_ns", "process", "correlation")
 READS = {
-    "ranges": (*_COLUMNS, "domain_key", "end_thread", "process"),
+    "ranges": (*_COLUMNS, "domain_key", "end_thread", "process", "source"),
     "api_calls": ("start_ns", "end_ns", "thread", "process", "correlation"),
     **dict.fromkeys(GPU_WORK, _WORK),
 }
@@ -255,12 +255,18 @@ class ProjectedRanges:
 
 
 def host_ranges(
-    trace: Trace, kinds: Sequence[str] = ("push_pop", "start_end"), ends: pl.Series | None = None
+    trace: Trace,
+    kinds: Sequence[str] = ("push_pop", "start_end"),
+    ends: pl.Series | None = None,
+    *,
+    nvtx_only: bool = False,
 ) -> SortedHostRanges:
     """Select ranges of these kinds that one thread opened and closed; `ends` replaces `end_ns`."""
-    frame = trace.table("ranges", ["start_ns", "end_ns", "kind", "thread", "end_thread"])
+    frame = trace.table("ranges", ["start_ns", "end_ns", "kind", "thread", "end_thread", "source"])
     kind, thread = pl.col("kind").cast(pl.String), pl.col("thread")
     keep = kind.is_in(kinds) & (pl.col("end_thread").is_null() | (pl.col("end_thread") == thread))
+    if nvtx_only:
+        keep &= pl.col("source").is_null()
     mask = frame.select(keep.fill_null(value=False)).to_series()
     row = mask.arg_true().to_numpy().astype(np.int32)
     owner = frame.get_column("thread").fill_null(-1).to_numpy()[row]

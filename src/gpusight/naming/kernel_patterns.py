@@ -34,6 +34,10 @@ CATEGORIES: tuple[str, ...] = (
     "loss",
     "communication",
     "generated",
+    "fft",
+    "stencil",
+    "loop",
+    "custom",
     "other",
 )
 
@@ -50,6 +54,14 @@ class KernelPattern(NamedTuple):
 
 
 ELEMENTWISE = r"elementwise_kernel|elementwisekernel"
+LIBRARIES = (
+    r"(?:at|at_cuda_detail|c10|torch|torchvision|caffe2|cub|thrust|cuda|cutlass\w{0,8}|cute|eigen|xla|tensorflow|onnxruntime|tvm|mxnet"
+    r"|paddle|phi|vllm|sglang|sgl_kernel|flashinfer|fbgemm\w{0,8}|transformer_engine|apex|deepspeed|bitsandbytes|ck|ck_tile|aiter|rocprim|raft|cuml|cudf"
+    r"|cugraph|rmm|dali|faiss|cupy|numba|magma\w{0,8}|ggml\w{0,8}|llama)::"
+    r"|(?:cudnn|cublas|cufft|cusparse|cusolver|cutensor|curand|nccl|nvjpeg|npp|tensorrt|trt|rocblas|hipblas|rocsolver|rocsparse|miopen|magma|__)"
+    r"|(?:kepler|maxwell|pascal|volta|turing|ampere|hopper|sm\d{2,3})_"
+)
+"""Beginnings of names that are a library's, in lower case."""
 
 # fmt: off
 PATTERNS: tuple[KernelPattern, ...] = (
@@ -321,14 +333,30 @@ PATTERNS: tuple[KernelPattern, ...] = (
     # vllm::act_and_mul_kernel<…silu_kernel…>, swiglu_forward, gelu_kernel, doActivationKernel
     KernelPattern(r"act_and_mul|silu|swiglu|geglu|gelu|relu|sigmoid|tanh|activation", "elementwise", "{fn}"),
 
+    # --- Fourier transforms: vector_fft<…>, regular_fft<256u, 4u, 16u>, multi_bluestein_fft, vkfft
+    KernelPattern(r"(?:^|_|:)(?:vk|roc|cu)?fft(?:_|\d|$|<|kernel)|_fft(?:_|$|<)|bluestein|(?:^|_)[sdhcz]p?radix\d", "fft", "{fn}"),
+
     # --- Parallel-loop frameworks, by construct
+    KernelPattern(r"kokkos\S{0,4000}(?:viewfill|zeromemset)", "elementwise", "kokkos fill {p}"),
+    KernelPattern(r"kokkos\S{0,4000}viewcopy", "copy", "kokkos copy {p}"),
     KernelPattern(r"kokkos\S{0,4000}parallelreduce", "reduction", "kokkos reduce {p}"),
     KernelPattern(r"kokkos\S{0,4000}parallelscan", "sort", "kokkos scan {p}"),
-    KernelPattern(r"kokkos::impl::parallelfor<(?:\w{1,60}::){0,6}(\w{1,60})", "other", "kokkos for {1}"),
+    KernelPattern(r"kokkos::impl::parallelfor<(?:\w{1,60}::){0,6}(\w{1,60})", "loop", "kokkos for {1}"),
+    KernelPattern(r"kokkos", "loop", "kokkos {base}"),
+    # RAJA::policy::cuda::impl::forall_cuda_kernel<…>, amrex::launch_global<…>, alpaka, SYCL
+    KernelPattern(r"raja\S{0,400}reduce", "reduction", "raja reduce {p}"),
+    KernelPattern(r"(raja|amrex|alpaka|sycl)::\S{0,400}?(?:forall|launch|kernel|parallel)", "loop", "{1} {base}"),
+    # CUDA.jl: partial_mapreduce_grid, big_mapreduce_kernel, gpu_broadcast_kernel_linear
+    KernelPattern(r"mapreduce_(?:grid|kernel|block)", "reduction", "julia {base}"),
+    KernelPattern(r"(?:^|_)(?:broadcast_kernel|map_kernel)(?:_|$)", "elementwise", "julia {base}"),
+    KernelPattern(r"(?:^|_)permutedims_kernel", "copy", "julia {base}"),
     # cupy_add__float32_float32_float32, cupy_copy__float64_float64
     KernelPattern(r"^cupy_(?:copy|concat|take|transpose)", "copy", "{base}"),
     KernelPattern(r"^cupy_(?:sum|mean|max|min|prod|amax|amin|argmax|argmin|var)", "reduction", "{base}"),
     KernelPattern(r"^cupy_", "elementwise", "{base}"),
+
+    # --- OpenACC's reductions: solve_88_gpu__red (NVHPC)
+    KernelPattern(r"^_?(\w{1,80}?)_(\d{1,6})_gpu__red$", "reduction", "acc {1} line {2}"),
 
     # --- Anyone's kernels, by the words of their names
     KernelPattern(r" (?:attention|attn|mha) ", "attention", "{fn}", words=True),
@@ -340,6 +368,7 @@ PATTERNS: tuple[KernelPattern, ...] = (
     KernelPattern(r" (?:sort|topk|scan|prefix|cumsum|compact|histogram|hist|nms) ", "sort", "{fn}", words=True),
     KernelPattern(r" (?:reduce|reduction|sum|dot|max|min|mean|norm2|argmax|argmin|accumulate) ", "reduction", "{fn}", words=True),
     KernelPattern(r" (?:transpose|copy|memcpy|cpy|permute|cat|concat|pad|reorder|pack|unpack|reshape|split|roll|flip|slice|im 2 col) ", "copy", "{fn}", words=True),
+    KernelPattern(r" (?:stencil|jacobi|laplac\w{0,6}|poisson|heat|fdtd|lbm|advect\w{0,4}|diffusion|gauss seidel|smooth\w{0,3}|halo) ", "stencil", "{fn}", words=True),
     KernelPattern(r" (?:rand|random|rng|shuffle|dropout) ", "random", "{fn}", words=True),
     KernelPattern(r" (?:pool|maxpool|avgpool) ", "pooling", "{fn}", words=True),
     KernelPattern(r" (?:gather|scatter|index|indices|lookup|embed|embedding|get rows) ", "embedding", "{fn}", words=True),
@@ -351,10 +380,20 @@ PATTERNS: tuple[KernelPattern, ...] = (
     KernelPattern(r"transpose|copy|concat", "copy", "{fn}"),
     KernelPattern(r"attention", "attention", "{fn}"),
 
-    # --- Names that show the origin but not the kind
-    # __omp_offloading_31_18a80bc_main_l42, nvkernel_solve_F1L210_2 (NVHPC)
-    KernelPattern(r"^__omp_offloading_[0-9a-f]{1,16}_[0-9a-f]{1,16}_+(\w{1,80}?)_l(\d{1,6})", "other", "omp {1} line {2}"),
-    KernelPattern(r"^nvkernel_+(\w{1,80}?)_f\d{1,4}l(\d{1,6})", "other", "omp {1} line {2}"),
+    # --- Names that show the origin but not the kind: parallel loops of the program's own source
+    # __omp_offloading_31_18a80bc_main_l42 (LLVM), nvkernel_solve_F1L210_2 (NVHPC), main$_omp_fn$0 (GCC)
+    KernelPattern(r"^__omp_offloading_[0-9a-f]{1,16}_[0-9a-f]{1,16}_+(\w{1,80}?)_l(\d{1,6})", "loop", "omp {1} line {2}"),
+    KernelPattern(r"^__omp_offloading_", "loop", "omp {base}"),
+    KernelPattern(r"^nvkernel_+(\w{1,80}?)_f\d{1,4}l(\d{1,6})", "loop", "omp {1} line {2}"),
+    KernelPattern(r"^(\w{1,80})\$_omp_fn", "loop", "omp {1}"),
+    # jacobi_42_gpu (NVHPC's OpenACC), main$ck_L42_1 (Cray)
+    KernelPattern(r"^_?(\w{1,80}?)_(\d{1,6})_gpu$", "loop", "acc {1} line {2}"),
+    KernelPattern(r"^(\w{1,80})\$ck_l(\d{1,6})", "loop", "omp {1} line {2}"),
+    # julia_step_1234, gpu_step_ (KernelAbstractions: the function is named gpu_step!)
+    KernelPattern(r"^julia_(\w{1,80}?)(?:_\d{1,8})?$", "loop", "julia {1}"),
+    KernelPattern(r"^gpu_(\w{1,80})_$", "loop", "julia {1}"),
+    # Whose namespace or first word is that of no library: the program's own CUDA or HIP
+    KernelPattern(rf"^(?!{LIBRARIES})", "custom", "{fn}"),
     KernelPattern(r"", "other", "{fn}"),
 )
 # fmt: on

@@ -99,7 +99,7 @@ OGS = re.compile(r"matmul_ogs_[a-z]{3}_[a-z0-9]{2,8}x([a-z]{1,5}\d{1,2})")
 EITHER_HALF = re.compile(r"_sdpa_\w{0,80}_f16(?:_|$)")
 
 MATH = ("matmul", "convolution", "attention")
-MAY_USE_TENSOR_CORES = (*MATH, "generated", "other")
+MAY_USE_TENSOR_CORES = (*MATH, "generated", "loop", "custom", "other")
 SIMT = re.compile(
     r"simt|ffma|(?<!x)dlops|_dl_|cijk_\w{0,80}_tt\d|gemv|gemmk1|gemmsn|[sd]gemm_|scudnn|[cz]gemm|convolve|dgrad_engine"
     r"|winograd|fft2d|depthwise|wgrad_alg|im2col|preprocess|postprocess|dot_do_o|convert_dq|combine"

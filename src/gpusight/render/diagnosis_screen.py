@@ -38,6 +38,8 @@ _MAX_NOTE_LINES = 2
 _CLAUSE_END = re.compile(r"[.;:](?= )")
 _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
+_MAX_SECTIONS = 4
+"""Lines for the other processes and GPUs of a timeline."""
 _WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}
 _UNLIMITED_WIDTH = 100
 _LEAD = 4
@@ -56,6 +58,7 @@ def screen_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> list[StyledLine
     head += _ledger_lines(timeline, look)
     head += _note_lines(timeline.notes, look.width)
     below = _joined_rows(diagnosis, look.width) if isinstance(diagnosis, JoinedDiagnosis) else []
+    below += _section_rows(timeline, look.width)
     plan = list(_plan_lines(timeline, look, MAX_LINES - len(head) - len(below) - 2))
     return [*head, StyledLine(""), *plan, *below, *_next_lines(diagnosis)]
 
@@ -243,6 +246,22 @@ def _joined_rows(diagnosis: JoinedDiagnosis, width: int | None) -> list[StyledLi
         end = f" ({gain} with the fix)" if gain else ""
         text = f"kernel {kernel.group.label}: {format_time(time_ns, digits=3)}{unit}"
         lines.append(_line(f"{text}, {kernel.finding.title}{end}", width))
+    return lines
+
+
+def _section_rows(timeline: TimelineDiagnosis, width: int | None) -> list[StyledLine]:
+    """List the other processes and GPUs, a line each; the option to see one is never cut."""
+    sections = timeline.sections
+    shown = sections if len(sections) <= _MAX_SECTIONS else sections[: _MAX_SECTIONS - 1]
+    lines = []
+    for section in shown:
+        option = f" ({section.option})"
+        text = safe_text(section.summary())
+        room = None if width is None else width - len(option)
+        lines.append(StyledLine((text if room is None else shorten_end(text, room)) + option))
+    if len(shown) < len(sections):
+        what = "processes" if sections[-1].owner is not None else "GPUs"
+        lines.append(StyledLine(f"… {len(sections) - len(shown)} more {what}: --details", "dim"))
     return lines
 
 

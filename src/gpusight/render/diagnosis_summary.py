@@ -133,7 +133,9 @@ def slice_texts(parts: list[LedgerSlice]) -> list[str]:
 def diagnosis_head(diagnosis: TimelineDiagnosis) -> str:
     """Say what was looked at: the capture, the GPU, the window, how busy it was."""
     name = Path(str(diagnosis.meta.get("path", ""))).name or "capture"
-    facts = [diagnosis.meta.get("gpu"), window_text(diagnosis), *_busy_text(diagnosis)]
+    process, processes = (diagnosis.meta.get(key) for key in ("process", "processes"))
+    worst = f"process {process} (worst of {processes})" if processes else None
+    facts = [worst, diagnosis.meta.get("gpu"), window_text(diagnosis), *_busy_text(diagnosis)]
     return safe_text(f"{name}: {', '.join(str(fact) for fact in facts if fact)}")
 
 

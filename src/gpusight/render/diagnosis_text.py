@@ -59,6 +59,7 @@ def detail_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> Iterator[Styled
         return
     timeline = timeline_of(diagnosis)
     yield from _note_lines(timeline.notes, look.width)
+    yield from _section_lines(timeline, look.width)
     for number, finding in enumerate(timeline.findings, 1):
         yield StyledLine("")
         yield from finding_lines(timeline, finding, number, look.width)
@@ -68,6 +69,18 @@ def detail_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> Iterator[Styled
         for number, kernel in enumerate(explained_kernels(diagnosis), 1):
             yield StyledLine("")
             yield from kernel_lines(kernel, number, look.width)
+
+
+def _section_lines(timeline: TimelineDiagnosis, width: int | None) -> Iterator[StyledLine]:
+    """Give the other processes and GPUs, each with the titles of its findings."""
+    for section in timeline.sections:
+        yield StyledLine("")
+        yield from wrapped_lines(f"{section.summary()} ({section.option})", width, "", "bold")
+        findings = () if section.diagnosis is None else section.diagnosis.findings
+        for number, finding in enumerate(findings, 1):
+            assert section.diagnosis is not None
+            saved = parts.saved_text(section.diagnosis, finding)
+            yield from wrapped_lines(f"{finding.title}: {saved}", width, f"{number:>2}. ")
 
 
 def explained_kernels(
@@ -276,6 +289,10 @@ def timeline_to_markdown(
         yield from ("", f"**{escape_markdown(parts.plan_total(diagnosis))}**")
     if note := parts.mark_note(diagnosis, diagnosis.findings):
         yield from ("", escape_markdown(note))
+    for position, section in enumerate(diagnosis.sections):
+        lead = ("",) if position == 0 else ()
+        text = f"{markdown_prose(section.summary())} (`{section.option}`)"
+        yield from (*lead, f"- {text}")
     if details:
         for number, finding in enumerate(diagnosis.findings, 1):
             yield from finding_markdown(diagnosis, finding, number)

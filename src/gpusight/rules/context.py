@@ -187,7 +187,7 @@ _READ = {
     ],
     "ranges": [
         *("start_ns", "end_ns", "name", "kind", "open", "thread", "process"),
-        *("domain", "domain_key"),
+        *("domain", "domain_key", "source"),
     ],
 }
 """Columns of the large tables that a diagnosis reads."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.finding import KernelFinding, TimelineFinding
+    from gpusight.rules.process_sections import DiagnosisSection
     from gpusight.rules.rule import Rule, RuleNotApplicable
     from gpusight.trace.trace import Trace
 
@@ -59,7 +60,8 @@ class TimelineDiagnosis:
     covered: Mapping[str, str] = field(default_factory=dict)
     """Rules of `not_applicable` that see the cause of another finding, and the rule of that one."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`path`, `tool`, `gpu` (names), `device` (diagnosed), `process`."""
+    """`path`, `tool`, `gpu` (names), `device` (diagnosed); of several `processes` (a count), the
+    `process` (its number)."""
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     """What the capture lacks: then no finding does not mean no problem."""
@@ -67,6 +69,8 @@ class TimelineDiagnosis:
     """The rules that ran, which locate their findings."""
     selection: Selection = field(default=EVERYTHING, repr=False)
     """The part of the capture that was evaluated."""
+    sections: tuple[DiagnosisSection, ...] = ()
+    """The other processes and GPUs of the capture, the worst first."""
     command: str = COMMAND
     title: str = "Diagnosis"
 
@@ -130,11 +134,12 @@ class TimelineDiagnosis:
                 {"rule": rule, "reason": reason} for rule, reason in self.not_applicable.items()
             ],
             "ledger": self.ledger.document(),
+            "sections": [section.document() for section in self.sections],
         }
 
     def with_warnings(self, warnings: Sequence[str]) -> TimelineDiagnosis:
-        """Add the warnings of the captures to the notes."""
-        return replace(self, notes=tuple(dict.fromkeys((*warnings, *self.notes))))
+        """Add the warnings of the captures to the notes, behind what the capture lacks."""
+        return replace(self, notes=tuple(dict.fromkeys((*self.incomplete, *warnings, *self.notes))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,18 +541,22 @@ def _diagnose_report(
 
 
 def _diagnose_timeline(trace: Trace, options: DiagnoseOptions) -> TimelineDiagnosis | NotApplicable:
+    from gpusight.rules.process_sections import diagnose_processes
     from gpusight.rules.timeline_diagnosis import diagnose_timeline
 
-    return diagnose_timeline(
-        trace,
-        options.selection,
-        steps=options.steps,
-        window=options.window,
-        warmup=options.warmup,
-        rules=options.rules,
-        extra_rules=[rule for rule in options.extra_rules if isinstance(rule, TimelineRule)],
-        known=options.known,
-    )
+    def diagnose(selection: Selection) -> TimelineDiagnosis | NotApplicable:
+        return diagnose_timeline(
+            trace,
+            selection,
+            steps=options.steps,
+            window=options.window,
+            warmup=options.warmup,
+            rules=options.rules,
+            extra_rules=[rule for rule in options.extra_rules if isinstance(rule, TimelineRule)],
+            known=options.known,
+        )
+
+    return diagnose_processes(trace, options.selection, diagnose)
 
 
 def _refuse(options: DiagnoseOptions, inapplicable: Mapping[str, str], why: str) -> None:

@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.capture_completeness import lost_sources, reported_losses
+from gpusight.analysis.capture_completeness import lost_sources, recorded_note, reported_losses
 from gpusight.analysis.capture_gpus import names_of_used
+from gpusight.analysis.clock_alignment import aligned, clock_shifts
 from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.analysis.kernel_summary import short_names
 from gpusight.analysis.recording_advice import advice_for
-from gpusight.analysis.selection import EVERYTHING, GPU_WORK
+from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_list import called
 from gpusight.analysis.steps.step_window import step_window
 from gpusight.naming.kernel_names import classify
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.ledger.device_ledger import Accounting
-    from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
@@ -57,6 +57,8 @@ def diagnose_timeline(
     """
     selected = select_rules(timeline_rules() | {rule.id: rule for rule in extra_rules}, rules)
     preload_tables(trace)
+    original, trace = trace, aligned(trace)
+    known = known if trace is original else None
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
@@ -65,6 +67,11 @@ def diagnose_timeline(
         hint = advice_for(trace.meta).gpu
         return NotApplicable(COMMAND, "no GPU activity in the window", hint)
     results = run_timeline_rules(context, selected.values())
+    incomplete = (
+        *(shift.described() for shift in clock_shifts(trace)),
+        *lost_sources(trace, context.issued).values(),
+        *reported_losses(trace),
+    )
     return TimelineDiagnosis(
         focus=focus,
         findings=results.findings,
@@ -81,8 +88,13 @@ def diagnose_timeline(
         },
         rules=selected,
         selection=selection,
-        incomplete=(*lost_sources(trace, context.issued).values(), *reported_losses(trace)),
-        notes=(*focus.notes, *sample_notes(context, selection)),
+        incomplete=incomplete,
+        notes=(
+            *incomplete,
+            *focus.notes,
+            *sample_notes(context, selection),
+            *recorded_note(context.issued),
+        ),
     )
 
 
@@ -136,7 +148,7 @@ class FindingLocator:
     """Finds where the findings of one diagnosis happen."""
 
     def __init__(self, trace: Trace, diagnosis: TimelineDiagnosis) -> None:
-        self._trace = trace
+        self._trace = aligned(trace)
         self._focus = diagnosis.focus
         self._rules = diagnosis.rules
         self._selection = diagnosis.selection

@@ -48,7 +48,11 @@ _BY_CATEGORY = {
     "loss": "cross_entropy",
     "communication": "nccl",
     "generated": "triton_",
-    "other": "kernel",
+    "fft": "regular_fft",
+    "stencil": "jacobi",
+    "loop": "nvkernel_loop_F1L1_1",
+    "custom": "kernel",
+    "other": "cudnn::kernel",
 }
 """A name that `classify` puts into the category, for kernels whose own words do not suffice."""
 _BY_PRECISION = {

@@ -58,14 +58,19 @@ API_CALLS = TraceTable(
 
 RANGES = TraceTable(
     "ranges",
-    "An NVTX range, mark or other annotation by the program",
+    "An NVTX range, mark or other annotation by the program; a call or region of MPI, OpenMP, …",
     (
         START,
         time_column("end_ns", "End time; the end of the capture for a range never ended"),
         name_column("name", "Text given by the program", required=True),
         name_column("kind", "`push_pop`, `start_end` or `mark`", required=True),
-        name_column("domain", "NVTX domain; empty for the default one"),
+        name_column("domain", "NVTX domain; empty for the default one; else as `source`"),
         int_column("domain_key", "NVTX domain number, per process"),
+        name_column(
+            "source",
+            "Null for annotations by the program; else what was traced: `MPI`, `UCX`, `OpenMP`, "
+            "`OpenACC`, `OpenGL`, `Vulkan`, `Direct3D 11`, `Direct3D 12`, `video`, …",
+        ),
         name_column("category", "NVTX category"),
         TraceColumn("open", ColumnKind.FLAG, "Not ended in the capture"),
         THREAD,

@@ -128,6 +128,7 @@ GPU_WORK_COLUMNS = (
     START,
     END,
     int_column("device", "Key into `devices`", required=True),
+    int_column("cuda_device", "Number of the GPU in its process, which can differ from `device`"),
     int_column("context", "CUDA context"),
     int_column("green_context", "CUDA green context"),
     int_column("stream", "CUDA stream"),

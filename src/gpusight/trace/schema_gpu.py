@@ -30,6 +30,10 @@ KERNELS = TraceTable(
             "base_name", "Function name without namespace, template arguments or parameters"
         ),
         name_column("mangled_name", "Name as the compiler wrote it"),
+        name_column(
+            "recorded_name",
+            "Name as the profiler prints it; mangled where it cannot demangle it, as of Julia",
+        ),
         int_column("grid_x", "Blocks in x"),
         int_column("grid_y", "Blocks in y"),
         int_column("grid_z", "Blocks in z"),
@@ -141,12 +145,13 @@ GRAPH_NODES = TraceTable(
 
 GPU_RANGES = TraceTable(
     "gpu_ranges",
-    "An annotation, module or operator, projected onto the GPU work it launched",
+    "An annotation, module or operator, projected onto the GPU work it launched; or work of a "
+    "graphics library",
     (
         START,
         END,
         name_column("name", "Text given by the program", required=True),
-        name_column("kind", "`annotation`, `module` or `operator`"),
+        name_column("kind", "`annotation`, `module`, `operator` or `workload`"),
         int_column("device", "Key into `devices`"),
         int_column("stream", "CUDA stream"),
         PROCESS,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys.native_report import RepTables
+from gpusight.readers.open import open_trace
 
 PID = 1 << 48 | 77 << 24
 TID = PID | 78
@@ -242,6 +243,44 @@ def test_trace_events_are_routed_by_class(tmp_path: Path) -> None:
         common | {"eventClass": 95, "graphId": 41},
     ]
     assert tables.notes() == ["1 trace events of unknown class 555 are not decoded"]
+
+
+def test_calls_of_other_libraries_have_the_fields_that_all_calls_have(tmp_path: Path) -> None:
+    events = [call(78), call(53, start=3), call(79)]
+    path = save(tmp_path, report([b"".join(events)], events=3))
+    common = {"globalTid": TID, "nameId": 8}
+    assert rows(path, "OPENMP_EVENTS") == [common | {"start": 1, "end": 2, "eventClass": 78}]
+    assert rows(path, "VULKAN_API") == [common | {"start": 3, "end": 4, "eventClass": 53}]
+    assert RepTables(path).notes() == []  # 79 says that tracing began
+
+
+def test_calls_of_mpi_are_no_ranges_of_nvtx(tmp_path: Path) -> None:
+    def ranged(start: int, domain: int, *, name: int) -> bytes:
+        fields = ((1, 59), (2, start), (9, TID), (10, start + 1), (12, name), (13, domain))
+        return event(59, 102, *fields)
+
+    create = event(75, 102, (1, 75), (2, 1), (7, "MPI"), (9, TID), (13, 1))
+    events = [create, ranged(2, 1, name=0), ranged(4, 0, name=1), ranged(6, 1, name=2)]
+    events.append(ranged(8, 0, name=0))
+    strings = ["MPI_Allreduce", "step", "MPI_Waitall"]
+    path = save(tmp_path, report([b"".join(events)], strings=strings, events=len(events)))
+    frame = open_trace(path, cache=False).table("ranges", ["name", "source", "category", "record"])
+    assert frame.rows() == [
+        ("MPI_Allreduce", "MPI", "collectives", None),
+        ("step", None, None, 2),  # as numbered in the export, where MPI has its own tables
+        ("MPI_Waitall", "MPI", "start-wait", None),
+        ("MPI_Allreduce", None, None, 3),  # a range that the program itself calls so
+    ]
+
+
+@pytest.mark.parametrize("offset", ["n/a", "", "1.5"])
+def test_a_clock_offset_that_is_no_number_is_no_start_time(tmp_path: Path, offset: str) -> None:
+    pairs = [(7, 1, "5"), (1, 3, offset), (3, 9, "7")]
+    clocks = message(*((1, message((1, a), (2, b), (5, text))) for a, b, text in pairs))
+    path = save(tmp_path, report([call(0)], events=1, system=message((16, clocks))))
+    trace = open_trace(path, cache=False)
+    assert trace.meta.start_utc_ns is None
+    assert trace.row_count("api_calls") == 1
 
 
 @pytest.mark.parametrize(

@@ -141,3 +141,54 @@ def test_gpu_work_none_of_which_ended_has_no_times(tmp_path: Path, end: str) -> 
     with pytest.raises(DamagedCaptureError, match=f"{KERNELS}: 370 of 370 rows cannot be used"):
         trace.table("kernels", ["end_ns"])
     assert not trace.has("kernels", "grid_x")
+
+
+LIBRARY_TABLES = """
+CREATE TABLE StringIds (id INTEGER, value TEXT);
+INSERT INTO StringIds VALUES (1, 'MPI_Waitall'), (2, 'MPI_Allreduce'), (3, 'Parallel region'),
+  (4, 'Enqueue Launch'), (5, 'jacobi.c'), (6, 'vkQueueSubmit'), (7, 'frame'), (8, 'Wait');
+CREATE TABLE MPI_START_WAIT_EVENTS (start, end, globalTid, textId, requestHandle);
+INSERT INTO MPI_START_WAIT_EVENTS VALUES
+  (10, 20, 9, 1, 100), (10, 20, 9, 1, 101), (30, 40, 9, 1, 5);
+CREATE TABLE MPI_COLLECTIVES_EVENTS (start, end, globalTid, textId);
+INSERT INTO MPI_COLLECTIVES_EVENTS VALUES (50, 60, 9, 2);
+CREATE TABLE OPENMP_EVENT_KIND_PARALLEL (start, end, eventClass, globalTid, nameId, eventKind);
+INSERT INTO OPENMP_EVENT_KIND_PARALLEL VALUES (70, 80, 78, 9, 3, 28);
+CREATE TABLE CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH (start, end, nameId, globalTid, lineNo, srcFile);
+INSERT INTO CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH VALUES
+  (90, 95, 4, 9, 17, 5), (96, 97, 8, 9, 0, NULL);
+CREATE TABLE VULKAN_API (start, end, eventClass, globalTid, nameId);
+INSERT INTO VULKAN_API VALUES (100, 110, 53, 9, 6);
+CREATE TABLE KHR_DEBUG_EVENTS (eventClass, start, end, textId, globalTid);
+INSERT INTO KHR_DEBUG_EVENTS VALUES (62, 120, 130, 7, 9), (63, 125, 135, 7, 9);
+CREATE TABLE VULKAN_WORKLOAD (start, end, eventClass, globalTid, nameId, gpu);
+INSERT INTO VULKAN_WORKLOAD VALUES (140, 150, 54, 9, 6, 1);
+"""
+
+
+def test_other_libraries_are_ranges_that_say_which(tmp_path: Path) -> None:
+    path = tmp_path / "libraries.sqlite"
+    with sqlite3.connect(path) as db:
+        db.executescript(LIBRARY_TABLES)
+    trace = open_trace(path, cache=False)
+    columns = ["start_ns", "end_ns", "source", "category", "name"]
+    assert trace.table("ranges", columns).rows() == [
+        (10, 20, "MPI", "start-wait", "MPI_Waitall"),  # of two requests, but one call
+        (30, 40, "MPI", "start-wait", "MPI_Waitall"),
+        (50, 60, "MPI", "collectives", "MPI_Allreduce"),
+        (70, 80, "OpenMP", "regions", "Parallel region"),
+        (90, 95, "OpenACC", "regions", "Enqueue Launch@jacobi.c:17"),
+        (96, 97, "OpenACC", "regions", "Wait"),
+        (100, 110, "Vulkan", "calls", "vkQueueSubmit"),
+        (120, 130, "OpenGL", "markers", "frame"),  # the range on the GPU is none of the host
+    ]
+    assert trace.row_count("ranges") == 8
+    workload = trace.table("gpu_ranges", ["start_ns", "name", "kind", "device"])
+    assert workload.rows() == [(140, "vkQueueSubmit", "workload", 1)]
+    assert trace.meta.notes == ()
+
+
+def test_ranges_of_nvtx_have_no_source() -> None:
+    ranges = open_trace(DATA / "dataload.sqlite", cache=False).table("ranges", ["source", "record"])
+    assert ranges["source"].null_count() == ranges.height
+    assert ranges["record"].null_count() == 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.capture_incomplete import CaptureIncomplete
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened
 from tests.shared import needs_shared
 
@@ -47,6 +49,20 @@ def test_messages(severity: str, text: str, lost: bool) -> None:
     assert verdict.evidence[0].meaning == text
     assert verdict.recoverable_ns is None
     assert not verdict.change
+
+
+def test_clocks_that_disagree() -> None:
+    capture = loop()
+    for row in capture.tables["kernels"]:
+        row |= {"start_ns": row["start_ns"] - 10**10, "end_ns": row["end_ns"] - 10**10}
+    diagnosis = diagnose_timeline(capture.timeline().trace)
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    assert diagnosis.notes[0].startswith("the clocks of host and GPU 0 are 10.0 s apart")
+    assert "Clocks of host and GPU 10.0 s apart" in {f.title for f in diagnosis.findings}
+    # Judged as if they agreed: the kernels lie in the steps again.
+    assert diagnosis.steps == 4
+    (device,) = diagnosis.ledger.devices
+    assert device.document()["entries"]
 
 
 def test_warnings_of_the_reader() -> None:

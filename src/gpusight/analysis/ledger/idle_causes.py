@@ -185,8 +185,8 @@ _SILENCE_GAPS = 20
 """A silence is unknown when it is longer than this many times the usual time between calls."""
 _SETUP_NS = 10_000_000
 """The first allocation of a process also creates its context, if it takes longer than this."""
-_LOADING_NS = 1_000_000
-"""The first launch of a kernel loads its code, if it takes longer than this."""
+_LOADING_NS = 200_000
+"""The first launch of a kernel loads its code, if it takes longer than this; others take µs."""
 _EVERYDAY = re.compile(
     r"Query|IsCapturing|CaptureInfo|PointerGet|HostFunc|AddCallback|Record|WaitEvent|LastError"
     r"|(?:Get|Set)Device$|StreamPriority|INVALID"
@@ -228,20 +228,17 @@ def layers(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
 
 
 def _overheads(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
-    """Return what the profiler did; it also counts the loading of code as its own."""
+    """Return what the profiler did.
+
+    Loading of code is not its work. It has a row in reports and newer exports only: as older ones
+    of the same capture must give the same ledger, nothing here depends on it.
+    """
     threads = trace.table("threads", ["thread"])["thread"].to_list()
     nowhere = pl.col("thread").is_null() | ~pl.col("thread").is_in(threads)
-    overheads: list[HostLayer] = []
-    for cause, wanted in (
-        (IdleCause.PROFILER, lambda name: not is_loading(name)),
-        (IdleCause.SETUP, is_loading),
-    ):
-        frame = _events(trace, "overheads", wanted)
-        everywhere = host_threads.of_all(frame.filter(nowhere))
-        overheads.append(
-            (cause, union(everywhere, host_threads.of_threads(frame.filter(~nowhere))))
-        )
-    return overheads
+    frame = _events(trace, "overheads", lambda name: not is_loading(name))
+    everywhere = host_threads.of_all(frame.filter(nowhere))
+    own = union(everywhere, host_threads.of_threads(frame.filter(~nowhere)))
+    return [(IdleCause.PROFILER, own)]
 
 
 def _call_names(host_threads: LaunchThreads) -> pl.Series:

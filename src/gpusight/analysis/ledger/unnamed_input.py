@@ -103,7 +103,8 @@ def _bytes_of_calls(trace: Trace, host_threads: LaunchThreads, kinds: tuple[str,
 def _returned_bytes(host_threads: LaunchThreads, to_host: Ints, after: Ints) -> Ints:
     """Return the largest copy of a process to its host before each copy to the GPU.
 
-    Since the copy to the GPU before it in the same host thread; the calls are sorted by host thread and time.
+    Since the copy to the GPU before it in the same host thread; the calls are sorted by host
+    thread and time.
     """
     calls, ops = host_threads.schedule.calls, host_threads.schedule.ops
     processes = np.array([process for process, _ in host_threads.schedule.threads], np.int64)

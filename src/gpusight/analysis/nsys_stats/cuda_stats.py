@@ -73,6 +73,11 @@ EXEC_SUMMARY = {
 }
 
 
+_DEVICES = ["device", "cuda_device"]
+_PRINTED_DEVICE = pl.coalesce("cuda_device", "device").alias("device")
+"""nsys prints the number of a GPU in its process, whatever CUDA_VISIBLE_DEVICES makes of it."""
+
+
 def kernel_frame(trace: Trace, arguments: ReportArguments, columns: list[str]) -> pl.DataFrame:
     """Read these columns of every kernel, with its `label` and its `prefix`, an NVTX range."""
     frame = with_label(trace, arguments, columns)
@@ -82,7 +87,7 @@ def kernel_frame(trace: Trace, arguments: ReportArguments, columns: list[str]) -
     from gpusight.analysis.range_summary import host_ranges, innermost_ranges
 
     launches = find_launches(trace, ("kernels",))
-    inner = innermost_ranges(host_ranges(trace), launches)
+    inner = innermost_ranges(host_ranges(trace, nvtx_only=True), launches)
     launch = launches.launch_of["kernels"]
     row = pl.Series(inner[launch] if len(inner) else launch, dtype=pl.Int64)
     row = row.zip_with(pl.Series(launch >= 0) & (row >= 0), pl.Series([None], dtype=pl.Int64))
@@ -93,9 +98,12 @@ def kernel_frame(trace: Trace, arguments: ReportArguments, columns: list[str]) -
 def with_label(trace: Trace, arguments: ReportArguments, columns: list[str]) -> pl.DataFrame:
     """Read these columns of every kernel, with the kind of name in `arguments` as `label`.
 
-    A capture without such names gives the nearest that it has.
+    A capture without such names gives the nearest that it has. Names that nsys cannot demangle,
+    such as those of Julia, are printed mangled.
     """
     wanted = arguments.kernel_name
+    if trace.has("kernels", "recorded_name") and wanted != "mangled_name":
+        return _recorded_label(trace, wanted, columns)
     name = wanted if trace.has("kernels", wanted) else "name"
     frame = trace.table("kernels", [*columns, name]).rename({name: "label"})
     label = frame["label"]
@@ -108,6 +116,20 @@ def with_label(trace: Trace, arguments: ReportArguments, columns: list[str]) -> 
             pl.Series(base, dtype=pl.String).gather(label.to_physical()).alias("label")
         )
     return frame
+
+
+def _recorded_label(trace: Trace, wanted: str, columns: list[str]) -> pl.DataFrame:
+    frame = trace.table("kernels", [*columns, "recorded_name"]).rename({"recorded_name": "label"})
+    if wanted != "base_name" or not trace.has("kernels", "base_name"):
+        return frame
+    base = trace.table("kernels", ["base_name"])["base_name"]
+    # One lookup for each name, of which there are far fewer than kernels.
+    mangled = [code for code, text in enumerate(names_of(frame["label"])) if text[:2] == "_Z"]
+    if not mangled:
+        return frame.with_columns(base.alias("label"))
+    recorded = frame["label"].to_physical().is_in(mangled)
+    labels = frame["label"].cast(pl.String).zip_with(recorded, base.cast(pl.String))
+    return frame.with_columns(labels.alias("label"))
 
 
 def full_name() -> pl.Expr:
@@ -151,9 +173,8 @@ def _dimensions(columns: tuple[str, str, str]) -> pl.Expr:
 
 def executions(trace: Trace, arguments: ReportArguments, columns: list[str]) -> pl.DataFrame:
     """Pair every kernel with the call that launched it: API, queue and kernel time."""
-    kernels = kernel_frame(
-        trace, arguments, ["start_ns", "end_ns", "device", "process", "correlation", *columns]
-    )
+    wanted = ["start_ns", "end_ns", *_DEVICES, "process", "correlation", *columns]
+    kernels = kernel_frame(trace, arguments, wanted).with_columns(_PRINTED_DEVICE)
     calls = trace.table(
         "api_calls", ["start_ns", "end_ns", "thread", "process", "correlation", "symbol"]
     ).rename({"start_ns": "call_start_ns", "end_ns": "call_end_ns"})
@@ -293,7 +314,7 @@ _LAUNCH = {
     "static_shared_bytes": "StcSMem (MB)",
     "dynamic_shared_bytes": "DymSMem (MB)",
 }
-_WORK = ["start_ns", "end_ns", "device", "context", "green_context", "stream", "correlation"]
+_WORK = ["start_ns", "end_ns", *_DEVICES, "context", "green_context", "stream", "correlation"]
 
 
 def _summaries(trace: Trace, arguments: ReportArguments) -> list[pl.DataFrame]:
@@ -363,7 +384,7 @@ def _rows(frame: pl.DataFrame, columns: list[pl.Expr]) -> pl.DataFrame:
         for header, cell in GPU_TRACE.items()
         if header not in have and header != "Device"
     ]
-    rows = frame.select("device", *common, *columns, *absent)
+    rows = frame.select(_PRINTED_DEVICE, *common, *columns, *absent)
     return rows.select("device", *(h for h in GPU_TRACE if h != "Device"))
 
 

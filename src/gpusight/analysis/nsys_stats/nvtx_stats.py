@@ -53,15 +53,22 @@ PUSH_POP_TRACE = {
 }
 STYLES = {"push_pop": "PushPop", "start_end": "StartEnd"}
 KINDS = tuple(STYLES)
+IS_NVTX = pl.col("source").is_null()
+"""Whether a range is one of NVTX, not a call or region of another library that nsys traced."""
 
 
 def range_ends(trace: Trace, kinds: tuple[str, ...] = (*KINDS, "mark")) -> pl.Series:
     """Return every range's end; one never closed ends with the last of these kinds, as in nsys."""
-    frame = trace.table("ranges", ["start_ns", "end_ns", "open", "kind"])
+    frame = trace.table("ranges", ["start_ns", "end_ns", "open", "kind", "source"])
     closed = pl.when(pl.col("open").fill_null(value=False)).then("start_ns").otherwise("end_ns")
-    last = closed.filter(pl.col("kind").cast(pl.String).is_in(kinds)).max()
+    last = closed.filter(pl.col("kind").cast(pl.String).is_in(kinds), IS_NVTX).max()
     end = pl.when(pl.col("open").fill_null(value=False)).then(pl.max_horizontal("start_ns", last))
     return frame.select(end.otherwise("end_ns").alias("end_ns")).to_series()
+
+
+def nvtx_ranges(trace: Trace, kinds: tuple[str, ...] = KINDS) -> SortedHostRanges:
+    """Select the ranges of NVTX that one thread opened and closed."""
+    return host_ranges(trace, kinds, range_ends(trace, kinds), nvtx_only=True)
 
 
 def label() -> pl.Expr:
@@ -76,9 +83,9 @@ def style() -> pl.Expr:
 
 
 def _summarize_ranges(trace: Trace, kinds: tuple[str, ...]) -> pl.DataFrame:
-    frame = trace.table("ranges", ["start_ns", "name", "domain", "kind"])
+    frame = trace.table("ranges", ["start_ns", "name", "domain", "kind", "source"])
     frame = frame.with_columns(range_ends(trace)).filter(
-        pl.col("kind").cast(pl.String).is_in(kinds)
+        pl.col("kind").cast(pl.String).is_in(kinds), IS_NVTX
     )
     summary = summarize_times(frame, ["name", "domain", "kind"])
     named = summary.with_columns(label().alias("Range"), style().alias("Style"))
@@ -106,7 +113,7 @@ def start_end_summary(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
 def push_pop_trace(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
     """nvtx_pushpop_trace."""
     del arguments
-    ranges = host_ranges(trace, ("push_pop",), range_ends(trace, ("push_pop",)))
+    ranges = nvtx_ranges(trace, ("push_pop",))
     frame = add_tree(ranges, describe(trace, ranges, ["name", "domain", "process", "thread"]))
     frame = add_stack(trace, frame).with_columns(
         pl.col("start_ns").alias("Start (ns)"),
@@ -205,7 +212,7 @@ _TRACED = ("kernels", "copies", "memsets")
 """What nsys projects onto: not graphs that were traced as a whole."""
 _NAMED = ["name", "domain", "kind"]
 READS = {
-    "ranges": (*_NAMED, "start_ns", "end_ns", "open", "thread", "end_thread"),
+    "ranges": (*_NAMED, "start_ns", "end_ns", "open", "thread", "end_thread", "source"),
     "api_calls": ("start_ns", "end_ns", "thread", "process", "correlation"),
     **dict.fromkeys(_TRACED, ("start_ns", "end_ns", "process", "correlation")),
 }
@@ -214,7 +221,7 @@ READS = {
 def _projected(trace: Trace, columns: list[str]) -> pl.DataFrame:
     """Read the ranges that launched GPU work, with their projection, level and children."""
     trace.read_together(READS)
-    ranges = host_ranges(trace, ends=range_ends(trace, KINDS))
+    ranges = nvtx_ranges(trace)
     projected = project(ranges, find_launches(trace, _TRACED)).select(
         pl.col("launches").alias("NumGPUOps"),
         pl.col("start_ns").alias("Projected Start (ns)"),
@@ -319,7 +326,7 @@ def range_kernels(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
     work = kernels.select(
         (pl.col("end_ns") - pl.col("start_ns")).alias("time"), pl.col("label").alias("kernel")
     )[order]
-    spans = _spans(trace, host_ranges(trace, ends=range_ends(trace, KINDS)), launches, begins)
+    spans = _spans(trace, nvtx_ranges(trace), launches, begins)
     frame = pl.concat([_inside(trace, work, spans), _outside(trace, work, spans, launches, begins)])
     frame = add_owner(trace, frame).with_columns(
         pl.when(pl.col("kind").is_not_null()).then(label()).alias("NVTX Range"),

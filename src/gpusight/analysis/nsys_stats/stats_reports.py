@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION, share_of
+from gpusight.analysis.aggregates import DURATION, names_of, share_of
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.errors import UsageError
@@ -235,6 +235,16 @@ class ReportNeed:
     tables: tuple[str, ...]
     words: str
     """What the capture does not contain, as the error message names it."""
+    source: str = ""
+    """The library whose ranges are needed; empty where any table of those will do."""
+
+    def met(self, trace: Trace) -> bool:
+        """Return whether the capture has what is needed."""
+        if not self.source:
+            return any(trace.has(table) for table in self.tables)
+        if not trace.has("ranges", "source"):
+            return False
+        return self.source in names_of(trace.table("ranges", ["source"])["source"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +270,7 @@ class NsysReport:
         """Find the first need that the capture does not meet."""
         prefixed = arguments.nvtx_name and trace.has("kernels")
         needs = (*self.needs, _RANGES) if prefixed else self.needs
-        return next((n for n in needs if not any(trace.has(t) for t in n.tables)), None)
+        return next((need for need in needs if not need.met(trace)), None)
 
     def run(self, trace: Trace, arguments: ReportArguments) -> StatsReport:
         """Compute the report; the capture must meet its needs."""
@@ -278,6 +288,15 @@ _MEMORY = ReportNeed(("copies", "memsets"), "GPU memory data")
 _WORK = ("kernels", "copies", "memsets")
 _RANGES = ReportNeed(("ranges",), "NVTX data")
 _FAULTS = ReportNeed(("page_faults",), "unified-memory page faults")
+
+
+def _library(
+    name: str, title: str, function: str, headers: str, source: str, alias: str = ""
+) -> NsysReport:
+    need = ReportNeed(("ranges",), f"{source} trace data", source)
+    aliases = (alias,) if alias else ()
+    return NsysReport(name, title, "library_stats", function, headers, (need,), aliases)
+
 
 _ALL = (
     NsysReport("cuda_api_gpu_sum", "CUDA Summary (API/Kernels/MemOps)", "cuda_stats",
@@ -307,6 +326,11 @@ _ALL = (
                WITH_RANGE),
     NsysReport("cuda_kern_exec_trace", "CUDA Kernel Launch & Exec Time Trace", "cuda_stats",
                "execution_trace", "EXEC_TRACE", (_KERNELS, _CALLS), ("kernexectrace",), WITH_RANGE),
+    _library("dx11_pix_sum", "DX11 PIX Range Summary", "direct3d_11_markers", "MARKED",
+             "Direct3D 11", "dx11pixsum"),
+    _library("dx12_pix_sum", "DX12 PIX Range Summary", "direct3d_12_markers", "MARKED",
+             "Direct3D 12", "dx12pixsum"),
+    _library("mpi_event_sum", "MPI Event Summary", "mpi", "MPI", "MPI"),
     NsysReport("nvtx_gpu_proj_sum", "NVTX GPU Projection Summary", "nvtx_stats",
                "projection_summary", "PROJECTION_SUMMARY",
                (_RANGES, ReportNeed(_WORK, "GPU operation data"), _CALLS), ("nvtxgpuprojsum",)),
@@ -323,6 +347,11 @@ _ALL = (
                "start_end_summary", "RANGE_SUMMARY", (_RANGES,), ("nvtxsesum", "nvtxsssum")),
     NsysReport("nvtx_sum", "NVTX Range Summary", "nvtx_stats", "styled_summary", "STYLED_SUMMARY",
                (_RANGES,), ("nvtxsum",)),
+    _library("nvvideo_api_sum", "NvVideo API Summary", "video", "VIDEO", "video"),
+    _library("openacc_sum", "OpenACC Summary", "openacc", "CALLED", "OpenACC", "openaccsum"),
+    _library("opengl_khr_range_sum", "OpenGL KHR_debug Range Summary", "opengl_markers", "MARKED",
+             "OpenGL", "khrdebugsum"),
+    _library("openmp_sum", "OpenMP Summary", "openmp", "COUNTED", "OpenMP", "openmpevtsum"),
     NsysReport("osrt_sum", "OS Runtime Summary", "cuda_stats", "os_summary", "OS_SUMMARY",
                (ReportNeed(("os_calls",), "OS Runtime trace data"),), ("osrtsum",)),
     NsysReport("um_cpu_page_faults_sum", "Unified Memory CPU Page Faults Summary", "memory_stats",
@@ -331,6 +360,10 @@ _ALL = (
                "PAGE_SUMMARY", (_FAULTS,), ("unifiedmemory",), ROWS),
     NsysReport("um_total_sum", "Unified Memory Totals Summary", "memory_stats", "totals", "TOTALS",
                (_FAULTS,), ("unifiedmemorytotals",)),
+    _library("vulkan_api_sum", "Vulkan API Summary", "vulkan_calls", "CALLED", "Vulkan",
+             "vulkanapisum"),
+    _library("vulkan_marker_sum", "Vulkan Range Summary", "vulkan_markers", "MARKED", "Vulkan",
+             "vulkanmarkerssum"),
 )  # fmt: skip
 """Sorted by name."""
 REPORTS: dict[str, NsysReport] = {report.name: report for report in _ALL}

@@ -238,9 +238,13 @@ CLOSED = (pl.col("kind").cast(pl.String) != "mark") & ~pl.col("open").fill_null(
 
 
 def closed_ranges(trace: Trace) -> pl.DataFrame:
-    """Return the ranges that have a length and were closed, with the code of their names."""
+    """Return the ranges that have a length and were closed, with the code of their names.
+
+    Calls of MPI, OpenMP and the like are no steps of a program, however often they repeat.
+    """
     columns = ["start_ns", "end_ns", "name", "kind", "open", "process", "thread"]
-    return trace.table("ranges", columns).filter(CLOSED)
+    ranges = trace.table("ranges", [*columns, "source"])
+    return ranges.filter(CLOSED, pl.col("source").is_null()).select(columns)
 
 
 def named_like(ranges: pl.DataFrame, pattern: str, *, keep: bool = True) -> pl.DataFrame:

@@ -53,6 +53,8 @@ class RawTablePart:
     only: RowFilter | None = None
     """Which raw rows count; all when absent."""
     ends: Ends = Ends.LOST
+    once: tuple[str, ...] = ()
+    """Columns by which rows that are equal count once."""
 
 
 # Rules ------------------------------------------------------------------------------------------
@@ -68,10 +70,14 @@ def word_for_number(name: str, words: dict[int, str]) -> RawColumnRule:
     return RawColumnRule(lambda _, raw: encode_codes(raw.get_column(name), words), (name,))
 
 
-def string(name: str, change: Callable[[str], str] | None = None) -> RawColumnRule:
+def string(
+    name: str, change: Callable[[str], str] | None = None, fallback: RawColumnRule | None = None
+) -> RawColumnRule:
     """Look up ids in the string table; `change` is applied to each distinct text."""
     return RawColumnRule(
-        lambda context, raw: context.strings.names(raw.get_column(name), change), (name,)
+        lambda context, raw: context.strings.names(raw.get_column(name), change),
+        (name,),
+        fallback=fallback,
     )
 
 
@@ -88,6 +94,12 @@ def flag(name: str) -> RawColumnRule:
 def constant(word: str, needs: str) -> RawColumnRule:
     """Fill a column with one word, in captures that have the raw column `needs`."""
     series = encode_names(pl.Series([word]))
+    return RawColumnRule(lambda _, raw: series.new_from_index(0, raw.height), (needs,))
+
+
+def constant_number(value: int, needs: str) -> RawColumnRule:
+    """Fill a column with one number, in captures that have the raw column `needs`."""
+    series = pl.Series([value], dtype=pl.Int64)
     return RawColumnRule(lambda _, raw: series.new_from_index(0, raw.height), (needs,))
 
 
@@ -131,7 +143,12 @@ ON_DEVICE = {
     "correlation": column("correlationId"),
     "process": process("globalPid"),
 }
-GPU_ACTIVITY = TIMES | ON_DEVICE | {"green_context": column("greenContextId")}
+GPU_ACTIVITY = {
+    **TIMES,
+    **ON_DEVICE,
+    "cuda_device": column("deviceId"),
+    "green_context": column("greenContextId"),
+}
 
 
 def api_of(symbol: str) -> str:
@@ -143,12 +160,12 @@ def api_of(symbol: str) -> str:
 
 
 def range_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Take inline text, else the registered string; an empty message has neither."""
+    """Take the registered string, else inline text, as nsys does; an empty message has neither."""
     names = []
-    if "text" in raw.columns:
-        names.append(encode_names(raw.get_column("text")))
     if "textId" in raw.columns and raw.get_column("textId").null_count() < raw.height:
         names.append(context.strings.names(raw.get_column("textId")))
+    if "text" in raw.columns:
+        names.append(encode_names(raw.get_column("text")))
     return first_name_of([*names, encode_names(pl.Series([""])).new_from_index(0, raw.height)])
 
 
@@ -185,12 +202,65 @@ def range_domain(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
     return context.domain_names(process_of(raw.get_column("globalTid")), raw.get_column("domainId"))
 
 
+_MPI_CATEGORIES = {
+    "start-wait": r"^P?MPI_(?:Wait|Start)",
+    "p2p": r"^P?MPI_(?:[BSRI]|Ib|Is|Ir)?(?:send|recv|Send|Recv|M[Rr]ecv|Sendrecv)",
+    "collectives": r"^P?MPI_I?(?:[Bb]arrier|[Bb]cast|[Aa]ll|[Rr]educe|[Gg]ather|[Ss]catter|"
+    r"[Ss]can|[Ee]xscan|[Nn]eighbor)",
+}
+"""The tables that exports put calls of MPI into; the rest is `other`."""
+
+
 def range_category(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Name the NVTX category."""
+    """Name the NVTX category; of calls of MPI, their kind."""
     domain = raw.get_column("domainId")
-    return context.category_names(
+    categories = context.category_names(
         process_of(raw.get_column("globalTid")), domain, raw.get_column("category")
     )
+    if "textId" not in raw.columns:
+        return categories
+    called = range_source(context, raw)
+    if called.null_count() == raw.height:
+        return categories
+    name = pl.Series("name", context.strings.texts(raw.get_column("textId")))
+    kind: pl.Expr = pl.lit("other")
+    for word, pattern in _MPI_CATEGORIES.items():
+        kind = pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(word)).otherwise(kind)
+    kinds = pl.DataFrame([name]).select(kind).to_series()
+    of_mpi = (called.cast(pl.String) == "MPI").fill_null(value=False)
+    texts = kinds.zip_with(of_mpi, categories.cast(pl.String))
+    return encode_names(
+        texts.set((called.cast(pl.String) == "UCX").fill_null(value=False), "calls")
+    )
+
+
+TRACED_AS_NVTX = ("globalTid", "domainId", "textId")
+"""Columns that show which NVTX ranges nsys made itself, for calls of these libraries."""
+_LIBRARIES = {"MPI": r"^P?MPI_", "UCX": r"^uc[pt]_"}
+
+
+def range_source(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
+    """Find calls of MPI and UCX: reports and older exports store them as ranges of a domain.
+
+    Newer exports have tables for them.
+    """
+    domain = range_domain(context, raw).cast(pl.String)
+    libraries = [word for word in domain.unique() if word in _LIBRARIES]
+    sources = pl.Series([None], dtype=pl.String).new_from_index(0, raw.height)
+    for library in libraries:
+        name = context.strings.texts(raw.get_column("textId"))
+        called = name.str.contains(_LIBRARIES[library]).fill_null(value=False)
+        sources = sources.set((domain == library).fill_null(value=False) & called, library)
+    return encode_names(sources)
+
+
+def range_record(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
+    """Number ranges as the export does, in which calls of MPI and UCX are elsewhere."""
+    row = raw.get_column(ROW)
+    if context.raw.source != "nsys-rep" or not set(TRACED_AS_NVTX) <= set(raw.columns):
+        return row
+    elsewhere = range_source(context, raw).is_not_null()
+    return (row - elsewhere.cast(pl.Int64).cum_sum()).set(elsewhere, None)
 
 
 def coalesce(*names: str) -> RawColumnRule:
@@ -208,6 +278,20 @@ def range_payload_text(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
     if "jsonTextId" not in raw.columns:
         return text
     return text.zip_with(text.is_not_null(), context.strings.texts(raw.get_column("jsonTextId")))
+
+
+def openacc_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
+    """Name an OpenACC event and its line of source, as nsys does: `Compute Construct@f.c:12`."""
+    names = context.strings.texts(raw.get_column("nameId")).rename("name")
+    if not {"srcFile", "lineNo"} <= set(raw.columns):
+        return encode_names(names)
+    file = context.strings.texts(raw.get_column("srcFile")).rename("file")
+    place = pl.when(pl.col("file").is_not_null()).then(
+        pl.format("@{}:{}", "file", pl.col("lineNo").fill_null(0))
+    )
+    frame = pl.DataFrame([names, file, raw.get_column("lineNo")])
+    named = frame.select(pl.col("name").fill_null("") + place.otherwise(pl.lit("")))
+    return encode_names(named.to_series())
 
 
 # Other tables ------------------------------------------------------------------------------------

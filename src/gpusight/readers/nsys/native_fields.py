@@ -148,7 +148,11 @@ CPU_FAULT, GPU_FAULT, MEMORY_POOL = 124, 125, 129
 NOT_EXPORTED = {MODULE: "mapped modules"}
 """Payloads that nsys's own SQLite export leaves out as well."""
 
-CLASSES_WITHOUT_TABLE = frozenset({6, 7, 8, 9, 10, 11, 68, 69, 102})
+CLASSES_WITHOUT_TABLE = frozenset(
+    {6, 7, 8, 9, 10, 11, 68, 69, 102}
+    | {39, 40, 43, 44, 45, 46, 55, 56, 72, 73, 79, 80, 84, 85, 87, 88, 90, 91}
+    | {99, 100, 105, 106, 109, 110}
+)
 """Trace events that only mark the start and end of tracing, or JIT cache use: no table."""
 
 
@@ -313,6 +317,23 @@ _MEMORY_POOL = {
 }
 _OSRT = _CALL | {"returnValue": "8", "nestingLevel": "20", "callchainId": ""}
 
+_LIBRARY_CLASSES = {
+    "OPENGL_API": 2,
+    "DX12_API": 41,
+    "OPENACC_EVENTS": 48,
+    "VULKAN_API": 53,
+    "D3D12_PIX_DEBUG_API": 65,
+    "VULKAN_DEBUG_API": 66,
+    "DX11_API": 71,
+    "D3D11_PIX_DEBUG_API": 75,
+    "OPENMP_EVENTS": 78,
+    "NVVIDEO_ENCODER_API": 83,
+    "NVVIDEO_DECODER_API": 86,
+    "NVVIDEO_JPEG_API": 89,
+    "OPENCL_API": 98,
+    "OPENXR_API": 104,
+}
+
 EVENT_TABLES = (
     _gpu_table("KERNEL", 3, _KERNEL),
     _gpu_table("MEMCPY", 1, _MEMCPY),
@@ -382,6 +403,8 @@ EVENT_TABLES = (
         {94, 95, 96},
         _CALL | {"graphId": "37.1|38.1", "originalGraphId": "38.2", "graphExecId": "37.2"},
     ),
+    # What other libraries did has more fields; those that all trace events have are enough.
+    *(_call_table(name, {number}, _CALL) for name, number in _LIBRARY_CLASSES.items()),
     EventTableFields("NVTX_EVENTS", NVTX, _NVTX, texts=frozenset({"jsonText", "binaryData"})),
     EventTableFields("CUDA_GPU_MEMORY_USAGE_EVENTS", MEMORY, _MEMORY),
     EventTableFields("CUDA_GPU_MEMORY_POOL_EVENTS", MEMORY_POOL, _MEMORY_POOL),

@@ -166,6 +166,9 @@ class NsysSource:
         frame = self._read_part(part, wanted, numbered=numbered)
         if part.raw not in self._checked:
             self._checked[part.raw] = keep_rows(part, frame, checks)
+            if part.once and set(part.once) <= self.raw.columns(part.raw):
+                rows = self._read_part(part, list(part.once), numbered=False)
+                self._checked[part.raw] = self._checked[part.raw].each_once(rows)
         checked = self._checked[part.raw]
         if checked.damage:
             raise self._damaged(part.raw, checked.damage)
@@ -208,7 +211,7 @@ class NsysSource:
                 )
         # Any column gives the number of rows.
         wanted = list(needed) or sorted(available)[:1]
-        raw = self._usable(table, part, wanted, numbered="record" in columns)
+        raw = self._usable(table, part, wanted, numbered=rules.get("record") is not None)
         for owner in raw.columns:
             if owner in ("globalTid", "globalPid"):
                 self._owners[part.raw, owner] = raw.get_column(owner)

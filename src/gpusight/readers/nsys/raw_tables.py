@@ -7,7 +7,7 @@ inside their limits, ends after starts.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -198,6 +198,8 @@ OS_CALL = 27
 """Class of a call; 31 and 32 mark when the profiler began and stopped watching."""
 
 NVTX_CATEGORY, NVTX_MARK, NVTX_DOMAIN = 33, 34, 75
+KHR_RANGE = 62
+"""Class of a range of OpenGL on the host; 63 is one on the GPU."""
 
 PROCESS_SHIFT = 1 << 24
 """A global thread id over this is its process: machine, virtual machine and pid, in 40 bits."""
@@ -239,6 +241,8 @@ class Ends(enum.Enum):
 
 _SPARE_NS = 10**9
 """How much later than the end of the capture GPU activity may end, or a tenth of its length."""
+_MAX_LATE_SHARE = 0.05
+"""Part of the rows that start after the capture ended up to which they count as broken records."""
 _TEXT_COLUMNS = frozenset({"text", "jsonText", "name"})
 REAL_COLUMNS = frozenset({"doubleValue", "floatValue"})
 """Raw columns that hold something else than whole numbers."""
@@ -273,6 +277,12 @@ class CheckedRows:
     warnings: tuple[str, ...] = ()
     damage: str = ""
     """Why the table cannot be used at all."""
+
+    def each_once(self, frame: pl.DataFrame) -> CheckedRows:
+        """Let only the first of equal rows count."""
+        first = frame.select(pl.struct(pl.all()).is_first_distinct()).to_series()
+        mask = first if self.mask is None else first & self.mask
+        return replace(self, rows=int(mask.sum()), mask=mask)
 
     def of(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the rows that count."""
@@ -359,11 +369,19 @@ def keep_rows(part: RawTablePart, frame: pl.DataFrame, checks: Sequence[RowCheck
 def _with_plausible_end(
     part: RawTablePart, frame: pl.DataFrame, checks: Sequence[RowCheck]
 ) -> tuple[Sequence[RowCheck], tuple[str, ...]]:
-    """Drop the end of the capture as a limit, with a warning, where most rows are later than it."""
+    """Drop the end of the capture as a limit, with a warning, where many rows are later than it.
+
+    Then a clock is off, not a record broken.
+    """
     end = next((check for check in checks if check.column == _END), None)
-    if end is None or int((frame.get_column(_END) > end.high).sum()) * 2 <= frame.height:
+    if end is None:
         return checks, ()
-    doubt = f"{part.raw}: most rows are later than the end of the capture: some times are wrong"
+    late = int((frame.get_column(_END) > end.high).sum())
+    begun = int((frame.get_column(_START) > end.high).sum()) if _START in frame.columns else 0
+    if late * 2 <= frame.height and begun <= _MAX_LATE_SHARE * frame.height:
+        return checks, ()
+    many = "most rows are" if late * 2 > frame.height else f"{late:,} of {frame.height:,} rows are"
+    doubt = f"{part.raw}: {many} later than the end of the capture: some times are wrong"
     lifted = [check if check is not end else RowCheck(_END, *TIME_LIMITS) for check in checks]
     return lifted, (doubt,) if end.high < TIME_LIMITS[1] else ()
 
@@ -419,6 +437,8 @@ def _problem_of_end(
         .then(pl.lit("end before they start"))
         .when(needed & (end > check.high))
         .then(pl.lit("an end after the capture ended"))
+        .when(needed & (end == start) & (start <= 0))
+        .then(pl.lit("no time, as the profiler could not measure it"))
         .when(end - start > MAX_DURATION_NS)
         .then(pl.lit("a duration over 30 days"))
         .otherwise(otherwise)

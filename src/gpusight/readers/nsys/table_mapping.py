@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpusight.readers.name_columns import demangle_names, file_name, strip_api_version
 from gpusight.readers.nsys import column_rules as rules
@@ -12,13 +13,13 @@ from gpusight.readers.nsys.column_rules import (
     GPU_ACTIVITY,
     ON_DEVICE,
     ON_THREAD,
-    ROW,
     TIMES,
     RawColumnRule,
     RawTablePart,
     coalesce,
     column,
     constant,
+    constant_number,
     flag,
     inline_text,
     process,
@@ -26,6 +27,9 @@ from gpusight.readers.nsys.column_rules import (
     word_for_number,
 )
 from gpusight.readers.nsys.raw_tables import Ends, RowFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def _callchains(raw: str, source: str) -> RawTablePart:
@@ -57,11 +61,84 @@ def _library_calls(raw: str, api: str) -> RawTablePart:
     )
 
 
+_OPENMP_KINDS = (
+    *("CANCEL", "CRITICAL_SECTION", "DISPATCH", "FLUSH", "LOCK_DESTROY", "LOCK_INIT", "MASTER"),
+    *("MUTEX_RELEASED", "MUTEX_WAIT", "PARALLEL", "REDUCTION", "SYNC_REGION", "SYNC_REGION_WAIT"),
+    *("TASK", "TASK_CREATE", "TASK_SCHEDULE", "THREAD", "WORKSHARE"),
+)
+# What traced the events, their category, and their raw tables. `OPENMP_EVENTS`, `OPENACC_EVENTS`
+# are our names for those of a report, whose kind is not decoded.
+_TRACED = (
+    ("MPI", "collectives", ("MPI_COLLECTIVES_EVENTS",)),
+    ("MPI", "p2p", ("MPI_P2P_EVENTS",)),
+    ("MPI", "start-wait", ("MPI_START_WAIT_EVENTS",)),
+    ("MPI", "other", ("MPI_OTHER_EVENTS",)),
+    ("UCX", "calls", ("UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS")),
+    ("OpenMP", "regions", ("OPENMP_EVENTS", *(f"OPENMP_EVENT_KIND_{k}" for k in _OPENMP_KINDS))),
+    (
+        "OpenACC",
+        "regions",
+        (
+            "OPENACC_EVENTS",
+            *(f"CUPTI_ACTIVITY_KIND_OPENACC_{k}" for k in ("DATA", "LAUNCH", "OTHER")),
+        ),
+    ),
+    ("OpenGL", "calls", ("OPENGL_API",)),
+    ("OpenGL", "markers", ("KHR_DEBUG_EVENTS",)),
+    ("Vulkan", "calls", ("VULKAN_API",)),
+    ("Vulkan", "markers", ("VULKAN_DEBUG_API",)),
+    ("Direct3D 11", "calls", ("DX11_API",)),
+    ("Direct3D 11", "markers", ("D3D11_PIX_DEBUG_API",)),
+    ("Direct3D 12", "calls", ("DX12_API",)),
+    ("Direct3D 12", "markers", ("D3D12_PIX_DEBUG_API",)),
+    ("OpenXR", "calls", ("OPENXR_API",)),
+    ("OpenCL", "calls", ("OPENCL_API",)),
+    ("video", "Decoder", ("NVVIDEO_DECODER_API",)),
+    ("video", "Encoder", ("NVVIDEO_ENCODER_API",)),
+    ("video", "JPEG", ("NVVIDEO_JPEG_API",)),
+)
+_WORKLOADS = ("OPENGL_WORKLOAD", "VULKAN_WORKLOAD", "DX12_WORKLOAD")
+"""Raw tables of what graphics libraries ran on a GPU."""
+_SOURCES = tuple(dict.fromkeys(source for source, _, _ in _TRACED))
+_IN_TEXT = ("MPI", "UCX", "markers")
+
+
+def _traced_ranges() -> Iterator[RawTablePart]:
+    """Return the parts of `ranges` that are calls and regions of other libraries than CUDA."""
+    for source, category, raw_names in _TRACED:
+        if source == "OpenACC":
+            name = RawColumnRule(rules.openacc_name, ("nameId",), ("srcFile", "lineNo"))
+        elif source in _IN_TEXT or category in _IN_TEXT:
+            name = string("textId", fallback=string("nameId"))
+        else:
+            name = string("nameId", fallback=string("textId"))
+        columns = {
+            **TIMES,
+            **ON_THREAD,
+            "name": name,
+            "kind": constant("push_pop", "start"),
+            "domain": constant(source, "start"),
+            # Negative numbers are no domains of NVTX.
+            "domain_key": constant_number(-1 - _SOURCES.index(source), "start"),
+            "category": constant(category, "start"),
+            "source": constant(source, "start"),
+            "open": RawColumnRule(lambda _, raw: raw.get_column("start").is_null(), ("start",)),
+        }
+        # Of OpenGL, ranges on the GPU are in the table too; a wait has a row for each request.
+        only = (
+            RowFilter("eventClass", (raw_tables.KHR_RANGE,)) if raw_names[0][:3] == "KHR" else None
+        )
+        once = ("start", "end", "globalTid", "textId") if category == "start-wait" else ()
+        for raw in raw_names:
+            yield RawTablePart(raw, columns, only, once=once)
+
+
 _KERNEL_RULES: dict[str, RawColumnRule] = {
     **GPU_ACTIVITY,
     "name": replace(string("demangledName", demangle_names), fallback=rules.OTHER_NAME),
     "base_name": string("shortName", rules.base_name),
     "mangled_name": string("mangledName"),
+    "recorded_name": string("demangledName"),
     "grid_x": column("gridX"),
     "grid_y": column("gridY"),
     "grid_z": column("gridZ"),
@@ -185,13 +262,14 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
                 "domain": RawColumnRule(rules.range_domain, ("globalTid", "domainId")),
                 "domain_key": column("domainId"),
                 "category": RawColumnRule(
-                    rules.range_category, ("globalTid", "domainId", "category")
+                    rules.range_category, ("globalTid", "domainId", "category"), ("textId",)
                 ),
                 "open": RawColumnRule(rules.range_is_open, ("start", "end", "eventType")),
                 **ON_THREAD,
                 "end_thread": column("endGlobalTid"),
                 "range": column("rangeId"),
-                "record": RawColumnRule(lambda _, raw: raw.get_column(ROW), ()),
+                "record": RawColumnRule(rules.range_record, (), rules.TRACED_AS_NVTX),
+                "source": RawColumnRule(rules.range_source, rules.TRACED_AS_NVTX),
                 "color": column("color"),
                 "payload_int": coalesce("int64Value", "uint64Value", "int32Value", "uint32Value"),
                 "payload_real": coalesce("doubleValue", "floatValue"),
@@ -202,6 +280,20 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
             only=RowFilter("eventType", tuple(raw_tables.RANGE_KINDS), or_unknown=True),
             ends=Ends.OPEN,
         ),
+        *_traced_ranges(),
+    ),
+    "gpu_ranges": tuple(
+        RawTablePart(
+            raw,
+            {
+                **TIMES,
+                "name": string("nameId"),
+                "kind": constant("workload", "start"),
+                "device": column("gpu"),
+                "process": process("globalTid"),
+            },
+        )
+        for raw in _WORKLOADS
     ),
     "os_calls": (
         RawTablePart(

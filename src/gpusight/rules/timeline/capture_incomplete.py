@@ -9,11 +9,12 @@ import numpy as np
 
 from gpusight.analysis.capture_completeness import LOST_EVENTS, lost_sources
 from gpusight.analysis.capture_info import serious_messages
+from gpusight.analysis.clock_alignment import clock_shifts
 from gpusight.analysis.gpu_schedule import NONE, OpKind
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
-from gpusight.units import format_share
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ class CaptureIncomplete(TimelineRule):
     detects = (
         "Looks for data that the reader or the profiler reports as lost, and for launches without "
         "GPU activity or the reverse. Also for CUDA graphs traced as one event, and for captures "
-        "without ranges and steps."
+        "without ranges and steps, and for clocks of host and GPU that disagree."
     )
     why = (
         "A rule that passes on an incomplete capture does not prove that the program is fine. "
@@ -55,6 +56,7 @@ class CaptureIncomplete(TimelineRule):
     def check(self, context: RuleContext) -> RuleVerdict:
         """Collect what is missing."""
         gaps = [
+            *_clocks(context.trace),
             *_lost(context.trace),
             *_missing_activities(context),
             *_unlinked(context),
@@ -80,6 +82,16 @@ class _Gap:
     title: str
     evidence: Evidence
     remedy: str
+
+
+def _clocks(trace: Trace) -> Iterator[_Gap]:
+    """Return GPUs whose clock is not that of the host."""
+    for shift in clock_shifts(trace):
+        yield _Gap(
+            f"Clocks of host and GPU {format_time(shift.apart_ns, digits=3)} apart",
+            Evidence("clock_shift_ns", shift.apart_ns, "ns", shift.described()),
+            "Capture again with a newer profiler and driver; on a virtual machine, outside of it.",
+        )
 
 
 def _lost(trace: Trace) -> Iterator[_Gap]:

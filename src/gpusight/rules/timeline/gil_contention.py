@@ -18,7 +18,7 @@ from gpusight.rules.formatting import (
     summed_locations,
     time_per_step,
 )
-from gpusight.rules.patterns.host_gaps import busy_share, host_unknown, launching_lane
+from gpusight.rules.patterns.host_gaps import busy_share, host_unknown, launching_thread
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
 
@@ -80,7 +80,7 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
         if waits.height < MIN_WAITS.value or (waited_ns < MIN_WAIT_SHARE.value * context.length_ns):
             return CLEAN
         spans = Intervals.from_arrays(*(waits[c].to_numpy() for c in ("start_ns", "end_ns")))
-        calls = np.flatnonzero(context.schedule.calls.lane == launching_lane(context))
+        calls = np.flatnonzero(context.schedule.calls.host_thread == launching_thread(context))
         before_ns = context.schedule.before_calls[calls]
         in_gap_ns = coverage(spans, before_ns, context.schedule.calls.start_ns[calls])
         return RuleMatch(
@@ -118,10 +118,12 @@ def _is_python(context: RuleContext) -> bool:
 
 @memoize
 def _lock_waits(context: RuleContext) -> pl.DataFrame:
-    """Return the waits for the lock on the threads of the launching lane."""
+    """Return the waits for the lock on the threads of the launching host thread."""
     schedule = context.schedule
-    on_lane = np.unique(schedule.calls.thread[schedule.calls.lane == launching_lane(context)])
-    threads = [schedule.threads[at][1] for at in on_lane]
+    on_thread = np.unique(
+        schedule.calls.thread[schedule.calls.host_thread == launching_thread(context)]
+    )
+    threads = [schedule.threads[at][1] for at in on_thread]
     frame = context.trace.table("os_calls", ["start_ns", "end_ns", "name", "thread"])
     duration_ns = pl.col("end_ns") - pl.col("start_ns")
     return frame.filter(

@@ -23,7 +23,7 @@ from gpusight.rules.formatting import (
     time_per_step,
 )
 from gpusight.rules.locations import host_events, of_calls
-from gpusight.rules.patterns.host_gaps import host_unknown, host_work, launching_lane
+from gpusight.rules.patterns.host_gaps import host_unknown, host_work, launching_thread
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, clip, coverage, union
 
@@ -173,7 +173,7 @@ def _compilation(context: RuleContext) -> _Compilation:
     last_load = loads.group_by("step").agg(pl.col("call").max())
     until = np.full(context.steps + 1, -1, np.int64)
     until[last_load["step"].to_numpy()] = last_load["call"].to_numpy()
-    in_step = (step >= 0) & (calls.lane == launching_lane(context))
+    in_step = (step >= 0) & (calls.host_thread == launching_thread(context))
     long_ns = np.where(in_step & stalls.long, stalls.ns, 0)
     new = np.zeros(len(calls), np.bool_)
     new[first_ran] = True
@@ -226,15 +226,15 @@ def _before_load(context: RuleContext, loads: pl.DataFrame) -> NDArray[np.bool_]
     calls = context.schedule.calls
     is_load = np.zeros(len(calls), np.bool_)
     is_load[loads["call"].to_numpy()] = True
-    effects = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL)
+    effects = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET)
     acts = is_load | np.isin(calls.kind, effects)
-    order = np.argsort(calls.lane, kind="stable")
+    order = np.argsort(calls.host_thread, kind="stable")
     following = np.where(acts[order], np.arange(len(order)), len(order))
     following = np.minimum.accumulate(following[::-1])[::-1]
     owner = np.append(order, -1)[following]
-    same_lane = (owner >= 0) & (calls.lane[owner] == calls.lane[order])
+    same_thread = (owner >= 0) & (calls.host_thread[owner] == calls.host_thread[order])
     before = np.zeros(len(calls), np.bool_)
-    before[order] = same_lane & is_load[owner]
+    before[order] = same_thread & is_load[owner]
     return before
 
 

@@ -154,6 +154,6 @@ def _awaited(context: RuleContext) -> pl.Series:
     """Return the copy calls that wait for their copy, or that a synchronizing call follows."""
     blocking = waits(context)["calls"].explode()
     issues = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "fill"])
-    last_issued = pl.when(issues).then(pl.col("call")).forward_fill().over("lane")
+    last_issued = pl.when(issues).then(pl.col("call")).forward_fill().over("host_thread")
     calls = context.calls.with_columns(last_issued.alias("last_issued"))
     return calls.filter(pl.col("call").is_in(blocking.implode()))["last_issued"].drop_nulls()

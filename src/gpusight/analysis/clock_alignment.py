@@ -1,0 +1,276 @@
+"""Whether the clocks of host and GPU agree, and the same capture with GPU times that do.
+
+GPU work cannot start before the call that launched it, and has ended when a wait for it returns.
+Where a capture says otherwise, one of its clocks is off: by minutes on some virtual machines.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
+from gpusight.analysis.selection import GPU_WORK
+from gpusight.trace.trace import Trace
+from gpusight.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpusight.trace.trace import Meta, Outline
+
+
+TOLERANCE_NS = 200_000
+"""Clocks that differ by less count as equal: time stamps of one capture differ by some µs."""
+_MIN_WRONG_SHARE = 0.05
+"""Part of the launches, or of the waits, that must contradict the clocks: single records do."""
+_MIN_COMPARED = 1
+_SHIFTED = (*GPU_WORK, "gpu_ranges")
+_TIMES = frozenset({"start_ns", "end_ns"})
+_WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context|Thread)Synchronize")
+_WAITS_FOR_STREAM = re.compile(r"StreamSynchronize")
+_ASYNC = re.compile(r"Async|Batch")
+_STREAM = ["process", "context", "stream"]
+_CONTEXT = ["process", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockShift:
+    """What must be added to the times of a GPU so that they agree with those of the host."""
+
+    device: int
+    shift_ns: int
+    """0 where no one number makes them agree: the clocks drift."""
+    wrong: int
+    """Launches or waits that contradict the clocks."""
+    compared: int
+    early: bool
+    """GPU work starts before its launch; else it ends after a wait for it."""
+    apart_ns: int
+
+    def described(self, *, corrected: bool = True) -> str:
+        """Say what is wrong, and what `diagnose` does about it."""
+        what = "starts before its launch" if self.early else "ends after the wait for it"
+        corrected &= bool(self.shift_ns)
+        remedy = "GPU times are corrected" if corrected else "idle causes are unreliable"
+        return (
+            f"the clocks of host and GPU {self.device} are {format_time(self.apart_ns, digits=3)} "
+            f"apart; {remedy} (GPU work {what}: {self.wrong:,} of {self.compared:,})"
+        )
+
+
+_CHECKED: WeakKeyDictionary[Trace, tuple[ClockShift, ...]] = WeakKeyDictionary()
+
+
+def clock_shifts(trace: Trace) -> tuple[ClockShift, ...]:
+    """Find the GPUs whose clock is not that of the host; none where the capture cannot show it.
+
+    Of a capture that `aligned` returned, these are the shifts that it was corrected by.
+    """
+    if trace not in _CHECKED:
+        _CHECKED[trace] = _find_shifts(trace)
+    return _CHECKED[trace]
+
+
+def _find_shifts(trace: Trace) -> tuple[ClockShift, ...]:
+    tables = tables_with_rows(trace, GPU_WORK)
+    if not trace.has("api_calls") or not tables:
+        return ()
+    launched = _launched(trace, tables)
+    if launched.is_empty():
+        return ()
+    slack = pl.concat(
+        [
+            launched.select("device", early=pl.col("start_ns") - pl.col("call_start"), late=None),
+            _waited(trace, launched).select("device", early=None, late="slack"),
+        ],
+        how="vertical_relaxed",
+    )
+    found = []
+    for (device,), own in slack.group_by("device", maintain_order=True):
+        shift = _shift(int(str(device)), own["early"].drop_nulls(), own["late"].drop_nulls())
+        if shift is not None:
+            found.append(shift)
+    return tuple(sorted(found, key=lambda shift: shift.device))
+
+
+def _shift(device: int, early: pl.Series, late: pl.Series) -> ClockShift | None:
+    """Evaluate one GPU.
+
+    `early` is the time from launch to start, `late` that from its end to the end of the wait:
+    neither can be negative.
+    """
+    for slack, is_early in ((late, False), (early, True)):
+        wrong = int((slack < -TOLERANCE_NS).sum())
+        if len(slack) < _MIN_COMPARED or wrong < _MIN_WRONG_SHARE * len(slack):
+            continue
+        apart_ns = -_quantile(slack.filter(slack < -TOLERANCE_NS), 0.05)
+        shift_ns = apart_ns if is_early else -apart_ns
+        other = late if is_early else early
+        others_wrong = int((other + (-shift_ns if is_early else shift_ns) < -TOLERANCE_NS).sum())
+        if others_wrong >= max(1.0, _MIN_WRONG_SHARE * len(other)):
+            shift_ns = 0
+        return ClockShift(device, shift_ns, wrong, len(slack), is_early, apart_ns)
+    return None
+
+
+def _quantile(values: pl.Series, share: float) -> int:
+    """Return a value that nearly all are above; the extremes may be single broken records."""
+    return int(values.quantile(share, "lower") or 0)
+
+
+def _launched(trace: Trace, tables: Sequence[str]) -> pl.DataFrame:
+    """List GPU activities with the times of the calls that launched them, by end of the call."""
+    api = trace.table("api_calls", ["start_ns", "end_ns", "process", "correlation", "name"])
+    index = KeyIndex(api["process"], api["correlation"])
+    blocking = [_blocks(name) for name in names_of(api["name"])]
+    parts = []
+    for table in tables:
+        work = trace.table(
+            table, ["start_ns", "end_ns", "device", *_STREAM, "correlation"]
+        ).with_columns(pl.lit(table == "copies").alias("copy"))
+        if table == "copies":
+            to_host = trace.table(table, ["kind"])["kind"].cast(pl.String).str.ends_with("to-Host")
+            work = work.with_columns(copy=to_host.fill_null(value=False))
+        call = pl.Series(index.find(work["process"], work["correlation"]), dtype=pl.Int64)
+        call = call.set(call < 0, None)
+        names = api["name"].to_physical().gather(call)
+        parts.append(
+            work.with_columns(
+                api["start_ns"].gather(call).alias("call_start"),
+                api["end_ns"].gather(call).alias("call_end"),
+                pl.Series("blocks", blocking, pl.Boolean).gather(names).alias("blocks"),
+            ).filter(pl.col("call_start").is_not_null(), pl.col("device").is_not_null())
+        )
+    return pl.concat(parts).sort("call_end")
+
+
+def _blocks(name: str) -> bool:
+    """Return whether a call named like a copy returns only when the copy is done."""
+    return "Memcpy" in name and _ASYNC.search(name) is None
+
+
+def _waited(trace: Trace, launched: pl.DataFrame) -> pl.DataFrame:
+    """Return how long after the end of the work that they waited for waits returned: `slack`."""
+    copies = launched.filter(pl.col("blocks") & pl.col("copy")).select(
+        "device", slack=pl.col("call_end") - pl.col("end_ns")
+    )
+    parts = [copies]
+    for keys, waits in _waits(trace, launched):
+        done = launched.select(
+            *keys, "device", "call_end", latest=pl.col("end_ns").cum_max().over(keys)
+        ).drop_nulls(keys)
+        met = waits.sort("start_ns").join_asof(
+            done, left_on="start_ns", right_on="call_end", by=keys, check_sortedness=False
+        )
+        parts.append(
+            met.drop_nulls("latest").select("device", slack=pl.col("end_ns") - pl.col("latest"))
+        )
+    return pl.concat(parts)
+
+
+def _waits(trace: Trace, launched: pl.DataFrame) -> list[tuple[list[str], pl.DataFrame]]:
+    """Return the calls that wait, with the keys of what they wait for.
+
+    The function says whether it waits for a stream or for all of them; which, the profiler's record
+    of the wait. The kind that this record names is wrong in some versions of nsys.
+    """
+    api = trace.table("api_calls", ["start_ns", "end_ns", "name", "process", "correlation"])
+    names = names_of(api["name"])
+    for_all, for_stream = (
+        api.filter(
+            pl.col("name")
+            .to_physical()
+            .is_in([code for code, name in enumerate(names) if pattern.search(name)])
+        ).drop("name")
+        for pattern in (_WAITS_FOR_ALL, _WAITS_FOR_STREAM)
+    )
+    # A call alone does not say which GPU it waits for: that is known where its process used one.
+    gpus = launched.group_by("process").agg(pl.col("device").n_unique())
+    single = gpus.filter(pl.col("device") == 1)
+    waits = [(["process"], for_all.join(single, on="process", how="semi"))]
+    if trace.has("syncs"):
+        key = ["process", "correlation"]
+        syncs = trace.table("syncs", [*key, "context", "stream"]).unique(key)
+        several = for_all.join(single, on="process", how="anti")
+        waits += [
+            (_STREAM, for_stream.join(syncs, on=key)),
+            (_CONTEXT, several.join(syncs, on=key)),
+        ]
+    return waits
+
+
+def aligned(trace: Trace) -> Trace:
+    """Return the capture with GPU times on the host's clock; itself where nothing is shifted."""
+    shifts = clock_shifts(trace)
+    by_device = {shift.device: shift.shift_ns for shift in shifts if shift.shift_ns}
+    if not by_device or isinstance(trace, _AlignedTrace):
+        return trace
+    corrected = _AlignedTrace(_AlignedSource(trace, by_device))
+    _CHECKED[corrected] = shifts
+    return corrected
+
+
+class _AlignedTrace(Trace):
+    """A capture whose GPU times were corrected."""
+
+
+class _AlignedSource:
+    """Serves the tables of a trace, those of GPU work with other times."""
+
+    def __init__(self, trace: Trace, shifts: dict[int, int]) -> None:
+        self._trace = trace
+        self._shifts = shifts
+        self._orders: dict[str, pl.Series] = {}
+
+    @cached_property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        return self._trace.meta
+
+    def outline(self) -> Outline | None:
+        """Return nothing: the trace knows its tables."""
+        return None
+
+    def has(self, table: str) -> bool:
+        """Return whether the table has rows."""
+        return self._trace.has(table)
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Return whether the capture can fill this column."""
+        return self._trace.has(table, column)
+
+    def row_count(self, table: str) -> int:
+        """Count rows."""
+        return self._trace.row_count(table)
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns, times shifted, in order of the shifted start."""
+        frame = self._trace.table(table, columns)
+        if table not in _SHIFTED:
+            return frame
+        device = self._trace.table(table, ["device"])["device"]
+        shift = device.replace_strict(self._shifts, default=0, return_dtype=pl.Int64)
+        if table not in self._orders:
+            start = self._trace.table(table, ["start_ns"])["start_ns"] + shift
+            self._orders[table] = pl.Series(np.argsort(start.to_numpy(), kind="stable"))
+        shifted = [(frame[column] + shift).alias(column) for column in columns if column in _TIMES]
+        return frame.with_columns(shifted)[self._orders[table]]
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Announce which tables will be read."""
+        self._trace.prepare(*tables)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return warnings about rows and values left out so far."""
+        return self._trace.losses
+
+    def close(self) -> None:
+        """Leave the trace open: who opened it closes it."""

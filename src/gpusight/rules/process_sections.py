@@ -1,0 +1,190 @@
+"""Several processes or GPUs in one capture: each is diagnosed, and the worst one comes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.analysis.selection import GPU_WORK
+from gpusight.results import NotApplicable
+from gpusight.units import format_share, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpusight.analysis.selection import Selection
+    from gpusight.rules.diagnosis import TimelineDiagnosis
+    from gpusight.trace.trace import Trace
+
+
+MAX_DIAGNOSED = 8
+"""Processes that are diagnosed, those with most GPU time first: as many as a machine has GPUs."""
+MIN_GPU_SHARE = 0.1
+"""Part of the GPU time of the busiest process that one must have to come first: a process that
+launches three kernels is idle nearly always, and nobody waits for it."""
+MIN_SAVED_SHARE = 0.01
+"""Share of its window that the fixes of a process must save to come before an idle one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOwner:
+    """A process that used GPUs."""
+
+    pid: int
+    name: str
+    devices: tuple[int, ...]
+    gpu_ns: int
+    """Sum of the durations of its GPU work."""
+
+    @property
+    def label(self) -> str:
+        """Such as `process 1234 (python), GPU 0`."""
+        name = f" ({self.name})" if self.name else ""
+        gpus = f", GPU {', '.join(map(str, self.devices))}" if self.devices else ""
+        return f"process {self.pid}{name}{gpus}"
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisSection:
+    """A further process, or a further GPU of the process above it."""
+
+    label: str
+    option: str
+    """What selects it on the command line, such as `--process 1234`."""
+    owner: GpuOwner | None = None
+    busy_share: float | None = None
+    """Share of its window that its GPU is busy; of several GPUs, the one with most work."""
+    diagnosis: TimelineDiagnosis | None = None
+    """None for a GPU of a process that is diagnosed above, and where `reason` says why."""
+    reason: str = ""
+
+    def summary(self) -> str:
+        """Say it in one line: window, GPU busy, first finding."""
+        facts = []
+        if self.diagnosis is not None:
+            unit = "/step" if self.diagnosis.steps else ""
+            facts.append(f"{format_time(self.diagnosis.step_ns, digits=3)}{unit}")
+        if self.busy_share is not None:
+            facts.append(f"GPU busy {format_share(self.busy_share)}")
+        if self.reason:
+            facts.append(self.reason)
+        finding = ""
+        if self.diagnosis is not None:
+            first = next(iter(self.diagnosis.findings), None)
+            finding = f"; {first.title if first else 'no finding'}"
+        return f"{self.label}: {', '.join(facts)}{finding}"
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        diagnosis = None if self.diagnosis is None else self.diagnosis.document()
+        return {
+            "label": self.label,
+            "option": self.option,
+            "pid": None if self.owner is None else self.owner.pid,
+            "devices": None if self.owner is None else list(self.owner.devices),
+            "gpu_ns": None if self.owner is None else self.owner.gpu_ns,
+            "busy_share": self.busy_share,
+            "reason": self.reason or None,
+            "diagnosis": diagnosis,
+        }
+
+
+def diagnose_processes(
+    trace: Trace,
+    selection: Selection,
+    diagnose: Callable[[Selection], TimelineDiagnosis | NotApplicable],
+) -> TimelineDiagnosis | NotApplicable:
+    """Diagnose each process that used a GPU; return the worst one, with the others as sections.
+
+    Worst is whose fixes save most, of those with much GPU work. A selection of one process or
+    range is diagnosed alone.
+    """
+    alone = selection.process is not None or selection.within is not None
+    owners = [] if alone else gpu_owners(trace, selection.device)
+    if len(owners) < 2:
+        diagnosis = diagnose(selection)
+        if alone or isinstance(diagnosis, NotApplicable):
+            return diagnosis
+        return replace(diagnosis, sections=_further_gpus(diagnosis, selection))
+    sections = [_section(owner, selection, diagnose) for owner in owners[:MAX_DIAGNOSED]]
+    sections += [
+        DiagnosisSection(o.label, f"--process {o.pid}", o, reason="not diagnosed: too many")
+        for o in owners[MAX_DIAGNOSED:]
+    ]
+    sections.sort(key=lambda section: _badness(section, owners[0].gpu_ns), reverse=True)
+    first = sections[0].diagnosis
+    if first is None:  # of no process there is a window: say why for the one with most GPU work
+        return diagnose(selection)
+    meta = {**first.meta, "processes": len(owners)}
+    return replace(first, sections=tuple(sections[1:]), meta=meta)
+
+
+def _section(
+    owner: GpuOwner,
+    selection: Selection,
+    diagnose: Callable[[Selection], TimelineDiagnosis | NotApplicable],
+) -> DiagnosisSection:
+    answer = diagnose(replace(selection, process=str(owner.pid)))
+    option = f"--process {owner.pid}"
+    if isinstance(answer, NotApplicable):
+        return DiagnosisSection(owner.label, option, owner, reason=answer.reason)
+    answer = replace(answer, meta={**answer.meta, "process": owner.pid})
+    devices = answer.ledger.devices
+    wanted = answer.meta.get("device")
+    evaluated = next((d for d in devices if d.device == wanted), devices[0] if devices else None)
+    busy = None if evaluated is None else evaluated.busy_share
+    return DiagnosisSection(owner.label, option, owner, busy, answer)
+
+
+def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, float, float]:
+    """Order sections: diagnosed ones with much GPU work by what fixes save, then by idle time."""
+    gpu_ns = section.owner.gpu_ns if section.owner is not None else 0
+    diagnosis = section.diagnosis
+    if diagnosis is None:
+        return False, False, 0.0, float(gpu_ns)
+    length_ns = diagnosis.focus.length_ns
+    saved_ns = sum(finding.saved_ns or 0.0 for finding in diagnosis.fixes)
+    idle_ns = (1.0 - (section.busy_share or 0.0)) * length_ns
+    notable_ns = saved_ns if saved_ns >= MIN_SAVED_SHARE * length_ns else 0.0
+    return True, gpu_ns >= MIN_GPU_SHARE * most_gpu_ns, notable_ns, idle_ns
+
+
+def _further_gpus(
+    diagnosis: TimelineDiagnosis, selection: Selection
+) -> tuple[DiagnosisSection, ...]:
+    """Return a section for each further GPU of one process, the least busy first."""
+    if selection.device is not None:
+        return ()
+    others = [d for d in diagnosis.ledger.devices if d.device != diagnosis.meta.get("device")]
+    return tuple(
+        DiagnosisSection(f"GPU {d.device}", f"--device {d.device}", busy_share=d.busy_share)
+        for d in sorted(others, key=lambda device: (device.busy_share, device.device))
+    )
+
+
+def gpu_owners(trace: Trace, device: int | None = None) -> Sequence[GpuOwner]:
+    """List the processes that used GPUs, or one GPU, those with most GPU time first."""
+    parts = [
+        trace.table(table, ["process", "device", "start_ns", "end_ns"]).select(
+            "process", "device", (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
+        )
+        for table in GPU_WORK
+        if trace.has(table)
+    ]
+    if not parts:
+        return ()
+    work = pl.concat(parts).drop_nulls("process")
+    if device is not None:
+        work = work.filter(pl.col("device") == device)
+    by_process = work.group_by("process").agg(
+        pl.col("ns").sum(), pl.col("device").drop_nulls().unique().sort()
+    )
+    names = trace.table("processes", ["process", "pid", "name"]).unique("process", keep="first")
+    rows = by_process.join(names, on="process").sort("ns", "process", descending=[True, False])
+    return [
+        GpuOwner(row["pid"], row["name"] or "", tuple(row["device"]), row["ns"])
+        for row in rows.iter_rows(named=True)
+        if row["pid"] is not None
+    ]
