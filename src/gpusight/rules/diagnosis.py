@@ -519,7 +519,11 @@ def _diagnose_both(
         return kernels
     from gpusight.rules.kernel_diagnosis import join_diagnoses
 
-    return join_diagnoses(program, kernels, (timeline, report), options.selection)
+    process = program.meta.get("process")
+    selection = options.selection
+    if process is not None:
+        selection = replace(selection, process=str(process))
+    return join_diagnoses(program, kernels, (timeline, report), selection)
 
 
 def _diagnose_report(
