@@ -7,6 +7,7 @@ its GPU waits; a fast one launches all at once.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -20,13 +21,14 @@ from gpusight.rules.process_sections import MAX_DIAGNOSED, gpu_owners
 from gpusight.trace.trace import Trace
 from tests.traces import Rows, build_trace
 
+Tables: TypeAlias = dict[str, list[dict[str, Any]]]
 US, MS = 1_000, 1_000_000
 STEPS, KERNELS = 6, 8
 
 
-def process(number: int, *, slow: bool, device: int = 0, kernels: int = KERNELS) -> dict[str, Rows]:
+def process(number: int, *, slow: bool, device: int = 0, kernels: int = KERNELS) -> Tables:
     """Give the tables of one process: its key is `number`, its pid 100 times that."""
-    tables: dict[str, Rows] = {"api_calls": [], "kernels": [], "ranges": []}
+    tables: Tables = {"api_calls": [], "kernels": [], "ranges": []}
     owner = {"process": number, "thread": 10 * number}
     for step in range(STEPS):
         begin = step * 10 * MS
@@ -45,7 +47,7 @@ def process(number: int, *, slow: bool, device: int = 0, kernels: int = KERNELS)
     return tables
 
 
-def capture(*processes: dict[str, Rows]) -> Trace:
+def capture(*processes: Tables) -> Trace:
     tables: dict[str, Rows] = {
         name: sorted((row for p in processes for row in p[name]), key=lambda row: row["start_ns"])
         for name in ("api_calls", "kernels", "ranges")
