@@ -5,6 +5,8 @@ A launch of 10 µs every 100 µs, its kernel 20 µs later, and a wait for all of
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpusight.analysis.clock_alignment import TOLERANCE_NS, aligned, clock_shifts
@@ -19,7 +21,7 @@ WAIT_NS = 1_000 * US
 def program(*shifts_ns: int, waits: bool = True, syncs: bool = False) -> Trace:
     """Ten launches; the GPU's clock is off by each of `shifts_ns` in turn."""
     launched = [100 * US * number for number in range(10)]
-    calls: Rows = [
+    calls: list[dict[str, Any]] = [
         {
             "start_ns": at,
             "end_ns": at + 10 * US,
@@ -32,7 +34,7 @@ def program(*shifts_ns: int, waits: bool = True, syncs: bool = False) -> Trace:
         name = "cudaStreamSynchronize" if syncs else "cudaDeviceSynchronize"
         wait = {"start_ns": WAIT_NS, "end_ns": WAIT_NS + 50 * US, "name": name, "correlation": 99}
         calls.append(wait)
-    kernels: Rows = [
+    kernels: list[dict[str, Any]] = [
         {
             "start_ns": at + 20 * US + shifts_ns[number % len(shifts_ns)],
             "end_ns": at + 90 * US + shifts_ns[number % len(shifts_ns)],
@@ -44,8 +46,8 @@ def program(*shifts_ns: int, waits: bool = True, syncs: bool = False) -> Trace:
         for number, at in enumerate(launched)
     ]
     wait_of = {"start_ns": WAIT_NS, "end_ns": WAIT_NS, "correlation": 99, "stream": 7, "context": 1}
-    tables = {"syncs": [wait_of]} if syncs else {}
-    return build_trace(api_calls=calls, kernels=kernels, **tables)
+    waited: Rows = [wait_of] if syncs else []
+    return build_trace(api_calls=calls, kernels=kernels, syncs=waited)
 
 
 @pytest.mark.parametrize("shift_ns", [0, TOLERANCE_NS // 2, -TOLERANCE_NS // 2])

@@ -6,23 +6,29 @@ its GPU waits; a fast one launches all at once.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, TypeAlias
+
 import pytest
 
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
+from gpusight.render.diagnosis_screen import MAX_LINES
 from gpusight.render.diagnosis_summary import diagnosis_head
+from gpusight.render.result_view import DiagnosisView
 from gpusight.rules.diagnosis import DiagnoseOptions, TimelineDiagnosis, diagnose_captures
 from gpusight.rules.process_sections import MAX_DIAGNOSED, gpu_owners
 from gpusight.trace.trace import Trace
 from tests.traces import Rows, build_trace
 
+Tables: TypeAlias = dict[str, list[dict[str, Any]]]
 US, MS = 1_000, 1_000_000
 STEPS, KERNELS = 6, 8
 
 
-def process(number: int, *, slow: bool, device: int = 0, kernels: int = KERNELS) -> dict[str, Rows]:
+def process(number: int, *, slow: bool, device: int = 0, kernels: int = KERNELS) -> Tables:
     """Give the tables of one process: its key is `number`, its pid 100 times that."""
-    tables: dict[str, Rows] = {"api_calls": [], "kernels": [], "ranges": []}
+    tables: Tables = {"api_calls": [], "kernels": [], "ranges": []}
     owner = {"process": number, "thread": 10 * number}
     for step in range(STEPS):
         begin = step * 10 * MS
@@ -41,7 +47,7 @@ def process(number: int, *, slow: bool, device: int = 0, kernels: int = KERNELS)
     return tables
 
 
-def capture(*processes: dict[str, Rows]) -> Trace:
+def capture(*processes: Tables) -> Trace:
     tables: dict[str, Rows] = {
         name: sorted((row for p in processes for row in p[name]), key=lambda row: row["start_ns"])
         for name in ("api_calls", "kernels", "ranges")
@@ -123,3 +129,13 @@ def test_many_processes_are_all_listed() -> None:
     sections = diagnosed(trace, DiagnoseOptions(rules=["launch-bound"])).sections
     assert len(sections) == MAX_DIAGNOSED + 1
     assert [s.reason for s in sections[-2:]] == ["not diagnosed: too many"] * 2
+
+
+def test_the_first_screen_has_a_line_for_each_and_stays_short(two: TimelineDiagnosis) -> None:
+    screen = DiagnosisView(two).to_text().splitlines()
+    (line,) = (text for text in screen if text.startswith("process 100"))
+    assert line.endswith("(--process 100)")
+    many = replace(two, sections=two.sections * 9)
+    screen = DiagnosisView(many).to_text().splitlines()
+    assert len(screen) <= MAX_LINES
+    assert "… 6 more processes: --details" in screen

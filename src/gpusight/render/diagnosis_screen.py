@@ -57,8 +57,10 @@ def screen_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> list[StyledLine
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
     head += _note_lines(timeline.notes, look.width)
-    below = _joined_rows(diagnosis, look.width) if isinstance(diagnosis, JoinedDiagnosis) else []
-    below += _section_rows(timeline, look.width)
+    if isinstance(diagnosis, JoinedDiagnosis):  # the screen has room for one of the two
+        below = _joined_rows(diagnosis, look.width)
+    else:
+        below = _section_rows(timeline, look.width)
     plan = list(_plan_lines(timeline, look, MAX_LINES - len(head) - len(below) - 2))
     return [*head, StyledLine(""), *plan, *below, *_next_lines(diagnosis)]
 

@@ -451,7 +451,11 @@ def shares(diagnosis: AnyDiagnosis) -> list[tuple[str, float]]:
         groups = [group for group in diagnosis.groups if group.findings and total_ns]
         return [(f"{g.findings[0].rule} of {g.label}", g.saved_ns / total_ns) for g in groups]
     timeline = timeline_of(diagnosis)
-    return [(f.rule, f.share) for f in timeline.findings if f.share is not None]
+    checked = [(f.rule, f.share) for f in timeline.findings if f.share is not None]
+    for section in timeline.sections:
+        findings = () if section.diagnosis is None else section.diagnosis.findings
+        checked += [(f"{f.rule} of {section.label}", f.share) for f in findings if f.share]
+    return checked
 
 
 # Choosing the diagnosis ---------------------------------------------------------------------------
@@ -521,7 +525,11 @@ def _diagnose_both(
         return kernels
     from gpusight.rules.kernel_diagnosis import join_diagnoses
 
-    return join_diagnoses(program, kernels, (timeline, report), options.selection)
+    process = program.meta.get("process")
+    selection = options.selection
+    if process is not None:
+        selection = replace(selection, process=str(process))
+    return join_diagnoses(program, kernels, (timeline, report), selection)
 
 
 def _diagnose_report(

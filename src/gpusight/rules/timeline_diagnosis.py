@@ -64,8 +64,9 @@ def diagnose_timeline(
         return replace(focus, command=COMMAND)
     context = sample_steps(trace, focus, selection)
     if not len(context.schedule.ops):
-        hint = advice_for(trace.meta).gpu
-        return NotApplicable(COMMAND, "no GPU activity in the window", hint)
+        lost = next(iter(lost_sources(trace, context.issued).values()), "")
+        reason = f"no GPU activity in the window{lost and f': {lost}'}"
+        return NotApplicable(COMMAND, reason, advice_for(trace.meta).gpu)
     results = run_timeline_rules(context, selected.values())
     incomplete = (
         *(shift.described() for shift in clock_shifts(trace)),
