@@ -84,6 +84,13 @@ def test_setup_calls_between_kernels() -> None:
     assert evidence(verdict)["setup_ns"] == 48_000_000
 
 
+def test_a_slow_first_launch_loads_code() -> None:
+    capture = program()
+    capture.launch((10_010, 60_010), (60_020, 60_900), "kernel_9")
+    verdict = found(RULE, capture.timeline())
+    assert verdict.title.startswith("Loading and compiling code: 50.0 ms of 60.9 ms")
+
+
 def test_a_graph_capture_counts_with_what_it_launches() -> None:
     capture = program()
     capture.call("cudaStreamBeginCapture", 11 * MS, 11_010)
