@@ -20,7 +20,7 @@ RULE = StartupBound()
 MS = 1_000
 
 
-def program(*, end: tuple[str, float, float] | None = None, **setup: float) -> Capture:
+def program(end: tuple[str, float, float] | None = None, **setup: float) -> Capture:
     """Calls of some ms each, then kernels of 1, 2, 3 and 4 ms, then perhaps one more call."""
     capture, at = Capture(), 0.0
     for name, ms in setup.items():
@@ -56,7 +56,7 @@ def first(capture: Capture) -> TimelineFinding:
     ],
 )
 def test_what_the_start_is_spent_on(name: str, group: str) -> None:
-    finding = first(program(**{name: 90}))
+    finding = first(program(None, **{name: 90.0}))
     assert finding.rule == "startup-bound"
     assert finding.title.startswith("Start-up: 90.")
     assert {e.metric: e.value for e in finding.evidence}[group] == 90_000_000
