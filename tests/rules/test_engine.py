@@ -238,3 +238,8 @@ def test_general_rules_get_what_the_others_found() -> None:
     assert run_rules(timeline(), [rest]).clean == ("rest",)
     findings = run_rules(timeline(), [rest, Says("graphs", graphs)]).findings
     assert {f.rule: f.recoverable_ns for f in findings}["rest"] == 1.0
+    # A covered rule explains its part of the time too.
+    covering = replace(graphs(timeline()), also=("faster",))
+    rules = [rest, Says("graphs", covering), Says("faster", faster)]
+    findings = run_rules(timeline(), rules).findings
+    assert {f.rule: f.recoverable_ns for f in findings}["rest"] == 2.0

@@ -97,7 +97,9 @@ def run_timeline_rules(
     covered = _covered(context, cases)
     own_cases = [case for case in cases if case.rule.id not in covered]
     plan, left_out = _plan(context, own_cases)
-    others = [case.match for case in plan if case.rule.is_fix]
+    # What a covered rule would explain has its cause in the finding that covers it.
+    explaining = [*plan, *(case for case in cases if case.rule.id in covered)]
+    others = [case.match for case in explaining if case.rule.is_fix]
     rest = {id_: r.check_rest(context, others) for id_, r in by_id.items() if r.is_general}
     if general := {id_: match for id_, match in rest.items() if isinstance(match, RuleMatch)}:
         own_cases += [_Case(by_id[id_], m, _saved_ns(context, m)) for id_, m in general.items()]

@@ -69,7 +69,7 @@ def test_labels_may_be_copied_before_the_data() -> None:
 
 def test_ranks_bring_back_what_they_copied_themselves() -> None:
     """One process copies its gradients to the host, another one only loads batches."""
-    calls, copies, kernels = [], [], []
+    calls, copies = [], []
     for step in range(4):
         at = step * STEP
         for process in (1, 2):
@@ -82,7 +82,7 @@ def test_ranks_bring_back_what_they_copied_themselves() -> None:
         back = {"process": 1, "correlation": 10 * step + 5}
         calls += [us(at + 4_300, at + 4_310, name="cudaMemcpyAsync", thread=1, **back)]
         copies += [us(at + 4_311, at + 4_320, kind=D2H, bytes=BATCH, device=1, **back)]
-    first, second = accounts(0, 4 * STEP, api_calls=calls, kernels=kernels, copies=copies)
+    first, second = accounts(0, 4 * STEP, api_calls=calls, copies=copies)
     inputs = [device.ledger.ns("idle/input") for device in (first, second)]
     assert inputs[0] == 0
     assert inputs[1] > 10_000_000

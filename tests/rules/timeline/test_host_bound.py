@@ -11,7 +11,16 @@ from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.registry import timeline_rules
 from gpusight.rules.rule import CLEAN, RuleMatch
 from gpusight.rules.timeline.host_bound import HostBound
-from tests.rules.timeline.rule_captures import MAIN, Capture, evidence, found, judged, saved_us
+from tests.rules.timeline.rule_captures import (
+    MAIN,
+    Capture,
+    evidence,
+    found,
+    judged,
+    opened,
+    saved_us,
+)
+from tests.shared import needs_shared
 
 RULE = HostBound()
 
@@ -141,3 +150,25 @@ def test_page_faults_are_counted() -> None:
     faults = [{"start_ns": 50_000 + n, "end_ns": 50_001 + n, "side": "cpu"} for n in range(6)]
     timeline = judged({"source": "nsys-sqlite"}, page_faults=faults, **capture.tables)
     assert evidence(found(RULE, timeline))["page_faults"] == 6 / 4
+
+
+@pytest.mark.parametrize("idle_us", [60, 500, 20_000])
+def test_an_idle_gpu_never_goes_without_a_finding(idle_us: float) -> None:
+    timeline = waiting(idle_us=idle_us).timeline()
+    results = run_timeline_rules(timeline, timeline_rules().values())
+    fixes = [finding for finding in results.findings if finding.is_fix]
+    explained = max(finding.share or 0.0 for finding in fixes)
+    assert explained > 0.5 * idle_us / (310 + idle_us)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("capture", "name"),
+    [("ddp_torch_2.rank0.trace.json.gz", "gloo:all_reduce"), ("ddp_nsys_2.nsys-rep", "pt_gloo")],
+)
+def test_a_rank_that_waits_for_another(capture: str, name: str) -> None:
+    timeline = opened(f"ranks/{capture}")
+    assert timeline_rules()["input-starved"].check(timeline) is CLEAN
+    verdict = found(RULE, timeline)
+    assert f"host waits (`{name}" in verdict.title
+    assert "straggler" in verdict.fix

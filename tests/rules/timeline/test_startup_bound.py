@@ -20,7 +20,7 @@ RULE = StartupBound()
 MS = 1_000
 
 
-def program(*, end: tuple[str, float, float] | None = None, **setup: float) -> Capture:
+def program(end: tuple[str, float, float] | None = None, **setup: float) -> Capture:
     """Calls of some ms each, then kernels of 1, 2, 3 and 4 ms, then perhaps one more call."""
     capture, at = Capture(), 0.0
     for name, ms in setup.items():
@@ -56,7 +56,7 @@ def first(capture: Capture) -> TimelineFinding:
     ],
 )
 def test_what_the_start_is_spent_on(name: str, group: str) -> None:
-    finding = first(program(**{name: 90}))
+    finding = first(program(None, **{name: 90.0}))
     assert finding.rule == "startup-bound"
     assert finding.title.startswith("Start-up: 90.")
     assert {e.metric: e.value for e in finding.evidence}[group] == 90_000_000
@@ -82,6 +82,13 @@ def test_setup_calls_between_kernels() -> None:
     assert verdict.title.startswith("Loading and compiling code: 48.0 ms of 60.0 ms (80")
     assert verdict.leads
     assert evidence(verdict)["setup_ns"] == 48_000_000
+
+
+def test_a_slow_first_launch_loads_code() -> None:
+    capture = program()
+    capture.launch((10_010, 60_010), (60_020, 60_900), "kernel_9")
+    verdict = found(RULE, capture.timeline())
+    assert verdict.title.startswith("Loading and compiling code: 50.0 ms of 60.9 ms")
 
 
 def test_a_graph_capture_counts_with_what_it_launches() -> None:

@@ -20,7 +20,7 @@ from gpusight.rules.formatting import (
     summed_locations,
 )
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
-from gpusight.rules.patterns.host_gaps import host_unknown
+from gpusight.rules.patterns.host_gaps import host_unknown, idle_ns
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         confidence=Confidence.HIGH,
         confidence_reason="the calls and the GPU idle time were measured",
         change=(free_calls(rows["call"].to_numpy()),),
+        measured_ns=min(spent_ns, idle_ns(context, IdleCause.ALLOCATING)),
         fix=_fix(context, rows, where),
         code=framework_of(context.trace).choose(torch=AllocChurn.code, cuda=_CUDA, jax=_JAX),
         where=where,

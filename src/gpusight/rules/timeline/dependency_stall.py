@@ -313,6 +313,7 @@ def _match(context: RuleContext, stalls: StreamStalls, case: _Case) -> RuleMatch
         confidence=Confidence.LOW,
         confidence_reason=case.confidence,
         change=stalls.change(context),
+        measured_ns=stalls.total_ns,
         fix=f"{count_per_step(context, len(stalls.op), 'stall')}; most time: {by}. {case.fix}",
         code=framework_of(context.trace).choose(torch=case.torch, cuda=case.cuda, jax=_JAX),
         where=largest(

@@ -37,9 +37,7 @@ MIN_FIRST_SHARE = Threshold(
 MIN_CONTEXT_NS = Threshold(
     10e6, "ns of the first allocation or free; above it, the call creates the context"
 )
-MIN_LOADING_NS = Threshold(
-    1e6, "ns of the first launch of a kernel; above it, the launch loads code"
-)
+MIN_LOADING_NS = Threshold(1e6, "ns of a launch call; above it, the launch loads code first")
 _GROUPS = {
     "code_ns": (
         "loading and compiling code",
@@ -236,13 +234,21 @@ def _calls(trace: Trace, spans: _Spans) -> pl.DataFrame:
     group = pl.col("name").to_physical().replace_strict(groups, return_dtype=pl.String)
     took_ns = pl.col("end_ns") - pl.col("start_ns")
     calls = calls.with_columns(took_ns.alias("duration_ns"), group.alias("group"))
-    calls = calls.with_columns(pl.col("name").cast(pl.String))
+    calls = calls.with_columns(pl.col("name").cast(pl.String)).unique(maintain_order=True)
     calls = pl.concat([calls, _captures(calls), _loading(trace, spans)], how="diagonal")
-    # The first allocation of a process also creates its context.
-    first = (pl.col("group") == _MEMORY).cum_sum() == 1
-    creates = first & (pl.col("group") == _MEMORY) & (took_ns > MIN_CONTEXT_NS.value)
+    # The first allocation also creates the context, with the calls that it makes itself.
+    memory = pl.col("group") == _MEMORY
+    since_first_ns = pl.col("start_ns") - pl.col("start_ns").filter(memory).first()
+    min_ns = MIN_CONTEXT_NS.value
+    creates = memory & (took_ns > min_ns) & (since_first_ns < min_ns)
+    loads = pl.col("name").str.contains("LaunchK") & (took_ns > MIN_LOADING_NS.value)
     calls = calls.with_columns(
-        pl.when(creates).then(pl.lit(_CONTEXT)).otherwise("group").alias("group")
+        pl.when(creates)
+        .then(pl.lit(_CONTEXT))
+        .when(loads)
+        .then(pl.lit(_CODE))
+        .otherwise("group")
+        .alias("group")
     )
     outside = (pl.col("start_ns") < spans.window_ns) | (pl.col("start_ns") >= spans.last_ns)
     sets_up = pl.col("group").is_not_null() & (pl.col("group") != _MEMORY)
