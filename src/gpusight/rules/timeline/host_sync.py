@@ -45,6 +45,7 @@ MIN_SYNCS_PER_STEP = Threshold(
     "once other bottlenecks are fixed",
 )
 MIN_READ_SHARE = Threshold(0.5, "share of the steps of a JAX program that read a value back")
+MIN_READS = Threshold(10, "values that a JAX program reads back, where no steps are known")
 _ISSUING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL)
 
 
@@ -85,6 +86,7 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
         "min_syncs_per_step": MIN_SYNCS_PER_STEP,
         "min_copy_wait_share": MIN_COPY_WAIT_SHARE,
         "min_read_share": MIN_READ_SHARE,
+        "min_reads": MIN_READS,
     }
     min_share = None
 
@@ -132,7 +134,7 @@ def _jax_readbacks(context: RuleContext) -> RuleVerdict:
     following = np.append(np.sort(issued_ns.to_numpy()), context.schedule.end_ns)
     after = np.searchsorted(following[:-1], copies["issued_ns"].to_numpy(), side="right")
     rows = copies.filter(pl.Series(following[after] >= copies["end_ns"].to_numpy()))
-    if not context.steps or rows.height < MIN_READ_SHARE.value * context.steps:
+    if rows.height < (MIN_READ_SHARE.value * context.steps or MIN_READS.value):
         return CLEAN
     # The value of the last step may be read after the window.
     count = rows.height + (rows.height == context.steps - 1)
