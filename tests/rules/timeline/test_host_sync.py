@@ -193,3 +193,31 @@ def test_the_snippet_speaks_of_losses_in_training_only() -> None:
     inference = found(RULE, read_back("flash_fwd_kernel").timeline())
     assert "loss" in training.code
     assert "loss" not in inference.code
+
+
+def jax_loop(*, read: bool) -> Capture:
+    """Eight steps of JAX: 300 us of the host, a graph of 200 us, and the loss, read by a thread.
+
+    Without reading, the next step is issued while this one runs.
+    """
+    capture, at = Capture("jax-xplane"), 0.0
+    for step in range(8):
+        capture.launch((at + 300, at + 310), (at + 315, at + 515), "fusion")
+        capture.range(f"step_{step}", at + 290, at + 312)
+        if read:
+            capture.copy((at + 320, at + 325), (at + 516, at + 518))
+            capture.tables["api_calls"][-1]["thread"] = 12
+        at += 520 if read else 300
+    return capture
+
+
+def test_jax_reads_back_without_a_synchronizing_call() -> None:
+    verdict = found(RULE, jax_loop(read=True).timeline())
+    assert verdict.title == "1 blocking readback per step"
+    # The GPU works for 202 us between readbacks, the host for 318.
+    assert evidence(verdict)["serialized_ns"] == pytest.approx(202_000 * 7 / 8, rel=0.1)
+    assert "float(loss)" in verdict.fix
+
+
+def test_jax_that_runs_ahead_is_clean() -> None:
+    assert RULE.check(jax_loop(read=False).timeline()) is CLEAN

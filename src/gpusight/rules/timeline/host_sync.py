@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import polars as pl
 
+from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
+    Framework,
     called_from,
     count_per_step,
     framework_of,
@@ -22,7 +25,9 @@ from gpusight.rules.formatting import (
 )
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import MIN_COPY_WAIT_SHARE, host_unknown, waits
+from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.trace.intervals import Intervals, coverage
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
 MIN_COST_SHARE = Threshold(0.01, "share of the time that removing the syncs must save")
@@ -38,6 +44,9 @@ MIN_SYNCS_PER_STEP = Threshold(
     "syncs per step that are a finding at any cost: they keep the host from running ahead "
     "once other bottlenecks are fixed",
 )
+MIN_READ_SHARE = Threshold(0.5, "share of the steps of a JAX program that read a value back")
+MIN_READS = Threshold(10, "values that a JAX program reads back, where no steps are known")
+_ISSUING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL)
 
 
 class HostSync(TimelineRule):
@@ -47,7 +56,7 @@ class HostSync(TimelineRule):
     detects = (
         "Looks for calls inside a step that block until the GPU is done: readbacks (`.item()`, "
         "`.cpu()`, `nonzero`), small pageable copies, synchronization calls. A sync at the end of "
-        "a step does not count."
+        "a step does not count. In JAX, for values that steps read back."
     )
     why = (
         "The host launches nothing while it is blocked. When it continues, the GPU queue is empty, "
@@ -76,6 +85,8 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
         "min_cost_share": MIN_COST_SHARE,
         "min_syncs_per_step": MIN_SYNCS_PER_STEP,
         "min_copy_wait_share": MIN_COPY_WAIT_SHARE,
+        "min_read_share": MIN_READ_SHARE,
+        "min_reads": MIN_READS,
     }
     min_share = None
 
@@ -86,6 +97,8 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
         small = waits(context).filter(~pl.col("large"))
         at_end = pl.col("at_edge") & ~pl.col("copies")
         inside, ends = small.filter(~at_end), small.filter(at_end)
+        if framework_of(context.trace) is Framework.JAX and not inside["reads"].any():
+            return _jax_readbacks(context)
         if inside.is_empty():
             return CLEAN
         change = without_waiting(inside["calls"].explode().to_numpy())
@@ -105,6 +118,63 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
             rows["waited_ns"].alias("weight_ns")
         )
         return with_idle_gaps(idle_gaps(context, tuple(IdleCause)), calls)
+
+
+def _jax_readbacks(context: RuleContext) -> RuleVerdict:
+    """Look for values that JAX reads back without any synchronizing call.
+
+    Its threads copy, and a host function wakes the program up. Nothing is issued until then.
+    """
+    kinds = [kind.name.lower() for kind in _ISSUING]
+    issued_ns = context.calls.filter(pl.col("kind").cast(pl.String).is_in(kinds))["start_ns"]
+    calls = context.calls.select("call", pl.col("start_ns").alias("issued_ns"))
+    copies = context.ops.filter(
+        pl.col("direction") == "Device-to-Host", pl.col("bytes") < MIN_COPY_BYTES.value
+    ).join(calls, on="call")
+    following = np.append(np.sort(issued_ns.to_numpy()), context.schedule.end_ns)
+    after = np.searchsorted(following[:-1], copies["issued_ns"].to_numpy(), side="right")
+    rows = copies.filter(pl.Series(following[after] >= copies["end_ns"].to_numpy()))
+    if rows.height < (MIN_READ_SHARE.value * context.steps or MIN_READS.value):
+        return CLEAN
+    # The value of the last step may be read after the window.
+    count = rows.height + (rows.height == context.steps - 1)
+    saved_ns = _serialized_ns(context, rows["end_ns"].to_numpy())
+    if saved_ns < MIN_COST_SHARE.value * context.length_ns:
+        return CLEAN
+    return RuleMatch(
+        title=count_per_step(context, count, "blocking readback"),
+        evidence=(
+            step_evidence(context, "read_back", count, "", "Values read back"),
+            step_evidence(
+                context, "serialized_ns", saved_ns, "ns", "Host or GPU time without overlap"
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        confidence_reason="the capture does not show whether the values are needed at once",
+        recoverable_ns=saved_ns,
+        estimate="After each readback, the host prepares the next step while the GPU is idle. "
+        "Without it, both work at the same time: the shorter of the two is saved.",
+        fix=f"Read back: {count_per_step(context, count, 'value')}, as float(loss) does. Host and "
+        "GPU work in turns. Keep metrics on the GPU, and read them back every N steps. Keep "
+        "the data on the GPU, or call jax.device_put for the next batch before the readback.",
+        code=_JAX,
+        where=largest(
+            *called_from(context, rows).values(), summed_locations(rows, "kernel", "label")
+        ),
+    )
+
+
+def _serialized_ns(context: RuleContext, ends_ns: Ints) -> float:
+    """Sum the shorter of GPU time and idle time between readbacks: both could overlap."""
+    schedule = context.schedule
+    on_gpu = schedule.ops.device == context.device
+    busy = Intervals.from_arrays(schedule.ops.start_ns[on_gpu], schedule.ops.end_ns[on_gpu])
+    edges = np.unique(np.clip(ends_ns, schedule.start_ns, schedule.end_ns))
+    busy_ns = coverage(busy, edges[:-1], edges[1:])
+    if not len(busy_ns):
+        return 0.0
+    # The time before the first readback is like that between two.
+    return float(np.minimum(busy_ns, np.diff(edges) - busy_ns).mean() * len(edges))
 
 
 def _match(

@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.idle_causes import is_compiling
-from gpusight.analysis.replay.changes import free_calls, without_host_time
+from gpusight.analysis.replay.changes import free_calls, remove, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
@@ -25,7 +25,7 @@ from gpusight.rules.formatting import (
 from gpusight.rules.locations import host_events, of_calls
 from gpusight.rules.patterns.host_gaps import host_unknown, host_work, launching_thread
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
-from gpusight.trace.intervals import Intervals, clip, coverage, union
+from gpusight.trace.intervals import Intervals, clip, contains, coverage, union
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,11 +46,6 @@ MIN_DETACHED_NS = Threshold(
     50e6,
     "ns of a stall in a step that loads code, but not right before a load: a compiler takes that "
     "long, other host work rarely does",
-)
-MIN_REPLAYED_SHARE = Threshold(
-    0.5,
-    "share of the compile time that the simulation must save to be used: a compiler that launches "
-    "from threads of its own keeps its time in the simulation",
 )
 _LOADS = r"^(?:cu|cuda|hip)(?:Module|Library|Link)(?:Load|Create|AddData|Complete)|^nvrtcCompile"
 _NAMED = ("ranges", "cpu_ops", "python_calls")
@@ -94,9 +89,8 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
         "Dynamic kernels may be a little slower than those of one shape."
     )
     estimate = (
-        "Simulation without the host time in compilation and module loads. Where the compiler runs "
-        "in threads of its own, the time in which the program waits for it. Kernels that "
-        "autotuning runs remain."
+        "Simulation without the host time in compilation and module loads. Where compilation has a "
+        "name, what autotuning launches meanwhile goes too."
     )
     effort = "one line"
     thresholds: ClassVar = {
@@ -104,7 +98,6 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
         "min_steps": MIN_STEPS,
         "min_last_step": MIN_LAST_STEP,
         "min_detached_ns": MIN_DETACHED_NS,
-        "min_replayed_share": MIN_REPLAYED_SHARE,
     }
 
     def check(self, context: RuleContext) -> RuleVerdict:
@@ -145,9 +138,11 @@ class _Compilation:
     steps: Ints
     """Numbers of the steps that compile, in order."""
     stalled: Ints
-    """Calls with host time of compilation before them."""
-    stalled_ns: Ints
-    """That time."""
+    """Calls of the launching thread with host time of compilation before them."""
+    host_ns: Ints
+    """Time before each call, of any thread, in compilation."""
+    inside: Ints
+    """Calls during compilation that has a name, such as those of autotuning."""
     loads: pl.DataFrame
     """Calls that load code."""
     new_kernels: int
@@ -183,10 +178,13 @@ def _compilation(context: RuleContext) -> _Compilation:
     apart = ~adjacent & ~new & (apart | _after_named(context, by_name, step))
     spent_ns = np.where(adjacent, long_ns, 0)
     spent_ns += _beyond_usual(spent_ns, np.where(apart, long_ns, 0), long_ns, step, context.steps)
+    gap_ns = context.replay.program.gap_ns
     # What has a name is known exactly.
     named_ns = coverage(by_name, stalls.start_ns, stalls.end_ns)
     spent_ns = np.maximum(spent_ns, np.where(in_step, np.minimum(named_ns, stalls.ns), 0))
     at = np.flatnonzero(spent_ns > 0)
+    # Threads of a compiler and its autotuner only work while the program waits for them.
+    waiting_ns = np.maximum(spent_ns, np.minimum(named_ns, np.maximum(gap_ns, 0)))
     load_at = loads["call"].to_numpy()
     spans = union(
         clip(by_name, schedule.start_ns, schedule.end_ns),
@@ -200,7 +198,8 @@ def _compilation(context: RuleContext) -> _Compilation:
         spans=spans,
         steps=steps,
         stalled=at,
-        stalled_ns=spent_ns[at],
+        host_ns=waiting_ns,
+        inside=np.flatnonzero(contains(by_name, calls.start_ns)),
         loads=loads,
         new_kernels=int(np.count_nonzero(step[first_ran] > 0)),
         events=events,
@@ -313,11 +312,13 @@ def _first_launches(context: RuleContext) -> Ints:
 
 def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
     loads = compiles.loads
+    calls = np.flatnonzero(compiles.host_ns)
+    tuning = context.ops.filter(pl.col("call").is_in(compiles.inside.tolist()))
     change: tuple[Change, ...] = (
-        without_host_time(compiles.stalled, compiles.stalled_ns),
-        free_calls(loads["call"].to_numpy()),
+        without_host_time(calls, compiles.host_ns[calls]),
+        free_calls(np.union1d(loads["call"].to_numpy(), compiles.inside)),
+        remove(tuning["op"].to_numpy()),
     )
-    replayed = context.replay.run(*change).saved_ns >= MIN_REPLAYED_SHARE.value * compiles.ns
     where = largest(*compiles.events.values(), summed_locations(loads, "call", "name"))
     framework = framework_of(context.trace)
     per_step = len(compiles.steps) / context.steps
@@ -337,8 +338,7 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
         confidence_reason="compilation has a name in the capture"
         if any(compiles.events.values())
         else "compilation is inferred from module loads and new kernels",
-        change=change if replayed else (),
-        recoverable_ns=None if replayed else float(compiles.ns),
+        change=change,
         fix=f"{what} in {often}. "
         + framework.choose(
             torch="torch.compile and Triton compile again when shapes or Python values change: use "
