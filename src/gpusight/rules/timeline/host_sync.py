@@ -46,7 +46,7 @@ MIN_SYNCS_PER_STEP = Threshold(
 )
 MIN_READ_SHARE = Threshold(0.5, "share of the steps of a JAX program that read a value back")
 MIN_READS = Threshold(10, "values that a JAX program reads back, where no steps are known")
-_ISSUING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.FILL)
+_ISSUING = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET)
 
 
 class HostSync(TimelineRule):

@@ -11,7 +11,6 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.ledger.device_ledger import account
-from gpusight.analysis.ledger.idle_causes import is_loading
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations
@@ -235,7 +234,7 @@ def _calls(trace: Trace, spans: _Spans) -> pl.DataFrame:
     took_ns = pl.col("end_ns") - pl.col("start_ns")
     calls = calls.with_columns(took_ns.alias("duration_ns"), group.alias("group"))
     calls = calls.with_columns(pl.col("name").cast(pl.String)).unique(maintain_order=True)
-    calls = pl.concat([calls, _captures(calls), _loading(trace, spans)], how="diagonal")
+    calls = pl.concat([calls, _captures(calls)], how="diagonal")
     # The first allocation also creates the context, with the calls that it makes itself.
     memory = pl.col("group") == _MEMORY
     since_first_ns = pl.col("start_ns") - pl.col("start_ns").filter(memory).first()
@@ -273,22 +272,6 @@ def _captures(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _group(name: str) -> str | None:
     return next((key for key, (_, names) in _GROUPS.items() if names.search(name)), None)
-
-
-def _loading(trace: Trace, spans: _Spans) -> pl.DataFrame:
-    """Return the loading of code that the profiler measured inside other calls."""
-    columns = ["start_ns", "end_ns", "name"]
-    events = trace.table("overheads", columns).filter(
-        pl.col("start_ns") >= spans.start_ns, pl.col("start_ns") < spans.end_ns
-    )
-    codes = [code for code, name in enumerate(names_of(events["name"])) if is_loading(name)]
-    return events.filter(pl.col("name").to_physical().is_in(codes)).select(
-        "start_ns",
-        "end_ns",
-        pl.col("name").cast(pl.String),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-        pl.lit(_CODE).alias("group"),
-    )
 
 
 def _union(calls: pl.DataFrame) -> Intervals:
