@@ -112,6 +112,14 @@ def test_clean(capture: Capture) -> None:
     assert RULE.check(capture.timeline()) is CLEAN
 
 
+def test_one_compilation_over_several_steps_is_a_start() -> None:
+    """Autotuning repeats itself too, and looks like steps."""
+    capture = steps()
+    end = max(call["end_ns"] for call in capture.tables["api_calls"]) / 1_000
+    capture.event("ranges", "XlaCompile:#module=jit_step#", 0, end)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
 def test_lazy_loading_of_library_kernels_is_not_compilation() -> None:
     """cuBLAS loads a kernel for each new shape: unnamed work of 10 ms per step is not its cost."""
     capture, at = Capture(), 0.0

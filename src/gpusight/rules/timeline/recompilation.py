@@ -42,6 +42,11 @@ MIN_STEPS = Threshold(2, "steps that compile; a single one may be a first evalua
 MIN_LAST_STEP = Threshold(
     2 / 3, "share of the steps after which some step still compiles; what ends earlier is warm-up"
 )
+MAX_LONGEST_SHARE = Threshold(
+    0.75,
+    "share of the compile time in one compilation, above which the program compiles once: "
+    "autotuning repeats itself too, and may look like steps",
+)
 MIN_DETACHED_NS = Threshold(
     50e6,
     "ns of a stall in a step that loads code, but not right before a load: a compiler takes that "
@@ -97,6 +102,7 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
         "min_compile_share": MIN_COMPILE_SHARE,
         "min_steps": MIN_STEPS,
         "min_last_step": MIN_LAST_STEP,
+        "max_longest_share": MAX_LONGEST_SHARE,
         "min_detached_ns": MIN_DETACHED_NS,
     }
 
@@ -111,6 +117,8 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
         if len(steps) < MIN_STEPS.value or steps[-1] < MIN_LAST_STEP.value * context.steps:
             return CLEAN
         if compiles.ns < MIN_COMPILE_SHARE.value * context.length_ns:
+            return CLEAN
+        if compiles.longest > MAX_LONGEST_SHARE.value:
             return CLEAN
         return _match(context, compiles)
 
@@ -135,6 +143,8 @@ class _Compilation:
 
     spans: Intervals
     """When the program compiled or waited for it."""
+    longest: float
+    """Share of the longest compilation."""
     steps: Ints
     """Numbers of the steps that compile, in order."""
     stalled: Ints
@@ -178,13 +188,10 @@ def _compilation(context: RuleContext) -> _Compilation:
     apart = ~adjacent & ~new & (apart | _after_named(context, by_name, step))
     spent_ns = np.where(adjacent, long_ns, 0)
     spent_ns += _beyond_usual(spent_ns, np.where(apart, long_ns, 0), long_ns, step, context.steps)
-    gap_ns = context.replay.program.gap_ns
     # What has a name is known exactly.
     named_ns = coverage(by_name, stalls.start_ns, stalls.end_ns)
     spent_ns = np.maximum(spent_ns, np.where(in_step, np.minimum(named_ns, stalls.ns), 0))
     at = np.flatnonzero(spent_ns > 0)
-    # Threads of a compiler and its autotuner only work while the program waits for them.
-    waiting_ns = np.maximum(spent_ns, np.minimum(named_ns, np.maximum(gap_ns, 0)))
     load_at = loads["call"].to_numpy()
     spans = union(
         clip(by_name, schedule.start_ns, schedule.end_ns),
@@ -193,12 +200,17 @@ def _compilation(context: RuleContext) -> _Compilation:
             Intervals.from_arrays(calls.start_ns[load_at], calls.end_ns[load_at]),
         ),
     )
+    parts_ns = by_name.ends - by_name.starts if len(by_name) else spent_ns
+    # Other threads, those of the compiler too, wait or work for it meanwhile.
+    inside_ns = coverage(spans, stalls.start_ns, stalls.end_ns)
+    host_ns = np.minimum(inside_ns, np.maximum(context.replay.program.gap_ns, 0))
     steps = _steps_with(context, spans)
     return _Compilation(
         spans=spans,
+        longest=float(parts_ns.max(initial=0) / max(1, parts_ns.sum())),
         steps=steps,
         stalled=at,
-        host_ns=waiting_ns,
+        host_ns=np.maximum(spent_ns, host_ns),
         inside=np.flatnonzero(contains(by_name, calls.start_ns)),
         loads=loads,
         new_kernels=int(np.count_nonzero(step[first_ran] > 0)),
