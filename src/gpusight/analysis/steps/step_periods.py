@@ -292,7 +292,9 @@ def _periods(sequence: Activities) -> list[Period]:
         cut = [p for p in (_period(sequence, own_places) for own_places in places) if p is not None]
         cut = [p for p in cut if _same_order(levels[-1], p)]
         if cut:
-            periods.append(max(cut, key=lambda p: (p.same_counts, len(p.starts))))
+            periods.append(
+                max(cut, key=lambda p: (round(p.coverage, 1), p.same_counts, len(p.starts)))
+            )
         if len(tried) == (_MAX_COUNTS if len(sequence) < _MANY else _MAX_COUNTS // 2):
             break
     return periods
@@ -557,7 +559,8 @@ def _is_loop(sequence: Activities, period: Period) -> bool:
         return False
     if count > _MAX_LAYERS or _share_with(sequence, "updates", period) >= _NEARLY_ALL:
         return True
-    if period.coverage < _NEARLY_ALL and not _is_marked(sequence, period):
+    sure = period.same_counts and period.coverage >= _NEARLY_ALL
+    if not sure and not _is_marked(sequence, period):
         return False
     return not _output_follows(sequence, period)
 
@@ -598,13 +601,14 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
 
     `covers` says whether inner periods hold nearly all work.
     """
-    if outer.same_counts and not inner.same_counts:
-        return False
     kernels, own_kernels = _outside(sequence, outer, inner)
     updated, backward, fed = (
         _share_with(sequence, kind, inner) >= _NEARLY_ALL
         for kind in ("updates", "backward", "feeds")
     )
+    if outer.same_counts and not inner.same_counts:
+        # Two halves of a program may hold the same by chance.
+        return len(outer.starts) < _MIN_REPETITIONS and covers and (updated or fed)
     if updated or (fed and backward):
         # A loop of training over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
