@@ -279,7 +279,7 @@ def _periods(sequence: Activities) -> list[Period]:
             continue
         tried.append(number)
         own = np.flatnonzero(np.abs(count - number) <= _NEAR * number)
-        own = own[variation[own] <= 2 * (variation[own].min() + _NEAR)]
+        own = own[variation[own] <= 2 * variation[own].min() + _NEAR]
         # A step begins at the place that comes first and most often, or after the longest pause.
         earliest = int(own[np.lexsort((first[own], -count[own]))[0]])
         paused = int(own[np.argmax(pause[own])])
