@@ -128,7 +128,9 @@ def test_a_window_without_a_whole_step_says_so() -> None:
 
 def test_a_step_is_never_busier_than_it_is_long() -> None:
     """Two streams: work of a step runs beside that of the one before, which ends later."""
-    ranges, calls, kernels = [], [], []
+    ranges: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    kernels: list[dict[str, Any]] = []
     for n in range(4):
         at = n * 100 * US
         ranges.append({"name": f"step_{n}", "start_ns": at, "end_ns": at + 90 * US})

@@ -314,7 +314,9 @@ def test_clocks_that_rise_are_no_warm_up() -> None:
 
 def unnamed(pauses_us: list[int], kernels: str = "abcdef") -> Trace:
     """Launch these kernels after each pause, one every 10 us, and wait for the GPU."""
-    calls, work, at = [], [], 0
+    calls: list[dict[str, Any]] = []
+    work: list[dict[str, Any]] = []
+    at = 0
     for pause in pauses_us:
         at += pause * 1000
         for letter in [*kernels, "."]:

@@ -249,8 +249,6 @@ class _Kinds:
     """Kinds of places, one entry per kind."""
 
     count: Ints
-    span: Floats
-    """Part of the sequence between the first and the last."""
     variation: Floats
     """Of the distance from one to the next."""
     pause: Floats
@@ -340,7 +338,7 @@ def _kinds(sequence: Activities, kind: Ints) -> _Kinds:
     first, count = first[recurs], count[recurs]
     if not len(first):
         none = np.zeros(0)
-        return _Kinds(count, none, none, none, first, places)
+        return _Kinds(count, none, none, first, places)
     last = places[first + count - 1]
     distance = np.diff(places, append=0).astype(np.float64)
     distance[first + count - 1] = 0
@@ -355,8 +353,8 @@ def _kinds(sequence: Activities, kind: Ints) -> _Kinds:
     span = np.minimum(share * count / (count - 1), 1.0)
     paused = np.append(0.0, np.cumsum(sequence.pauses[places], dtype=np.float64))
     pause = (paused[first + count] - paused[first]) / count
-    keep = span >= _MIN_SPAN
-    return _Kinds(*(v[keep] for v in (count, span, variation, pause, first)), places)
+    kept = np.flatnonzero(span >= _MIN_SPAN)
+    return _Kinds(count[kept], variation[kept], pause[kept], first[kept], places)
 
 
 # Segments -----------------------------------------------------------------------------------------

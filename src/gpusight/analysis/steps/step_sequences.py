@@ -19,9 +19,13 @@ from gpusight.naming.kernel_names import classify
 from gpusight.units import format_count
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gpusight.analysis.steps.step_periods import Period
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
+
+    Mask = NDArray[np.bool_]
 
 
 _SHAPE = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -337,8 +341,9 @@ def _host_steps(trace: Trace, table: str) -> TraceSteps | None:
     before = np.append(calls["start_ns"][0], calls["end_ns"].to_numpy()[:-1])
     no = np.zeros(calls.height, np.bool_)
 
-    def fits(pattern: re.Pattern[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return np.array([bool(pattern.search(name)) for name in names], np.bool_)[code]
+    def fits(pattern: re.Pattern[str]) -> Mask:
+        matching: Mask = np.array([bool(pattern.search(name)) for name in names], np.bool_)
+        return matching[code]
 
     sequence = Activities(
         codes=_numbered(calls["name"].to_physical()),
