@@ -85,7 +85,8 @@ class Activities:
     computes: Mask
     """Whether it is a kernel or a graph."""
     marks: Mask
-    """Whether it is what steps have and layers do not: a wait, a copy, an optimizer, a graph."""
+    """Whether it is what steps have and layers do not: a wait, a copy from or to the host, an
+    optimizer, a graph."""
     updates: Mask
     """Whether it belongs to an optimizer."""
     backward: Mask
@@ -469,17 +470,20 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
 
 
 def _covering(sequence: Activities, period: Period) -> Period:
-    """Measure how much of the sequence whole periods cover, by kernels and by GPU time."""
-    shares, shares_after = [], []
-    for name in ("computes", "took"):
-        before = sequence.before(name)
-        inside = float(period.whole.mean()) * int(
-            (before[period.ends] - before[period.starts]).sum()
-        )
-        total, rest = (max(1, int(before[-1] - before[i])) for i in (0, period.starts[0]))
-        shares.append(inside / total)
-        shares_after.append(inside / rest)
-    return replace(period, coverage=max(shares), coverage_after=max(shares_after))
+    """Measure how much of the sequence whole periods cover, by number or by GPU time.
+
+    By number of all activities and of kernels, whichever is less: where parameters are copied one
+    by one there are many copies, and a pair of kernels may have large copies around it.
+    """
+    whole = float(period.whole.mean())
+    shares = []
+    for first in (0, int(period.starts[0])):
+        parts = []
+        for before in (np.arange(len(sequence) + 1), *map(sequence.before, ("computes", "took"))):
+            inside = whole * int((before[period.ends] - before[period.starts]).sum())
+            parts.append(inside / max(1, int(before[-1] - before[first])))
+        shares.append(max(min(parts[0], parts[1]), parts[2]))
+    return replace(period, coverage=shares[0], coverage_after=shares[1])
 
 
 def _same_order(places: Ints, period: Period) -> bool:

@@ -32,7 +32,7 @@ _SHAPE = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
 _CODINGS = ("exact", "name", "family", "category")
 """What makes two activities the same, the strictest first. Shapes change from batch to batch, and
 compiled kernels get other numbers, tiles or names."""
-_KERNELS, _COPIES, _MEMSETS, _GRAPHS = range(len(GPU_WORK))
+_KERNELS, _GRAPHS = GPU_WORK.index("kernels"), GPU_WORK.index("graph_launches")
 _WAITS = len(GPU_WORK)
 _BACKWARD = re.compile(r"(?i)backward|_bwd|bwd_|[dw]grad|_grad")
 _VAGUE = ["other", "generated", ""]
@@ -47,6 +47,7 @@ _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
 _MANY_NAMES = 20_000
 """Names of kernels that are classified; a program with more makes up new ones as it runs."""
+_FLAGS = ("updates", "backward", "heavy", "feeds", "with_host")
 _SCHEMA = {
     "launch_ns": pl.Int64(),
     "call_end_ns": pl.Int64(),
@@ -55,7 +56,7 @@ _SCHEMA = {
     "thread": pl.Int64(),
     "table": pl.Int8(),
     **dict.fromkeys(_CODINGS, pl.UInt64()),
-    **dict.fromkeys(("updates", "backward", "heavy", "feeds"), pl.Boolean()),
+    **dict.fromkeys(_FLAGS, pl.Boolean()),
 }
 
 
@@ -149,7 +150,7 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
     """Return the keys and flags of rows of a table of GPU work."""
     number = GPU_WORK.index(table)
     no = pl.lit(value=False)
-    flags = {"updates": no, "backward": no, "heavy": no, "feeds": no, "counts": pl.lit(value=True)}
+    flags = {**dict.fromkeys(_FLAGS, no), "counts": pl.lit(value=True)}
     if table == "kernels":
         frame = trace.table(table, ["name", *_SHAPE])[rows].with_columns(
             pl.col("name").to_physical().alias("code")
@@ -165,6 +166,7 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
         kind = pl.col("kind").cast(pl.String)
         keys = [["kind", "bytes"], ["kind"], ["kind"], ["kind"]]
         flags["feeds"] = (kind == "Host-to-Device") & (pl.col("bytes") >= _BATCH_BYTES)
+        flags["with_host"] = kind.str.contains("Host").fill_null(value=False)
         # The driver moves pages when they are touched: that is not a loop of the program.
         flags["counts"] = ~kind.str.starts_with("Unified").fill_null(value=False)
     else:
@@ -227,7 +229,7 @@ def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         "thread",
         pl.lit(_WAITS, pl.Int8).alias("table"),
         *(key.alias(coding) for coding in _CODINGS),
-        *(no.alias(flag) for flag in ("updates", "backward", "heavy", "feeds")),
+        *(no.alias(flag) for flag in _FLAGS),
     )
 
 
@@ -235,13 +237,14 @@ def _activities(launches: pl.DataFrame, coding: str) -> Activities:
     times = launches["launch_ns"].to_numpy()
     before = np.maximum.accumulate(launches["call_end_ns"].to_numpy())
     table = launches["table"].to_numpy()
-    flags = {f: launches[f].to_numpy() for f in ("updates", "backward", "heavy", "feeds")}
+    flags = {flag: launches[flag].to_numpy() for flag in _FLAGS}
+    with_host = flags.pop("with_host")
     return Activities(
         codes=_numbered(launches[coding]),
         pauses=np.maximum(times - np.append(times[:1], before[:-1]), 0),
         opens=table != _WAITS,
         computes=(table == _KERNELS) | (table == _GRAPHS),
-        marks=(table == _WAITS) | (table == _COPIES) | (table == _GRAPHS) | flags["updates"],
+        marks=(table == _WAITS) | (table == _GRAPHS) | with_host | flags["updates"],
         took=launches["took_ns"].to_numpy(),
         times=times,
         threads=_numbered(launches["thread"].fill_null(-1)),
