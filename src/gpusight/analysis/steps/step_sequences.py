@@ -13,8 +13,9 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind, kind_of
 from gpusight.analysis.launch_index import tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.analysis.steps.step_choice import choose_period, most_repeated
 from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
-from gpusight.analysis.steps.step_periods import Activities, choose_period, most_repeated
+from gpusight.analysis.steps.step_periods import Activities
 from gpusight.naming.kernel_names import classify
 from gpusight.units import format_count
 

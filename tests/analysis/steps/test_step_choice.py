@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpusight.analysis.steps.step_periods import Activities, Period, choose_period, find_period
+from gpusight.analysis.steps.step_choice import choose_period, find_period
+from gpusight.analysis.steps.step_periods import Activities, Period
 
 RANDOM = np.random.default_rng(3)
 
