@@ -65,7 +65,7 @@ def choose_period(
 ) -> Period | None:
     """Find the step among the periods of one sequence, under several codings, the strictest first.
 
-    `compared` tells kernels apart where a vague coding does not; of such a coding a period must
+    `compared` distinguishes kernels where a vague coding does not; of such a coding a period must
     hold kernels of `min_kinds`.
     """
     if len(codings[0]) < 2:

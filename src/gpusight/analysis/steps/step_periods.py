@@ -217,8 +217,8 @@ def _places(sequence: Activities) -> list[Ints]:
     for offsets in _NEIGHBORS:
         for offset in offsets:
             pad = np.full(min(abs(offset), size), -1)
-            beside = np.append(own[offset:], pad) if offset > 0 else np.append(pad, own)[:size]
-            kind = _dense(kind * base + beside + 1)
+            neighbor = np.append(own[offset:], pad) if offset > 0 else np.append(pad, own)[:size]
+            kind = _dense(kind * base + neighbor + 1)
         level = kind
         if order is not None:
             level = np.empty(size, np.int64)
@@ -361,7 +361,7 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
         if kept.sum() < _MIN_KINDS or whole.mean() < _NEARLY_ALL:
             return None
     # Segments at either end that are unlike the others are no periods of this loop.
-    # Of segments that were not looked at, the next one tells.
+    # A segment that was not compared is taken to be like the next one that was.
     nearest = np.searchsorted(at, np.arange(len(starts)))
     whole = whole[nearest]
     inside = slice(int(np.argmax(whole)), len(whole) - int(np.argmax(whole[::-1])))

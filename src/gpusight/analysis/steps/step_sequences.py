@@ -39,7 +39,7 @@ _BACKWARD = re.compile(r"(?i)backward|_bwd|bwd_|[dw]grad|_grad")
 _VAGUE = ["other", "generated", ""]
 _HEAVY = {"matmul", "convolution", "attention"}
 _MIN_KINDS = 3
-"""Kinds of kernels in a step, where these are told apart by more or less than their names."""
+"""Kinds of kernels that a step must have where names without numbers or categories count."""
 _ENOUGH = 0.8
 """Coverage at which no vaguer coding is tried."""
 _GAIN = 0.2
@@ -79,7 +79,7 @@ def periodic_steps(
         loop = most_repeated(strict[1])
         return None if loop is None else _steps(launches, loop, work["process"][0])
     if int(strict[0].codes.max()) == int(strict[1].codes.max()):
-        strict = strict[1:]  # both tell the same apart
+        strict = strict[1:]  # both distinguish the same kernels
     step = choose_period(strict, strict[-1])
     for coding in _CODINGS[2:]:
         if step is not None and step.same_counts and step.coverage >= _ENOUGH:
