@@ -14,6 +14,7 @@ from gpusight.errors import UsageError
 from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
+from tests.analysis.steps.programs import made
 from tests.shared import EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared
 from tests.traces import build_trace
 
@@ -353,3 +354,9 @@ def test_windows_are_suggested_where_there_are_no_steps() -> None:
     window = parse_window(match[1])
     assert chosen(trace, window=window).length_ns > 0.8 * chosen(trace).length_ns
     assert numbers(chosen(trace, steps="0-3")) == [0, 1, 2, 3]
+
+
+def test_longer_steps_with_more_to_do_are_no_warm_up_and_shorter_ones_not_partial() -> None:
+    trace, starts = made("conjugate_gradients_in_time_steps", 306)
+    found = chosen(trace)
+    assert len(found.steps) >= len(starts) - 1
