@@ -83,6 +83,15 @@ def test_the_nodes_of_a_graph_are_one_launch() -> None:
     assert (len(steps.steps), steps.evidence) == (6, StepEvidence.GRAPHS)
 
 
+@pytest.mark.parametrize(("gpu_us", "count"), [(5.0, 0), (400.0, 12)])
+def test_one_kernel_is_a_step_only_if_it_takes_a_while(gpu_us: float, count: int) -> None:
+    recorder = Recorder(np.random.default_rng(1))
+    for _ in range(12):
+        recorder.kernel("k", gpu_us=gpu_us)
+    detected = detect_steps(recorder.trace()).steps
+    assert count == (len(detected.steps) if isinstance(detected, TraceSteps) else 0)
+
+
 # Without GPU work -------------------------------------------------------------------------------
 
 

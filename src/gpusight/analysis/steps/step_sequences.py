@@ -40,6 +40,9 @@ _VAGUE = ["other", "generated", ""]
 _HEAVY = {"matmul", "convolution", "attention"}
 _MIN_KINDS = 3
 """Kinds of kernels that a step must have where names without numbers or categories count."""
+_MIN_ACTIVITIES = 3
+_MIN_SHORT_NS = 100_000
+"""Activities of a step; how long one with fewer must take on the host or the GPU."""
 _ENOUGH = 0.8
 """Coverage at which no vaguer coding is tried."""
 _GAIN = 0.2
@@ -87,7 +90,21 @@ def periodic_steps(
         vague = choose_period([_activities(launches, coding)], strict[-1], min_kinds=_MIN_KINDS)
         if vague is not None and (step is None or _is_better(vague, step)):
             step = vague
-    return None if step is None else _steps(launches, step, work["process"][0])
+    if step is None or _is_too_small(launches, step):
+        return None
+    return _steps(launches, step, work["process"][0])
+
+
+def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
+    """Return whether a loop of one or two short kernels is all there is: no step to look into."""
+    table = launches["table"].to_numpy()
+    # A graph is many activities.
+    works = np.where(table == _GRAPHS, _MIN_ACTIVITIES, table != _WAITS)
+    each = np.median(np.add.reduceat(works, step.starts))
+    first, after = int(step.starts[0]), int(step.ends[-1])
+    done = int(launches["end_ns"][first:after].max())  # type: ignore[arg-type]
+    length_ns = (done - int(launches["launch_ns"][first])) / len(step.starts)
+    return bool(each < _MIN_ACTIVITIES and length_ns < _MIN_SHORT_NS)
 
 
 def _is_better(vague: Period, step: Period) -> bool:
