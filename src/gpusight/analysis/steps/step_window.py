@@ -531,7 +531,7 @@ def _measured(took: Ints, prepares: Mask) -> int:
     leading = int(np.argmax(usual)) if usual.any() else 0
     # Warm-up ends with a fall. Steps that get faster little by little, as clocks rise, have none.
     soon = np.minimum(took[1:], np.append(took[2:], took[-1]))[:leading]
-    falls = took[:leading] * median >= needed[:leading] * soon
+    falls = took[:leading] >= _LONG_PREPARING * soon
     return int(np.flatnonzero(falls)[-1]) + 1 if falls.any() else 0
 
 
