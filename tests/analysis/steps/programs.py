@@ -106,7 +106,7 @@ class Recorder:
         self._call("cuModuleLoadData", start, self.now, len(self.calls) + 1)
 
     def trace(self) -> Trace:
-        return build_trace(api_calls=self.calls, **self.work)
+        return build_trace(None, api_calls=self.calls, **self.work)
 
 
 # Parts of networks ------------------------------------------------------------------------------

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gpusight.analysis.steps.step_detection import detect_steps
 from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
-from gpusight.analysis.steps.step_periods import find_period
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
 from tests.shared import SHARED, needs_shared
@@ -188,17 +186,6 @@ def test_without_calls_the_work_itself_tells() -> None:
         for n in range(30)
     ]
     assert len(found(build_trace(kernels=kernels)).steps) >= 4
-
-
-def test_a_long_sequence_is_found_from_its_spectrum() -> None:
-    random = np.random.default_rng(3)
-    step = np.concatenate([random.integers(0, 40, 50), np.tile(random.integers(0, 40, 90), 8)])
-    codes = np.tile(step, 20)
-    flat = np.ones(len(codes), np.int64)
-    period = find_period(codes, flat, flat > 0)
-    assert period is not None
-    assert (len(period.starts), period.length) == (20, 770)
-    assert find_period(random.integers(0, 40, 9000), flat[:9000], flat[:9000] > 0) is None
 
 
 @needs_shared

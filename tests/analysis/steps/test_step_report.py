@@ -124,3 +124,27 @@ def test_a_window_without_a_whole_step_says_so() -> None:
     found = steps(lone, window=(0, 50))
     assert isinstance(found, NotApplicable)
     assert "does not repeat itself" in found.reason
+
+
+def test_a_step_is_never_busier_than_it_is_long() -> None:
+    """Two streams: work of a step runs beside that of the one before, which ends later."""
+    ranges: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    kernels: list[dict[str, Any]] = []
+    for n in range(4):
+        at = n * 100 * US
+        ranges.append({"name": f"step_{n}", "start_ns": at, "end_ns": at + 90 * US})
+        for stream, length in ((1, 150), (2, 120)):
+            key = {"correlation": len(calls) + 1}
+            calls.append({"start_ns": at + stream * US, "end_ns": at + (stream + 1) * US, **key})
+            busy = {"start_ns": at + 5 * US, "end_ns": at + (5 + length) * US}
+            kernels.append({**busy, "name": "k", "stream": stream, **key})
+    rows = table(steps(build_trace(ranges=ranges, api_calls=calls, kernels=kernels)))
+    assert [row["gpu_share"] for row in rows] == pytest.approx([0.968, 1, 1, 1], abs=0.01)
+
+
+def test_no_steps_comes_with_a_window_to_choose() -> None:
+    busy = [{"start_ns": n * US, "end_ns": n * US + 900, "name": f"k{n}"} for n in range(20)]
+    result = steps(build_trace(kernels=busy))
+    assert isinstance(result, NotApplicable)
+    assert "--window 0us-19us" in result.hint or "--window 0us-20us" in result.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from gpusight.errors import UsageError
 from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
+from tests.analysis.steps.programs import made
 from tests.shared import EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared
 from tests.traces import build_trace
 
@@ -299,3 +301,62 @@ def test_numbers_beyond_any_capture_are_one_short_line(text: str) -> None:
     with pytest.raises(UsageError, match="beyond any capture") as told:
         parse_window(f"0-{'9' * 5000}s")
     assert len(str(told.value)) < 200
+
+
+# Steps that nobody named ----------------------------------------------------------------------
+
+
+def test_clocks_that_rise_are_no_warm_up() -> None:
+    """The time falls little by little: a third of the steps would be excluded."""
+    lengths = [1.6 - 0.04 * n for n in range(16)]
+    assert len(chosen(program(lengths, gpu_ms=0.1)).steps) == 16
+    assert numbers(chosen(program([9, *lengths], gpu_ms=0.1))) == list(range(1, 17))
+
+
+def unnamed(pauses_us: list[int], kernels: str = "abcdef") -> Trace:
+    """Launch these kernels after each pause, one every 10 us, and wait for the GPU."""
+    calls: list[dict[str, Any]] = []
+    work: list[dict[str, Any]] = []
+    at = 0
+    for pause in pauses_us:
+        at += pause * 1000
+        for letter in [*kernels, "."]:
+            call = {"start_ns": at, "end_ns": at + 1000, "correlation": len(calls) + 1}
+            calls.append({**call, "name": "cudaDeviceSynchronize"} if letter == "." else call)
+            if letter != ".":
+                busy = {"start_ns": at + 2000, "end_ns": at + 9000}
+                work.append({**busy, "name": letter, "correlation": len(calls), "grid_x": 1})
+            at += 10_000
+    return build_trace(api_calls=calls, kernels=work)
+
+
+def test_a_step_whose_end_was_not_seen_is_partial() -> None:
+    """What the host does between two steps is part of a step; after the last it is unknown."""
+    found = chosen(unnamed([0, 500, 500, 500, 500]))
+    assert (len(found.steps), found.partial) == (4, 1)
+    assert found.text.endswith("(1 partial step excluded)")
+
+
+def test_step_time_and_a_typical_step_that_differ_are_explained() -> None:
+    found = chosen(program([1, 1, 1, 30, 1, 1, 1]))
+    assert found.step_ns > 4 * MS
+    assert "a typical step takes 1.00 ms" in found.notes[-1]
+    assert "between steps or in slow ones" in found.notes[-1]
+    assert chosen(program([1, 1, 1, 1, 1])).notes == ()
+
+
+def test_windows_are_suggested_where_there_are_no_steps() -> None:
+    """The layers of a single pass: a window by time and, as steps, the layers."""
+    trace = unnamed([0], "pqr" + "abcdefg" * 4 + "stuvwxyz")
+    note = chosen(trace).notes[-1]
+    match = re.search(r"--window (\S+) \(90% of the GPU time\), --steps 0-3 \(", note)
+    assert match is not None, note
+    window = parse_window(match[1])
+    assert chosen(trace, window=window).length_ns > 0.8 * chosen(trace).length_ns
+    assert numbers(chosen(trace, steps="0-3")) == [0, 1, 2, 3]
+
+
+def test_longer_steps_with_more_to_do_are_no_warm_up_and_shorter_ones_not_partial() -> None:
+    trace, starts = made("conjugate_gradients_in_time_steps", 306)
+    found = chosen(trace)
+    assert len(found.steps) >= len(starts) - 1

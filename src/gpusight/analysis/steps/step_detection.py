@@ -11,6 +11,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
+from gpusight.analysis.steps.step_choice import choose_period
 from gpusight.analysis.steps.step_launches import launched, launches_of, of_process
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
@@ -24,7 +25,7 @@ from gpusight.analysis.steps.step_list import (
     read_name,
     shortened,
 )
-from gpusight.analysis.steps.step_periods import Activities, choose_period
+from gpusight.analysis.steps.step_periods import Activities
 from gpusight.analysis.steps.step_sequences import operator_steps, periodic_steps
 
 if TYPE_CHECKING:

@@ -3,9 +3,6 @@
 A place is a code with its neighbors. Each kind of place that recurs cuts the sequence into
 segments. Segments that hold the same codes are periods: the same numbers of them (a plain loop), or
 the same kinds in other numbers (a solver that evaluates more often in one step than in another).
-The longest period that covers the sequence is the step, and a shorter one its inner loop. What is
-done after every tenth step (evaluation, logging, checkpoints) makes a longer period as well;
-`_is_tail` distinguishes it.
 """
 
 from __future__ import annotations
@@ -56,20 +53,10 @@ _MAX_FOREIGN = 0.3
 """Part of a segment that may be of kinds that most segments do not have."""
 _LONGER = 1.25
 """Times a typical segment: longer ones have a tail."""
-_MIN_REPETITIONS = 3
-_MIN_VAGUE = 5
+_MIN_KINDS = 3
+"""Kinds that segments of other lengths must have in common."""
 _LONG = 20
-"""Two repetitions are enough of what is this long."""
-_PAUSE = 3.0
-"""Times the longest pause inside a period: a pause before each that marks its start."""
-_SMALL = 0.1
-"""Part of a period's kernels that something done every few periods adds at most."""
-_IRREGULAR = 0.3
-"""Variation of the number of inner periods from which on the outer is no loop of its own."""
-_WILD = 1.0
-"""The same from which on outer periods have nothing in common: a benchmark of several sizes."""
-_MAX_LAYERS = 128
-"""More repetitions than any network has layers."""
+"""Codes that are not the same by chance in another order."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +72,8 @@ class Activities:
     computes: Mask
     """Whether it is a kernel or a graph."""
     marks: Mask
-    """Whether it is what steps have and layers do not: a wait, a copy, an optimizer, a graph."""
+    """Whether it is what steps have and layers do not: a wait, a copy from or to the host, an
+    optimizer, a graph."""
     updates: Mask
     """Whether it belongs to an optimizer."""
     backward: Mask
@@ -162,85 +150,6 @@ class Period:
     """A loop inside each of them."""
 
 
-def find_period(
-    codes: Ints, pauses: Ints | None = None, opens: Mask | None = None
-) -> Period | None:
-    """Find the periods of a sequence; None where it does not repeat itself.
-
-    `opens` says which codes may begin one; where several could, the one with the longest pause
-    before it does.
-    """
-    return choose_period([Activities.plain(codes, pauses, opens)])
-
-
-def choose_period(
-    codings: list[Activities], compared: Activities | None = None, *, min_kinds: int = 1
-) -> Period | None:
-    """Find the step among the periods of one sequence, under several codings, the strictest first.
-
-    `compared` tells kernels apart where a vague coding does not; of such a coding a period must
-    hold kernels of `min_kinds`.
-    """
-    if len(codings[0]) < 2:
-        return None
-    compared = compared or codings[-1]
-    found = [p for coding in codings for p in _periods(coding) if _kinds_in(coding, p) >= min_kinds]
-    if min_kinds > 1:  # by chance a few parts have the same categories of kernels
-        found = [p for p in found if p.same_counts or len(p.starts) >= _MIN_VAGUE]
-    loops = _apart([p for p in found if _is_loop(compared, p)])
-    if not loops:
-        return None
-    enough = _NEARLY_ALL * max(p.coverage for p in loops)
-    step = next(p for p in loops if p.coverage >= enough)
-    for inner in loops[loops.index(step) + 1 :]:
-        if _is_tail(compared, step, inner, covers=inner.coverage >= enough):
-            step = inner
-    inside = [
-        p
-        for p in found
-        if p.same_counts
-        and p.length >= _MIN_REPETITIONS
-        and step.length >= _MIN_REPETITIONS * p.length
-        and p.coverage >= _MAX_FOREIGN * step.coverage
-    ]
-    return replace(step, inner=max(inside, key=lambda p: p.coverage, default=None))
-
-
-def most_repeated(sequence: Activities) -> Period | None:
-    """Return the loop that covers most of a sequence, whether or not it may be a step."""
-    loops = [
-        p
-        for p in _periods(sequence)
-        if p.same_counts and min(len(p.starts), p.length) >= _MIN_REPETITIONS
-    ]
-    return max(loops, key=lambda p: p.coverage, default=None)
-
-
-def _apart(periods: list[Period]) -> list[Period]:
-    """Keep one of periods of about the same length, which are one loop cut at other places.
-
-    The longest come first.
-    """
-    kept: list[Period] = []
-    for period in sorted(periods, key=lambda p: -p.length):
-        exact = kept and kept[-1].same_counts and period.same_counts
-        if kept and kept[-1].length < (_LONGER if exact else 2) * period.length:
-            gain = period.coverage - kept[-1].coverage
-            rank = [(p.same_counts, len(p.starts)) for p in (period, kept[-1])]
-            better = gain > _NEAR / 2 or (gain > -_NEAR / 2 and rank[0] > rank[1])
-            kept[-1] = period if better else kept[-1]
-        else:
-            kept.append(period)
-    return kept
-
-
-def _kinds_in(sequence: Activities, period: Period) -> int:
-    """Count the kinds of kernels in a period."""
-    middle = len(period.starts) // 2
-    inside = slice(int(period.starts[middle]), int(period.ends[middle]))
-    return len(np.unique(sequence.codes[inside][sequence.computes[inside]]))
-
-
 # Candidates ---------------------------------------------------------------------------------------
 
 
@@ -249,8 +158,6 @@ class _Kinds:
     """Kinds of places, one entry per kind."""
 
     count: Ints
-    span: Floats
-    """Part of the sequence between the first and the last."""
     variation: Floats
     """Of the distance from one to the next."""
     pause: Floats
@@ -259,7 +166,7 @@ class _Kinds:
     places: Ints
 
 
-def _periods(sequence: Activities) -> list[Period]:
+def periods_of(sequence: Activities) -> list[Period]:
     """List the loops of a sequence: for each number of segments the best places to cut it at."""
     levels = _places(sequence)
     kinds = [_kinds(sequence, places) for places in levels]
@@ -279,7 +186,7 @@ def _periods(sequence: Activities) -> list[Period]:
             continue
         tried.append(number)
         own = np.flatnonzero(np.abs(count - number) <= _NEAR * number)
-        own = own[variation[own] <= 2 * (variation[own].min() + _NEAR)]
+        own = own[variation[own] <= 2 * variation[own].min() + _NEAR]
         # A step begins at the place that comes first and most often, or after the longest pause.
         earliest = int(own[np.lexsort((first[own], -count[own]))[0]])
         paused = int(own[np.argmax(pause[own])])
@@ -292,7 +199,9 @@ def _periods(sequence: Activities) -> list[Period]:
         cut = [p for p in (_period(sequence, own_places) for own_places in places) if p is not None]
         cut = [p for p in cut if _same_order(levels[-1], p)]
         if cut:
-            periods.append(max(cut, key=lambda p: (p.same_counts, len(p.starts))))
+            periods.append(
+                max(cut, key=lambda p: (round(p.coverage, 1), p.same_counts, len(p.starts)))
+            )
         if len(tried) == (_MAX_COUNTS if len(sequence) < _MANY else _MAX_COUNTS // 2):
             break
     return periods
@@ -308,8 +217,8 @@ def _places(sequence: Activities) -> list[Ints]:
     for offsets in _NEIGHBORS:
         for offset in offsets:
             pad = np.full(min(abs(offset), size), -1)
-            beside = np.append(own[offset:], pad) if offset > 0 else np.append(pad, own)[:size]
-            kind = _dense(kind * base + beside + 1)
+            neighbor = np.append(own[offset:], pad) if offset > 0 else np.append(pad, own)[:size]
+            kind = _dense(kind * base + neighbor + 1)
         level = kind
         if order is not None:
             level = np.empty(size, np.int64)
@@ -338,7 +247,7 @@ def _kinds(sequence: Activities, kind: Ints) -> _Kinds:
     first, count = first[recurs], count[recurs]
     if not len(first):
         none = np.zeros(0)
-        return _Kinds(count, none, none, none, first, places)
+        return _Kinds(count, none, none, first, places)
     last = places[first + count - 1]
     distance = np.diff(places, append=0).astype(np.float64)
     distance[first + count - 1] = 0
@@ -353,8 +262,8 @@ def _kinds(sequence: Activities, kind: Ints) -> _Kinds:
     span = np.minimum(share * count / (count - 1), 1.0)
     paused = np.append(0.0, np.cumsum(sequence.pauses[places], dtype=np.float64))
     pause = (paused[first + count] - paused[first]) / count
-    keep = span >= _MIN_SPAN
-    return _Kinds(*(v[keep] for v in (count, span, variation, pause, first)), places)
+    kept = np.flatnonzero(span >= _MIN_SPAN)
+    return _Kinds(count[kept], variation[kept], pause[kept], first[kept], places)
 
 
 # Segments -----------------------------------------------------------------------------------------
@@ -449,10 +358,10 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
         has = (counts[:, kept] > 0).sum(axis=1) >= _NEARLY_ALL * kept.sum()
         foreign = counts[:, ~kept].sum(axis=1) <= _MAX_FOREIGN * totals
         whole = has & foreign
-        if kept.sum() < _MIN_REPETITIONS or whole.mean() < _NEARLY_ALL:
+        if kept.sum() < _MIN_KINDS or whole.mean() < _NEARLY_ALL:
             return None
     # Segments at either end that are unlike the others are no periods of this loop.
-    # Of segments that were not looked at, the next one tells.
+    # A segment that was not compared is taken to be like the next one that was.
     nearest = np.searchsorted(at, np.arange(len(starts)))
     whole = whole[nearest]
     inside = slice(int(np.argmax(whole)), len(whole) - int(np.argmax(whole[::-1])))
@@ -469,17 +378,20 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
 
 
 def _covering(sequence: Activities, period: Period) -> Period:
-    """Measure how much of the sequence whole periods cover, by kernels and by GPU time."""
-    shares, shares_after = [], []
-    for name in ("computes", "took"):
-        before = sequence.before(name)
-        inside = float(period.whole.mean()) * int(
-            (before[period.ends] - before[period.starts]).sum()
-        )
-        total, rest = (max(1, int(before[-1] - before[i])) for i in (0, period.starts[0]))
-        shares.append(inside / total)
-        shares_after.append(inside / rest)
-    return replace(period, coverage=max(shares), coverage_after=max(shares_after))
+    """Measure how much of the sequence whole periods cover, by number or by GPU time.
+
+    By number of all activities and of kernels, whichever is less: where parameters are copied one
+    by one there are many copies, and a pair of kernels may have large copies around it.
+    """
+    whole = float(period.whole.mean())
+    shares = []
+    for first in (0, int(period.starts[0])):
+        parts = []
+        for before in (np.arange(len(sequence) + 1), *map(sequence.before, ("computes", "took"))):
+            inside = whole * int((before[period.ends] - before[period.starts]).sum())
+            parts.append(inside / max(1, int(before[-1] - before[first])))
+        shares.append(max(min(parts[0], parts[1]), parts[2]))
+    return replace(period, coverage=shares[0], coverage_after=shares[1])
 
 
 def _same_order(places: Ints, period: Period) -> bool:
@@ -488,7 +400,7 @@ def _same_order(places: Ints, period: Period) -> bool:
         return True  # so few codes are not the same by chance
     count = len(period.starts) - 1
     recur = []
-    most = _MAX_ORDERED if period.length < _MAX_LOOKED_AT else _MIN_REPETITIONS
+    most = _MAX_ORDERED if period.length < _MAX_LOOKED_AT else _MIN_KINDS
     for i in np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)):
         one, other = (places[period.starts[j] : period.ends[j]] for j in (i, i + 1))
         recur.append(float(np.isin(one[:_MAX_LOOKED_AT], other).mean()))
@@ -539,109 +451,3 @@ def _last_end(codes: Ints, starts: Ints, kept: Mask) -> int:
     start, end = int(starts[-1]), min(int(starts[-1]) + longest, len(codes))
     own = np.flatnonzero(kept[codes[start:end]])
     return start + (int(own[-1]) + 1 if len(own) else end - start)
-
-
-# Choice -------------------------------------------------------------------------------------------
-
-
-def _is_loop(sequence: Activities, period: Period) -> bool:
-    """Distinguish steps from a loop inside one: layers of a single pass, say.
-
-    Steps wait, copy, update weights or come after a pause. Layers follow each other without, and
-    after the last comes the network's output.
-    """
-    count = len(period.starts)
-    if count < _MIN_REPETITIONS and not (period.same_counts and period.length >= _LONG):
-        return False
-    if _share_with(sequence, "computes", period) < _NEARLY_ALL or period.coverage_after < _MOST:
-        return False
-    if count > _MAX_LAYERS or _share_with(sequence, "updates", period) >= _NEARLY_ALL:
-        return True
-    if period.coverage < _NEARLY_ALL and not _is_marked(sequence, period):
-        return False
-    return not _output_follows(sequence, period)
-
-
-def _is_marked(sequence: Activities, period: Period) -> bool:
-    """Return whether periods have what steps have and layers do not."""
-    return _share_with(sequence, "marks", period) >= _NEARLY_ALL or _pauses(sequence, period)
-
-
-def _share_with(sequence: Activities, kind: str, period: Period) -> float:
-    """Return the part of the periods that hold an activity of a kind."""
-    before = sequence.before(kind)
-    return float(np.mean(before[period.ends] > before[period.starts]))
-
-
-def _pauses(sequence: Activities, period: Period) -> bool:
-    """Return whether the host pauses before each period as it does nowhere inside."""
-    if period.length < 2:
-        return False
-    inside = sequence.pauses.copy()
-    inside[period.starts] = 0
-    bounds = np.stack((period.starts, period.ends), axis=1).ravel()
-    longest = np.maximum.reduceat(np.append(inside, 0), bounds)[::2]
-    return bool(np.median(sequence.pauses[period.starts]) >= _PAUSE * max(1, np.median(longest)))
-
-
-def _output_follows(sequence: Activities, period: Period) -> bool:
-    """Return whether a little follows the last period, with a GEMM that no period has."""
-    after = slice(int(period.starts[-1]), len(sequence))
-    inside = np.unique(sequence.codes[period.starts[0] : period.starts[-1]])
-    own = sequence.codes[after][sequence.heavy[after]]
-    short = int(sequence.computes[after].sum()) <= 2 * max(period.length, _LONG)
-    return short and bool((~np.isin(own, inside)).any())
-
-
-def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool) -> bool:
-    """Return whether the inner period is the step, and the outer one what is done every few steps.
-
-    `covers` says whether inner periods hold nearly all work.
-    """
-    if outer.same_counts and not inner.same_counts:
-        return False
-    kernels, own_kernels = _outside(sequence, outer, inner)
-    updated, backward, fed = (
-        _share_with(sequence, kind, inner) >= _NEARLY_ALL
-        for kind in ("updates", "backward", "feeds")
-    )
-    if updated or (fed and backward):
-        # A loop of training over batches may also be a part of a step that gathers these first.
-        in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
-        if in_inner >= _MOST * in_outer or kernels <= _SMALL * own_kernels:
-            return updated or _share_with(sequence, "updates", outer) < _NEARLY_ALL
-    if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
-        return False
-    if fed:
-        # Parts of a batch in turn, on several streams: the host pauses after all of them only.
-        return _pauses(sequence, inner) or not _pauses(sequence, outer)
-    if not inner.same_counts or not _is_marked(sequence, inner):
-        return False
-    if len(outer.starts) < _MIN_REPETITIONS or not kernels:
-        return True
-    if backward:
-        return False
-    starts = np.searchsorted(inner.starts, outer.starts)
-    per_outer = np.searchsorted(inner.starts, outer.ends) - starts
-    variation = float(np.std(per_outer) / max(1.0, float(np.mean(per_outer))))
-    small = _MOST if variation > _IRREGULAR else _SMALL
-    return kernels <= small * own_kernels or variation > _WILD
-
-
-def _time_in(sequence: Activities, period: Period) -> int:
-    """Return the host time from the first to the last activity of all periods."""
-    return int((sequence.times[period.ends - 1] - sequence.times[period.starts]).sum())
-
-
-def _outside(sequence: Activities, outer: Period, inner: Period) -> tuple[int, int]:
-    """Count the kernels of a typical outer period outside inner ones, and those of an inner one."""
-    ends = np.append(outer.starts[1:], outer.ends[-1])
-    edges = np.zeros(len(sequence) + 1, np.int64)
-    np.add.at(edges, inner.starts[inner.whole], 1)
-    np.add.at(edges, inner.ends[inner.whole], -1)
-    outside = (np.cumsum(edges[:-1]) == 0) & sequence.computes
-    counts = []
-    for mask, period in ((outside, replace(outer, ends=ends)), (sequence.computes, inner)):
-        before = np.append(0, np.cumsum(mask))
-        counts.append(int(np.median(before[period.ends] - before[period.starts])))
-    return counts[0], counts[1]

@@ -13,28 +13,36 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind, kind_of
 from gpusight.analysis.launch_index import tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.analysis.steps.step_choice import choose_period, most_repeated
 from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
-from gpusight.analysis.steps.step_periods import Activities, choose_period, most_repeated
+from gpusight.analysis.steps.step_periods import Activities
 from gpusight.naming.kernel_names import classify
 from gpusight.units import format_count
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gpusight.analysis.steps.step_periods import Period
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
+
+    Mask = NDArray[np.bool_]
 
 
 _SHAPE = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
 _CODINGS = ("exact", "name", "family", "category")
 """What makes two activities the same, the strictest first. Shapes change from batch to batch, and
 compiled kernels get other numbers, tiles or names."""
-_KERNELS, _COPIES, _MEMSETS, _GRAPHS = range(len(GPU_WORK))
+_KERNELS, _GRAPHS = GPU_WORK.index("kernels"), GPU_WORK.index("graph_launches")
 _WAITS = len(GPU_WORK)
 _BACKWARD = re.compile(r"(?i)backward|_bwd|bwd_|[dw]grad|_grad")
 _VAGUE = ["other", "generated", ""]
 _HEAVY = {"matmul", "convolution", "attention"}
 _MIN_KINDS = 3
-"""Kinds of kernels in a step, where these are told apart by more or less than their names."""
+"""Kinds of kernels that a step must have where names without numbers or categories count."""
+_MIN_ACTIVITIES = 3
+_MIN_SHORT_NS = 100_000
+"""Activities of a step; how long one with fewer must take on the host or the GPU."""
 _ENOUGH = 0.8
 """Coverage at which no vaguer coding is tried."""
 _GAIN = 0.2
@@ -43,6 +51,7 @@ _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
 _MANY_NAMES = 20_000
 """Names of kernels that are classified; a program with more makes up new ones as it runs."""
+_FLAGS = ("updates", "backward", "heavy", "feeds", "with_host")
 _SCHEMA = {
     "launch_ns": pl.Int64(),
     "call_end_ns": pl.Int64(),
@@ -51,7 +60,7 @@ _SCHEMA = {
     "thread": pl.Int64(),
     "table": pl.Int8(),
     **dict.fromkeys(_CODINGS, pl.UInt64()),
-    **dict.fromkeys(("updates", "backward", "heavy", "feeds"), pl.Boolean()),
+    **dict.fromkeys(_FLAGS, pl.Boolean()),
 }
 
 
@@ -73,7 +82,7 @@ def periodic_steps(
         loop = most_repeated(strict[1])
         return None if loop is None else _steps(launches, loop, work["process"][0])
     if int(strict[0].codes.max()) == int(strict[1].codes.max()):
-        strict = strict[1:]  # both tell the same apart
+        strict = strict[1:]  # both distinguish the same kernels
     step = choose_period(strict, strict[-1])
     for coding in _CODINGS[2:]:
         if step is not None and step.same_counts and step.coverage >= _ENOUGH:
@@ -81,7 +90,21 @@ def periodic_steps(
         vague = choose_period([_activities(launches, coding)], strict[-1], min_kinds=_MIN_KINDS)
         if vague is not None and (step is None or _is_better(vague, step)):
             step = vague
-    return None if step is None else _steps(launches, step, work["process"][0])
+    if step is None or _is_too_small(launches, step):
+        return None
+    return _steps(launches, step, work["process"][0])
+
+
+def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
+    """Return whether a loop of one or two short kernels is all there is: no step to look into."""
+    table = launches["table"].to_numpy()
+    # A graph is many activities.
+    works = np.where(table == _GRAPHS, _MIN_ACTIVITIES, table != _WAITS)
+    each = np.median(np.add.reduceat(works, step.starts))
+    first, after = int(step.starts[0]), int(step.ends[-1])
+    done = int(launches["end_ns"][first:after].max())  # type: ignore[arg-type]
+    length_ns = (done - int(launches["launch_ns"][first])) / len(step.starts)
+    return bool(each < _MIN_ACTIVITIES and length_ns < _MIN_SHORT_NS)
 
 
 def _is_better(vague: Period, step: Period) -> bool:
@@ -145,7 +168,7 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
     """Return the keys and flags of rows of a table of GPU work."""
     number = GPU_WORK.index(table)
     no = pl.lit(value=False)
-    flags = {"updates": no, "backward": no, "heavy": no, "feeds": no, "counts": pl.lit(value=True)}
+    flags = {**dict.fromkeys(_FLAGS, no), "counts": pl.lit(value=True)}
     if table == "kernels":
         frame = trace.table(table, ["name", *_SHAPE])[rows].with_columns(
             pl.col("name").to_physical().alias("code")
@@ -161,6 +184,7 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
         kind = pl.col("kind").cast(pl.String)
         keys = [["kind", "bytes"], ["kind"], ["kind"], ["kind"]]
         flags["feeds"] = (kind == "Host-to-Device") & (pl.col("bytes") >= _BATCH_BYTES)
+        flags["with_host"] = kind.str.contains("Host").fill_null(value=False)
         # The driver moves pages when they are touched: that is not a loop of the program.
         flags["counts"] = ~kind.str.starts_with("Unified").fill_null(value=False)
     else:
@@ -223,7 +247,7 @@ def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         "thread",
         pl.lit(_WAITS, pl.Int8).alias("table"),
         *(key.alias(coding) for coding in _CODINGS),
-        *(no.alias(flag) for flag in ("updates", "backward", "heavy", "feeds")),
+        *(no.alias(flag) for flag in _FLAGS),
     )
 
 
@@ -231,13 +255,14 @@ def _activities(launches: pl.DataFrame, coding: str) -> Activities:
     times = launches["launch_ns"].to_numpy()
     before = np.maximum.accumulate(launches["call_end_ns"].to_numpy())
     table = launches["table"].to_numpy()
-    flags = {f: launches[f].to_numpy() for f in ("updates", "backward", "heavy", "feeds")}
+    flags = {flag: launches[flag].to_numpy() for flag in _FLAGS}
+    with_host = flags.pop("with_host")
     return Activities(
         codes=_numbered(launches[coding]),
         pauses=np.maximum(times - np.append(times[:1], before[:-1]), 0),
         opens=table != _WAITS,
         computes=(table == _KERNELS) | (table == _GRAPHS),
-        marks=(table == _WAITS) | (table == _COPIES) | (table == _GRAPHS) | flags["updates"],
+        marks=(table == _WAITS) | (table == _GRAPHS) | with_host | flags["updates"],
         took=launches["took_ns"].to_numpy(),
         times=times,
         threads=_numbered(launches["thread"].fill_null(-1)),
@@ -337,8 +362,9 @@ def _host_steps(trace: Trace, table: str) -> TraceSteps | None:
     before = np.append(calls["start_ns"][0], calls["end_ns"].to_numpy()[:-1])
     no = np.zeros(calls.height, np.bool_)
 
-    def fits(pattern: re.Pattern[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return np.array([bool(pattern.search(name)) for name in names], np.bool_)[code]
+    def fits(pattern: re.Pattern[str]) -> Mask:
+        matching: Mask = np.array([bool(pattern.search(name)) for name in names], np.bool_)
+        return matching[code]
 
     sequence = Activities(
         codes=_numbered(calls["name"].to_physical()),

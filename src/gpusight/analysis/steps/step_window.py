@@ -496,6 +496,8 @@ _DEVIATIONS = 5 * 1.4826
 _USUAL_QUANTILE = 0.9
 _CUT_LAUNCHES = 0.5
 _CUT_TIME = 0.8
+_VARYING = 0.1
+"""Variation of the launches of steps from which on their time is compared per launch."""
 _MIN_STEPS = 3
 """Steps needed to find out which of them are unlike the others."""
 
@@ -525,12 +527,18 @@ def unrepresentative_steps(
     work = launched(trace)
     took = took_ns(work, steps)
     launches = launches_of(work, steps)
-    # Few launches in little time: only a part of a step.
-    cut = launches < _CUT_LAUNCHES * np.median(launches)
-    cut &= took < _CUT_TIME * np.median(took)
-    first, last = bool(cut[0]), bool(cut[-1])
-    if open_end and len(steps) > _MIN_STEPS:
-        last |= bool(took[-1] < _CUT_TIME * np.median(took[:-1]))
+    if open_end:
+        # Found by what they launch, steps are whole; those with more to do take longer.
+        usual = max(1.0, float(np.median(launches)))
+        if np.std(launches) > _VARYING * usual:
+            took = np.rint(took * usual / np.maximum(launches, 1)).astype(np.int64)
+        first = False
+        last = len(steps) > _MIN_STEPS and bool(took[-1] < _CUT_TIME * np.median(took[:-1]))
+    else:
+        # Few launches in little time: only a part of a step.
+        cut = launches < _CUT_LAUNCHES * np.median(launches)
+        cut &= took < _CUT_TIME * np.median(took)
+        first, last = bool(cut[0]), bool(cut[-1])
     measured = _measured(took, _prepares(trace, steps)) if not first else 0
     count = max(named, min(measured, len(steps) // 2))
     why = "" if not count else "named so" if named >= measured else "longer than later ones"
@@ -576,7 +584,7 @@ def _measured(took: Ints, prepares: Mask) -> int:
     leading = int(np.argmax(usual)) if usual.any() else 0
     # Warm-up ends with a fall. Steps that get faster little by little, as clocks rise, have none.
     soon = np.minimum(took[1:], np.append(took[2:], took[-1]))[:leading]
-    falls = took[:leading] * median >= needed[:leading] * soon
+    falls = took[:leading] >= _LONG_PREPARING * soon
     return int(np.flatnonzero(falls)[-1]) + 1 if falls.any() else 0
 
 

@@ -1,0 +1,235 @@
+"""Chooses the step among the loops of a sequence: the longest that covers it, with its inner loop.
+
+What is done after every tenth step (evaluation, logging, checkpoints) makes a longer period as
+well; `_is_tail` distinguishes it. `_is_loop` distinguishes steps from layers of a single pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpusight.analysis.steps.step_periods import Activities, Period, periods_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.trace.intervals import Ints
+
+    Mask = NDArray[np.bool_]
+
+
+_NEARLY_ALL = 0.8
+"""Part of the work that a step must cover, of the loop that covers most; and part of the periods
+that must have something for all to have it."""
+_MOST = 0.5
+"""The same from the first period on, since anything may come before."""
+_LONGER = 1.25
+"""Times the length of a loop: up to here another is the same one, cut at other places."""
+_SAME = 0.05
+"""Part of the sequence: coverage that makes no difference."""
+_MIN_REPETITIONS = 3
+_LONG = 20
+"""Two repetitions are enough of what is this long."""
+_MIN_VAGUE = 5
+"""Repetitions needed of the same categories of kernels in other numbers."""
+_MIN_INNER = 0.3
+"""Part of a step that an inner loop must cover to be named."""
+_PAUSE = 3.0
+"""Times the longest pause inside a period: a pause before each that marks its start."""
+_SMALL = 0.1
+"""Part of a period's kernels that something done every few periods adds at most."""
+_IRREGULAR = 0.3
+"""Variation of the number of inner periods from which on the outer is no loop of its own."""
+_WILD = 1.0
+"""The same from which on outer periods have nothing in common: a benchmark of several sizes."""
+_MAX_LAYERS = 128
+"""More repetitions than any network has layers."""
+
+
+def find_period(
+    codes: Ints, pauses: Ints | None = None, opens: Mask | None = None
+) -> Period | None:
+    """Find the periods of a sequence; None where it does not repeat itself.
+
+    `opens` says which codes may begin one; where several could, the one with the longest pause
+    before it does.
+    """
+    return choose_period([Activities.plain(codes, pauses, opens)])
+
+
+def choose_period(
+    codings: list[Activities], compared: Activities | None = None, *, min_kinds: int = 1
+) -> Period | None:
+    """Find the step among the periods of one sequence, under several codings, the strictest first.
+
+    `compared` distinguishes kernels where a vague coding does not; of such a coding a period must
+    hold kernels of `min_kinds`.
+    """
+    if len(codings[0]) < 2:
+        return None
+    compared = compared or codings[-1]
+    found = [
+        p for coding in codings for p in periods_of(coding) if _kinds_in(coding, p) >= min_kinds
+    ]
+    if min_kinds > 1:  # by chance a few parts have the same categories of kernels
+        found = [p for p in found if p.same_counts or len(p.starts) >= _MIN_VAGUE]
+    loops = _apart([p for p in found if _is_loop(compared, p)])
+    if not loops:
+        return None
+    enough = _NEARLY_ALL * max(p.coverage for p in loops)
+    step = next(p for p in loops if p.coverage >= enough)
+    for inner in loops[loops.index(step) + 1 :]:
+        if _is_tail(compared, step, inner, covers=inner.coverage >= enough):
+            step = inner
+    inside = [
+        p
+        for p in found
+        if p.same_counts
+        and p.length >= _MIN_REPETITIONS
+        and step.length >= _MIN_REPETITIONS * p.length
+        and p.coverage >= _MIN_INNER * step.coverage
+    ]
+    return replace(step, inner=max(inside, key=lambda p: p.coverage, default=None))
+
+
+def most_repeated(sequence: Activities) -> Period | None:
+    """Return the loop that covers most of a sequence, whether or not it may be a step."""
+    loops = [
+        p
+        for p in periods_of(sequence)
+        if p.same_counts and min(len(p.starts), p.length) >= _MIN_REPETITIONS
+    ]
+    return max(loops, key=lambda p: p.coverage, default=None)
+
+
+def _apart(periods: list[Period]) -> list[Period]:
+    """Keep one of periods of about the same length, which are one loop cut at other places.
+
+    The longest come first.
+    """
+    kept: list[Period] = []
+    for period in sorted(periods, key=lambda p: -p.length):
+        exact = kept and kept[-1].same_counts and period.same_counts
+        if kept and kept[-1].length < (_LONGER if exact else 2) * period.length:
+            gain = period.coverage - kept[-1].coverage
+            rank = [(p.same_counts, len(p.starts)) for p in (period, kept[-1])]
+            better = gain > _SAME or (gain > -_SAME and rank[0] > rank[1])
+            kept[-1] = period if better else kept[-1]
+        else:
+            kept.append(period)
+    return kept
+
+
+def _kinds_in(sequence: Activities, period: Period) -> int:
+    """Count the kinds of kernels in a period."""
+    middle = len(period.starts) // 2
+    inside = slice(int(period.starts[middle]), int(period.ends[middle]))
+    return len(np.unique(sequence.codes[inside][sequence.computes[inside]]))
+
+
+def _is_loop(sequence: Activities, period: Period) -> bool:
+    """Distinguish steps from a loop inside one: layers of a single pass, say.
+
+    Steps wait, copy, update weights or come after a pause. Layers follow each other without, and
+    after the last comes the network's output.
+    """
+    count = len(period.starts)
+    if count < _MIN_REPETITIONS and not (period.same_counts and period.length >= _LONG):
+        return False
+    if _share_with(sequence, "computes", period) < _NEARLY_ALL or period.coverage_after < _MOST:
+        return False
+    if count > _MAX_LAYERS or _share_with(sequence, "updates", period) >= _NEARLY_ALL:
+        return True
+    sure = period.same_counts and period.coverage >= _NEARLY_ALL
+    if not sure and not _is_marked(sequence, period):
+        return False
+    return not _output_follows(sequence, period)
+
+
+def _is_marked(sequence: Activities, period: Period) -> bool:
+    """Return whether periods have what steps have and layers do not."""
+    return _share_with(sequence, "marks", period) >= _NEARLY_ALL or _pauses(sequence, period)
+
+
+def _share_with(sequence: Activities, kind: str, period: Period) -> float:
+    """Return the part of the periods that hold an activity of a kind."""
+    before = sequence.before(kind)
+    return float(np.mean(before[period.ends] > before[period.starts]))
+
+
+def _pauses(sequence: Activities, period: Period) -> bool:
+    """Return whether the host pauses before each period as it does nowhere inside."""
+    if period.length < 2:
+        return False
+    inside = sequence.pauses.copy()
+    inside[period.starts] = 0
+    bounds = np.stack((period.starts, period.ends), axis=1).ravel()
+    longest = np.maximum.reduceat(np.append(inside, 0), bounds)[::2]
+    return bool(np.median(sequence.pauses[period.starts]) >= _PAUSE * max(1, np.median(longest)))
+
+
+def _output_follows(sequence: Activities, period: Period) -> bool:
+    """Return whether a little follows the last period, with a GEMM that no period has."""
+    after = slice(int(period.starts[-1]), len(sequence))
+    inside = np.unique(sequence.codes[period.starts[0] : period.starts[-1]])
+    own = sequence.codes[after][sequence.heavy[after]]
+    short = int(sequence.computes[after].sum()) <= 2 * max(period.length, _LONG)
+    return short and bool((~np.isin(own, inside)).any())
+
+
+def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool) -> bool:
+    """Return whether the inner period is the step, and the outer one what is done every few steps.
+
+    `covers` says whether inner periods hold nearly all work.
+    """
+    kernels, own_kernels = _outside(sequence, outer, inner)
+    updated, backward, fed = (
+        _share_with(sequence, kind, inner) >= _NEARLY_ALL
+        for kind in ("updates", "backward", "feeds")
+    )
+    if outer.same_counts and not inner.same_counts:
+        # Two halves of a program may hold the same by chance.
+        return len(outer.starts) < _MIN_REPETITIONS and covers and (updated or fed)
+    if updated or (fed and backward):
+        # A loop of training over batches may also be a part of a step that gathers these first.
+        in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
+        if in_inner >= _MOST * in_outer or kernels <= _SMALL * own_kernels:
+            return updated or _share_with(sequence, "updates", outer) < _NEARLY_ALL
+    if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
+        return False
+    if fed:
+        # Parts of a batch in turn, on several streams: the host pauses after all of them only.
+        return _pauses(sequence, inner) or not _pauses(sequence, outer)
+    if not inner.same_counts or not _is_marked(sequence, inner):
+        return False
+    if len(outer.starts) < _MIN_REPETITIONS or not kernels:
+        return True
+    if backward:
+        return False
+    starts = np.searchsorted(inner.starts, outer.starts)
+    per_outer = np.searchsorted(inner.starts, outer.ends) - starts
+    variation = float(np.std(per_outer) / max(1.0, float(np.mean(per_outer))))
+    small = _MOST if variation > _IRREGULAR else _SMALL
+    return kernels <= small * own_kernels or variation > _WILD
+
+
+def _time_in(sequence: Activities, period: Period) -> int:
+    """Return the host time from the first to the last activity of all periods."""
+    return int((sequence.times[period.ends - 1] - sequence.times[period.starts]).sum())
+
+
+def _outside(sequence: Activities, outer: Period, inner: Period) -> tuple[int, int]:
+    """Count the kernels of a typical outer period outside inner ones, and those of an inner one."""
+    ends = np.append(outer.starts[1:], outer.ends[-1])
+    edges = np.zeros(len(sequence) + 1, np.int64)
+    np.add.at(edges, inner.starts[inner.whole], 1)
+    np.add.at(edges, inner.ends[inner.whole], -1)
+    outside = (np.cumsum(edges[:-1]) == 0) & sequence.computes
+    counts = []
+    for mask, period in ((outside, replace(outer, ends=ends)), (sequence.computes, inner)):
+        before = np.append(0, np.cumsum(mask))
+        counts.append(int(np.median(before[period.ends] - before[period.starts])))
+    return counts[0], counts[1]
