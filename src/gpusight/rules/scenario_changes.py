@@ -67,6 +67,7 @@ def what_if(
             "whatif needs a change",
             hint="for example --speedup matmul=4x, --remove sync or --graph",
         )
+    scenarios = _numbers_to_rules(trace, selection, scenarios, steps, window, warmup=warmup)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
@@ -84,6 +85,40 @@ def what_if(
         window=focus,
     )
     return result if selection.device is None else result.of_device(selection.device)
+
+
+def _numbers_to_rules(
+    trace: Trace,
+    selection: Selection,
+    scenarios: Sequence[Scenario],
+    steps: str | None,
+    window: tuple[int | None, int | None] | None,
+    *,
+    warmup: bool,
+) -> list[Scenario]:
+    """Replace the numbers of fixes, as `diagnose` lists them, by their rules."""
+
+    def is_number(scenario: Scenario) -> bool:
+        return scenario.verb is ScenarioAction.APPLY and scenario.target.isdecimal()
+
+    if not any(map(is_number, scenarios)):
+        return list(scenarios)
+    from gpusight.rules.timeline_diagnosis import diagnose_timeline
+
+    diagnosis = diagnose_timeline(trace, selection, steps=steps, window=window, warmup=warmup)
+    fixes = () if isinstance(diagnosis, NotApplicable) else diagnosis.plan
+    chosen = []
+    for scenario in scenarios:
+        if not is_number(scenario):
+            chosen.append(scenario)
+        elif 1 <= int(scenario.target) <= len(fixes):
+            chosen.append(replace(scenario, target=fixes[int(scenario.target) - 1].rule))
+        else:
+            listed = ", ".join(f"{number} {f.rule}" for number, f in enumerate(fixes, 1))
+            raise UsageError(
+                f"there is no fix {scenario.target}", hint=f"fixes are: {listed or 'none'}"
+            )
+    return chosen
 
 
 def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:

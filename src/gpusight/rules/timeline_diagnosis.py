@@ -79,6 +79,7 @@ def diagnose_timeline(
             "gpu": names_of_used(trace, context.ops["device"].unique()),
             "device": context.device,
         },
+        has_shapes=trace.has("cpu_ops", "shapes"),
         rules=selected,
         selection=selection,
         incomplete=(*lost_sources(trace, context.issued).values(), *reported_losses(trace)),

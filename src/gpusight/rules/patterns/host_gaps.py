@@ -16,7 +16,6 @@ from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.replay.simulation import put
 from gpusight.analysis.steps.step_list import phase_of
 from gpusight.rules.context import memoize
 from gpusight.rules.formatting import inner_range, summed_locations
@@ -28,8 +27,6 @@ from gpusight.trace.intervals import Intervals, coverage, gaps
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.trace.intervals import Ints
 
@@ -265,15 +262,6 @@ def launching_thread(context: RuleContext) -> int:
     issued = context.schedule.ops.call
     host_threads = context.schedule.calls.host_thread[issued[issued != NONE]]
     return int(np.bincount(host_threads).argmax()) if len(host_threads) else NONE
-
-
-def keeping_host_work(calls: Ints) -> Change:
-    """Keep the time before these calls when launches become a graph."""
-
-    def change(program: ReplayProgram) -> ReplayProgram:
-        return program.changed(movable_ns=put(program.movable_ns, calls, 0))
-
-    return change
 
 
 # Waits for the GPU --------------------------------------------------------------------------------

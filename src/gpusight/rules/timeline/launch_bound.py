@@ -34,7 +34,6 @@ from gpusight.rules.patterns.host_gaps import (
     host_unknown,
     host_work,
     idle_ns,
-    keeping_host_work,
     spent_before,
 )
 from gpusight.rules.patterns.kernel_groups import (
@@ -170,7 +169,7 @@ def many_steps(state, batches):                # one dispatch for all steps
             evidence=_evidence(context, calls.height, repeats, waited_ns, launch_ns),
             confidence=confidence,
             confidence_reason=reason,
-            change=(keeping_host_work(stalled), as_graphs()),
+            change=(as_graphs(kept=stalled),),
             min_ns=at_most(context, waited_ns),
             fix=_fix(context, calls, where, launch_ns, torch_way, same=same),
             code=framework_of(context.trace).choose(
