@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpusight.render import diagnosis_summary as summary
 from gpusight.render.cell_text import display_width, safe_text, shorten_end, shorten_middle
 from gpusight.render.explanation import gain_text
-from gpusight.render.table_layout import TextColumn, fit_columns
+from gpusight.render.table_layout import GAP, TextColumn, fit_columns
 from gpusight.render.terminal_text import StyledLine, cut_line, wrapped_lines
 from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
@@ -172,6 +172,9 @@ def _plan_table(
         TextColumn.natural("Confidence", [f.confidence.value for f in findings], priority=1),
         TextColumn.natural("Effort", [f.effort or MISSING for f in findings]),
     )
+    if width is not None and _LEAD + sum(c.width + GAP for c in columns) - GAP > width:
+        speedup = TextColumn.natural("So far", speedups, right=True, priority=2)
+        columns = (*columns[:2], speedup, *columns[3:])
     yield from _numbered_table(columns, ["cyan"] * len(findings), width)
 
 

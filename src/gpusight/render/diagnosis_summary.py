@@ -253,7 +253,7 @@ def alone_note(diagnosis: TimelineDiagnosis) -> str:
         for number, finding in enumerate(diagnosis.plan, 1)
         if _differs_alone(diagnosis, finding)
     ]
-    return f"each after the fixes above it; alone: {', '.join(alone)}" if alone else ""
+    return f"each after those above; alone: {', '.join(alone)}" if alone else ""
 
 
 def _differs_alone(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> bool:

@@ -150,37 +150,37 @@ def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], li
     What cannot be replayed saves its estimate, as far as there is time left; what has no estimate
     follows the plan, and what is no fix comes last.
     """
-    plan: list[_Case] = []
-    min_ns = MIN_PLAN_SHARE * context.length_ns
+    order: list[_Case] = []
     total_ns = remaining_ns = float(context.replay.unchanged.total_ns)
     waiting = [case for case in cases if case.alone_ns is not None and case.rule.is_fix]
     others = [case for case in cases if case not in waiting]
     before_ns: dict[str, float] = {}
-    losses: dict[str, list[tuple[float, str]]] = {case.rule.id: [] for case in waiting}
+    losses: dict[str, dict[str, float]] = {case.rule.id: {} for case in waiting}
     while waiting:
         options = [
-            replace(case, saved_ns=min(_after(context, plan, case, total_ns), remaining_ns))
+            replace(case, saved_ns=min(_after(context, order, case, total_ns), remaining_ns))
             for case in waiting
         ]
-        for option in options if plan else ():
-            lost_ns = before_ns[option.rule.id] - _saved(option)
-            losses[option.rule.id].append((lost_ns, plan[-1].rule.id))
-        enough = [option for option in _worth_it(context, options) if _saved(option) >= min_ns]
-        if not enough:
-            break
-        best = max(enough, key=lambda option: (_saved(option), option.alone_ns or 0.0))
+        for option in options if order else ():
+            losses[option.rule.id][order[-1].rule.id] = before_ns[option.rule.id] - _saved(option)
+        best = max(options, key=lambda option: (_saved(option), option.alone_ns or 0.0))
         best = next((option for option in options if option.rule.id in best.match.after), best)
         before_ns = {option.rule.id: _saved(option) for option in options}
-        plan.append(best)
+        order.append(best)
         waiting = [case for case in waiting if case.rule.id != best.rule.id]
         remaining_ns -= _saved(best)
         total_ns -= _saved(best) * bool(best.match.change)
-    beside = [
-        replace(case, instead_of=max(losses[case.rule.id])[1])
-        if losses[case.rule.id] and (case.alone_ns or 0.0) >= min_ns
-        else case
-        for case in _worth_it(context, waiting)
-    ]
+    # What saves little but comes before a fix that saves more makes that one possible.
+    min_ns = MIN_PLAN_SHARE * context.length_ns
+    worth = {case.rule.id for case in _worth_it(context, order) if _saved(case) >= min_ns}
+    last = max((at for at, case in enumerate(order) if case.rule.id in worth), default=-1)
+    plan, tail = order[: last + 1], [replace(case, saved_ns=None) for case in order[last + 1 :]]
+    beside = []
+    for case in _worth_it(context, tail):
+        lost_ns = {rule: ns for rule, ns in losses[case.rule.id].items() if rule in worth}
+        replaced = bool(lost_ns) and (case.alone_ns or 0.0) >= min_ns
+        instead_of = max(lost_ns, key=lambda rule: lost_ns[rule]) if replaced else ""
+        beside.append(replace(case, instead_of=instead_of))
     untimed = [case for case in others if case.rule.is_fix]
     notes = [case for case in _worth_it(context, others) if not case.rule.is_fix]
     listed = [*plan, *untimed, *beside, *notes]
