@@ -364,7 +364,7 @@ def test_step_time_and_window_are_those_of_diagnose() -> None:
         "Saved",
         "Saved %",
         "Speedup",
-        "Simulation error",
+        "Replay check",
     ]
     assert str(facts["speedup"].value).endswith("x")
 

@@ -300,7 +300,12 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     share = units.format_share((finding.saved_ns or 0.0) / max(1, diagnosis.focus.length_ns))
     above = [f.rule for f in diagnosis.fixes].index(finding.rule)
     after = {0: "in the plan", 1: "after fix 1"}.get(above, f"after fixes 1-{above}")
-    return f"alone saves {alone}; {after} saves {planned}{unit} ({share})"
+    more = (finding.saved_ns or 0.0) > finding.recoverable_ns
+    why = "they expose more of it" if more else "they remove a part of it"
+    if above == 1:
+        why = why.replace("they expose", "it exposes").replace("they remove", "it removes")
+    reason = f": {why}" if above and _differs_alone(diagnosis, finding) else ""
+    return f"alone saves {alone}; {after} saves {planned}{unit} ({share}){reason}"
 
 
 def _least() -> str:

@@ -35,7 +35,7 @@ from gpusight.rules.patterns.host_gaps import before_calls, spent_before
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.rules.rule import RuleMatch, RuleNotApplicable
 from gpusight.trace.intervals import Intervals, clip, contains, coverage
-from gpusight.units import format_share
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,19 @@ def what_if(
         notes=(*focus.notes, *_notes(context)),
         window=focus,
     )
+    result = replace(result, notes=(*result.notes, *_slower_notes(result)))
     return result if selection.device is None else result.of_device(selection.device)
+
+
+def _slower_notes(result: WhatIf) -> list[str]:
+    """Say which changes make the program slower, and why: autocast adds casts."""
+    return [
+        f"{change.change} would slow {'the step' if result.steps else 'the program'} by "
+        f"{format_time(-change.alone_ns / result.per_step, digits=3)}, because it adds more "
+        "launches or GPU work (autocast: casts) than it saves"
+        for change in result.changes
+        if change.alone_ns < 0
+    ]
 
 
 def _numbers_to_rules(
