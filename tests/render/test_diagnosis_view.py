@@ -116,10 +116,7 @@ def test_the_first_screen_is_the_plan() -> None:
             " 2. `data` holds the launching thread, says launch-bound"
             "      200 µs    5.6x  high        one line"
         ),
-        (
-            "all 2 fixes: 10.0 -> 1.80 ms/step (5.6x)  "
-            "each after those above; alone: fix 2 600 µs"
-        ),
+        ("all 2 fixes: 10.0 -> 1.80 ms/step (5.6x)  each after those above; alone: fix 2 600 µs"),
         "next: gpusight explain runs/train.nsys-rep 1",
     ]
 
@@ -147,7 +144,7 @@ def test_details_have_everything_else() -> None:
         "           Replay without it (high confidence: all was measured)",
         "   data      8.000 ms  Time in `data` per step",
         "           1.500 GB/s  Rate of it",
-        "   where   time by range and call (the same time, seen by each):",
+        "   where   time by range and call (same time):",
         "           8.000 ms  range data, 1 per step",
         "                     call cudaFree, 5 in 10 steps",
         "   fix     Move `data` off the thread.",

@@ -334,7 +334,7 @@ def where_heading(finding: TimelineFinding) -> str:
     kinds = list(dict.fromkeys(place.kind for place in finding.where))
     if len(kinds) < 2:
         return finding.where_time
-    views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (the same time, seen by each)"
+    views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (same time)"
     return f"{finding.where_time or 'time'} by {views}"
 
 

@@ -217,5 +217,6 @@ def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
 def _gain_text(context: RuleContext, gain: _Gain) -> str:
     time = time_per_step(context, abs(gain.ns))
     if gain.ns < -MIN_SAVED_SHARE.value * context.length_ns:
-        return f"would slow the step by {time}, because its casts add launches"
+        slower = time.removesuffix("/step")
+        return f"would slow the step by {slower}, because its casts add launches"
     return f"saves {time}" if gain.ns > 0 else "saves nothing"

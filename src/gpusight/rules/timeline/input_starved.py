@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from gpusight.rules.patterns.host_gaps import (
     busy_share,
     host_unknown,
     idle_ns,
+    input_functions,
     spent_before,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
@@ -94,21 +96,26 @@ for batch in loader:
         spent = spent_before(context)[:, IdleCause.INPUT]
         calls = np.flatnonzero(spent)
         places = behind(context, IdleCause.INPUT)
+        places["site"] = input_functions(context) or places["site"]
         where = largest(places["range"], places["operator"], places["call"], places["site"])
         # The time for input of the thread that spends most on it.
         host_threads = context.schedule.calls.host_thread
         worker_ns = float(np.bincount(host_threads, spent).max()) if len(host_threads) else 0.0
         source = named(where, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
-        what = f"Data loading ({source})" if source else "Data loading"
+        certain = not where or not all(_WAITS.search(w.name) for w in where)
+        kind = "Data loading" if certain else "Waiting"
+        what = f"{kind} ({source})" if source else kind
         framework = framework_of(context.trace)
         return RuleMatch(
             title=f"{what} stalls the GPU {time_per_step(context, waited_ns)}",
             evidence=_evidence(context, waited_ns, worker_ns),
-            confidence=Confidence.HIGH,
-            confidence_reason="host activity and GPU idle time were measured",
+            confidence=Confidence.HIGH if certain else Confidence.MEDIUM,
+            confidence_reason="host activity and GPU idle time were measured"
+            if certain
+            else "the time was measured, but no name shows that the wait is for data",
             change=(without_host_time(calls, spent[calls]),),
             min_ns=at_most(context, waited_ns),
-            fix=_fix(context, where, worker_ns),
+            fix=_fix(context, where, worker_ns, certain=certain),
             code=framework.choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
@@ -131,12 +138,23 @@ def _evidence(context: RuleContext, waited_ns: int, worker_ns: float) -> tuple[E
     )
 
 
-def _fix(context: RuleContext, where: tuple[FindingLocation, ...], worker_ns: float) -> str:
+_WAITS = re.compile(r"(?i)^(?:\w*sleep|e?p?poll\w*|p?select|epoll_\w+|recv\w*|accept4?)\b")
+"""Waits that may be for data or for anything else."""
+
+
+def _fix(
+    context: RuleContext,
+    where: tuple[FindingLocation, ...],
+    worker_ns: float,
+    *,
+    certain: bool,
+) -> str:
     source = named(where, "range", "operator", "call", "site")
     what = f"Move {source}" if source else "Move data loading"
     time = time_per_step(context, worker_ns)
+    unless = "" if certain else "Remove the wait, unless it is for data. "
     return (
-        f"{what} ({time}) off the launching thread. "
+        f"{unless}{what} ({time}) off the launching thread. "
         + framework_of(context.trace).choose(
             torch="Use DataLoader workers (num_workers > 0, persistent_workers, prefetch_factor), "
             "or a thread that fills a queue.",
