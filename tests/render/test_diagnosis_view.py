@@ -151,7 +151,8 @@ def test_details_have_everything_else() -> None:
         "           loader = DataLoader(dataset)",
         "   verify  Look again.",
         "   caveat  Never.",
-        "   gain    alone saves 600 µs/step (6.0%); after fix 1 saves 200 µs/step (2.0%)",
+        "   gain    alone saves 600 µs/step (6.0%); after fix 1 saves 200 µs/step (2.0%): it",
+        "           removes a part of it",
         "Savings are simulated on 10 steps; simulation error 0.4%.",
         "2 rules passed: host-sync, alloc-churn",
         "not evaluated: memory-growth: no memory was recorded",
@@ -246,6 +247,16 @@ def test_nothing_is_listed_where_fixes_save_the_same_alone() -> None:
     assert "alone:" not in text(diagnosis(finding("input-starved", 80.0)), details=False)
 
 
+def test_a_fix_that_needs_another_says_so() -> None:
+    first = finding("launch-bound", 60.0, needs=("host-sync", "absent"))
+    found = diagnosis(first, finding("host-sync", 5.0))
+    assert "fix 1 needs fix 2 (host-sync) first" in text(found, details=False).splitlines()
+    assert "saves 6.00 ms/step (60.0%); needs fix 2 (host-sync) first" in text(found, width=100)
+    assert "fix 1 needs fix 2" in diagnosis_view.diagnosis_to_markdown(found)
+    assert "fix 1 needs fix 2" in diagnosis_view.diagnosis_to_page(found)
+    assert found.document()["findings"][0]["needs"] == ["host-sync", "absent"]
+
+
 def test_what_is_not_in_the_plan_follows_it() -> None:
     twin = finding("host-sync", 70.0, title="Twin", saved_ns=None, instead_of="input-starved")
     small = finding("fp32-no-tensor-cores", 0.1, title="Small", saved_ns=None)
@@ -267,7 +278,7 @@ def test_what_is_not_in_the_plan_follows_it() -> None:
     many = diagnosis(*[finding(f"rule-{n}", 4.0) for n in range(9)], twin, small, note)
     many = replace(many, findings=tuple(replace(f, instead_of="") for f in many.findings))
     lines = text(many, details=False, width=100).splitlines()
-    assert "not in the plan: 3 more findings (--details)" in lines
+    assert "below the plan: 3 more notes (--details)" in lines
     assert len(lines) <= MAX_LINES
 
 

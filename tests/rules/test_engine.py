@@ -97,13 +97,14 @@ def test_a_fix_that_others_replace_is_not_in_the_plan() -> None:
     assert results.findings[-1] is twin
 
 
-def test_a_fix_that_needs_another_comes_after_it() -> None:
+def test_what_a_fix_needs_is_in_the_plan() -> None:
     shown = timeline()
-    late = replace(graphs(shown), after=("small", "absent"))
+    last = replace(graphs(shown), needs=("small", "absent"))
     small = finding(recoverable_ns=1_000.0)
-    results = run_rules(shown, [Says("graphs", late), Says("small", small, None)])
-    assert [f.rule for f in results.findings] == ["small", "graphs"]
-    assert all(f.in_plan and f.robust for f in results.findings)
+    results = run_rules(shown, [Says("graphs", last), Says("small", small, None)])
+    assert [f.rule for f in results.findings] == ["graphs", "small"]
+    assert all(f.in_plan for f in results.findings)
+    assert results.findings[0].needs == ("small", "absent")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,9 @@ def _plan_lines(
     timeline: TimelineDiagnosis, look: TableOptions, max_lines: int
 ) -> Iterator[StyledLine]:
     """List the fixes in their order, what all of them save, and what is not in the plan."""
-    beside = [_line(summary.beside_text(timeline, f), look.width) for f in timeline.beside_plan]
+    texts = [*summary.needs_notes(timeline)]
+    texts += [summary.beside_text(timeline, f) for f in timeline.beside_plan]
+    beside = [_line(text, look.width) for text in texts]
     if not timeline.plan:
         yield from list(wrapped_lines(summary.timeline_verdict(timeline), look.width, ""))[:3]
         yield from beside[: max_lines - 3]
@@ -139,7 +141,7 @@ def _plan_lines(
         total, note = one_line.rstrip(), ""
     room = max_lines - 1 - bool(total) - bool(note)
     if len(beside) > max(1, room - len(timeline.plan)):
-        beside = [StyledLine(f"not in the plan: {len(beside)} more findings (--details)", "dim")]
+        beside = [StyledLine(f"below the plan: {len(beside)} more notes (--details)", "dim")]
     room -= len(beside)
     shown = timeline.plan if len(timeline.plan) <= room else timeline.plan[: room - 1]
     yield from _plan_table(timeline, shown, look.width)

@@ -271,12 +271,23 @@ def beside_text(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
     if not finding.instead_of:
         return f"also: {finding.title}, saves under {_least()}"
     saved = f"saves {alone_text(diagnosis, finding)}"
-    return f"or, instead of {_fix_named(diagnosis, finding)}: {finding.title}, {saved}"
+    return f"or, instead of {_fix_named(diagnosis, finding.instead_of)}: {finding.title}, {saved}"
 
 
-def _fix_named(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
-    number = [f.rule for f in diagnosis.plan].index(finding.instead_of) + 1
-    return f"fix {number}"
+def _fix_named(diagnosis: TimelineDiagnosis, rule: str) -> str:
+    return f"fix {[f.rule for f in diagnosis.plan].index(rule) + 1}"
+
+
+def needed_first(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
+    """Name the fixes of the plan that one needs: `fix 2 (host-sync)`; empty for none."""
+    needed = [f.rule for f in diagnosis.plan if f.rule in finding.needs]
+    return " and ".join(f"{_fix_named(diagnosis, rule)} ({rule})" for rule in needed)
+
+
+def needs_notes(diagnosis: TimelineDiagnosis) -> list[str]:
+    """Say which fixes are only possible after others: `fix 1 needs fix 2 (host-sync) first`."""
+    needs = [(f, needed_first(diagnosis, f)) for f in diagnosis.plan]
+    return [f"{_fix_named(diagnosis, f.rule)} needs {first} first" for f, first in needs if first]
 
 
 def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
@@ -290,13 +301,15 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     if not finding.is_fix:
         return f"not a fix: {alone} of the measured time is due to it"
     if finding.instead_of:
-        other = f"{_fix_named(diagnosis, finding)} ({finding.instead_of})"
+        other = f"{_fix_named(diagnosis, finding.instead_of)} ({finding.instead_of})"
         return f"saves {alone} instead of {other}; after it under {_least()}"
     if not finding.in_plan:
         return f"alone saves {alone}; after the plan under {_least()}"
     planned = per_step(diagnosis, finding.saved_ns)
+    needed = needed_first(diagnosis, finding)
+    needs = f"; needs {needed} first" if needed else ""
     if planned == per_step(diagnosis, finding.recoverable_ns):
-        return f"saves {alone}"
+        return f"saves {alone}{needs}"
     share = units.format_share((finding.saved_ns or 0.0) / max(1, diagnosis.focus.length_ns))
     above = [f.rule for f in diagnosis.fixes].index(finding.rule)
     after = {0: "in the plan", 1: "after fix 1"}.get(above, f"after fixes 1-{above}")
@@ -305,7 +318,7 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     if above == 1:
         why = why.replace("they expose", "it exposes").replace("they remove", "it removes")
     reason = f": {why}" if above and _differs_alone(diagnosis, finding) else ""
-    return f"alone saves {alone}; {after} saves {planned}{unit} ({share}){reason}"
+    return f"alone saves {alone}; {after} saves {planned}{unit} ({share}){reason}{needs}"
 
 
 def _least() -> str:

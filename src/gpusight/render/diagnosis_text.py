@@ -276,6 +276,8 @@ def timeline_to_markdown(
         yield from ("", _overview(diagnosis, diagnosis.plan[: limit or None]))
     if diagnosis.fixes:
         yield from ("", f"**{escape_markdown(parts.plan_total(diagnosis))}**")
+    for note in parts.needs_notes(diagnosis):
+        yield from ("", escape_markdown(note))
     for finding in diagnosis.beside_plan:
         yield from ("", markdown_prose(parts.beside_text(diagnosis, finding)))
     if details:

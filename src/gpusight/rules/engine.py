@@ -164,17 +164,18 @@ def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], li
         for option in options if order else ():
             losses[option.rule.id][order[-1].rule.id] = before_ns[option.rule.id] - _saved(option)
         best = max(options, key=lambda option: (_saved(option), option.alone_ns or 0.0))
-        best = next((option for option in options if option.rule.id in best.match.after), best)
         before_ns = {option.rule.id: _saved(option) for option in options}
         order.append(best)
         waiting = [case for case in waiting if case.rule.id != best.rule.id]
         remaining_ns -= _saved(best)
         total_ns -= _saved(best) * bool(best.match.change)
-    # What saves little but comes before a fix that saves more makes that one possible.
+    # What saves little but comes before a fix that saves more exposes that one's time.
     min_ns = MIN_PLAN_SHARE * context.length_ns
     worth = {case.rule.id for case in _worth_it(context, order) if _saved(case) >= min_ns}
     last = max((at for at, case in enumerate(order) if case.rule.id in worth), default=-1)
-    plan, tail = order[: last + 1], [replace(case, saved_ns=None) for case in order[last + 1 :]]
+    needed = {rule for case in order[: last + 1] for rule in case.match.needs}
+    plan = [c for at, c in enumerate(order) if at <= last or c.rule.id in needed]
+    tail = [replace(case, saved_ns=None) for case in order if case not in plan]
     beside = []
     for case in _worth_it(context, tail):
         lost_ns = {rule: ns for rule, ns in losses[case.rule.id].items() if rule in worth}
@@ -237,8 +238,7 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
         if len(changes) == 1:  # the plan limits what the first fix saves
             saved_ns = min(saved_ns, _max_saved_ns(context, case.match))
             other_saved_ns = min(other_saved_ns, _max_saved_ns(context, other.match))
-        needed = case.rule.id in other.match.after
-        if not needed and other_saved_ns - saved_ns > MIN_ORDER_SHARE * context.length_ns:
+        if other_saved_ns - saved_ns > MIN_ORDER_SHARE * context.length_ns:
             unsure |= {case.rule.id, other.rule.id}
         changes += case.match.change
         before_ns = first_ns
@@ -295,6 +295,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         robust=case.robust,
         is_fix=rule.is_fix,
         instead_of=case.instead_of,
+        needs=match.needs,
         effort=match.effort or rule.effort,
     )
 

@@ -140,6 +140,8 @@ class TimelineFinding:
     """The program can be changed; else it is about the capture."""
     instead_of: str = ""
     """The rule of the plan's fix after which this one saves too little to be in the plan too."""
+    needs: tuple[str, ...] = ()
+    """Rules whose findings must be fixed first for this fix to be possible."""
     effort: str = ""
     """`one line`, `config` or `rewrite`."""
 
@@ -158,6 +160,7 @@ class TimelineFinding:
             "recoverable_ns_per_step": self.step_ns,
             "after_above_ns": self.saved_ns,
             "instead_of": self.instead_of or None,
+            "needs": list(self.needs),
             "confidence": self.confidence.value,
             "confidence_reason": self.confidence_reason,
             "effort": self.effort,

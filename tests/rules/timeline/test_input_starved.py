@@ -107,7 +107,7 @@ def test_without_calls_or_names_it_cannot_be_judged() -> None:
     [
         ("nsys/dataload.sqlite", "data"),
         ("nsys_rep/dataload.nsys-rep", "data"),
-        ("torch/dataload.json.gz", "sick.py(10): step"),
+        ("torch/dataload.json.gz", "sleep in sick.py(10): step"),
     ],
 )
 def test_dataload(capture: str, place: str) -> None:

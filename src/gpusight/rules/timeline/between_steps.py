@@ -344,16 +344,13 @@ def _fix(
             jax="Load the next batch on another thread, and call jax.device_put there.",
         )
     elif reads_back:
-        way = (
-            "It is next to a large D2H copy: allocating or freeing the host buffer takes time. "
-            + (
-                framework_of(context.trace).choose(
-                    torch="Allocate one pinned buffer before the loop, and copy into it.",
-                    cuda="Allocate the buffer once with cudaMallocHost, and reuse it.",
-                    jax="Read results back less often, or on another thread.",
-                )
-            )
+        seen = "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
+        instead = framework_of(context.trace).choose(
+            torch="Allocate one pinned buffer before the loop, and copy into it.",
+            cuda="Allocate the buffer once with cudaMallocHost, and reuse it.",
+            jax="Read results back less often, or on another thread.",
         )
+        way = f"{seen} {instead}"
     elif not source:
         way = f"Put NVTX ranges around the parts of the loop to name it. {way}"
     return f"{what}{rare} {way}"

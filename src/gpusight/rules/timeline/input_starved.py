@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -101,9 +102,11 @@ for batch in loader:
         # The time for input of the thread that spends most on it.
         host_threads = context.schedule.calls.host_thread
         worker_ns = float(np.bincount(host_threads, spent).max()) if len(host_threads) else 0.0
-        source = named(where, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
+        # Of a function and the one that calls it, the title has the first.
+        short = tuple(replace(w, name=w.name.partition(" in ")[0]) for w in where)
+        source = named(short, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
         certain = not where or not all(_WAITS.search(w.name) for w in where)
-        kind = "Data loading" if certain else "Waiting"
+        kind = "Data loading" if certain else "Data loading or another wait"
         what = f"{kind} ({source})" if source else kind
         framework = framework_of(context.trace)
         return RuleMatch(

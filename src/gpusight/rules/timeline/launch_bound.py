@@ -195,7 +195,7 @@ def many_steps(state, batches):                # one dispatch for all steps
             where=where,
             where_time="host time between launches (framework and launch call)",
             also=("graph-candidate",),
-            after=("host-sync",) * split,
+            needs=("host-sync",) * split,
         )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
