@@ -114,6 +114,9 @@ def test_dataload(capture: str, place: str) -> None:
     timeline = opened(capture)
     verdict = found(RULE, timeline)
     assert verdict.where[0].name == place
+    # A sleep is not data loading for sure, unless a range says so.
+    assert (verdict.confidence is Confidence.HIGH) == (place == "data")
+    assert verdict.title.startswith("Data loading or another wait (`sleep`)") == (place != "data")
     assert saved_us(verdict, timeline) == pytest.approx(10_110, rel=0.01)
 
 
