@@ -319,8 +319,8 @@ def finding_markdown(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, number: int
 ) -> Iterator[str]:
     """Explain one finding of a timeline."""
-    lead = f"{number}. " if finding.in_plan else ""
-    yield from ("", f"### {lead}{finding.rule}: {markdown_prose(finding.title)}", "")
+    numbered = f"{number}. " if finding.in_plan else ""
+    yield from ("", f"### {numbered}{finding.rule}: {markdown_prose(finding.title)}", "")
     yield (
         f"Gain: {escape_markdown(parts.timeline_gain(diagnosis, finding))}. "
         f"{markdown_prose(confidence_sentence(finding))}."
