@@ -291,12 +291,17 @@ def test_named_arguments_become_wishes_with_graphs_last() -> None:
 # Real captures ------------------------------------------------------------------------------------
 
 
-def test_the_command_applies_changes_in_the_order_given(
+def test_the_order_of_changes_changes_their_savings_but_no_total(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["--remove", "input", "--graph", "--speedup", "matmul=2x"]
+    turned = ["--speedup", "matmul=2x", "--graph", "--remove", "input"]
+    assert main(["whatif", str(DATALOAD), *turned, "--format", "json"]) == 0
+    other = json.loads(capsys.readouterr().out)
     assert main(["whatif", str(DATALOAD), *arguments, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert document["changed_ns"] == other["changed_ns"]
+    assert sum(change["after_ns"] for change in other["changes"]) == other["saved_ns"]
     assert [change["change"] for change in document["changes"]] == [
         "without input",
         "CUDA graphs",
@@ -315,6 +320,14 @@ def test_the_table_fits_the_screen(
     assert max(map(len, out.splitlines())) <= 80
     assert "fix of input-starved" in out
     assert "no room for" not in out
+
+
+def test_fixes_are_applied_by_their_number_in_diagnose() -> None:
+    first = gpusight.diagnose(DATALOAD).findings[0].rule
+    view = gpusight.whatif(DATALOAD, apply=["1"])
+    assert [change.change for change in view.changes] == [f"fix of {first}"]
+    with pytest.raises(UsageError, match=rf"no fix 99; fixes are: 1 {first}"):
+        gpusight.whatif(DATALOAD, apply=["99"])
 
 
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,7 +364,7 @@ def test_step_time_and_window_are_those_of_diagnose() -> None:
         "Saved",
         "Saved %",
         "Speedup",
-        "Simulation error",
+        "Replay check",
     ]
     assert str(facts["speedup"].value).endswith("x")
 

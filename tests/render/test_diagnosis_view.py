@@ -110,13 +110,13 @@ def test_the_first_screen_is_the_plan() -> None:
         "idle 80.6% (input 80.6%) · compute 19.0% (matmul 15.0%)",
         "note: 2 of 12 steps left out as warm-up: step_0, step_1",
         "",
-        f"    {'Fix':52}  Saves/step  Speedup  Confidence  Effort",
-        f" 1. {'Data loading stalls the GPU':52}     8.00 ms     5.0x  high        one line",
+        f"    {'Fix':52}  Saves/step  So far  Confidence  Effort",
+        f" 1. {'Data loading stalls the GPU':52}     8.00 ms    5.0x  high        one line",
         (
             " 2. `data` holds the launching thread, says launch-bound"
-            "      200 µs     5.6x  high        one line"
+            "      200 µs    5.6x  high        one line"
         ),
-        "all 2 fixes: 10.0 -> 1.80 ms/step (5.6x)",
+        ("all 2 fixes: 10.0 -> 1.80 ms/step (5.6x)  each after those above; alone: fix 2 600 µs"),
         "next: gpusight explain runs/train.nsys-rep 1",
     ]
 
@@ -144,13 +144,15 @@ def test_details_have_everything_else() -> None:
         "           Replay without it (high confidence: all was measured)",
         "   data      8.000 ms  Time in `data` per step",
         "           1.500 GB/s  Rate of it",
-        "   where   8.000 ms  range data, 1 per step",
-        "                     call cudaFree, 0.5 per step",
+        "   where   time by range and call (same time):",
+        "           8.000 ms  range data, 1 per step",
+        "                     call cudaFree, 5 in 10 steps",
         "   fix     Move `data` off the thread.",
         "           loader = DataLoader(dataset)",
         "   verify  Look again.",
         "   caveat  Never.",
-        "   gain    alone saves 600 µs/step (6.0%); after fix 1 saves 200 µs/step (2.0%)",
+        "   gain    alone saves 600 µs/step (6.0%); after fix 1 saves 200 µs/step (2.0%):",
+        "           it removes a part of it",
         "Savings are simulated on 10 steps; simulation error 0.4%.",
         "2 rules passed: host-sync, alloc-churn",
         "not evaluated: memory-growth: no memory was recorded",
@@ -165,7 +167,10 @@ def test_a_healthy_program_gets_what_the_gpu_does() -> None:
         "No fix found that saves 0.5% of the time or more: the GPU is busy 97.0% of it\n"
         "(matmul 92.0%, softmax 5.0%)." in shown
     )
-    assert "next: gpusight ledger runs/train.nsys-rep" in shown
+    assert "next: gpusight drill runs/train.nsys-rep" in shown
+    with_shapes = text(diagnosis(ledger=BUSY, has_shapes=True), details=False)
+    assert "next: gpusight flops runs/train.nsys-rep" in with_shapes
+    assert "next: gpusight ledger runs/train.nsys-rep" in text(diagnosis(), details=False)
     small = diagnosis_view.diagnosis_to_markdown(
         diagnosis(finding("between-steps", 2.1), ledger=BUSY)
     )
@@ -220,29 +225,61 @@ def uncovering() -> TimelineDiagnosis:
 
 def test_a_fix_that_gives_nothing_by_itself() -> None:
     shown = text(uncovering(), width=100)
-    assert "alone saves 0 ns/step (0.0%); after fixes 1-3 saves 400 µs/step (4.0%)" in shown
+    assert "alone saves nothing; after fixes 1-3 saves 400 µs/step (4.0%)" in shown
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_fixes_that_others_uncover_are_marked(width: int) -> None:
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_fixes_save_alone_is_listed_where_it_differs(width: int) -> None:
     lines = text(uncovering(), details=False, width=width).splitlines()
-    saves = [line.split("  ")[1:] for line in lines if line[1:2].isdigit()]
-    assert [" ".join(cells).split()[:2][-1] for cells in saves] == ["ms", "ms", "ms*", "µs*"]
     assert all(len(line) <= width for line in lines)
-    note = "* after the fixes above; alone: fix 3 1.00 ms, fix 4 0 ns"
+    note = "each after those above; alone: fix 3 1.00 ms, fix 4 nothing"
     assert sum(note in line for line in lines) == 1
     total = next(number for number, line in enumerate(lines) if line.startswith("all 4 fixes"))
     # Beside the total where there is room, else below it.
-    assert note in lines[total if width == 100 else total + 1]
-    markdown = diagnosis_view.diagnosis_to_markdown(uncovering())
-    assert "alone: fix 3 1.00 ms, fix 4 0 ns" in markdown
-    assert "3.80 ms\\*" in markdown
-    assert "3.80 ms*" in diagnosis_view.diagnosis_to_page(uncovering())
+    assert note in lines[total if width == 120 else total + 1]
+    rows = diagnosis_view.diagnosis_to_markdown(uncovering()).splitlines()
+    alone = [re.split(r" *\| *", row)[6] for row in rows if re.match(r"\| +\d", row)]
+    assert alone[2:] == ["1.00 ms", "nothing"]
+    assert ">nothing</td>" in diagnosis_view.diagnosis_to_page(uncovering())
 
 
-def test_nothing_is_marked_where_nothing_is_uncovered() -> None:
-    found = diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0, saved_ns=2 * MS))
-    assert "*" not in text(found, details=False)
+def test_nothing_is_listed_where_fixes_save_the_same_alone() -> None:
+    assert "alone:" not in text(diagnosis(finding("input-starved", 80.0)), details=False)
+
+
+def test_a_fix_that_needs_another_says_so() -> None:
+    first = finding("launch-bound", 60.0, needs=("host-sync", "absent"))
+    found = diagnosis(first, finding("host-sync", 5.0))
+    assert "fix 1 needs fix 2 (host-sync) first" in text(found, details=False).splitlines()
+    assert "saves 6.00 ms/step (60.0%); needs fix 2 (host-sync) first" in text(found, width=100)
+    assert "fix 1 needs fix 2" in diagnosis_view.diagnosis_to_markdown(found)
+    assert "fix 1 needs fix 2" in diagnosis_view.diagnosis_to_page(found)
+    assert found.document()["findings"][0]["needs"] == ["host-sync", "absent"]
+
+
+def test_what_is_not_in_the_plan_follows_it() -> None:
+    twin = finding("host-sync", 70.0, title="Twin", saved_ns=None, instead_of="input-starved")
+    small = finding("fp32-no-tensor-cores", 0.1, title="Small", saved_ns=None)
+    note = finding("profiler-overhead", 5.0, title="Overhead", saved_ns=None, is_fix=False)
+    found = diagnosis(finding("input-starved", 80.0), twin, small, note)
+    assert [f.rule for f in found.plan] == ["input-starved"]
+    lines = text(found, details=False, width=100).splitlines()
+    assert lines[-5:-1] == [
+        "this fix: 10.0 -> 2.00 ms/step (5.0x)",
+        "or, instead of fix 1: Twin, saves 7.00 ms",
+        "also: Small, saves under 0.5%",
+        "note: Overhead, not a fix (explain profiler-overhead)",
+    ]
+    details = text(found, width=100)
+    assert "saves 7.00 ms/step (70.0%) instead of fix 1 (input-starved)" in details
+    assert "note: profiler-overhead: Overhead\n   gain    not a fix: 500 µs/step (5.0%)" in details
+    assert "or, instead of fix 1: Twin" in diagnosis_view.diagnosis_to_markdown(found)
+    assert "or, instead of fix 1: Twin" in diagnosis_view.diagnosis_to_page(found)
+    many = diagnosis(*[finding(f"rule-{n}", 4.0) for n in range(9)], twin, small, note)
+    many = replace(many, findings=tuple(replace(f, instead_of="") for f in many.findings))
+    lines = text(many, details=False, width=100).splitlines()
+    assert "below the plan: 3 more notes (--details)" in lines
+    assert len(lines) <= MAX_LINES
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -268,7 +305,9 @@ def note_of(found: TimelineDiagnosis, width: int) -> list[str]:
 
 
 def test_times_of_locations_that_are_not_saved_say_what_they_are() -> None:
-    found = diagnosis(finding("launch-bound", 6.0, where_time="host time of launches"))
+    where = (FindingLocation("range", "data", 80.0 * MS, 10),)
+    timed = finding("launch-bound", 6.0, where_time="host time of launches", where=where)
+    found = diagnosis(timed)
     assert "   where   host time of launches:\n           8.000 ms  range data" in text(found)
     markdown = diagnosis_view.diagnosis_to_markdown(found, details=True)
     assert "\nWhere (host time of launches):\n\n- range" in markdown

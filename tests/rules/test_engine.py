@@ -80,11 +80,33 @@ def test_savings_are_incremental_and_add_up() -> None:
 
 def test_what_only_pays_once_others_are_fixed_is_kept() -> None:
     # Kernels are as slow as launches: neither fix alone saves much, both together do.
-    kept = run_rules(
+    first, second = run_rules(
         timeline(), [Says("graphs", graphs, 0.3), Says("faster", faster, 0.3)]
     ).findings
-    assert len(kept) == 1
-    assert (kept[0].saved_ns or 0) > 10 * (kept[0].recoverable_ns or 0)
+    assert first.in_plan
+    assert (second.saved_ns or 0) > 10 * (second.recoverable_ns or 0)
+
+
+def test_a_fix_that_others_replace_is_not_in_the_plan() -> None:
+    shown = timeline()
+    quick = finding(change=(as_graphs(),))
+    results = run_rules(shown, [Says("faster", faster), Says("graphs", quick), Says("twin", quick)])
+    plan = [f for f in results.findings if f.in_plan]
+    assert {f.rule for f in plan} in ({"faster", "graphs"}, {"faster", "twin"})
+    (twin,) = (f for f in results.findings if not f.in_plan)
+    assert {twin.rule, twin.instead_of} == {"graphs", "twin"}
+    assert twin.saved_ns is None
+    assert results.findings[-1] is twin
+
+
+def test_what_a_fix_needs_is_in_the_plan() -> None:
+    shown = timeline()
+    last = replace(graphs(shown), needs=("small", "absent"))
+    small = finding(recoverable_ns=1_000.0)
+    results = run_rules(shown, [Says("graphs", last), Says("small", small, None)])
+    assert [f.rule for f in results.findings] == ["graphs", "small"]
+    assert all(f.in_plan for f in results.findings)
+    assert results.findings[0].needs == ("small", "absent")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +129,7 @@ def test_a_fix_gives_no_more_than_it_may() -> None:
 
 def test_the_first_gives_after_nothing_what_it_gives_alone() -> None:
     shown = timeline()
-    capped = finding(change=(as_graphs(),), min_ns=shown.length_ns - 5_000)
+    capped = finding(change=(as_graphs(),), min_ns=shown.length_ns - 10_000)
     first = run_rules(shown, [Says("one", capped, None)]).findings[0]
     assert first.saved_ns == first.recoverable_ns
 

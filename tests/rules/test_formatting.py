@@ -91,6 +91,8 @@ def test_amounts_are_per_step_of_the_window() -> None:
     assert count_per_step(context, 4, "launch") == "1 launch per step"
     assert count_per_step(context, 10, "copy") == "2.5 copies per step"
     assert count_per_step(context, 384) == "96 per step"
+    assert count_per_step(context, 3, "copy") == "3 copies in 4 steps"
+    assert count_per_step(context, 1) == "1 in 4 steps"
     # A sample whose steps are longer than those of the window: times are scaled to the headline's.
     context.focus = replace(context.focus, end_ns=context.focus.start_ns + context.length_ns // 2)
     assert time_per_step(context, context.length_ns) == f"{length_us / 8:.0f} µs/step"

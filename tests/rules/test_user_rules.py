@@ -334,7 +334,7 @@ WRONG = {
     "too much": (found(recoverable_ns="10**5000"), r"recoverable_ns is int, not a finite number"),
     "also": (found(also="'launch-bound'"), r"also is 'launch-bound', not a tuple"),
     "no change": (found(change="(5,)"), r"change\[0\] is 5, not a change"),
-    "one change": (found(change="gs.changes.as_graphs()"), r"change is function, not a tuple"),
+    "one change": (found(change="gs.changes.as_graphs()"), r"change is GraphLaunches, not a tuple"),
     "no program": (
         found(change="(lambda p: None,)"),
         r"a change returned NoneType, not the changed program",

@@ -15,7 +15,7 @@ from gpusight.analysis.selection import near_matches
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.results import Composite, Fact, Field, Fmt
-from gpusight.units import format_speedup, format_time
+from gpusight.units import format_share, format_speedup, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -264,14 +264,16 @@ def replayed(
     notes: Sequence[str] = (),
     window: StepWindow | None = None,
 ) -> WhatIf:
-    """Simulate named changes: each alone, and one after the other."""
+    """Simulate named changes: each alone, and one after the other.
+
+    The total does not depend on their order: each simulation applies them sorted by name.
+    """
     schedule = replay.schedule
-    done: list[Change] = []
     applied = []
     outcome = replay.unchanged
-    for name, parts in changes:
-        done += parts
-        after = replay.run(*done)
+    for count, (name, parts) in enumerate(changes, 1):
+        ordered = sorted(changes[:count], key=lambda named: named[0])
+        after = replay.run(*(part for _, of_change in ordered for part in of_change))
         gained = outcome.total_ns - after.total_ns
         applied.append(AppliedChange(name, replay.run(*parts).saved_ns, gained))
         outcome = after
@@ -300,12 +302,12 @@ WHATIF_FACTS = (
     Field("saved_ns", "Saved", Fmt.TIME, "Time that all changes save together, per step"),
     Field("share", "Saved %", Fmt.SHARE, "The same as a share of the time"),
     Field("speedup", "Speedup", Fmt.TEXT, "Time before divided by time after"),
-    Field("error", "Simulation error", Fmt.SHARE, "Error of the simulation without changes"),
+    Field("error", "Replay check", Fmt.TEXT, "Error of the simulation without changes"),
 )
 CHANGE_FIELDS = (
-    Field("alone_ns", "Alone", Fmt.TIME, "Saved by this change alone, per step"),
     Field("after_ns", "Incremental", Fmt.TIME, "Saved after the changes above, per step"),
-    Field("alone_share", "% of step", Fmt.SHARE, "Saved by this change alone, as a share"),
+    Field("alone_ns", "Alone", Fmt.TIME, "Saved by this change alone, per step"),
+    Field("alone_share", "Alone %", Fmt.SHARE, "Saved by this change alone, as a share"),
     Field("change", "Change", Fmt.NAME, "The simulated change"),
 )
 LEDGER_FIELDS = (
@@ -358,7 +360,7 @@ def _facts(result: WhatIf) -> tuple[Fact, ...]:
         "saved_ns": result.saved_ns,
         "share": result.share,
         "speedup": speedup,
-        "error": result.error,
+        "error": f"unchanged program: {format_share(result.error)} off",
     }
     if result.steps:
         values |= {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpusight.render import diagnosis_summary as summary
 from gpusight.render.cell_text import display_width, safe_text, shorten_end, shorten_middle
 from gpusight.render.explanation import gain_text
-from gpusight.render.table_layout import TextColumn, fit_columns
+from gpusight.render.table_layout import GAP, TextColumn, fit_columns
 from gpusight.render.terminal_text import StyledLine, cut_line, wrapped_lines
 from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
@@ -131,25 +131,33 @@ def _note_lines(notes: Sequence[str], width: int | None) -> list[StyledLine]:
 def _plan_lines(
     timeline: TimelineDiagnosis, look: TableOptions, max_lines: int
 ) -> Iterator[StyledLine]:
-    """List the findings in the order to fix them, then what all of them save."""
-    if not timeline.findings:
+    """List the fixes in their order, what all of them save, and what is not in the plan."""
+    texts = [*summary.needs_notes(timeline)]
+    texts += [summary.beside_text(timeline, f) for f in timeline.beside_plan]
+    beside = [_line(text, look.width) for text in texts]
+    if not timeline.plan:
         yield from list(wrapped_lines(summary.timeline_verdict(timeline), look.width, ""))[:3]
+        yield from beside[: max_lines - 3]
         return
     total = summary.plan_total(timeline) if timeline.fixes else ""
-    note = summary.mark_note(timeline, timeline.findings)
-    beside = f"{total}  {note}"
-    if look.width is None or display_width(beside) <= look.width:
-        total, note = beside.rstrip(), ""
+    note = summary.alone_note(timeline)
+    one_line = f"{total}  {note}"
+    if look.width is None or display_width(one_line) <= look.width:
+        total, note = one_line.rstrip(), ""
     room = max_lines - 1 - bool(total) - bool(note)
-    shown = timeline.findings if len(timeline.findings) <= room else timeline.findings[: room - 1]
+    if len(beside) > max(1, room - len(timeline.plan)):
+        beside = [StyledLine(f"below the plan: {len(beside)} more notes (--details)", "dim")]
+    room -= len(beside)
+    shown = timeline.plan if len(timeline.plan) <= room else timeline.plan[: room - 1]
     yield from _plan_table(timeline, shown, look.width)
-    if len(shown) < len(timeline.findings):
-        more = len(timeline.findings) - len(shown)
+    if len(shown) < len(timeline.plan):
+        more = len(timeline.plan) - len(shown)
         yield StyledLine(f"{'':{_LEAD}}… {more} more: --details", "dim")
     if total:
         yield _line(total, look.width, "bold green")
     if note:
         yield StyledLine(cut_line(note, look.width), "dim")
+    yield from beside
 
 
 def _plan_table(
@@ -159,26 +167,22 @@ def _plan_table(
         MISSING if ns is None else format_speedup(timeline.step_ns / max(1.0, ns))
         for ns in timeline.plan_step_ns[: len(findings)]
     ]
-    marks = [summary.mark(timeline, f) for f in findings]
-    if any(marks):  # so that the numbers stay in line
-        marks = [mark or " " for mark in marks]
     columns = (
         TextColumn.natural("Fix", [f.title for f in findings], can_shorten=True),
         TextColumn.natural(
             "Saves/step" if timeline.steps else "Saves",
-            [
-                summary.saved_text(timeline, f) + mark
-                for f, mark in zip(findings, marks, strict=True)
-            ],
+            [summary.saved_text(timeline, f) for f in findings],
             right=True,
             priority=3,
         ),
-        TextColumn.natural("Speedup", speedups, right=True, priority=2),
+        TextColumn.natural("Speedup so far", speedups, right=True, priority=2),
         TextColumn.natural("Confidence", [f.confidence.value for f in findings], priority=1),
         TextColumn.natural("Effort", [f.effort or MISSING for f in findings]),
     )
-    styles = ["cyan" if f.is_fix else "yellow" for f in findings]
-    yield from _numbered_table(columns, styles, width)
+    if width is not None and _LEAD + sum(c.width + GAP for c in columns) - GAP > width:
+        speedup = TextColumn.natural("So far", speedups, right=True, priority=2)
+        columns = (*columns[:2], speedup, *columns[3:])
+    yield from _numbered_table(columns, ["cyan"] * len(findings), width)
 
 
 def _numbered_table(
@@ -275,7 +279,16 @@ def _next_lines(diagnosis: AnyDiagnosis) -> list[StyledLine]:
     if isinstance(diagnosis, KernelReportDiagnosis):
         command = "explain" if any(g.findings for g in diagnosis.groups) else "roofline"
     else:
-        timeline = timeline_of(diagnosis)
-        command = "explain" if timeline.findings else "ledger"
+        command = _next_command(timeline_of(diagnosis))
     name = shlex.quote(safe_text(str(path)))
     return [StyledLine(f"next: gpusight {command} {name}{' 1' * (command == 'explain')}", "dim")]
+
+
+def _next_command(timeline: TimelineDiagnosis) -> str:
+    """Choose what to look at next: a fix, else the kernels of a busy GPU, else its idle time."""
+    if timeline.plan:
+        return "explain"
+    device = summary.evaluated_device(timeline)
+    if device is None or device.busy_share < summary.MAIN_SHARE:
+        return "ledger"
+    return "flops" if timeline.has_shapes else "drill"

@@ -14,11 +14,11 @@ from gpusight.analysis.aggregates import schema_of
 from gpusight.render.cell_text import safe_text
 from gpusight.render.explanation import NOTHING, gain_text
 from gpusight.results import Field, Fmt, TableResult
-from gpusight.rules.engine import MAX_REPLAY_ERROR
+from gpusight.rules.engine import MAX_REPLAY_ERROR, MIN_PLAN_SHARE
 from gpusight.rules.rule import TimelineRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from gpusight.analysis.ledger.device_ledger import DeviceLedger
     from gpusight.rules.diagnosis import (
@@ -39,11 +39,10 @@ _IDLE = "idle"
 _COMPUTE = "compute"
 REST = "other"
 UNSURE = "The order changes without the profiler's overhead per launch."
-_MAIN_SHARE = 0.5
-UNCOVERED = "*"
-"""Mark of a fix that saves more after the fixes above it than alone."""
-_MIN_UNCOVERED_RATIO = 1.25
-_MIN_UNCOVERED_SHARE = 0.005
+MAIN_SHARE = 0.5
+"""Share of the time from which on the GPU counts as busy."""
+_MIN_ALONE_RATIO = 1.25
+_MIN_ALONE_SHARE = 0.005
 """Of the window: what is more than rounding, and as much as the smallest finding saves."""
 
 
@@ -175,7 +174,7 @@ def timeline_verdict(diagnosis: TimelineDiagnosis) -> str:
 def _activity(device: DeviceLedger | None) -> str:
     if device is None:
         return ""
-    if device.busy_share < _MAIN_SHARE:
+    if device.busy_share < MAIN_SHARE:
         idle = [part for part in slices(device) if part.idle]
         return f", though the GPU is idle: {', '.join(slice_texts(idle))}"
     kinds_text = ", ".join(slice_texts(computing(device)[:2] or slices(device)[:1]))
@@ -243,23 +242,54 @@ def saved_text(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
     return per_step(diagnosis, finding.saved_ns) if finding.is_fix else units.MISSING
 
 
-def mark(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
-    """Mark a fix that saves notably more after the fixes above it, which uncover its time."""
-    if not finding.is_fix or finding.saved_ns is None or finding.recoverable_ns is None:
-        return ""
-    more_ns = finding.saved_ns - finding.recoverable_ns
-    is_more = finding.saved_ns >= _MIN_UNCOVERED_RATIO * finding.recoverable_ns
-    return UNCOVERED * (is_more and more_ns >= _MIN_UNCOVERED_SHARE * diagnosis.focus.length_ns)
+def alone_text(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
+    """Show what a fix saves when it is the only one, per step."""
+    text = per_step(diagnosis, finding.recoverable_ns)
+    return "nothing" if text.startswith("0 ") else text
 
 
-def mark_note(diagnosis: TimelineDiagnosis, findings: Sequence[TimelineFinding]) -> str:
-    """Explain the marks: `* after the fixes above; alone: fix 2 5.10 ms, fix 4 931 µs`."""
+def alone_note(diagnosis: TimelineDiagnosis) -> str:
+    """List fixes that save notably more or less alone: `alone: fix 2 5.10 ms, fix 4 nothing`."""
     alone = [
-        f"fix {number} {per_step(diagnosis, finding.recoverable_ns)}"
-        for number, finding in enumerate(findings, 1)
-        if mark(diagnosis, finding)
+        f"fix {number} {alone_text(diagnosis, finding)}"
+        for number, finding in enumerate(diagnosis.plan, 1)
+        if _differs_alone(diagnosis, finding)
     ]
-    return f"{UNCOVERED} after the fixes above; alone: {', '.join(alone)}" if alone else ""
+    return f"each after those above; alone: {', '.join(alone)}" if alone else ""
+
+
+def _differs_alone(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> bool:
+    if finding.saved_ns is None or finding.recoverable_ns is None:
+        return False
+    less_ns, more_ns = sorted((finding.saved_ns, finding.recoverable_ns))
+    is_more = more_ns >= _MIN_ALONE_RATIO * less_ns
+    return is_more and more_ns - less_ns >= _MIN_ALONE_SHARE * diagnosis.focus.length_ns
+
+
+def beside_text(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
+    """Write a finding that is not in the plan, in one line."""
+    if not finding.is_fix:
+        return f"note: {finding.title}, not a fix (explain {finding.rule})"
+    if not finding.instead_of:
+        return f"also: {finding.title}, saves under {_least()}"
+    saved = f"saves {alone_text(diagnosis, finding)}"
+    return f"or, instead of {_fix_named(diagnosis, finding.instead_of)}: {finding.title}, {saved}"
+
+
+def _fix_named(diagnosis: TimelineDiagnosis, rule: str) -> str:
+    return f"fix {[f.rule for f in diagnosis.plan].index(rule) + 1}"
+
+
+def needed_first(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
+    """Name the fixes of the plan that one needs: `fix 2 (host-sync)`; empty for none."""
+    needed = [f.rule for f in diagnosis.plan if f.rule in finding.needs]
+    return " and ".join(f"{_fix_named(diagnosis, rule)} ({rule})" for rule in needed)
+
+
+def needs_notes(diagnosis: TimelineDiagnosis) -> list[str]:
+    """Say which fixes are only possible after others: `fix 1 needs fix 2 (host-sync) first`."""
+    needs = [(f, needed_first(diagnosis, f)) for f in diagnosis.plan]
+    return [f"{_fix_named(diagnosis, f.rule)} needs {first} first" for f, first in needs if first]
 
 
 def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
@@ -267,14 +297,34 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     if finding.recoverable_ns is None:
         return "no time estimate"
     unit = "/step" if diagnosis.steps else ""
-    alone, planned = (per_step(diagnosis, ns) for ns in (finding.recoverable_ns, finding.saved_ns))
-    alone = f"{alone}{unit} ({units.format_share(finding.share)})"
-    if planned in (per_step(diagnosis, finding.recoverable_ns), units.MISSING):
-        return f"saves {alone}"
+    alone = alone_text(diagnosis, finding)
+    if alone != "nothing":
+        alone = f"{alone}{unit} ({units.format_share(finding.share)})"
+    if not finding.is_fix:
+        return f"not a fix: {alone} of the measured time is due to it"
+    if finding.instead_of:
+        other = f"{_fix_named(diagnosis, finding.instead_of)} ({finding.instead_of})"
+        return f"saves {alone} instead of {other}; after it under {_least()}"
+    if not finding.in_plan:
+        return f"alone saves {alone}; after the plan under {_least()}"
+    planned = per_step(diagnosis, finding.saved_ns)
+    needed = needed_first(diagnosis, finding)
+    needs = f"; needs {needed} first" if needed else ""
+    if planned == per_step(diagnosis, finding.recoverable_ns):
+        return f"saves {alone}{needs}"
     share = units.format_share((finding.saved_ns or 0.0) / max(1, diagnosis.focus.length_ns))
     above = [f.rule for f in diagnosis.fixes].index(finding.rule)
     after = {0: "in the plan", 1: "after fix 1"}.get(above, f"after fixes 1-{above}")
-    return f"alone saves {alone}; {after} saves {planned}{unit} ({share})"
+    more = (finding.saved_ns or 0.0) > finding.recoverable_ns
+    why = "they expose more of it" if more else "they remove a part of it"
+    if above == 1:
+        why = why.replace("they expose", "it exposes").replace("they remove", "it removes")
+    reason = f": {why}" if above and _differs_alone(diagnosis, finding) else ""
+    return f"alone saves {alone}; {after} saves {planned}{unit} ({share}){reason}{needs}"
+
+
+def _least() -> str:
+    return units.format_share(MIN_PLAN_SHARE)
 
 
 def confidence(finding: TimelineFinding) -> str:
@@ -288,8 +338,19 @@ def location_amounts(diagnosis: TimelineDiagnosis, where: FindingLocation) -> tu
     time = "" if where.ns is None else units.format_time(where.ns / steps)
     if where.count is None:
         return time, ""
+    if where.count < diagnosis.steps:
+        return time, f"{where.count:,} in {diagnosis.steps:,} steps"
     count = units.format_mean(where.count / steps)
     return time, f"{count} per step" if diagnosis.steps else f"{count} times"
+
+
+def where_heading(finding: TimelineFinding) -> str:
+    """Say what the times of the places are, and that those of several kinds overlap."""
+    kinds = list(dict.fromkeys(place.kind for place in finding.where))
+    if len(kinds) < 2:
+        return finding.where_time
+    views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (same time)"
+    return f"{finding.where_time or 'time'} by {views}"
 
 
 def not_evaluated(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:

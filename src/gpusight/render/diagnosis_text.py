@@ -237,7 +237,8 @@ def finding_lines(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, number: int, width: int | None
 ) -> Iterator[StyledLine]:
     """Explain one finding of a timeline."""
-    yield from wrapped_lines(f"{finding.rule}: {finding.title}", width, f"{number}. ", "bold cyan")
+    lead = f"{number}. " if finding.in_plan else ("also: " if finding.is_fix else "note: ")
+    yield from wrapped_lines(f"{finding.rule}: {finding.title}", width, lead, "bold cyan")
     yield from labeled_lines("gain", parts.timeline_gain(diagnosis, finding), width, "bold yellow")
     yield from labeled_lines("", confidence_sentence(finding), width, "dim")
     yield from evidence_lines(finding.evidence, width)
@@ -254,12 +255,13 @@ def _locations(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, width: int | None
 ) -> Iterator[StyledLine]:
     """Name the places with their times in a column; long names lose their middle."""
-    if finding.where and finding.where_time:
-        yield from labeled_lines("where", f"{finding.where_time}:", width)
+    heading = parts.where_heading(finding)
+    if heading:
+        yield from labeled_lines("where", f"{heading}:", width)
     amounts = [parts.location_amounts(diagnosis, where) for where in finding.where]
     widest = max((display_width(time) for time, _ in amounts), default=0)
     for number, (where, (time, often)) in enumerate(zip(finding.where, amounts, strict=True)):
-        label = "" if number or finding.where_time else "where"
+        label = "" if number or heading else "where"
         lead = f"   {label:<{LABEL}}  {time.rjust(widest)}  {where.kind} "
         end = f", {often}" if often else ""
         name = safe_text(where.name)
@@ -283,12 +285,14 @@ def timeline_to_markdown(
     verdict = parts.timeline_verdict(diagnosis)
     if verdict:
         yield from ("", f"**{markdown_prose(verdict)}**")
-    if diagnosis.findings:
-        yield from ("", _overview(diagnosis, diagnosis.findings[: limit or None]))
+    if diagnosis.plan:
+        yield from ("", _overview(diagnosis, diagnosis.plan[: limit or None]))
     if diagnosis.fixes:
         yield from ("", f"**{escape_markdown(parts.plan_total(diagnosis))}**")
-    if note := parts.mark_note(diagnosis, diagnosis.findings):
+    for note in parts.needs_notes(diagnosis):
         yield from ("", escape_markdown(note))
+    for finding in diagnosis.beside_plan:
+        yield from ("", markdown_prose(parts.beside_text(diagnosis, finding)))
     for position, section in enumerate(diagnosis.sections):
         lead = ("",) if position == 0 else ()
         text = f"{markdown_prose(section.summary())} (`{section.option}`)"
@@ -313,8 +317,9 @@ def _overview(diagnosis: TimelineDiagnosis, findings: Sequence[TimelineFinding])
             str(number),
             markdown_prose(finding.title),
             markdown_code(finding.rule),
-            escape_markdown(parts.saved_text(diagnosis, finding) + parts.mark(diagnosis, finding)),
+            escape_markdown(parts.saved_text(diagnosis, finding)),
             units.MISSING if ns is None else units.format_speedup(diagnosis.step_ns / max(1.0, ns)),
+            parts.alone_text(diagnosis, finding),
             parts.confidence(finding),
             finding.effort,
         )
@@ -323,22 +328,23 @@ def _overview(diagnosis: TimelineDiagnosis, findings: Sequence[TimelineFinding])
         )
     ]
     saves = "saves/step" if diagnosis.steps else "saves"
-    headings = ("#", "fix", "rule", saves, "speedup", "confidence", "effort")
-    return markdown_table(headings, (True, False, False, True, True, False, False), rows)
+    headings = ("#", "fix", "rule", saves, "speedup so far", "alone", "confidence", "effort")
+    return markdown_table(headings, (True, False, False, True, True, True, False, False), rows)
 
 
 def finding_markdown(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, number: int
 ) -> Iterator[str]:
     """Explain one finding of a timeline."""
-    yield from ("", f"### {number}. {finding.rule}: {markdown_prose(finding.title)}", "")
+    numbered = f"{number}. " if finding.in_plan else ""
+    yield from ("", f"### {numbered}{finding.rule}: {markdown_prose(finding.title)}", "")
     yield (
         f"Gain: {escape_markdown(parts.timeline_gain(diagnosis, finding))}. "
         f"{markdown_prose(confidence_sentence(finding))}."
     )
     yield from evidence_markdown(finding.evidence)
-    if finding.where and finding.where_time:
-        yield from ("", f"Where ({escape_markdown(finding.where_time)}):")
+    if heading := parts.where_heading(finding):
+        yield from ("", f"Where ({escape_markdown(heading)}):")
     for position, where in enumerate(finding.where):
         amounts = ", ".join(filter(None, parts.location_amounts(diagnosis, where)))
         lead = ("",) if position == 0 else ()

@@ -60,8 +60,10 @@ class TimelineDiagnosis:
     covered: Mapping[str, str] = field(default_factory=dict)
     """Rules of `not_applicable` that see the cause of another finding, and the rule of that one."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`path`, `tool`, `gpu` (names), `device` (diagnosed); of several `processes` (a count), the
-    `process` (its number)."""
+    """`path`, `tool`, `gpu` (names), `device` (diagnosed), `process`; of several `processes` (a
+    count), the `process` is its number."""
+    has_shapes: bool = False
+    """Operators have shapes, from which FLOPs are counted."""
     notes: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     """What the capture lacks: then no finding does not mean no problem."""
@@ -83,6 +85,16 @@ class TimelineDiagnosis:
     def step_ns(self) -> float:
         """Length of a step; of the window where no steps are known."""
         return self.focus.step_ns
+
+    @property
+    def plan(self) -> tuple[TimelineFinding, ...]:
+        """The findings to fix, in order; those without a time estimate come last."""
+        return tuple(f for f in self.findings if f.in_plan)
+
+    @property
+    def beside_plan(self) -> tuple[TimelineFinding, ...]:
+        """Fixes that save too little after the plan, then findings about the capture."""
+        return tuple(f for f in self.findings if not f.in_plan)
 
     @property
     def fixes(self) -> tuple[TimelineFinding, ...]:

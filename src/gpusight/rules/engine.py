@@ -31,6 +31,8 @@ MAX_REPLAY_ERROR = 0.05
 """Error of the replay above which its estimates have a lower confidence."""
 PROFILER_LAUNCH_NS = 4_000
 """Overhead of a profiler per launch: 3 to 5 us were measured."""
+MIN_PLAN_SHARE = 0.005
+"""Share of the time that a fix must save after the fixes above it to be one of the plan."""
 MIN_ORDER_SHARE = 0.005
 """Share of the time by which two fixes must differ for their order to matter: that of the smallest
 finding."""
@@ -79,8 +81,10 @@ class _Case:
     match: RuleMatch
     alone_ns: float | None
     saved_ns: float | None = None
-    """Incremental: after the fixes above it."""
+    """Incremental: after the fixes above it; None where it is not in the plan."""
     robust: bool = True
+    instead_of: str = ""
+    """The fix of the plan after which this one saves too little."""
 
 
 def run_timeline_rules(
@@ -156,46 +160,70 @@ def _ranked(cases: Iterable[_Case]) -> list[_Case]:
 def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], list[_Case]]:
     """Choose the fix that saves most, then the one that saves most after it, and so on.
 
-    Savings are incremental, so that they add up. Fixes that save too little in the plan and alone
-    are left out. What cannot be replayed saves its estimate, as far as there is time left; what has
-    no estimate comes last.
+    Savings are incremental, so that they add up. What saves too little after the fixes above is not
+    in the plan: it follows, with the fix that takes most of its saving, if it saves enough alone.
+    What cannot be replayed saves its estimate, as far as there is time left; what has no estimate
+    follows the plan, and what is no fix comes last.
     """
-    plan: list[_Case] = []
-    changes: list[Change] = []
+    order: list[_Case] = []
     total_ns = remaining_ns = float(context.replay.unchanged.total_ns)
     waiting = [case for case in cases if case.alone_ns is not None and case.rule.is_fix]
     others = [case for case in cases if case not in waiting]
+    before_ns: dict[str, float] = {}
+    losses: dict[str, dict[str, float]] = {case.rule.id: {} for case in waiting}
     while waiting:
-        totals_ns: dict[str, float] = {}
-        saved_ns: dict[str, float] = {}
-        for case in waiting:
-            possible_ns = case.alone_ns or 0.0
-            if case.match.change and changes:
-                totals_ns[case.rule.id] = context.replay.run(*changes, *case.match.change).total_ns
-                possible_ns = max(0.0, total_ns - totals_ns[case.rule.id])
-            saved_ns[case.rule.id] = min(possible_ns, remaining_ns)
-        best = max(waiting, key=lambda case: (saved_ns[case.rule.id], case.alone_ns or 0.0))
-        plan.append(replace(best, saved_ns=saved_ns[best.rule.id]))
-        waiting.remove(best)
-        remaining_ns -= saved_ns[best.rule.id]
-        if best.match.change:
-            changes += best.match.change
-            total_ns = min(total_ns, totals_ns.get(best.rule.id, total_ns - saved_ns[best.rule.id]))
-    plan += others
-    kept = _worth_it(context, plan)
-    left_out = [case for case in plan if case not in kept]
-    kept = [case if _saves_enough(context, case) else _without_gain(case) for case in kept]
-    kept.sort(key=_rank)
-    return kept, left_out
+        options = [
+            replace(case, saved_ns=min(_after(context, order, case, total_ns), remaining_ns))
+            for case in waiting
+        ]
+        for option in options if order else ():
+            losses[option.rule.id][order[-1].rule.id] = before_ns[option.rule.id] - _saved(option)
+        best = max(options, key=lambda option: (_saved(option), option.alone_ns or 0.0))
+        before_ns = {option.rule.id: _saved(option) for option in options}
+        order.append(best)
+        waiting = [case for case in waiting if case.rule.id != best.rule.id]
+        remaining_ns -= _saved(best)
+        total_ns -= _saved(best) * bool(best.match.change)
+    # What saves little but comes before a fix that saves more exposes that one's time.
+    min_ns = MIN_PLAN_SHARE * context.length_ns
+    worth = {c.rule.id for c in order if _saved(c) >= min_ns and _saves_enough(context, c)}
+    last = max((at for at, case in enumerate(order) if case.rule.id in worth), default=-1)
+    needed = {rule for case in order[: last + 1] for rule in case.match.needs}
+    plan = [c for at, c in enumerate(order) if at <= last or c.rule.id in needed]
+    tail = [replace(case, saved_ns=None) for case in order if case not in plan]
+    beside = []
+    for case in (case for case in tail if _saves_enough(context, case)):
+        lost_ns = {rule: ns for rule, ns in losses[case.rule.id].items() if rule in worth}
+        replaced = bool(lost_ns) and (case.alone_ns or 0.0) >= min_ns
+        instead_of = max(lost_ns, key=lambda rule: lost_ns[rule]) if replaced else ""
+        beside.append(replace(case, instead_of=instead_of))
+    large = [_without_gain(c) for c in _worth_it(context, tail) if not _saves_enough(context, c)]
+    untimed = [case for case in others if case.rule.is_fix]
+    notes = [case for case in _worth_it(context, others) if not case.rule.is_fix]
+    listed = [*plan, *untimed, *large, *beside, *notes]
+    listed.sort(key=lambda case: not case.match.leads)
+    ids = {case.rule.id for case in listed}
+    return listed, [case for case in cases if case.rule.id not in ids]
 
 
-def _rank(case: _Case) -> int:
-    """Order findings: first what is larger than the window, then gains, then unknown gains."""
-    if case.match.leads:
-        return 0
-    if not case.rule.is_fix:
-        return 3
-    return 1 if case.saved_ns is not None else 2
+def _saved(case: _Case) -> float:
+    return case.saved_ns or 0.0
+
+
+def _after(context: RuleContext, plan: Sequence[_Case], case: _Case, total_ns: float) -> float:
+    """Return what a case saves of the time that the fixes of a plan leave."""
+    if not case.match.change or not any(above.match.change for above in plan):
+        return case.alone_ns or 0.0
+    return max(0.0, total_ns - context.replay.run(*_changes((*plan, case))).total_ns)
+
+
+def _changes(cases: Iterable[_Case]) -> list[Change]:
+    """Return the changes of fixes in one order, so that the order of a plan changes no total."""
+    return [
+        change
+        for case in sorted(cases, key=lambda case: case.rule.id)
+        for change in case.match.change
+    ]
 
 
 def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
@@ -294,6 +322,8 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         ),
         robust=case.robust,
         is_fix=rule.is_fix,
+        instead_of=case.instead_of,
+        needs=match.needs,
         effort=match.effort or rule.effort,
     )
 

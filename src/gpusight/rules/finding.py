@@ -118,7 +118,7 @@ class TimelineFinding:
     """The same for one step; of the window where no steps are known."""
     saved_ns: float | None
     """Time of the window that it saves once all findings above it are fixed: those of all findings
-    add up to what all fixes save."""
+    add up to what all fixes save. None where it is not in the plan."""
     confidence: Confidence
     confidence_reason: str
     estimate: str
@@ -138,8 +138,17 @@ class TimelineFinding:
     """Its rank stays the same without the profiler's overhead per launch."""
     is_fix: bool = True
     """The program can be changed; else it is about the capture."""
+    instead_of: str = ""
+    """The rule of the plan's fix after which this one saves too little to be in the plan too."""
+    needs: tuple[str, ...] = ()
+    """Rules whose findings must be fixed first for this fix to be possible."""
     effort: str = ""
     """`one line`, `config` or `rewrite`."""
+
+    @property
+    def in_plan(self) -> bool:
+        """A fix that saves enough after those above it, or that has no time estimate."""
+        return self.is_fix and (self.saved_ns is not None or self.recoverable_ns is None)
 
     def document(self) -> dict[str, Any]:
         """Return plain objects, for JSON."""
@@ -150,6 +159,8 @@ class TimelineFinding:
             "share": self.share,
             "recoverable_ns_per_step": self.step_ns,
             "after_above_ns": self.saved_ns,
+            "instead_of": self.instead_of or None,
+            "needs": list(self.needs),
             "confidence": self.confidence.value,
             "confidence_reason": self.confidence_reason,
             "effort": self.effort,

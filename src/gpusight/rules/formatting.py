@@ -51,6 +51,9 @@ def count_per_step(context: RuleContext, count: float, noun: str = "") -> str:
 
     The noun is given in its singular.
     """
+    if count and count < context.steps:
+        noun = f" {noun if count == 1 else _plural(noun)}" if noun else ""
+        return f"{format_mean(count)}{noun} in {context.steps:,} steps"
     amount = step_count(context, count)
     text = format_mean(amount if context.steps else round(amount))
     if noun:

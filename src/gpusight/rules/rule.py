@@ -86,6 +86,8 @@ class RuleMatch:
     """What the times of the locations are (`host time of launches`), if not what is saved."""
     also: tuple[str, ...] = ()
     """Rules that detect the same cause; their findings are dropped."""
+    needs: tuple[str, ...] = ()
+    """Rules whose findings must be fixed first for this fix to be possible."""
 
 
 @dataclass(frozen=True, slots=True)

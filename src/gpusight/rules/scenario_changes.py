@@ -35,7 +35,7 @@ from gpusight.rules.patterns.host_gaps import before_calls, spent_before
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.rules.rule import RuleMatch, RuleNotApplicable
 from gpusight.trace.intervals import Intervals, clip, contains, coverage
-from gpusight.units import format_share
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +67,7 @@ def what_if(
             "whatif needs a change",
             hint="for example --speedup matmul=4x, --remove sync or --graph",
         )
+    scenarios = _numbers_to_rules(trace, selection, scenarios, steps, window, warmup=warmup)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
@@ -83,7 +84,53 @@ def what_if(
         notes=(*focus.notes, *_notes(context)),
         window=focus,
     )
+    result = replace(result, notes=(*result.notes, *_slower_notes(result)))
     return result if selection.device is None else result.of_device(selection.device)
+
+
+def _slower_notes(result: WhatIf) -> list[str]:
+    """Say which changes make the program slower, and why: autocast adds casts."""
+    return [
+        f"{change.change} would slow {'the step' if result.steps else 'the program'} by "
+        f"{format_time(-change.alone_ns / result.per_step, digits=3)}, because it adds more "
+        "launches or GPU work (autocast: casts) than it saves"
+        for change in result.changes
+        if change.alone_ns < 0
+    ]
+
+
+def _numbers_to_rules(
+    trace: Trace,
+    selection: Selection,
+    scenarios: Sequence[Scenario],
+    steps: str | None,
+    window: tuple[int | None, int | None] | None,
+    *,
+    warmup: bool,
+) -> list[Scenario]:
+    """Replace the numbers of fixes, as `diagnose` lists them, by their rules."""
+
+    def is_number(scenario: Scenario) -> bool:
+        return scenario.verb is ScenarioAction.APPLY and scenario.target.isdecimal()
+
+    if not any(map(is_number, scenarios)):
+        return list(scenarios)
+    from gpusight.rules.timeline_diagnosis import diagnose_timeline
+
+    diagnosis = diagnose_timeline(trace, selection, steps=steps, window=window, warmup=warmup)
+    fixes = () if isinstance(diagnosis, NotApplicable) else diagnosis.plan
+    chosen = []
+    for scenario in scenarios:
+        if not is_number(scenario):
+            chosen.append(scenario)
+        elif 1 <= int(scenario.target) <= len(fixes):
+            chosen.append(replace(scenario, target=fixes[int(scenario.target) - 1].rule))
+        else:
+            listed = ", ".join(f"{number} {f.rule}" for number, f in enumerate(fixes, 1))
+            raise UsageError(
+                f"there is no fix {scenario.target}", hint=f"fixes are: {listed or 'none'}"
+            )
+    return chosen
 
 
 def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:

@@ -87,6 +87,7 @@ def diagnose_timeline(
             "gpu": names_of_used(trace, context.ops["device"].unique()),
             "device": context.device,
         },
+        has_shapes=trace.has("cpu_ops", "shapes"),
         rules=selected,
         selection=selection,
         incomplete=incomplete,

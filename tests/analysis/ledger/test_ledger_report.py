@@ -189,6 +189,7 @@ def test_several_gpus_are_compared() -> None:
         "idle",
         "steps",
     ]
+    assert any(note.startswith("idle causes: ") for note in found.notes)
 
 
 def test_steps_of_another_process_are_not_those_of_a_gpu() -> None:

@@ -240,3 +240,11 @@ def test_work_before_a_copy_to_the_gpu_loads_data() -> None:
     assert "An H2D copy follows this work" in verdict.fix
     assert "DataLoader" in verdict.code
     assert "write_log" not in verdict.code
+
+
+@needs_shared
+def test_work_next_to_a_large_readback_is_for_its_buffer() -> None:
+    verdict = found(RULE, opened("nsys/pageable.sqlite"))
+    assert "Allocate one pinned buffer before the loop" in verdict.fix
+    assert verdict.code.startswith("host = torch.empty_like")
+    assert "gap between steps" not in verdict.verify

@@ -104,6 +104,7 @@ def test_convolutions_where_none_uses_tensor_cores() -> None:
     ("rows", "is_found"),
     [
         pytest.param(4_096, True, id="4096x1024 by 1024x1024: 86 us at the peak"),
+        pytest.param(64, True, id="64 rows: slow, but not for the memory traffic"),
         pytest.param(8, False, id="8 rows: reads the weights, hardly computes"),
     ],
 )

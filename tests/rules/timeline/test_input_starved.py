@@ -143,13 +143,16 @@ def test_without_calls_it_cannot_be_judged() -> None:
     [
         ("nsys/dataload.sqlite", "data"),
         ("nsys_rep/dataload.nsys-rep", "data"),
-        ("torch/dataload.json.gz", "sick.py(10): step"),
+        ("torch/dataload.json.gz", "sleep in sick.py(10): step"),
     ],
 )
 def test_dataload(capture: str, place: str) -> None:
     timeline = opened(capture)
     verdict = found(RULE, timeline)
     assert verdict.where[0].name == place
+    # A sleep is not data loading for sure, unless a range says so.
+    assert (verdict.confidence is Confidence.HIGH) == (place == "data")
+    assert verdict.title.startswith("Data loading or another wait (`sleep`)") == (place != "data")
     assert saved_us(verdict, timeline) == pytest.approx(10_110, rel=0.01)
 
 

@@ -9,6 +9,7 @@ from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
 from gpusight.rules.timeline.launch_bound import LaunchBound
 from tests.rules.timeline.gpu_traces import ADAM, ADD, GEMM, of
 from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.rules.timeline.test_host_sync import loop as syncing
 from tests.shared import needs_shared
 
 RULE = LaunchBound()
@@ -44,17 +45,25 @@ def test_short_kernels_with_a_slow_host() -> None:
         "idle_launching_ns": 900_000,
         "launches": 20,
         "kernel_ns": 5_000,
-        "host_per_launch_ns": 50_000,
+        "host_per_launch_ns": pytest.approx(50_000, rel=0.02),
         "gpu_busy": pytest.approx(100 / 1_005),
         "repeated": 1.0,
     }
     assert verdict.title == "GPU idle waiting for kernel launches: 900 µs/step"
     assert [(w.kind, w.name, w.count) for w in verdict.where] == [("range", "forward", 80)]
-    assert verdict.where_time == "host time of launches"
+    assert verdict.where_time == "host time between launches (framework and launch call)"
     assert verdict.also == ("graph-candidate",)
     assert verdict.confidence is Confidence.HIGH
     # What stays is one launch of a graph, the kernels one after the other, and the wait.
     assert 700 < saved_us(verdict, timeline) < 900
+
+
+def test_syncs_between_launches_must_go_first() -> None:
+    verdict = found(RULE, syncing(layers=30, read_us=100).timeline())
+    assert verdict.needs == ("host-sync",)
+    assert verdict.confidence is Confidence.MEDIUM
+    assert "Remove the 29 blocking syncs per step first (host-sync)" in verdict.fix
+    assert found(RULE, loop().timeline()).needs == ()
 
 
 def test_no_more_is_promised_than_the_gpu_waited() -> None:

@@ -103,6 +103,7 @@ def test_a_program_without_copies_is_clean() -> None:
 def test_the_planted_copies_leave_under_eight_milliseconds(capture: str) -> None:
     timeline = opened(capture)
     verdict = found(PageableCopy(), timeline)
+    assert verdict.code.index("result.copy_") < verdict.code.index("DataLoader")  # D2H is slower
     step_ms = timeline.length_ns / timeline.steps / 1e6
     assert step_ms - saved_us(verdict, timeline) / 1e3 == pytest.approx(7.8, rel=0.05)
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.ledger.idle_contributors import IdleContributor, families
-from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE
+from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, IdleCause
 from gpusight.analysis.steps.step_list import called
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.units import format_share
@@ -94,6 +94,35 @@ _KIND_TEXTS = {
 _OPTIONAL = frozenset({"step_ns", "copy_share", "communication_share"})
 
 
+_MIN_EXPLAINED_SHARE = 0.005
+"""Share of the window from which an idle cause is explained."""
+_IDLE_MEANINGS = {
+    IdleCause.QUEUED: "launched, but another stream or event came first",
+    IdleCause.SYNCHRONIZING: "the host waited for the GPU",
+    IdleCause.ALLOCATING: "the host allocated or freed memory",
+    IdleCause.LAUNCHING: "in a launch call",
+    IdleCause.INPUT: "the host read or waited for data",
+    IdleCause.FRAMEWORK: "operators or Python between launches",
+    IdleCause.OTHER: "other host work, such as compiling",
+    IdleCause.PROFILER: "the profiler itself",
+}
+
+
+def _idle_legend(report: LedgerReport) -> list[str]:
+    """Explain the idle causes that have a part of the time, in one line."""
+    causes = [
+        cause
+        for cause in _IDLE_MEANINGS
+        if any(
+            device.ns(cause.entry)
+            >= _MIN_EXPLAINED_SHARE * (report.ledger.end_ns - report.ledger.start_ns)
+            for device in report.ledger.devices
+        )
+    ]
+    meanings = "; ".join(f"{cause.name.lower()}: {_IDLE_MEANINGS[cause]}" for cause in causes)
+    return [f"idle causes: {meanings}"] if meanings else []
+
+
 def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     """Lay a ledger out for a screen."""
     several = len(report.devices) > 1
@@ -111,7 +140,7 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     if by_step:
         steps = list(_steps(report))
         sections.append(_table("steps", "By step", _STEP_FIELDS, steps, device=several))
-    notes = report.notes
+    notes = (*report.notes, *_idle_legend(report))
     if len(report.devices) > _MAX_DEVICES:
         notes = (*notes, f"only {_MAX_DEVICES} GPUs are shown in full; others: --device N")
     return Composite(

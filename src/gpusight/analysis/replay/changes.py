@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -72,14 +73,23 @@ def without_host_time(calls: Ints, ns: Ints) -> Change:
     return change
 
 
-def as_graphs(*, launch_ns: int = GRAPH_LAUNCH_NS) -> Change:
-    """Let everything that the host launches between two waits of a step be one graph launch.
+@dataclass(frozen=True)
+class GraphLaunches:
+    """Lets everything that the host launches between two waits of a step be one graph launch.
 
     Host work that is not launching stays: input, allocation, what calls take that wait. So do
-    launches of graphs, a segment with a single launch, and one that costs less than a graph's.
+    launches of graphs, a segment with a single launch, and one that costs less than a graph's. A
+    replay applies it after all other changes: graphs launch what these leave.
     """
 
-    def change(program: ReplayProgram) -> ReplayProgram:
+    launch_ns: int
+    kept: Ints | None
+    """Calls whose time before them stays."""
+
+    def __call__(self, program: ReplayProgram) -> ReplayProgram:
+        """Return the program with graph launches."""
+        if self.kept is not None:
+            program = program.changed(movable_ns=put(program.movable_ns, self.kept, 0))
         n = len(program.gap_ns)
         plain = (program.wait == CallWait.NOTHING) & program.mergeable
         launches = np.zeros(n, np.bool_)
@@ -89,19 +99,22 @@ def as_graphs(*, launch_ns: int = GRAPH_LAUNCH_NS) -> Change:
         segment = _segments(program.host_thread, program.mark | (program.wait != CallWait.NOTHING))
         cost = np.where(plain, program.own_ns, 0) + program.movable_ns
         segment_ns = np.bincount(segment, cost, minlength=n)
-        worth = (np.bincount(segment, launches, minlength=n) > 1) & (segment_ns > launch_ns)
+        worth = (np.bincount(segment, launches, minlength=n) > 1) & (segment_ns > self.launch_ns)
         merged = worth[segment]
         _, first = np.unique(np.where(launches & merged, segment, n), return_index=True)
         first = first[(launches & merged)[first]]
         own = np.where(plain & merged, 0, program.own_ns)
         movable = np.where(merged, np.minimum(program.movable_ns, np.maximum(program.gap_ns, 0)), 0)
         return program.changed(
-            own_ns=put(own, first, launch_ns),
+            own_ns=put(own, first, self.launch_ns),
             gap_ns=program.gap_ns - movable,
             movable_ns=np.where(merged, 0, program.movable_ns),
         )
 
-    return change
+
+def as_graphs(*, launch_ns: int = GRAPH_LAUNCH_NS, kept: Ints | None = None) -> Change:
+    """Let all launches between two waits of a step be one graph launch (`GraphLaunches`)."""
+    return GraphLaunches(launch_ns, kept)
 
 
 def _segments(thread: Ints, ends: Flags) -> Ints:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.replay.changes import GraphLaunches
 from gpusight.analysis.replay.schedule_waits import NEVER, CallWaits, waits_between_streams
 from gpusight.analysis.replay.simulation import LatencyBase, ReplayProgram, put, run_program
 
@@ -258,9 +259,9 @@ class Replay:
         return abs(self.typical_ns - self.measured_ns) / max(1, self.measured_ns)
 
     def run(self, *changes: Change) -> ReplayResult:
-        """Replay the window with these changes, one applied after the other."""
+        """Replay the window with these changes, one applied after the other, graphs last."""
         program = self.program
-        for change in changes:
+        for change in sorted(changes, key=lambda change: isinstance(change, GraphLaunches)):
             program = change(program)
         timing = run_program(program)
         total_ns = timing.end_ns - timing.start_ns

@@ -15,8 +15,8 @@ DESCRIPTION = (
     "Simulates the steps of a capture with changes: faster or removed kernels, no blocking syncs, "
     "CUDA graphs, copies overlapped with compute, or the fix of a rule. The simulation keeps host "
     "work, GPU order and dependencies, so a change that only exposes the next bottleneck saves "
-    "little. Changes are applied in the order given. Shows what each saves alone and "
-    "incrementally, the predicted step time and its breakdown."
+    "little. Shows what each saves alone and after those before it (incremental), the same total "
+    "in any order, the predicted step time and its breakdown."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight whatif run.nsys-rep --speedup matmul=4x",
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for verb, (metavar, text) in _OPTIONS.items():
         group.add_argument(
             f"--{verb}",
-            # One list for all of them: changes are applied in the order given.
+            # One list for all of them: savings are incremental in the order given.
             dest="changes",
             action="append",
             default=[],
@@ -68,7 +68,7 @@ _REMOVE = (
 )
 _FUSE = "fuse kernels where possible: elementwise, optimizer, attention"
 _OVERLAP = "overlap with compute: copies or communication"
-_APPLY = "apply the fixes of these rules of diagnose"
+_APPLY = "apply these fixes of diagnose, by rule or number"
 _PRECISION = (
     "run FP32 GEMMs and convolutions on Tensor Cores: tf32, or bf16 or fp16 with the casts that "
     "autocast adds"
@@ -79,7 +79,7 @@ _OPTIONS = {
     "remove": ("WHAT", _REMOVE),
     "fuse": ("WHAT", _FUSE),
     "overlap": ("WHAT", _OVERLAP),
-    "apply": ("RULE[,RULE]", _APPLY),
+    "apply": ("FIX[,FIX]", _APPLY),
 }
 
 

@@ -86,7 +86,7 @@ def timeline_to_fragment(diagnosis: TimelineDiagnosis, *, limit: int, details: i
         ledgers=[_ledger_bar(device) for device in devices[:_MAX_BARS]],
         has_several_gpus=len(devices) > 1,
         verdict=parts.timeline_verdict(diagnosis),
-        listed=list(zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True))[: limit or None],
+        listed=list(zip(diagnosis.plan, diagnosis.plan_step_ns, strict=False))[: limit or None],
         missing=MISSING,
         explained=diagnosis.findings[: details or None],
     )

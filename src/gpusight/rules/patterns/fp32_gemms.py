@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def slow_convolutions(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 MIN_PEAK_SHARE = 0.15
-"""Share of the peak rate below which a GEMM is bound by memory."""
+"""Share of the peak rate below which a GEMM may be bound by memory."""
 # GEMMs with a vector, of few columns, of sparse matrices, solvers and recurrent layers.
 _NOT_FOR_TENSOR_CORES = r"^gemv|^gemm small|^sparse|trsm|syrk|trmm|getrf|potrf|lu_?factor|rnn"
 _SERVES = r"split-k|epilogue|setup"
@@ -97,13 +98,18 @@ def gemms_of_unknown_pipe(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_memory_bound(context: RuleContext, rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out GEMMs that are not bound by arithmetic, by their recorded shapes."""
+    """Leave out GEMMs that are bound by memory, by their recorded shapes.
+
+    These are far from the peak rate, and have fewer FLOPs per byte than the GPU (ridge point).
+    Others that are as slow are small: they wait for neither memory nor arithmetic.
+    """
     gpu = context.gpu
     peak = None if gpu is None else peak_flops(gpu, "fp32", tensor=False)
-    if not peak or not rows["shapes"].count():
+    bandwidth = None if gpu is None else gpu.memory_bandwidth_bytes_s
+    if not peak or not bandwidth or not rows["shapes"].count():
         return rows
     known = rows.select("operator", "shapes").unique(maintain_order=True)
-    costs = [_flops(*row) for row in known.iter_rows()]
+    costs = [_flops(*row, ridge_point=peak / bandwidth) for row in known.iter_rows()]
     flops = known.with_columns(pl.Series("flops", costs, dtype=pl.Float64))
     with_flops = rows.join(
         flops, on=["operator", "shapes"], how="left", nulls_equal=True, maintain_order="left"
@@ -112,11 +118,16 @@ def without_memory_bound(context: RuleContext, rows: pl.DataFrame) -> pl.DataFra
     return with_flops.filter((peak_share >= MIN_PEAK_SHARE).fill_null(value=True)).drop("flops")
 
 
-def _flops(operator: str | None, shapes: str | None) -> float | None:
+def _flops(operator: str | None, shapes: str | None, *, ridge_point: float) -> float | None:
+    """Return the FLOPs of a GEMM whose intensity is below the ridge point; else None."""
     if operator is None or shapes is None:
         return None
-    cost = cost_of(operator, shapes)
-    return float(cost.flops) if isinstance(cost, OperatorCost) else None
+    cost = cost_of(operator, shapes, json.dumps(["float"] * len(json.loads(shapes))))
+    if not isinstance(cost, OperatorCost):
+        return None
+    moved_bytes = (cost.read_bytes or 0) + (cost.written_bytes or 0)
+    is_below = not moved_bytes or cost.flops < ridge_point * moved_bytes
+    return float(cost.flops) if is_below else None
 
 
 FIXED_NS = 4_000

@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import PythonCalls
+from gpusight.analysis.attribution.call_sites import PythonCalls, is_own_code
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals, optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.host_threads import LaunchThreads
+from gpusight.analysis.ledger.idle_causes import is_input
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.replay.simulation import put
 from gpusight.analysis.steps.step_list import phase_of
 from gpusight.rules.context import memoize
 from gpusight.rules.formatting import inner_range, summed_locations
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.idle_contributors import IdleContributor
-    from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.trace.intervals import Ints
 
@@ -178,6 +176,47 @@ def activity_before(
             named_rows = named_rows.with_columns(inner_range(context))
         locations[kind] = summed_locations(named_rows, kind, "range")
     return locations
+
+
+def input_functions(context: RuleContext) -> list[FindingLocation]:
+    """Return the innermost Python functions that mean input, with the program's own around them.
+
+    Of those on threads that launch, the longest first: `sleep in train.py(10): step`.
+    """
+    trace, schedule = context.trace, context.schedule
+    events = trace.table("python_calls", ["start_ns", "end_ns", "name", "thread"])
+    if not len(events):
+        return []
+    threads = {key for _, key in schedule.threads}
+    nested = NestedIntervals.of_table(events)
+    inside_ns = np.minimum(nested.ends, schedule.end_ns) - np.maximum(
+        nested.starts, schedule.start_ns
+    )
+    is_input_place = nested.marked(events["name"], is_input)
+    counted_ns = np.where(is_input_place, np.maximum(inside_ns, 0), 0)
+    # The time of a function without that of the input functions inside it.
+    around = nested.nearest(is_input_place)
+    inner = np.flatnonzero(is_input_place & (nested.outer >= 0))
+    inner = inner[around[nested.outer[inner]] >= 0]
+    own_ns = counted_ns.copy()
+    np.subtract.at(own_ns, around[nested.outer[inner]], counted_ns[inner])
+    own_code = nested.nearest(nested.marked(events["name"], is_own_code))
+    places = np.flatnonzero(own_ns > 0)
+    names, sites = (
+        events["name"].gather(optional(nested.rows_at(at))).cast(pl.String)
+        for at in (places, own_code[places])
+    )
+    rows = pl.DataFrame(
+        {
+            "name": names.str.replace(r"^<built-in (?:function|method) (\w+).*>$", "${1}"),
+            "site": sites,
+            "thread": events["thread"].gather(nested.rows_at(places)),
+            "duration_ns": own_ns[places],
+        }
+    ).filter(pl.col("thread").is_in(list(threads)))
+    is_inner = pl.col("site").is_not_null() & (pl.col("site") != pl.col("name"))
+    where = pl.when(is_inner).then(pl.format("{} in {}", "name", "site")).otherwise("name")
+    return summed_locations(rows.with_columns(where.alias("where")), "site", "where")
 
 
 def _threads_of(context: RuleContext, calls: Ints) -> pl.Series:
@@ -326,15 +365,6 @@ def launching_thread(context: RuleContext) -> int:
     issued = context.schedule.ops.call
     host_threads = context.schedule.calls.host_thread[issued[issued != NONE]]
     return int(np.bincount(host_threads).argmax()) if len(host_threads) else NONE
-
-
-def keeping_host_work(calls: Ints) -> Change:
-    """Keep the time before these calls when launches become a graph."""
-
-    def change(program: ReplayProgram) -> ReplayProgram:
-        return program.changed(movable_ns=put(program.movable_ns, calls, 0))
-
-    return change
 
 
 # Waits for the GPU --------------------------------------------------------------------------------

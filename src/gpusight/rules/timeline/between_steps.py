@@ -35,6 +35,7 @@ from gpusight.rules.patterns.host_gaps import (
     launching_thread,
     waits,
 )
+from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, intersect
 from gpusight.units import format_time
@@ -244,6 +245,7 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     longest_ns = float(other.ns.max(initial=0))
     between = other.between_ns >= 0.9 * other.idle_ns
     loads_data = _loads_data(context, other, where)
+    reads_back = not loads_data and _is_around_readback(context, other)
     what = "Host work between steps" if between else "Host work"
     copies = step_evidence(context, "copies", other.read.height, "", "D2H copies between steps")
     reading = context.calls.filter(pl.col("call").is_in(other.read["call"].unique()))
@@ -273,8 +275,9 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
         ),
         min_ns=at_most(context, other.idle_ns + reading_ns),
         measured_ns=other.idle_ns,
-        fix=_fix(context, other, where, loads_data=loads_data),
-        code=_code(context, where, loads_data=loads_data),
+        fix=_fix(context, other, where, loads_data=loads_data, reads_back=reads_back),
+        code=_code(context, where, loads_data=loads_data, reads_back=reads_back),
+        verify=BetweenSteps.verify if between else _VERIFY_INSIDE,
         where=where,
     )
 
@@ -303,12 +306,28 @@ def _loads_data(
     return bool(2 * other.ns[before_copy].sum() > other.ns.sum())
 
 
+def _is_around_readback(context: RuleContext, other: _OtherWork) -> bool:
+    """Return whether most of the work is right before or after large D2H copies."""
+    host_thread = context.schedule.calls.host_thread
+    issued = context.ops.filter(pl.col("call").is_not_null()).unique("call").sort("call")
+    issued = issued.filter(pl.Series(host_thread[issued["call"]] == launching_thread(context)))
+    is_large = pl.col("bytes").fill_null(0) >= MIN_COPY_BYTES.value
+    reads = issued.select((pl.col("direction") == "Device-to-Host") & is_large).to_series()
+    flags = np.append(reads.fill_null(value=False).to_numpy(), False)
+    calls = issued["call"].to_numpy()
+    after = np.searchsorted(calls, other.calls)
+    is_next = np.append(calls, NONE)[after] == other.calls
+    near = flags[after - 1] | (flags[after] & is_next)
+    return bool(2 * other.ns[near].sum() > other.ns.sum())
+
+
 def _fix(
     context: RuleContext,
     other: _OtherWork,
     where: tuple[FindingLocation, ...],
     *,
     loads_data: bool,
+    reads_back: bool,
 ) -> str:
     source = named(where, "range", "operator", "site") or named(where, "call")
     what = f"The host runs {source}." if source else "No range or operator names this work."
@@ -325,18 +344,36 @@ def _fix(
             cuda="Load the next batch on another thread, into pinned memory.",
             jax="Load the next batch on another thread, and call jax.device_put there.",
         )
+    elif reads_back:
+        seen = "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
+        instead = framework_of(context.trace).choose(
+            torch="Allocate one pinned buffer before the loop, and copy into it.",
+            cuda="Allocate the buffer once with cudaMallocHost, and reuse it.",
+            jax="Read results back less often, or on another thread.",
+        )
+        way = f"{seen} {instead}"
     elif not source:
         way = f"Put NVTX ranges around the parts of the loop to name it. {way}"
     return f"{what}{rare} {way}"
 
 
-def _code(context: RuleContext, where: tuple[FindingLocation, ...], *, loads_data: bool) -> str:
+def _code(
+    context: RuleContext,
+    where: tuple[FindingLocation, ...],
+    *,
+    loads_data: bool,
+    reads_back: bool,
+) -> str:
     """Choose the snippet by what the work is; a neutral one where it has no name."""
     framework = framework_of(context.trace)
     if loads_data:
         return framework.choose(torch=_TORCH_LOADER, cuda=_CUDA_LOADER, jax=_JAX_LOADER)
+    if reads_back:
+        return framework.choose(torch=_TORCH_BUFFER, cuda=_CUDA_BUFFER, jax=_JAX)
     if any(_LOGS.search(w.name) for w in where):
         return framework.choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX)
+    if named(where, "range", "operator", "site"):
+        return framework.choose(torch=_TORCH_ELSEWHERE, cuda=_CUDA, jax=_JAX_NEUTRAL)
     return framework.choose(torch=_TORCH_NEUTRAL, cuda=_CUDA, jax=_JAX_NEUTRAL)
 
 
@@ -356,6 +393,18 @@ _JAX_LOADER = """\
 upcoming = executor.submit(lambda: jax.device_put(next(batches)))  # while the GPU computes
 state = step(state, batch)
 batch = upcoming.result()
+"""
+_VERIFY_INSIDE = "`gpusight ledger` shows less `idle/framework` and `idle/other`."
+_TORCH_BUFFER = """\
+host = torch.empty_like(out, device="cpu", pin_memory=True)  # once, before the loop
+host.copy_(out, non_blocking=True)             # each step; wait for an event before reading it
+"""
+_CUDA_BUFFER = """\
+cudaMallocHost(&host, bytes);                  // once, before the loop
+cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+"""
+_TORCH_ELSEWHERE = """\
+future = executor.submit(host_work)            # on another thread, while the GPU computes
 """
 _TORCH_NEUTRAL = """\
 with torch.cuda.nvtx.range("host work"):       # name it, then capture again

@@ -52,7 +52,7 @@ MIN_SAVED_SHARE = Threshold(
 
 
 class _Gain(NamedTuple):
-    """Time that a number format saves when it is the only change."""
+    """Time that a number format saves when it is the only change; below 0 where it costs."""
 
     target: TensorFormat
     ns: float
@@ -147,8 +147,7 @@ def _match(
     context: RuleContext, rows: pl.DataFrame, share: float, possible: tuple[TensorFormat, ...]
 ) -> RuleMatch:
     gains = [
-        _Gain(t, float(max(0, context.replay.run(*t.change(context, rows)).saved_ns)))
-        for t in possible
+        _Gain(t, float(context.replay.run(*t.change(context, rows)).saved_ns)) for t in possible
     ]
     first = gains[0]
     half_code = Fp32NoTensorCores.half_code
@@ -180,7 +179,7 @@ def _evidence(
             f"saved_{gain.target.precision}_ns",
             gain.ns,
             "ns",
-            f"Time saved with {gain.target.name}",
+            f"Time saved with {gain.target.name}" + " (slower)" * (gain.ns < 0),
         )
         for gain in gains
     )
@@ -195,13 +194,9 @@ def _evidence(
 
 def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
     median = format_time(float(np.median(rows["duration_ns"].to_numpy())), digits=3)
-    saved = [
-        f"{g.target.name} {g.target.how} saves "
-        + (time_per_step(context, g.ns) if g.ns > 0 else "nothing")
-        for g in gains
-    ]
+    saved = [f"{g.target.name} {g.target.how} {_gain_text(context, g)}" for g in gains]
     has_tf32 = gains[0].target.casts == 0
-    casts = "Autocast adds casts, which slow down a launch-bound program."
+    casts = "Autocast adds cast kernels: a launch-bound program gets slower."
     own_kernels = "For your own kernels, use CUTLASS or mma instructions."
     half = "Use cublasGemmEx with half-precision operands."
     way = framework_of(context.trace).choose(
@@ -217,3 +212,11 @@ def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
         f"(median){main_source_phrase(context, rows)}. "
         f"Alone, {', '.join(saved)}. {way}"
     )
+
+
+def _gain_text(context: RuleContext, gain: _Gain) -> str:
+    time = time_per_step(context, abs(gain.ns))
+    if gain.ns < -MIN_SAVED_SHARE.value * context.length_ns:
+        slower = time.removesuffix("/step")
+        return f"would slow the step by {slower}, because its casts add launches"
+    return f"saves {time}" if gain.ns > 0 else "saves nothing"

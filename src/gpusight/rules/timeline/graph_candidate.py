@@ -26,7 +26,6 @@ from gpusight.rules.patterns.host_gaps import (
     host_unknown,
     host_work,
     idle_ns,
-    keeping_host_work,
 )
 from gpusight.rules.patterns.kernel_groups import (
     MIN_LAUNCHES_PER_STEP,
@@ -141,8 +140,7 @@ def _match(
         confidence=Confidence.MEDIUM,
         confidence_reason="the gap between kernels of a graph is assumed",
         change=(
-            keeping_host_work(stalled),
-            as_graphs(),
+            as_graphs(kept=stalled),
             set_gap(rows["op"].to_numpy(), int(GRAPH_GAP_NS.value)),
         ),
         min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_waiting
@@ -180,6 +181,7 @@ def _serialized_ns(context: RuleContext, ends_ns: Ints) -> float:
 def _match(
     context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame, change: Change, *, costly: bool
 ) -> RuleMatch:
+    inside = _by_item(context, inside)
     where = largest(
         *called_from(context, inside, "waited_ns").values(),
         summed_locations(inside, "call", "name", "waited_ns"),
@@ -236,7 +238,7 @@ def _fix(
     seen = f"The host is blocked {time_per_step(context, blocked_ns)}" + (
         f" in {source}" if source else ""
     )
-    now = "" if costly else " Fix other bottlenecks first: until then this saves little."
+    now = " It saves little alone, but CUDA graphs and torch.compile need a step without syncs."
     return (
         f"{seen}, {mean} per sync. "
         + framework_of(context.trace).choose(
@@ -248,8 +250,17 @@ def _fix(
             jax="Do not convert arrays to Python numbers or NumPy in the step. Read metrics back "
             "every N steps.",
         )
-        + now
+        + now * (not costly)
     )
+
+
+def _by_item(context: RuleContext, inside: pl.DataFrame) -> pl.DataFrame:
+    """Call readbacks `aten::item`, which programs call, where the capture has it too."""
+    operators = names_of(context.trace.table("cpu_ops", ["name"])["name"])
+    if "aten::item" not in operators:
+        return inside
+    operator = pl.col("operator").cast(pl.String)
+    return inside.with_columns(operator.replace("aten::_local_scalar_dense", "aten::item"))
 
 
 _INFERENCE = """\

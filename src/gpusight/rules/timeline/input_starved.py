@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -24,6 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
     busy_share,
     host_unknown,
     idle_ns,
+    input_functions,
     spent_before,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -95,12 +98,17 @@ for batch in loader:
         spent = spent_before(context)[:, IdleCause.INPUT]
         calls = np.flatnonzero(spent)
         places = behind(context, IdleCause.INPUT)
+        places["site"] = input_functions(context) or places["site"]
         where = largest(places["range"], places["operator"], places["call"], places["site"])
         # The time for input of the thread that spends most on it.
         host_threads = context.schedule.calls.host_thread
         worker_ns = float(np.bincount(host_threads, spent).max()) if len(host_threads) else 0.0
-        source = named(where, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
-        what = f"Data loading ({source})" if source else "Data loading"
+        # Of a function and the one that calls it, the title has the first.
+        short = tuple(replace(w, name=w.name.partition(" in ")[0]) for w in where)
+        source = named(short, "range", "operator", "call", "site", most=1, length=TITLE_NAME_LENGTH)
+        certain = not where or not all(_WAITS.search(w.name) for w in where)
+        kind = "Data loading" if certain else "Data loading or another wait"
+        what = f"{kind} ({source})" if source else kind
         framework = framework_of(context.trace)
         named_ns = max((w.ns or 0.0 for w in where), default=0.0)
         unnamed = named_ns < MIN_NAMED_SHARE.value * waited_ns
@@ -109,6 +117,9 @@ for batch in loader:
             what = "Data loading (before H2D copies)"
             confidence = Confidence.MEDIUM
             reason = "nothing names this host work: that it loads data follows from the H2D copies"
+        elif not certain:
+            confidence = Confidence.MEDIUM
+            reason = "the time was measured, but no name shows that the wait is for data"
         return RuleMatch(
             title=f"{what} stalls the GPU {time_per_step(context, waited_ns)}",
             evidence=_evidence(context, waited_ns, worker_ns),
@@ -117,7 +128,7 @@ for batch in loader:
             change=(without_host_time(calls, spent[calls]),),
             min_ns=at_most(context, waited_ns),
             measured_ns=waited_ns,
-            fix=_fix(context, where, worker_ns, unnamed=unnamed),
+            fix=_fix(context, where, worker_ns, unnamed=unnamed, certain=certain),
             code=framework.choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
@@ -140,12 +151,17 @@ def _evidence(context: RuleContext, waited_ns: int, worker_ns: float) -> tuple[E
     )
 
 
+_WAITS = re.compile(r"(?i)^(?:\w*sleep|e?p?poll\w*|p?select|epoll_\w+|recv\w*|accept4?)\b")
+"""Waits that may be for data or for anything else."""
+
+
 def _fix(
     context: RuleContext,
     where: tuple[FindingLocation, ...],
     worker_ns: float,
     *,
     unnamed: bool,
+    certain: bool,
 ) -> str:
     source = named(where, "range", "operator", "call", "site")
     what = f"Move {source}" if source else "Move data loading"
@@ -156,6 +172,8 @@ def _fix(
             f"The launching thread prepares {time} for H2D copies. If it loads data, move it off "
             "that thread. "
         )
+    elif not certain:
+        seen = f"Remove the wait, unless it is for data. {seen}"
     return (
         seen
         + framework_of(context.trace).choose(

@@ -34,8 +34,8 @@ from gpusight.rules.patterns.host_gaps import (
     host_unknown,
     host_work,
     idle_ns,
-    keeping_host_work,
     spent_before,
+    waits,
 )
 from gpusight.rules.patterns.kernel_groups import (
     MIN_LAUNCHES_PER_STEP,
@@ -64,6 +64,14 @@ MAX_LAUNCH_NS = Threshold(
 )
 MIN_OPTIMIZER_SHARE = Threshold(
     0.1, "share of the launches from which on the fused optimizer is part of the advice"
+)
+MAX_GRAPH_SYNCS = Threshold(
+    2,
+    "blocking syncs per step between launches; above it, they must go before graphs help: each "
+    "ends a graph",
+)
+MIN_NAMED_SHARE = Threshold(
+    0.1, "share of the host time of launches from which on a place is named"
 )
 MIN_EQUAL_STEPS = Threshold(
     0.5, "share of the steps with the same kernel sequence that one graph per step needs"
@@ -133,6 +141,8 @@ def many_steps(state, batches):                # one dispatch for all steps
         "max_launches_between": MAX_LAUNCHES_BETWEEN,
         "min_equal_steps": MIN_EQUAL_STEPS,
         "min_optimizer_share": MIN_OPTIMIZER_SHARE,
+        "max_graph_syncs": MAX_GRAPH_SYNCS,
+        "min_named_share": MIN_NAMED_SHARE,
     }
 
     def check(self, context: RuleContext) -> RuleVerdict:
@@ -148,14 +158,10 @@ def many_steps(state, batches):                # one dispatch for all steps
         if calls.height < MIN_LAUNCHES_PER_STEP.value * context.per_step:
             return CLEAN
         repeats = repetition(context)
-        launch_ns = _launch_ns(context, calls, stalled)
+        calls = calls.with_columns(pl.Series("host_ns", _host_ns(context, calls, stalled)))
+        launch_ns = float(calls["host_ns"].sum()) / max(1, calls.height)
         if launch_ns > MAX_LAUNCH_NS.value or not (repeats.worth_it or context.steps > 1):
             return CLEAN
-        own_ns = stalls.end_ns - stalls.start_ns
-        own_ns[stalled] = 0
-        calls = calls.with_columns(
-            pl.Series("host_ns", own_ns[calls["call"]] + calls["duration_ns"].to_numpy())
-        )
         places = called_from(context, calls, "host_ns")
         where = largest(places["range"], places["operator"], places["site"])
         same = repeats.alike is None or repeats.alike >= MIN_EQUAL_STEPS.value
@@ -163,6 +169,11 @@ def many_steps(state, batches):                # one dispatch for all steps
         confidence, reason = _confidence(repeats, same=same)
         if in_libraries:
             confidence, reason = Confidence.LOW, "an upper bound: a library makes the launches"
+        syncs = waits(context).filter(~pl.col("large"), ~pl.col("at_edge")).height
+        split = syncs > MAX_GRAPH_SYNCS.value * context.per_step
+        if split and confidence is Confidence.HIGH:
+            confidence = Confidence.MEDIUM
+            reason = "launches and idle time were measured, but no graph spans the blocking syncs"
         torch_way, torch_code = _torch_advice(context, calls, same=same)
         cuda_code = _BATCHED if in_libraries else LaunchBound.cuda_code
         return RuleMatch(
@@ -171,18 +182,21 @@ def many_steps(state, batches):                # one dispatch for all steps
             measured_ns=waited_ns,
             confidence=confidence,
             confidence_reason=reason,
-            change=(keeping_host_work(stalled), as_graphs()),
+            change=(as_graphs(kept=stalled),),
             min_ns=at_most(context, waited_ns),
-            fix=_fix(context, calls, where, launch_ns, torch_way, same=same),
+            fix=_fix(context, calls, where, launch_ns, torch_way, same=same, syncs=syncs * split),
             code=framework_of(context.trace).choose(
                 torch=torch_code,
                 cuda=cuda_code,
                 jax=LaunchBound.jax_code,
             ),
-            effort=framework_of(context.trace).choose(torch="one line", cuda="rewrite"),
+            effort=framework_of(context.trace).choose(
+                torch="rewrite" if split else "one line", cuda="rewrite"
+            ),
             where=where,
-            where_time="host time of launches",
+            where_time="host time between launches (framework and launch call)",
             also=("graph-candidate",),
+            needs=("host-sync",) * split,
         )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
@@ -193,14 +207,26 @@ def many_steps(state, batches):                # one dispatch for all steps
 _LAUNCHING = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK)
 
 
-def _launch_ns(context: RuleContext, calls: pl.DataFrame, stalled: Ints) -> float:
-    """Return the mean host time of a launch, with that of the framework before it."""
-    schedule = context.schedule
-    host_threads = calls["host_thread"].unique().to_numpy()
-    bounds = (np.full(len(host_threads), t) for t in (schedule.start_ns, schedule.end_ns))
-    spent_ns = context.hosts.spent(host_threads, *bounds)[:, list(_LAUNCHING)].sum()
-    stalled_ns = spent_before(context)[stalled][:, list(_LAUNCHING)].sum()
-    return float(spent_ns - stalled_ns) / max(1, calls.height)
+def _host_ns(context: RuleContext, calls: pl.DataFrame, stalled: Ints) -> Ints:
+    """Return the host time of each launch: in the framework since the last one, and in the call.
+
+    Without the time before `stalled` calls, which is not for launching.
+    """
+    call, host_thread = calls["call"].to_numpy(), calls["host_thread"].to_numpy()
+    ends = (calls["start_ns"] + calls["duration_ns"]).to_numpy()
+    host_ns = np.zeros(len(call), np.int64)
+    stalled_ns = spent_before(context)[:, list(_LAUNCHING)].sum(axis=1)
+    for thread in np.unique(host_thread):
+        own = np.flatnonzero(host_thread == thread)
+        own = own[np.argsort(call[own])]
+        starts = np.append(context.schedule.start_ns, ends[own][:-1])
+        spent = context.hosts.spent(np.full(len(own), thread), starts, ends[own])
+        host_ns[own] = spent[:, list(_LAUNCHING)].sum(axis=1)
+        stalls = stalled[context.schedule.calls.host_thread[stalled] == thread]
+        following = np.searchsorted(call[own], stalls)
+        known = following < len(own)
+        np.subtract.at(host_ns, own[following[known]], stalled_ns[stalls[known]])
+    return np.maximum(host_ns, 0)
 
 
 def _evidence(
@@ -220,7 +246,12 @@ def _evidence(
             "GPU idle time waiting for the next launch",
         ),
         step_evidence(context, "launches", launches, "", "Kernel launches"),
-        Evidence("host_per_launch_ns", launch_ns, "ns", "Host time per launch, mean"),
+        Evidence(
+            "host_per_launch_ns",
+            launch_ns,
+            "ns",
+            "Host time between launches (framework and launch call), mean",
+        ),
         Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
         Evidence(
             "repeated",
@@ -260,9 +291,12 @@ def _fix(
     torch_way: str,
     *,
     same: bool,
+    syncs: int,
 ) -> str:
     count = count_per_step(context, calls.height, "launch")
-    places = named(where, "range", "operator", most=3)
+    min_ns = MIN_NAMED_SHARE.value * float(calls["host_ns"].sum())
+    main = tuple(w for w in where if (w.ns or 0.0) >= min_ns)
+    places = named(main, "range", most=3) or named(main, "operator", most=3)
     most = f", mostly in {places}" if places else ""
     seen = f"{count}, {format_time(launch_ns, digits=3)} of host time each{most}."
     if mostly_in_libraries(context, calls) and framework_of(context.trace) is Framework.CUDA:
@@ -283,6 +317,11 @@ def _fix(
         jax="Put the whole step, or several steps (lax.scan), under one jax.jit. XLA launches "
         "CUDA graphs with --xla_gpu_enable_command_buffer.",
     )
+    if syncs:
+        fitting = (
+            f"Remove the {count_per_step(context, syncs, 'blocking sync')} first (host-sync): a "
+            "CUDA graph cannot contain them, and torch.compile breaks its graph at each readback."
+        )
     return f"{seen} {fitting} {way}"
 
 

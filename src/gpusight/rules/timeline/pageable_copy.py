@@ -182,7 +182,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         "blocking the caller.",
         fix=_fix(context, moved),
         code=framework_of(context.trace).choose(
-            torch=_TORCH + (_TORCH_BACK if "d2h" in rates else ""),
+            torch="".join(_TORCH_CODE[totals.way] for totals in moved),
             cuda=_CUDA,
             jax="upcoming = jax.device_put(host_batch)  # before the current step is awaited\n",
         ),
@@ -251,6 +251,7 @@ _TORCH_BACK = """\
 result = torch.empty_like(out, device="cpu", pin_memory=True)
 result.copy_(out, non_blocking=True)
 """
+_TORCH_CODE = {"h2d": _TORCH, "d2h": _TORCH_BACK}
 _CUDA = """\
 cudaMallocHost(&host, bytes);  // once, instead of malloc
 cudaMemcpyAsync(device, host, bytes, cudaMemcpyDefault, copying);
