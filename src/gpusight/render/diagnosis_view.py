@@ -34,6 +34,7 @@ from gpusight.rules.diagnosis import (
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from gpusight.render.explanation import ExplainedKernel
     from gpusight.results import TableResult
     from gpusight.rules.diagnosis import AnyDiagnosis, Explanation
 
@@ -48,7 +49,7 @@ def diagnosis_lines(
     """Give the first screen; with `details`, everything else below it."""
     if look.full_names:
         diagnosis, look = _with_full_names(diagnosis), replace(look, width=None)
-    lines = screen_lines(diagnosis, look)
+    lines = screen_lines(diagnosis, look, details=details)
     if details:
         lines = [*lines, StyledLine(""), *diagnosis_text.detail_lines(diagnosis, look)]
     return lines
@@ -167,11 +168,18 @@ def explanation_lines(explanation: Explanation, width: int | None) -> list[Style
     """Give everything about one finding."""
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
     if isinstance(finding, KernelGroup):
-        assert isinstance(diagnosis, KernelReportDiagnosis)
-        return [*diagnosis_text.kernel_lines(explain_kernel(diagnosis, finding), number, width)]
+        return [*diagnosis_text.kernel_lines(_explained(diagnosis, finding), number, width)]
     assert not isinstance(diagnosis, KernelReportDiagnosis)
     timeline = timeline_of(diagnosis)
     return [*diagnosis_text.finding_lines(timeline, finding, number, width)]
+
+
+def _explained(diagnosis: AnyDiagnosis, group: KernelGroup) -> ExplainedKernel:
+    if isinstance(diagnosis, JoinedDiagnosis):
+        kernel = next(k for k in diagnosis.kernels if k.group is group)
+        return diagnosis_text.explain_in_timeline(diagnosis, kernel)
+    assert isinstance(diagnosis, KernelReportDiagnosis)
+    return explain_kernel(diagnosis, group)
 
 
 def _explanation_text(explanation: Explanation, look: TableOptions) -> str:
@@ -186,8 +194,7 @@ def _explanation_markdown(explanation: Explanation, *, limit: int | None = None)
     del limit
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
     if isinstance(finding, KernelGroup):
-        assert isinstance(diagnosis, KernelReportDiagnosis)
-        lines = diagnosis_text.kernel_markdown(explain_kernel(diagnosis, finding), number)
+        lines = diagnosis_text.kernel_markdown(_explained(diagnosis, finding), number)
     else:
         assert not isinstance(diagnosis, KernelReportDiagnosis)
         timeline = timeline_of(diagnosis)
@@ -212,7 +219,11 @@ def _explanation_document(explanation: Explanation, *, limit: int | None = None)
 
 
 def _explanation_table(explanation: Explanation) -> TableResult:
-    table = diagnosis_table(explanation.diagnosis)
+    diagnosis = explanation.diagnosis
+    is_joined_kernel = isinstance(explanation.finding, KernelGroup) and isinstance(
+        diagnosis, JoinedDiagnosis
+    )
+    table = diagnosis_table(diagnosis.report if is_joined_kernel else diagnosis)
     if isinstance(explanation.finding, KernelGroup):
         is_kernel = pl.col("kernel") == explanation.finding.name
         return replace(table, frame=table.frame.filter(is_kernel))
