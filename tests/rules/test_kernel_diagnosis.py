@@ -287,7 +287,7 @@ PLANTED = {
     "fma_heavy": "compute-bound",
     "fp64_heavy": "fp64-heavy",
     "transpose_bank_conflict": "bank-conflict",
-    "transpose_padded": "memory-bound",
+    "transpose_padded": "latency-bound",
     "low_occupancy_smem": "low-occupancy-shared-memory",
     "low_occupancy_regs": "low-occupancy-registers",
     "divergent": "divergence",
@@ -321,7 +321,8 @@ def test_kernels_at_their_roof_say_so(planted: list[LaunchDiagnosis]) -> None:
     for kernel in found:
         (finding,) = kernel.findings
         assert finding.speedup == 1.0
-        assert finding.title.startswith("At the ")
+        assert finding.at_roofline
+        assert finding.title.startswith(("At the DRAM roofline", "Instruction issue"))
 
 
 @needs_shared

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_LINES = 15
 _MAX_HEAD_LINES = 2
 _MAX_NOTE_LINES = 2
-_CLAUSE_END = re.compile(r"[.;](?= )")
+_CLAUSE_END = re.compile(r"[.;:](?= )")
 _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
 _WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}

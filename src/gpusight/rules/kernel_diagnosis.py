@@ -298,20 +298,26 @@ def _size(sizes: Sequence[int | None]) -> str:
 
 
 def _summed_findings(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelFinding, ...]:
-    """Sum the findings of each rule over launches; texts are those of the longest launch."""
+    """Sum the findings of each rule over launches; texts are those of the longest launch.
+
+    Times and speedups are of all launches of the group, those without the finding included.
+    """
     by_rule: defaultdict[str, list[KernelFinding]] = defaultdict(list)
     for kernel in kernels:
         for finding in kernel.findings:
-            by_rule[finding.rule].append(finding)
-    sums = [_sum(findings) for findings in by_rule.values()]
+            by_rule[finding.rule].append(replace(finding, launch=kernel.launch))
+    times_ns = [kernel.duration_ns for kernel in kernels]
+    known_ns = [ns for ns in times_ns if ns is not None]
+    total_ns = sum(known_ns) if len(known_ns) == len(times_ns) else None
+    sums = [_sum(findings, total_ns) for findings in by_rule.values()]
     return tuple(sorted(sums, key=lambda f: -(f.saved_ns or (f.speedup or 1.0) - 1.0)))
 
 
-def _sum(findings: Sequence[KernelFinding]) -> KernelFinding:
+def _sum(findings: Sequence[KernelFinding], time_ns: float | None) -> KernelFinding:
     longest = max(findings, key=lambda f: f.time_ns or 0.0)
-    if any(f.time_ns is None or f.speedup is None for f in findings):
+    longest = replace(longest, launches=len(findings))
+    if time_ns is None or any(f.time_ns is None or f.speedup is None for f in findings):
         return longest
-    time_ns = sum(f.time_ns or 0.0 for f in findings)
     saved_ns = sum(f.saved_ns or 0.0 for f in findings)
     speedup = time_ns / (time_ns - saved_ns) if time_ns else 1.0
     return replace(longest, time_ns=time_ns, speedup=speedup)
@@ -327,7 +333,7 @@ def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[st
     sections = sorted({s for verdict in verdicts if verdict is not None for s in verdict.sections})
     collect = " ".join(f"--section {s}" for s in sections) or "--set full"
     count = "1 rule" if len(missing) == 1 else f"{len(missing)} rules"
-    return (f"{count} not evaluated, collect with: ncu {collect}; {', '.join(missing)}",)
+    return (f"{count} not evaluated; collect with ncu {collect}; rules: {', '.join(missing)}",)
 
 
 # Joined with a timeline ---------------------------------------------------------------------------

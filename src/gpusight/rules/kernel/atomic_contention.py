@@ -81,7 +81,7 @@ class AtomicContention(KernelRule):
         "histograms, keep a private copy per block in shared memory."
     )
     code = """\
-int sum = __reduce_add_sync(0xffffffff, value);  // per warp, sm_80 on
+int sum = __reduce_add_sync(0xffffffff, value);  // sm_80 on
 if ((threadIdx.x & 31) == 0) atomicAdd(&counter, sum);
 // histograms: one private copy per block
 __shared__ int bins[BINS];

@@ -52,7 +52,8 @@ y += table[index];                        // one wavefront per bank
 _FLOP_PIPES = ("fma", "fp64", "fp16", "tensor")
 """Pipes whose peak is a roofline in FLOP/s."""
 _LSU_CODE = """\
-float4 v = reinterpret_cast<const float4*>(in)[i];  // one load, not four
+// one load instead of four
+float4 v = reinterpret_cast<const float4*>(in)[i];
 // register tile: each value that is loaded is used 4 times
 for (int r = 0; r < 4; ++r)
   for (int c = 0; c < 4; ++c) sum[r][c] += a[r] * b[c];

@@ -86,7 +86,7 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             confidence = Confidence.MEDIUM
             reason = "excess sectors were not measured: collect SourceCounters"
         return KernelRuleMatch(
-            title=f"At the {UNIT_NAMES[name]} roofline ({reached:.0%})"
+            title=f"At the {UNIT_NAMES[name]} roofline ({share:.0%}{_busy(share, reached)})"
             if at_roof
             else f"Limited by {UNIT_NAMES[name]} ({share:.0%} of peak)",
             time_share=remaining,
@@ -104,6 +104,11 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             confidence=confidence,
             confidence_reason=reason,
         )
+
+
+def _busy(share: float, reached: float) -> str:
+    """Give the share without launch overhead, where the one over the whole launch is low."""
+    return "" if share >= ROOF.value else f", {reached:.0%} without launch overhead"
 
 
 def _passed(launch: ProfiledLaunch, name: str) -> str:

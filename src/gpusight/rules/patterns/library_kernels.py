@@ -6,6 +6,7 @@ precision, operators fused into one.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ class LibraryAdvice:
 
 
 _COMPILE = """\
-model = torch.compile(model)              # fuses neighboring operators
+model = torch.compile(model)              # fuses neighbors
 """
 _TORCH = {
     "matmul": LibraryAdvice(
@@ -63,9 +64,9 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
 y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
 """,
     ),
-    "normalization": LibraryAdvice(
-        "Fuse it with its neighbors: torch.compile does. For inference, fold batch normalization "
-        "into the convolution before it.",
+    "batch normalization": LibraryAdvice(
+        "For inference, fold batch normalization into the convolution before it. Else fuse it with "
+        "its neighbors: torch.compile does.",
         """\
 model = torch.compile(model.eval())       # or, for one pair:
 conv = torch.nn.utils.fusion.fuse_conv_bn_eval(conv, bn)
@@ -73,9 +74,14 @@ conv = torch.nn.utils.fusion.fuse_conv_bn_eval(conv, bn)
         "one line",
     ),
     "copy": LibraryAdvice(
-        "Avoid the copy: keep one memory format for the whole model (channels_last for "
-        "convolutions), drop .contiguous() and casts that nothing needs, or fuse the copy into "
-        "its neighbors with torch.compile.",
+        "Avoid the copy: drop .contiguous(), transposes and casts that nothing needs, or fuse it "
+        "into its neighbors with torch.compile.",
+        _COMPILE,
+        "one line",
+    ),
+    "layout conversion": LibraryAdvice(
+        "Avoid the conversion: keep one memory format for the whole model, channels_last for "
+        "convolutions on Tensor Cores.",
         """\
 model = model.to(memory_format=torch.channels_last)
 x = x.to(memory_format=torch.channels_last)
@@ -136,6 +142,19 @@ x = x.astype(jax.numpy.bfloat16)
 )
 
 
+_SPECIAL = (
+    ("layout conversion", re.compile(r"nchwtonhwc|nhwctonchw")),
+    ("batch normalization", re.compile(r"batch_?norm|\bbn_(?:fw|bw)_")),
+)
+"""Kernels with advice of their own within a category."""
+
+
+def _category(name: str) -> str:
+    text = name.lower()
+    special = (category for category, pattern in _SPECIAL if pattern.search(text))
+    return next(special, classify(name).category)
+
+
 def advise_on_library(finding: KernelFinding, framework: Framework) -> KernelFinding:
     """Replace advice about code by advice about calls, where the kernel is not the program's own.
 
@@ -148,7 +167,7 @@ def advise_on_library(finding: KernelFinding, framework: Framework) -> KernelFin
         framework = Framework.TORCH
     elif origin == "XLA":
         framework = Framework.JAX
-    category = classify(finding.where).category
+    category = _category(finding.where)
     advice = framework.choose(
         torch=_TORCH.get(category, _TORCH_DEFAULT),
         cuda=_CUDA.get(category, _CUDA_DEFAULT),
