@@ -39,6 +39,8 @@ _MAX_NOTE_LINES = 2
 _CLAUSE_END = re.compile(r"[.;:](?= )")
 _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
+_MIN_SAVED_SHARE = 0.005
+"""Below it, the time before and after the fixes reads the same."""
 _WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}
 _UNLIMITED_WIDTH = 100
 _LEAD = 4
@@ -233,7 +235,7 @@ def _kernel_report_rows(
     yield from _numbered_table(columns, ["cyan"] * len(shown), width)
     if len(shown) < len(groups):
         yield StyledLine(f"{'':{_LEAD}}… {len(groups) - len(shown)} more: --details", "dim")
-    if diagnosis.duration_ns:
+    if diagnosis.saved_ns > _MIN_SAVED_SHARE * diagnosis.duration_ns:
         yield _line(summary.kernels_total(diagnosis), width, "bold green")
 
 

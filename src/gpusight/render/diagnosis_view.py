@@ -100,7 +100,8 @@ def diagnosis_to_markdown(
 def kernels_text(diagnosis: JoinedDiagnosis, look: TableOptions, *, explained: int) -> str:
     """Write the profiled kernels of a timeline as plain text, some of them explained."""
     lines: list[StyledLine] = []
-    for number, kernel in enumerate(explained_kernels(diagnosis, explained), 1):
+    first = len(diagnosis.timeline.findings) + 1
+    for number, kernel in enumerate(explained_kernels(diagnosis, explained), first):
         lines += [StyledLine(""), *diagnosis_text.kernel_lines(kernel, number, look.width)]
     return to_plain(measured_kernel_table(diagnosis), look) + plain_lines(lines)
 
@@ -108,7 +109,8 @@ def kernels_text(diagnosis: JoinedDiagnosis, look: TableOptions, *, explained: i
 def kernels_markdown(diagnosis: JoinedDiagnosis, *, limit: int, explained: int | None) -> str:
     """Write the profiled kernels of a timeline as Markdown, some of them explained."""
     lines = [to_markdown(measured_kernel_table(diagnosis), limit=limit)]
-    for number, kernel in enumerate(explained_kernels(diagnosis, explained), 1):
+    first = len(diagnosis.timeline.findings) + 1
+    for number, kernel in enumerate(explained_kernels(diagnosis, explained), first):
         lines += diagnosis_text.kernel_markdown(kernel, number)
     return "\n".join(lines) + "\n"
 
