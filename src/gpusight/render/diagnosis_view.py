@@ -222,10 +222,9 @@ def _explanation_document(explanation: Explanation, *, limit: int | None = None)
 
 def _explanation_table(explanation: Explanation) -> TableResult:
     diagnosis = explanation.diagnosis
-    is_joined_kernel = isinstance(explanation.finding, KernelGroup) and isinstance(
-        diagnosis, JoinedDiagnosis
-    )
-    table = diagnosis_table(diagnosis.report if is_joined_kernel else diagnosis)
+    if isinstance(explanation.finding, KernelGroup) and isinstance(diagnosis, JoinedDiagnosis):
+        diagnosis = diagnosis.report
+    table = diagnosis_table(diagnosis)
     if isinstance(explanation.finding, KernelGroup):
         is_kernel = pl.col("kernel") == explanation.finding.name
         return replace(table, frame=table.frame.filter(is_kernel))
