@@ -34,7 +34,17 @@ Kernels are ordered by the time that their first fix saves over all launches, fi
 by speedup. Fixes of one kernel do not add up. Where one rule names the cause of what another one
 detects, such as bank conflicts of a busy L1, only the cause is a finding; `also` lists the other.
 
-A kernel at the roofline (80% of the peak of a unit) gains only by doing less: its speedup is 1."""
+A kernel at the roofline (80% of a peak in bandwidth or FLOP/s) gains only by doing less: its
+speedup is 1. Below 60% of every peak no bandwidth is exhausted: the kernel is `latency-bound`, also
+where its warps mostly stall on memory. DRAM is named where it is at 85% of the busiest memory unit
+or more, since its bytes pass L2 and L1 too.
+
+Kernels of libraries and frameworks (cuBLAS, cuDNN, PyTorch) are recognized by their names. Their
+code and grid are not yours to change, so the advice is how to call them: batch size, layout,
+precision, fusion.
+
+Launches of one kernel with the same grid and block are one row. Times and speedups are of all of
+them; texts and evidence are of the longest launch that has the finding, which `explain` names."""
 _CHECKED = """\
 ## Accuracy
 

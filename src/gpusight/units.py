@@ -101,6 +101,8 @@ def format_real(value: float | None) -> str:
         return MISSING
     if value == 0:
         return "0"
+    if 5e-4 <= abs(value) < 1e-3:
+        return f"{value:.4f}"
     if abs(value) < 1e-3:  # below this, zeros would crowd out the digits
         return f"{value:.3e}"
     return f"{value:,.{_decimals(abs(value))}f}"

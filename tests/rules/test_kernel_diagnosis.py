@@ -287,7 +287,7 @@ PLANTED = {
     "fma_heavy": "compute-bound",
     "fp64_heavy": "fp64-heavy",
     "transpose_bank_conflict": "bank-conflict",
-    "transpose_padded": "memory-bound",
+    "transpose_padded": "latency-bound",
     "low_occupancy_smem": "low-occupancy-shared-memory",
     "low_occupancy_regs": "low-occupancy-registers",
     "divergent": "divergence",
@@ -321,7 +321,8 @@ def test_kernels_at_their_roof_say_so(planted: list[LaunchDiagnosis]) -> None:
     for kernel in found:
         (finding,) = kernel.findings
         assert finding.speedup == 1.0
-        assert finding.title.startswith("At the ")
+        assert finding.at_roofline
+        assert finding.title.startswith(("At the DRAM roofline", "Instruction issue"))
 
 
 @needs_shared
@@ -470,3 +471,33 @@ def test_every_rule_answers(
         assert all(math.isfinite(e.value) for e in finding.evidence)
     gains = [f.speedup or 0.0 for f in kernel.findings]
     assert gains == sorted(gains, reverse=True)
+
+
+@needs_shared
+def test_limits_name_targets_that_follow_from_the_launch(planted: list[LaunchDiagnosis]) -> None:
+    first = {k.name.partition("(")[0]: k.findings[0] for k in planted}
+    registers = first["low_occupancy_regs"]
+    # The first step is the change that `occupancy` names.
+    assert "// 168 registers: 12 warps per SM" in registers.code
+    assert "__launch_bounds__(128, 8)" in registers.code
+    assert "64 registers per thread" in registers.estimate
+    evidence = {e.metric: e.value for e in registers.evidence}
+    assert evidence["warps_without_limit"] == 64
+    shared = {e.metric for e in first["low_occupancy_smem"].evidence}
+    assert "dynamic_shared_bytes" in shared
+    assert "registers" not in shared
+    strided = first["copy_strided"].estimate
+    assert "needs 8% instead of 65% of the present time" in strided
+
+
+def test_a_summed_finding_counts_the_launches_without_it() -> None:
+    without = {**COPY, "name": UNCOALESCED["name"]}
+    found = diagnose_kernels(trace_of(UNCOALESCED, UNCOALESCED, without))
+    assert isinstance(found, KernelReportDiagnosis)
+    (group,) = found.groups
+    finding = group.findings[0]
+    assert (len(group.kernels), finding.launches) == (3, 2)
+    assert finding.launch in {0, 1}
+    assert finding.time_ns == group.duration_ns
+    alone = max(kernel.findings[0].speedup or 0.0 for kernel in group.kernels[:2])
+    assert 1.0 < (finding.speedup or 0.0) < alone

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,28 +41,33 @@ _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
 _MAX_SECTIONS = 4
 """Lines for the other processes and GPUs of a timeline."""
+_MIN_SAVED_SHARE = 0.005
+"""Below it, the time before and after the fixes reads the same."""
 _WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}
 _UNLIMITED_WIDTH = 100
 _LEAD = 4
 """Columns for the number of a finding."""
 
 
-def screen_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> list[StyledLine]:
-    """Give the lines of the first screen."""
+def screen_lines(
+    diagnosis: AnyDiagnosis, look: TableOptions, *, details: bool = False
+) -> list[StyledLine]:
+    """Give the lines of the first screen; all rows and no notes where `details` follow."""
+    max_lines = sys.maxsize if details else MAX_LINES
     if isinstance(diagnosis, KernelReportDiagnosis):
         head = _head_lines(summary.kernels_head(diagnosis), look.width)
-        head += _note_lines(diagnosis.notes, look.width)
-        table = _kernel_report_rows(diagnosis, look.width, MAX_LINES - len(head) - 3)
+        head += _note_lines(() if details else diagnosis.notes, look.width)
+        table = _kernel_report_rows(diagnosis, look.width, max_lines - len(head) - 3)
         return [*head, StyledLine(""), *table, *_next_lines(diagnosis)]
     timeline = timeline_of(diagnosis)
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
-    head += _note_lines(timeline.notes, look.width)
+    head += _note_lines(() if details else timeline.notes, look.width)
     if isinstance(diagnosis, JoinedDiagnosis):  # the screen has room for one of the two
-        below = _joined_rows(diagnosis, look.width)
+        below = _joined_rows(diagnosis, look.width, None if details else _MAX_KERNELS)
     else:
         below = _section_rows(timeline, look.width)
-    plan = list(_plan_lines(timeline, look, MAX_LINES - len(head) - len(below) - 2))
+    plan = list(_plan_lines(timeline, look, max_lines - len(head) - len(below) - 2))
     return [*head, StyledLine(""), *plan, *below, *_next_lines(diagnosis)]
 
 
@@ -186,7 +192,7 @@ def _plan_table(
 
 
 def _numbered_table(
-    columns: Sequence[TextColumn], styles: Sequence[str], width: int | None
+    columns: Sequence[TextColumn], styles: Sequence[str], width: int | None, first_number: int = 1
 ) -> Iterator[StyledLine]:
     """Lay rows out behind their numbers; texts that are too long lose their ends."""
     texts = columns[0].cells
@@ -199,7 +205,7 @@ def _numbered_table(
     yield StyledLine(f"{'':{_LEAD}}{heading}", "bold")
     for row, style in enumerate(styles):
         rest = "".join(gap + c.padded(row) for c in fitted[1:])
-        parts = ((f"{row + 1:>2}. ", "dim"), (fitted[0].padded(row), style), (rest, ""))
+        parts = ((f"{row + first_number:>2}. ", "dim"), (fitted[0].padded(row), style), (rest, ""))
         yield StyledLine.of_parts(parts)
 
 
@@ -236,23 +242,33 @@ def _kernel_report_rows(
     yield from _numbered_table(columns, ["cyan"] * len(shown), width)
     if len(shown) < len(groups):
         yield StyledLine(f"{'':{_LEAD}}… {len(groups) - len(shown)} more: --details", "dim")
-    if diagnosis.duration_ns:
+    if diagnosis.saved_ns > _MIN_SAVED_SHARE * diagnosis.duration_ns:
         yield _line(summary.kernels_total(diagnosis), width, "bold green")
 
 
-def _joined_rows(diagnosis: JoinedDiagnosis, width: int | None) -> list[StyledLine]:
-    """List the profiled kernels that would save most of the timeline's GPU time."""
-    unit = "/step" if diagnosis.timeline.steps else ""
-    lines: list[StyledLine] = []
-    for kernel in diagnosis.kernels:
-        if kernel.finding is None or len(lines) == _MAX_KERNELS:
-            continue
-        time_ns = kernel.time_ns / max(1, diagnosis.timeline.steps)
-        gain = gain_text(kernel.finding)
-        end = f" ({gain} with the fix)" if gain else ""
-        text = f"kernel {kernel.group.label}: {format_time(time_ns, digits=3)}{unit}"
-        lines.append(_line(f"{text}, {kernel.finding.title}{end}", width))
-    return lines
+def _joined_rows(
+    diagnosis: JoinedDiagnosis, width: int | None, max_kernels: int | None
+) -> list[StyledLine]:
+    """List the profiled kernels that would save most of the timeline's GPU time.
+
+    Their numbers follow those of the timeline's findings, and `explain` takes them.
+    """
+    steps = max(1, diagnosis.timeline.steps)
+    shown = diagnosis.kernels_with_findings[:max_kernels]
+    if not shown:
+        return []
+    firsts = [kernel.group.findings[0] for kernel in shown]
+    texts = [f"{k.group.label}: {f.title}" for k, f in zip(shown, firsts, strict=True)]
+    times = [format_time(kernel.time_ns / steps, digits=3) for kernel in shown]
+    columns = (
+        TextColumn.natural("Profiled kernel", texts, can_shorten=True),
+        TextColumn.natural("Time/step" if diagnosis.timeline.steps else "Time", times, right=True),
+        TextColumn.natural(
+            "Speedup", [gain_text(f) or MISSING for f in firsts], right=True, priority=2
+        ),
+    )
+    first = len(diagnosis.timeline.findings) + 1
+    return [*_numbered_table(columns, ["cyan"] * len(shown), width, first)]
 
 
 def _section_rows(timeline: TimelineDiagnosis, width: int | None) -> list[StyledLine]:
@@ -281,6 +297,8 @@ def _next_lines(diagnosis: AnyDiagnosis) -> list[StyledLine]:
     else:
         command = _next_command(timeline_of(diagnosis))
     name = shlex.quote(safe_text(str(path)))
+    if isinstance(diagnosis, JoinedDiagnosis) and command == "explain":
+        name += f" {shlex.quote(safe_text(str(diagnosis.report.meta.get('path'))))}"
     return [StyledLine(f"next: gpusight {command} {name}{' 1' * (command == 'explain')}", "dim")]
 
 

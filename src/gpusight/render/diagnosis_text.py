@@ -66,7 +66,8 @@ def detail_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> Iterator[Styled
     yield StyledLine("")
     yield from _foot(timeline, look.width)
     if isinstance(diagnosis, JoinedDiagnosis):
-        for number, kernel in enumerate(explained_kernels(diagnosis), 1):
+        first = len(timeline.findings) + 1
+        for number, kernel in enumerate(explained_kernels(diagnosis), first):
             yield StyledLine("")
             yield from kernel_lines(kernel, number, look.width)
 
@@ -87,11 +88,12 @@ def explained_kernels(
     diagnosis: JoinedDiagnosis, count: int | None = None
 ) -> list[ExplainedKernel]:
     """Explain the profiled kernels that have findings; times are those of a timeline's step."""
-    kernels = [kernel for kernel in diagnosis.kernels if kernel.finding is not None]
-    return [_in_timeline(diagnosis, kernel) for kernel in kernels[:count]]
+    kernels = diagnosis.kernels_with_findings
+    return [explain_in_timeline(diagnosis, kernel) for kernel in kernels[:count]]
 
 
-def _in_timeline(diagnosis: JoinedDiagnosis, kernel: TimedKernel) -> ExplainedKernel:
+def explain_in_timeline(diagnosis: JoinedDiagnosis, kernel: TimedKernel) -> ExplainedKernel:
+    """Explain a profiled kernel; times are those of a timeline's step."""
     explained = explain_kernel(diagnosis.report, kernel.group)
     time_ns = kernel.time_ns / max(1, diagnosis.timeline.steps)
     unit = "/step" if diagnosis.timeline.steps else ""

@@ -34,6 +34,7 @@ from gpusight.rules.diagnosis import (
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from gpusight.render.explanation import ExplainedKernel
     from gpusight.results import TableResult
     from gpusight.rules.diagnosis import AnyDiagnosis, Explanation
 
@@ -48,7 +49,7 @@ def diagnosis_lines(
     """Give the first screen; with `details`, everything else below it."""
     if look.full_names:
         diagnosis, look = _with_full_names(diagnosis), replace(look, width=None)
-    lines = screen_lines(diagnosis, look)
+    lines = screen_lines(diagnosis, look, details=details)
     if details:
         lines = [*lines, StyledLine(""), *diagnosis_text.detail_lines(diagnosis, look)]
     return lines
@@ -99,7 +100,8 @@ def diagnosis_to_markdown(
 def kernels_text(diagnosis: JoinedDiagnosis, look: TableOptions, *, explained: int) -> str:
     """Write the profiled kernels of a timeline as plain text, some of them explained."""
     lines: list[StyledLine] = []
-    for number, kernel in enumerate(explained_kernels(diagnosis, explained), 1):
+    first = len(diagnosis.timeline.findings) + 1
+    for number, kernel in enumerate(explained_kernels(diagnosis, explained), first):
         lines += [StyledLine(""), *diagnosis_text.kernel_lines(kernel, number, look.width)]
     return to_plain(measured_kernel_table(diagnosis), look) + plain_lines(lines)
 
@@ -107,7 +109,8 @@ def kernels_text(diagnosis: JoinedDiagnosis, look: TableOptions, *, explained: i
 def kernels_markdown(diagnosis: JoinedDiagnosis, *, limit: int, explained: int | None) -> str:
     """Write the profiled kernels of a timeline as Markdown, some of them explained."""
     lines = [to_markdown(measured_kernel_table(diagnosis), limit=limit)]
-    for number, kernel in enumerate(explained_kernels(diagnosis, explained), 1):
+    first = len(diagnosis.timeline.findings) + 1
+    for number, kernel in enumerate(explained_kernels(diagnosis, explained), first):
         lines += diagnosis_text.kernel_markdown(kernel, number)
     return "\n".join(lines) + "\n"
 
@@ -167,11 +170,18 @@ def explanation_lines(explanation: Explanation, width: int | None) -> list[Style
     """Give everything about one finding."""
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
     if isinstance(finding, KernelGroup):
-        assert isinstance(diagnosis, KernelReportDiagnosis)
-        return [*diagnosis_text.kernel_lines(explain_kernel(diagnosis, finding), number, width)]
+        return [*diagnosis_text.kernel_lines(_explained(diagnosis, finding), number, width)]
     assert not isinstance(diagnosis, KernelReportDiagnosis)
     timeline = timeline_of(diagnosis)
     return [*diagnosis_text.finding_lines(timeline, finding, number, width)]
+
+
+def _explained(diagnosis: AnyDiagnosis, group: KernelGroup) -> ExplainedKernel:
+    if isinstance(diagnosis, JoinedDiagnosis):
+        kernel = next(k for k in diagnosis.kernels if k.group is group)
+        return diagnosis_text.explain_in_timeline(diagnosis, kernel)
+    assert isinstance(diagnosis, KernelReportDiagnosis)
+    return explain_kernel(diagnosis, group)
 
 
 def _explanation_text(explanation: Explanation, look: TableOptions) -> str:
@@ -186,8 +196,7 @@ def _explanation_markdown(explanation: Explanation, *, limit: int | None = None)
     del limit
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
     if isinstance(finding, KernelGroup):
-        assert isinstance(diagnosis, KernelReportDiagnosis)
-        lines = diagnosis_text.kernel_markdown(explain_kernel(diagnosis, finding), number)
+        lines = diagnosis_text.kernel_markdown(_explained(diagnosis, finding), number)
     else:
         assert not isinstance(diagnosis, KernelReportDiagnosis)
         timeline = timeline_of(diagnosis)
@@ -212,7 +221,10 @@ def _explanation_document(explanation: Explanation, *, limit: int | None = None)
 
 
 def _explanation_table(explanation: Explanation) -> TableResult:
-    table = diagnosis_table(explanation.diagnosis)
+    diagnosis = explanation.diagnosis
+    if isinstance(explanation.finding, KernelGroup) and isinstance(diagnosis, JoinedDiagnosis):
+        diagnosis = diagnosis.report
+    table = diagnosis_table(diagnosis)
     if isinstance(explanation.finding, KernelGroup):
         is_kernel = pl.col("kernel") == explanation.finding.name
         return replace(table, frame=table.frame.filter(is_kernel))

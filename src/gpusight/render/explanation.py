@@ -174,6 +174,10 @@ def _subtitle(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> str:
     shape = group.longest
     if None not in (*shape.grid, *shape.block):
         parts.append(f"grid {_dims(shape.grid)}, block {_dims(shape.block)}")
+    if len(numbers) > 1 and group.findings and group.findings[0].launch is not None:
+        first = group.findings[0]
+        some = "" if first.launches == len(numbers) else f" {first.launches} with the finding, of"
+        parts.append(f"data of launch {first.launch}, the longest of{some} {len(numbers)}")
     return "; ".join(parts)
 
 
@@ -222,18 +226,36 @@ def _foremost(results: tuple[ProfilerRule, ...]) -> list[ProfilerRule]:
     if not advice:  # versions up to 2021 call it so; later ones warn of metrics that are missing
         advice = [r for r in results if r.kind in {"warning", "error"} and r.message]
     of_launch = {"global": 1, "local": 0}
-    return sorted(
+    ranked = sorted(
         advice,
         key=lambda r: (-of_launch.get(r.speedup_kind or "", 0), -(r.speedup_percent or 0.0)),
-    )[:MAX_PROFILER_RULES]
+    )
+    # One result of each rule: the others say the same of another unit.
+    first = {r.rule: r for r in reversed(ranked) if _NUMBER.search(r.message or "")}
+    return [r for r in ranked if first.get(r.rule) is r and r.rule not in _NOISE][
+        :MAX_PROFILER_RULES
+    ]
+
+
+_NOISE = frozenset({"MemoryL2Compression"})
+"""Rules about what programs do not use on purpose."""
+_NUMBER = re.compile(r"(?<![\w.])\d")
+_OF_LAUNCH = re.compile(
+    r"(?i)\bthis (?:kernel|workload|launch)\b|\bon average\b|\bworkload achieved\b"
+)
+_SPEEDUPS = {"local": "est. local speedup", "global": "est. speedup"}
 
 
 def _profiler_sentence(result: ProfilerRule) -> str:
-    """Give the first sentence of a result of the profiler's rules."""
+    """Give the sentence of a result of the profiler's rules that has its number."""
     message = " ".join((result.message or "").split())
-    first = safe_text(_SENTENCE.split(message, maxsplit=1)[0]).rstrip(".")
-    percent = "" if result.speedup_percent is None else f" ({result.speedup_percent:.0f}%)"
-    return f"{safe_text(result.rule)}{percent}: {first}."
+    sentences = _SENTENCE.split(message)
+    numbers = [s for s in sentences if _NUMBER.search(s)]
+    chosen = next((s for s in numbers if _OF_LAUNCH.search(s)), (numbers or sentences)[0])
+    text = safe_text(chosen).rstrip(".")
+    kind = _SPEEDUPS.get(result.speedup_kind or "", "est. speedup")
+    percent = "" if result.speedup_percent is None else f" ({kind} {result.speedup_percent:.0f}%)"
+    return f"{safe_text(result.rule)}{percent}: {text}."
 
 
 _EVIDENCE = 5

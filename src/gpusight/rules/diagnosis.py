@@ -350,6 +350,11 @@ class JoinedDiagnosis:
     """Measured kernels that run in the window, the one that saves most first."""
 
     @property
+    def kernels_with_findings(self) -> tuple[TimedKernel, ...]:
+        """Those that are listed; their numbers follow those of the timeline's findings."""
+        return tuple(kernel for kernel in self.kernels if kernel.finding is not None)
+
+    @property
     def title(self) -> str:
         """Title of the timeline."""
         return self.timeline.title
@@ -419,8 +424,13 @@ def explain_finding(diagnosis: AnyDiagnosis, which: int | str) -> Explanation:
         reason = timeline.not_applicable[which]
         raise NotApplicable(COMMAND, f"{which} was not evaluated: {reason}").error()
     rules = (*timeline.clean, *timeline.not_applicable)
-    number = _position(which, [(f.rule,) for f in timeline.findings], "findings", rules)
-    return Explanation(diagnosis, number, timeline.findings[number - 1])
+    findings: list[TimelineFinding | KernelGroup] = [*timeline.findings]
+    names = [(finding.rule,) for finding in timeline.findings]
+    if isinstance(diagnosis, JoinedDiagnosis):
+        findings += [kernel.group for kernel in diagnosis.kernels_with_findings]
+        names += [(kernel.group.label,) for kernel in diagnosis.kernels_with_findings]
+    number = _position(which, names, "findings", rules)
+    return Explanation(diagnosis, number, findings[number - 1])
 
 
 def _position(

@@ -405,7 +405,7 @@ def _kernel_finding(
         code=match.code or rule.code,
         caveats=rule.caveats,
         sections=rule.sections,
-        at_roofline=rule.at_roofline,
+        at_roofline=rule.at_roofline if match.at_roofline is None else match.at_roofline,
         effort=match.effort or rule.effort,
     )
 

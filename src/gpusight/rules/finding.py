@@ -73,6 +73,10 @@ class KernelFinding:
     """Where there is nothing to gain, the launch is at its roofline."""
     effort: str = ""
     """`one line`, `config` or `rewrite`."""
+    launch: int | None = None
+    """The launch that its texts and evidence are of, where it sums up several."""
+    launches: int = 1
+    """Launches that have the finding."""
 
     @property
     def saved_ns(self) -> float | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.naming.kernel_origin import LIBRARY_KERNELS, kernel_origin
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
 from gpusight.rules.rule import FindingLocation
@@ -171,12 +172,15 @@ def framework_of(trace: Trace) -> Framework:
         return Framework.JAX
     if trace.has("cpu_ops") or trace.meta.source.startswith("torch"):
         return Framework.TORCH
-    kernels, ranges = _names(trace, "kernels"), _names(trace, "ranges")
+    kernels = [*_names(trace, "kernels"), *_names(trace, "profiles")]
+    ranges = _names(trace, "ranges")
     if any(mark in name for name in kernels for mark in _TORCH_KERNELS):
         return Framework.TORCH
     if any(name.startswith(_TORCH_RANGES) for name in ranges):
         return Framework.TORCH
     if any(name.startswith(_JAX_RANGES) for name in ranges):
+        return Framework.JAX
+    if any(kernel_origin(name) == "XLA" for name in kernels):
         return Framework.JAX
     return Framework.CUDA
 
@@ -253,14 +257,8 @@ def mostly_in_libraries(context: RuleContext, rows: pl.DataFrame) -> bool:
     return bool(rows.height) and 2 * int(inside.fill_null(value=False).sum()) > rows.height
 
 
-_LIBRARY_KERNELS = (
-    r"(?i)cutlass|cublas|cudnn|cufft|cusparse|cusolver|nvjet|xmma|splitk|\d_[sdhc]gemm|gemv2|gemvx"
-    r"|\bcub::|thrust::|magma_|cudf::|raft::"
-)
-
-
 def library_kernels(rows: pl.DataFrame) -> bool:
-    """Return whether most of the time of these kernels is in those of CUDA's libraries."""
-    by_library = pl.col("name").str.contains(_LIBRARY_KERNELS).fill_null(value=False)
+    """Return whether most of the time of these kernels is in those of libraries and frameworks."""
+    by_library = pl.col("name").str.contains(LIBRARY_KERNELS).fill_null(value=False)
     library_ns = int(rows.filter(by_library)["duration_ns"].sum())
     return 2 * library_ns > int(rows["duration_ns"].sum())

@@ -40,7 +40,9 @@ from gpusight.rules.diagnosis import (
 )
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import SourceLocation
-from gpusight.rules.registry import kernel_rules, select_rules
+from gpusight.rules.formatting import framework_of
+from gpusight.rules.patterns.library_kernels import advise_on_library
+from gpusight.rules.registry import KERNEL_RULES, kernel_rules, select_rules
 from gpusight.rules.rule import InstructionCounters
 from gpusight.units import format_share
 
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.selection import Selection
     from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.rules.finding import KernelFinding
+    from gpusight.rules.formatting import Framework
     from gpusight.rules.rule import KernelRule
     from gpusight.trace.trace import Trace
 
@@ -164,11 +167,13 @@ def diagnose_kernels(
     profiler_rules = _profiler_rules(trace)
     limiters = dict(roofline_points(trace).select("launch", "bound").iter_rows())
     labels = unique_short_names(names_of(trace.table("profiles", ["name"])["name"]))
+    framework = framework_of(trace)
     kernels = [
         _diagnose_launch(
             launch,
             labels,
             selected,
+            framework,
             limiters[launch.values["launch"]],
             profiler_rules[launch.values["launch"]],
         )
@@ -202,6 +207,7 @@ def _diagnose_launch(
     launch: ProfiledLaunch,
     labels: Mapping[str, str],
     rules: Mapping[str, KernelRule],
+    framework: Framework,
     limiter: str | None,
     profiler_rules: Sequence[ProfilerRule],
 ) -> LaunchDiagnosis:
@@ -215,7 +221,10 @@ def _diagnose_launch(
         grid=tuple(launch.values[f"grid_{axis}"] for axis in "xyz"),
         block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
         held_by=limiter,
-        findings=results.findings,
+        findings=tuple(
+            advise_on_library(f, framework) if f.rule in KERNEL_RULES else f
+            for f in results.findings
+        ),
         clean=results.clean,
         not_applicable=results.not_applicable,
         profiler_rules=tuple(profiler_rules),
@@ -289,20 +298,26 @@ def _size(sizes: Sequence[int | None]) -> str:
 
 
 def _summed_findings(kernels: Sequence[LaunchDiagnosis]) -> tuple[KernelFinding, ...]:
-    """Sum the findings of each rule over launches; texts are those of the longest launch."""
+    """Sum the findings of each rule over launches; texts are those of the longest launch.
+
+    Times and speedups are of all launches of the group, those without the finding included.
+    """
     by_rule: defaultdict[str, list[KernelFinding]] = defaultdict(list)
     for kernel in kernels:
         for finding in kernel.findings:
-            by_rule[finding.rule].append(finding)
-    sums = [_sum(findings) for findings in by_rule.values()]
+            by_rule[finding.rule].append(replace(finding, launch=kernel.launch))
+    times_ns = [kernel.duration_ns for kernel in kernels]
+    known_ns = [ns for ns in times_ns if ns is not None]
+    total_ns = sum(known_ns) if len(known_ns) == len(times_ns) else None
+    sums = [_sum(findings, total_ns) for findings in by_rule.values()]
     return tuple(sorted(sums, key=lambda f: -(f.saved_ns or (f.speedup or 1.0) - 1.0)))
 
 
-def _sum(findings: Sequence[KernelFinding]) -> KernelFinding:
+def _sum(findings: Sequence[KernelFinding], time_ns: float | None) -> KernelFinding:
     longest = max(findings, key=lambda f: f.time_ns or 0.0)
-    if any(f.time_ns is None or f.speedup is None for f in findings):
+    longest = replace(longest, launches=len(findings))
+    if time_ns is None or any(f.time_ns is None or f.speedup is None for f in findings):
         return longest
-    time_ns = sum(f.time_ns or 0.0 for f in findings)
     saved_ns = sum(f.saved_ns or 0.0 for f in findings)
     speedup = time_ns / (time_ns - saved_ns) if time_ns else 1.0
     return replace(longest, time_ns=time_ns, speedup=speedup)
@@ -317,7 +332,8 @@ def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[st
     verdicts = (k.not_applicable.get(rule) for rule in missing for k in kernels)
     sections = sorted({s for verdict in verdicts if verdict is not None for s in verdict.sections})
     collect = " ".join(f"--section {s}" for s in sections) or "--set full"
-    return (f"not evaluated: {', '.join(missing)}; collect with: ncu {collect}",)
+    count = "1 rule" if len(missing) == 1 else f"{len(missing)} rules"
+    return (f"{count} not evaluated; collect with ncu {collect}; rules: {', '.join(missing)}",)
 
 
 # Joined with a timeline ---------------------------------------------------------------------------

@@ -97,6 +97,8 @@ class KernelRuleMatch(RuleMatch):
     time_share: float | None = None
     """Part of the duration that remains after the fix, 0 to 1; 1 when there is nothing to gain,
     None where that is not known."""
+    at_roofline: bool | None = None
+    """Where there is nothing to gain, the launch is at its roofline; replaces that of the rule."""
 
 
 @dataclass(frozen=True, slots=True)

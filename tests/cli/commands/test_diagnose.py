@@ -246,8 +246,13 @@ def test_only_the_judged_gpu_weighs_the_kernels_of_a_report() -> None:
 def test_both_are_shown() -> None:
     view = gs.diagnose([trace_of(MEASURED), starved("strided(float*)")])
     shown = repr(view)
-    assert "kernel strided: " in shown
-    assert "5.00 µs/step, Uncoalesced access: " in shown
+    number = len(view.timeline.findings) + 1
+    (row,) = [line for line in shown.splitlines() if "strided: Uncoalesced access" in line]
+    assert row.startswith(f"{number:>2}. ")
+    assert "5.00 µs" in row
+    explained = view.explain(number).to_text()
+    assert explained.startswith(f"{number}. strided\n")
+    assert "5.00 µs/step (5.0%); profiled: launch 0" in explained
     details = view.to_text(details=True)
     assert "uncoalesced-access" in details
     assert "5.00 µs/step (5.0%); profiled: launch 0" in details
@@ -256,7 +261,7 @@ def test_both_are_shown() -> None:
     assert told["kernels"][0]["findings"][0]["rule"] == "uncoalesced-access"
     assert told["findings"][0]["rule"] == "input-starved"
     assert [k.launch for k in view.kernels] == [0]
-    assert "### 1. `strided`" in view.to_markdown(details=True)
+    assert f"### {number}. `strided`" in view.to_markdown(details=True)
     assert view.to_html().count('<section class="kernel">') > 1
     assert "<table>" in view._repr_html_()
 

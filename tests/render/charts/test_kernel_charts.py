@@ -164,9 +164,9 @@ def test_a_class_keeps_its_color_but_only_those_there_are_in_the_legend() -> Non
 def test_what_lies_far_to_the_right_stays_at_the_edge() -> None:
     drawn = picture({"spin": launch(8e7, 8.0), "scale": launch(1e6, 8e6)})
     spin = next(s for s in drawn.series if isinstance(s, DotSeries) and "spin" in s.labels)
-    assert spin.names == ("spin ▸",)
+    assert spin.names == ("spin →",)
     assert drawn.x.high == 10.0 * 1000
-    assert drawn.footnotes[0].startswith("▸ at the edge")
+    assert drawn.footnotes[0].startswith("→ at the edge")
 
 
 def test_bigger_dots_take_more_time() -> None:
@@ -336,7 +336,7 @@ def test_a_report_is_drawn(form: str, tmp_path: Any) -> None:
     out = tmp_path / f"roofline.{form}"
     assert main(["roofline", str(path), "-o", str(out), "--quiet", "--no-cache"]) == 0
     text = out.read_text(encoding="utf-8")
-    for expected in ("fma_heavy ▸", "divergent", "fp64 33.", "DRAM 4.8", "copy_coalesced"):
+    for expected in ("fma_heavy →", "divergent", "fp64 33.", "DRAM 4.8", "copy_coalesced"):
         assert expected in text
     result = answer(open_trace(path, cache=False))
     assert draw(roofline_figure(result), "svg").startswith(b"<svg")

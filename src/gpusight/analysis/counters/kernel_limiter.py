@@ -101,9 +101,8 @@ def _limited_by_barriers(launch: ProfiledLaunch, highest: float) -> bool:
 def limiter(launch: ProfiledLaunch) -> str | None:
     """Return what limits a launch; None where too little was measured.
 
-    A unit that is busy for 60% of the time or more does. Below that, a launch with high occupancy
-    whose warps mostly stall on memory, with a memory unit the busiest, is memory-bound; all others
-    are latency-bound.
+    A unit that is busy for 60% of the time or more does. Below that no bandwidth is exhausted, and
+    the launch is latency-bound, also where its warps mostly stall on memory.
     """
     memory = busiest(launch, (*MEMORY_UNITS, "memory"))
     compute = busiest(launch, SM_UNITS)
@@ -117,14 +116,27 @@ def limiter(launch: ProfiledLaunch) -> str | None:
         # L1 is a part of the SM that feeds its pipes: a GEMM on Tensor Cores keeps both busy.
         share = L1_SHARE_WEIGHT if memory[0] in _L1_UNITS else 1.0
         return MEMORY if memory[1] * share >= compute[1] else COMPUTE
+    return LATENCY
+
+
+def held_by_memory(launch: ProfiledLaunch) -> bool:
+    """Return whether memory-bound, or its many warps mostly stall on memory, the busiest unit.
+
+    Scattered accesses saturate DRAM and L2 well below their peak bandwidth.
+    """
+    bound = limiter(launch)
+    memory, compute = busiest(launch, (*MEMORY_UNITS, "memory")), busiest(launch, SM_UNITS)
+    if bound != LATENCY or memory is None or compute is None:
+        return bound == MEMORY
     # Accesses to shared memory between barriers keep L1 busy, and wait for nothing outside the SM.
+    highest = steady(launch, max(memory[1], compute[1]))
     between_barriers = highest >= SATURATED and memory[0] in _L1_UNITS
     if between_barriers or memory[1] < max(MIN_MEMORY_UNIT_SHARE, compute[1]):
-        return LATENCY
+        return False
     waiting = stall_share(launch, MEMORY_WAITS)
     occupancy = launch.get(shared.OCCUPANCY)
     full = occupancy is not None and occupancy >= MIN_FULL_OCCUPANCY
-    return MEMORY if full and waiting is not None and waiting >= MIN_MEMORY_WAIT else LATENCY
+    return full and waiting is not None and waiting >= MIN_MEMORY_WAIT
 
 
 MIN_DRAM_TO_UNIT_RATIO = 0.85

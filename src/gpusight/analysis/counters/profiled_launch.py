@@ -182,7 +182,7 @@ UNIT_NAMES = {
     "sm": "SM throughput",
     "memory": "memory throughput",
 }
-_UNITS: dict[str, LaunchQuantity] = {
+UNIT_QUANTITIES: dict[str, LaunchQuantity] = {
     "dram": shared.DRAM_SHARE,
     "l2": shared.L2_SHARE,
     "l1_to_l2": q.L1_TO_L2,
@@ -248,7 +248,7 @@ QUANTITIES: tuple[LaunchQuantity, ...] = (
 )
 """All quantities of a launch that rules use."""
 _UTILIZATION: tuple[LaunchQuantity, ...] = (
-    *_UNITS.values(),
+    *UNIT_QUANTITIES.values(),
     shared.SM_SHARE,
     shared.MEMORY_SHARE,
     q.L1_ELAPSED,
@@ -341,7 +341,7 @@ class ProfiledLaunch:
         """
         busy = {
             name: min(1.0, max(0.0, share))
-            for name, quantity in _UNITS.items()
+            for name, quantity in UNIT_QUANTITIES.items()
             if (share := self.get(quantity)) is not None
         }
         totals = {

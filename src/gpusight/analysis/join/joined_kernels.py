@@ -460,7 +460,7 @@ def _speed_notes(joined: JoinedLaunches) -> list[str]:
     ratio = report_ns / timeline_ns
     if abs(ratio - 1) < _MIN_SPEED_DIFFERENCE:
         return []
-    why = "ncu runs each kernel alone, with cold caches, at base clock"
+    why = "ncu runs each kernel alone, with cold caches, and by default at base clock"
     if not 1 / _MAX_SPEED_RATIO < ratio < _MAX_SPEED_RATIO:
         why = "too different for the same work on the same GPU"
     slower = f"profiled kernels take {ratio:.2f}x their time in the timeline"

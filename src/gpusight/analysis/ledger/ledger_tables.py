@@ -101,9 +101,11 @@ _IDLE_MEANINGS = {
     IdleCause.SYNCHRONIZING: "the host waited for the GPU",
     IdleCause.ALLOCATING: "the host allocated or freed memory",
     IdleCause.LAUNCHING: "in a launch call",
-    IdleCause.INPUT: "the host read or waited for data",
+    IdleCause.SETUP: "the host created contexts or handles, loaded code or built a graph",
+    IdleCause.INPUT: "the host read, prepared or waited for data",
+    IdleCause.WAITING: "the host waited for another thread or process",
     IdleCause.FRAMEWORK: "operators or Python between launches",
-    IdleCause.OTHER: "other host work, such as compiling",
+    IdleCause.HOST: "host code without CUDA calls",
     IdleCause.PROFILER: "the profiler itself",
 }
 

@@ -24,6 +24,7 @@ from gpusight.analysis.occupancy.launch_occupancy import (
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.hardware.sm_occupancy import LIMITS, whole_carve_out
 from gpusight.hardware.sm_occupancy import occupancy as work_out
+from gpusight.naming.kernel_origin import kernel_origin
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_mean, format_share
 
@@ -64,7 +65,7 @@ FIELDS = (
     Field("achieved", "Achieved", Fmt.SHARE, "Achieved occupancy"),
     Field("limiters", "Limited by", Fmt.TEXT, "Limiters of the resident blocks"),
     Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
-    Field("blocks", "Blocks", Fmt.COUNT, "Max. resident blocks per SM"),
+    Field("blocks", "Blocks/SM", Fmt.COUNT, "Max. resident blocks per SM"),
     Field("waves", "Waves", Fmt.REAL, "Waves per SM"),
     Field("calls", "Calls", Fmt.COUNT, "Launches of the kernel in this shape"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of the launches' durations", shown=False),
@@ -189,6 +190,7 @@ _OF_SHAPE = (
     *("cluster_blocks", "active_clusters", "sm_count"),
 )
 _SECTIONS_HINT = "collect with: ncu --section LaunchStats --section Occupancy …"
+_LIBRARIES = "no changes are listed for kernels of libraries and frameworks (cuBLAS, PyTorch)"
 _MAX_ROUNDING = 0.002
 """Printed percentages are rounded."""
 
@@ -221,6 +223,9 @@ def occupancy(
     absent = _absent(trace, launches, rows)
     if absent is not None:
         return absent
+    changeable = rows["change"].count()
+    rows = _without_library_changes(rows)
+    libraries = rows["change"].count() < changeable
     frame = _kernels(rows)
     frame = frame.with_columns(short_names(frame["name"]))
     table = TableResult("kernels", "Occupancy by kernel", FIELDS, _named(frame))
@@ -236,8 +241,22 @@ def occupancy(
             *details,
         ),
         meta={"launches": rows.height, "measured": launches.measured},
-        notes=(*launches.notes, *graph_notes(trace), *_notes(launches, rows, gpu)),
+        notes=(
+            *launches.notes,
+            *graph_notes(trace),
+            *([_LIBRARIES] if libraries else []),
+            *_notes(launches, rows, gpu),
+        ),
     )
+
+
+def _without_library_changes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Drop the changes of kernels of libraries, whose code and launch are not the program's own."""
+    names = rows["name"].cast(pl.String).unique().to_list()
+    libraries = [name for name in names if name is not None and kernel_origin(name)]
+    own = ~pl.col("name").cast(pl.String).is_in(libraries).fill_null(value=False)
+    columns = ("change", "change_theoretical")
+    return rows.with_columns(pl.when(own).then(pl.col(column)).alias(column) for column in columns)
 
 
 def _elsewhere(launches: OccupancyLaunches, other: SmLimits) -> OccupancyLaunches:
@@ -324,7 +343,10 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
 def _advice(
     launches: OccupancyLaunches, frame: pl.DataFrame, other: SmLimits | None
 ) -> TableResult:
-    """List for each kernel what would raise its occupancy, and what else matters."""
+    """List for each kernel what would raise its occupancy, and what else matters.
+
+    Kernels of libraries and frameworks get no changes: their blocks are not the user's to change.
+    """
     rows: list[dict[str, Any]] = []
     for row in frame.iter_rows(named=True):
         of_kernel = {
@@ -334,9 +356,11 @@ def _advice(
             "name": row["name"],
         }
         block = _block_of(launches, row, other)
+        ways = changes(*block) if block else ()
+        ways = () if kernel_origin(row["name"] or "") else ways
         rows += [
             {**of_kernel, "kind": "change", "advice": change.text, "after": change.share}
-            for change in (changes(*block) if block else ())
+            for change in ways
         ]
         rows += [{**of_kernel, "kind": "remark", "advice": text} for text in _remarks(row)]
     schema = {f.key: pl.Float64 if f.fmt is Fmt.SHARE else pl.String for f in ADVICE_FIELDS}

@@ -260,7 +260,7 @@ _SECTOR = 32
 """Bytes of a sector of the caches."""
 _L1_BYTES_PER_CYCLE = 128
 _L1_SINCE = 7
-"""Compute capability from which the L1 cache of an SM returns a line per cycle."""
+"""Compute capability from which L1 returns a line per cycle, and an L2 slice two sectors."""
 _ROUGH_SHARE, _FINE_SHARE = 0.01, 0.1
 """Shares of a peak from which it can be computed: at all, and for the launch itself."""
 _MIN_L1_SHARE = 0.9
@@ -337,6 +337,18 @@ L2_ROOF = LaunchQuantity(
         _rate("derived__lts__lts2xbar_bytes.sum.peak_sustained", _L2_CLOCK),
         _rate("lts__t_bytes.sum.peak_sustained", _L2_CLOCK),
         _rate("lts__t_sectors.sum.peak_sustained", _L2_CLOCK, _SECTOR),
+    ),
+    _SECTION,
+)
+_L2_SLICE_BYTES = 64
+"""Bytes that a slice of L2 returns per cycle: two sectors, which Nsight Compute reports too."""
+_L2_CYCLES = LaunchQuantity(
+    "l2_cycles",
+    "cycle",
+    "Elapsed cycles of all L2 slices",
+    (
+        timed(metric("lts__cycles_elapsed.sum")),
+        in_seconds("lts__cycles_elapsed.sum.per_second"),
     ),
     _SECTION,
 )
@@ -418,7 +430,7 @@ def memory_traffic(trace: Trace, gpus: dict[int, Gpu]) -> pl.DataFrame:
     wanted = (
         DRAM, DRAM_ROOF, DRAM_SHARE, L2, L2_ROOF, L2_SHARE, L1, L1_ROOF, L1_SHARE, MEMORY_SHARE,
     )  # fmt: skip
-    used = (_DRAM_OF_PEAK, _L2_ALL, _L2_OF_PEAK, SM_CLOCK_HZ, SM_COUNT)
+    used = (_DRAM_OF_PEAK, _L2_CYCLES, _L2_ALL, _L2_OF_PEAK, SM_CLOCK_HZ, SM_COUNT)
     frame = measured(trace, (*wanted, *used), ("device", "compute_major"))
     frame = frame.with_columns(pl.col("device").fill_null(NO_DEVICE))
     frame = frame.join(_table(gpus), on="device", how="left", maintain_order="left")
@@ -427,9 +439,9 @@ def memory_traffic(trace: Trace, gpus: dict[int, Gpu]) -> pl.DataFrame:
         "launch",
         own.is_not_null().alias("own_dram"),
         pl.coalesce(own, "table_bandwidth").alias(DRAM_ROOF.key),
-        pl.coalesce(positive(L2_ROOF.key), _peak_from_share(_L2_ALL, _L2_OF_PEAK)).alias(
-            L2_ROOF.key
-        ),
+        pl.coalesce(
+            _l2_roof(), positive(L2_ROOF.key), _peak_from_share(_L2_ALL, _L2_OF_PEAK)
+        ).alias(L2_ROOF.key),
         pl.coalesce(positive(L1_ROOF.key), _l1_roof()).alias(L1_ROOF.key),
         _seen_by_l1().alias(L1.key),
         *(q.key for q in wanted if not q.key.endswith("_roof") and q is not L1),
@@ -453,6 +465,12 @@ def _peak_from_share(amount: LaunchQuantity, share: LaunchQuantity) -> pl.Expr:
     highest = pl.col(share.key).filter(usable).max().over("device")
     others = peak.filter(usable & (pl.col(share.key) == highest)).first().over("device")
     return pl.coalesce(pl.when(pl.col(share.key) > _FINE_SHARE).then(peak), others)
+
+
+def _l2_roof() -> pl.Expr:
+    """Return what all slices can return to the SMs, the same for all sections of a report."""
+    known = pl.when(pl.col("compute_major") >= _L1_SINCE)
+    return known.then(positive(pl.col(_L2_CYCLES.key) / SECONDS) * _L2_SLICE_BYTES)
 
 
 def _l1_roof() -> pl.Expr:

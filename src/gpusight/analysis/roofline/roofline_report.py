@@ -30,6 +30,7 @@ from gpusight.analysis.roofline.roofline_points import measure
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.units import format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -192,7 +193,7 @@ def _intensity(level: str) -> pl.Expr:
 
 
 def _roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableResult | NotApplicable:
-    """Show the rooflines of each GPU, averaged over the time of its launches."""
+    """Show the rooflines of each GPU, averaged over the time of the launches that they limit."""
     roofs: list[dict[str, Any]] = []
     for (device,), group in rows.group_by("device", maintain_order=True):
         name = None if device is None else names.get(int(str(device)))
@@ -213,8 +214,11 @@ def _roofs(group: pl.DataFrame) -> Iterator[dict[str, Any]]:
     levels = {"dram": "memory_roof", "l2": "l2_roof", "l1": "l1_roof"}
     means = group.select(
         *(weighed_mean(column).alias(level) for level, column in levels.items()),
-        *(weighed_mean(f"peak_{kind.key}").alias(kind.key) for kind in KINDS),
     ).row(0, named=True)
+    for kind in KINDS:
+        users = group.filter(pl.col(f"flops_{kind.key}").fill_null(0.0) > 0)
+        peak = weighed_mean(f"peak_{kind.key}")
+        means[kind.key] = (users if users.height else group).select(peak).item()
     bandwidth = means["dram"]
     for level in levels:
         if means[level]:
@@ -248,9 +252,39 @@ def _notes(points: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Ite
             f"{_count(above)} above the roofline: counters come from several passes, which differ, "
             "or the peaks are those of another GPU"
         )
+    yield from _peak_ranges(rows)
     devices = rows.get_column("device").n_unique()
     if devices > 1:
         yield f"launches ran on {devices} GPUs, each with its own rooflines"
+
+
+_MIN_PEAK_RANGE = 1.1
+"""Ratio of the highest to the lowest peak of one GPU from which the rows need an explanation."""
+
+
+def _peak_ranges(rows: pl.DataFrame) -> Iterator[str]:
+    """Note peaks that differ by launch: shares are of the launch's own, the table has the mean."""
+    peaks = {"DRAM": ("memory_roof", format_rate), "compute": ("compute_roof", _format_flops)}
+    for name, (column, text) in peaks.items():
+        by = ["device"] if name == "DRAM" else ["device", "arithmetic"]
+        low, high = pl.col(column).min().alias("low"), pl.col(column).max().alias("high")
+        ranges = rows.filter(pl.col(column) > 0).group_by(by).agg(low, high)
+        widest = ranges.sort(pl.col("high") / pl.col("low"), descending=True).head(1)
+        for row in widest.iter_rows(named=True):
+            if row["high"] < _MIN_PEAK_RANGE * row["low"]:
+                continue
+            why = (
+                "bytes and % of peak come from several passes"
+                if name == "DRAM"
+                else "each launch is compared at its own SM clock"
+            )
+            yield (
+                f"{name} peaks differ by launch, {text(row['low'])} to {text(row['high'])}: {why}"
+            )
+
+
+def _format_flops(value: float) -> str:
+    return f"{value / _TERA:.3g} TFLOP/s"
 
 
 def _missing(rows: pl.DataFrame) -> Iterator[str]:

@@ -49,7 +49,7 @@ _ROOM = 2.5
 _LEFT, _RIGHT, _BEYOND = 100.0, 20.0, 1000.0
 """How far from the ridge point the chart goes at least, and to the right at most, as factors."""
 _SAME_HEIGHT = 1.02
-_EDGE = " ▸"
+_EDGE = " →"
 _STRIP = 6.0
 """Width of the bandwidth axis for kernels without FLOPs, as a factor."""
 _EXTRA_HEIGHT = 140.0

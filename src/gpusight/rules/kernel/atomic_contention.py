@@ -81,11 +81,14 @@ class AtomicContention(KernelRule):
         "histograms, keep a private copy per block in shared memory."
     )
     code = """\
-int sum = __reduce_add_sync(0xffffffff, value);  // per warp
+int sum = __reduce_add_sync(0xffffffff, value);  // sm_80 on
 if ((threadIdx.x & 31) == 0) atomicAdd(&counter, sum);
 // histograms: one private copy per block
 __shared__ int bins[BINS];
-atomicAdd(&bins[b], 1); __syncthreads();
+for (int b = threadIdx.x; b < BINS; b += blockDim.x) bins[b] = 0;
+__syncthreads();
+if (i < n) atomicAdd(&bins[key[i]], 1);
+__syncthreads();
 for (int b = threadIdx.x; b < BINS; b += blockDim.x)
   if (bins[b]) atomicAdd(&result[b], bins[b]);
 """

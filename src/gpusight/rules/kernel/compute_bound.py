@@ -6,8 +6,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.analysis.counters.kernel_limiter import AT_ROOF, COMPUTE, busiest, limiter, steady
-from gpusight.analysis.counters.profiled_launch import SM_UNITS, UNIT_NAMES, WARP
+from gpusight.analysis.counters.kernel_limiter import (
+    AT_ROOF,
+    COMPUTE,
+    SATURATED,
+    busiest,
+    limiter,
+    steady,
+)
+from gpusight.analysis.counters.profiled_launch import (
+    SM_UNITS,
+    UNIT_NAMES,
+    UNIT_QUANTITIES,
+    WARP,
+)
 from gpusight.rules.finding import Confidence
 from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, limited, roof_distance
 from gpusight.rules.rule import (
@@ -25,7 +37,7 @@ if TYPE_CHECKING:
 
 ROOF = Threshold(
     AT_ROOF,
-    "share of its peak from which a pipe is at its roofline; pure FMA loops reach 85 to 98%",
+    "share of its peak from which a pipe has nothing to gain; pure FMA loops reach 85 to 98%",
 )
 
 TABLE = """\
@@ -37,6 +49,28 @@ y += table[index];                        // one wavefront per bank
 """
 
 
+_FLOP_PIPES = ("fma", "fp64", "fp16", "tensor")
+"""Pipes whose peak is a roofline in FLOP/s."""
+_LSU_CODE = """\
+// one load instead of four
+float4 v = reinterpret_cast<const float4*>(in)[i];
+// register tile: each value that is loaded is used 4 times
+for (int r = 0; r < 4; ++r)
+  for (int c = 0; c < 4; ++c) sum[r][c] += a[r] * b[c];
+"""
+_ADVICE = {
+    "lsu": (
+        (
+            "Issue fewer loads and stores: wider ones (float4), register tiles that reuse each "
+            "loaded value, warp shuffles instead of shared memory, no spills."
+        ),
+        _LSU_CODE,
+        "issues fewer loads and stores",
+    ),
+}
+"""Fix, code and what would gain, for units that are busy with something else than arithmetic."""
+
+
 class ComputeBound(KernelRule):
     """A pipe of the SMs is the bottleneck."""
 
@@ -44,8 +78,8 @@ class ComputeBound(KernelRule):
     effort = "rewrite"
     detects = "The schedulers or a pipe of the SMs are busier than any other unit."
     why = (
-        "Instruction throughput limits the kernel. At the roofline it is as fast as this much "
-        "arithmetic allows."
+        "Instruction throughput limits the kernel: it is as fast as this many instructions of "
+        "this kind allow."
     )
     fix = (
         "Compute less, or on a faster unit: a better algorithm, Tensor Cores, lower precision, "
@@ -60,7 +94,7 @@ float r = 1.0f / b;                       // once, outside the loop
         "Address arithmetic and loop counters keep a pipe busy too. The source view shows the "
         "instructions."
     )
-    estimate = "None at the roofline. Below it, the distance to 80% of the unit's peak."
+    estimate = "None from 80% of the unit's peak on. Below it, the distance to that."
     thresholds: ClassVar = {"roof": ROOF}
     helps = (shared.SM_SHARE, shared.DRAM_SHARE, q.ISSUE, q.FMA)
     at_roofline = True
@@ -84,20 +118,29 @@ float r = 1.0f / b;                       // once, outside the loop
         elif launch.get(q.THREADS_PER_INSTRUCTION) is None:
             confidence = Confidence.MEDIUM
             reason = "active threads per warp were not measured: collect WarpStateStats"
+        text, code, fewer = _ADVICE.get(name, ("", "", "computes less"))
+        busy = f"{_title(UNIT_NAMES[name])} {share:.0%} busy"
+        quantity = UNIT_QUANTITIES.get(name, shared.SM_SHARE)
+        pipes = [p for p in _FLOP_PIPES if p != name and launch.busy.get(p, 0.0) >= SATURATED]
+        also = "".join(f", {UNIT_NAMES[p]} {launch.busy[p]:.0%}" for p in pipes)
+        others = (shared.SM_SHARE, q.ISSUE, q.FMA, q.ALU, q.FP64, q.XU, q.TENSOR, shared.DRAM_SHARE)
         return KernelRuleMatch(
-            title=f"At the {UNIT_NAMES[name]} roofline ({share:.0%})"
-            if at_roof
-            else f"Limited by {UNIT_NAMES[name]} ({share:.0%} of peak)",
+            title=f"{busy}{also}" if at_roof else f"Limited by {UNIT_NAMES[name]} ({share:.0%})",
             time_share=remaining,
-            estimate="no gain unless the kernel computes less"
+            estimate=f"no gain unless the kernel {fewer}"
             if at_roof
-            else f"the same arithmetic at {AT_ROOF:.0%} of the unit's peak",
-            evidence=launch.evidence(
-                shared.SM_SHARE, q.ISSUE, q.FMA, q.ALU, q.FP64, q.XU, q.TENSOR, shared.DRAM_SHARE
-            ),
+            else f"the same instructions at {AT_ROOF:.0%} of the unit's peak",
+            evidence=launch.evidence(*dict.fromkeys((quantity, *others))),
             confidence=confidence,
             confidence_reason=reason,
+            fix=text,
+            code=code,
+            at_roofline=any(launch.busy.get(p, 0.0) >= ROOF.value for p in _FLOP_PIPES),
         )
+
+
+def _title(unit: str) -> str:
+    return unit[0].upper() + unit[1:]
 
 
 def _divergent_constants(launch: ProfiledLaunch, share: float) -> KernelRuleMatch:

@@ -41,7 +41,7 @@ class LowOccupancyRegisters(KernelRule):
         "fewer live values, a kernel split in two."
     )
     code = """\
-// 4 blocks of 256 threads per SM: at most 64 registers per thread
+// 4 blocks of 256 threads per SM: at most 64 registers
 __global__ void __launch_bounds__(256, 4) kernel(...)
 // or for a whole file: nvcc -maxrregcount=64
 #pragma unroll 4                          // instead of a full unroll

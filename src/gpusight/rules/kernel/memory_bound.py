@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.analysis.counters.kernel_limiter import AT_ROOF, MEMORY, limiter, memory_unit, steady
-from gpusight.analysis.counters.profiled_launch import UNIT_NAMES
+from gpusight.analysis.counters.kernel_limiter import (
+    AT_ROOF,
+    MEMORY,
+    busiest,
+    limiter,
+    memory_unit,
+    steady,
+)
+from gpusight.analysis.counters.profiled_launch import MEMORY_UNITS, UNIT_NAMES
 from gpusight.rules.finding import Confidence
 from gpusight.rules.patterns.kernel_speedup import roof_distance
 from gpusight.rules.rule import (
@@ -35,8 +42,8 @@ class MemoryBound(KernelRule):
     id = "memory-bound"
     effort = "rewrite"
     detects = (
-        "A memory unit (DRAM, L2, L1) is busier than any other unit, or warps stall on memory at "
-        "high occupancy."
+        "A memory unit (DRAM, L2, L1) is busier than any other unit, and at 60% of its peak or "
+        "more. DRAM is named from 85% of the busiest one on: its bytes pass L2 and L1 too."
     )
     why = (
         "Memory bandwidth limits the kernel. At the roofline it is as fast as this much traffic "
@@ -47,8 +54,6 @@ class MemoryBound(KernelRule):
         "registers or shared memory. Below the roofline, issue more and wider loads per thread."
     )
     code = """\
-@torch.compile                            # fuses elementwise chains
-def step(x): ...
 // one 16-byte load per thread
 float4 v = reinterpret_cast<const float4*>(in)[i];
 """
@@ -71,7 +76,8 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
         unit = memory_unit(launch)
         assert unit is not None
         name, share = unit
-        at_roof = steady(launch, share) >= ROOF.value
+        reached = steady(launch, share)
+        at_roof = reached >= ROOF.value
         remaining = 1.0 if at_roof else roof_distance(launch, share)
         confidence, reason = Confidence.HIGH, "measured"
         if not at_roof:
@@ -80,11 +86,11 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             confidence = Confidence.MEDIUM
             reason = "excess sectors were not measured: collect SourceCounters"
         return KernelRuleMatch(
-            title=f"At the {UNIT_NAMES[name]} roofline ({share:.0%})"
+            title=f"At the {UNIT_NAMES[name]} roofline ({share:.0%}{_busy(share, reached)})"
             if at_roof
             else f"Limited by {UNIT_NAMES[name]} ({share:.0%} of peak)",
             time_share=remaining,
-            estimate="no gain unless the kernel moves fewer bytes"
+            estimate=("no gain unless the kernel moves fewer bytes" + _passed(launch, name))
             if at_roof
             else f"the same traffic at {AT_ROOF:.0%} of the unit's peak",
             evidence=launch.evidence(
@@ -98,3 +104,16 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             confidence=confidence,
             confidence_reason=reason,
         )
+
+
+def _busy(share: float, reached: float) -> str:
+    """Give the share without launch overhead, where the one over the whole launch is low."""
+    return "" if share >= ROOF.value else f", {reached:.0%} without launch overhead"
+
+
+def _passed(launch: ProfiledLaunch, name: str) -> str:
+    """Explain why DRAM is named where a cache that its bytes pass is busier."""
+    unit = busiest(launch, MEMORY_UNITS)
+    if unit is None or unit[0] == name:
+        return ""
+    return f"; {UNIT_NAMES[unit[0]]} ({unit[1]:.0%}) moves the same bytes"

@@ -86,7 +86,7 @@ dim3 grid(rows, (columns + chunk - 1) / chunk);
             f"(room for {sms * blocks:,})",
             time_share=remaining,
             estimate=(f"the work on {sms} SMs instead of {grid}" if idle else "the work on all SMs")
-            + f", with {blocks} blocks per SM"
+            + (f", with {blocks} blocks per SM" if blocks > 1 else ", with 1 block per SM")
             + ("; launch overhead is 1.5 µs" if remaining <= 2 * limited(launch, 0.0) else ""),
             evidence=(
                 Evidence("grid", grid, "", shared.GRID_SIZE.meaning),

@@ -15,6 +15,7 @@ from gpusight.analysis.counters.kernel_limiter import (
     overhead,
 )
 from gpusight.analysis.counters.profiled_launch import UNIT_NAMES, shares
+from gpusight.analysis.occupancy.block_occupancy import register_steps, shared_steps
 from gpusight.hardware.sm_occupancy import BlockShape, occupancy, whole_carve_out
 from gpusight.naming.kernel_names import classify
 from gpusight.rules.finding import Confidence, Evidence
@@ -98,7 +99,12 @@ def limit_sentence(
     unit, share = max(busy_after.items(), key=lambda pair: pair[1])
     highest = max(launch.busy.values())
     if share >= remaining * highest * 0.98:
-        return f"then limited by {UNIT_NAMES[unit]} ({share:.0%} busy now)"
+        before = launch.busy[unit]
+        change = f" instead of {before:.0%}" if f"{before:.0%}" != f"{share:.0%}" else ""
+        return (
+            f"then limited by {UNIT_NAMES[unit]}, which needs {share:.0%}{change} of the present "
+            "time"
+        )
     return "then limited by the remaining stalls"
 
 
@@ -122,6 +128,9 @@ class WarpSlots:
 
     warps: int
     warps_then: int
+    """As far as the estimate goes."""
+    warps_without: int
+    """By the other limits of the SM and the grid."""
 
     @property
     def times(self) -> float:
@@ -151,7 +160,53 @@ def room(launch: ProfiledLaunch, *, without: str, at_most: float) -> WarpSlots |
     if launch.grid is not None and launch.sm_count:
         blocks = max(fit.blocks, -(-launch.grid // launch.sm_count))
         warps = min(warps, blocks * fit.warps_per_block)
-    return WarpSlots(fit.warps, min(warps, int(fit.warps * at_most)))
+    return WarpSlots(fit.warps, min(warps, int(fit.warps * at_most)), warps)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceTarget:
+    """What a block may use so that more warps fit."""
+
+    text: str
+    code: str
+
+
+def resource_target(launch: ProfiledLaunch, limit: str, warps: int) -> ResourceTarget | None:
+    """Return the registers or shared memory with which so many warps fit; None for other limits.
+
+    Its first step is the change that `gpusight occupancy` names.
+    """
+    fit, sm, shape = launch.fit, launch.sm, launch.shape
+    if fit is None or sm is None or shape is None or limit not in _RESOURCES:
+        return None
+    steps = register_steps(sm, shape) if limit == "registers" else shared_steps(sm, shape)
+    better = [s for s in steps if s.value > 0 and s.occupancy.warps > fit.warps]
+    enough = next((s for s in better if s.occupancy.warps >= warps), None)
+    if enough is None:
+        return None
+    first, blocks = better[0], enough.occupancy.blocks
+    unit = "registers" if limit == "registers" else "bytes"
+    lines = [
+        f"// {step.value} {unit}: {step.occupancy.warps} warps per SM"
+        for step in ((first,) if first is enough else (first, enough))
+    ]
+    if limit == "registers":
+        lines += [
+            f"__global__ void __launch_bounds__({shape.block_threads}, {blocks}) kernel(...)",
+            f"// or for a whole file: nvcc -maxrregcount={enough.value}",
+            "#pragma unroll 4                          // instead of a full unroll",
+        ]
+        return ResourceTarget(f"{enough.value} registers per thread", "\n".join(lines) + "\n")
+    lines += [
+        f"size_t bytes = ...;                       // at most {enough.value}",
+        f"kernel<<<blocks, {shape.block_threads}, bytes>>>(...);",
+        "// raise the shared-memory carveout",
+        "cudaFuncSetAttribute(kernel,",
+        "                     cudaFuncAttributePreferredSharedMemoryCarveout,",
+        "                     cudaSharedmemCarveoutMaxShared);",
+    ]
+    text = f"{enough.value:,} B of shared memory per block"
+    return ResourceTarget(text, "\n".join(lines) + "\n")
 
 
 def _blocks_without(limit: str, sm: SmLimits, shape: BlockShape) -> int:
@@ -241,7 +296,7 @@ def check_occupancy_limit(
     return (
         CLEAN
         if remaining > 1 / MIN_SPEEDUP
-        else _occupancy_match(launch, share, spare, remaining, what)
+        else _occupancy_match(launch, share, spare, remaining, limit, what)
     )
 
 
@@ -257,35 +312,41 @@ def _is_at_a_roof(launch: ProfiledLaunch) -> bool:
     )
 
 
+_BY_OTHER_LIMITS = "Max. resident warps per SM by the other limits"
+_RESOURCES = {
+    "registers": (shared.REGISTERS,),
+    "shared_memory": (shared.DYNAMIC_SHARED, shared.STATIC_SHARED),
+}
+"""What a block has of each limit."""
+
+
 def _occupancy_match(
-    launch: ProfiledLaunch, share: float, spare: WarpSlots, remaining: float, what: str
+    launch: ProfiledLaunch,
+    share: float,
+    spare: WarpSlots,
+    remaining: float,
+    limit: str,
+    what: str,
 ) -> KernelRuleMatch:
     rate = issue_rate(launch) or 0.0
+    target = resource_target(launch, limit, spare.warps_then)
+    needs = "" if target is None else f" ({target.text})"
     roof = busiest(launch)
     return KernelRuleMatch(
         title=f"Occupancy {share:.0%}, limited by {what}",
         time_share=remaining,
-        estimate=f"with {spare.warps_then} warps per SM instead of {spare.warps}, schedulers issue "
-        f"in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
+        estimate=f"with {spare.warps_then} warps per SM{needs} instead of {spare.warps}, "
+        f"schedulers issue in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
         + (f"; busiest unit at {roof[1]:.0%}" if roof else ""),
         evidence=(
             Evidence("theoretical_occupancy", share, "share", shared.THEORETICAL_OCCUPANCY.meaning),
             Evidence("warps_per_sm", spare.warps, "", "Max. resident warps per SM"),
-            Evidence(
-                "warps_without_limit",
-                spare.warps_then,
-                "",
-                "Max. resident warps without it",
-            ),
-            *launch.evidence(
-                shared.OCCUPANCY,
-                shared.REGISTERS,
-                shared.STATIC_SHARED,
-                shared.DYNAMIC_SHARED,
-                q.WARPS,
-            ),
+            Evidence("warps_without_limit", spare.warps_without, "", _BY_OTHER_LIMITS),
+            *launch.evidence(*_RESOURCES.get(limit, (shared.BLOCK_SIZE,))),
             Evidence("issue_rate", rate, "share", "Issue slot utilization"),
+            *launch.evidence(shared.OCCUPANCY, q.WARPS),
         ),
+        code="" if target is None else target.code,
         confidence=Confidence.MEDIUM if launch.stalls else Confidence.LOW,
         confidence_reason="whether the kernel can use less is unknown"
         if launch.stalls

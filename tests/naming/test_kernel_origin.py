@@ -1,0 +1,30 @@
+"""Whose code a kernel is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.naming.kernel_origin import kernel_origin
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_nhwckrsc_nchw_execute_kernel__5x_cudnn", "cuDNN"),
+        ("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float, float>(T2, T2)", "cuDNN"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_execute_kernel__5x_cublas", "cuBLAS"),
+        ("ampere_sgemm_128x64_tn", "cuBLAS"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(T1)", "CUTLASS"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>", "PyTorch"),
+        ("void <unnamed>::softmax_warp_forward<float, float, float, 9>(T2 *)", "PyTorch"),
+        ("triton_poi_fused_add_0", "torch.compile"),
+        ("loop_add_fusion_2", "XLA"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "NCCL"),
+        ("copy_strided(const float *, float *, unsigned long, int)", None),
+        ("void softmax_kernel<float>(float*)", None),
+        ("matmul_kernel", None),
+        ("fused_bias_gelu(float*)", None),
+    ],
+)
+def test_kernels_of_libraries_are_not_the_program_s_own(name: str, origin: str | None) -> None:
+    assert kernel_origin(name) == origin
