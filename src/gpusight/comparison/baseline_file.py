@@ -23,7 +23,7 @@ from gpusight.comparison.digest_rows import (
     MOST_LAUNCHES,
     MOST_NAMES,
 )
-from gpusight.comparison.named_metrics import LIST, quantity
+from gpusight.comparison.named_metrics import LIST, fixes, quantity
 from gpusight.errors import GpusightError, UsageError
 from gpusight.output_files import write_file
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
@@ -336,7 +336,7 @@ CAPTURE_FIELDS = (
     Field("max_ns", "Longest", Fmt.TIME, "Longest step"),
     Field("kernel_ns", "Kernels", Fmt.TIME, "Kernel time per step, summed over GPUs", False),
     Field("blocks", "Blocks", Fmt.COUNT, "Blocks of steps", False),
-    Field("findings", "Findings", Fmt.COUNT, "Findings of `diagnose`; null if unknown", False),
+    Field("findings", "Findings", Fmt.COUNT, "Findings with a fix; null if unknown", False),
     Field("gpus", "GPUs", Fmt.TEXT, "GPUs in use", False),
     Field("tool", "Profiler", Fmt.TEXT, "Profiler that made the capture", False),
     Field("label", "Capture", Fmt.NAME, "Name of the file"),
@@ -434,7 +434,7 @@ def _row(digest: Digest) -> dict[str, Any]:
         "max_ns": digest.max_ns,
         "kernel_ns": np.average(digest.kernel_ns, weights=digest.blocks),
         "blocks": len(digest.blocks),
-        "findings": None if "findings" in digest.missing else len(digest.findings),
+        "findings": None if "findings" in digest.missing else len(fixes(digest)),
         "gpus": ", ".join(gpus),
         "tool": digest.tool,
         "label": digest.label,

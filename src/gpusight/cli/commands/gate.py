@@ -126,7 +126,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
-    parser.set_defaults(top=None)
+    parser.set_defaults(top=None, formats=FORMATS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -339,21 +339,34 @@ def _write(
     result: GateView, args: argparse.Namespace, settings: GateConfig, next_command: str
 ) -> None:
     """Write the result, and the reports of --junit and --markdown."""
-    from gpusight.cli.output import chosen_format, present, write_file
+    from gpusight.cli.output import chosen_format, present, write_error, write_file
+    from gpusight.render.gate_view import COMMAND_LINE, verdict
 
     if settings.junit is not None:
         write_file(settings.junit, [result.to_junit()])
     if settings.markdown is not None:
         write_file(settings.markdown, [result.to_markdown()])
     is_text = chosen_format(args) == "table"
-    shown = {"details": args.details or args.wide, "next_command": next_command} if is_text else {}
+    shown = (
+        {
+            "details": args.details or args.wide,
+            "next_command": next_command,
+            "words": COMMAND_LINE,
+        }
+        if is_text
+        else {}
+    )
     present(result, args, **shown)
+    if args.output and args.output != "-" and not args.quiet:
+        write_error(f"gpusight gate: {verdict(result.answer)}")  # the log of CI is not empty
 
 
 def _check_format(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
     from gpusight.cli.output import chosen_format
     from gpusight.errors import UsageError
 
-    form = chosen_format(args)
-    if form not in FORMATS:
-        raise UsageError(f"gate does not write {form}", hint="-o takes .json, .md or a text file")
+    if args.output and Path(args.output).suffix.lower() == ".xml" and not args.format:
+        raise UsageError("-o does not write JUnit XML", hint=f"use --junit {args.output}")
+    chosen_format(args)
