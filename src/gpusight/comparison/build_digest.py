@@ -82,6 +82,18 @@ def make_digest(
     warmup: bool = False,
 ) -> Digest | NotApplicable:
     """Summarize a capture; the keywords choose the window, as in `step_window`."""
+    digest = _made_digest(trace, selection, steps=steps, window=window, warmup=warmup)
+    return digest.after_losses(trace.losses) if isinstance(digest, NotApplicable) else digest
+
+
+def _made_digest(
+    trace: Trace,
+    selection: Selection,
+    *,
+    steps: str | None,
+    window: tuple[int | None, int | None] | None,
+    warmup: bool,
+) -> Digest | NotApplicable:
     if not any(trace.has(table) for table in GPU_WORK):
         return _no_timeline(trace)
     preload_tables(trace)
