@@ -692,7 +692,7 @@ def gate(
     captures: ComparisonInput | Sequence[ComparisonInput],
     *,
     baseline: ComparisonInput | Sequence[ComparisonInput] = (),
-    limits: str | Sequence[str] | Mapping[str, str] = DEFAULT_GATE_LIMIT,
+    limits: str | Sequence[str] | Mapping[str, str | float] = DEFAULT_GATE_LIMIT,
     confidence: float = 0.95,
     least: float = 0.02,
     inconclusive: str | None = None,
@@ -706,6 +706,8 @@ def gate(
     process: str | int | None = None,
 ) -> GateView:
     """Check captures against limits such as `step_time=+3%`, `memory_peak=70GB`: `.outcome`.
+
+    `assert gs.gate(…)` holds where the gate passes.
 
     Growth is relative to the `baseline`: baseline files, captures or digests. The outcome is
     `pass`, `fail` or `inconclusive`; `inconclusive="pass"` or `"fail"` makes the last count as

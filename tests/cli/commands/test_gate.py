@@ -133,7 +133,9 @@ def test_reports_are_written_beside_the_answer(
     assert capsys.readouterr().out.startswith("Gate FAIL: 1 over the limit\n")
     assert ET.parse("gate.xml").getroot().get("failures") == "1"
     assert Path("gate.md").read_text(encoding="utf-8").startswith("## Gate FAIL")
+    capsys.readouterr()
     assert asked(*words, "-o", "answer.md") == 1
+    assert capsys.readouterr() == ("", "gpusight gate: Gate FAIL: 1 over the limit\n")
     assert Path("answer.md").read_bytes() == Path("gate.md").read_bytes()
     assert asked(*words, "-o", "answer.json") == 1
     assert json.loads(Path("answer.json").read_text(encoding="utf-8"))["passed"] is False
@@ -219,7 +221,12 @@ def test_what_was_made_of_other_captures_is_explained(
         ("slower.json --baseline base.json --markdown base.json", "is read by this gate"),
         ("slower.json --max step_time=5ms --junit x --markdown x", "would be written twice"),
         ("slower.json --max step_time=5ms --junit x.sqlite", "is named like a capture"),
-        ("slower.json --max step_time=5ms -o x.csv", "gate does not write csv"),
+        (
+            "slower.json --max step_time=5ms -o x.csv",
+            "cannot write .csv files; -o takes .txt, .json or .md",
+        ),
+        ("slower.json --max step_time=5ms -o x.xml", "-o does not write JUnit XML; use --junit"),
+        ("slower.json --max step_time=5", "write step_time=5ms"),
         ("slower.json --max step_time=5ms -o x.png", "cannot write .png files"),
         ("slower.json --max step_time=5ms --junit no/such/folder/x", "cannot write"),
     ],
@@ -306,6 +313,17 @@ def test_a_capture_that_cannot_be_judged(
 def test_from_python(base: str, slower: str, train: str) -> None:
     view = gs.gate(slower, baseline=base, limits=["step_time=+3%"])
     assert not view.passed
+    assert not view
+    view.save("view.xml")
+    assert Path("view.xml").read_text(encoding="utf-8") == view.to_junit()
+    with pytest.raises(UsageError, match=r"write \.json, \.md or \.txt"):
+        view.save("view.csv")
+    with pytest.raises(UsageError, match="has no table"):
+        _ = view.frame
+    assert gs.gate(slower, limits={"findings": 0})
+    Path("other.json").write_text('{"a": 1}', encoding="utf-8")
+    with pytest.raises(gs.errors.NotACaptureError, match=r"other\.json is not a baseline"):
+        gs.gate(slower, baseline="other.json")
     assert repr(view).startswith("Gate FAIL")
     assert gs.gate(slower, baseline=[base], limits="step_time=+30%").passed
     assert gs.gate(slower, baseline=base, limits={"step_time": "+30%"}).passed

@@ -126,7 +126,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     options.add_widths(group)
     group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
-    parser.set_defaults(top=None, formats=FORMATS)
+    parser.set_defaults(top=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -154,8 +154,29 @@ def run(args: argparse.Namespace) -> int:
         _write_error(reason, *reports)
         _write_error_answer(reason, args)
         raise
-    _write(result, args, settings, "" if result.passed else next_command)
+    next_command = "" if result.passed else _data_command(result, new.paths[0]) or next_command
+    _write(result, args, settings, next_command)
     return result.exit_code
+
+
+_LISTS = {"kernel": "kernels", "range": "ranges", "range_gpu": "ranges", "api": "api"}
+"""Commands that list the names which patterns of metrics match."""
+
+
+def _data_command(result: GateView, capture: Path) -> str:
+    """Give the command that shows or records missing data; empty where other checks are open."""
+    from gpusight.comparison.baseline_file import is_baseline
+    from gpusight.comparison.gate_check import NO_DATA
+
+    missing = [check for check in result.checks if result.answer.fails(check)]
+    if not missing or any(check.doubt not in NO_DATA for check in missing):
+        return ""
+    metric = missing[0].limit.metric
+    if metric == "memory_peak":
+        return "gpusight record --memory -- COMMAND"
+    if is_baseline(capture):
+        return ""
+    return f"gpusight {_LISTS.get(metric.partition(':')[0], 'info')} {shlex.quote(str(capture))}"
 
 
 def _next_command(args: argparse.Namespace, baseline: Sequence[str], capture: Path) -> str:
@@ -369,4 +390,5 @@ def _check_format(args: argparse.Namespace) -> None:
 
     if args.output and Path(args.output).suffix.lower() == ".xml" and not args.format:
         raise UsageError("-o does not write JUnit XML", hint=f"use --junit {args.output}")
+    args.formats = FORMATS
     chosen_format(args)
