@@ -141,7 +141,7 @@ def with_window_text(result: Answer, window: str) -> Answer:
 
 def with_warnings(result: Answer, warnings: Sequence[str]) -> Answer:
     """Say at the top of an answer why it may be less than the whole truth."""
-    if not warnings or isinstance(result, NotApplicable):  # which says first what is lost
+    if not warnings or isinstance(result, NotApplicable):  # after_losses has them
         return result
     return replace(result, notes=tuple(dict.fromkeys((*warnings, *result.notes))))
 

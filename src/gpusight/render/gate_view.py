@@ -59,7 +59,7 @@ _INTERVAL_OF = {True: "value", False: "change"}
 
 
 def headings(checks: Iterable[GateCheck]) -> GateRow:
-    """Name the columns; the interval says what it is of, where all rows agree."""
+    """Name the columns, with what the intervals are of where all rows agree."""
     kinds = {check.limit.kind is LimitKind.CEILING for check in checks}
     if len(kinds) != 1:
         return _HEADINGS
@@ -67,7 +67,7 @@ def headings(checks: Iterable[GateCheck]) -> GateRow:
 
 
 def gate_rows(checks: Sequence[GateCheck]) -> list[GateRow]:
-    """Give the cells of checks; where intervals are of different things, each says of what."""
+    """Give the cells of checks; intervals of different things are labeled."""
     rows = [gate_row(check) for check in checks]
     if headings(checks) != _HEADINGS:
         return rows
@@ -392,10 +392,10 @@ def lines_of(
 
 
 def _one_capture(gate: Gate) -> Iterator[str]:
-    """Give the note that one capture does not show how much runs vary, unless a reason says it."""
+    """Give the note that one capture does not show how much runs vary, unless a reason has it."""
     has_times = any(check.fmt is Fmt.TIME for check in gate.checks)
-    is_said = any("record " in _noise(check) for check in gate.checks)
-    if has_times and not is_said:
+    is_known = any("record " in _noise(check) for check in gate.checks)
+    if has_times and not is_known:
         yield from (note for note in gate.notes if note.startswith(ONE_CAPTURE))
 
 

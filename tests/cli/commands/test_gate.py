@@ -18,6 +18,7 @@ from gpusight.comparison.comparability import KINDS
 from gpusight.comparison.gate_limits import NAME, SETTINGS, load_config, read_limit
 from gpusight.comparison.named_metrics import quantity
 from gpusight.errors import MissingDataError, UsageError
+from gpusight.render.gate_view import COMMAND_LINE
 from tests.comparison.test_gate_check import BASE, NOISY, digest, runs
 from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
 
@@ -376,7 +377,7 @@ def test_the_settings_of_the_page_are_understood(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     every = set(re.findall(r"^(\w+) =", text.partition("[gate.max]")[0], re.MULTILINE)) | {"max"}
     assert every == set(SETTINGS)
-    assert len(load_config(path).limits) == 6
+    assert len(load_config(path).limits) == 7
     assert str(load_config(path, "infer").limits[0]) == "step_time=+10%"
 
 
@@ -406,6 +407,22 @@ def test_the_noise_of_a_shared_machine_is_inconclusive() -> None:
     assert [check.status.value for check in found.checks] == ["inconclusive", "pass"]
     assert (found.outcome, found.exit_code) == ("inconclusive", 3)
     assert found.checks[0].repeats
+    # The page shows this gate.
+    page = PAGE.read_text(encoding="utf-8")
+    lines = found.to_text(words=COMMAND_LINE).splitlines()
+    assert "\n".join(lines[lines.index("") + 1 :]) in page
+    comparison = found.comparison
+    assert comparison is not None
+    times = [f"{ns / 1e6:.1f}" for ns in comparison.before.step_ns]
+    assert f"{times[0]}, {times[1]} and {times[2]} ms" in " ".join(page.split())
+
+
+@needs_shared
+def test_one_capture_per_side_is_no_regression() -> None:
+    first, last = (SHARED / "nsys" / f"gpt_tiny_train_r{number}.sqlite" for number in (1, 3))
+    found = gs.gate(last, baseline=first, limits=["step_time=+3%", "launches=+0"])
+    assert [check.status.value for check in found.checks] == ["inconclusive", "pass"]
+    assert found.checks[0].repeats == 3
 
 
 @needs_shared
