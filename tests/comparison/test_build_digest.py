@@ -258,6 +258,14 @@ def test_without_gpu_work_it_says_how_to_record_it() -> None:
     made = make_digest(build_trace(api_calls=[{"start_ns": 0, "end_ns": 5}]))
     assert isinstance(made, NotApplicable)
     assert (made.command, made.reason) == ("compare", "no GPU work in the capture")
+    cut = make_digest(
+        build_trace(
+            {"warnings": ("the trace is cut off",)}, api_calls=[{"start_ns": 0, "end_ns": 5}]
+        )
+    )
+    assert isinstance(cut, NotApplicable)
+    assert cut.reason == "the trace is cut off; no GPU work in the capture"
+    assert cut.hint == "copy or record it again"
     assert "capture with" in made.hint
 
 

@@ -420,7 +420,7 @@ def _more(gate: Gate, width: int | None, words: OptionWords) -> Iterator[StyledL
     """Give the explanation, the notes and what would settle the gate."""
     if gate.comparison is not None and _is_over(gate):
         yield StyledLine("")
-        # The first sentence is the verdict on the step time: a check of that says the same.
+        # The first sentence is the verdict on the step time: a check of that has the same.
         is_checked = any(check.limit.metric == "step_time" for check in gate.checks)
         for sentence in gate.comparison.explanation[int(is_checked) :]:
             yield from wrapped_lines(sentence, width, "- ")
