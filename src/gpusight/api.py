@@ -570,8 +570,8 @@ def diagnose(
         warmup=warmup,
         extra_rules=user_rules(extra_rules),
     )
-    answer = diagnose_captures([_opened(capture) for capture in given], question)
-    return DiagnosisView(_checked(answer))
+    opened = [_opened(capture) for capture in given]
+    return DiagnosisView(_checked(diagnose_captures(opened, question), opened))
 
 
 def explain(
@@ -692,7 +692,7 @@ def gate(
     captures: ComparisonInput | Sequence[ComparisonInput],
     *,
     baseline: ComparisonInput | Sequence[ComparisonInput] = (),
-    limits: str | Sequence[str] | Mapping[str, str] = DEFAULT_GATE_LIMIT,
+    limits: str | Sequence[str] | Mapping[str, str | float] = DEFAULT_GATE_LIMIT,
     confidence: float = 0.95,
     least: float = 0.02,
     inconclusive: str | None = None,
@@ -706,6 +706,8 @@ def gate(
     process: str | int | None = None,
 ) -> GateView:
     """Check captures against limits such as `step_time=+3%`, `memory_peak=70GB`: `.outcome`.
+
+    `assert gs.gate(…)` holds where the gate passes.
 
     Growth is relative to the `baseline`: baseline files, captures or digests. The outcome is
     `pass`, `fail` or `inconclusive`; `inconclusive="pass"` or `"fail"` makes the last count as
@@ -1104,14 +1106,16 @@ def _ask(
 
 def _with_warnings(answer: Any, captures: Iterable[Trace]) -> Any:
     """Give the answer with what is wrong with any of the captures that it was made of."""
-    warnings = tuple(dict.fromkeys(warning for trace in captures for warning in trace.warnings))
-    return _checked(with_warnings(answer, warnings))
+    traces = list(captures)
+    warnings = tuple(dict.fromkeys(warning for trace in traces for warning in trace.warnings))
+    return _checked(with_warnings(answer, warnings), traces)
 
 
-def _checked(answer: _Made | NotApplicable) -> _Made:
-    """Give the answer; raise where there is none."""
+def _checked(answer: _Made | NotApplicable, captures: Iterable[Trace] = ()) -> _Made:
+    """Give the answer; raise where there is none, with what the captures lost first."""
     if isinstance(answer, NotApplicable):
-        raise answer.error()
+        losses = dict.fromkeys(loss for trace in captures for loss in trace.losses)
+        raise answer.after_losses([*losses]).error()
     return answer
 
 

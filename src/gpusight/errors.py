@@ -5,6 +5,7 @@ GpusightError                 exit code 2, a one-line message
 │   ├── NotACaptureError      it is not a capture
 │   └── DamagedCaptureError   it is a capture, but cut off or inconsistent
 │       └── UndecodableReportError   a native report that may need nsys to export it
+├── BaselineError             a file is not a baseline that can be used
 ├── CacheError                the cache folder is unsafe or unusable
 ├── RecordError               no profiler here can record it, or nothing was recorded
 ├── RuleError                 a user's rule cannot be loaded, or fails
@@ -66,6 +67,10 @@ class UndecodableReportError(DamagedCaptureError):
     def __init__(self, what: str, *, why: str, hint: str, version: str) -> None:
         super().__init__(what, why=why, hint=hint)
         self.version = version
+
+
+class BaselineError(GpusightError):
+    """A file is not a baseline that can be used."""
 
 
 class CacheError(GpusightError):

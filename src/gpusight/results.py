@@ -87,6 +87,13 @@ class NotApplicable:
     hint: str = ""
     """What to capture or type to get an answer."""
 
+    def after_losses(self, losses: Sequence[str]) -> NotApplicable:
+        """Put what a capture lost first: it may be why the data is not there."""
+        if not losses:
+            return self
+        reason = f"{'; '.join(losses)}; {self.reason}"
+        return NotApplicable(self.command, reason, "copy or record it again")
+
     def error(self) -> NotApplicableError:
         """Give the exception that the functions of `gpusight.api` raise for it."""
         return NotApplicableError(self.reason, hint=self.hint)
@@ -134,10 +141,8 @@ def with_window_text(result: Answer, window: str) -> Answer:
 
 def with_warnings(result: Answer, warnings: Sequence[str]) -> Answer:
     """Say at the top of an answer why it may be less than the whole truth."""
-    if not warnings:
+    if not warnings or isinstance(result, NotApplicable):  # after_losses has them
         return result
-    if isinstance(result, NotApplicable):
-        return replace(result, reason="; ".join((result.reason, *warnings)))
     return replace(result, notes=tuple(dict.fromkeys((*warnings, *result.notes))))
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from gpusight.comparison import baseline_file
 from gpusight.comparison.baseline_file import (
-    BaselineError,
     check_place,
     is_baseline,
     load_baseline,
@@ -23,7 +22,7 @@ from gpusight.comparison.digest import (
     DigestFinding,
     KernelDigest,
 )
-from gpusight.errors import UsageError
+from gpusight.errors import BaselineError, UsageError
 from tests.shared import DATA
 
 if TYPE_CHECKING:

@@ -92,7 +92,9 @@ def test_a_loop_is_summed_up_step_by_step() -> None:
     # The window holds four steps of 900 ns and three pauses of 100 ns.
     assert digest.step_ns == (975.0,) * 4
     assert digest.between_ns == (75.0,) * 4
-    assert (digest.median_ns, digest.min_ns, digest.max_ns) == pytest.approx((975.0,) * 3)
+    # Shortest and longest are durations, as in `steps`.
+    assert (digest.median_ns, digest.min_ns, digest.max_ns) == (900.0,) * 3
+    assert digest.stddev_ns == 0.0
     assert digest.kernel_ns == (400.0,) * 4
     rows = [(row.name, row.range, row.ns[0], row.calls[0]) for row in digest.kernels]
     assert rows == [("gemm", "fwd_#", 300.0, 1.0), ("relu", "step_#", 100.0, 1.0)]
@@ -256,6 +258,14 @@ def test_without_gpu_work_it_says_how_to_record_it() -> None:
     made = make_digest(build_trace(api_calls=[{"start_ns": 0, "end_ns": 5}]))
     assert isinstance(made, NotApplicable)
     assert (made.command, made.reason) == ("compare", "no GPU work in the capture")
+    cut = make_digest(
+        build_trace(
+            {"warnings": ("the trace is cut off",)}, api_calls=[{"start_ns": 0, "end_ns": 5}]
+        )
+    )
+    assert isinstance(cut, NotApplicable)
+    assert cut.reason == "the trace is cut off; no GPU work in the capture"
+    assert cut.hint == "copy or record it again"
     assert "capture with" in made.hint
 
 

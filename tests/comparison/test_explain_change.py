@@ -124,7 +124,7 @@ def test_runs_that_differ_more_than_the_sides() -> None:
     after = [steady(compute_matmul=ms) for ms in (18, 20, 21)]
     text = explanation_of(before, after)
     assert text.startswith("No significant change in step time: 17.0 -> 19.7 ms")
-    assert "captures of one side differ by up to 5.00 ms" in text
+    assert "captures before differ by up to 5.00 ms" in text
     assert "lower" not in text
     assert "higher" not in text
 
@@ -215,7 +215,7 @@ def test_time_between_steps_is_claimed_where_the_step_is_not() -> None:
     ]
     text = explanation_of(*sides)
     assert text.startswith("No significant change in step time: 49.0 -> 41.0 ms (-8.00 ms, ")
-    assert "captures of one side differ by up to 14.0 ms" in text
+    assert "captures before differ by up to 14.0 ms" in text
     assert "Time between steps is lower: 18.0 -> 10.0 ms (-8.00 ms, -44.4%) of each step." in text
     assert "but in its parts: idle/input -8.00 ms." in text
 

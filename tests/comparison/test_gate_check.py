@@ -86,7 +86,7 @@ def test_input_that_is_loaded_between_steps_is_part_of_the_step() -> None:
 )
 def test_nothing_measured_on_other_gpus_passes(gpus: tuple[str, ...], told: str) -> None:
     before, after = runs(*BASE), runs(9.0, 9.1, 8.9, gpus=gpus)
-    limits = ("step_time=+3%", "launches=+0", "memory_peak=+5%", "kernel:nope=+1ms")
+    limits = ("step_time=+3%", "launches=+0", "memory_peak=+5%", "kernel:gemm=+1ms")
     step, *others, ceiling = judged(before, after, *limits, "step_time=50ms").checks
     expected = CheckStatus.INCONCLUSIVE if told else CheckStatus.PASSED
     assert [one.status for one in (step, *others)] == [expected] * 4
@@ -102,13 +102,20 @@ def test_nothing_measured_on_other_gpus_passes(gpus: tuple[str, ...], told: str)
     assert worse.status is CheckStatus.FAILED
 
 
-def test_a_pattern_that_matches_nothing_passes_and_says_so() -> None:
-    for limit in ("kernel:nope*=+3%", "kernel:nope*=1ms", "range:nope=+1ms", "api:nope=0"):
+def test_a_pattern_that_matches_nothing_is_missing_data() -> None:
+    for limit in ("kernel:nope*=+3%", "kernel:nope*=1ms", "range:nope=+1ms"):
         check = checked(runs(*BASE), runs(*BASE), limit)
-        assert check.status is CheckStatus.PASSED
+        assert (check.status, check.doubt) == (CheckStatus.INCONCLUSIVE, Doubt.NOT_RECORDED)
         assert check.reason.startswith("matches nothing in any capture")
+        assert (check.change.after, check.low) == (None, None)
+        skipped = judged(runs(*BASE), runs(*BASE), limit, "launches=+0", allow_missing=True)
+        assert skipped.passed
     check = checked(runs(*BASE), runs(*BASE), "kernel:nope*=+3%")
     assert check.reason.endswith("; similar names: 'gemm'")
+    # What is forbidden is not expected to be there.
+    forbidden = checked(runs(*BASE), runs(*BASE), "api:nope=0")
+    assert forbidden.status is CheckStatus.PASSED
+    assert forbidden.reason.startswith("matches nothing in any capture")
 
 
 def test_copies_of_a_capture_are_no_repeats() -> None:
@@ -200,13 +207,66 @@ def test_a_large_change_within_noise_does_not_pass() -> None:
     assert single.checks[0].repeats == 3
 
 
-def test_one_capture_each_is_evaluated_by_its_steps() -> None:
-    steady, shaky = digest((10, 10.1, 9.9, 10)), digest((7, 14, 9, 14))
-    assert checked([steady], [digest((11, 11.1, 10.9, 11))], "step_time=+3%").status is (
-        CheckStatus.FAILED
-    )
-    check = checked([steady], [shaky], "step_time=+3%")
+@pytest.mark.parametrize(
+    ("factor", "limit", "status"),
+    [
+        # Half of the step is idle time, which the host determines.
+        (1.1, "step_time=+3%", CheckStatus.INCONCLUSIVE),
+        (1.1, "step_time=10ms", CheckStatus.INCONCLUSIVE),
+        (0.9, "step_time=-5%", CheckStatus.INCONCLUSIVE),
+        (2.0, "step_time=+3%", CheckStatus.FAILED),
+        (3.0, "step_time=10ms", CheckStatus.FAILED),
+        (1.02, "step_time=+3%", CheckStatus.PASSED),
+        # The same kernels take nearly the same time in every run.
+        (1.04, "kernel_time=+1%", CheckStatus.INCONCLUSIVE),
+        (1.1, "kernel_time=+3%", CheckStatus.FAILED),
+        (1.1, "kernel:gemm=+3%", CheckStatus.FAILED),
+        (0.9, "compute/matmul=-5%", CheckStatus.PASSED),
+        (1.1, "idle/launching=+3%", CheckStatus.INCONCLUSIVE),
+    ],
+)
+def test_steps_of_one_capture_do_not_show_how_runs_vary(
+    factor: float, limit: str, status: CheckStatus
+) -> None:
+    steps = (10, 10.01, 9.99, 10)
+    check = checked([digest(steps)], [digest([ms * factor for ms in steps])], limit)
+    assert (check.status, check.change.basis) == (status, Basis.STEPS)
+    assert check.run_noise
+    assert check.repeats == (3 if status is CheckStatus.INCONCLUSIVE else None)
+    # Repeats measure it instead.
+    sides = runs(10, 10.01, 9.99), runs(*(ms * factor for ms in (10, 10.01, 9.99)))
+    assert checked(*sides, limit).run_noise is None
+
+
+def test_one_capture_whose_steps_vary() -> None:
+    check = checked([digest((10, 10.1, 9.9, 10))], [digest((7, 14, 9, 14))], "step_time=+3%")
     assert (check.status, check.change.basis) == (CheckStatus.INCONCLUSIVE, Basis.STEPS)
+
+
+def test_counts_of_one_capture_are_certain() -> None:
+    more = digest((10.0, 10.1), kernels=(digests.kernel("gemm", (5 * MS, 5 * MS), calls=9.0),))
+    limits = "launches=+3%", "memory_peak=+3%"
+    found = judged(
+        [digest((10.0, 10.1))],
+        [msgspec.structs.replace(more, memory_peak={"0": 9 * GB})],
+        *limits,
+        allow_changed=("kernels",),
+    )
+    assert [check.status for check in found.checks] == [CheckStatus.FAILED] * 2
+    assert [check.run_noise for check in found.checks] == [None, None]
+
+
+def test_no_interval_is_below_zero() -> None:
+    check = checked(runs(*NOISY), runs(1.0), "step_time=+3%")
+    assert check.low == pytest.approx(-10 * MS)
+    ceiling = checked([], runs(1.0, 20.0), "step_time=50ms")
+    assert ceiling.low == 0
+
+
+def test_a_window_without_steps_says_so() -> None:
+    (check,) = judged([], [digest((10.0,), steps=0)], "step_time=1ms").checks
+    assert check.reason == "no steps: step_time is of the whole capture"
+    assert check.status is CheckStatus.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -253,8 +313,12 @@ def test_findings_are_counted() -> None:
     findings = DigestFinding(
         rule="launch-bound", title="t", step_ns=MS, share=0.1, confidence="high"
     )
-    after = runs(*BASE, findings=(findings,))
-    assert checked([], after, "findings=0").status is CheckStatus.FAILED
+    about_capture = msgspec.structs.replace(findings, rule="profiler-overhead")
+    after = runs(*BASE, findings=(findings, about_capture))
+    check = checked([], after, "findings=0")
+    assert (check.status, check.over) == (CheckStatus.FAILED, 1.0)
+    assert check.reason == "launch-bound"
+    assert checked([], runs(*BASE, findings=(about_capture,)), "findings=0").over == 0.0
     assert checked(runs(*BASE), after, "finding:launch-bound=+2ms").status is CheckStatus.PASSED
     assert checked(runs(*BASE), after, "finding:launch-bound=+0.5ms").status is CheckStatus.FAILED
 

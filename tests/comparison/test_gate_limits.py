@@ -98,9 +98,12 @@ def test_python_may_give_texts_or_a_mapping() -> None:
     assert read_limits({"step_time": "+3%", "launches": "+10"}) == meant
     assert read_limits("step_time=+3%") == meant[:1]
     wrong: Any
-    for wrong in (5, [5], {"step_time": 5}, {5: "+3%"}, None):
+    for wrong in (5, [5], {"findings": True}, {5: "+3%"}, None):
         with pytest.raises(UsageError, match="a limit is a string, not"):
             read_limits(wrong)
+    assert read_limits({"findings": 0}) == [read_limit("findings=0")]
+    with pytest.raises(UsageError, match="write step_time=3ms"):
+        read_limits({"step_time": 3})[0].check_unit(Fmt.TIME)
 
 
 def test_a_percentage_says_which_way() -> None:
@@ -144,8 +147,8 @@ def test_units_that_fit(amount: str, fmt: Fmt) -> None:
 @pytest.mark.parametrize(
     ("amount", "fmt", "told"),
     [
-        ("+3", Fmt.TIME, "x is a time; write x=+1ms or x=+3%"),
-        ("50", Fmt.TIME, "x is a time; write x=1ms"),
+        ("+3", Fmt.TIME, "x is a time; write x=+3ms or x=+3%"),
+        ("50", Fmt.TIME, "x is a time; write x=50ms"),
         ("+3ms", Fmt.BYTES, "x is a size in bytes; write x=+5MB or x=+3%"),
         ("+3MB", Fmt.COUNT, "x is a count; write x=+10 or x=+3%"),
         ("3ms", Fmt.COUNT, "x is a count; write x=10"),
@@ -263,7 +266,7 @@ def test_a_gate_with_a_name_starts_from_what_all_share(tmp_path: Path) -> None:
         ("[gate]\nbaseline = 3", 'baseline = "perf/baseline.json"'),
         ("[gate]\nbaseline = ['']", 'baseline = "perf/baseline.json"'),
         ("[gate]\nmax = ['step_time=+3%']", 'max = { step_time = "+3%" }'),
-        ("[gate.max]\nlaunches = +10", '"launches" = "+3%"'),
+        ("[gate.max]\nlaunches = true", '"launches" = "+3%"'),
         ("[gate.max]\nlaunches = 'ten'", "'launches=ten' is not a limit"),
         ("[gate.max]\nstep_time = []", 'wrong kind of value; write a limit: "step_time" = "+3%"'),
         ("[gate]\nconfidence = 95", 'confidence = "95%"'),

@@ -17,7 +17,7 @@ from gpusight.comparison.gate_check import CheckStatus, Doubt, Gate, GateCheck
 from gpusight.comparison.gate_limits import limit_of
 from gpusight.comparison.significance import Basis, ChangeVerdict, MeasuredChange
 from gpusight.render.cell_text import display_width
-from gpusight.render.gate_view import error_junit, to_junit, to_markdown
+from gpusight.render.gate_view import COMMAND_LINE, error_junit, to_junit, to_markdown
 from gpusight.render.result_view import GateView
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import Fmt
@@ -28,8 +28,8 @@ MS = 1e6
 
 
 def to_text(found: Gate, width: int | None, **options: Any) -> str:
-    """Write a verdict as plain text."""
-    return GateView(found).to_text(TableOptions(width), **options)
+    """Write a verdict as plain text, as the command line does."""
+    return GateView(found).to_text(TableOptions(width), **{"words": COMMAND_LINE, **options})
 
 
 def check(
@@ -178,7 +178,7 @@ def test_without_a_baseline_there_are_no_empty_columns() -> None:
     change = MeasuredChange(None, 11 * MS, None, None, ChangeVerdict.UNCLEAR, Basis.STEPS)
     one = check(CheckStatus.PASSED, "12ms", change=change, low=10.6 * MS, high=11.4 * MS)
     lines = to_text(gate(one, baseline=()), 80).splitlines()
-    assert lines[3].split() == ["Metric", "Now", "Limit", "Interval", "Status"]
+    assert lines[3].split() == ["Metric", "Now", "Limit", "Value", "interval", "Status"]
     assert lines[4].split()[:4] == ["step_time", "11.0", "ms", "12ms"]
 
 
@@ -194,13 +194,15 @@ def test_an_improvement_that_may_be_chance() -> None:
     )
     text = to_text(gate(lucky), None)
     assert "low enough, but the change is not significant; interval from the steps of one" in text
-    assert "more than 100 captures per side would settle it" in text
+    assert "; kernel_time varies less, this needs more than 100 captures per side" in text
 
 
 def test_one_sample_per_side_has_no_interval() -> None:
     single = check(CheckStatus.INCONCLUSIVE, low=None, high=None, doubt=Doubt.NOISE, repeats=3)
     text = to_text(gate(single), None)
-    assert "but within noise; one sample per side; variance unknown; about 3 captures" in text
+    told = "over the limit of 10.3 ms (+3%); one sample per side: noise unknown; record 3 or more"
+    assert told in text
+    assert "within noise" not in text
     assert "--inconclusive pass or fail makes the exit code 0 or 1." in text
 
 
@@ -300,8 +302,85 @@ def test_captures_that_cannot_be_compared() -> None:
     assert "Noise: record more captures" not in text
     assert "Noise: record more captures" in to_text(EVERY, 100, details=True)
     accepted = gate(check(CheckStatus.PASSED), differences=(other,), allow_changed=("gpu-model",))
-    for shown in (to_text(accepted, 100), to_markdown(accepted), GateView(accepted)._repr_html_()):
+    for shown in (to_text(accepted, 100), to_markdown(accepted)):
         assert f"accepted by --allow-changed gpu-model: {other.text}" in shown
+    assert "accepted by allow_changed=" in GateView(accepted)._repr_html_()
+
+
+def test_python_reads_arguments_of_python() -> None:
+    other = Difference("steps", "steps: number of steps 3 -> 10")
+    open_check = check(CheckStatus.INCONCLUSIVE, doubt=Doubt.NOT_COMPARABLE, reason=other.text)
+    views = [
+        GateView(gate(open_check, differences=(other,))),
+        GateView(EVERY),
+        GateView(gate(*[check(CheckStatus.FAILED, metric=f"api:{n}") for n in range(30)])),
+    ]
+    for view in views:
+        assert "--" not in repr(view)
+        assert "--" not in view._repr_html_()
+    assert "allow_changed=['steps']" in repr(views[0])
+    assert "allow_missing=True" in views[1].to_text(details=True)
+
+
+def test_lost_data_has_one_hint() -> None:
+    lost = Difference("incomplete", "new.sqlite: 9% of the kernels are lost", data=True)
+    unknown = MeasuredChange(None, None, None, None, ChangeVerdict.UNCLEAR, Basis.NONE)
+    missing = check(
+        CheckStatus.INCONCLUSIVE, doubt=Doubt.LOST_DATA, change=unknown, most=None, reason="lost"
+    )
+    text = to_text(gate(missing, differences=(lost,)), 100)
+    assert "Lost data: record the capture again; no option accepts it." in text
+    assert "--" not in text
+    # A loss that the profiler reports leaves a value, which an option accepts.
+    known = check(CheckStatus.INCONCLUSIVE, doubt=Doubt.LOST_DATA, reason="lost")
+    text = to_text(gate(known, differences=(lost,)), 100)
+    assert "or accept the loss: --allow-changed incomplete." in text
+    assert "--inconclusive pass does not accept missing data." in text
+    assert "no option accepts it" not in text
+
+
+def test_one_capture_per_side_is_on_the_first_screen() -> None:
+    noisy = check(
+        CheckStatus.INCONCLUSIVE, doubt=Doubt.NOISE, repeats=3, run_noise=2 * MS, reason=""
+    )
+    note = "one capture per side: run-to-run variation is not measured; record 3 or more per side"
+    text = " ".join(to_text(gate(noisy, notes=(note,)), 100).split())
+    told = "one capture per side: run-to-run variation is not measured and may be 2.00 ms; record 3"
+    assert told in text
+    assert note not in text
+    assert note in to_text(gate(check(CheckStatus.PASSED, "+20%"), notes=(note,)), 100)
+
+
+def test_intervals_of_different_things_are_labeled() -> None:
+    ceiling = check(CheckStatus.PASSED, "12ms", low=10.6 * MS, high=11.4 * MS)
+    text = to_text(gate(check(CheckStatus.FAILED), ceiling), 120)
+    assert "change +5.0% to +15.0%" in text
+    assert "value 10.6 ms to 11.4 ms" in text
+    assert "Change interval" in to_text(gate(check(CheckStatus.FAILED)), 120)
+
+
+def test_a_pass_whose_interval_reaches_the_limit_says_so() -> None:
+    near = check(CheckStatus.PASSED, "+12%")
+    assert "step_time PASS: the interval reaches the limit of 11.2 ms" in to_text(gate(near), 100)
+    assert near.document()["reaches_limit"] is True
+    far = check(CheckStatus.PASSED, "+20%")
+    assert "reaches" not in to_text(gate(far), 100)
+
+
+def test_a_count_has_no_variance() -> None:
+    change = MeasuredChange(1.0, 4.0, None, None, ChangeVerdict.HIGHER, Basis.NONE)
+    count = check(
+        CheckStatus.FAILED,
+        "0",
+        "findings",
+        fmt=Fmt.COUNT,
+        change=change,
+        most=0.0,
+        low=None,
+        high=None,
+        reason="launch-bound",
+    )
+    assert "findings FAIL: 4 over the limit of 0; launch-bound\n" in to_text(gate(count), 100)
 
 
 def test_every_form_agrees_with_the_exit_code() -> None:

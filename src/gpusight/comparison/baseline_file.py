@@ -23,8 +23,8 @@ from gpusight.comparison.digest_rows import (
     MOST_LAUNCHES,
     MOST_NAMES,
 )
-from gpusight.comparison.named_metrics import LIST, quantity
-from gpusight.errors import GpusightError, UsageError
+from gpusight.comparison.named_metrics import LIST, fixes, quantity
+from gpusight.errors import BaselineError, UsageError
 from gpusight.output_files import write_file
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.sniff import BASELINE, is_capture_name, refuse_capture
@@ -40,10 +40,6 @@ MOST_DIGESTS = 1_000
 MOST_BYTES = 64 << 20
 MOST_VALUES = 4_000_000
 """Values in a file, by its commas: each takes far more memory than the two bytes it may have."""
-
-
-class BaselineError(GpusightError):
-    """A file is not a baseline that can be used."""
 
 
 # Checks of what was read --------------------------------------------------------------------------
@@ -207,7 +203,7 @@ def load_baseline(path: Path) -> tuple[Digest, ...]:
     if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
         raise _unusable(path, "it is too large for a baseline")
     if not is_baseline(path):
-        hint = f"create one: gpusight baseline save {path}"
+        hint = "create one: gpusight baseline save CAPTURE… -o baseline.json"
         raise BaselineError(f"{path} is not a baseline", hint=hint)
     data = data.removeprefix(_BOM)
     file_format = _decoded(path, data, _Marked).gpusight_baseline
@@ -326,17 +322,12 @@ CAPTURE_FIELDS = (
         "Steps in the window; 0: no steps found, the window counts as one",
     ),
     Field("step_ns", "Step time", Fmt.TIME, "The window divided by its steps"),
-    Field(
-        "spread_ns",
-        "Spread",
-        Fmt.TIME,
-        "Standard deviation of steps, or of blocks of many steps; null for one",
-    ),
-    Field("min_ns", "Shortest", Fmt.TIME, "Shortest step"),
-    Field("max_ns", "Longest", Fmt.TIME, "Longest step"),
+    Field("stddev_ns", "Std. dev.", Fmt.TIME, "Of the durations of steps; null for one step"),
+    Field("min_ns", "Shortest", Fmt.TIME, "Shortest duration of a step"),
+    Field("max_ns", "Longest", Fmt.TIME, "Longest duration of a step"),
     Field("kernel_ns", "Kernels", Fmt.TIME, "Kernel time per step, summed over GPUs", False),
     Field("blocks", "Blocks", Fmt.COUNT, "Blocks of steps", False),
-    Field("findings", "Findings", Fmt.COUNT, "Findings of `diagnose`; null if unknown", False),
+    Field("findings", "Findings", Fmt.COUNT, "Findings with a fix; null if unknown", False),
     Field("gpus", "GPUs", Fmt.TEXT, "GPUs in use", False),
     Field("tool", "Profiler", Fmt.TEXT, "Profiler that made the capture", False),
     Field("label", "Capture", Fmt.NAME, "Name of the file"),
@@ -366,9 +357,9 @@ FACTS = (
     Field("step_ns", "Step time", Fmt.TIME, "Mean step time over captures"),
     Field(
         "spread_ns",
-        "Spread",
+        "Run-to-run std. dev.",
         Fmt.TIME,
-        "Standard deviation between captures; null for one capture: variance unknown",
+        "Standard deviation of the step times of captures; null for one capture",
     ),
 )
 
@@ -429,12 +420,12 @@ def _row(digest: Digest) -> dict[str, Any]:
     return {
         "steps": digest.steps,
         "step_ns": np.average(digest.step_ns, weights=digest.blocks),
-        "spread_ns": _spread(digest.step_ns),
+        "stddev_ns": digest.stddev_ns,
         "min_ns": digest.min_ns,
         "max_ns": digest.max_ns,
         "kernel_ns": np.average(digest.kernel_ns, weights=digest.blocks),
         "blocks": len(digest.blocks),
-        "findings": None if "findings" in digest.missing else len(digest.findings),
+        "findings": None if "findings" in digest.missing else len(fixes(digest)),
         "gpus": ", ".join(gpus),
         "tool": digest.tool,
         "label": digest.label,

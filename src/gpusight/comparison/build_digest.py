@@ -82,6 +82,18 @@ def make_digest(
     warmup: bool = False,
 ) -> Digest | NotApplicable:
     """Summarize a capture; the keywords choose the window, as in `step_window`."""
+    digest = _made_digest(trace, selection, steps=steps, window=window, warmup=warmup)
+    return digest.after_losses(trace.losses) if isinstance(digest, NotApplicable) else digest
+
+
+def _made_digest(
+    trace: Trace,
+    selection: Selection,
+    *,
+    steps: str | None,
+    window: tuple[int | None, int | None] | None,
+    warmup: bool,
+) -> Digest | NotApplicable:
     if not any(trace.has(table) for table in GPU_WORK):
         return _no_timeline(trace)
     preload_tables(trace)
@@ -157,7 +169,7 @@ def _digest(of: _StepWork, scope: str) -> Digest:
     trace, focus, blocks = of.trace, of.focus, of.blocks
     ledgers = _ledgers(of)
     by_step_ns = np.sum(list(ledgers.steps.values()), axis=0)
-    step_ns = rounded(blocks.mean(by_step_ns))
+    step_ns, durations_ns = rounded(blocks.mean(by_step_ns)), blocks.duration_ns
     kernels = kernel_rows(trace, blocks, of.work)
     phases = phase_series(trace, blocks, of.work)
     ranges = range_rows(trace, blocks, of.process, launched_by=of.work["thread"])
@@ -181,9 +193,10 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         blocks=tuple(blocks.sizes.tolist()),
         step_ns=step_ns,
         between_ns=blocks.between_ns(),
-        median_ns=float(np.median(by_step_ns)),
-        min_ns=float(by_step_ns.min()),
-        max_ns=float(by_step_ns.max()),
+        median_ns=float(np.median(durations_ns)),
+        min_ns=float(durations_ns.min()),
+        max_ns=float(durations_ns.max()),
+        stddev_ns=float(durations_ns.std(ddof=1)) if len(durations_ns) > 1 else None,
         ledger=_summing_to(step_ns, {name: blocks.mean(ns) for name, ns in ledgers.steps.items()}),
         kernel_ns=kernels.kernel_ns,
         phases=_known(phases, {}),

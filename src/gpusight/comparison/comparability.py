@@ -100,7 +100,9 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
     kinds = tuple(dict.fromkeys(name.strip() for name in names))
     unknown = [name for name in kinds if name not in KINDS]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is not a kind of change", hint=", ".join(KINDS))
+        raise UsageError(
+            f"{unknown[0]!r} is not a kind of change", hint=f"one of: {', '.join(KINDS)}"
+        )
     return kinds
 
 
@@ -217,6 +219,8 @@ def _differing(
 # Notes --------------------------------------------------------------------------------------------
 
 _FEW_STEPS = 5
+ONE_CAPTURE = "one capture"
+"""How notes begin that say what a single capture does not show."""
 _MIN_MATCHED = 0.5
 """Share of kernel time that must match, else the programs are called different."""
 _VERSION = re.compile(r"\s+v?\d[\w.+-]*$")
@@ -265,9 +269,9 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
         known = "run-to-run variation is not measured"
         if min(steps) <= 1:
             known = "one sample per side; variance unknown"
-        yield f"one capture per side: {known}; record 3 or more per side"
+        yield f"{ONE_CAPTURE} per side: {known}; record 3 or more per side"
     elif single:
-        yield f"one capture {single[0]}: its variance is taken from the other side"
+        yield f"{ONE_CAPTURE} {single[0]}: its variance is taken from the other side"
     if single and 0 < min(steps) < _FEW_STEPS:
         yield f"few steps: {steps[0]} before, {steps[1]} after"
 

@@ -106,7 +106,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     between_ns: Series
     """The part of it in which neither the step nor the next one ran."""
     median_ns: float
-    """Of `step_ns` of all steps, as are the next two."""
+    """Of the durations of all steps, without the time between them, as are the next two."""
     min_ns: float
     max_ns: float
     ledger: dict[str, Series]
@@ -139,6 +139,8 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     What is summed over them is too small, so it is missing rather than 0."""
     not_evaluated: dict[str, str] = {}
     """Rules of `diagnose` that lacked data, and why: a finding of theirs is not known."""
+    stddev_ns: float | None = None
+    """Of the durations of all steps; None for one step, and in older baselines."""
     reported_losses: tuple[str, ...] = ()
     """What the reader or the profiler reports as missing from the capture."""
     scope: str = ""

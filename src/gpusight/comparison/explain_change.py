@@ -99,9 +99,10 @@ def _why_unclear(comparison: Comparison, change: MeasuredChange, ends: str) -> s
         return f"{ends}, possibly below the {percent(comparison.least)} threshold"
     if change.basis is Basis.STEPS:
         return f"{ends} includes 0 ({_basis(comparison, change)})"
-    sides = (comparison.before.step_ns, comparison.after.step_ns)
-    spread = max(max(times) - min(times) for times in sides)
-    return f"{ends}; captures of one side differ by up to {shown(spread)}"
+    sides = {"before": comparison.before.step_ns, "after": comparison.after.step_ns}
+    spreads = {side: max(times) - min(times) for side, times in sides.items()}
+    widest = max(spreads, key=lambda side: spreads[side])
+    return f"{ends}; captures {widest} differ by up to {shown(spreads[widest])}"
 
 
 def _between_steps(comparison: Comparison) -> Iterator[str]:

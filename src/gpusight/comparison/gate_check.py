@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpusight.analysis.capture_completeness import KERNELS
+from gpusight.analysis.ledger.ledger_entries import COMPUTE
 from gpusight.comparison.comparability import (
     INCOMPLETE,
+    ONE_CAPTURE,
     check_kinds,
     differences,
     each_once,
@@ -18,12 +20,20 @@ from gpusight.comparison.comparability import (
 )
 from gpusight.comparison.compare_digests import check_confidence, compare
 from gpusight.comparison.gate_limits import INCONCLUSIVE_POLICIES, LimitKind
-from gpusight.comparison.named_metrics import ComparedQuantity, both, changes, unmatched
+from gpusight.comparison.named_metrics import (
+    ComparedQuantity,
+    both,
+    changes,
+    fixes,
+    quantity,
+    unmatched,
+)
 from gpusight.comparison.significance import (
     CONFIDENCE,
     MIN_EFFECT,
     Basis,
     ChangeVerdict,
+    MeasuredChange,
     SampledChange,
     repeats_to_settle,
 )
@@ -37,7 +47,6 @@ if TYPE_CHECKING:
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.gate_limits import GateLimit
-    from gpusight.comparison.significance import MeasuredChange
 
 
 class CheckStatus(enum.Enum):
@@ -57,7 +66,7 @@ class Doubt(enum.Enum):
     """Why a check is inconclusive."""
 
     NOISE = "noise"
-    """Over the limit, but the interval includes the limit, or the variance is unknown."""
+    """Over the limit, but the interval includes the limit, or how much runs vary is unknown."""
     NOT_COMPARABLE = "not-comparable"
     """The sides differ in GPU, steps, processes or amount of work."""
     NOT_RECORDED = "not-recorded"
@@ -69,6 +78,16 @@ NO_DATA = (Doubt.NOT_RECORDED, Doubt.LOST_DATA)
 EXIT_PASS, EXIT_FAIL, EXIT_INCONCLUSIVE = 0, 1, 3
 _MIN_REPEATS = 3
 """Captures per side to request where one capture does not show how much runs differ."""
+GPU_RUN_NOISE = 0.05
+"""Share by which the time of the same kernels may differ from run to run: clocks, temperature,
+another GPU of the model. Steps of one run do not show it."""
+HOST_RUN_NOISE = 0.5
+"""The same of all other time, which depends on the host, its load, storage and network: repeats of
+one program on a shared machine differ by a third and more."""
+_KERNEL_TIMES = ("kernel_time", COMPUTE)
+_KERNEL_PREFIXES = (f"{COMPUTE}/", "kernel:", "range_gpu:", "phase:")
+_PART_KERNEL_TIMES = ("step_time", "busy")
+"""Metrics that are the time of `COMPUTE` and other time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +111,23 @@ class GateCheck:
     repeats: int | None = None
     """Estimate of the captures per side that would settle it; None where it is not noise, or
     more than `MAX_REPEATS`."""
+    run_noise: float | None = None
+    """By how much runs may differ that a single capture per side does not show; None where it is
+    measured, or where the metric does not vary so."""
 
     @property
     def over(self) -> float | None:
         """By how much the value is over the limit; negative within it."""
         known = self.change.after is not None and self.most is not None
         return self.change.after - self.most if known else None  # type: ignore[operator]
+
+    @property
+    def reaches_limit(self) -> bool:
+        """Whether it passed although its interval reaches over the limit."""
+        if self.status is not CheckStatus.PASSED or self.high is None or self.most is None:
+            return False
+        ceiling = self.limit.kind is LimitKind.CEILING
+        return self.high + (0.0 if ceiling else self.change.before or 0.0) > self.most
 
     def document(self) -> dict[str, Any]:
         """Return it as plain objects, for JSON."""
@@ -108,6 +138,8 @@ class GateCheck:
             "status": self.status.value,
             "cause": None if self.doubt is None else self.doubt.value,
             "repeats": self.repeats,
+            "run_noise": self.run_noise,
+            "reaches_limit": self.reaches_limit,
             "most": self.most,
             "over": self.over,
             **self.change.document(),
@@ -134,11 +166,48 @@ def check_limits(
     grown = changes(pairs, confidence=confidence, least=0.0)
     checks = []
     for limit, pair, change in zip(limits, pairs, grown, strict=True):
-        check = _check(limit, pair, change, confidence)
-        reasons = (unmatched(pair, (*before, *after)), check.reason)
-        check = replace(check, reason="; ".join(filter(None, reasons)))
+        noise = max(_run_noise(before, pair[0]), _run_noise(after, pair[1]))
+        check = _check(limit, pair, change, confidence, noise)
+        check = _with_context(check, unmatched(pair, (*before, *after)), after)
         checks.append(_unless_inconclusive(check, obstacles))
     return tuple(checks)
+
+
+def _run_noise(digests: Sequence[Digest], side: ComparedQuantity) -> float:
+    """Bound by how much a time of one side may differ from run to run of the same program."""
+    if side.fmt is not Fmt.TIME or side.mean is None:
+        return 0.0
+    kernel_ns = 0.0
+    if side.key in _KERNEL_TIMES or side.key.startswith(_KERNEL_PREFIXES):
+        kernel_ns = side.mean
+    elif side.key in _PART_KERNEL_TIMES:
+        kernel_ns = min(side.mean, quantity(digests, COMPUTE).mean or 0.0)
+    return GPU_RUN_NOISE * kernel_ns + HOST_RUN_NOISE * (side.mean - kernel_ns)
+
+
+def _with_context(check: GateCheck, unmatched_text: str, after: Sequence[Digest]) -> GateCheck:
+    """Add what a reader must know of a metric; what no capture has is missing, unless forbidden."""
+    forbidden = check.limit.kind is LimitKind.CEILING and check.limit.value == 0
+    if unmatched_text and not forbidden and check.doubt is None:
+        check = replace(
+            check,
+            change=MeasuredChange(None, None, None, None, ChangeVerdict.UNCLEAR, Basis.NONE),
+            most=check.most if check.limit.kind is LimitKind.CEILING else None,
+            low=None,
+            high=None,
+            status=CheckStatus.INCONCLUSIVE,
+            doubt=Doubt.NOT_RECORDED,
+        )
+    context = []
+    is_open = check.status is CheckStatus.FAILED or check.doubt is Doubt.NOISE
+    if is_open and check.fmt is Fmt.TIME and any(not digest.steps for digest in after):
+        part = "window" if after[0].scope else "capture"
+        context.append(f"no steps: {check.limit.metric} is of the whole {part}")
+    if is_open and check.limit.metric == "findings":
+        names = dict.fromkeys(finding.rule for digest in after for finding in fixes(digest))
+        context.append(", ".join(names))
+    reason = "; ".join(filter(None, (unmatched_text, *context, check.reason)))
+    return replace(check, reason=reason)
 
 
 def _unless_inconclusive(check: GateCheck, obstacles: Sequence[Difference]) -> GateCheck:
@@ -162,6 +231,7 @@ def _check(
     pair: tuple[ComparedQuantity, ComparedQuantity],
     change: MeasuredChange,
     confidence: float,
+    run_noise: float,
 ) -> GateCheck:
     now = pair[1]
     ceiling = limit.kind is LimitKind.CEILING
@@ -178,13 +248,17 @@ def _check(
         return replace(check, reason=unknown[0].missing or "not in the captures", doubt=doubt)
     spread = _above(now, limit.value, confidence) if ceiling else change
     shift = limit.value if ceiling else 0.0
+    if now.fmt is Fmt.TIME and spread.basis is Basis.STEPS:
+        check = replace(check, run_noise=run_noise)
     status = _status(check, spread)
+    # No time, size or count is negative.
+    least = -shift if ceiling else -(change.before or 0.0)
     noise = status is CheckStatus.INCONCLUSIVE
     captures = [len(side.known) for side in needed]
     return replace(
         check,
         change=replace(change, basis=spread.basis),
-        low=None if spread.low is None else spread.low + shift,
+        low=None if spread.low is None else max(spread.low, least) + shift,
         high=None if spread.high is None else spread.high + shift,
         status=status,
         doubt=Doubt.NOISE if noise else None,
@@ -196,16 +270,20 @@ def _check(
 def _status(check: GateCheck, spread: MeasuredChange) -> CheckStatus:
     """Compare the mean with the limit, then its interval: over the limit, noise must not reach it.
 
-    A time of which each side has one sample is never settled; counts and bytes hardly vary.
+    A time of which each side has one sample is never settled; counts and bytes hardly vary. The
+    steps of one capture per side show too little: `run_noise` must not reach the limit either.
     """
     over = check.over
     assert over is not None
+    appeared = spread.verdict is ChangeVerdict.APPEARED and check.run_noise is None
+    beyond = over if over > 0 else -(spread.delta or 0.0)
     if spread.low is None or spread.high is None:
-        settled = check.fmt is not Fmt.TIME or spread.verdict is ChangeVerdict.APPEARED
+        settled = check.fmt is not Fmt.TIME or appeared
     elif over > 0:
-        settled = spread.low > _allowed(check) or spread.verdict is ChangeVerdict.APPEARED
+        settled = spread.low > _allowed(check) or appeared
     else:
         settled = spread.high < 0  # of a required improvement: it must be significant
+    settled = settled and beyond > (check.run_noise or 0.0)
     if over <= 0:
         needs_more = check.limit.improvement and not settled
         return CheckStatus.INCONCLUSIVE if needs_more else CheckStatus.PASSED
@@ -361,7 +439,7 @@ def gate(
     (before, _), (after, notes) = each_once(before), each_once(after)
     notes += [note for digest in after for note in digest.notes]
     if len(after) == 1:
-        notes.append("one capture: its interval covers step-to-step variation, not run-to-run")
+        notes.append(f"{ONE_CAPTURE}: run-to-run variation is not measured; record 3 or more")
     every = differences(before, after)
     obstacles = [difference for difference in every if difference.kind not in allowed]
     checks = check_limits(before, after, limits, confidence, obstacles)

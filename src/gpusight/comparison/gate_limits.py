@@ -87,6 +87,9 @@ class GateLimit:
             return
         what, example = _EXAMPLES.get(known, _COUNTED)
         sign = "" if self.kind is LimitKind.CEILING else "+"
+        if self.measures is Fmt.COUNT and known in _EXAMPLES:  # as typed, with a unit
+            example = self.text.lstrip("+-") + example.lstrip("0123456789")
+            sign = self.text[:1] if self.text[:1] in ("+", "-") else ""
         raise UsageError(
             f"{str(self)!r} has the wrong unit: {self.metric} is {what}",
             hint=f"write {self.metric}={sign}{example}"
@@ -102,10 +105,10 @@ def read_limit(text: str) -> GateLimit:
     return limit_of(metric.strip(), amount)
 
 
-def read_limits(limits: str | Iterable[str] | Mapping[str, str]) -> list[GateLimit]:
+def read_limits(limits: str | Iterable[str] | Mapping[str, str | float]) -> list[GateLimit]:
     """Read limits given in Python: texts, or amounts by metric."""
     if isinstance(limits, Mapping):
-        return [limit_of(_text(metric), _text(amount)) for metric, amount in limits.items()]
+        return [limit_of(_text(metric), _amount(amount)) for metric, amount in limits.items()]
     if isinstance(limits, str) or not isinstance(limits, Iterable):
         return [read_limit(_text(limits))]
     return [read_limit(_text(limit)) for limit in limits]
@@ -115,6 +118,15 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise UsageError(f"a limit is a string, not {type(value).__name__}", hint=_HINT)
     return value
+
+
+def _amount(value: object) -> str:
+    """Give a limit as text; a number is a ceiling of a count, which has no unit."""
+    return str(value) if _is_number(value) else _text(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def limit_of(metric: str, amount: str) -> GateLimit:
@@ -284,7 +296,7 @@ def _file(path: Path, value: Any) -> Path | None:
 
 
 def _limits(path: Path, value: Any) -> tuple[GateLimit, ...] | None:
-    """Read limits; a bare `+10` is the number 10 in TOML, so they must be strings."""
+    """Read limits; a number is a ceiling of a count, also `+10`, which TOML reads as 10."""
     if not isinstance(value, dict):
         return None
     limits: list[GateLimit] = []
@@ -292,10 +304,10 @@ def _limits(path: Path, value: Any) -> tuple[GateLimit, ...] | None:
         if amounts == []:
             raise _wrong(path, metric, f'a limit: "{shortened(metric)}" = "+3%"')
         for amount in amounts if isinstance(amounts, list) else [amounts]:
-            if not isinstance(amount, str):
+            if not isinstance(amount, str) and not _is_number(amount):
                 raise _wrong(path, metric, f'it as a string: "{shortened(metric)}" = "+3%"')
             try:
-                limits.append(limit_of(metric, amount))
+                limits.append(limit_of(metric, str(amount)))
             except UsageError as error:
                 raise UsageError(f"{path}: {error.what}", hint=error.hint) from error
     return tuple(limits)

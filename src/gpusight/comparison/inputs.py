@@ -14,7 +14,7 @@ from msgspec import structs
 
 from gpusight.comparison.baseline_file import is_baseline, load_baseline
 from gpusight.comparison.digest import Digest
-from gpusight.errors import CaptureError, MissingDataError, UsageError
+from gpusight.errors import CaptureError, MissingDataError, NotACaptureError, UsageError
 from gpusight.results import NotApplicable
 from gpusight.sniff import is_capture_name
 
@@ -214,6 +214,12 @@ def _digest_of(
     """Build a digest; errors name the capture."""
     try:
         digest = make(capture)
+    except NotACaptureError as error:
+        if path.suffix.lower() != ".json":
+            raise
+        what = f"{path} is not a baseline, nor a trace"
+        hint = "create a baseline: gpusight baseline save CAPTURE… -o baseline.json"
+        raise NotACaptureError(what, hint=hint) from error
     except (UsageError, MissingDataError) as error:
         what = error.what if path.name in error.what else f"{path.name}: {error.what}"
         raise type(error)(what, why=error.why, hint=error.hint) from error

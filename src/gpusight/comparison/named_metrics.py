@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.comparison.digest import CallDigest, Digest, KernelDigest
+    from gpusight.comparison.digest import CallDigest, Digest, DigestFinding, KernelDigest
 
     Floats: TypeAlias = NDArray[np.float64]
 
@@ -286,6 +286,16 @@ def rules() -> list[str]:
     return list(TIMELINE_RULES)
 
 
+def fixes(digest: Digest) -> list[DigestFinding]:
+    """List the findings that a change of the program resolves, not those about the capture."""
+    if not digest.findings:
+        return []
+    from gpusight.rules.registry import timeline_rules
+
+    about_capture = {name for name, rule in timeline_rules().items() if not rule.is_fix}
+    return [finding for finding in digest.findings if finding.rule not in about_capture]
+
+
 # Metrics by key -----------------------------------------------------------------------------------
 
 LIST = (
@@ -420,7 +430,7 @@ _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] 
     "findings": (
         "Findings",
         Fmt.COUNT,
-        lambda d: None if "findings" in d.missing else float(len(d.findings)),
+        lambda d: None if "findings" in d.missing else float(len(fixes(d))),
     ),
 }
 _TIMES = ("step_time", "between_steps", "kernel_time", "launches")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TextIO
 from xml.etree import ElementTree as ET
 
 from gpusight import units
 from gpusight.comparison import phrases
-from gpusight.comparison.gate_check import EXIT_FAIL, CheckStatus, Doubt
+from gpusight.comparison.comparability import INCOMPLETE, ONE_CAPTURE
+from gpusight.comparison.gate_check import EXIT_FAIL, NO_DATA, CheckStatus, Doubt
 from gpusight.comparison.gate_limits import LimitKind
 from gpusight.comparison.significance import MAX_REPEATS, Basis
 from gpusight.render.cell_text import safe_text
@@ -27,6 +28,7 @@ from gpusight.render.terminal_text import (
     plain_lines,
     wrapped_lines,
 )
+from gpusight.results import Fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +53,33 @@ class GateRow:
     status: str
 
 
-HEADINGS = GateRow("Metric", "Baseline", "Now", "Change", "Limit", "Interval", "Status")
+_HEADINGS = GateRow("Metric", "Baseline", "Now", "Change", "Limit", "Interval", "Status")
+_INTERVAL_OF = {True: "value", False: "change"}
+"""What the interval of a ceiling is of, and of any other limit."""
+
+
+def headings(checks: Iterable[GateCheck]) -> GateRow:
+    """Name the columns, with what the intervals are of where all rows agree."""
+    kinds = {check.limit.kind is LimitKind.CEILING for check in checks}
+    if len(kinds) != 1:
+        return _HEADINGS
+    return replace(_HEADINGS, interval=f"{_INTERVAL_OF[kinds.pop()].title()} interval")
+
+
+def gate_rows(checks: Sequence[GateCheck]) -> list[GateRow]:
+    """Give the cells of checks; intervals of different things are labeled."""
+    rows = [gate_row(check) for check in checks]
+    if headings(checks) != _HEADINGS:
+        return rows
+    return [
+        row
+        if row.interval == units.MISSING
+        else replace(
+            row,
+            interval=f"{_INTERVAL_OF[check.limit.kind is LimitKind.CEILING]} {row.interval}",
+        )
+        for check, row in zip(checks, rows, strict=True)
+    ]
 
 
 def gate_row(check: GateCheck) -> GateRow:
@@ -131,7 +159,10 @@ def reason(check: GateCheck) -> str:
     """Explain the status of a check; empty where it passed and nothing else is to be known."""
     parts = [check.reason]
     if check.status is CheckStatus.FAILED or check.doubt is Doubt.NOISE:
-        parts = [_distance(check), _noise(check), check.reason]
+        parts = [_distance(check), check.reason, _noise(check)]
+    elif check.reaches_limit:
+        limit = phrases.shown(check.most, check.fmt)
+        parts = [f"the interval reaches the limit of {limit}", check.reason]
     return "; ".join(filter(None, parts))
 
 
@@ -143,23 +174,51 @@ def _distance(check: GateCheck) -> str:
     if check.limit.kind is not LimitKind.CEILING:
         limit = f"limit of {phrases.shown(check.most, check.fmt)} ({check.limit.text})"
     over = f"{phrases.shown(check.over, check.fmt)} over the {limit}"
-    return f"{over}, but within noise" if check.doubt is Doubt.NOISE else over
+    within = check.doubt is Doubt.NOISE and check.low is not None and not _is_only_run_noise(check)
+    return f"{over}, but within noise" if within else over
+
+
+def _is_only_run_noise(check: GateCheck) -> bool:
+    """Whether the interval settles it, and only the variation from run to run is unknown."""
+    if check.run_noise is None or check.doubt is not Doubt.NOISE or check.low is None:
+        return False
+    if check.over is not None and check.over <= 0:
+        return check.high is not None and check.high < 0
+    before = 0.0 if check.limit.kind is LimitKind.CEILING else check.change.before or 0.0
+    return check.most is not None and check.low + before > check.most
 
 
 def _noise(check: GateCheck) -> str:
     """Give the basis of the interval, and how many repeats would settle the check."""
-    parts = [_interval_basis(check)]
-    if check.doubt is Doubt.NOISE:
-        sides = "captures" if check.limit.kind is LimitKind.CEILING else "captures per side"
-        count = f"more than {MAX_REPEATS}" if check.repeats is None else f"about {check.repeats}"
-        parts.append(f"{count} {sides} would settle it")
-    return "; ".join(parts)
+    basis = _interval_basis(check)
+    if check.doubt is not Doubt.NOISE:
+        return basis
+    sides = "captures" if check.limit.kind is LimitKind.CEILING else "captures per side"
+    if check.low is None or _is_only_run_noise(check):
+        return f"{basis}; record {check.repeats} or more {sides}"
+    count = f"more than {MAX_REPEATS}" if check.repeats is None else f"about {check.repeats}"
+    settles = f"{count} {sides} would settle it"
+    if check.limit.metric != STEADY and (check.repeats is None or check.repeats > _MANY_REPEATS):
+        settles = f"{STEADY} varies less, this needs {count} {sides}"
+    return f"{basis}; {settles}"
+
+
+STEADY = "kernel_time"
+"""The metric that varies least from run to run, and catches most regressions."""
+_MANY_REPEATS = 10
+"""Captures per side that few people record: another metric settles it sooner."""
 
 
 def _interval_basis(check: GateCheck) -> str:
+    ceiling = check.limit.kind is LimitKind.CEILING
+    if check.fmt is not Fmt.TIME:
+        return ""
     if check.low is None:
-        ceiling = check.limit.kind is LimitKind.CEILING
-        return f"one sample{'' if ceiling else ' per side'}; variance unknown"
+        return f"one sample{'' if ceiling else ' per side'}: noise unknown"
+    if _is_only_run_noise(check):
+        side = ONE_CAPTURE if ceiling else f"{ONE_CAPTURE} per side"
+        noise = phrases.shown(check.run_noise, check.fmt)
+        return f"{side}: run-to-run variation is not measured and may be {noise}"
     if check.low == check.high:
         return "no variation"
     return f"interval from {_BASIS_WORDS[check.change.basis]}"
@@ -172,36 +231,73 @@ _BASIS_WORDS = {
 }
 
 
-def hints(gate: Gate) -> Iterator[str]:
-    """Say what would settle the gate."""
-    doubts = {check.doubt for check in gate.having(CheckStatus.INCONCLUSIVE)}
-    if Doubt.NOT_COMPARABLE in doubts or Doubt.LOST_DATA in doubts:
-        kinds = dict.fromkeys(difference.kind for difference in gate.differences)
-        changed = ",".join(kind for kind in kinds if kind not in gate.allow_changed)
-        if changed:
-            yield (
-                f"If intended: --allow-changed {changed}, or save a new baseline. If not: record "
-                "both sides alike."
-            )
-        if Doubt.LOST_DATA in doubts:
-            yield "Lost data: record the capture again; no option accepts it."
+@dataclass(frozen=True, slots=True)
+class OptionWords:
+    """How the reader writes the options that a hint names."""
+
+    allow_changed: str
+    allow_missing: str
+    inconclusive_pass: str
+    details: str
+
+
+COMMAND_LINE = OptionWords(
+    "--allow-changed {}", "--allow-missing", "--inconclusive pass", "--details"
+)
+PYTHON = OptionWords(
+    "allow_changed={}",
+    "allow_missing=True",
+    'inconclusive="pass"',
+    ".to_text(details=True)",
+)
+
+
+def hints(gate: Gate, words: OptionWords = COMMAND_LINE) -> Iterator[str]:
+    """Say what would settle the gate, and which options accept it."""
+    checks = gate.having(CheckStatus.INCONCLUSIVE)
+    doubts = {check.doubt for check in checks}
+    kinds = dict.fromkeys(row.kind for row in gate.differences)
+    changed = [kind for kind in kinds if kind not in gate.allow_changed]
+    if any(check.doubt is Doubt.LOST_DATA and check.over is None for check in checks):
+        # Without the value no option makes the check pass: any other hint would mislead.
+        yield "Lost data: record the capture again; no option accepts it."
+        return
+    if Doubt.LOST_DATA in doubts:
+        option = _changed_option([INCOMPLETE], words)
+        yield f"Lost data: record the capture again, or accept the loss: {option}."
+    elif Doubt.NOT_COMPARABLE in doubts and changed:
+        yield (
+            f"If intended: {_changed_option(changed, words)}, or save a new baseline. If not: "
+            "record both sides with the same GPUs, steps and input."
+        )
     if Doubt.NOISE in doubts:
-        yield "Noise: record more captures per side, or limit kernel_time too: it varies less."
-    if Doubt.NOT_RECORDED in doubts and not gate.allow_missing:
-        yield "Not recorded: record the data, or skip these limits with --allow-missing."
-    elif Doubt.NOT_RECORDED in doubts:
+        limited = {check.limit.metric for check in gate.checks}
+        steady = "" if STEADY in limited else f", or limit {STEADY} too: it varies less"
+        yield f"Noise: record more captures{steady}."
+    if Doubt.NOT_RECORDED in doubts and gate.allow_missing:
         yield "No metric is known: a gate that measured nothing does not pass."
-    if gate.outcome is CheckStatus.INCONCLUSIVE and gate.inconclusive is None:
+    elif Doubt.NOT_RECORDED in doubts:
+        yield f"Missing: correct the name or record it, or skip the limit: {words.allow_missing}."
+    if gate.outcome is not CheckStatus.INCONCLUSIVE or gate.inconclusive is not None:
+        return
+    if doubts & {*NO_DATA}:
+        yield f"{words.inconclusive_pass} does not accept missing data."
+    elif words is COMMAND_LINE:
         yield "--inconclusive pass or fail makes the exit code 0 or 1."
 
 
-def accepted(gate: Gate) -> Iterator[str]:
+def _changed_option(kinds: Sequence[str], words: OptionWords) -> str:
+    return words.allow_changed.format(",".join(kinds) if words is COMMAND_LINE else [*kinds])
+
+
+def accepted(gate: Gate, words: OptionWords = COMMAND_LINE) -> Iterator[str]:
     """List what the options accept."""
     for difference in gate.differences:
         if difference.kind in gate.allow_changed:
-            yield f"accepted by --allow-changed {difference.kind}: {difference.text}"
+            option = _changed_option([difference.kind], words)
+            yield f"accepted by {option}: {difference.text}"
     for check in gate.having(CheckStatus.SKIPPED):
-        yield f"skipped (--allow-missing): {check.limit.metric}"
+        yield f"skipped ({words.allow_missing}): {check.limit.metric}"
 
 
 _STYLES = {
@@ -234,10 +330,17 @@ _FIRST = (
 
 
 def to_text(
-    gate: Gate, look: TableOptions, *, details: bool = False, next_command: str = ""
+    gate: Gate,
+    look: TableOptions,
+    *,
+    details: bool = False,
+    next_command: str = "",
+    words: OptionWords = PYTHON,
 ) -> str:
-    """Write a gate as plain text."""
-    return plain_lines(lines_of(gate, look.width, details=details, next_command=next_command))
+    """Write a gate as plain text; the command line passes its own `words`."""
+    return plain_lines(
+        lines_of(gate, look.width, details=details, next_command=next_command, words=words)
+    )
 
 
 def print_text(
@@ -247,13 +350,20 @@ def print_text(
     *,
     details: bool = False,
     next_command: str = "",
+    words: OptionWords = PYTHON,
 ) -> None:
     """Print a gate with colors to a stream."""
-    draw_lines(lines_of(gate, look.width, details=details, next_command=next_command), stream)
+    lines = lines_of(gate, look.width, details=details, next_command=next_command, words=words)
+    draw_lines(lines, stream)
 
 
 def lines_of(
-    gate: Gate, width: int | None, *, details: bool = False, next_command: str = ""
+    gate: Gate,
+    width: int | None,
+    *,
+    details: bool = False,
+    next_command: str = "",
+    words: OptionWords = COMMAND_LINE,
 ) -> list[StyledLine]:
     """Give the lines of a gate: the first screen, or with `details` everything."""
     head = [*wrapped_lines(verdict(gate), width, "", _OUTCOME_STYLES[gate.outcome])]
@@ -266,19 +376,27 @@ def lines_of(
     checks = gate.checks
     if details:
         head += _table(checks, width, has_baseline=bool(gate.baseline))
-        return [*head, StyledLine(""), *_reasons(gate, width), *_more(gate, width), *foot]
+        return [*head, StyledLine(""), *_reasons(gate, width), *_more(gate, width, words), *foot]
     ordered = sorted(checks, key=lambda check: _FIRST.index(check.status))
     count = len(checks) if len(checks) <= _MAX_CHECKS else _MAX_CHECKS - 1
     head += _table(ordered[:count], width, has_baseline=bool(gate.baseline))
     if count < len(checks):
-        head.append(StyledLine(f"… and {len(checks) - count} more checks (--details)", "dim"))
+        head.append(StyledLine(f"… and {len(checks) - count} more checks ({words.details})", "dim"))
     below = [*_reasons(gate, width), *_origin(gate, width)]
-    for note in (*accepted(gate), *hints(gate)):
+    for note in (*accepted(gate, words), *_one_capture(gate), *hints(gate, words)):
         below += wrapped_lines(note, width, "", "dim")
     room = _MAX_LINES - len(head) - len(foot) - 1
     if len(below) > room:
-        below = [*below[: room - 1], StyledLine("… more with --details", "dim")]
+        below = [*below[: room - 1], StyledLine(f"… more with {words.details}", "dim")]
     return [*head, *([StyledLine(""), *below] if below else []), *foot]
+
+
+def _one_capture(gate: Gate) -> Iterator[str]:
+    """Give the note that one capture does not show how much runs vary, unless a reason has it."""
+    has_times = any(check.fmt is Fmt.TIME for check in gate.checks)
+    is_known = any("record " in _noise(check) for check in gate.checks)
+    if has_times and not is_known:
+        yield from (note for note in gate.notes if note.startswith(ONE_CAPTURE))
 
 
 def _origin(gate: Gate, width: int | None) -> Iterator[StyledLine]:
@@ -298,18 +416,18 @@ def _is_over(gate: Gate) -> bool:
     )
 
 
-def _more(gate: Gate, width: int | None) -> Iterator[StyledLine]:
+def _more(gate: Gate, width: int | None, words: OptionWords) -> Iterator[StyledLine]:
     """Give the explanation, the notes and what would settle the gate."""
     if gate.comparison is not None and _is_over(gate):
         yield StyledLine("")
-        # The first sentence is the verdict on the step time: a check of that says the same.
+        # The first sentence is the verdict on the step time: a check of that has the same.
         is_checked = any(check.limit.metric == "step_time" for check in gate.checks)
         for sentence in gate.comparison.explanation[int(is_checked) :]:
             yield from wrapped_lines(sentence, width, "- ")
     yield StyledLine("")
-    for note in (*accepted(gate), *notes(gate)):
+    for note in (*accepted(gate, words), *notes(gate)):
         yield from wrapped_lines(note, width, "note: ", "dim")
-    for hint in hints(gate):
+    for hint in hints(gate, words):
         yield from wrapped_lines(hint, width, "", "dim")
 
 
@@ -323,10 +441,10 @@ def notes(gate: Gate) -> list[str]:
 def _table(
     checks: Sequence[GateCheck], width: int | None, *, has_baseline: bool
 ) -> Iterator[StyledLine]:
-    rows = [gate_row(check) for check in checks]
+    rows, titles = gate_rows(checks), headings(checks)
     columns = [
         TextColumn.natural(
-            getattr(HEADINGS, field.name),
+            getattr(titles, field.name),
             [safe_text(getattr(row, field.name)) for row in rows],
             right=field.name not in _LEFT_COLUMNS,
             can_shorten=field.name == "metric",
@@ -366,10 +484,12 @@ def error_markdown(reason: str) -> str:
 
 def _markdown_lines(gate: Gate) -> Iterator[str]:
     yield f"## {escape_markdown(verdict(gate))}"
-    rows = [_markdown_row(check) for check in gate.checks]
+    cells = zip(gate.checks, gate_rows(gate.checks), strict=True)
+    rows = [_markdown_row(check, row) for check, row in cells]
+    titles = astuple(headings(gate.checks))
     yield from (
         "",
-        markdown_table(astuple(HEADINGS), [not left for left in _MARKDOWN_LEFT_ALIGNED], rows),
+        markdown_table(titles, [not left for left in _MARKDOWN_LEFT_ALIGNED], rows),
         "",
     )
     for metrics, status, reason in reasons(gate):
@@ -387,8 +507,7 @@ def _markdown_explanation(gate: Gate) -> Iterator[str]:
             yield f"- {markdown_prose(sentence, cell=False)}"
 
 
-def _markdown_row(check: GateCheck) -> tuple[str, ...]:
-    cells = gate_row(check)
+def _markdown_row(check: GateCheck, cells: GateRow) -> tuple[str, ...]:
     others = [escape_markdown(cell) for cell in astuple(cells)[1:-1]]
     status = f"**{cells.status}**" if check.status in _BOLD_STATUSES else cells.status
     return markdown_code(cells.metric), *others, status

@@ -299,6 +299,8 @@ class Result:
 
     def _table(self, form: str) -> TableResult:
         rows = self._renderer.rows
+        if rows is None and self._renderer.tables is None:
+            raise UsageError(f"{self.title} has no table", hint="see .to_dict()")
         table = self._tables(form) if rows is None else rows(self.answer)
         if isinstance(table, TableResult):
             return table
@@ -318,12 +320,24 @@ class Result:
 
         return not isinstance(self.answer, Composite) or has_figure(self.answer)
 
+    def _writable(self) -> str:
+        """List the endings of the texts that `save` writes."""
+        renderer = self._renderer
+        parts = {
+            ".json": renderer.document,
+            ".csv": renderer.rows,
+            ".md": renderer.markdown,
+            ".txt": renderer.text,
+        }
+        endings = [ending for ending, part in parts.items() if part or renderer.tables]
+        return " or ".join(filter(None, (", ".join(endings[:-1]), *endings[-1:])))
+
     def _function(self, name: str, form: str) -> Callable[..., Any]:
         function: Callable[..., Any] | None = getattr(self._renderer, name)
         if function is None:
             raise UsageError(
                 f"{self.title} cannot be written as {form or 'a file without an ending'}",
-                hint="write .json, .csv, .md or .txt",
+                hint=f"write {self._writable()}",
             )
         return function
 
@@ -602,6 +616,21 @@ class GateView(Result):
     def comparison(self) -> Comparison | None:
         """What changed since the baseline; None where there is none."""
         return self.answer.comparison
+
+    def __bool__(self) -> bool:
+        """Whether it passed, so that `assert gs.gate(…)` works."""
+        return self.passed
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as `Result.save` does; an .xml file is JUnit XML."""
+        if Path(path).suffix.lower() != ".xml":
+            return super().save(path)
+        from gpusight.output_files import write_file
+        from gpusight.sniff import refuse_capture
+
+        refuse_capture(Path(path), None)
+        write_file(Path(path), self.to_junit().encode())
+        return Path(path)
 
     def to_junit(self) -> str:
         """Give the XML that `--junit` writes."""

@@ -18,6 +18,7 @@ from gpusight.comparison.comparability import KINDS
 from gpusight.comparison.gate_limits import NAME, SETTINGS, load_config, read_limit
 from gpusight.comparison.named_metrics import quantity
 from gpusight.errors import MissingDataError, UsageError
+from gpusight.render.gate_view import COMMAND_LINE
 from tests.comparison.test_gate_check import BASE, NOISY, digest, runs
 from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
 
@@ -133,7 +134,9 @@ def test_reports_are_written_beside_the_answer(
     assert capsys.readouterr().out.startswith("Gate FAIL: 1 over the limit\n")
     assert ET.parse("gate.xml").getroot().get("failures") == "1"
     assert Path("gate.md").read_text(encoding="utf-8").startswith("## Gate FAIL")
+    capsys.readouterr()
     assert asked(*words, "-o", "answer.md") == 1
+    assert capsys.readouterr() == ("", "gpusight gate: Gate FAIL: 1 over the limit\n")
     assert Path("answer.md").read_bytes() == Path("gate.md").read_bytes()
     assert asked(*words, "-o", "answer.json") == 1
     assert json.loads(Path("answer.json").read_text(encoding="utf-8"))["passed"] is False
@@ -219,7 +222,12 @@ def test_what_was_made_of_other_captures_is_explained(
         ("slower.json --baseline base.json --markdown base.json", "is read by this gate"),
         ("slower.json --max step_time=5ms --junit x --markdown x", "would be written twice"),
         ("slower.json --max step_time=5ms --junit x.sqlite", "is named like a capture"),
-        ("slower.json --max step_time=5ms -o x.csv", "gate does not write csv"),
+        (
+            "slower.json --max step_time=5ms -o x.csv",
+            "cannot write .csv files; -o takes .txt, .json or .md",
+        ),
+        ("slower.json --max step_time=5ms -o x.xml", "-o does not write JUnit XML; use --junit"),
+        ("slower.json --max step_time=5", "write step_time=5ms"),
         ("slower.json --max step_time=5ms -o x.png", "cannot write .png files"),
         ("slower.json --max step_time=5ms --junit no/such/folder/x", "cannot write"),
     ],
@@ -306,6 +314,17 @@ def test_a_capture_that_cannot_be_judged(
 def test_from_python(base: str, slower: str, train: str) -> None:
     view = gs.gate(slower, baseline=base, limits=["step_time=+3%"])
     assert not view.passed
+    assert not view
+    view.save("view.xml")
+    assert Path("view.xml").read_text(encoding="utf-8") == view.to_junit()
+    with pytest.raises(UsageError, match=r"write \.json, \.md or \.txt"):
+        view.save("view.csv")
+    with pytest.raises(UsageError, match="has no table"):
+        _ = view.frame
+    assert gs.gate(slower, limits={"findings": 0})
+    Path("other.json").write_text('{"a": 1}', encoding="utf-8")
+    with pytest.raises(gs.errors.NotACaptureError, match=r"other\.json is not a baseline"):
+        gs.gate(slower, baseline="other.json")
     assert repr(view).startswith("Gate FAIL")
     assert gs.gate(slower, baseline=[base], limits="step_time=+30%").passed
     assert gs.gate(slower, baseline=base, limits={"step_time": "+30%"}).passed
@@ -358,7 +377,7 @@ def test_the_settings_of_the_page_are_understood(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     every = set(re.findall(r"^(\w+) =", text.partition("[gate.max]")[0], re.MULTILINE)) | {"max"}
     assert every == set(SETTINGS)
-    assert len(load_config(path).limits) == 6
+    assert len(load_config(path).limits) == 7
     assert str(load_config(path, "infer").limits[0]) == "step_time=+10%"
 
 
@@ -388,6 +407,22 @@ def test_the_noise_of_a_shared_machine_is_inconclusive() -> None:
     assert [check.status.value for check in found.checks] == ["inconclusive", "pass"]
     assert (found.outcome, found.exit_code) == ("inconclusive", 3)
     assert found.checks[0].repeats
+    # The page shows this gate.
+    page = PAGE.read_text(encoding="utf-8")
+    lines = found.to_text(words=COMMAND_LINE).splitlines()
+    assert "\n".join(lines[lines.index("") + 1 :]) in page
+    comparison = found.comparison
+    assert comparison is not None
+    times = [f"{ns / 1e6:.1f}" for ns in comparison.before.step_ns]
+    assert f"{times[0]}, {times[1]} and {times[2]} ms" in " ".join(page.split())
+
+
+@needs_shared
+def test_one_capture_per_side_is_no_regression() -> None:
+    first, last = (SHARED / "nsys" / f"gpt_tiny_train_r{number}.sqlite" for number in (1, 3))
+    found = gs.gate(last, baseline=first, limits=["step_time=+3%", "launches=+0"])
+    assert [check.status.value for check in found.checks] == ["inconclusive", "pass"]
+    assert found.checks[0].repeats == 3
 
 
 @needs_shared

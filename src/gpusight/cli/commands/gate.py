@@ -154,8 +154,29 @@ def run(args: argparse.Namespace) -> int:
         _write_error(reason, *reports)
         _write_error_answer(reason, args)
         raise
-    _write(result, args, settings, "" if result.passed else next_command)
+    next_command = "" if result.passed else _data_command(result, new.paths[0]) or next_command
+    _write(result, args, settings, next_command)
     return result.exit_code
+
+
+_LISTS = {"kernel": "kernels", "range": "ranges", "range_gpu": "ranges", "api": "api"}
+"""Commands that list the names which patterns of metrics match."""
+
+
+def _data_command(result: GateView, capture: Path) -> str:
+    """Give the command that shows or records missing data; empty where other checks are open."""
+    from gpusight.comparison.baseline_file import is_baseline
+    from gpusight.comparison.gate_check import NO_DATA
+
+    missing = [check for check in result.checks if result.answer.fails(check)]
+    if not missing or any(check.doubt not in NO_DATA for check in missing):
+        return ""
+    metric = missing[0].limit.metric
+    if metric == "memory_peak":
+        return "gpusight record --memory -- COMMAND"
+    if is_baseline(capture):
+        return ""
+    return f"gpusight {_LISTS.get(metric.partition(':')[0], 'info')} {shlex.quote(str(capture))}"
 
 
 def _next_command(args: argparse.Namespace, baseline: Sequence[str], capture: Path) -> str:
@@ -339,21 +360,35 @@ def _write(
     result: GateView, args: argparse.Namespace, settings: GateConfig, next_command: str
 ) -> None:
     """Write the result, and the reports of --junit and --markdown."""
-    from gpusight.cli.output import chosen_format, present, write_file
+    from gpusight.cli.output import chosen_format, present, write_error, write_file
+    from gpusight.render.gate_view import COMMAND_LINE, verdict
 
     if settings.junit is not None:
         write_file(settings.junit, [result.to_junit()])
     if settings.markdown is not None:
         write_file(settings.markdown, [result.to_markdown()])
     is_text = chosen_format(args) == "table"
-    shown = {"details": args.details or args.wide, "next_command": next_command} if is_text else {}
+    shown = (
+        {
+            "details": args.details or args.wide,
+            "next_command": next_command,
+            "words": COMMAND_LINE,
+        }
+        if is_text
+        else {}
+    )
     present(result, args, **shown)
+    if args.output and args.output != "-" and not args.quiet:
+        write_error(f"gpusight gate: {verdict(result.answer)}")  # the log of CI is not empty
 
 
 def _check_format(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
     from gpusight.cli.output import chosen_format
     from gpusight.errors import UsageError
 
-    form = chosen_format(args)
-    if form not in FORMATS:
-        raise UsageError(f"gate does not write {form}", hint="-o takes .json, .md or a text file")
+    if args.output and Path(args.output).suffix.lower() == ".xml" and not args.format:
+        raise UsageError("-o does not write JUnit XML", hint=f"use --junit {args.output}")
+    args.formats = FORMATS
+    chosen_format(args)

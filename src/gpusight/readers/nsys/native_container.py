@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _TRAILER = b"U3w[END]"
+_CUT_OFF = "the end of the file is missing"
 _RAW_MAGIC = b"QDTEXT00"
 
 MAX_BLOCK_BYTES = 64 << 20
@@ -91,6 +92,13 @@ class NsysContainer:
 
     def damaged(self, why: str) -> UndecodableReportError:
         """Build the error for a file that contradicts itself, naming what to type instead."""
+        if why == _CUT_OFF:
+            return UndecodableReportError(
+                f"{self.path} is cut off",
+                why=why,
+                hint="copy or record it again",
+                version=self.version,
+            )
         number = self.version.partition("-")[0]
         needs = f"nsys >= {number}" if number else "an nsys at least as recent as the file"
         names = shlex.join([f"{self.path.stem}.sqlite", str(self.path)])
@@ -122,7 +130,7 @@ class NsysContainer:
     def _read_directory(self) -> dict[str, tuple[int, int]]:
         size = len(self._file)
         if self._file[size - 8 :] != _TRAILER:
-            raise WireError("the end of the file is missing")
+            raise WireError(_CUT_OFF)
         directory = int.from_bytes(self._file[size - 16 : size - 8], "little")
         if not len(NSYS_REPORT) <= directory <= size - 16:
             raise WireError("the section directory lies outside the file")

@@ -157,9 +157,13 @@ def gate_fragment(gate: Gate) -> Markup:
         "gate.html",
         verdict=gate_view.verdict(gate),
         sides=gate_view.sides(gate),
-        headings=astuple(gate_view.HEADINGS),
-        checks=[astuple(gate_view.gate_row(check)) for check in gate.checks],
+        headings=astuple(gate_view.headings(gate.checks)),
+        checks=[astuple(row) for row in gate_view.gate_rows(gate.checks)],
         reasons=gate_view.reasons(gate),
         explanation=failed.explanation if failed is not None else (),
-        notes=(*gate_view.accepted(gate), *gate_view.notes(gate), *gate_view.hints(gate)),
+        notes=(
+            *gate_view.accepted(gate, gate_view.PYTHON),
+            *gate_view.notes(gate),
+            *gate_view.hints(gate, gate_view.PYTHON),
+        ),
     )
