@@ -24,6 +24,23 @@ MAX_SHORT_ARGS = 18
 
 SHORT_PRECISION = {"fp64": "f64", "fp32": "f32", "fp16": "f16", "int8": "i8", "unknown": ""}
 
+LIBRARY_KERNELS = (
+    r"(?i)cutlass|cublas|cudnn|cufft|cusparse|cusolver|nvjet|xmma|splitk|\d_[sdhc]gemm|gemv2|gemvx"
+    r"|\bcub::|thrust::|magma_|cudf::|raft::"
+)
+"""Kernels of CUDA's libraries and of those above it."""
+_FRAMEWORK_KERNELS = (
+    r"\bat::native\b|at_cuda_detail|\bc10::|\bpytorch_flash\b|^triton_|^(?:nccl|rccl)"
+    r"|^(?:volta|turing|ampere|hopper)_\w*gemm"
+)
+_NOT_OWN = re.compile(f"{LIBRARY_KERNELS}|{_FRAMEWORK_KERNELS}")
+
+
+def is_own_kernel(name: str) -> bool:
+    """Return whether the program's author can change a kernel: no library or framework has it."""
+    return _NOT_OWN.search(name) is None
+
+
 PLACEHOLDER = re.compile(r"\{(\w{1,12})\}")
 SPACES = re.compile(r"\s{1,100}")
 BACKWARD = re.compile(r"backward|bwd|grad(?!e)|_bw_|bw_1c|cutlassb")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.naming.kernel_names import LIBRARY_KERNELS
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
 from gpusight.rules.rule import FindingLocation
@@ -250,14 +251,8 @@ def mostly_in_libraries(context: RuleContext, rows: pl.DataFrame) -> bool:
     return bool(rows.height) and 2 * int(inside.fill_null(value=False).sum()) > rows.height
 
 
-_LIBRARY_KERNELS = (
-    r"(?i)cutlass|cublas|cudnn|cufft|cusparse|cusolver|nvjet|xmma|splitk|\d_[sdhc]gemm|gemv2|gemvx"
-    r"|\bcub::|thrust::|magma_|cudf::|raft::"
-)
-
-
 def library_kernels(rows: pl.DataFrame) -> bool:
     """Return whether most of the time of these kernels is in those of CUDA's libraries."""
-    by_library = pl.col("name").str.contains(_LIBRARY_KERNELS).fill_null(value=False)
+    by_library = pl.col("name").str.contains(LIBRARY_KERNELS).fill_null(value=False)
     library_ns = int(rows.filter(by_library)["duration_ns"].sum())
     return 2 * library_ns > int(rows["duration_ns"].sum())

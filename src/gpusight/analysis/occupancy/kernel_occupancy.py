@@ -24,6 +24,7 @@ from gpusight.analysis.occupancy.launch_occupancy import (
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.hardware.sm_occupancy import LIMITS, whole_carve_out
 from gpusight.hardware.sm_occupancy import occupancy as work_out
+from gpusight.naming.kernel_names import is_own_kernel
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_mean, format_share
 
@@ -324,7 +325,10 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
 def _advice(
     launches: OccupancyLaunches, frame: pl.DataFrame, other: SmLimits | None
 ) -> TableResult:
-    """List for each kernel what would raise its occupancy, and what else matters."""
+    """List for each kernel what would raise its occupancy, and what else matters.
+
+    Kernels of libraries and frameworks get no changes: their blocks are not the user's to change.
+    """
     rows: list[dict[str, Any]] = []
     for row in frame.iter_rows(named=True):
         of_kernel = {
@@ -336,7 +340,7 @@ def _advice(
         block = _block_of(launches, row, other)
         rows += [
             {**of_kernel, "kind": "change", "advice": change.text, "after": change.share}
-            for change in (changes(*block) if block else ())
+            for change in (changes(*block) if block and is_own_kernel(row["name"]) else ())
         ]
         rows += [{**of_kernel, "kind": "remark", "advice": text} for text in _remarks(row)]
     schema = {f.key: pl.Float64 if f.fmt is Fmt.SHARE else pl.String for f in ADVICE_FIELDS}
@@ -395,7 +399,11 @@ def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> 
         yield ("a timeline has no achieved occupancy; collect it with: ncu --section Occupancy …")
     elif rows["achieved"].null_count() == rows.height:
         yield "the report has no achieved occupancy; collect it with: ncu --section Occupancy …"
-    if rows["change"].str.contains("registers").any():
+    ways = rows.select(pl.col("name").cast(pl.String), "change").drop_nulls("change").unique()
+    own = [change for name, change in ways.iter_rows() if is_own_kernel(name)]
+    if len(own) < ways.height:
+        yield "no changes are listed for kernels of libraries and frameworks (cuBLAS, PyTorch)"
+    if any("registers" in change for change in own):
         yield "fewer registers (__launch_bounds__, -maxrregcount) can cause spills"
     yield from _disagreements(rows)
 
