@@ -35,8 +35,10 @@ from gpusight.analysis.steps.step_list import (
     WARM_UP,
     TraceStep,
     TraceSteps,
+    absent,
     called,
     closed_ranges,
+    find_steps,
     named_like,
     parse_steps,
     shortened,
@@ -162,6 +164,18 @@ def step_window(
     if selection == EVERYTHING and steps is None and window is None and not warmup:
         return _default_window(trace)
     return _chosen_window(trace, selection, steps=steps, window=window, warmup=warmup)
+
+
+def window_steps(trace: Trace) -> TraceSteps | NotApplicable:
+    """Return all steps that the default window knows, warm-up and partial ones included."""
+    chosen = step_window(trace)
+    if isinstance(chosen, NotApplicable):
+        return find_steps(trace)
+    if not chosen.steps:
+        reasons = (n.removeprefix(NO_STEPS) for n in chosen.notes if n.startswith(NO_STEPS))
+        return absent(trace, next(reasons, "no complete step in the capture"))
+    every = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
+    return TraceSteps(tuple(every), chosen.how)
 
 
 def _chosen_window(
