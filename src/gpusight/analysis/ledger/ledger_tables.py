@@ -9,7 +9,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.ledger.idle_contributors import IdleContributor, families
-from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE
+from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, IdleCause
 from gpusight.analysis.steps.step_list import called
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.units import format_share
@@ -36,7 +36,7 @@ _GPU_FIELDS = (
 )
 _ENTRY_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the window"),
-    Field("ns", "Time", Fmt.TIME, "Time in the window"),
+    Field("ns", "Total", Fmt.TIME, "Time in the window, of all steps"),
     Field("step_ns", "Per step", Fmt.TIME, "Time per step; these add up to the step time"),
     Field("entry", "Cause", Fmt.TEXT, "What the time is spent on"),
     Field(
@@ -47,8 +47,8 @@ _ENTRY_FIELDS = (
     ),
 )
 _IDLE_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the time of this cause"),
-    Field("ns", "Time", Fmt.TIME, "Idle time during which it is active"),
+    Field("share", "Of cause", Fmt.SHARE, "Part of the time of this cause"),
+    Field("ns", "Total", Fmt.TIME, "Idle time during which it is active, of all steps"),
     Field("count", "Gaps", Fmt.COUNT, "Idle gaps during which it is active"),
     Field("entry", "Cause", Fmt.TEXT, "Cause of the idle time"),
     Field(
@@ -91,6 +91,18 @@ _KIND_TEXTS = {
     "next": "next on GPU",
 }
 """Kinds of contributors that are shown by another name than in JSON."""
+_LEGEND = {
+    IdleCause.QUEUED: "launched, but waits in a GPU queue",
+    IdleCause.SYNCHRONIZING: "the host waits for the GPU",
+    IdleCause.ALLOCATING: "the host allocates or frees memory",
+    IdleCause.LAUNCHING: "the host is inside a launch call",
+    IdleCause.INPUT: "the host loads data",
+    IdleCause.FRAMEWORK: "the host runs operators or Python between launches",
+    IdleCause.OTHER: "other host work, such as compiling",
+    IdleCause.PROFILER: "profiler overhead",
+    IdleCause.UNKNOWN: "not in the capture",
+}
+"""What the causes of idle time mean, in few words."""
 _OPTIONAL = frozenset({"step_ns", "copy_share", "communication_share"})
 
 
@@ -107,7 +119,8 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     if idle := list(_contributors(idlest)):
         title = "Host activity while the GPU is idle"
         title = f"Host activity while GPU {idlest.ledger.device} is idle" if several else title
-        sections.append(_table("idle", title, _IDLE_FIELDS, idle))
+        table = _table("idle", f"{title}: shares of each cause", _IDLE_FIELDS, idle)
+        sections.append(replace(table, notes=(_legend(idlest),)))
     if by_step:
         steps = list(_steps(report))
         sections.append(_table("steps", "By step", _STEP_FIELDS, steps, device=several))
@@ -123,6 +136,12 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
         notes=notes,
         window=report.focus.text,
     )
+
+
+def _legend(device: DeviceLedgerReport) -> str:
+    """Explain the causes of idle time that the GPU has."""
+    causes = [cause for cause in IdleCause if device.ledger.ns(cause.entry)]
+    return "; ".join(f"{cause.name.lower()}: {_LEGEND[cause]}" for cause in causes)
 
 
 def ledger_lines_table(report: LedgerReport) -> TableResult:

@@ -182,13 +182,7 @@ def _notes(
     if device is None:
         yield "no GPU memory was recorded: this is memory of the host"
     history = view.history
-    first_event = int(view.points.events[0])
-    start_bytes = history.allocated_after(first_event)
-    if first_event >= 0 and 0 < history.start_allocated != start_bytes:
-        yield (
-            f"in use at the start of the capture: {format_bytes(history.start_allocated)}; at the "
-            f"start of the window: {format_bytes(start_bytes)}"
-        )
+    yield from _start_note(view)
     if history.origin is AllocationSource.DRIVER:
         yield _SEGMENTS_ONLY
         if not len(history):
@@ -200,6 +194,17 @@ def _notes(
     if not history.totals_known:
         yield _NO_TOTALS
     yield from places.trace.meta.notes
+
+
+def _start_note(view: MemoryView) -> Iterator[str]:
+    """Tell what was allocated before the capture from what is in use when the window starts."""
+    captured_bytes, first_event = view.history.start_allocated, int(view.points.events[0])
+    window_bytes = view.history.allocated_after(first_event)
+    if first_event >= 0 and captured_bytes > 0 and captured_bytes != window_bytes:
+        yield (
+            f"in use at the start of the capture: {format_bytes(captured_bytes)}; at the start of "
+            f"the window: {format_bytes(window_bytes)}"
+        )
 
 
 DEVICE_FIELDS = (

@@ -178,6 +178,17 @@ def window_steps(trace: Trace) -> TraceSteps | NotApplicable:
     return TraceSteps(tuple(every), chosen.how)
 
 
+def steps_inside(trace: Trace, selection: Selection) -> int:
+    """Count the steps of a selection that `with_window` limited to steps; 0 for any other."""
+    time = selection.time
+    if time is None or time.launch_end_ns is None or selection.within is not None:
+        return 0
+    steps = window_steps(trace)
+    if isinstance(steps, NotApplicable):
+        return 0
+    return len(_inside(steps.steps, time.start_ns, time.launch_end_ns))
+
+
 def _chosen_window(
     trace: Trace, selection: Selection, *, steps: str | None, window: Bounds | None, warmup: bool
 ) -> StepWindow | NotApplicable:
