@@ -299,8 +299,8 @@ def _backward_note(
     if backward_ns:
         text = f"GPU time includes the backward pass ({format_time(backward_ns)}), counted for the "
         return (f"{text}{places} of its forward operators; CPU time does not",)
-    if has_gpu_work(trace) and not trace.has("cpu_ops", "forward_thread"):
-        return ("GPU time of a backward pass is not included: the capture does not link it",)
+    if any("Backward" in name for name in names_of(trace.table("cpu_ops", ["name"])["name"])):
+        return ("GPU time of the backward pass is not included: the capture does not link it",)
     return ()
 
 

@@ -127,7 +127,7 @@ def _settled_by(comparison: Comparison, change: MeasuredChange) -> str:
     needed = max(samples + 1, math.ceil(samples * (half / margin) ** 2))
     if needed > _MAX_SAMPLES:
         return ""
-    what = "steps per side (better: 3 or more runs)" if steps else "captures per side"
+    what = "steps per side" if steps else "captures per side"
     return f" About {needed} {what} would settle it."
 
 

@@ -531,6 +531,6 @@ def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTo
             f"{rule} {shown(saving)}{per}" if saving else rule
             for rule, saving in sorted(rows, key=lambda row: -row[1])
         )
-        predicted = ", predicted savings" if any(saving for _, saving in rows) else ""
+        predicted = ", predicted gain" if any(saving for _, saving in rows) else ""
         if rows:
             yield f"Findings {_STATUS[fate]}{predicted}", listed(named), _TONES[fate]
