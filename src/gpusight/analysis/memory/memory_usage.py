@@ -197,7 +197,7 @@ def _notes(
 
 
 def _start_note(view: MemoryView) -> Iterator[str]:
-    """Tell what was allocated before the capture from what is in use when the window starts."""
+    """Show what was in use before the capture, where the window starts with another amount."""
     captured_bytes, first_event = view.history.start_allocated, int(view.points.events[0])
     window_bytes = view.history.allocated_after(first_event)
     if first_event >= 0 and captured_bytes > 0 and captured_bytes != window_bytes:
