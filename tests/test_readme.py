@@ -16,7 +16,7 @@ from tools.page_blocks import repository_url
 
 import gpusight as gs
 from gpusight.cli.main import build_parser
-from tests.shared import REPOSITORY
+from tests.shared import REPOSITORY, SHARED, needs_shared
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -135,3 +135,16 @@ def test_every_page_is_linked() -> None:
     texts = [README, *((REPOSITORY / page).read_text("utf-8") for page in pages)]
     names = [path.name for path in (REPOSITORY / "docs").glob("*.md")]
     assert [name for name in names if not any(name in text for text in texts)] == []
+
+
+@needs_shared
+def test_the_prediction_is_what_the_real_change_took() -> None:
+    before = SHARED / "nsys" / "gpt_small_train.sqlite"
+    what_if = gs.whatif(before, precision="bf16", fuse=["optimizer"]).answer
+    predicted_ns = (what_if.measured_ns - what_if.saved_ns) / what_if.per_step
+    real = gs.steps(SHARED / "nsys" / "gpt_small_train_bf16_fused.sqlite").answer
+    real_ns = next(fact.value for fact in real.facts if fact.key == "step_ns")
+    text = " ".join(README.split())
+    now_ns = what_if.measured_ns / what_if.per_step
+    assert f"predicts {predicted_ns / 1e6:.1f} ms/step instead of {now_ns / 1e6:.1f}" in text
+    assert f"took {real_ns / 1e6:.1f} ms/step" in text

@@ -75,7 +75,7 @@ _RECORD_DOCUMENT = (
 )
 _COMPARE_DOCUMENT = (
     "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
-    "`step_ns`, `limit`, `busy_share`), `confidence`, `confidence_of_rows` (of "
+    "`step_ns`, `limit`, `busy_share`, `host_share`), `confidence`, `confidence_of_rows` (of "
     "kernels, API calls, copies and inner ranges), `least_effect` and `notes`; `verdict` with "
     "`step_time`; "
     "`differences`, which keep the captures from being compared (`kind` as `gate --allow-changed` "

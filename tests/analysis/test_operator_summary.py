@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+import gpusight as gs
 from gpusight.analysis.api_summary import api_calls
 from gpusight.analysis.launch_list import list_launches
 from gpusight.analysis.operator_summary import BY, has_gpu_work, ops
@@ -90,6 +91,14 @@ def test_times_in_itself_and_with_what_it_called() -> None:
         "found": {"op id": 2, "call": 0, "time": 0, "none": 0},
     }
     assert result.notes == ()
+
+
+def test_totals_of_steps_have_a_column_per_step() -> None:
+    result = gs.ops(DATA / "healthy.json.gz").answer
+    assert result.title == "Operators by GPU time, totals"
+    assert {f.key: f.shown for f in result.fields}["gpu_step_ns"]
+    row = result.rows()[0]
+    assert row["gpu_step_ns"] == pytest.approx(row["self_gpu_ns"] / 3)
 
 
 def test_means_and_shares() -> None:

@@ -16,7 +16,7 @@ from gpusight.comparison.phrases import bottleneck, busy_share, gpu_part
 from gpusight.comparison.significance import Basis, ChangeVerdict
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
-from tests.comparison.digests import MS, steady
+from tests.comparison.digests import MS, digest, steady
 from tests.shared import SHARED, needs_shared
 
 if TYPE_CHECKING:
@@ -258,8 +258,9 @@ def test_what_became_of_findings() -> None:
     assert stayed.before_ns == pytest.approx(2 * MS)
     assert stayed.after_ns == pytest.approx(1.5 * MS)
     assert (stayed.shown_by, stayed.capture) == ("2 of 3 -> 2 of 3", "new_1")
-    text = next(row for row in comparison.explanation if row.startswith("Findings"))
-    assert text == "Findings resolved: a (saved 1.00 ms/step); new: d (saves 1.33 ms/step)."
+    saved = {row.rule: (row.before_ns, row.after_ns) for row in comparison.findings}
+    assert saved["a"] == (pytest.approx(1 * MS), None)
+    assert saved["d"] == (None, pytest.approx(4 / 3 * MS))
     assert comparison.document()["findings"][0]["capture"] == "new_1"
 
 
@@ -291,6 +292,17 @@ def test_findings_that_could_not_be_evaluated_are_not_fixed() -> None:
 )
 def test_what_a_step_waits_for(ledger: dict[str, float], expected: str) -> None:
     assert bottleneck(ledger) == expected
+
+
+@pytest.mark.parametrize(("host_ms", "expected"), [(9.8, "host"), (6.0, "gpu"), (None, "gpu")])
+def test_a_busy_gpu_is_no_bottleneck_if_the_host_needs_the_step(
+    host_ms: float | None, expected: str
+) -> None:
+    ledger = {"compute/matmul": [8.5] * 3, "idle/launching": [1.5] * 3}
+    host_ns = None if host_ms is None else host_ms * MS
+    side = compared([digest(ledger, host_step_ns=host_ns)], [NEW]).before
+    assert side.limit == expected
+    assert side.host_share == (None if host_ms is None else pytest.approx(host_ms / 10))
 
 
 def test_what_the_gpu_does_most() -> None:
@@ -427,7 +439,9 @@ def test_a_faster_gpu_that_waits_for_its_host() -> None:
     comparison = gs.compare(*sides("gpt_small_train", "gpt_small_train_bf16_fused")).answer
     assert comparison.step.before == pytest.approx(46.86e6, rel=1e-3)
     assert comparison.step.after == pytest.approx(42.74e6, rel=1e-3)
-    assert (comparison.before.limit, comparison.after.limit) == ("gpu", "host")
+    # A GPU that took no time would save 2% of the step: the host was the bottleneck before too.
+    assert (comparison.before.limit, comparison.after.limit) == ("host", "host")
+    assert comparison.before.host_share == pytest.approx(0.98, abs=0.005)
     entries = {entry.entry: entry.change for entry in comparison.ledger}
     assert entries["compute/matmul"].verdict is ChangeVerdict.LOWER
     assert dict(comparison.phases)["optimizer"].verdict is ChangeVerdict.LOWER

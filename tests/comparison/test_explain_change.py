@@ -12,7 +12,7 @@ import pytest
 import gpusight as gs
 from gpusight.comparison.compare_digests import compare
 from gpusight.comparison.comparison_result import Comparison
-from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
+from gpusight.comparison.digest import CallDigest, CopyDigest, Digest
 from gpusight.comparison.phrases import shown, signed_share, spread
 from gpusight.comparison.significance import MeasuredChange
 from gpusight.results import Fmt
@@ -45,7 +45,7 @@ def check_numbers(comparison: Comparison) -> None:
     """Every number of the explanation stands in a table, or counts steps or captures."""
     known = set(_texts(comparison))
     for sentence in comparison.explanation:
-        for text in NUMBER.findall(re.sub(r", \d+ more", "", sentence)):
+        for text in NUMBER.findall(re.sub(r", \d+ more|About \d+", "", sentence)):
             assert text.lstrip("+-") in known, f"{text} of: {sentence}"
 
 
@@ -53,7 +53,7 @@ def _texts(comparison: Comparison) -> Iterator[str]:
     yield from (f"{comparison.confidence * 100:g}%", f"{comparison.least * 100:g}%")
     for side in (comparison.before, comparison.after):
         yield from (str(len(side.labels)), *(f"{steps:,}" for steps in side.steps))
-        yield shown(side.busy_share, Fmt.SHARE)
+        yield from (shown(share, Fmt.SHARE) for share in (side.busy_share, side.host_share))
         yield shown(max(side.step_ns) - min(side.step_ns))
     for change, fmt in _changes(comparison):
         for value in (change.before, change.after, change.delta):
@@ -347,18 +347,28 @@ def test_kernels_inside_graphs_are_not_said_to_be_gone() -> None:
     assert "Step time is lower" in text
 
 
-def test_memory_kernels_and_findings_in_a_clause() -> None:
-    comparison = DigestFinding(
-        rule="host-sync", title="x", step_ns=2 * MS, share=None, confidence="high"
-    )
-    change = {"memory_peak": {"0": 8_000_000}, "findings": (comparison,)}
+def test_memory_and_kernels_in_a_clause() -> None:
+    change = {"memory_peak": {"0": 8_000_000}}
     before = steady(compute_matmul=10, change=change)
     many = kernel("matmul", before.ledger["compute/matmul"], calls=40)
     after = steady(compute_matmul=10, change={"memory_peak": {"0": 6_000_000}, "kernels": (many,)})
     text = explanation_of(before, after)
     assert "Kernel launches per step are higher: 4 -> 40 (+36, +900.0%)" in text
     assert "peak memory is lower: 8.00 -> 6.00 MB (-2.00 MB, -25.0%, one sample" in text
-    assert "Findings resolved: host-sync (saved 2.00 ms/step)." in text
+
+
+def test_what_would_settle_a_change() -> None:
+    before, after = (
+        digest({"compute/matmul": [9.0, 10.0, 12.0]}),
+        {"compute/matmul": [8.0, 9.0, 11.0]},
+    )
+    verdict = compared([before], [digest(after)]).explanation[0]
+    assert "No significant change in step time" in verdict
+    samples = re.search(r"About (\d+) steps per side would settle it\.", verdict)
+    assert samples
+    assert int(samples[1]) > 3
+    far = digest({"compute/matmul": [4.0, 4.1, 4.2]})
+    assert "settle" not in compared([before], [far]).explanation[0]
 
 
 def test_hostile_names_do_not_reach_the_sentences() -> None:
@@ -383,7 +393,7 @@ def test_the_faster_gpu_of_gpt_small() -> None:
         "compute/matmul (-28.2 ms) and range optimizer on the host (-15.9 ms) fell by far "
         "more than the step (-4.12 ms)" in text
     )
-    assert "because the bottleneck moved from GPU work to the host" in text
+    assert "because the bottleneck is still the host" in text
     assert "idle/framework +21." in text
 
 

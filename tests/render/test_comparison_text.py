@@ -252,8 +252,8 @@ def test_the_first_screen_is_the_answer() -> None:
         "~+100 µs  2.00 ms  2.10 ms  12 -> 12.3  gelu",
         " +500 µs        -   500 µs     0 -> 96  cast",
         "",
-        "Findings resolved: fp32-no-tensor-cores (saved 25.0 ms/step)",
-        "Findings new: launch-bound (saves 12.0 ms/step)",
+        "Findings resolved, predicted gain: fp32-no-tensor-cores 25.0 ms/step",
+        "Findings new, predicted gain: launch-bound 12.0 ms/step",
         "note: One capture per side: runs may differ more than their steps do.",
         "note: ~ not significant",
         "next: gpusight compare old.sqlite new.sqlite",
@@ -322,7 +322,7 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
         "… and 1 more with smaller changes (use --top 0 for all)",
     ]
     assert "h2d, pageable" in lines[lines.index("Copies per step") + 2]
-    found = lines.index("Findings")
+    found = lines.index("Findings, with predicted savings")
     assert lines[found + 2].split() == ["resolved", "25.0", "ms", "-", "fp32-no-tensor-cores"]
     assert lines[found + 3] == "        FP32 `mm`"
 

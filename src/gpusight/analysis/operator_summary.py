@@ -22,6 +22,7 @@ from gpusight.analysis.kernel_summary import printed_totals
 from gpusight.analysis.operator_tree import HostCallTree, ModuleTree, OperatorSums
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
+from gpusight.analysis.steps.step_window import steps_inside
 from gpusight.errors import UsageError
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_time
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Self GPU time as share of the selected GPU time"),
     Field("self_gpu_ns", "Self GPU", Fmt.TIME, "GPU time of the activities it launched itself"),
+    Field("gpu_step_ns", "Per step", Fmt.TIME, "Self GPU time per step; null without steps", False),
     Field("gpu_ns", "GPU total", Fmt.TIME, "Self GPU time plus that of its callees"),
     Field("gpu_mean_ns", "GPU mean", Fmt.TIME, "Total GPU time per call", shown=False),
     Field("calls", "Calls", Fmt.COUNT, "Number of calls"),
@@ -278,6 +280,7 @@ def _by_place(scope: WorkSelection, work: SelectedWork, by: str) -> TableResult 
     gpu = has_gpu_work(trace)
     sums = sums.with_columns(pl.lit(by).alias("kind"))
     meta = _work_meta(work, groups)
+    notes = (*notes, *_backward_note(trace, work, groups, f"{by}s"))
     return _table(
         by,
         _with_top_kernel(sums, work, groups, gpu=gpu),
@@ -285,6 +288,20 @@ def _by_place(scope: WorkSelection, work: SelectedWork, by: str) -> TableResult 
         meta=meta,
         notes=(*scope.notes, *notes, *work.notes, *_work_notes(meta, f"{by}s")),
     )
+
+
+def _backward_note(
+    trace: Trace, work: SelectedWork, groups: pl.Series, places: str
+) -> tuple[str, ...]:
+    """Note whether GPU time includes the backward pass."""
+    backward = work.frame["forward_op"].is_not_null() & groups.is_not_null()
+    backward_ns = int(work.frame.select(DURATION).to_series().filter(backward).sum())
+    if backward_ns:
+        text = f"GPU time includes the backward pass ({format_time(backward_ns)}), counted for the "
+        return (f"{text}{places} of its forward operators; CPU time does not",)
+    if any("Backward" in name for name in names_of(trace.table("cpu_ops", ["name"])["name"])):
+        return ("GPU time of the backward pass is not included: the capture does not link it",)
+    return ()
 
 
 def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.DataFrame, pl.Series]:
@@ -415,6 +432,17 @@ def ops(
     """
     if by not in BY:
         raise UsageError(f"cannot group operators by {by!r}", hint=f"choose from: {', '.join(BY)}")
+    table = _ops(trace, selection, by)
+    steps = steps_inside(trace, selection)
+    if isinstance(table, NotApplicable) or not steps or not has_gpu_work(trace):
+        return table
+    per_step = (pl.col("self_gpu_ns") / steps).alias("gpu_step_ns")
+    fields = tuple(replace(f, shown=f.shown or f.key == "gpu_step_ns") for f in table.fields)
+    frame, title = table.frame.with_columns(per_step), f"{table.title}, totals"
+    return replace(table, title=title, frame=frame, fields=fields)
+
+
+def _ops(trace: Trace, selection: Selection, by: str) -> TableResult | NotApplicable:
     if trace.has("op_totals") and not trace.has("cpu_ops"):
         return _operator_totals(trace, selection, by)
     refusal = _why_not_applicable(trace, by)

@@ -17,6 +17,7 @@ from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.replay.changes import set_duration
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_launches import launched, of_process
 from gpusight.analysis.steps.step_window import NO_STEPS, step_window
@@ -41,12 +42,13 @@ from gpusight.sniff import encodable_text
 from gpusight.units import exact_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.comparison.digest import Floats, Series
+    from gpusight.rules.context import RuleContext
     from gpusight.trace.trace import Trace
 
 
@@ -175,7 +177,8 @@ def _digest(of: _StepWork, scope: str) -> Digest:
     ranges = range_rows(trace, blocks, of.process, launched_by=of.work["thread"])
     api = api_rows(trace, blocks, of.process)
     peak = memory_peak(trace, of.selection)
-    findings, finding_notes, not_evaluated = _findings(of)
+    diagnosed = _diagnosed(of)
+    findings = diagnosed.findings
     parts: dict[str, object] = {"phases": phases, "ranges": ranges, "api": api}
     parts |= {"memory_peak": peak, "findings": findings}
     # Calls that issue GPU work, up to the start of the next step each.
@@ -208,11 +211,12 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         memory_peak=_known(peak, {}),
         findings=_known(findings, ()),
         missing=_missing(of, parts, lost),
-        notes=plain_texts((*_digest_notes(of), *ledgers.notes, *finding_notes)),
+        notes=plain_texts((*_digest_notes(of), *ledgers.notes, *diagnosed.notes)),
         launch_calls=None if launch_calls is None else round(launch_calls / len(blocks.steps), 3),
         processes=gpu_processes(trace),
         lost={key: plain(reason) for key, reason in lost.items()},
-        not_evaluated={rule: plain(reason) for rule, reason in not_evaluated.items()},
+        not_evaluated={rule: plain(reason) for rule, reason in diagnosed.not_evaluated.items()},
+        host_step_ns=diagnosed.host_step_ns,
         reported_losses=plain_texts(capture_completeness.reported_losses(trace)),
         scope=scope,
     )
@@ -292,15 +296,22 @@ def _missing(of: _StepWork, parts: dict[str, object], lost: dict[str, str]) -> d
     return {key: plain(reason) for key, reason in missing.items()}
 
 
-def _findings(
-    of: _StepWork,
-) -> tuple[tuple[DigestFinding, ...] | NotApplicable, tuple[str, ...], dict[str, str]]:
-    """Return the findings of `diagnose`, notes on them, and the rules that lacked data."""
+class _Diagnosed(NamedTuple):
+    """What `diagnose` finds, and what the host alone needs for a step."""
+
+    findings: tuple[DigestFinding, ...] | NotApplicable
+    notes: tuple[str, ...] = ()
+    not_evaluated: Mapping[str, str] = {}
+    """Rules that lacked data, and why."""
+    host_step_ns: float | None = None
+
+
+def _diagnosed(of: _StepWork) -> _Diagnosed:
     if of.selection.within is not None:
-        return NotApplicable(COMMAND, "findings are of whole steps, not of a range"), (), {}
+        return _Diagnosed(NotApplicable(COMMAND, "findings are of whole steps, not of a range"))
     timeline = sample_steps(of.trace, of.focus, of.selection)
     if not len(timeline.schedule.ops):
-        return NotApplicable(COMMAND, "no GPU work ran in the window"), (), {}
+        return _Diagnosed(NotApplicable(COMMAND, "no GPU work ran in the window"))
     diagnosis = run_timeline_rules(timeline, timeline_rules().values())
     steps = max(1, len(of.focus.steps))
     findings = tuple(
@@ -313,7 +324,17 @@ def _findings(
         )
         for finding in diagnosis.findings
     )
-    return findings, tuple(sample_notes(timeline, of.selection)), diagnosis.lacking_data
+    notes = tuple(sample_notes(timeline, of.selection))
+    return _Diagnosed(findings, notes, diagnosis.lacking_data, _host_step_ns(timeline))
+
+
+def _host_step_ns(timeline: RuleContext) -> float | None:
+    """Simulate a step whose GPU work takes no time: what remains is what the host needs."""
+    if not len(timeline.schedule.calls):  # without API calls the simulation knows no host
+        return None
+    ops = np.arange(len(timeline.schedule.ops), dtype=np.int64)
+    idle_gpu = timeline.replay.run(set_duration(ops, np.zeros_like(ops)))
+    return timeline.step_ns * idle_gpu.total_ns / max(1, timeline.replay.unchanged.total_ns)
 
 
 def _digest_notes(of: _StepWork) -> tuple[str, ...]:

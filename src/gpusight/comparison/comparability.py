@@ -136,7 +136,10 @@ def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Dif
         return
     per_step = " per step" if any(digest.steps for digest in digests) else ""
     parts = [f"kernels{per_step} {counts}"] if counts else []
-    parts += [f"launch calls{per_step} {calls}"] if calls else []
+    if calls and calls == counts:
+        parts = [f"kernels and launch calls{per_step} {counts}"]
+    elif calls:
+        parts.append(f"launch calls{per_step} {calls}")
     evidence = "some captures have no API calls, so kernels may also be lost"
     if len(with_calls) == len(complete):
         evidence = "no kernels are lost: the program launches a different number"
@@ -265,15 +268,14 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
     steps = [sum(digest.steps for digest in side) for side in sides.values()]
     if not all(digest.steps for digest in (*before, *after)):
         yield ("no steps found: whole windows are compared, which is valid only for the same work")
+    few = f" of few steps ({steps[0]} before, {steps[1]} after)" * (0 < min(steps) < _FEW_STEPS)
     if len(single) == 2:
         known = "run-to-run variation is not measured"
         if min(steps) <= 1:
             known = "one sample per side; variance unknown"
-        yield f"{ONE_CAPTURE} per side: {known}; record 3 or more per side"
+        yield f"{ONE_CAPTURE} per side{few}: {known}; record 3 or more per side"
     elif single:
-        yield f"{ONE_CAPTURE} {single[0]}: its variance is taken from the other side"
-    if single and 0 < min(steps) < _FEW_STEPS:
-        yield f"few steps: {steps[0]} before, {steps[1]} after"
+        yield f"{ONE_CAPTURE} {single[0]}{few}: its variance is taken from the other side"
 
 
 def _tools_and_gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:

@@ -155,13 +155,16 @@ def _side(digests: Sequence[Digest]) -> ComparedSide:
     for digest in digests:
         for entry, ns in digest.ledger.items():
             ledger[entry] = ledger.get(entry, 0.0) + _mean(digest, ns) / len(digests)
+    host_shares = [d.host_step_ns / _mean(d, d.step_ns) for d in digests if d.host_step_ns]
+    host_share = sum(host_shares) / len(host_shares) if host_shares else None
     return ComparedSide(
         labels=tuple(d.label for d in digests),
         tools=tuple(dict.fromkeys(d.tool for d in digests)),
         gpus=digests[0].gpus,
         steps=tuple(d.steps for d in digests),
         step_ns=tuple(_mean(d, d.step_ns) for d in digests),
-        limit=bottleneck(ledger),
+        limit=bottleneck(ledger, host_share),
+        host_share=host_share,
         busy_share=busy_share(ledger),
     )
 

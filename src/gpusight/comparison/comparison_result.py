@@ -36,6 +36,8 @@ class ComparedSide:
     """The bottleneck of the step: `gpu`, `host`, `input`, …, in one word."""
     busy_share: float | None
     """Share of the window in which the GPU is busy."""
+    host_share: float | None = None
+    """Share of the step that the host needs even if GPU work takes no time; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,7 @@ def _side(side: ComparedSide) -> dict[str, Any]:
         "step_ns": list(side.step_ns),
         "limit": side.limit,
         "busy_share": side.busy_share,
+        "host_share": side.host_share,
     }
 
 

@@ -143,6 +143,9 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Of the durations of all steps; None for one step, and in older baselines."""
     reported_losses: tuple[str, ...] = ()
     """What the reader or the profiler reports as missing from the capture."""
+    host_step_ns: float | None = None
+    """Simulated step time if all GPU work took no time: what the host alone needs; None where
+    nothing could be simulated."""
     scope: str = ""
     """The options that chose a part of the capture, as they are typed; empty where all counts."""
 

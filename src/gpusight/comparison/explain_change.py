@@ -1,19 +1,20 @@
-"""Why step time changed, or did not, in sentences: verdict, GPU work, host, idle, findings."""
+"""Why step time changed, or did not, in sentences: verdict, GPU work, host, idle time."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.analysis.gpu_schedule import CallKind, kind_of
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COPY, IDLE
-from gpusight.comparison.comparison_result import FindingFate
 from gpusight.comparison.named_metrics import crosses
 from gpusight.comparison.phrases import (
     FAR_MORE,
     GPU,
     WORTH_NAMING,
     bottleneck_phrase,
+    bottleneck_sentence,
     busy_phrase,
     colon,
     copy_name,
@@ -56,7 +57,6 @@ def explain(comparison: Comparison) -> tuple[str, ...]:
         *_idle_time(comparison),
         *_exposures(comparison),
         *_counts_and_memory(comparison),
-        *_findings(comparison),
     )
 
 
@@ -70,7 +70,8 @@ def _verdict(comparison: Comparison) -> str:
     name = _time_name(comparison)
     if change.verdict is ChangeVerdict.UNCLEAR:
         against = _why_unclear(comparison, change, ends)
-        return f"No significant change in {name.lower()}: {numbers}; {against}."
+        settled = _settled_by(comparison, change)
+        return f"No significant change in {name.lower()}: {numbers}; {against}.{settled}"
     same = f" within {percent(comparison.least)}" if change.verdict is ChangeVerdict.SAME else ""
     rest = ", ".join(filter(None, (ends, _basis(comparison, change))))
     return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
@@ -103,6 +104,32 @@ def _why_unclear(comparison: Comparison, change: MeasuredChange, ends: str) -> s
     spreads = {side: max(times) - min(times) for side, times in sides.items()}
     widest = max(spreads, key=lambda side: spreads[side])
     return f"{ends}; captures {widest} differ by up to {shown(spreads[widest])}"
+
+
+_MAX_SAMPLES = 200
+"""A difference that needs more steps, or captures, than this is too small to be settled so."""
+
+
+def _settled_by(comparison: Comparison, change: MeasuredChange) -> str:
+    """Say how many steps or captures per side would settle a change; empty where none would.
+
+    An interval shrinks with the root of its samples: it must become shorter than the distance of
+    the change from 0, or from the threshold.
+    """
+    if change.delta is None or change.low is None or change.high is None:
+        return " Record 3 or more captures per side to settle it."
+    sides = (comparison.before, comparison.after)
+    steps = change.basis is not Basis.REPEATS
+    samples = min(side.steps[0] if steps else len(side.labels) for side in sides)
+    margin = abs(change.delta) - comparison.least * (change.before or 0.0)
+    half = (change.high - change.low) / 2
+    if margin <= 0 or samples < 2:
+        return ""
+    needed = max(samples + 1, math.ceil(samples * (half / margin) ** 2))
+    if needed > _MAX_SAMPLES:
+        return ""
+    what = "steps per side" if steps else "captures per side"
+    return f" About {needed} {what} would settle it."
 
 
 def _between_steps(comparison: Comparison) -> Iterator[str]:
@@ -169,7 +196,7 @@ def _idle_time(comparison: Comparison) -> Iterator[str]:
     busy_ns, idle_ns = busy.delta or 0.0, idle.delta or 0.0
     opposite = busy.claimed and busy_ns * idle_ns < 0
     named = _step_entries(comparison, idle_ns if idle.claimed else None, idle=True)
-    limit = f"{bottleneck_phrase(comparison)} ({busy_phrase(comparison)})."
+    limit = bottleneck_sentence(comparison)
     if not idle.claimed:
         if named:
             yield f"{_unclaimed('GPU idle time', idle)}, but in its parts: {named}."
@@ -384,23 +411,3 @@ def _counts_and_memory(comparison: Comparison) -> Iterator[str]:
     if parts:
         text = "; ".join(parts)
         yield f"{text[0].upper()}{text[1:]}."
-
-
-_SAVED = {FindingFate.FIXED: "saved", FindingFate.NEW: "saves"}
-
-
-def _findings(comparison: Comparison) -> Iterator[str]:
-    """Name the findings that are resolved and new."""
-    parts = []
-    for fate, word in ((FindingFate.FIXED, "resolved"), (FindingFate.NEW, "new")):
-        named = []
-        for row in comparison.findings:
-            if row.fate is fate:
-                saving = row.before_ns if fate is FindingFate.FIXED else row.after_ns
-                per = "/step" if comparison.has_steps else ""
-                worth = f" ({_SAVED[fate]} {shown(saving)}{per})" if saving else ""
-                named.append(f"{row.rule}{worth}")
-        if named:
-            parts.append(f"{word}: {listed(named)}")
-    if parts:
-        yield f"Findings {'; '.join(parts)}."

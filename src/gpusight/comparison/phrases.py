@@ -167,17 +167,26 @@ _IN_WORDS = {
 }
 
 
-def bottleneck(ledger: Mapping[str, float]) -> str:
+_MIN_HOST_SHARE = 0.9
+"""Share of the step that the host needs for itself, from which on it is the bottleneck: GPU work
+that took no time at all would save less than a tenth."""
+
+
+def bottleneck(ledger: Mapping[str, float], host_share: float | None = None) -> str:
     """Name the bottleneck of a step: `gpu` if the GPU is busy for half of the step or more.
 
-    Else the largest group of idle time: `host`, or a cause of its own.
+    Else the largest group of idle time: `host`, or a cause of its own. A GPU that is busy while the
+    host is too is not the bottleneck: `host_share` is the part of the step that the host needs
+    alone, None where that is not known.
     """
     groups: dict[str, float] = {}
     for cause in IdleCause:
         name = HOST if cause in _HOST_CAUSES else cause.name.lower()
         groups[name] = groups.get(name, 0.0) + ledger.get(cause.entry, 0.0)
     if sum(groups.values()) * 2 <= sum(ledger.values()):
-        return GPU if ledger else NOTHING
+        if not ledger:
+            return NOTHING
+        return GPU if host_share is None or host_share < _MIN_HOST_SHARE else HOST
     return max(groups, key=lambda group: groups[group])
 
 
@@ -271,3 +280,13 @@ def busy_phrase(comparison: Comparison) -> str:
     """Show GPU busy before and after."""
     shares = (format_share(side.busy_share) for side in (comparison.before, comparison.after))
     return f"GPU busy {' -> '.join(shares)}"
+
+
+def bottleneck_sentence(comparison: Comparison) -> str:
+    """Name the bottleneck before and after, with its evidence: what the host needs, GPU busy."""
+    sides = (comparison.before, comparison.after)
+    needs = ""
+    if sides[1].limit == HOST and all(side.host_share is not None for side in sides):
+        shares = " -> ".join(format_share(side.host_share) for side in sides)
+        needs = f"it needs {shares} of {whole(comparison)[0]}, "
+    return f"{bottleneck_phrase(comparison)} ({needs}{busy_phrase(comparison)})."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from gpusight import units
 from gpusight.comparison.comparison_result import FindingFate, KernelMatch
 from gpusight.comparison.phrases import (
+    HOST,
     NOTHING,
     copy_name,
     from_to,
@@ -115,6 +116,8 @@ def time_change(name: str, change: MeasuredChange) -> str:
 def side_line(side: ComparedSide) -> str:
     """Describe the captures of a side in one line."""
     limit = "" if side.limit == NOTHING else f", bottleneck: {in_words(side.limit)}"
+    if side.limit == HOST and side.host_share is not None:
+        limit += f" (needs {units.format_share(side.host_share)})"
     return f"{_captures(side)}: {side_facts(side)}{limit}"
 
 
@@ -479,7 +482,7 @@ def _findings(comparison: Comparison) -> ComparisonSection:
         ComparisonColumn("Evidence", name=True, right=False, beneath=True),
     )
     rows = tuple(_finding_rows(comparison.findings, several=several))
-    return ComparisonSection("findings", "Findings", columns, rows)
+    return ComparisonSection("findings", "Findings, with predicted savings", columns, rows)
 
 
 _TONES = {
@@ -519,16 +522,15 @@ def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTo
     """Name the findings of each status, the largest saving first: label, text, tone."""
     per = "/step" if comparison.has_steps else ""
     for fate in (FindingFate.FIXED, FindingFate.NEW, FindingFate.STAYED):
-        is_fixed = fate is FindingFate.FIXED
         rows = [
-            (row.rule, (row.before_ns if is_fixed else row.after_ns) or 0.0)
+            (row.rule, (row.before_ns if fate is FindingFate.FIXED else row.after_ns) or 0.0)
             for row in comparison.findings
             if row.fate is fate
         ]
-        verb = "saved" if is_fixed else "saves"
         named = (
-            f"{rule} ({verb} {shown(saving)}{per})" if saving else rule
+            f"{rule} {shown(saving)}{per}" if saving else rule
             for rule, saving in sorted(rows, key=lambda row: -row[1])
         )
+        predicted = ", predicted gain" if any(saving for _, saving in rows) else ""
         if rows:
-            yield f"Findings {_STATUS[fate]}", listed(named), _TONES[fate]
+            yield f"Findings {_STATUS[fate]}{predicted}", listed(named), _TONES[fate]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpusight.comparison.phrases import NOTHING, bottleneck_phrase, busy_phrase
+from gpusight.comparison.phrases import NOTHING, bottleneck_sentence
 from gpusight.render import comparison_tables
 from gpusight.render.cell_text import (
     align_units,
@@ -181,8 +181,8 @@ def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[Styled
     head = [*_side_lines(comparison, look.width), StyledLine("")]
     head += wrapped_lines(verdict, look.width, "", _headline_style(comparison))
     if NOTHING not in (comparison.before.limit, comparison.after.limit):
-        text = f"{bottleneck_phrase(comparison)} ({busy_phrase(comparison)})."
-        head.append(StyledLine(cut_line(f"{text[0].upper()}{text[1:]}", look.width)))
+        text = bottleneck_sentence(comparison)
+        head += wrapped_lines(f"{text[0].upper()}{text[1:]}", look.width, "")
     sections = {section.key: section for section in comparison_sections(comparison)}
     least = comparison_tables.least_shown(comparison)
     kernels = list(_most_changed(sections.get("kernels"), look, least, _MAX_KERNELS))

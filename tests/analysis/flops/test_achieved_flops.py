@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+import gpusight as gs
 from gpusight.analysis.flops.achieved_flops import FLOPS_FACTS, flops
 from gpusight.analysis.flops.flops_tables import OPERATOR_FIELDS, REST_FIELDS, STEP_FIELDS
 from gpusight.analysis.selection import Selection
@@ -618,6 +619,15 @@ def test_healthy_matmuls_are_near_the_roof() -> None:
     assert row["roof_share"] == row["peak_share"] > 0.8
     steps = section(result, "steps")
     assert [round(step["mfu"], 2) for step in steps[1:]] == [0.75, 0.75, 0.75]
+
+
+def test_a_window_of_steps_starts_when_the_gpu_is_done_with_earlier_ones() -> None:
+    result = gs.flops(DATA / "healthy.json.gz").answer
+    steps, whole = section(result, "steps"), facts(result)
+    assert whole["window_ns"] == sum(step["span_ns"] for step in steps)
+    assert whole["mfu"] == pytest.approx(steps[0]["mfu"], rel=0.001)
+    assert whole["gpu_ns"] / whole["window_ns"] == pytest.approx(0.986, abs=0.001)
+    assert any("on earlier ones" in note for note in result.notes)
 
 
 @needs_shared

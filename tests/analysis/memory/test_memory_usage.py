@@ -14,10 +14,13 @@ from gpusight.analysis.memory.device_memory import POINTS, slope
 from gpusight.analysis.memory.memory_peak import HELD_BEFORE, NOT_RECORDED, STATIC, UNKNOWN
 from gpusight.analysis.memory.memory_usage import memory
 from gpusight.analysis.selection import Selection
+from gpusight.analysis.steps.step_list import TraceSteps
+from gpusight.analysis.steps.step_window import window_steps
 from gpusight.errors import DamagedCaptureError, MissingDataError, UsageError
 from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
+from gpusight.units import format_time
 from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name
 from tests.traces import Row, Rows, build_trace
 
@@ -669,3 +672,36 @@ def test_a_range_that_is_not_there_is_an_error() -> None:
 def test_sizes_that_no_machine_has_are_refused(events: Rows) -> None:
     with pytest.raises(DamagedCaptureError, match="more than any machine has"):
         memory(torch_trace(events))
+
+
+def test_groups_of_next_to_nothing_are_one_row() -> None:
+    large = event(10, 1_000_000, 1, 1_000_000)
+    small = [event(20 + n, 20 + n, 2 + n, None) for n in range(3)]
+    groups = section(page(build_trace(TORCH, memory_events=[large, *small])), "block_groups")
+    assert [(r["blocks"], r["bytes"], r["total_bytes"]) for r in groups.rows()] == [
+        (1, 1_000_000, 1_000_000),
+        (3, None, 63),
+    ]
+    assert groups.rows()[1]["holder"] == "3 groups below 0.1% each"
+
+
+def test_the_headline_of_a_snapshot_covers_its_peak() -> None:
+    result = page(open_trace(DATA / "memory_snapshot.pickle", cache=False))
+    assert result.window.startswith("whole capture, ")
+    times = section(result, "timeline").frame["time_ns"]
+    assert times[0] <= facts(result)["peak_ns"] <= times[-1]
+    assert format_time(int(times[-1] - times[0]), digits=3) in result.window
+
+
+def test_steps_without_names_are_those_of_the_window() -> None:
+    # Six equal rounds of four kernels, which no range names.
+    kernels = [
+        {"name": f"k{n % 4}", "start_ns": n * 10**6, "end_ns": n * 10**6 + 800_000}
+        for n in range(24)
+    ]
+    events = [event(n * 10**6 + 10, 10, n + 1, 110 + 10 * n) for n in range(24)]
+    result = page(build_trace(TORCH, kernels=kernels, memory_events=events))
+    found = window_steps(build_trace(TORCH, kernels=kernels))
+    assert isinstance(found, TraceSteps)
+    assert len(section(result, "steps").rows()) == len(found.steps)
+    assert facts(result)["growth_per_step_bytes"] == 40

@@ -212,6 +212,24 @@ def test_a_kernel_at_its_roof_gains_little() -> None:
     assert row["remark"] == "SMs already 93.0% busy"
 
 
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("scale_rows(float*)", True),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(Params)", False),
+        ("ampere_sgemm_128x64_tn", False),
+        ("void at::native::vectorized_elementwise_kernel<4>(int)", False),
+    ],
+)
+def test_kernels_of_libraries_get_no_advice_to_change_them(name: str, own: bool) -> None:
+    result = asked(report(launch(name=name, registers_per_thread=249, achieved=12.4)))
+    changes = [row for row in rows(result, "advice") if row["kind"] == "change"]
+    assert bool(changes) is own
+    notes = " ".join(result.notes)
+    assert ("spills" in notes) is own
+    assert ("libraries and frameworks" in notes) is not own
+
+
 @pytest.mark.parametrize("registers", [32, 128])
 def test_a_busy_kernel_is_not_blamed_for_its_blocks(registers: int) -> None:
     grid = 132 * 16 * 8

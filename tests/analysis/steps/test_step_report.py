@@ -18,10 +18,10 @@ from tests.traces import build_trace
 US = 1_000
 
 
-def program() -> Trace:
-    """Three steps of 100 us with two kernels each; those of the last overlap and end late."""
+def program(count: int = 3) -> Trace:
+    """Steps of 100 us with two kernels each; those of the third overlap and end late."""
     ranges, calls, kernels = [], [], []
-    for step in range(3):
+    for step in range(count):
         at = step * 120 * US
         ranges.append({"name": f"step_{step}", "start_ns": at, "end_ns": at + 100 * US})
         ranges.append({"name": "forward", "start_ns": at, "end_ns": at + 20 * US})
@@ -59,6 +59,15 @@ def test_each_step_has_its_time_and_what_the_gpu_did() -> None:
     ]
     assert rows[0]["gpu_share"] == pytest.approx(0.6)
     assert rows[2]["gpu_share"] == pytest.approx(90 / 160)
+
+
+@pytest.mark.parametrize(("count", "shown"), [(3, True), (2, False)])
+def test_the_time_on_the_host_is_shown_where_it_differs(count: int, shown: bool) -> None:
+    result = steps(program(count))
+    assert isinstance(result, Composite)
+    by_step = result.sections[0]
+    assert isinstance(by_step, TableResult)
+    assert {f.key: f.shown for f in by_step.fields}["duration_ns"] is shown
 
 
 def test_facts_describe_the_kept_steps() -> None:

@@ -22,7 +22,8 @@ from gpusight.analysis.flops.flops_tables import (
 from gpusight.analysis.gpu_time import gpu_time, overhead_note
 from gpusight.analysis.kernel_summary import no_kernels
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
-from gpusight.analysis.steps.step_list import find_steps
+from gpusight.analysis.steps.step_launches import launched
+from gpusight.analysis.steps.step_window import window_steps
 from gpusight.errors import UsageError
 from gpusight.results import Composite, Fact, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share, format_time
@@ -45,7 +46,7 @@ FLOPS_FACTS = tuple(
     Fact(key, label, None, fmt, meaning)
     for key, label, fmt, meaning in (
         ("gpus", "GPU", Fmt.TEXT, "GPUs that computed"),
-        ("window_ns", "Window", Fmt.TIME, "Length of the window"),
+        ("window_ns", "Window", Fmt.TIME, "Length of the window, without the GPU's earlier work"),
         ("gpu_ns", "GPU time", Fmt.TIME, "Sum of the durations of all GPU work"),
         ("counted_share", "Counted", Fmt.SHARE, "Share of GPU time in counted operators"),
         ("tflop", "TFLOP", Fmt.REAL, "10¹² operations counted"),
@@ -127,20 +128,23 @@ def flops(
     calls = classes(counted, roofs)
     main = _main_peak(calls, roofs, given=peak is not None)
     table = operators(calls, by, counted.gpu_ns)
-    trace_steps = find_steps(trace)
+    trace_steps = window_steps(trace)
     steps = _steps(scope, trace_steps, counted, main.peak)
     step_notes: tuple[str, ...] = ()
     if isinstance(steps, TableResult):  # all notes are shown together
         steps, step_notes = replace(steps, notes=()), steps.notes
     times = gpu_time(trace, selection)
+    tail_ns = _earlier_work_ns(scope, counted)
     computing_ns = pl.col("busy_ns") - pl.col("copy_only_ns")
     busy_ns = 0
     if isinstance(times, TableResult):
-        busy_ns = int(times.frame.select(computing_ns.sum()).item())
+        busy_ns = max(
+            0, int(times.frame.select(computing_ns.sum()).item()) - tail_ns * times.frame.height
+        )
     return Composite(
         "flops",
         "FLOPs",
-        _facts(scope, counted, calls, main, busy_ns),
+        _facts(counted, calls, main, busy_ns, scope.window.length_ns - tail_ns),
         (steps, table, rest(counted)),
         meta={"flops": _total_flops(calls), "by": by},
         notes=(
@@ -148,6 +152,7 @@ def flops(
             *_notes(counted, calls, roofs, main, table),
             *overhead_note(scope, times, trace_steps),
             *step_notes,
+            *_tail_note(tail_ns, scope),
         ),
     )
 
@@ -231,15 +236,36 @@ def _steps(
     return step_table(steps, count_ops(WorkSelection(scope.trace, everything)), peak, whole)
 
 
+def _earlier_work_ns(scope: WorkSelection, counted: CountedOperators) -> int:
+    """Return how long a window of steps waits for GPU work that was launched before it.
+
+    A host that runs ahead starts a step while the GPU is still in the one before. That time is the
+    earlier step's, as in the table of steps.
+    """
+    time = scope.selection.time
+    if time is None or time.launch_end_ns is None or counted.work.is_empty():
+        return 0
+    work = launched(scope.trace)
+    earlier_end = work.filter(pl.col("launch_ns") < time.start_ns)["end_ns"].max()
+    inside = pl.col("launch_ns").is_between(time.start_ns, time.launch_end_ns, "left")
+    first_start = work.filter(inside)["start_ns"].min()
+    if earlier_end is None or first_start is None:
+        return 0
+    return max(0, min(int(earlier_end), int(first_start)) - time.start_ns)  # type: ignore[arg-type]
+
+
+def _tail_note(tail_ns: int, scope: WorkSelection) -> Iterator[str]:
+    if tail_ns >= _MIN_NOTED_SHARE * max(1, scope.window.length_ns):
+        yield (
+            f"the GPU spends the first {format_time(tail_ns, digits=3)} of these steps on earlier "
+            "ones: window and rates exclude it"
+        )
+
+
 def _facts(
-    scope: WorkSelection,
-    counted: CountedOperators,
-    calls: pl.DataFrame,
-    main: _MainPeak,
-    busy_ns: int,
+    counted: CountedOperators, calls: pl.DataFrame, main: _MainPeak, busy_ns: int, window_ns: int
 ) -> tuple[Fact, ...]:
     flops = _total_flops(calls)
-    window_ns = scope.window.length_ns
     roofed = calls.filter(pl.col("least_ns").is_not_null())
     least_ns = float((roofed["least_ns"] * roofed["calls"]).sum())
     roofed_ns = int(roofed["gpu_ns"].sum())

@@ -36,7 +36,7 @@ _GPU_FIELDS = (
 )
 _ENTRY_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the window"),
-    Field("ns", "Time", Fmt.TIME, "Time in the window"),
+    Field("ns", "Total", Fmt.TIME, "Time in the window, of all steps"),
     Field("step_ns", "Per step", Fmt.TIME, "Time per step; these add up to the step time"),
     Field("entry", "Cause", Fmt.TEXT, "What the time is spent on"),
     Field(
@@ -47,8 +47,8 @@ _ENTRY_FIELDS = (
     ),
 )
 _IDLE_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Part of the time of this cause"),
-    Field("ns", "Time", Fmt.TIME, "Idle time during which it is active"),
+    Field("share", "Of cause", Fmt.SHARE, "Part of the time of this cause"),
+    Field("ns", "Total", Fmt.TIME, "Idle time during which it is active, of all steps"),
     Field("count", "Gaps", Fmt.COUNT, "Idle gaps during which it is active"),
     Field("entry", "Cause", Fmt.TEXT, "Cause of the idle time"),
     Field(
@@ -138,7 +138,7 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     if idle := list(_contributors(idlest)):
         title = "Host activity while the GPU is idle"
         title = f"Host activity while GPU {idlest.ledger.device} is idle" if several else title
-        sections.append(_table("idle", title, _IDLE_FIELDS, idle))
+        sections.append(_table("idle", f"{title}: shares of each cause", _IDLE_FIELDS, idle))
     if by_step:
         steps = list(_steps(report))
         sections.append(_table("steps", "By step", _STEP_FIELDS, steps, device=several))

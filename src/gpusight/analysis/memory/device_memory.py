@@ -12,6 +12,7 @@ import polars as pl
 from gpusight.analysis.memory.allocations import COLUMNS, ROW, from_events, from_snapshot, on_gpu
 from gpusight.analysis.selection import ResolvedSelection
 from gpusight.analysis.steps.step_list import find_steps
+from gpusight.analysis.steps.step_window import window_steps
 from gpusight.errors import DamagedCaptureError, UsageError
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, contains
@@ -287,9 +288,14 @@ class StepGrowth:
 
 def growth(trace: Trace, view: MemoryView, process: int | None) -> StepGrowth:
     """Follow the memory in use from step to step."""
-    trace_steps = find_steps(trace)
+    trace_steps = window_steps(trace)
     if isinstance(trace_steps, NotApplicable):
         return StepGrowth(trace_steps)
+    if process is not None and trace_steps.steps[0].process not in {None, process}:
+        # The steps of the window are those of another process: this one may name its own.
+        trace_steps = find_steps(trace)
+        if isinstance(trace_steps, NotApplicable):
+            return StepGrowth(trace_steps)
     steps = [s for s in trace_steps.steps if s.process in {None, process} or process is None]
     # Steps of several threads run side by side.
     steps = [s for s in steps if s.thread == steps[0].thread]

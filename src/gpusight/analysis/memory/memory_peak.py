@@ -15,7 +15,7 @@ from gpusight.analysis.memory.allocations import BEFORE, ROW, AllocationSource
 from gpusight.analysis.memory.device_memory import allocated_at, reserved_at, thin
 from gpusight.analysis.memory.memory_holders import WHO
 from gpusight.results import Field, Fmt, TableResult
-from gpusight.units import format_bytes
+from gpusight.units import format_bytes, format_share
 
 if TYPE_CHECKING:
     from gpusight.analysis.memory.allocations import AllocationHistory, MemoryBlocks
@@ -52,13 +52,15 @@ GROUP_FIELDS = (
     Field("share", "Share", Fmt.SHARE, "Part of the peak"),
     Field("total_bytes", "Total", Fmt.BYTES, "Sum of the sizes of its blocks"),
     Field("blocks", "Blocks", Fmt.COUNT, "Blocks of this size and allocation site"),
-    Field("bytes", "Each", Fmt.BYTES, "Size of each block"),
+    Field("bytes", "Each", Fmt.BYTES, "Size of each block; null for small groups together"),
     Field("holder", "Allocated by", Fmt.NAME, "Operator, module and line of code"),
 )
 HELD_BEFORE = "allocated before the capture"
 UNKNOWN = "unknown: not in the capture"
 NOT_RECORDED = "not recorded: the events do not add up to it"
 STATIC = "static variables of CUDA modules"
+_MIN_GROUP_SHARE = 0.001
+"""Share of the peak below which groups of blocks are summed up in one row."""
 _MAX_BLOCKS = 100
 """Single blocks that are listed."""
 
@@ -125,6 +127,7 @@ def block_groups(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
         .with_columns(share_of(pl.col("total_bytes"), view.peak_bytes).alias("share"))
         .sort(["total_bytes", "bytes", "holder"], descending=[True, True, False])
     )
+    frame = _small_groups_folded(frame)
     size = format_bytes(int(history.blocks.bytes[held].sum()))
     return TableResult(
         "block_groups",
@@ -132,6 +135,21 @@ def block_groups(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
         GROUP_FIELDS,
         frame.select(f.key for f in GROUP_FIELDS),
     )
+
+
+def _small_groups_folded(frame: pl.DataFrame) -> pl.DataFrame:
+    """Sum the groups that hold next to nothing in one row: a driver lists variables of 20 bytes."""
+    is_small = (pl.col("share") < _MIN_GROUP_SHARE).fill_null(value=False)
+    small = frame.filter(is_small)
+    if small.height < 2:
+        return frame
+    least = format_share(_MIN_GROUP_SHARE)
+    row = small.select(
+        pl.lit(f"{small.height:,} groups below {least} each").alias("holder"),
+        pl.lit(None, frame.schema["bytes"]).alias("bytes"),
+        pl.col("blocks", "total_bytes", "share").sum(),
+    )
+    return pl.concat([frame.filter(~is_small), row.select(frame.columns)])
 
 
 def largest_blocks(trace: Trace, view: MemoryView, holders_of: pl.DataFrame) -> TableResult:

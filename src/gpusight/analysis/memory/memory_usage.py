@@ -36,8 +36,8 @@ FACT_FIELDS = (
     Field("peak_ns", "Peak at", Fmt.TIME, "First time of the peak"),
     Field("peak_share", "% of GPU memory", Fmt.SHARE, "Peak as part of the GPU's memory"),
     Field("peak_step", "Peak in step", Fmt.ID, "Step with the peak"),
-    Field("start_bytes", "At the start", Fmt.BYTES, "In use when the window begins"),
-    Field("end_bytes", "At the end", Fmt.BYTES, "In use when the window ends"),
+    Field("start_bytes", "At window start", Fmt.BYTES, "In use when the window begins"),
+    Field("end_bytes", "At window end", Fmt.BYTES, "In use when the window ends"),
     Field(
         "reserved_at_peak_bytes",
         "Reserved at peak",
@@ -142,6 +142,9 @@ def _settled(view: MemoryView) -> Flags:
     return at_points
 
 
+_MIN_KNOWN_SHARE = 0.9
+"""Share of the time with memory events that other activity covers, below which the headline names
+the time of the memory events instead."""
 _SEGMENTS_ONLY = (
     "these are driver allocations; blocks inside a framework's segments need its own profiler "
     "(torch.profiler with profile_memory=True, or a memory snapshot)"
@@ -179,6 +182,7 @@ def _notes(
     if device is None:
         yield "no GPU memory was recorded: this is memory of the host"
     history = view.history
+    yield from _start_note(view)
     if history.origin is AllocationSource.DRIVER:
         yield _SEGMENTS_ONLY
         if not len(history):
@@ -190,6 +194,17 @@ def _notes(
     if not history.totals_known:
         yield _NO_TOTALS
     yield from places.trace.meta.notes
+
+
+def _start_note(view: MemoryView) -> Iterator[str]:
+    """Show what was in use before the capture, where the window starts with another amount."""
+    captured_bytes, first_event = view.history.start_allocated, int(view.points.events[0])
+    window_bytes = view.history.allocated_after(first_event)
+    if first_event >= 0 and captured_bytes > 0 and captured_bytes != window_bytes:
+        yield (
+            f"in use at the start of the capture: {format_bytes(captured_bytes)}; at the start of "
+            f"the window: {format_bytes(window_bytes)}"
+        )
 
 
 DEVICE_FIELDS = (
@@ -315,7 +330,23 @@ def _report(trace: Trace, places: DeviceMemories, device: int | None) -> Composi
         tuple(sections),
         meta={"path": trace.meta.path, "device": device, **over_time.meta},
         notes=tuple(_notes(places, device, failed, held)),
+        window=_whole_time(places, view, steps),
     )
+
+
+def _whole_time(places: DeviceMemories, view: MemoryView, steps: StepGrowth) -> str:
+    """Name the time of a whole capture whose memory was recorded for longer than the rest.
+
+    A memory snapshot has a long history of allocations and few annotations. Empty elsewhere.
+    """
+    outside = places.extent is None or places.extent[1] - places.extent[0] < _MIN_KNOWN_SHARE * (
+        view.end_ns - view.start_ns
+    )
+    if places.spans is not None or not outside:
+        return ""
+    length = format_time(view.end_ns - view.start_ns, digits=3)
+    known = ", no steps found" if isinstance(steps.table, NotApplicable) else ""
+    return f"whole capture, {length}{known}"
 
 
 def _holders(

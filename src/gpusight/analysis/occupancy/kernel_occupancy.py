@@ -419,7 +419,11 @@ def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> 
         yield ("a timeline has no achieved occupancy; collect it with: ncu --section Occupancy …")
     elif rows["achieved"].null_count() == rows.height:
         yield "the report has no achieved occupancy; collect it with: ncu --section Occupancy …"
-    if rows["change"].str.contains("registers").any():
+    ways = rows.select(pl.col("name").cast(pl.String), "change").drop_nulls("change").unique()
+    own = [change for name, change in ways.iter_rows() if not kernel_origin(name)]
+    if len(own) < ways.height:
+        yield "no changes are listed for kernels of libraries and frameworks (cuBLAS, PyTorch)"
+    if any("registers" in change for change in own):
         yield "fewer registers (__launch_bounds__, -maxrregcount) can cause spills"
     yield from _disagreements(rows)
 

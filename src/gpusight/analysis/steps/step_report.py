@@ -86,6 +86,8 @@ FACTS = (
 
 
 _NO_WHOLE_STEP = "the window contains no whole step"
+_SAME_AS_TIME = frozenset({"duration_ns", "lag_ns"})
+"""Columns that add nothing where every step lasts as long on the host as with its GPU work."""
 
 
 def steps(
@@ -149,7 +151,10 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
         .then(pl.when(slow).then(pl.lit("slow")).otherwise(pl.lit("fast")))
     )
     frame = frame.with_columns(share, remark.alias("remark")).select(f.key for f in STEP_FIELDS)
-    return TableResult("steps", "Steps", shown_if_filled(STEP_FIELDS, frame), frame)
+    fields = shown_if_filled(STEP_FIELDS, frame)
+    if (frame["duration_ns"] == frame["took_ns"]).all():  # the GPU is never behind the host
+        fields = tuple(replace(f, shown=f.shown and f.key not in _SAME_AS_TIME) for f in fields)
+    return TableResult("steps", "Steps", fields, frame)
 
 
 def _busy_ns(work: pl.DataFrame, done: Ints, took: Ints) -> Ints:

@@ -36,8 +36,10 @@ from gpusight.analysis.steps.step_list import (
     StepEvidence,
     TraceStep,
     TraceSteps,
+    absent,
     called,
     closed_ranges,
+    find_steps,
     named_like,
     parse_steps,
     shortened,
@@ -163,6 +165,29 @@ def step_window(
     if selection == EVERYTHING and steps is None and window is None and not warmup:
         return _default_window(trace)
     return _chosen_window(trace, selection, steps=steps, window=window, warmup=warmup)
+
+
+def window_steps(trace: Trace) -> TraceSteps | NotApplicable:
+    """Return all steps that the default window knows, warm-up and partial ones included."""
+    chosen = step_window(trace)
+    if isinstance(chosen, NotApplicable):
+        return find_steps(trace)
+    if not chosen.steps:
+        reasons = (n.removeprefix(NO_STEPS) for n in chosen.notes if n.startswith(NO_STEPS))
+        return absent(trace, next(reasons, "no complete step in the capture"))
+    every = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
+    return TraceSteps(tuple(every), chosen.how)
+
+
+def steps_inside(trace: Trace, selection: Selection) -> int:
+    """Count the steps of a selection that `with_window` limited to steps; 0 for any other."""
+    time = selection.time
+    if time is None or time.launch_end_ns is None or selection.within is not None:
+        return 0
+    steps = window_steps(trace)
+    if isinstance(steps, NotApplicable):
+        return 0
+    return len(_inside(steps.steps, time.start_ns, time.launch_end_ns))
 
 
 def _chosen_window(

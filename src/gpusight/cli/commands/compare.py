@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
     form = chosen_format(args)
     before, after = map(side_inputs, _sides(args))
     _keep_captures([*before.paths, *after.paths], args)
-    asked = args.details or args.top is not None or args.wide or args.full_names
-    shown = {"details": asked, "hints": _hints(args, details=asked)} if form == "table" else {}
+    whole = args.details or args.top is not None or args.wide or args.full_names
+    shown = {"details": whole, "hints": _hints(args, details=whole)} if form == "table" else {}
     args.file, args.vs = str(before.paths[0]), [str(path) for path in after.paths]
     result = api.compare(
         read_digests(before, args),
