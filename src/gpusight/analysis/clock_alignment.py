@@ -1,7 +1,7 @@
 """Whether the clocks of host and GPU agree, and the same capture with GPU times that do.
 
 GPU work cannot start before the call that launched it, and has ended when a wait for it returns.
-Where a capture says otherwise, one of its clocks is off: by minutes on some virtual machines.
+Where a capture shows otherwise, one of its clocks is off: by minutes on some virtual machines.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _waited(trace: Trace, launched: pl.DataFrame) -> pl.DataFrame:
 def _waits(trace: Trace, launched: pl.DataFrame) -> list[tuple[list[str], pl.DataFrame]]:
     """Return the calls that wait, with the keys of what they wait for.
 
-    The function says whether it waits for a stream or for all of them; which, the profiler's record
+    The function shows whether it waits for a stream or for all of them; which, the profiler's record
     of the wait. The kind that this record names is wrong in some versions of nsys.
     """
     api = trace.table("api_calls", ["start_ns", "end_ns", "name", "process", "correlation"])
@@ -192,7 +192,7 @@ def _waits(trace: Trace, launched: pl.DataFrame) -> list[tuple[list[str], pl.Dat
         ).drop("name")
         for pattern in (_WAITS_FOR_ALL, _WAITS_FOR_STREAM)
     )
-    # A call alone does not say which GPU it waits for: that is known where its process used one.
+    # A call alone does not show which GPU it waits for: that is known where its process used one.
     gpus = launched.group_by("process").agg(pl.col("device").n_unique())
     single = gpus.filter(pl.col("device") == 1)
     waits = [(["process"], for_all.join(single, on="process", how="semi"))]

@@ -42,7 +42,7 @@ _LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 MAX_CONFIDENT_SPEEDUP = 10.0
 """Larger speedups are known to their order of magnitude only: other costs dominate then."""
 MIN_LISTED_SHARE = 0.1
-"""Share of the time from which on a measured problem is listed, whatever the replay says."""
+"""Share of the time from which on a measured problem is listed, whatever the replay shows."""
 MIN_CAUSE_SHARE = 0.6
 """Share of what an effect would save that its cause must save to replace it."""
 Finding = TypeVar("Finding", TimelineFinding, KernelFinding)

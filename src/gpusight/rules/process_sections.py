@@ -57,7 +57,7 @@ class DiagnosisSection:
     busy_share: float | None = None
     """Share of its window that its GPU is busy; of several GPUs, the one with most work."""
     diagnosis: TimelineDiagnosis | None = None
-    """None for a GPU of a process that is diagnosed above, and where `reason` says why."""
+    """None for a GPU of a process that is diagnosed above, and where there is a `reason`."""
     reason: str = ""
 
     def summary(self) -> str:
@@ -115,7 +115,7 @@ def diagnose_processes(
     ]
     sections.sort(key=lambda section: _badness(section, owners[0].gpu_ns), reverse=True)
     first = sections[0].diagnosis
-    if first is None:  # of no process there is a window: say why for the one with most GPU work
+    if first is None:  # of no process there is a window: the reason is that of the one with most GPU work
         return diagnose(selection)
     meta = {**first.meta, "processes": len(owners)}
     return replace(first, sections=tuple(sections[1:]), meta=meta)

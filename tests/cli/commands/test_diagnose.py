@@ -246,6 +246,7 @@ def test_only_the_judged_gpu_weighs_the_kernels_of_a_report() -> None:
 def test_both_are_shown() -> None:
     view = gs.diagnose([trace_of(MEASURED), starved("strided(float*)")])
     shown = repr(view)
+    assert view.timeline is not None
     number = len(view.timeline.findings) + 1
     (row,) = [line for line in shown.splitlines() if "strided: Uncoalesced access" in line]
     assert row.startswith(f"{number:>2}. ")

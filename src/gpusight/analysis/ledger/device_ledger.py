@@ -188,7 +188,7 @@ def _gaps(
     op = np.where(ended, np.append(own, NONE)[np.minimum(after, len(own))], NONE)
     call = np.where(ended, ops.call[op] if len(ops) else NONE, NONE)
     # No call migrates managed memory, and none comes after the last activity: there, the thread
-    # that launched last tells.
+    # that launched last counts.
     unlaunched = ~ended | np.append(_migrations(schedule), False)[op]
     launching = own[ops.call[own] != NONE]
     before = np.searchsorted(timing.op_start_ns[launching], end, side="left") - 1

@@ -54,7 +54,7 @@ def find_period(
 ) -> Period | None:
     """Find the periods of a sequence; None where it does not repeat itself.
 
-    `opens` says which codes may begin one; where several could, the one with the longest pause
+    `opens` marks the codes that may begin one; where several could, the one with the longest pause
     before it does.
     """
     return choose_period([Activities.plain(codes, pauses, opens)])
@@ -131,7 +131,7 @@ def _kinds_in(sequence: Activities, period: Period) -> int:
 
 
 def _is_loop(sequence: Activities, period: Period) -> bool:
-    """Distinguish steps from a loop inside one: layers of a single pass, say.
+    """Distinguish steps from a loop inside one: such as layers of a single pass.
 
     Steps wait, copy, update weights or come after a pause. Layers follow each other without, and
     after the last comes the network's output.
@@ -183,7 +183,7 @@ def _output_follows(sequence: Activities, period: Period) -> bool:
 def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool) -> bool:
     """Return whether the inner period is the step, and the outer one what is done every few steps.
 
-    `covers` says whether inner periods hold nearly all work.
+    `covers` is whether inner periods hold nearly all work.
     """
     kernels, own_kernels = _outside(sequence, outer, inner)
     updated, backward, fed = (

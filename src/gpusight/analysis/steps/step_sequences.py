@@ -212,7 +212,7 @@ def _names(names: pl.Series) -> pl.DataFrame:
         {
             "code": used,
             "family": family,
-            # A category that says nothing is no reason to take two kernels for the same.
+            # A category that is vague is no reason to take two kernels for the same.
             "category": pl.select(
                 pl.when(kind.is_in(_VAGUE)).then(family).otherwise(kind)
             ).to_series(),
@@ -228,7 +228,7 @@ def _names(names: pl.Series) -> pl.DataFrame:
 def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     """List the calls that wait for the GPU, of threads that also launch work.
 
-    Others poll: the watchdog of a communication library, say.
+    Others poll: such as the watchdog of a communication library.
     """
     calls = trace.table("api_calls", ["start_ns", "end_ns", "thread", "process", "name"])
     waits = [n for n, name in enumerate(names_of(calls["name"])) if kind_of(name) is CallKind.SYNC]

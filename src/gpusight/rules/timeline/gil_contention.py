@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MIN_WAIT_SHARE = Threshold(0.02, "share of the time that the launching thread waits for the lock")
 MIN_WAITS = Threshold(10, "waits; fewer are chance")
 MAX_WAIT_NS = Threshold(
-    20e6, "ns; a thread asks for the lock every 5 ms, so that longer waits are for something else"
+    20e6, "ns; a thread requests the lock every 5 ms, so that longer waits are for something else"
 )
 _LOCK_WAITS = r"^_*pthread_cond_(?:timed|clock)wait$"
 

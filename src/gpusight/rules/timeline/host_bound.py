@@ -159,7 +159,7 @@ def _match(
     threads = launching_threads(context)
     source = named(activity[causes[0]], *_NAMED, most=1, length=TITLE_NAME_LENGTH)
     if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
-        # The name of a thread says more than that of the lock it waits for.
+        # The name of a thread shows more than that of the lock it waits for.
         source = named((threads[0],), "thread", length=TITLE_NAME_LENGTH)
     elif causes[0] is IdleCause.QUEUED:
         source = named(activity[causes[0]], "kernel", most=1, length=TITLE_NAME_LENGTH)

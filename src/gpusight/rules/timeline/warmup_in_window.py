@@ -200,7 +200,7 @@ def _prepare(context: RuleContext) -> NDArray[np.bool_]:
 
 def _start_match(context: RuleContext, start: ProgramStart) -> RuleMatch:
     left_out = context.focus.before_ns
-    # What is excluded is what the headline says: the time up to the launch, not to the kernel.
+    # What is excluded is what the headline has: the time up to the launch, not to the kernel.
     shown_ns = left_out or start.length_ns
     share = format_share(shown_ns / max(1, context.focus.length_ns + left_out))
     what = "Program start (compiling)" if start.compiling_ns else "Program start"
