@@ -5,8 +5,9 @@
 First every program is timed without a profiler, twice and one at a time; torch.profiler records a
 few steps after the first timing. Then `gpusight record` captures whole short runs. What was not
 reached within the minutes is printed, ready for `--only`. The folder then holds `results.json` and
-a few tar files. Run it in an empty environment and a process namespace of its own (see
-`docs/development.md`): nsys stores what it sees of both.
+a few tar files. Run it in an empty environment and a process namespace of its own
+(`env -i PATH="$PATH" HOME=/demo unshare --pid --fork --mount-proc`): nsys stores what it sees of
+both.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PLAIN_RUNS = 2
-RUN_SECONDS = 40
+RUN_SECONDS = 60
 """A program that takes longer is given up."""
 IMPORT_SECONDS = 60
 """How long nsys may need, after the program's last step, until its report is written."""
@@ -103,6 +104,7 @@ def time_plain(collection: Collection, program: Program, variant: str, *, traced
             row["plain"].append({**taken, "median_ms": median_ms(taken)})
         if code:
             row["problems"].append(f"plain run {number}: exit {code}: {_last_line(log)}")
+        if not times.exists():
             return
 
 

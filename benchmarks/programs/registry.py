@@ -69,7 +69,7 @@ _LIST = (
         "torch.compile compiles again for each input length",
         ("recompilation",),
         steps=8,
-        warmup=3,
+        warmup=2,
         eight=True,
     ),
     Program(
@@ -145,15 +145,6 @@ _LIST = (
         warmup=3,
     ),
     Program(
-        "no_kv_cache",
-        "sequence",
-        "generate() without a KV cache",
-        ("launch-bound", "graph-candidate", "host-bound"),
-        needs=("transformers",),
-        steps=8,
-        warmup=2,
-    ),
-    Program(
         "tokenized_on_main_thread",
         "sequence",
         "text is tokenized between the steps, on the main thread",
@@ -216,7 +207,7 @@ _LIST = (
         "graph_messages",
         "science",
         "messages of all edges are written out and added by index_add",
-        ("elementwise-chain", "memory-bound", "scatter"),
+        ("scatter", "memory-bound"),
     ),
     Program(
         "cpu_environment",

@@ -129,6 +129,10 @@ class _TokenDecoder:
         return projected
 
 
+END_OF_TEXT = VOCABULARY
+"""Outside the vocabulary: all texts get the same length, whatever the random weights say."""
+
+
 def token_loop(repaired: bool, device: str) -> Callable[[int], list[Tensor]]:
     """Generate 48 tokens kernel by kernel; repaired: a CUDA graph of one token, replayed."""
     number = 48 if device == "cuda" else 4
@@ -142,34 +146,9 @@ def token_loop(repaired: bool, device: str) -> Callable[[int], list[Tensor]]:
         for _ in range(number):
             decode()
             # The end of a text is looked for after each token; repaired: once, at the end.
-            if not repaired and bool((decoder.token == 0).all()):
+            if not repaired and bool((decoder.token == END_OF_TEXT).all()):
                 break
             tokens.append(decoder.token.clone())
-        return tokens
-
-    return step
-
-
-def no_kv_cache(repaired: bool, device: str) -> Callable[[int], Tensor]:
-    """Generate with a model of transformers whose cache was switched off for training."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    size = {"n_embd": 1024, "n_layer": 8, "n_head": 16} if device == "cuda" else {"n_layer": 2}
-    config = GPT2Config(vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0, **size)
-    model: Any = GPT2LMHeadModel(config).to(device).eval()
-    prompt = torch.randint(1, VOCABULARY, (16, 512 if device == "cuda" else 8), device=device)
-    number = 24 if device == "cuda" else 3
-
-    def step(index: int) -> Tensor:  # noqa: ARG001
-        tokens: Tensor = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=number,
-            min_new_tokens=number,
-            do_sample=False,
-            use_cache=repaired,
-            pad_token_id=0,
-        )
         return tokens
 
     return step

@@ -27,9 +27,9 @@ def float64_features(repaired: bool, device: str) -> Callable[[int], Tensor]:
     """Regress on features that NumPy made: float64, and so the model was made float64 too."""
     import numpy as np
 
-    rows, columns, width = (2048, 512, 2048) if device == "cuda" else (64, 32, 64)
+    rows, columns, width = (8192, 512, 2048) if device == "cuda" else (64, 32, 64)
     generator = np.random.default_rng(0)
-    table = generator.normal(size=(8 * rows, columns))
+    table = generator.normal(size=(4 * rows, columns))
     features, targets = torch.from_numpy(table), torch.from_numpy(table[:, :4].sum(1))
     model = _perceptron(columns, width, 4).to(device)
     if repaired:
@@ -41,7 +41,7 @@ def float64_features(repaired: bool, device: str) -> Callable[[int], Tensor]:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def step(index: int) -> Tensor:
-        first = (index % 8) * rows
+        first = (index % 4) * rows
         predicted = model(features[first : first + rows]).squeeze(1)
         loss = functional.mse_loss(predicted, targets[first : first + rows])
         optimizer.zero_grad(set_to_none=True)

@@ -32,7 +32,7 @@ class _AugmentedImages(Dataset[tuple[Tensor, int]]):
         blurred = functional.avg_pool2d(image[None], 5, stride=1, padding=2)[0]
         image = torch.lerp(image, blurred, float(torch.rand(())))
         image = (image - image.mean()) * (0.6 + 0.8 * torch.rand(3, 1, 1)) + image.mean()
-        return image.clamp(0, 1), index % 100
+        return (255 * image.clamp(0, 1)).to(torch.uint8), index % 100
 
 
 def _small_network() -> nn.Sequential:
@@ -55,7 +55,7 @@ def augmented_images(repaired: bool, device: str) -> Callable[[int], Tensor]:
     images = _AugmentedImages(100_000, 192 if on_gpu else 32)
     options: dict[str, Any] = {"num_workers": 0}
     if repaired:
-        options = {"num_workers": 12 if on_gpu else 2, "pin_memory": on_gpu, "prefetch_factor": 4}
+        options = {"num_workers": 12 if on_gpu else 2, "pin_memory": on_gpu}
     # One thread, as in the workers: many would fight over images this small.
     torch.set_num_threads(1)
     loader = _forever(DataLoader(images, batch_size=64 if on_gpu else 4, shuffle=True, **options))
@@ -64,7 +64,7 @@ def augmented_images(repaired: bool, device: str) -> Callable[[int], Tensor]:
 
     def step(index: int) -> Tensor:  # noqa: ARG001
         batch, labels = next(loader)
-        batch = batch.to(device, non_blocking=repaired)
+        batch = batch.to(device, non_blocking=repaired).float() / 255
         labels = labels.to(device, non_blocking=repaired)
         with torch.autocast(device, torch.bfloat16):
             loss = functional.cross_entropy(model(batch), labels)
@@ -103,13 +103,15 @@ def _resnet_training(
 
     model: nn.Module = resnet50().to(device, memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
-    images = torch.rand(2, batch, 3, 224, 224, device=device)
+    images = [
+        torch.rand(batch, 3, 224, 224, device=device).contiguous(memory_format=layout)
+        for _ in range(2)
+    ]
     labels = torch.randint(0, 1000, (batch,), device=device)
 
     def step(index: int) -> Tensor:
-        inputs = images[index % 2].contiguous(memory_format=layout)
         with torch.autocast(device, torch.bfloat16):
-            loss = functional.cross_entropy(model(inputs), labels)
+            loss = functional.cross_entropy(model(images[index % 2]), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
