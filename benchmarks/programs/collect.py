@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PLAIN_RUNS = 2
-RUN_SECONDS = 60
+RUN_SECONDS = 75
 """A program that takes longer is given up."""
 IMPORT_SECONDS = 60
 """How long nsys may need, after the program's last step, until its report is written."""

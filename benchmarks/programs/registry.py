@@ -68,8 +68,8 @@ _LIST = (
         "sequence",
         "torch.compile compiles again for each input length",
         ("recompilation",),
-        steps=8,
-        warmup=2,
+        steps=6,
+        warmup=1,
         eight=True,
     ),
     Program(
