@@ -65,7 +65,7 @@ class Collection:
     unfinished: list[str] = field(default_factory=list)
 
     def row(self, program: Program, variant: str) -> dict[str, Any]:
-        facts = {
+        facts: dict[str, Any] = {
             "defect": program.defect,
             "expected": list(program.expected),
             "held_out": program.held_out,

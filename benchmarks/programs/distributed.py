@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,7 +25,7 @@ def run_ranks(program: Program, args: argparse.Namespace) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_run_rank, args=(program, args, port), nprocs=program.processes)  # type: ignore[no-untyped-call,unused-ignore]
+    spawn(_run_rank, args=(program, args, port), nprocs=program.processes)
 
 
 def _run_rank(rank: int, program: Program, args: argparse.Namespace, port: int) -> None:

@@ -23,9 +23,9 @@ def changing_lengths(repaired: bool, device: str) -> Callable[[int], Tensor]:
     Repaired: padded to a multiple of 256, so that few shapes are compiled. Lengths are new in each
     run: a cache of compiled kernels on the disk then does not hide what is measured.
     """
-    model = nn.Sequential(
-        nn.Embedding(VOCABULARY, 512), Block(512, 8), nn.Linear(512, 1)
-    ).to(device)
+    model = nn.Sequential(nn.Embedding(VOCABULARY, 512), Block(512, 8), nn.Linear(512, 1)).to(
+        device
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     backend = "inductor" if device == "cuda" else "eager"
     torch._dynamo.config.recompile_limit = 128
@@ -205,8 +205,9 @@ class _TokenBatches(IterableDataset[Tensor]):
 def tokenized_on_main_thread(repaired: bool, device: str) -> Callable[[int], Tensor]:
     """Tokenize each batch just before it is trained on; repaired: in worker processes."""
     batches = _TokenBatches(_tokenizer(), 32 if device == "cuda" else 2)
-    workers = {"num_workers": 6, "pin_memory": device == "cuda"} if repaired else {}
-    loader = iter(DataLoader(batches, batch_size=None, **workers))
+    workers = 6 if repaired else 0
+    pinned = repaired and device == "cuda"
+    loader = iter(DataLoader(batches, batch_size=None, num_workers=workers, pin_memory=pinned))
     model = Decoder(512, 4, 8, 512).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
