@@ -1,0 +1,7 @@
+"""Programs with a known defect, each as found and repaired, and healthy ones.
+
+    python -m benchmarks.programs NAME --variant found --steps 30
+
+They are written as people write them: no NVTX ranges, no marks for a profiler. `registry.py` lists
+them, `collect.py` times and captures them on a machine with a GPU.
+"""

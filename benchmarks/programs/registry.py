@@ -1,0 +1,267 @@
+"""The programs: where each is, what is wrong with it, and what a diagnosis should name first.
+
+A program is a function `(repaired, device) -> step`; a family of them is a module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+FOUND, REPAIRED = "found", "repaired"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program; without a defect it is healthy, and there is nothing to repair."""
+
+    name: str
+    module: str
+    defect: str | None = None
+    expected: tuple[str, ...] = ()
+    """Ids of findings that would be right in first place; empty for a healthy program."""
+    steps: int = 25
+    warmup: int = 8
+    library: str = "torch"
+    """Whose way to wait for the GPU is used."""
+    needs: tuple[str, ...] = ()
+    """Packages beside the library; where one is absent the program is skipped."""
+    processes: int = 1
+    eight: bool = False
+    """One of the eight cases that `diagnose` got wrong on programs that nobody annotated."""
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """A healthy program has one."""
+        return (FOUND, REPAIRED) if self.defect else (FOUND,)
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it is kept for reporting: rules are designed on the others.
+
+        Decided by the name alone, before anyone has seen a capture of it.
+        """
+        return hashlib.sha256(self.name.encode()).digest()[0] % 2 == 1
+
+    def absent(self) -> str | None:
+        """Name a package that is needed and not installed."""
+        packages = (self.library, *self.needs)
+        return next((name for name in packages if importlib.util.find_spec(name) is None), None)
+
+    def build(self) -> Callable[[bool, str], Callable[[int], Any]]:
+        """Import the function that makes the step."""
+        module = importlib.import_module(f"benchmarks.programs.{self.module}")
+        builder: Callable[[bool, str], Callable[[int], Any]] = getattr(module, self.name)
+        return builder
+
+
+_LIST = (
+    Program(
+        "changing_lengths",
+        "sequence",
+        "torch.compile compiles again for each input length",
+        ("recompilation",),
+        steps=6,
+        warmup=1,
+        eight=True,
+    ),
+    Program(
+        "jax_numpy_batches",
+        "jax_programs",
+        "NumPy batches and float(loss) in each step",
+        ("small-transfers", "host-sync", "pageable-copy", "exposed-copy", "input-starved"),
+        library="jax",
+        needs=("numpy",),
+        steps=40,
+        eight=True,
+    ),
+    Program(
+        "lstm_cells",
+        "sequence",
+        "LSTMCell called for each time step",
+        ("launch-bound", "graph-candidate"),
+        steps=15,
+        warmup=5,
+        eight=True,
+    ),
+    Program(
+        "float64_features",
+        "tabular",
+        "NumPy's float64 features made the model float64",
+        ("fp64-math",),
+        eight=True,
+    ),
+    Program(
+        "checkpointed_blocks",
+        "transformer",
+        "activation checkpointing of a model that fits",
+        ("recomputation",),
+        eight=True,
+    ),
+    Program(
+        "nan_checks",
+        "transformer",
+        "isnan().any() and a scalar copied to the GPU in each layer",
+        ("host-sync", "small-transfers"),
+        eight=True,
+    ),
+    Program(
+        "augmented_images",
+        "vision",
+        "costly augmentation with num_workers=0",
+        ("input-starved", "data-loading"),
+        steps=20,
+        warmup=6,
+        eight=True,
+    ),
+    Program(
+        "slow_rank",
+        "distributed",
+        "one rank of two prepares its batch for long",
+        ("host-bound", "exposed-communication", "input-starved", "straggler"),
+        processes=2,
+        steps=20,
+        warmup=5,
+        eight=True,
+    ),
+    Program("large_gemms", "inference", steps=30),
+    Program("compiled_training", "transformer", steps=30, warmup=6),
+    Program("graphed_inference", "inference", steps=40),
+    Program("jax_scan", "jax_programs", library="jax", steps=20, warmup=4),
+    Program("resnet_channels_last", "vision", needs=("torchvision",), steps=20),
+    Program(
+        "token_loop",
+        "sequence",
+        "a small decoder launched kernel by kernel for each token",
+        ("launch-bound", "graph-candidate", "host-sync"),
+        steps=12,
+        warmup=3,
+    ),
+    Program(
+        "tokenized_on_main_thread",
+        "sequence",
+        "text is tokenized between the steps, on the main thread",
+        ("input-starved", "data-loading", "host-bound"),
+        needs=("tokenizers",),
+        steps=15,
+        warmup=5,
+    ),
+    Program(
+        "looped_optimizer",
+        "transformer",
+        "AdamW(foreach=False)",
+        ("unfused-optimizer", "launch-bound"),
+    ),
+    Program(
+        "fp32_matmuls",
+        "transformer",
+        "FP32 matmuls without TF32",
+        ("fp32-no-tensor-cores",),
+    ),
+    Program(
+        "written_out_attention",
+        "transformer",
+        "attention written out with a mask",
+        ("unfused-attention",),
+    ),
+    Program(
+        "logged_activations",
+        "transformer",
+        "mean().item() of each layer's output",
+        ("host-sync",),
+    ),
+    Program(
+        "pageable_batches",
+        "tabular",
+        "large batches copied from pageable memory",
+        ("pageable-copy", "exposed-copy"),
+    ),
+    Program(
+        "elementwise_formulas",
+        "science",
+        "normalization and activation as separate element-wise operations",
+        ("elementwise-chain",),
+    ),
+    Program(
+        "emptied_cache",
+        "vision",
+        "torch.cuda.empty_cache() in each step",
+        ("alloc-churn",),
+    ),
+    Program(
+        "nchw_convolutions",
+        "vision",
+        "NCHW convolutions and BatchNorm under autocast",
+        ("layout-transpose", "conv-algorithm"),
+        needs=("torchvision",),
+        steps=20,
+    ),
+    Program(
+        "graph_messages",
+        "science",
+        "messages of all edges are written out and added by index_add",
+        ("scatter", "memory-bound"),
+    ),
+    Program(
+        "cpu_environment",
+        "science",
+        "a policy asked for one environment at a time, environments in Python",
+        ("host-sync", "launch-bound", "small-transfers", "host-bound"),
+        needs=("numpy",),
+        steps=12,
+        warmup=3,
+    ),
+    Program(
+        "ode_solver",
+        "science",
+        "Runge-Kutta steps of a small field, kernel by kernel",
+        ("launch-bound", "graph-candidate"),
+        steps=15,
+        warmup=4,
+    ),
+    Program(
+        "expert_loop",
+        "science",
+        "a loop over experts with nonzero()",
+        ("host-sync", "launch-bound"),
+        steps=15,
+        warmup=4,
+    ),
+    Program(
+        "lbfgs_fit",
+        "science",
+        "LBFGS reads scalars of the GPU in each iteration",
+        ("host-sync", "launch-bound"),
+        steps=12,
+        warmup=3,
+    ),
+    Program(
+        "diffusion_sampling",
+        "science",
+        "a sampling loop that reads its coefficients on the host",
+        ("host-sync", "launch-bound", "small-transfers", "graph-candidate"),
+        steps=12,
+        warmup=3,
+    ),
+    Program(
+        "cupy_small_kernels",
+        "cupy_programs",
+        "a formula as many small CuPy kernels",
+        ("launch-bound", "graph-candidate", "elementwise-chain"),
+        library="cupy",
+        steps=25,
+    ),
+)
+PROGRAMS = {program.name: program for program in _LIST}
+GROUPS = {
+    "first": tuple(p.name for p in _LIST if p.eight or p.defect is None),
+    "rest": tuple(p.name for p in _LIST if not p.eight and p.defect is not None),
+}
+"""Two parts that each fit one lease of a GPU machine."""

@@ -1,0 +1,163 @@
+"""Runs one program: arguments, the loop of steps, and the times it prints."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import json
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TRACED_STEPS = 4
+"""Of torch.profiler: its traces are long, and steps are alike by then."""
+EXIT_SKIPPED = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a program as its arguments say; returns the exit code."""
+    args = _parser().parse_args(argv)
+    program = PROGRAMS[args.program]
+    missing = program.absent()
+    if missing is not None:
+        print(f"skipped {program.name}: {missing} is not installed")
+        return EXIT_SKIPPED
+    if args.variant not in program.variants:
+        print(f"skipped {program.name}: a healthy program has nothing to repair")
+        return EXIT_SKIPPED
+    if program.processes == 1:
+        run(program, args)
+    else:
+        from benchmarks.programs.distributed import run_ranks
+
+        run_ranks(program, args)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks.programs")
+    parser.add_argument("program", choices=sorted(PROGRAMS))
+    parser.add_argument("--variant", choices=(FOUND, REPAIRED), default=FOUND)
+    parser.add_argument("--steps", type=int, help="timed steps, after the warm-up")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--times", type=Path, help="write the time of each step here, as JSON")
+    parser.add_argument(
+        "--torch-trace", type=Path, help="write a trace of torch.profiler of a few more steps"
+    )
+    return parser
+
+
+def run(program: Program, args: argparse.Namespace, *, quiet: bool = False) -> None:
+    """Build the step, warm up, time the steps, print their mean."""
+    if program.library == "torch":
+        import torch
+
+        torch.manual_seed(0)
+    step = program.build()(args.variant == REPAIRED, args.device)
+    number = args.steps or program.steps
+    warmup = min(program.warmup, number)
+    result: Any = None
+    for index in range(warmup):
+        result = step(index)
+    synchronize(program.library, args.device, result)
+    marks = _StepMarks(with_events=bool(args.times) and _on_gpu(program, args.device))
+    for index in range(warmup, warmup + number):
+        marks.add()
+        result = step(index)
+    marks.add()
+    synchronize(program.library, args.device, result)
+    mean_ms = 1e3 * (time.perf_counter() - marks.host_s[0]) / number
+    if not quiet:
+        print(f"step time: {mean_ms:.4f} ms (mean of {number} steps)", flush=True)
+        if args.times:
+            args.times.write_text(json.dumps({"mean_ms": mean_ms, "step_ms": marks.step_ms()}))
+    if args.torch_trace and not quiet:
+        trace(step, warmup + number, args.torch_trace)
+
+
+def _on_gpu(program: Program, device: str) -> bool:
+    return program.library == "torch" and device == "cuda"
+
+
+class _StepMarks:
+    """When each step began: on the GPU where events can be recorded, else on the host.
+
+    The host runs ahead of the GPU, so its times alone say little of single steps. Events are only
+    recorded for `--times`: a capture of the program must not have them.
+    """
+
+    def __init__(self, *, with_events: bool) -> None:
+        self.host_s: list[float] = []
+        self._events: list[Any] | None = [] if with_events else None
+
+    def add(self) -> None:
+        self.host_s.append(time.perf_counter())
+        if self._events is not None:
+            import torch
+
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
+
+    def step_ms(self) -> list[float]:
+        if self._events is None:
+            pairs = itertools.pairwise(self.host_s)
+            return [1e3 * (end - start) for start, end in pairs]
+        events = self._events
+        return [start.elapsed_time(end) for start, end in itertools.pairwise(events)]
+
+
+def synchronize(library: str, device: str, result: Any) -> None:
+    """Wait for the GPU in the way of the library."""
+    if library == "jax":
+        import jax
+
+        jax.block_until_ready(result)
+    elif device == "cpu":
+        return
+    elif library == "cupy":
+        import cupy
+
+        cupy.cuda.Device().synchronize()
+    else:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def trace(step: Callable[[int], Any], first: int, path: Path) -> None:
+    """Record a few steps with torch.profiler, without its marks of steps."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as profiler:
+        for index in range(first, first + TRACED_STEPS):
+            step(index)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    plain = path.with_suffix(".tmp.json")
+    profiler.export_chrome_trace(str(plain))
+    with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=6) as packed:
+        shutil.copyfileobj(source, packed)
+    plain.unlink()
+
+
+def median_ms(times: dict[str, Any]) -> float:
+    """Return the median of the steps in a file of `--times`."""
+    return float(statistics.median(times["step_ms"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
