@@ -179,8 +179,8 @@ def _waited(trace: Trace, launched: pl.DataFrame) -> pl.DataFrame:
 def _waits(trace: Trace, launched: pl.DataFrame) -> list[tuple[list[str], pl.DataFrame]]:
     """Return the calls that wait, with the keys of what they wait for.
 
-    The function shows whether it waits for a stream or for all of them; which, the profiler's record
-    of the wait. The kind that this record names is wrong in some versions of nsys.
+    The function shows whether it waits for a stream or for all of them; the profiler's record of
+    the wait shows which. The kind that this record names is wrong in some versions of nsys.
     """
     api = trace.table("api_calls", ["start_ns", "end_ns", "name", "process", "correlation"])
     names = names_of(api["name"])

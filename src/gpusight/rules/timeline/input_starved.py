@@ -43,7 +43,8 @@ MIN_IDLE_SHARE = Threshold(
     0.01, "share of the time in which the GPU is idle due to data loading; less is noise"
 )
 MIN_NAMED_SHARE = Threshold(
-    0.5, "share of that idle time that has a name; below it, only the H2D copies that follow show it"
+    0.5,
+    "share of that idle time that has a name; below it, only the H2D copies that follow show it",
 )
 
 

@@ -1,0 +1,55 @@
+"""The programs with known defects: what the registry has of them, and one that runs on a CPU."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.programs.registry import FOUND, GROUPS, PROGRAMS, REPAIRED
+from benchmarks.programs.running import run
+from gpusight.rules.registry import TIMELINE_RULES
+from tests.shared import REPOSITORY
+
+if TYPE_CHECKING:
+    from benchmarks.programs.registry import Program
+
+FOLDER = REPOSITORY / "benchmarks" / "programs"
+
+
+def functions(module: str) -> set[str]:
+    tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda program: program.name)
+def test_every_program_has_its_function_and_names_rules_that_exist(program: Program) -> None:
+    assert program.name in functions(program.module)
+    assert set(program.expected) <= set(TIMELINE_RULES)
+    assert program.variants == ((FOUND, REPAIRED) if program.defect else (FOUND,))
+    assert program.defect or not program.expected
+
+
+def test_the_groups_hold_every_program_once() -> None:
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(PROGRAMS)
+
+
+def test_about_half_of_the_programs_are_held_out() -> None:
+    held_out = sum(program.held_out for program in PROGRAMS.values())
+    assert 0.35 < held_out / len(PROGRAMS) < 0.65
+
+
+@pytest.mark.parametrize("source", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+def test_no_program_marks_its_steps(source: Path) -> None:
+    text = source.read_text(encoding="utf-8")
+    assert "nvtx" not in text
+    assert "record_function" not in text
+
+
+def test_a_program_prints_its_step_time(capsys: pytest.CaptureFixture[str]) -> None:
+    args = argparse.Namespace(variant=FOUND, device="cpu", steps=1, times=None, torch_trace=None)
+    run(PROGRAMS["float64_features"], args)
+    assert "step time: " in capsys.readouterr().out
