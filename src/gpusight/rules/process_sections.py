@@ -115,9 +115,7 @@ def diagnose_processes(
     ]
     sections.sort(key=lambda section: _badness(section, owners[0].gpu_ns), reverse=True)
     first = sections[0].diagnosis
-    if (
-        first is None
-    ):  # of no process there is a window: the reason is that of the one with most GPU work
+    if first is None:  # no process has a window: the one with most GPU work has the reason
         return diagnose(selection)
     meta = {**first.meta, "processes": len(owners)}
     return replace(first, sections=tuple(sections[1:]), meta=meta)

@@ -44,7 +44,7 @@ MIN_IDLE_SHARE = Threshold(
 )
 MIN_NAMED_SHARE = Threshold(
     0.5,
-    "share of that idle time that has a name; below it, only the H2D copies that follow show it",
+    "share of that idle time that has a name; below it, only H2D copies after it show it",
 )
 
 
