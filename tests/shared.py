@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+
+from gpusight.readers.open import open_trace
+from gpusight.trace.trace import Trace
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = REPOSITORY / "tests" / "data"
@@ -84,6 +88,17 @@ def tool(name: str, usual: str) -> str:
         if place and Path(place).exists():
             return place
     pytest.skip(f"NVIDIA's {name} is not installed")
+
+
+def opened(path: Path) -> Trace:
+    """Open a capture, one of those above once in a session: reading takes as long as most tests."""
+    kept = path.is_relative_to(DATA) or path.is_relative_to(SHARED)
+    return _kept_open(path) if kept else open_trace(path, cache=False)
+
+
+@lru_cache(maxsize=32)
+def _kept_open(path: Path) -> Trace:
+    return open_trace(path, cache=False)
 
 
 def name(path: Path) -> str:

@@ -7,10 +7,9 @@ import pytest
 
 from gpusight.analysis.api_summary import api_calls
 from gpusight.analysis.selection import Selection
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 from tests.traces import Rows, build_trace
 
 
@@ -104,7 +103,7 @@ def test_no_calls_is_said() -> None:
 @needs_shared
 @pytest.mark.parametrize("name", ["gpt_small_forward", "gpt_small_train", "resnet18_infer"])
 def test_the_numbers_are_those_of_nsys(name: str) -> None:
-    ours = table(open_trace(SHARED / "nsys" / f"{name}.sqlite")).frame
+    ours = table(opened(SHARED / "nsys" / f"{name}.sqlite")).frame
     theirs = pl.read_csv(SHARED / "nsys_reference" / f"{name}.cuda_api_sum.csv")
     key = pl.col("Name").str.replace(r"_v\d+$", "")
     joined = ours.join(theirs.with_columns(key), left_on="name", right_on="Name", validate="1:1")

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.capture_info import info
-from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.schema import TABLES
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import build_trace
 
 
@@ -120,7 +119,7 @@ def test_notes_of_the_reader_are_passed_on() -> None:
 
 
 def test_a_real_capture() -> None:
-    result = info(open_trace(DATA / "resnet18_infer.sqlite"))
+    result = info(opened(DATA / "resnet18_infer.sqlite"))
     assert {f.key for f in result.facts} >= {"tool", "driver_version", "cuda_version", "os"}
     (device,) = section(result, "devices")
     assert (device["name"], device["sm_count"]) == ("NVIDIA H200", 132)

@@ -10,9 +10,8 @@ from gpusight.analysis.capture_summary import summary
 from gpusight.analysis.gpu_time import gpu_time
 from gpusight.analysis.selection import Selection
 from gpusight.readers.nsys.nsys_source import NsysSource
-from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
-from tests.shared import DATA, EVERY_SQLITE, name
+from tests.shared import DATA, EVERY_SQLITE, name, opened
 from tests.traces import Rows, build_trace
 
 KERNELS: Rows = [
@@ -100,7 +99,7 @@ def test_the_file_is_asked_once_whether_it_has_a_table(monkeypatch: pytest.Monke
         return has(self, table)
 
     monkeypatch.setattr(NsysSource, "has", counted)
-    trace = open_trace(DATA / "dataload.sqlite", cache=False)
+    trace = opened(DATA / "dataload.sqlite")
     assert [trace.has("kernels"), trace.has("kernels", "stream"), trace.has("cpu_ops")] == [
         True,
         True,
@@ -135,13 +134,13 @@ def test_no_gpu_work_at_all() -> None:
 
 
 def test_a_range_on_its_own() -> None:
-    result = summary(open_trace(DATA / "dataload.sqlite"), Selection(within="data"))
+    result = summary(opened(DATA / "dataload.sqlite"), Selection(within="data"))
     assert "the capture shows no GPU work in the selection" in result.notes
 
 
 @pytest.mark.parametrize("path", EVERY_SQLITE, ids=name)
 def test_every_capture_has_a_summary_whose_shares_add_up(path: object) -> None:
-    found = facts(summary(open_trace(path)))  # type: ignore[arg-type]
+    found = facts(summary(opened(path)))  # type: ignore[arg-type]
     parts = [found.get(f"gpu_{part}_share") for part in ("busy", "other", "idle")]
     known = [share for share in parts if isinstance(share, float)]
     assert not known or sum(known) == pytest.approx(1)
@@ -219,7 +218,7 @@ def test_only_the_selected_process_is_blamed() -> None:
 
 
 def test_a_recorded_trace_says_what_the_profiler_cost() -> None:
-    notes = summary(open_trace(DATA / "healthy.json.gz")).notes
+    notes = summary(opened(DATA / "healthy.json.gz")).notes
     assert (
         "profiler overhead: 2.753 ms of the GPU's idle time; without it the GPU is busy 88.2% of "
         "the window"

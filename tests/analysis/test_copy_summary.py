@@ -7,10 +7,9 @@ import pytest
 from gpusight.analysis.copy_summary import copies
 from gpusight.analysis.gpu_time import gpu_time
 from gpusight.analysis.selection import Selection
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 from tests.traces import Rows, build_trace
 
 # time        0    10   20   30   40   50   60   70   80
@@ -120,14 +119,14 @@ def test_no_gpu_work_is_said() -> None:
     ],
 )
 def test_the_planted_truths_are_found(name: str, busy: float) -> None:
-    result = gpu_time(open_trace(SHARED / "nsys" / f"{name}.sqlite"))
+    result = gpu_time(opened(SHARED / "nsys" / f"{name}.sqlite"))
     assert isinstance(result, TableResult)
     assert result.rows()[0]["busy_share"] == pytest.approx(busy, abs=0.01)
 
 
 @needs_shared
 def test_pageable_copies_stand_out() -> None:
-    found = rows(open_trace(SHARED / "nsys" / "pageable.sqlite"))
+    found = rows(opened(SHARED / "nsys" / "pageable.sqlite"))
     assert [(r["operation"], r["pageable"], r["calls"]) for r in found[:2]] == [
         ("Device-to-Host", True, 10),
         ("Host-to-Device", True, 10),

@@ -11,9 +11,8 @@ from gpusight.analysis.gpu_utilization import utilization
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import PROCESS, Row, build_trace
 
 GEMM, NCCL = "ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -85,7 +84,7 @@ def test_several_gpus_are_compared() -> None:
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "graph.sqlite", "jax_small.xplane.pb"])
 def test_groups_sum_to_the_ledger(name: str) -> None:
-    trace = open_trace(DATA / name, cache=False)
+    trace = opened(DATA / name)
     bins = frame(answer(trace, bins=37), "bins")
     ledger = ledger_report(trace)
     assert isinstance(ledger, LedgerReport)

@@ -10,10 +10,9 @@ import pytest
 
 from gpusight.analysis.kernel_summary import busy_ns, kernels, short_names_by_shape
 from gpusight.analysis.selection import Selection
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import DATA, SHARED, needs_shared
+from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.traces import Rows, build_source, build_trace
 
 GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_ffma_execute_kernel__5x_cublas"
@@ -103,14 +102,14 @@ def test_kernels_hidden_in_graphs_are_mentioned() -> None:
 
 
 def test_a_graph_traced_by_node_shows_its_kernels() -> None:
-    result = table(open_trace(DATA / "graph_node.sqlite"), Selection(within="replay"))
+    result = table(opened(DATA / "graph_node.sqlite"), Selection(within="replay"))
     assert result.meta["kernels"] == 360
 
 
 @needs_shared
 @pytest.mark.parametrize("name", ["gpt_small_forward", "gpt_small_train", "resnet18_infer"])
 def test_the_numbers_are_those_of_nsys(name: str) -> None:
-    ours = table(open_trace(SHARED / "nsys" / f"{name}.sqlite")).frame
+    ours = table(opened(SHARED / "nsys" / f"{name}.sqlite")).frame
     theirs = pl.read_csv(SHARED / "nsys_reference" / f"{name}.cuda_gpu_kern_sum.csv")
     joined = ours.join(theirs, left_on="name", right_on="Name", validate="1:1")
     assert joined.height == theirs.height == ours.height
@@ -190,8 +189,8 @@ def test_what_took_longer_than_all_the_gpu_did_is_a_mark() -> None:
 
 def test_a_table_of_totals_lists_the_kernels_of_the_trace_of_the_same_run() -> None:
     """With synchronization events, annotations and compiled code; names are cut."""
-    listed = table(open_trace(DATA / "torch_odd_averages.txt", cache=False))
-    traced = table(open_trace(DATA / "torch_odd.json.gz", cache=False))
+    listed = table(opened(DATA / "torch_odd_averages.txt"))
+    traced = table(opened(DATA / "torch_odd.json.gz"))
     assert listed.meta["kernels"] == traced.meta["kernels"] == 687
     assert listed.meta["kernel_names"] == traced.meta["kernel_names"]
     assert listed.meta["total_ns"] == pytest.approx(traced.meta["total_ns"], abs=1_000)
@@ -214,7 +213,7 @@ def test_totals_of_a_cpu_list_no_kernel() -> None:
 
 @needs_shared
 def test_a_real_table_of_totals_adds_up_to_what_it_says_itself() -> None:
-    result = table(open_trace(SHARED / "torch" / "gpt_small_train_key_averages.txt"))
+    result = table(opened(SHARED / "torch" / "gpt_small_train_key_averages.txt"))
     # "Self CUDA time total: 119.988ms", of which 1.801 ms are copies and a little is not listed.
     assert 0.97 * 118.187e6 < result.meta["total_ns"] <= 118.187e6
     assert result.rows()[0]["category"] == "matmul"

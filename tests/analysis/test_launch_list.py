@@ -13,12 +13,11 @@ from gpusight.analysis.selection import Selection
 from gpusight.cli import options
 from gpusight.cli.commands import launches as command
 from gpusight.errors import UsageError
-from gpusight.readers.open import open_trace
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 from gpusight.results import NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import Rows, build_trace
 
 CALLS: Rows = [
@@ -144,16 +143,16 @@ def test_no_gpu_work_is_explained(source: str, hint: str) -> None:
 
 
 def test_graphs_are_mentioned() -> None:
-    by_node = table(open_trace(DATA / "graph_node.sqlite"))
+    by_node = table(opened(DATA / "graph_node.sqlite"))
     assert by_node.notes[0].startswith("360 GPU activities ran inside CUDA graphs")
-    whole = table(open_trace(DATA / "graph.sqlite"), Selection(within="replay"))
+    whole = table(opened(DATA / "graph.sqlite"), Selection(within="replay"))
     assert set(whole.frame["kind"]) == {"graph"}
     assert whole.frame["in_graph"].any() is False
     assert [n for n in whole.notes if "traced per graph" in n]
 
 
 def test_who_launched_a_kernel_of_a_backward_pass() -> None:
-    trace = open_trace(DATA / "torch_checkpoint.json.gz", cache=False)
+    trace = opened(DATA / "torch_checkpoint.json.gz")
     result = table(trace, kernel="sgemm")
     assert result.frame.height > 10
     assert set(result.frame["kind"]) == {"kernel"}
@@ -163,9 +162,7 @@ def test_who_launched_a_kernel_of_a_backward_pass() -> None:
 
 @pytest.mark.parametrize("capture", ["torch_checkpoint.json.gz", "dataload.sqlite"])
 def test_the_default_table_fits_a_screen(capture: str) -> None:
-    text = to_plain(
-        table(open_trace(DATA / capture, cache=False)), TableOptions(width=80, limit=20)
-    )
+    text = to_plain(table(opened(DATA / capture)), TableOptions(width=80, limit=20))
     assert max(map(len, text.splitlines())) <= 80
     assert "Duration" in text
 

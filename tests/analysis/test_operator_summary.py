@@ -25,7 +25,7 @@ from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 from gpusight.results import NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import DATA, EVERY_TORCH_TRACE, SHARED, name, needs_shared
+from tests.shared import DATA, EVERY_TORCH_TRACE, SHARED, name, needs_shared, opened
 from tests.traces import Rows, build_trace
 
 MAIN, AUTOGRAD = 11, 12
@@ -502,7 +502,7 @@ def test_shares_are_those_that_a_cut_table_prints() -> None:
     path = DATA / "torch_odd_shapes_averages.txt"
     rows, _ = printed(path)
     mm = next(r for r in rows if r["Name"] == "aten::mm")
-    ours = table(open_trace(path, cache=False), by="shapes").rows()[0]
+    ours = table(opened(path), by="shapes").rows()[0]
     assert ours["name"] == "aten::mm"
     assert f"{ours['share']:.2%}" == mm["Self CUDA %"] == "15.27%"
     assert f"{ours['cpu_share']:.2%}" == mm["Self CPU %"]
@@ -511,7 +511,7 @@ def test_shares_are_those_that_a_cut_table_prints() -> None:
 def test_a_printed_table_and_the_trace_of_the_same_run_say_the_same() -> None:
     path = DATA / "gpt_small_forward_key_averages.txt"
     traced = {r["name"]: r for r in table(of_the_same_run(path)).rows()}
-    rows = [r for r in table(open_trace(path, cache=False)).rows() if r["name"] in traced]
+    rows = [r for r in table(opened(path)).rows() if r["name"] in traced]
     assert len(rows) > 30
     for row in rows:
         mine = traced[row["name"]]
@@ -675,7 +675,7 @@ def test_the_other_rows_and_both_totals_agree(path: Path) -> None:
 def test_every_number_of_pytorch_is_ours(by: str) -> None:
     """All operators of a run with steps, checkpoints, a DataLoader and a backward in Python."""
     truth = json.loads((DATA / "torch_checkpoint_averages.json").read_text(encoding="utf-8"))
-    result = table(open_trace(DATA / "torch_checkpoint.json.gz", cache=False), by=by)
+    result = table(opened(DATA / "torch_checkpoint.json.gz"), by=by)
     keys = (
         "calls",
         "self_cpu_ns",
@@ -699,7 +699,7 @@ def test_every_number_of_pytorch_is_ours(by: str) -> None:
 
 def test_both_totals_of_that_run_agree() -> None:
     truth = json.loads((DATA / "torch_checkpoint_averages.json").read_text(encoding="utf-8"))
-    meta = table(open_trace(DATA / "torch_checkpoint.json.gz", cache=False)).meta
+    meta = table(opened(DATA / "torch_checkpoint.json.gz")).meta
     host = meta["self_cpu_ns"] + meta["api_self_cpu_ns"] + meta["overhead_ns"]
     assert (host, meta["gpu_ns"]) == (truth["self_cpu_total_ns"], truth["self_gpu_total_ns"])
 
@@ -708,7 +708,7 @@ def test_both_totals_of_that_run_agree() -> None:
 @pytest.mark.parametrize("path", EVERY_TORCH_TRACE, ids=name)
 def test_no_time_is_lost_or_made(path: Path) -> None:
     """Own times add up to what ran; a total is never less than what is its own."""
-    trace = open_trace(path, cache=False)
+    trace = opened(path)
     result = ops(trace)
     if isinstance(result, NotApplicable):
         assert not trace.has("cpu_ops")
@@ -727,7 +727,7 @@ def test_no_time_is_lost_or_made(path: Path) -> None:
 
 @pytest.mark.parametrize("by", BY)
 def test_the_default_table_fits_a_screen(by: str) -> None:
-    trace = open_trace(DATA / "torch_checkpoint.json.gz", cache=False)
+    trace = opened(DATA / "torch_checkpoint.json.gz")
     text = to_plain(table(trace, by=by), TableOptions(width=80, limit=20))
     assert max(map(len, text.splitlines())) <= 80
     assert "Self GPU" in text

@@ -9,10 +9,9 @@ from gpusight.analysis.copy_summary import copies
 from gpusight.analysis.kernel_summary import kernels
 from gpusight.analysis.range_summary import ranges
 from gpusight.analysis.selection import Selection
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import DATA, SHARED, needs_shared
+from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.traces import Rows, build_trace
 
 # time        0    10   20   30   40   50   60   70   80   90   100
@@ -120,7 +119,7 @@ def test_no_ranges_is_explained() -> None:
 
 
 def test_gpu_work_is_what_the_same_selection_finds() -> None:
-    trace = open_trace(DATA / "dataload.sqlite")
+    trace = opened(DATA / "dataload.sqlite")
     row = next(r for r in table(trace).rows() if r["name"] == "forward")
     inside = [f(trace, Selection(within="forward")) for f in (kernels, copies)]
     assert row["gpu_work_ns"] == sum(
@@ -131,7 +130,7 @@ def test_gpu_work_is_what_the_same_selection_finds() -> None:
 @needs_shared
 @pytest.mark.parametrize("name", ["gpt_small_forward", "gpt_small_train", "resnet18_infer"])
 def test_the_numbers_are_those_of_nsys(name: str) -> None:
-    ours = table(open_trace(SHARED / "nsys" / f"{name}.sqlite")).frame
+    ours = table(opened(SHARED / "nsys" / f"{name}.sqlite")).frame
     theirs = pl.read_csv(SHARED / "nsys_reference" / f"{name}.nvtx_gpu_proj_sum.csv")
     theirs = theirs.with_columns(pl.col("Range").str.strip_prefix(":"))
     joined = ours.join(theirs, left_on="name", right_on="Range", validate="1:1")

@@ -6,10 +6,9 @@ import pytest
 
 from gpusight.analysis.sql_query import query
 from gpusight.errors import DamagedCaptureError, UsageError
-from gpusight.readers.open import open_trace
 from gpusight.results import Fmt
 from gpusight.trace.trace import Trace
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import FakeSource, Rows, build_source, build_trace
 
 KERNELS: Rows = [
@@ -86,6 +85,6 @@ def test_a_damaged_capture_is_not_blamed_on_the_query(monkeypatch: pytest.Monkey
 
 
 def test_a_real_capture() -> None:
-    trace = open_trace(DATA / "graph_node.sqlite")
+    trace = opened(DATA / "graph_node.sqlite")
     sql = "SELECT count(*) AS n FROM kernels WHERE graph_node IS NOT NULL"
     assert query(trace, sql).rows() == [{"n": 360}]

@@ -17,7 +17,6 @@ from gpusight.comparison.build_digest import make_digest, scope_of
 from gpusight.comparison.digest import MOST_BLOCKS, Digest, rounded_parts
 from gpusight.comparison.digest_rows import LONGEST, MOST_KERNELS
 from gpusight.errors import GpusightError
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
 from gpusight.rules.context import busiest_process
 from tests.shared import (
@@ -28,6 +27,7 @@ from tests.shared import (
     SHARED,
     name,
     needs_shared,
+    opened,
 )
 from tests.traces import build_trace
 
@@ -248,7 +248,7 @@ def test_ranges_whose_gpu_work_is_unknown_say_so() -> None:
     ],
 )
 def test_what_has_no_timeline_is_said_so(file: str, reason: str) -> None:
-    made = make_digest(open_trace(DATA / file, cache=False))
+    made = make_digest(opened(DATA / file))
     assert isinstance(made, NotApplicable)
     assert reason in made.reason
     assert "a timeline is needed" in made.hint
@@ -315,7 +315,7 @@ def test_the_cheapest_kernels_are_one_row_and_sums_hold() -> None:
 @pytest.mark.parametrize("path", EVERY_SMALL, ids=map(name, EVERY_SMALL))
 def test_parts_sum_to_the_whole_on_every_capture(path: Path) -> None:
     try:
-        trace = open_trace(path, cache=False)
+        trace = opened(path)
     except GpusightError:
         pytest.skip("not a capture")
     digest = make_digest(trace)
@@ -383,7 +383,7 @@ def agrees_with_summary(trace: Trace, digest: Digest) -> None:
 def test_step_and_kernel_times_are_the_known_ones(
     capture: str, step_ms: float, kernel_ms: float
 ) -> None:
-    digest = digest_of(open_trace(SHARED / f"nsys/{capture}.sqlite", cache=False))
+    digest = digest_of(opened(SHARED / f"nsys/{capture}.sqlite"))
     assert mean(digest, digest.step_ns) / 1e6 == pytest.approx(step_ms, abs=0.006)
     assert mean(digest, digest.kernel_ns) / 1e6 == pytest.approx(kernel_ms, abs=0.006)
     assert set(digest.phases) == {"forward", "backward", "optimizer"}
@@ -394,7 +394,7 @@ def test_step_and_kernel_times_are_the_known_ones(
 def test_findings_are_those_of_diagnose() -> None:
     from gpusight.rules.timeline_diagnosis import diagnose_timeline
 
-    trace = open_trace(DATA / "dataload.sqlite", cache=False)
+    trace = opened(DATA / "dataload.sqlite")
     diagnosis = diagnose_timeline(trace)
     assert not isinstance(diagnosis, NotApplicable)
     steps, length_ns = diagnosis.steps, diagnosis.focus.length_ns
@@ -604,7 +604,7 @@ def test_a_long_choice_fits_a_baseline_and_stays_apart() -> None:
 
 
 def test_a_digest_says_of_what_part_it_is() -> None:
-    trace = open_trace(DATA / "dataload.sqlite", cache=False)
+    trace = opened(DATA / "dataload.sqlite")
     whole, part = make_digest(trace), make_digest(trace, steps="1-2")
     assert isinstance(whole, Digest)
     assert isinstance(part, Digest)
@@ -613,7 +613,7 @@ def test_a_digest_says_of_what_part_it_is() -> None:
 
 
 def test_findings_of_a_range_are_not_those_of_the_capture() -> None:
-    trace = open_trace(DATA / "gpt_small_forward.sqlite", cache=False)
+    trace = opened(DATA / "gpt_small_forward.sqlite")
     names = trace.table("ranges")["name"].unique().to_list()
     made = make_digest(trace, Selection(within=sorted(filter(None, names))[0]))
     assert isinstance(made, Digest)

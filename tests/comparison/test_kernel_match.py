@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpusight as gs
 from gpusight.comparison.build_digest import make_digest
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.digest import Digest, KernelDigest
 from gpusight.comparison.kernel_match import MatchedKernels, match_kernels
 from gpusight.naming.kernel_names import classify
 from tests.comparison.digests import steady
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -333,7 +332,7 @@ def test_long_steps_take_no_time() -> None:
 
 
 def captured(name: str) -> Digest:
-    found = make_digest(gs.open(SHARED / name))
+    found = make_digest(opened(SHARED / name))
     assert isinstance(found, Digest)
     return found
 

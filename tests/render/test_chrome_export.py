@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpusight.analysis.selection import Selection
-from gpusight.readers.open import open_trace
 from gpusight.render import chrome_export
 from gpusight.render.chrome_export import ExportSummary, write_chrome_trace
-from tests.shared import EVERY_SQLITE, name
+from tests.shared import EVERY_SQLITE, name, opened
 from tests.traces import Rows, build_trace
 
 if TYPE_CHECKING:
@@ -223,7 +222,7 @@ def test_batches_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("path", EVERY_SQLITE, ids=name)
 def test_every_capture_exports_whole(path: Path) -> None:
-    trace = open_trace(path)
+    trace = opened(path)
     events, summary = export(trace)
     assert_slices_nest(events)
     assert_arrows_have_two_ends(events)

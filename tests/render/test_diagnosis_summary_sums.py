@@ -24,7 +24,7 @@ from gpusight.units import format_speedup
 from gpusight.viewer.timeline_view import ViewerTimeline
 from gpusight.web.analysis_payloads import findings_payload
 from tests.reports.training_programs import training
-from tests.shared import DATA
+from tests.shared import DATA, opened
 
 UNITS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}
 TIMELINES = ("*.sqlite", "*.nsys-rep", "*.json.gz", "*.xplane.pb")
@@ -38,7 +38,7 @@ every_capture = pytest.mark.parametrize("path", BUNDLED, ids=lambda path: str(pa
 
 @cache
 def diagnosed(path: Path) -> tuple[Trace, TimelineDiagnosis]:
-    trace = gs.open(path, cache=False)
+    trace = opened(path)
     try:
         diagnosis = gs.diagnose(trace).timeline
     except NotApplicableError as none:

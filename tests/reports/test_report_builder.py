@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import gpusight as gs
 from gpusight.analysis.kernel_summary import kernels
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
 from gpusight.analysis.selection import Selection
@@ -29,7 +28,7 @@ from gpusight.rules.diagnosis import (
 )
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.reports.training_programs import training
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import build_trace
 
 
@@ -71,7 +70,7 @@ def test_the_headline_has_four_numbers_and_says_how_sure_they_are() -> None:
 
 
 def test_what_a_capture_cannot_tell_is_a_number_without_a_value() -> None:
-    report = build_report([gs.open(DATA / "memory_snapshot.pickle")])
+    report = build_report([opened(DATA / "memory_snapshot.pickle")])
     found = numbers(report)
     assert found["busy_share"] == (None, "the capture shows no GPU work")
     assert found["peak_bytes"][0] is not None
@@ -87,7 +86,7 @@ def test_the_step_after_the_fixes_is_less_by_what_they_save() -> None:
 
 
 def test_what_is_no_fix_is_a_caution_and_counts_for_nothing() -> None:
-    report = build_report([gs.open(DATA / "jax_small.xplane.pb")])
+    report = build_report([opened(DATA / "jax_small.xplane.pb")])
     headline = report.headline
     assert [caution.rule for caution in headline.cautions] == ["warmup-in-window"]
     assert {fix.rank for fix in headline.plan}.isdisjoint(one.rank for one in headline.cautions)
@@ -122,13 +121,13 @@ def test_time_and_selection_are_those_asked_for() -> None:
 
 
 def test_a_report_alone_and_beside_a_timeline() -> None:
-    measured = gs.open(DATA / "thrice.ncu-rep.xz")
+    measured = opened(DATA / "thrice.ncu-rep.xz")
     alone = build_report([measured])
     assert alone.program is None
     assert isinstance(alone.measured[0].diagnosis, KernelReportDiagnosis)
     assert numbers(alone)["launches"][0] == 36
     assert alone.headline.whole == "GPU time"
-    timeline = gs.open(DATA / "resnet18_infer.sqlite")
+    timeline = opened(DATA / "resnet18_infer.sqlite")
     for order in ([timeline, measured], [measured, timeline]):
         both = build_report(order)
         assert program(both).about.file == "resnet18_infer.sqlite"
@@ -142,7 +141,7 @@ def test_what_makes_no_report_is_refused() -> None:
     with pytest.raises(UsageError, match="no capture"):
         build_report([])
     with pytest.raises(UsageError, match="--steps does not apply"):
-        build_report([gs.open(DATA / "thrice.ncu-rep.xz")], ReportRequest(steps="1"))
+        build_report([opened(DATA / "thrice.ncu-rep.xz")], ReportRequest(steps="1"))
 
 
 def test_before_and_after() -> None:
@@ -152,7 +151,7 @@ def test_before_and_after() -> None:
     assert isinstance(report.comparison, Comparison)
     assert report.comparison.before.labels == ("base.sqlite",)
     assert report.comparison.after.labels == ("run.sqlite",)
-    measured = build_report([gs.open(DATA / "thrice.ncu-rep.xz")], base=[base])
+    measured = build_report([opened(DATA / "thrice.ncu-rep.xz")], base=[base])
     assert isinstance(measured.comparison, NotApplicable)
 
 

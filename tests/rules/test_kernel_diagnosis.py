@@ -30,7 +30,7 @@ from gpusight.rules.registry import KERNEL_RULES
 from tests.render.hostile import HOSTILE
 from tests.rules.kernel.rule_launches import FOUND, SECTORS
 from tests.rules.launches import HEALTHY, IDLE, trace_of
-from tests.shared import EVERY_NCU_REPORT, SHARED, name, needs_shared
+from tests.shared import EVERY_NCU_REPORT, SHARED, name, needs_shared, opened
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def test_text_fits_eighty_columns(
 
 @pytest.mark.parametrize("report", EVERY_NCU_REPORT, ids=name)
 def test_all_commands_agree_on_what_limits_a_kernel(report: Path) -> None:
-    trace = gs.open(report, cache=False)
+    trace = opened(report)
     points = roofline(trace, launches=True)
     if isinstance(points, NotApplicable):
         pytest.skip(points.reason)
@@ -395,7 +395,7 @@ def test_all_commands_agree_on_what_limits_a_kernel(report: Path) -> None:
 
 @pytest.mark.parametrize("report", EVERY_NCU_REPORT, ids=name)
 def test_titles_are_short_and_have_an_effort(report: Path) -> None:
-    for finding in diagnosed(gs.open(report, cache=False)).findings:
+    for finding in diagnosed(opened(report)).findings:
         assert len(finding.title) <= 56
         assert finding.title[0].isupper() or finding.title[0].isdigit()
         assert finding.effort in {"one line", "config", "rewrite"}
@@ -403,7 +403,7 @@ def test_titles_are_short_and_have_an_effort(report: Path) -> None:
 
 @needs_shared
 def test_library_gemms_should_use_tensor_cores() -> None:
-    view = gs.diagnose(gs.open(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz", cache=False))
+    view = gs.diagnose(opened(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz"))
     gemms = [k for k in view.kernels if "gemm" in k.name]
     assert gemms
     assert {k.findings[0].rule for k in gemms} == {"tensor-cores-idle"}
@@ -414,7 +414,7 @@ def test_library_gemms_should_use_tensor_cores() -> None:
 @needs_shared
 def test_the_limit_is_the_one_that_the_occupancy_names() -> None:
     """A carve-out that is just large enough for what registers allow is no limit of its own."""
-    trace = gs.open(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz", cache=False)
+    trace = opened(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz")
     found = gs.diagnose(trace, launches=[8, 29]).kernels
     assert {k.launch for k in found} == {8, 29}
     for kernel in found:

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from gpusight.analysis.selection import Selection
-from gpusight.readers.open import open_trace
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.finding import TimelineFinding
 from gpusight.rules.rule import FindingLocation
@@ -26,7 +25,7 @@ from gpusight.trace.trace import Trace
 from tests.rules.timeline.rule_captures import US, Capture
 from tests.rules.timeline.test_dependency_stall import steps as held_up
 from tests.rules.timeline.test_launch_bound import loop as launching
-from tests.shared import DATA, SHARED, needs_shared
+from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.traces import build_trace
 
 CAPTURES = sorted(
@@ -36,7 +35,7 @@ CAPTURES = sorted(
 )
 
 
-def opened(capture: Capture) -> Trace:
+def built(capture: Capture) -> Trace:
     tables = {"devices": [{"device": 0}], **capture.tables}
     return build_trace({"source": capture.source}, **tables)
 
@@ -49,7 +48,7 @@ def diagnosed(trace: Trace) -> TimelineDiagnosis:
 
 @cache
 def dataload() -> tuple[Trace, TimelineDiagnosis]:
-    trace = open_trace(DATA / "dataload.sqlite", cache=False)
+    trace = opened(DATA / "dataload.sqlite")
     return trace, diagnosed(trace)
 
 
@@ -131,7 +130,7 @@ def waiting_steps() -> Capture:
 
 
 def test_a_wait_is_shown_with_the_hole_after_it() -> None:
-    trace = opened(waiting_steps())
+    trace = built(waiting_steps())
     found = of(trace, "host-sync")
     calls = trace.table("api_calls", ["start_ns", "end_ns", "name"])
     for place in found:
@@ -144,7 +143,7 @@ def test_a_wait_is_shown_with_the_hole_after_it() -> None:
 
 
 def test_work_that_is_held_up_is_shown_by_the_hole_before_it() -> None:
-    trace = opened(held_up())
+    trace = built(held_up())
     found = of(trace, "dependency-stall")
     names = trace.table("kernels", ["name"])["name"]
     assert spans_in_step_us(found) == {(120, 320)}
@@ -162,14 +161,14 @@ def test_copies_are_shown_themselves() -> None:
         capture.range("fetch", at + 1, at + 500)
         capture.copy((at + 10, at + 480), (at + 20, at + 470), size=64_000_000, name="cudaMemcpy")
         capture.launch((at + 500, at + 505), (at + 510, at + 900))
-    found = of(opened(capture), "pageable-copy")
+    found = of(built(capture), "pageable-copy")
     assert spans_in_step_us(found) == {(20, 470)}
     assert all(place.table == "copies" for place in found)
 
 
 @needs_shared
 def test_kernels_of_an_optimizer_are_shown_as_one_stretch_of_each_step() -> None:
-    trace = open_trace(SHARED / "nsys" / "gpt_small_train.sqlite", cache=False)
+    trace = opened(SHARED / "nsys" / "gpt_small_train.sqlite")
     diagnosis = diagnosed(trace)
     found = FindingLocator(trace, diagnosis).of(diagnosis.findings[0])
     ranges = trace.table("ranges", ["start_ns", "name"])
@@ -241,7 +240,7 @@ def test_the_middle_step_is_shown_where_nothing_is_named(
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_every_finding_has_a_place_in_the_capture(path: Path) -> None:
-    trace = open_trace(path, cache=False)
+    trace = opened(path)
     diagnosis = diagnose_timeline(trace)
     if not isinstance(diagnosis, TimelineDiagnosis):
         return

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from gpusight.readers.open import open_trace
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
-from tests.shared import EVERY_SQLITE, SHARED, needs_shared
+from tests.shared import EVERY_SQLITE, SHARED, needs_shared, opened
 
 NSYS = SHARED / "nsys"
 TORCH = SHARED / "torch"
@@ -51,7 +52,7 @@ STEP_MS = {
 
 @cache
 def diagnosed(path: str) -> TimelineDiagnosis:
-    found = diagnose_timeline(open_trace(path, cache=False))
+    found = diagnose_timeline(opened(Path(path)))
     assert isinstance(found, TimelineDiagnosis)
     return found
 

@@ -17,7 +17,7 @@ from gpusight.trace.trace import Trace
 from gpusight.viewer.event_details import KINDS, EventDescription, event_details
 from gpusight.viewer.event_facts import causes_of_work
 from gpusight.viewer.related_events import children, launched_inside
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import build_trace
 
 CAUSES = ("call", "op", "forward_op", "range", "module", "call_site")
@@ -176,7 +176,7 @@ def test_fills_and_graphs_have_no_names_of_their_own() -> None:
     ],
 )
 def test_causes_are_those_that_looking_at_everything_gives(name: str) -> None:
-    trace = open_trace(DATA / name, cache=False)
+    trace = opened(DATA / name)
     whole = attribute(trace).frames
     for table in (table for table in GPU_WORK if trace.has(table)):
         rows = range(0, trace.row_count(table), max(1, trace.row_count(table) // 12))
@@ -258,7 +258,7 @@ def test_nothing_is_said_of_launches_where_calls_are_not_known() -> None:
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "gpt_tiny_osrt.sqlite"])
 def test_work_of_ranges_is_that_of_the_projection(name: str) -> None:
-    trace = open_trace(DATA / name, cache=False)
+    trace = opened(DATA / name)
     projected = project_ranges(trace)
     assert isinstance(projected, ProjectedRanges)
     wanted = projected.frame.select("ops", "busy_ns")
@@ -268,7 +268,7 @@ def test_work_of_ranges_is_that_of_the_projection(name: str) -> None:
 
 
 def test_children_are_those_that_name_it_as_their_parent() -> None:
-    trace = open_trace(DATA / "operators.json.gz", cache=False)
+    trace = opened(DATA / "operators.json.gz")
     parents = trace.table("cpu_ops", ["parent"])["parent"].to_list()
     for row in range(0, len(parents), len(parents) // 60):
         assert children(trace, "cpu_ops", row) == parents.count(row)

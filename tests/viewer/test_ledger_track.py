@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
-from gpusight.readers.open import open_trace
 from gpusight.viewer import ledger_track
 from gpusight.viewer.ledger_track import LedgerLine, ledger_lines
 from gpusight.viewer.level_of_detail import EventLine
 from gpusight.viewer.track_style import COLORS
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def report_of(trace: Trace) -> LedgerReport:
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_sums_up_to_the_ledger_and_its_steps(path: Path) -> None:
-    trace = open_trace(path, cache=False)
+    trace = opened(path)
     report, lines = report_of(trace), ledger_lines(trace)
     for device in report.devices:
         line = lines[device.ledger.device]
@@ -67,11 +66,11 @@ def test_sums_up_to_the_ledger_and_its_steps(path: Path) -> None:
 
 @pytest.mark.parametrize("path", CAPTURES[:2], ids=lambda path: path.name)
 def test_windows_sum_up_to_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ledger_lines(open_trace(path, cache=False))[0]
+    whole = ledger_lines(opened(path))[0]
     monkeypatch.setattr(ledger_track, "_MOST_AT_ONCE", 300)
     monkeypatch.setattr(ledger_track, "_IN_A_WINDOW", 200)
     monkeypatch.setattr(ledger_track, "_MARGIN", 200)
-    trace = open_trace(path, cache=False)
+    trace = opened(path)
     assert len(list(ledger_track._stretches(trace))) > 3
     cut = ledger_lines(trace)[0]
     start, end = int(whole.start_ns[0]), int(whole.end_ns[-1])

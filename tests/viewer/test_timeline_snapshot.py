@@ -9,10 +9,9 @@ import pytest
 
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.viewer.timeline_snapshot import timeline
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import Row, build_trace
 
 US = 1_000
@@ -170,7 +169,7 @@ def test_one_gpu_or_process_can_be_asked_for() -> None:
 
 
 def test_the_ledgers_track_sums_to_the_ledger_of_the_step() -> None:
-    trace = open_trace(DATA / "dataload.sqlite", cache=False)
+    trace = opened(DATA / "dataload.sqlite")
     result = answer(trace, window=(11_000_000, 100_000_000), tracks=["ledger"])
     (track,) = frame(result, "tracks").iter_rows(named=True)
     assert track["busy_ns"] == facts(result)["length_ns"]
@@ -180,7 +179,7 @@ def test_captures_without_a_timeline_say_why() -> None:
     snapshot = timeline(build_trace())
     assert isinstance(snapshot, NotApplicable)
     assert snapshot.command == "timeline"
-    report = timeline(open_trace(DATA / "thrice.ncu-rep.xz", cache=False))
+    report = timeline(opened(DATA / "thrice.ncu-rep.xz"))
     assert isinstance(report, NotApplicable)
     assert "records no timeline" in report.hint
 

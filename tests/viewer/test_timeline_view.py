@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import pytest
 
 from gpusight.errors import UsageError
-from gpusight.readers.open import open_trace
 from gpusight.viewer.timeline_view import LruCache, ViewerTimeline
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import Rows, build_trace
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def tangled() -> ViewerTimeline:
 
 @cache
 def captured(name: str) -> ViewerTimeline:
-    return ViewerTimeline(open_trace(DATA / name, cache=False))
+    return ViewerTimeline(opened(DATA / name))
 
 
 CASES = ("tangled", "odd_cpu.sqlite", "jax_graph.trace.json.gz", "graph.sqlite")

@@ -19,7 +19,7 @@ from gpusight.web.analysis_payloads import (
     ledger_payload,
     sample_steps,
 )
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import build_trace
 from tests.web.test_app import hand_built
 
@@ -28,7 +28,7 @@ CAPTURES = [DATA / name for name in ("dataload.sqlite", "torch_odd.json.gz", "od
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: str(path.name))
 def test_the_ledger_is_that_of_the_command(path: Path) -> None:
-    trace = gs.open(path)
+    trace = opened(path)
     said = gs.ledger(trace).answer.document()
     found = ledger_payload(trace)
     assert found.steps == said["meta"]["steps"]
@@ -40,7 +40,7 @@ def test_the_ledger_is_that_of_the_command(path: Path) -> None:
 
 
 def test_the_findings_are_those_of_the_command() -> None:
-    timeline = ViewerTimeline(gs.open(DATA / "dataload.sqlite"))
+    timeline = ViewerTimeline(opened(DATA / "dataload.sqlite"))
     said = gs.diagnose(DATA / "dataload.sqlite")
     found = findings_payload(timeline, [])
     assert found.step_ns == said.answer.document()["window"]["step_ns"]

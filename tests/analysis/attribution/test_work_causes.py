@@ -22,9 +22,8 @@ from gpusight.analysis.attribution.work_causes import (
     selected_work,
 )
 from gpusight.readers.frame_source import FrameSource
-from gpusight.readers.open import open_trace
 from gpusight.trace.trace import Meta, Trace
-from tests.shared import DATA, EVERY_TORCH_TRACE, SHARED, name, needs_shared
+from tests.shared import DATA, EVERY_TORCH_TRACE, SHARED, name, needs_shared, opened
 from tests.traces import Rows, build_trace
 
 MAIN, AUTOGRAD = 11, 12
@@ -313,7 +312,7 @@ def test_the_call_site_of_a_stack() -> None:
 
 
 def test_compiled_code_is_called_from_a_line_of_the_user() -> None:
-    trace = open_trace(DATA / "torch_odd.json.gz", cache=False)
+    trace = opened(DATA / "torch_odd.json.gz")
     fused = trace.table("kernels", ["name"])["name"].cast(pl.String).str.starts_with("triton_")
     found = [c["call_site"] for c, ours in zip(causes(trace), fused, strict=True) if ours]
     assert found == ["torch_odd.py(43): fused"] * 3
@@ -400,7 +399,7 @@ def arrows(path: Path, origin: int) -> dict[tuple[int, int], tuple[int, int]]:
 
 @pytest.mark.parametrize("path", [p for p in WITH_ARROWS if p.exists()], ids=name)
 def test_backward_operators_are_led_back_as_pytorch_itself_does(path: Path) -> None:
-    trace = open_trace(path, cache=False)
+    trace = opened(path)
     ops = trace.table("cpu_ops", ["start_ns", "thread"])
     rows = {(start, key & 0xFFFFFFFF): row for row, (start, key) in enumerate(ops.iter_rows())}
     drawn = arrows(path, origin=int(ops["start_ns"][0]))
@@ -411,7 +410,7 @@ def test_backward_operators_are_led_back_as_pytorch_itself_does(path: Path) -> N
 
 
 def test_every_kernel_of_a_torch_trace_has_its_operator_and_line() -> None:
-    trace = open_trace(DATA / "torch_odd.json.gz", cache=False)
+    trace = opened(DATA / "torch_odd.json.gz")
     found = causes(trace)
     outside = [c for c in found if not c["in_graph"]]
     assert all(c["op"] and c["call"] and c["range"] and c["call_site"] for c in outside)
@@ -420,7 +419,7 @@ def test_every_kernel_of_a_torch_trace_has_its_operator_and_line() -> None:
 
 
 def test_an_nsys_capture_has_calls_and_ranges() -> None:
-    trace = open_trace(DATA / "graph_node.sqlite")
+    trace = opened(DATA / "graph_node.sqlite")
     found = causes(trace)
     assert {(c["call"], c["range"], c["op"]) for c in found} == {
         ("cudaGraphLaunch", "replay", None)
@@ -431,7 +430,7 @@ def test_an_nsys_capture_has_calls_and_ranges() -> None:
 @pytest.mark.parametrize("path", EVERY_TORCH_TRACE, ids=name)
 def test_ids_and_times_agree_wherever_both_are_known(path: Path) -> None:
     """What the profiler wrote and what was open at the launch are the same, or one in the other."""
-    trace = open_trace(path, cache=False)
+    trace = opened(path)
     frame = attribute(trace).frames["kernels"].filter(pl.col("found") == "op id")
     frame = frame.filter(pl.col("call").is_not_null())
     ops = trace.table("cpu_ops", ["start_ns", "end_ns"]).select(pl.all().gather(frame["op"]))
@@ -464,7 +463,7 @@ def test_names_that_are_plain_text_stay_so() -> None:
 
 @pytest.mark.parametrize("capture", ["torch_checkpoint.json.gz", "gpt_small_forward.sqlite"])
 def test_of_some_rows_the_causes_are_those_of_all(capture: str) -> None:
-    trace = open_trace(DATA / capture, cache=False)
+    trace = opened(DATA / capture)
     every = attribute(trace).frames["kernels"]
     for step in (7, 1):
         rows = pl.Series(range(1, every.height, step))

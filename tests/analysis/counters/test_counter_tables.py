@@ -26,10 +26,9 @@ from gpusight.analysis.range_summary import ranges
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import Selection
 from gpusight.errors import MissingDataError, UsageError
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 from tests.traces import Rows, build_trace
 
 wide_counters = partial(counters, form="wide")
@@ -466,7 +465,7 @@ def test_the_advice_for_reports_is_of_ncu() -> None:
 
 @pytest.fixture(scope="module")
 def planted() -> Trace:
-    return open_trace(SHARED / "ncu" / "kernels_full.ncu-rep.xz", cache=False)
+    return opened(SHARED / "ncu" / "kernels_full.ncu-rep.xz")
 
 
 @needs_shared

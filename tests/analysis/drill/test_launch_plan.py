@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpusight as gs
 from gpusight.analysis.drill.drill_kernels import FUNCTION, DrillSelection, pick_kernels
 from gpusight.analysis.drill.launch_anchors import AnchorSupport, LaunchAnchor
 from gpusight.analysis.drill.launch_plan import (
@@ -35,6 +34,7 @@ from tests.shared import (
     SHARED,
     name,
     needs_shared,
+    opened,
 )
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ _FROM_FIRST = {LaunchAnchor.PROGRAM, LaunchAnchor.PROFILER}
 
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE, *JAX], ids=name)
 def test_every_capture_is_answered(path: Path) -> None:
-    found = pick_kernels(gs.open(path))
+    found = pick_kernels(opened(path))
     if isinstance(found, NotApplicable):
         assert found.reason
         return
@@ -402,14 +402,14 @@ def _hit(found: DrillSelection, run: PlannedRun) -> set[int | None]:
 )
 def test_ncu_recorded_the_launches_where_they_are_looked_for(timeline: str, report: str) -> None:
     """These reports hold the launches from the beginning of the step on, unfiltered."""
-    found = pick_kernels(gs.open(SHARED / timeline))
+    found = pick_kernels(opened(SHARED / timeline))
     assert not isinstance(found, NotApplicable)
     planned = plan_launches(found)
     assert planned is not None
     assert planned.exact
     wanted = {k.group: (k.function, *k.shape) for k in found.chosen}
     shape = [f"{part}_{axis}" for part in ("grid", "block") for axis in "xyz"]
-    measured = gs.open(SHARED / report).table("profiles", ["launch", "base_name", *shape])
+    measured = opened(SHARED / report).table("profiles", ["launch", "base_name", *shape])
     rows = measured.sort("launch").with_columns(pl.col("base_name").cast(pl.String))
     for run in planned.runs:
         matching = rows.filter(pl.col("base_name").str.contains(run.pattern))
@@ -419,7 +419,7 @@ def test_ncu_recorded_the_launches_where_they_are_looked_for(timeline: str, repo
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*averages.txt")), ids=name)
 def test_totals_are_answered(path: Path) -> None:
-    found = pick_totals(gs.open(path))
+    found = pick_totals(opened(path))
     if isinstance(found, NotApplicable):
         assert found.command == "drill"
         return
@@ -434,7 +434,7 @@ def test_totals_are_answered(path: Path) -> None:
 
 
 def test_names_that_a_table_cut_short_are_matched_by_their_beginning() -> None:
-    found = pick_totals(gs.open(DATA / "gpt_small_train_key_averages.txt"))
+    found = pick_totals(opened(DATA / "gpt_small_train_key_averages.txt"))
     assert not isinstance(found, NotApplicable)
     kernels, _ = found
     planned = plan_totals((kernels[0],))

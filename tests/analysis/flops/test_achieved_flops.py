@@ -19,7 +19,7 @@ from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import DATA, SHARED, needs_shared
+from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.shared import name as capture
 from tests.traces import Row, build_trace
 
@@ -439,7 +439,7 @@ def test_parts_of_steps_are_not_held_against_their_whole_time() -> None:
 
 
 def test_recorded_steps_are_selected_whole_or_not_at_all() -> None:
-    trace = open_trace(DATA / "torch_odd.json.gz", cache=False)
+    trace = opened(DATA / "torch_odd.json.gz")
     part = page(trace, Selection(within="forward")).sections[0]
     assert isinstance(part, NotApplicable)
     every = section(page(trace), "steps")
@@ -454,7 +454,7 @@ def test_the_profilers_own_time_is_told_with_the_steps_it_fell_into() -> None:
         "profiler overhead: 7 ns of the GPU's idle time (in ProfilerStep#4); without it the GPU is "
         "busy 70.5% of the window"
     )
-    recorded = page(open_trace(DATA / "healthy.json.gz", cache=False)).notes
+    recorded = page(opened(DATA / "healthy.json.gz")).notes
     assert any("2.753 ms of the GPU's idle time (in train_step 0); without" in n for n in recorded)
 
 
@@ -492,7 +492,7 @@ def test_wrong_requests_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_a_capture_of_nsys_says_where_sizes_come_from() -> None:
-    result = flops(open_trace(DATA / "dataload.sqlite"))
+    result = flops(opened(DATA / "dataload.sqlite"))
     assert isinstance(result, NotApplicable)
     assert "torch.profiler" in result.hint
 
@@ -584,7 +584,7 @@ OTHER_COUNTS = {
 
 @pytest.fixture(scope="module")
 def recorded() -> Trace:
-    return open_trace(DATA / "operators.json.gz", cache=False)
+    return opened(DATA / "operators.json.gz")
 
 
 @pytest.mark.parametrize(("case", "expected"), (TORCH_COUNTS | OTHER_COUNTS).items())
@@ -612,7 +612,7 @@ def test_recorded_operators_ran_in_the_precision_of_their_kernels(
 
 
 def test_healthy_matmuls_are_near_the_roof() -> None:
-    result = page(open_trace(DATA / "healthy.json.gz", cache=False))
+    result = page(opened(DATA / "healthy.json.gz"))
     (row,) = section(result, "operators")
     assert (row["operator"], row["calls"]) == ("addmm 8192x4096x4096 bf16", 24)
     assert 600 < row["tflop_per_s"] < 989
@@ -632,7 +632,7 @@ def test_a_window_of_steps_starts_when_the_gpu_is_done_with_earlier_ones() -> No
 
 @needs_shared
 def test_a_training_step_of_resnet18() -> None:
-    result = page(open_trace(SHARED / "torch" / "conv.json.gz", cache=False))
+    result = page(opened(SHARED / "torch" / "conv.json.gz"))
     # 1.814 G multiply-adds an image, three times, but for the first layer's input gradient.
     first = 2 * 32 * 64 * 112 * 112 * 3 * 49
     assert section(result, "steps")[0]["tflop"] == pytest.approx(
@@ -644,7 +644,7 @@ def test_a_training_step_of_resnet18() -> None:
 @needs_shared
 @pytest.mark.parametrize("path", sorted((SHARED / "public" / "torch").glob("*.json*")), ids=capture)
 def test_every_public_trace_is_answered_or_explained(path: Any) -> None:
-    result = flops(open_trace(path, cache=False))
+    result = flops(opened(path))
     if isinstance(result, NotApplicable):
         assert result.hint
         return
@@ -655,7 +655,7 @@ def test_every_public_trace_is_answered_or_explained(path: Any) -> None:
 
 
 def test_the_default_tables_fit_eighty_columns() -> None:
-    result = page(open_trace(DATA / "healthy.json.gz", cache=False))
+    result = page(opened(DATA / "healthy.json.gz"))
     assert max(map(len, to_plain(result, TableOptions(80, 20)).splitlines())) <= 80
     assert "no room for" not in to_plain(result, TableOptions(80, 20))
 

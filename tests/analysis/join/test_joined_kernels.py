@@ -24,10 +24,9 @@ from gpusight.analysis.join.launch_matching import (
 from gpusight.analysis.orion.orion_matching import timeline_launches
 from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_window import StepWindow, step_window
-from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import DATA, SHARED, needs_shared
+from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.traces import Rows, build_trace
 
 # Names
@@ -441,12 +440,12 @@ def test_captures_of_different_gpus_are_said_to_be() -> None:
 
 
 def ncu(name: str) -> Trace:
-    return open_trace(SHARED / "ncu" / f"{name}.ncu-rep.xz", cache=False)
+    return opened(SHARED / "ncu" / f"{name}.ncu-rep.xz")
 
 
 @needs_shared
 def test_an_inference_of_which_everything_was_measured() -> None:
-    page = joined(open_trace(DATA / "resnet18_infer.sqlite", cache=False), ncu("resnet18"))
+    page = joined(opened(DATA / "resnet18_infer.sqlite"), ncu("resnet18"))
     told = facts(page)
     assert (told["kernels"], told["covered"], told["launches"]) == (114, 114, 114)
     assert told["covered_share"] == 1
@@ -457,7 +456,7 @@ def test_an_inference_of_which_everything_was_measured() -> None:
 @needs_shared
 @pytest.mark.parametrize("capture", ["gpt_small_forward.sqlite", "gpt_small_forward.json.gz"])
 def test_two_blocks_of_a_model_tell_of_all_its_steps(capture: str) -> None:
-    page = joined(open_trace(DATA / capture, cache=False), ncu("gpt_fwd"))
+    page = joined(opened(DATA / capture), ncu("gpt_fwd"))
     told = facts(page)
     assert (told["kernels"], told["covered"], told["launches"]) == (774, 771, 45)
     assert told["covered_share"] == pytest.approx(0.949, abs=0.002)

@@ -17,11 +17,10 @@ from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_list import TraceSteps
 from gpusight.analysis.steps.step_window import window_steps
 from gpusight.errors import DamagedCaptureError, MissingDataError, UsageError
-from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
 from gpusight.units import format_time
-from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name
+from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, opened
 from tests.traces import Row, Rows, build_trace
 
 TORCH = {"source": "torch-chrome", "tool": "torch.profiler"}
@@ -533,7 +532,7 @@ def test_all_memory_freed_is_all_unused() -> None:
 
 
 def test_the_recorded_snapshot_is_not_all_unused_when_it_begins() -> None:
-    found = facts(page(open_trace(DATA / "memory_snapshot.pickle")))
+    found = facts(page(opened(DATA / "memory_snapshot.pickle")))
     assert found["fragmentation_worst_ns"] > 0
     assert found["fragmentation_at_peak"] <= found["fragmentation_worst"] < 0.5
 
@@ -607,7 +606,7 @@ def test_holders_over_time_sum_to_what_is_in_use() -> None:
 
 @pytest.mark.parametrize("path", CAPTURES, ids=name)
 def test_holders_sum_to_the_peak_of_every_capture(path: Path) -> None:
-    trace = open_trace(path, cache=False)
+    trace = opened(path)
     if not (trace.has("memory_events") or trace.has("memory_blocks")):
         assert isinstance(memory(trace), NotApplicable)
         return
@@ -630,7 +629,7 @@ def test_a_torch_trace_tells_totals_and_operators() -> None:
     path = DATA / "gpt_small_forward.json.gz"
     written = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     about = [e["args"] for e in written if e["name"] == "[memory]" and e["args"]["Device Type"]]
-    result = page(open_trace(path, cache=False))
+    result = page(opened(path))
     assert facts(result)["peak_bytes"] == max(args["Total Allocated"] for args in about)
     assert facts(result)["allocations"] == sum(args["Bytes"] > 0 for args in about)
     assert [row[0] for row in peak(result)[:3]] == [
@@ -641,7 +640,7 @@ def test_a_torch_trace_tells_totals_and_operators() -> None:
 
 
 def test_a_snapshot_ends_in_its_blocks() -> None:
-    trace = open_trace(DATA / "memory_snapshot.pickle", cache=False)
+    trace = opened(DATA / "memory_snapshot.pickle")
     held = trace.memory_blocks.filter(trace.memory_blocks["state"].cast(str) == "active")
     assert facts(page(trace))["end_bytes"] == held["requested_bytes"].sum()
 
@@ -686,7 +685,7 @@ def test_groups_of_next_to_nothing_are_one_row() -> None:
 
 
 def test_the_headline_of_a_snapshot_covers_its_peak() -> None:
-    result = page(open_trace(DATA / "memory_snapshot.pickle", cache=False))
+    result = page(opened(DATA / "memory_snapshot.pickle"))
     assert result.window.startswith("whole capture, ")
     times = section(result, "timeline").frame["time_ns"]
     assert times[0] <= facts(result)["peak_ns"] <= times[-1]

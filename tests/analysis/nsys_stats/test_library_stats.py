@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpusight.analysis.nsys_stats.stats_reports import StatsReport, run_report
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
-from tests.shared import DATA, tool
+from tests.shared import DATA, opened, tool
 from tests.traces import Rows, build_trace
 
 
@@ -108,7 +107,7 @@ def test_nsys_prints_the_same(tmp_path: Path) -> None:
         command = [nsys, "stats", "-q", "-r", report, "--format", "csv", str(path)]
         done = subprocess.run(command, capture_output=True, check=True, timeout=120, text=True)
         expected = list(csv.reader(line for line in done.stdout.splitlines() if line.strip()))
-        result = run_report(open_trace(path, cache=False), report)
+        result = run_report(opened(path), report)
         assert isinstance(result, StatsReport)
         header = [column.header for column in result.columns]
         assert [header, *(list(row) for row in result.csv_rows())] == expected, report

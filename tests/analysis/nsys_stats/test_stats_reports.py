@@ -25,10 +25,9 @@ from gpusight.analysis.nsys_stats.stats_reports import (
     run_report,
 )
 from gpusight.errors import UsageError
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
-from tests.shared import DATA, EVERY_SQLITE, OWN, SHARED, name, needs_shared
+from tests.shared import DATA, EVERY_SQLITE, OWN, SHARED, name, needs_shared, opened
 from tests.traces import Rows, build_trace
 
 PROCESSES: Rows = [{"process": 1, "pid": 616}]
@@ -387,7 +386,7 @@ def read(path: Path) -> tuple[list[str], PrintedRows]:
 
 
 def ours(capture: Path, report: str) -> tuple[list[str], PrintedRows]:
-    result = run_report(open_trace(capture), report)
+    result = run_report(opened(capture), report)
     if not isinstance(result, StatsReport):
         return [], []
     return [c.header for c in result.columns], result.csv_rows()
@@ -478,7 +477,7 @@ def run_nsys(capture: Path, reports: list[str], folder: Path) -> dict[str, Path]
 
 def calls_are_recorded_twice(capture: Path) -> bool:
     """Tell whether calls share a correlation: captures with call chains of the CUDA API do so."""
-    calls = open_trace(capture).table("api_calls", ["process", "correlation"]).drop_nulls()
+    calls = opened(capture).table("api_calls", ["process", "correlation"]).drop_nulls()
     return bool(calls.is_duplicated().any())
 
 

@@ -33,7 +33,7 @@ from gpusight.hardware.sm_occupancy import LIMITS, BlockShape
 from gpusight.hardware.sm_occupancy import occupancy as work_out
 from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
-from tests.shared import EVERY_TORCH_TRACE, SHARED, needs_shared
+from tests.shared import EVERY_TORCH_TRACE, SHARED, needs_shared, opened
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
@@ -612,7 +612,7 @@ def test_torch_estimates_the_same() -> None:
     for path in EVERY_TORCH_TRACE:
         if not path.is_relative_to(SHARED):
             continue
-        trace = open_trace(path, cache=False)
+        trace = opened(path)
         if not trace.has("kernels", "occupancy") or not trace.has("kernels", "blocks_per_sm"):
             continue
         found = _estimates(trace)

@@ -37,7 +37,7 @@ from tests.analysis.orion.orion_reports import (
     section,
     timeline,
 )
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 from tests.traces import build_trace
 
 
@@ -295,7 +295,7 @@ EXPECTED_ROWS = {"Conv": 20, "BatchNorm": 20}
 @pytest.mark.parametrize("compat", [False, True])
 def test_a_whole_inference(compat: bool) -> None:
     ncu = open_trace(RESNET, cache=False)
-    nsys = open_trace(SHARED / "nsys" / "resnet18_infer.sqlite", cache=False)
+    nsys = opened(SHARED / "nsys" / "resnet18_infer.sqlite")
     result = build(ncu, OrionOptions(compat=compat), nsys=nsys)
     assert isinstance(result, OrionFile)
     rows = lines(result)
@@ -312,9 +312,7 @@ def test_a_whole_inference(compat: bool) -> None:
 @pytest.mark.parametrize("name", ["resnet18", "gpt_fwd", "kernels_full"])
 def test_compatible_values_are_those_of_the_formulas(name: str) -> None:
     """Compare with the formulas applied to ncu's own raw page, which is read here independently."""
-    result = build(
-        open_trace(SHARED / "ncu" / f"{name}.ncu-rep.xz", cache=False), OrionOptions(compat=True)
-    )
+    result = build(opened(SHARED / "ncu" / f"{name}.ncu-rep.xz"), OrionOptions(compat=True))
     assert isinstance(result, OrionFile)
     got = list(csv.DictReader(io.StringIO(result.tables["output_ncu_sms_roofline.csv"])))
     with lzma.open(SHARED / "ncu" / f"{name}.raw.csv.xz", "rt", encoding="utf-8") as file:

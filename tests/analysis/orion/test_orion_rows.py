@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from gpusight.analysis.orion.orion_rows import OrionRole, group, merged_profile, role_of, row_name
-from gpusight.readers.open import open_trace
 from tests.analysis.orion.orion_reports import (
     BN,
     CONV,
@@ -23,7 +22,7 @@ from tests.analysis.orion.orion_reports import (
     lines,
     section,
 )
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,7 @@ def test_seven_columns() -> None:
 @needs_shared
 def test_a_training_step_has_a_row_for_every_call() -> None:
     """ResNet-18 has 20 convolutions: 20 forward, 20 for weights, 19 for inputs; ten steps."""
-    trace = open_trace(SHARED / "nsys" / "conv.sqlite", cache=False)
+    trace = opened(SHARED / "nsys" / "conv.sqlite")
     names = trace.table("kernels", ["name"])["name"].cast(pl.String).to_list()
     rows = [row.name for row in group(names, "vision").rows]
     assert rows.count("Conv") == 590

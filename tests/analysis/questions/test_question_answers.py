@@ -21,7 +21,15 @@ from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, needs_shared
+from tests.shared import (
+    DATA,
+    EVERY_REPORT,
+    EVERY_SQLITE,
+    EVERY_TORCH_TRACE,
+    SHARED,
+    needs_shared,
+    opened,
+)
 from tests.shared import name as capture
 from tests.traces import THREAD, Row, build_trace
 
@@ -477,7 +485,7 @@ def answers_about(path: Path, **options: Any) -> dict[str, Any]:
     other = options.pop("compare", None)
     if other is not None:
         options["compare"] = open_trace(other, cache=False)
-    found = questions(open_trace(path, cache=False), **options)
+    found = questions(opened(path), **options)
     assert isinstance(found, Composite), found
     told: dict[str, Any] = found.meta["answers"]
     return told
@@ -624,7 +632,7 @@ def test_forward_against_training() -> None:
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE], ids=capture)
 def test_every_capture_answers_or_says_why(path: Path) -> None:
     try:
-        found = questions(open_trace(path, cache=False))
+        found = questions(opened(path))
     except GpusightError:
         return
     text = to_plain(found, TableOptions(width=80, limit=20))

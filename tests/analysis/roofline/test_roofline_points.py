@@ -19,10 +19,9 @@ from gpusight.analysis.roofline.roofline_points import COLUMNS, measure, rooflin
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
-from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 from tests.traces import Row, build_trace
 
 US = 1000.0
@@ -635,7 +634,7 @@ FP64_THREADS = 132 * 8 * 256
 
 @needs_shared
 def test_flops_of_planted_kernels_are_what_their_source_says() -> None:
-    trace = open_trace(SHARED / "ncu" / "kernels_full.ncu-rep.xz", cache=False)
+    trace = opened(SHARED / "ncu" / "kernels_full.ncu-rep.xz")
     names = trace.table("profiles", ["launch", "name"])
     found = {
         str(row["name"]).partition("(")[0]: row
@@ -656,7 +655,7 @@ def test_flops_of_planted_kernels_are_what_their_source_says() -> None:
 
 @needs_shared
 def test_convolutions_are_counted_from_their_instructions() -> None:
-    trace = open_trace(SHARED / "ncu" / "resnet18.ncu-rep.xz", cache=False)
+    trace = opened(SHARED / "ncu" / "resnet18.ncu-rep.xz")
     found = roofline_points(trace)
     three_by_three = 2 * 4 * 56 * 56 * 64 * 64 * 9
     # By mma.sync (HMMA) and by warp groups (HGMMA) alike.
@@ -684,7 +683,7 @@ _PEAKS = re.compile(
     ],
 )
 def test_shares_of_the_peak_are_those_that_ncu_states(name: str) -> None:
-    trace = open_trace(SHARED / name, cache=False)
+    trace = opened(SHARED / name)
     said = {
         launch: tuple(map(int, match.groups()))
         for launch, message in trace.table("rule_results", ["launch", "message"]).iter_rows()

@@ -10,7 +10,7 @@ from gpusight.analysis.steps.step_detection import detect_steps
 from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 from tests.traces import build_trace
 
 US = 1_000
@@ -194,9 +194,8 @@ def test_without_calls_the_work_itself_tells() -> None:
     [("gpt_small_forward", 3), ("gpt_small_train", 3), ("gpt_tiny_compile", 2)],
 )
 def test_real_traces_without_step_ranges(capture: str, count: int) -> None:
-    from gpusight.readers.open import open_trace
 
-    trace = open_trace(SHARED / "torch" / f"{capture}.json.gz", cache=False)
+    trace = opened(SHARED / "torch" / f"{capture}.json.gz")
     assert len(found(trace).steps) == count
 
 
@@ -208,9 +207,8 @@ def test_kernels_give_the_steps_that_ranges_name(capture: str) -> None:
     """The same captures, once by `step_0`, `step_1`, … and once as if those were not there."""
     from gpusight.analysis.steps.step_launches import launched
     from gpusight.analysis.steps.step_sequences import periodic_steps
-    from gpusight.readers.open import open_trace
 
-    trace = open_trace(SHARED / "nsys" / f"{capture}.sqlite", cache=False)
+    trace = opened(SHARED / "nsys" / f"{capture}.sqlite")
     named, periodic = found(trace), periodic_steps(trace, launched(trace))
     assert periodic is not None
     assert len(periodic.steps) == len(named.steps)

@@ -6,9 +6,8 @@ import polars as pl
 import pytest
 
 from gpusight.analysis.steps.step_list import TraceSteps, find_steps, read_name
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import Rows, build_trace
 
 
@@ -157,6 +156,6 @@ def test_moments_are_placed_in_the_step_of_their_process() -> None:
 
 
 def test_a_real_capture_has_four() -> None:
-    result = find_steps(open_trace(DATA / "healthy.json.gz", cache=False))
+    result = find_steps(opened(DATA / "healthy.json.gz"))
     assert isinstance(result, TraceSteps)
     assert [step.name for step in result.steps] == ["train_step"] * 4

@@ -9,9 +9,8 @@ import pytest
 from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.steps.step_list import PHASES, phase_of
 from gpusight.analysis.steps.step_phases import phases
-from gpusight.readers.open import open_trace
 from gpusight.trace.trace import Trace
-from tests.shared import EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared
+from tests.shared import EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared, opened
 from tests.traces import build_trace
 
 MAIN, AUTOGRAD = 11, 12
@@ -129,7 +128,7 @@ def test_autograds_own_operators_tell_where_no_range_does() -> None:
 
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_TORCH_TRACE], ids=name)
 def test_every_capture_has_one_phase_or_none_for_each_piece_of_work(path: Any) -> None:
-    trace = open_trace(path, cache=False)
+    trace = opened(path)
     schedule = build_schedule(trace, -(1 << 60), 1 << 60)
     given = phases(trace, schedule)
     assert len(given) == len(schedule.ops)
@@ -141,7 +140,7 @@ def test_both_tools_agree_about_one_program() -> None:
     """The nsys capture has ranges for the phases, the torch trace only autograd's links."""
     shares = []
     for file in ("nsys/gpt_small_train.sqlite", "torch/gpt_small_train.json.gz"):
-        trace = open_trace(SHARED / file, cache=False)
+        trace = opened(SHARED / file)
         schedule = build_schedule(trace, 0, 1 << 60)
         counts = phases(trace, schedule).value_counts()
         shares.append(dict(zip(counts["phase"], counts["count"], strict=True)))

@@ -9,10 +9,9 @@ import pytest
 import gpusight as gs
 from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_report import steps
-from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
-from tests.shared import DATA, SHARED, needs_shared
+from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.traces import build_trace
 
 US = 1_000
@@ -118,7 +117,7 @@ def test_the_public_function_gives_the_same() -> None:
 
 @needs_shared
 def test_gpu_bound_steps_take_as_long_as_the_gpu() -> None:
-    result = steps(open_trace(SHARED / "nsys" / "healthy.sqlite", cache=False))
+    result = steps(opened(SHARED / "nsys" / "healthy.sqlite"))
     assert fact(result, "median_ns") == pytest.approx(2.21e6, rel=0.02)
     assert fact(result, "gpu_share") > 0.95
 

@@ -11,11 +11,18 @@ from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_list import TraceStep, parse_steps, parse_window
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
-from gpusight.readers.open import open_trace
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
 from tests.analysis.steps.programs import made
-from tests.shared import EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared
+from tests.shared import (
+    EVERY_REPORT,
+    EVERY_SQLITE,
+    EVERY_TORCH_TRACE,
+    SHARED,
+    name,
+    needs_shared,
+    opened,
+)
 from tests.traces import build_trace
 
 MS = 1_000_000
@@ -241,7 +248,7 @@ def test_the_process_with_most_gpu_work_is_looked_at() -> None:
 
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE], ids=name)
 def test_every_capture_has_a_window_or_a_reason(path: Any) -> None:
-    found = step_window(open_trace(path, cache=False))
+    found = step_window(opened(path))
     if isinstance(found, NotApplicable):
         assert found.reason
         return
@@ -254,7 +261,7 @@ def test_every_capture_has_a_window_or_a_reason(path: Any) -> None:
 
 @needs_shared
 def test_steps_that_never_wait_for_the_gpu_are_all_kept() -> None:
-    found = chosen(open_trace(SHARED / "nsys" / "healthy.sqlite", cache=False))
+    found = chosen(opened(SHARED / "nsys" / "healthy.sqlite"))
     assert len(found.steps) == 10
     assert found.end_ns - found.steps[-1].end_ns > 10 * MS
 

@@ -12,7 +12,7 @@ from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_window import StepWindow, step_window, with_window
 from gpusight.errors import GpusightError, NotApplicableError, UsageError
 from tests.analysis.steps.test_step_window import MS, program
-from tests.shared import DATA, name
+from tests.shared import DATA, name, opened
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def window_of(trace: Trace) -> StepWindow:
 
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
 def test_commands_agree_on_the_window(path: Path) -> None:
-    trace = gs.open(path, cache=False)
+    trace = opened(path)
     found = window_of(trace)
     ledger = facts(ledger_page(gs.ledger(trace).answer))
     utilization = gs.utilization(trace, bins=5).answer
@@ -81,7 +81,7 @@ def test_commands_agree_on_the_window(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
 def test_listings_name_the_window_in_their_headline(path: Path) -> None:
-    trace = gs.open(path, cache=False)
+    trace = opened(path)
     text = window_of(trace).text
     for command in LISTINGS:
         try:
@@ -95,7 +95,7 @@ def test_listings_name_the_window_in_their_headline(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
 def test_kernels_of_the_window_are_those_of_its_steps(path: Path) -> None:
-    trace = gs.open(path, cache=False)
+    trace = opened(path)
     found = window_of(trace)
     if not found.steps or not trace.has("kernels"):
         pytest.skip("no kernels of steps")

@@ -17,7 +17,6 @@ import pytest
 
 from gpusight.analysis.memory.memory_usage import memory
 from gpusight.errors import GpusightError, UsageError
-from gpusight.readers.open import open_trace
 from gpusight.render.cell_text import safe_text
 from gpusight.render.charts.chart_frame import NARROW, WIDE, axis_scale, lay_out_figure, unit_of
 from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
@@ -37,7 +36,7 @@ from gpusight.render.charts.figure import (
 from gpusight.render.charts.usage_charts import memory_figure
 from gpusight.results import Composite, Fmt
 from tests.render.hostile import HOSTILE
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import Rows, build_trace
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -418,7 +417,7 @@ def test_a_peak_near_the_gpus_memory_shows_that_limit() -> None:
     "name", ["gpt_small_forward.json.gz", "memory_snapshot.pickle", "dataload.sqlite"]
 )
 def test_captures_are_drawn(name: str, form: str) -> None:
-    result = memory(open_trace(DATA / name, cache=False))
+    result = memory(opened(DATA / name))
     assert isinstance(result, Composite)
     drawn = draw(memory_figure(result), form, result=result).decode()
     assert result.title in drawn

@@ -13,7 +13,6 @@ import pytest
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.cli.main import main
 from gpusight.errors import MissingDataError
-from gpusight.readers.open import open_trace
 from gpusight.render.cell_text import safe_text
 from gpusight.render.charts.chart_frame import (
     NARROW,
@@ -31,7 +30,7 @@ from gpusight.results import Composite, Fmt
 from gpusight.trace.trace import Trace
 from tests.render.charts.test_draw_chart import without_order
 from tests.render.hostile import HOSTILE
-from tests.shared import SHARED, needs_shared
+from tests.shared import SHARED, needs_shared, opened
 from tests.traces import build_trace
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -338,5 +337,5 @@ def test_a_report_is_drawn(form: str, tmp_path: Any) -> None:
     text = out.read_text(encoding="utf-8")
     for expected in ("fma_heavy →", "divergent", "fp64 33.", "DRAM 4.8", "copy_coalesced"):
         assert expected in text
-    result = answer(open_trace(path, cache=False))
+    result = answer(opened(path))
     assert draw(roofline_figure(result), "svg").startswith(b"<svg")

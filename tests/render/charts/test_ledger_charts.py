@@ -14,7 +14,6 @@ import pytest
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
 from gpusight.comparison.comparison_result import Comparison, EntryChange
 from gpusight.errors import UsageError
-from gpusight.readers.open import open_trace
 from gpusight.render.charts.chart_colors import slots
 from gpusight.render.charts.chart_frame import (
     NARROW,
@@ -42,7 +41,7 @@ from gpusight.results import Fmt
 from gpusight.units import format_share, format_time
 from tests.render.charts.boards import rows_of, svg_of, texts_of
 from tests.render.test_comparison_text import LEDGER, change, comparison, hostile
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import Row, build_trace
 
 # The ledger as a picture: its bars and numbers are those of the document.
@@ -83,7 +82,7 @@ def keys(board: StripChart) -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "healthy.json.gz", "graph.sqlite"])
 def test_numbers_are_those_of_the_document(name: str) -> None:
-    found = report(open_trace(DATA / name, cache=False))
+    found = report(opened(DATA / name))
     document = found.document()
     shown = keys(ledger_figure(found))
     for entry in document["devices"][0]["entries"]:
@@ -93,7 +92,7 @@ def test_numbers_are_those_of_the_document(name: str) -> None:
 
 
 def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
-    found = report(open_trace(DATA / "dataload.sqlite", cache=False))
+    found = report(opened(DATA / "dataload.sqlite"))
     whole, *steps = rows_of(ledger_figure(found), ChartStrip)
     window = found.ledger.end_ns - found.ledger.start_ns
     assert whole.cells.x[0] == 0
@@ -166,7 +165,7 @@ def test_it_is_drawn_in_every_format(form: str) -> None:
 
 
 def test_texts_stay_in_the_picture_at_any_width() -> None:
-    board = ledger_figure(report(open_trace(DATA / "dataload.sqlite", cache=False)))
+    board = ledger_figure(report(opened(DATA / "dataload.sqlite")))
     for width in (390, 560, 1040):
         painting = lay_out_strip_chart(board, width)
         assert painting.size.width == width

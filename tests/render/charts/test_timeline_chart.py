@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.selection import Selection
-from gpusight.readers.open import open_trace
 from gpusight.render.cell_text import safe_text
 from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import (
@@ -24,7 +23,7 @@ from gpusight.results import Composite, Fmt
 from gpusight.viewer.timeline_snapshot import timeline
 from tests.render.charts.boards import SVG, rows_of, svg_of, texts_of
 from tests.render.hostile import HOSTILE
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import Row, build_trace
 
 US = 1_000
@@ -96,7 +95,7 @@ def test_the_legend_has_the_categories_that_are_shown() -> None:
 
 
 def test_the_step_that_is_shown_stands_out() -> None:
-    board = figure(open_trace(DATA / "dataload.sqlite", cache=False))
+    board = figure(opened(DATA / "dataload.sqlite"))
     before, step, after = board.bands
     assert (before.label, step.label, after.label) == ("", "step 7", "")
     assert (before.start, before.end, after.start) == (0, step.start, step.end)

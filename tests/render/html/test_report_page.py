@@ -20,7 +20,7 @@ from gpusight.reports.report_builder import build_report
 from gpusight.reports.report_contents import Headline, HeadlineCaution
 from gpusight.trace.trace import Trace
 from tests.reports.training_programs import EVIL, training
-from tests.shared import DATA
+from tests.shared import DATA, opened
 from tests.traces import build_trace
 
 MOST_BYTES = 3_000_000
@@ -88,7 +88,7 @@ def page_of(*traces: Trace, **options: Any) -> str:
 
 @pytest.fixture(scope="module")
 def dataload() -> tuple[Trace, str]:
-    trace = gs.open(DATA / "dataload.sqlite", cache=False)
+    trace = opened(DATA / "dataload.sqlite")
     return trace, page_of(trace)
 
 
@@ -177,7 +177,7 @@ def test_the_flame_chart_has_the_tree_of_ranges() -> None:
 
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_every_form_of_capture_gives_a_page(capture: str) -> None:
-    page = page_of(gs.open(DATA / capture, cache=False))
+    page = page_of(opened(DATA / capture))
     document = Document(page)
     assert document.sections[-1] == "limitations"
     assert len(set(document.sections)) == len(document.sections)
@@ -203,14 +203,14 @@ def test_sections_that_have_nothing_to_say_are_left_out() -> None:
 
 
 def test_a_report_beside_a_timeline_adds_what_was_measured() -> None:
-    traces = [gs.open(DATA / name) for name in ("resnet18_infer.sqlite", "thrice.ncu-rep.xz")]
+    traces = [opened(DATA / name) for name in ("resnet18_infer.sqlite", "thrice.ncu-rep.xz")]
     sections = Document(page_of(*traces)).sections
     assert {"measured-1", "roofline-1", "occupancy-1"} <= {*sections}
 
 
 def test_before_and_after_is_what_compare_says() -> None:
     digests = gs.baseline(DATA / "dataload.sqlite").digests
-    trace = gs.open(DATA / "dataload.sqlite")
+    trace = opened(DATA / "dataload.sqlite")
     page = page_of(trace, base=digests)
     told = gs.compare(digests, trace)
     assert Document(page).sections[0] == "comparison"
@@ -227,14 +227,14 @@ def test_what_gives_no_time_back_stands_beside_the_fixes() -> None:
 
 
 def test_a_fix_leads_to_the_kernel_that_it_is_of() -> None:
-    page = page_of(gs.open(DATA / "thrice.ncu-rep.xz"))
+    page = page_of(opened(DATA / "thrice.ncu-rep.xz"))
     places = re.findall(r'<li><a href="#(measured-1-\d)">', page)
     assert places
     assert all(f'<details class="finding" id="{place}"' in page for place in places)
 
 
 def test_a_program_that_waits_for_nothing_is_left_in_peace() -> None:
-    page = page_of(gs.open(DATA / "healthy.json.gz"))
+    page = page_of(opened(DATA / "healthy.json.gz"))
     assert "No significant bottleneck" in page
     assert "Fix in this order" not in page
 
