@@ -151,7 +151,7 @@ def _is_start_up(sequence: Activities, loop: Period, later: Period) -> bool:
 
 
 def _trains(sequence: Activities, loop: Period) -> bool:
-    """Return whether periods have a backward pass, an optimizer, or a graph, which may hide them."""
+    """Return whether periods have a backward pass, an optimizer or a graph, which may hide both."""
     kinds = ("updates", "backward", "graphs")
     return any(_share_with(sequence, kind, loop) >= _NEARLY_ALL for kind in kinds)
 

@@ -173,8 +173,8 @@ class Period:
     def moved(self, by: int) -> Period:
         """Return the same periods so many positions later."""
         inner = None if self.inner is None else self.inner.moved(by)
-        bounds = {"starts": self.starts + by, "ends": self.ends + by}
-        return replace(self, **bounds, next_start=self.next_start + by, inner=inner)
+        starts, ends, next_start = self.starts + by, self.ends + by, self.next_start + by
+        return replace(self, starts=starts, ends=ends, next_start=next_start, inner=inner)
 
 
 # Candidates ---------------------------------------------------------------------------------------
