@@ -793,3 +793,71 @@ def tokenizing_between_batches(r: Recorder) -> None:
         forward(r, layers, length)
         r.kernels(REDUCE, COPY)
         r.d2h(3000)
+
+
+@family
+def passes_without_graph_in_front(r: Recorder) -> None:
+    """Some passes of many kernels, then one graph per batch: few activities, more GPU time."""
+    layers = some(r, 4, 6)
+    for n in range(some(r, 3, 11)):
+        if n == 0:
+            r.load(20_000)
+        r.h2d(1 << 16)
+        forward(r, layers)
+        r.sync()
+    for _ in range(some(r, 20, 48)):
+        r.step()
+        r.h2d(1 << 16)
+        r.graph(1, 400)
+    r.sync()
+
+
+@family
+def compilation_in_front_repeats(r: Recorder) -> None:
+    """As XLA does: each candidate of each GEMM is loaded, run and compared with the others."""
+    for n in range(some(r, 30, 80)):
+        r.load(4000)
+        r.memset(1 << 16)
+        r.kernels("xla_fill_random", f"gemm_fusion_dot_{n // 8}", "xla_compare", gpu_us=60)
+        r.d2h(8)
+    for n in range(some(r, 0, 60)):
+        r.kernels(f"wrapped_convert_{n}", *["xla_fill_random"] * some(r, 0, 3), gpu_us=20)
+    for _ in range(some(r, 8, 24)):
+        r.step()
+        r.h2d(1 << 18)
+        r.kernels("loop_add_fusion", "gemm_fusion_dot_1", "input_reduce_fusion")
+        r.d2h()
+
+
+@held_out
+def candidates_timed_in_front(r: Recorder) -> None:
+    """As Triton's autotuner does: each candidate runs many times, the L2 cache cleared before."""
+    for _ in range(some(r, 10, 16)):
+        r.load(4000)
+        for _ in range(some(r, 20, 30)):
+            r.kernel(FILL, 4096, 60)
+            r.kernel("matmul_kernel", 128, 40)
+        r.sync()
+    layers = some(r, 1, 3)
+    for _ in range(some(r, 5, 9)):
+        r.step()
+        r.h2d()
+        r.kernel("matmul_kernel", 128, 40)
+        train(r, layers)
+
+
+@held_out
+def recompiled_until_a_test(r: Recorder) -> None:
+    """Training that compiles for new lengths all the time is no start-up of the test after it."""
+    layers = some(r, 2, 4)
+    for n in range(some(r, 8, 12)):
+        r.step()
+        r.h2d(1 << 18)
+        r.load(20_000)
+        r.kernel(f"triton_per_fused_native_layer_norm_{n}")
+        train(r, layers)
+    for _ in range(some(r, 3, 5)):
+        r.h2d(1 << 18)
+        r.kernel("triton_per_fused_native_layer_norm_0")
+        forward(r, layers)
+        r.d2h()

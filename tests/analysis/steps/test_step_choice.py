@@ -73,6 +73,50 @@ def test_a_tail_comes_after_a_step_and_the_last_step_ends_with_itself(cut: int) 
     assert period.ends[-1] <= len(codes) - 4
 
 
+START_UP, STEPS = [0, 1, 2, 3] * 30, [2, 3, 4, 5, 6] * 8
+
+
+@pytest.mark.parametrize(
+    ("loads", "front", "later", "count"),
+    [
+        pytest.param(True, START_UP, STEPS, 8, id="loads code again and again"),
+        pytest.param(False, START_UP, STEPS, 30, id="does not, and is most of the program"),
+        pytest.param(True, START_UP, STEPS[:10], 30, id="two repetitions are no loop"),
+        pytest.param(True, START_UP, [], 30, id="nothing comes after it"),
+        pytest.param(
+            False, [c for n in range(30) for c in (0, 1, 2, 9 + n)], STEPS, 8, id="new kernels"
+        ),
+        pytest.param(False, list(range(20, 90)) * 3, STEPS, 8, id="fewer and less GPU time"),
+    ],
+)
+def test_a_loop_of_the_start_up_gives_way_to_one_after_it(
+    loads: bool, front: list[int], later: list[int], count: int
+) -> None:
+    codes = np.array(front + later)
+    in_front = np.arange(len(codes)) < len(front)
+    long_steps = len(set(front)) > 60  # a few passes without graphs, then graphs
+    sequence = replace(
+        Activities.plain(codes),
+        loads=(in_front & (codes == 0) & loads).astype(np.int64),
+        took=np.where(in_front, 1, 8 if long_steps else 1),
+    )
+    period = choose_period([sequence])
+    assert period is not None
+    assert len(period.starts) == count
+    assert (period.starts[0] >= len(front)) == (count == 8)
+
+
+def test_training_is_no_start_up_of_a_test() -> None:
+    codes = np.array(START_UP + STEPS)
+    in_front = np.arange(len(codes)) < len(START_UP)
+    loads, copies = (in_front & (codes == 0)).astype(np.int64), codes == 3
+    sequence = replace(Activities.plain(codes), loads=loads, marks=copies, computes=~copies)
+    for backward, count in ((codes == 1, 30), (codes < 0, 8)):
+        period = choose_period([replace(sequence, backward=backward)])
+        assert period is not None
+        assert len(period.starts) == count
+
+
 def test_the_ends_of_a_sequence_may_be_cut_off() -> None:
     step = RANDOM.integers(0, 30, 60)
     period = period_of(np.concatenate([step[25:], np.tile(step, 5), step[:30]]))

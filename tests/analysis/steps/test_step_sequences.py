@@ -23,6 +23,7 @@ _SMALLER = {
     "autotuning_in_front": 300, "stencil": 302, "training_then_test": 301, "random_work": 300,
     "unified_memory": 300, "gemm_benchmark": 300, "plain_sgd_with_evaluation": 300,
     "lstm_cells_in_training": 303, "one_training_step": 301, "ode_solver": 307,
+    "passes_without_graph_in_front": 304, "recompiled_until_a_test": 301,
 }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpusight.rules.engine import run_timeline_rules
@@ -11,7 +13,7 @@ from gpusight.rules.timeline.small_transfers import SmallTransfers
 from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
 
 RULE = SmallTransfers()
-TO_GPU = {"kind": "Host-to-Device", "src_kind": "Pageable", "dst_kind": "Device"}
+TO_GPU: dict[str, Any] = {"kind": "Host-to-Device", "src_kind": "Pageable", "dst_kind": "Device"}
 
 
 def layers(count: int, *, size: int = 64, synced: bool = False, in_steps: int = 4) -> Capture:

@@ -1,7 +1,8 @@
 """Chooses the step among the loops of a sequence: the longest that covers it, with its inner loop.
 
 What is done after every tenth step (evaluation, logging, checkpoints) makes a longer period as
-well; `_is_tail` distinguishes it. `_is_loop` distinguishes steps from layers of a single pass.
+well; `_is_tail` distinguishes it. `_is_loop` distinguishes steps from layers of a single pass,
+`_is_start_up` from compilation and autotuning.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ _IRREGULAR = 0.3
 """Variation of the number of inner periods from which on the outer is no loop of its own."""
 _WILD = 1.0
 """The same from which on outer periods have nothing in common: a benchmark of several sizes."""
+_PARTS = 10
+"""Parts of a loop that are looked at for preparation: one may have hundreds of short periods."""
+_FEW = 0.2
+"""Part of them that may have it once the program has started: an evaluation, say."""
 _MAX_LAYERS = 128
 """More repetitions than any network has layers."""
 
@@ -66,11 +71,24 @@ def choose_period(
     """Find the step among the periods of one sequence, under several codings, the strictest first.
 
     `compared` distinguishes kernels where a vague coding does not; of such a coding a period must
-    hold kernels of `min_kinds`.
+    hold kernels of `min_kinds`. A loop of the start-up gives way to one after it.
     """
     if len(codings[0]) < 2:
         return None
     compared = compared or codings[-1]
+    step = _covering_most(codings, compared, min_kinds)
+    if step is None or not _may_be_start_up(compared, step):
+        return step
+    rest = [coding.since(step.next_start) for coding in codings]
+    later = choose_period(rest, compared.since(step.next_start), min_kinds=min_kinds)
+    if later is None or not _is_start_up(compared, step, later.moved(step.next_start)):
+        return step
+    return later.moved(step.next_start)
+
+
+def _covering_most(
+    codings: list[Activities], compared: Activities, min_kinds: int
+) -> Period | None:
     found = [
         p for coding in codings for p in periods_of(coding) if _kinds_in(coding, p) >= min_kinds
     ]
@@ -103,6 +121,51 @@ def most_repeated(sequence: Activities) -> Period | None:
         if p.same_counts and min(len(p.starts), p.length) >= _MIN_REPETITIONS
     ]
     return max(loops, key=lambda p: p.coverage, default=None)
+
+
+def _may_be_start_up(sequence: Activities, loop: Period) -> bool:
+    """Return whether a loop prepares as it goes on, or more GPU time comes after it."""
+    if len(sequence) - loop.next_start < _MIN_REPETITIONS:
+        return False
+    used = sequence.before("took")
+    more = used[-1] - used[loop.next_start] > used[loop.next_start] - used[loop.starts[0]]
+    return bool(more) or _parts_that_prepare(sequence, loop) >= _MOST
+
+
+def _is_start_up(sequence: Activities, loop: Period, later: Period) -> bool:
+    """Return whether a loop compiles, autotunes or warms up for the one after it.
+
+    It prepares as it goes on and the later one does not; or the later one has more repetitions and
+    more GPU time, as graphs that are launched after a few passes without. Training that a test
+    comes after is no start-up.
+    """
+    enough = _MIN_REPETITIONS if later.same_counts else _MIN_VAGUE
+    if len(later.starts) < enough or (_trains(sequence, loop) and not _trains(sequence, later)):
+        return False
+    took = sequence.before("took")
+    in_loop, in_later = (int((took[p.ends] - took[p.starts]).sum()) for p in (loop, later))
+    if len(later.starts) > len(loop.starts) and in_later > in_loop:
+        return True
+    settled = _parts_that_prepare(sequence, later, first=1)
+    return _parts_that_prepare(sequence, loop) >= _MOST and settled <= _FEW
+
+
+def _trains(sequence: Activities, loop: Period) -> bool:
+    """Return whether periods have a backward pass, an optimizer or a graph, which may hide both."""
+    kinds = ("updates", "backward", "graphs")
+    return any(_share_with(sequence, kind, loop) >= _NEARLY_ALL for kind in kinds)
+
+
+def _parts_that_prepare(sequence: Activities, loop: Period, first: int = 0) -> float:
+    """Return the part of a loop, of a few equal ones, in which code is loaded or kernels are new.
+
+    Of a training loop these are the first, of autotuning nearly all.
+    """
+    starts = loop.starts[first:]
+    each = np.linspace(0, len(starts), min(len(starts), _PARTS) + 1).astype(np.int64)
+    bounds = np.append(starts, loop.ends[-1])[each]
+    prepared = sequence.before("prepares")[bounds]
+    return float(np.mean(np.diff(prepared) > 0))
 
 
 def _apart(periods: list[Period]) -> list[Period]:

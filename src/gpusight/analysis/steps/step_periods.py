@@ -7,7 +7,7 @@ the same kinds in other numbers (a solver that evaluates more often in one step 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -87,6 +87,8 @@ class Activities:
     times: Ints
     """When the host launches it."""
     threads: Ints
+    loads: Ints
+    """Calls since the activity before it that load or link code."""
 
     @classmethod
     def plain(
@@ -101,12 +103,17 @@ class Activities:
             ones if pauses is None else pauses,
             yes if opens is None else opens,
             computes=yes, marks=yes, updates=no, backward=no, feeds=no, heavy=no,
-            took=ones, times=np.cumsum(ones), threads=0 * ones,
+            took=ones, times=np.cumsum(ones), threads=0 * ones, loads=0 * ones,
         )  # fmt: skip
 
     def __len__(self) -> int:
         """Count the activities."""
         return len(self.codes)
+
+    def since(self, position: int) -> Activities:
+        """Return the activities from a position on."""
+        parts = {f.name: getattr(self, f.name)[position:] for f in fields(self)}
+        return Activities(**{**parts, "codes": _dense(parts["codes"])})
 
     def before(self, name: str) -> Ints:
         """Return the sum of an array, or the number of activities of a kind, before each place."""
@@ -120,6 +127,20 @@ class Activities:
         kernels = np.zeros(int(self.codes.max()) + 1, np.bool_)
         kernels[self.codes[self.computes]] = True
         return kernels
+
+    @cached_property
+    def graphs(self) -> Mask:
+        """Whether it is a graph: the only work besides optimizers that marks a step."""
+        graphs: Mask = self.computes & self.marks & ~self.updates
+        return graphs
+
+    @cached_property
+    def prepares(self) -> Mask:
+        """Whether code is loaded before it, or it is the first launch of a kernel or graph."""
+        first = np.zeros(len(self), np.bool_)
+        first[np.unique(self.codes, return_index=True)[1]] = True
+        prepares: Mask = (self.loads > 0) | (first & self.computes)
+        return prepares
 
     @cached_property
     def _sums(self) -> dict[str, Ints]:
@@ -148,6 +169,12 @@ class Period:
     """Position after the last period and its tail."""
     inner: Period | None = None
     """A loop inside each of them."""
+
+    def moved(self, by: int) -> Period:
+        """Return the same periods so many positions later."""
+        inner = None if self.inner is None else self.inner.moved(by)
+        starts, ends, next_start = self.starts + by, self.ends + by, self.next_start + by
+        return replace(self, starts=starts, ends=ends, next_start=next_start, inner=inner)
 
 
 # Candidates ---------------------------------------------------------------------------------------

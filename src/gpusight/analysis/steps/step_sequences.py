@@ -14,6 +14,7 @@ from gpusight.analysis.gpu_schedule import CallKind, kind_of
 from gpusight.analysis.launch_index import tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.step_choice import choose_period, most_repeated
+from gpusight.analysis.steps.step_launches import of_process
 from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
 from gpusight.analysis.steps.step_periods import Activities
 from gpusight.naming.kernel_names import classify
@@ -36,6 +37,7 @@ compiled kernels get other numbers, tiles or names."""
 _KERNELS, _GRAPHS = GPU_WORK.index("kernels"), GPU_WORK.index("graph_launches")
 _WAITS = len(GPU_WORK)
 _BACKWARD = re.compile(r"(?i)backward|_bwd|bwd_|[dw]grad|_grad")
+_LOADS = re.compile(r"(?:cu|cuda|hip)(?:Module|Library)Load|cuLink|(?:nv|hip)rtcCompile")
 _VAGUE = ["other", "generated", ""]
 _HEAVY = {"matmul", "convolution", "attention"}
 _MIN_KINDS = 3
@@ -77,7 +79,8 @@ def periodic_steps(
     launches = _launches(trace, work)
     if launches.height < 2:
         return None
-    strict = [_activities(launches, coding) for coding in _CODINGS[:2]]
+    loads = _loads(trace, launches, work["process"][0])
+    strict = [_activities(launches, coding, loads) for coding in _CODINGS[:2]]
     if any_loop:
         loop = most_repeated(strict[1])
         return None if loop is None else _steps(launches, loop, work["process"][0])
@@ -87,7 +90,8 @@ def periodic_steps(
     for coding in _CODINGS[2:]:
         if step is not None and step.same_counts and step.coverage >= _ENOUGH:
             break
-        vague = choose_period([_activities(launches, coding)], strict[-1], min_kinds=_MIN_KINDS)
+        sequence = _activities(launches, coding, loads)
+        vague = choose_period([sequence], strict[-1], min_kinds=_MIN_KINDS)
         if vague is not None and (step is None or _is_better(vague, step)):
             step = vague
     if step is None or _is_too_small(launches, step):
@@ -251,7 +255,16 @@ def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _activities(launches: pl.DataFrame, coding: str) -> Activities:
+def _loads(trace: Trace, launches: pl.DataFrame, process: int | None) -> Ints:
+    """Count the calls that load or link code, from each launch or wait to the next."""
+    calls = trace.table("api_calls", ["start_ns", "name", "process"])
+    codes = [n for n, name in enumerate(names_of(calls["name"])) if _LOADS.match(name)]
+    own = of_process(calls.filter(pl.col("name").to_physical().is_in(codes)), process)
+    before = np.searchsorted(own["start_ns"].sort().to_numpy(), launches["launch_ns"].to_numpy())
+    return np.diff(before, prepend=0).astype(np.int64)
+
+
+def _activities(launches: pl.DataFrame, coding: str, loads: Ints) -> Activities:
     times = launches["launch_ns"].to_numpy()
     before = np.maximum.accumulate(launches["call_end_ns"].to_numpy())
     table = launches["table"].to_numpy()
@@ -266,6 +279,7 @@ def _activities(launches: pl.DataFrame, coding: str) -> Activities:
         took=launches["took_ns"].to_numpy(),
         times=times,
         threads=_numbered(launches["thread"].fill_null(-1)),
+        loads=loads,
         **flags,
     )
 
@@ -363,8 +377,9 @@ def _host_steps(trace: Trace, table: str) -> TraceSteps | None:
     no = np.zeros(calls.height, np.bool_)
 
     def fits(pattern: re.Pattern[str]) -> Mask:
-        matching: Mask = np.array([bool(pattern.search(name)) for name in names], np.bool_)
-        return matching[code]
+        matching = np.array([bool(pattern.search(name)) for name in names], np.bool_)
+        of_calls: Mask = matching[code]
+        return of_calls
 
     sequence = Activities(
         codes=_numbered(calls["name"].to_physical()),
@@ -374,6 +389,7 @@ def _host_steps(trace: Trace, table: str) -> TraceSteps | None:
         took=(calls["end_ns"] - calls["start_ns"]).to_numpy(),
         times=calls["start_ns"].to_numpy(),
         threads=np.zeros(calls.height, np.int64),
+        loads=np.zeros(calls.height, np.int64),
     )  # fmt: skip
     if table == "api_calls":
         kinds = np.array([kind_of(name) for name in names])[code]
