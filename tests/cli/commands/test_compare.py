@@ -101,7 +101,7 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     if name.endswith(("png", "pdf")):
         pytest.importorskip("vl_convert")
     target = tmp_path / name
-    assert told(capsys, RUN, OTHER, "-o", str(target)) == ""
+    assert told(capsys, RUN, OTHER, "--quiet", "-o", str(target)) == ""
     assert target.read_bytes().startswith(start)
 
 

@@ -37,7 +37,9 @@ def test_blocks_of_one_size_and_site_are_one_row(capsys: pytest.CaptureFixture[s
     blocks = [row for row in document["rows"] if row["section"] == "blocks"]
     assert len({(row["bytes"], row["holder"]) for row in groups}) == len(groups)
     assert sum(row["blocks"] for row in groups) >= len(blocks)
-    assert all(row["total_bytes"] == row["bytes"] * row["blocks"] for row in groups)
+    sized = [row for row in groups if row["bytes"] is not None]
+    assert len(sized) >= len(groups) - 1  # the last sums up small ones
+    assert all(row["total_bytes"] == row["bytes"] * row["blocks"] for row in sized)
     assert sum(row["total_bytes"] for row in groups) <= document["meta"]["peak_bytes"]
     assert main(["memory", TRACE]) == 0
     assert "Largest blocks at the peak" not in capsys.readouterr().out
