@@ -58,6 +58,7 @@ def pytest_collection_finish() -> None:
     """Spare the garbage collector the test files, which stay: that is a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)

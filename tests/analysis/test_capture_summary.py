@@ -10,6 +10,7 @@ from gpusight.analysis.capture_summary import summary
 from gpusight.analysis.gpu_time import gpu_time
 from gpusight.analysis.selection import Selection
 from gpusight.readers.nsys.nsys_source import NsysSource
+from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from tests.shared import DATA, EVERY_SQLITE, name, opened
 from tests.traces import Rows, build_trace
@@ -99,7 +100,7 @@ def test_the_file_is_asked_once_whether_it_has_a_table(monkeypatch: pytest.Monke
         return has(self, table)
 
     monkeypatch.setattr(NsysSource, "has", counted)
-    trace = opened(DATA / "dataload.sqlite")
+    trace = open_trace(DATA / "dataload.sqlite", cache=False)
     assert [trace.has("kernels"), trace.has("kernels", "stream"), trace.has("cpu_ops")] == [
         True,
         True,

@@ -292,7 +292,7 @@ def test_threads_keep_names_that_everybody_has() -> None:
     assert [thread_name(n) for n in names] == [*names[:3], "thread", "thread"]
 
 
-_SMALL = [path for path in (*EVERY_SQLITE, *EVERY_REPORT) if path.stat().st_size < 800_000]
+_SMALL = [path for path in (*EVERY_SQLITE, *EVERY_REPORT) if path.stat().st_size < 400_000]
 
 
 @needs_shared

@@ -64,8 +64,8 @@ def test_the_comparison_is_that_of_the_command() -> None:
     assert found.explanation == said.explanation
     assert found.notes == said.notes
     first = found.metrics[0]
-    assert first.before == format_time(said.step.before)
-    assert first.after == format_time(said.step.after)
+    assert first.before == format_time(said.step.before, digits=3)
+    assert first.after == format_time(said.step.after, digits=3)
     assert first.verdict == said.step.verdict.value
 
 
