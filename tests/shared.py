@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +103,21 @@ def opened(path: Path) -> Trace:
 @lru_cache(maxsize=32)
 def _kept_open(path: Path) -> Trace:
     return open_trace(path, cache=False)
+
+
+@contextmanager
+def full_disk(most_bytes: int) -> Iterator[None]:
+    """Let larger files fail, as on a full disk."""
+    import resource
+
+    limits: Any = resource.getrlimit(resource.RLIMIT_FSIZE)
+    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.dont_write_bytecode = compiles  # Python would keep half of a compiled module
 
 
 def name(path: Path) -> str:

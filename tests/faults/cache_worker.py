@@ -64,6 +64,7 @@ def limit_files(most_bytes: int, *, deadly: bool) -> None:
     """Let larger files fail, or end the process in the middle of writing one."""
     import resource
 
+    sys.dont_write_bytecode = True  # Python keeps what it could write of a compiled module
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL if deadly else signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 

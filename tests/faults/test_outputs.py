@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import pickle
-import resource
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from gpusight.output_files import PART_SUFFIX, replacing, staged, staged_folder,
 from gpusight.recording.inside.environment import STARTED_VARIABLE, RecorderPlan, written
 from gpusight.recording.inside.step_recorders import RunFolder
 from tests.faults.killing import killed_at
-from tests.shared import DATA
+from tests.shared import DATA, full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,12 +189,8 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(
     target = folder / name
     target.write_text(_old_of(kind))
     command = [*arguments, "-o", str(target), "--quiet", "--no-cache"]
-    limits: Any = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
-    try:
+    with full_disk(500):
         assert main(command) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     error = capsys.readouterr().err
     assert error.startswith(f"gpusight {arguments[0]}: cannot write {target}: File too large")
     assert error.count("\n") == 1
@@ -207,14 +202,10 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(
 
 def test_a_full_disk_leaves_no_half_folder(folder: Path) -> None:
     target = folder / "tables"
-    limits: Any = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
-    try:
+    with full_disk(3000):
         for form in ("parquet", "csv", "json", "arrow"):
             with pytest.raises(GpusightError, match=r"cannot write .*File too large"):
                 gs.export(CAPTURE, target, to=form)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(folder.iterdir())
 
 

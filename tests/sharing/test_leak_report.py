@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +17,7 @@ from gpusight.errors import GpusightError, UsageError
 from gpusight.sharing.leak_report import Category, identifying_values, suspicions, without_homes
 from gpusight.sharing.nsys_survey import thread_name
 from gpusight.sharing.sanitized_copy import options_of, share
-from tests.shared import DATA
+from tests.shared import DATA, full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -299,12 +299,8 @@ def test_what_is_broken_is_refused_in_one_line_and_leaves_nothing(tmp_path: Path
 def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import resource
-
     monkeypatch.chdir(tmp_path)
-    before: Any = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, before[1]))
-    try:
+    with full_disk(3_000):
         for capture, name in (
             (CAPTURE, "c.sqlite"),
             (CAPTURE, "c"),
@@ -315,5 +311,3 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(
                 share(capture, tmp_path.__class__(name), options_of())
             assert "\n" not in str(raised.value)
             assert not list(tmp_path.iterdir())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
