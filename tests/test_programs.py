@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,13 @@ def test_every_program_has_its_function_and_names_rules_that_exist(program: Prog
 
 def test_the_groups_hold_every_program_once() -> None:
     assert sorted(name for group in GROUPS.values() for name in group) == sorted(PROGRAMS)
+
+
+def test_step_times_are_of_programs_that_are_listed() -> None:
+    measured = json.loads((FOLDER / "step_times_h200.json").read_text(encoding="utf-8"))
+    for name, variants in measured["programs"].items():
+        assert set(variants) <= set(PROGRAMS[name].variants)
+        assert all(row.keys() <= {"plain_ms", "nsys_ms"} for row in variants.values())
 
 
 def test_about_half_of_the_programs_are_held_out() -> None:
