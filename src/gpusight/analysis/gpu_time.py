@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of, schema_of
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
@@ -182,11 +182,10 @@ def overhead_note(
     min_ns = _MIN_OVERHEAD_SHARE * window.length_ns
     # Overhead that began before a range still fills the part of the range that it reaches into.
     processes = ResolvedSelection(scope.trace, Selection(process=scope.selection.process))
-    from gpusight.analysis.ledger.idle_causes import is_loading  # most captures need no note
+    from gpusight.analysis.ledger.idle_causes import without_loading  # most captures need no note
 
     rows = processes.host("overheads", ["start_ns", "end_ns", "name"])
-    own = [code for code, name in enumerate(names_of(rows["name"])) if not is_loading(name)]
-    overheads = _union(rows.filter(pl.col("name").to_physical().is_in(own)))
+    overheads = _union(without_loading(rows))
     if intersect(overheads, window).length_ns <= min_ns:
         return ()
     row = busiest(times)

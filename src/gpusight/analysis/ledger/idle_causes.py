@@ -146,6 +146,12 @@ def is_loading(name: str) -> bool:
     return _LOADING.search(name[:_MAX_NAME]) is not None
 
 
+def without_loading(overheads: pl.DataFrame) -> pl.DataFrame:
+    """Keep the overhead that is the profiler's own."""
+    own = [code for code, name in enumerate(names_of(overheads["name"])) if not is_loading(name)]
+    return overheads.filter(pl.col("name").to_physical().is_in(own))
+
+
 def is_reading(name: str) -> bool:
     """Return whether a call of the operating system reads."""
     return _READS.match(name) is not None

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.ledger.idle_causes import is_loading
+from gpusight.analysis.ledger.idle_causes import without_loading
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.replay.simulation import put
@@ -187,8 +186,7 @@ def _locations(context: RuleContext) -> tuple[FindingLocation, ...]:
     rows = context.trace.table("overheads", ["start_ns", "end_ns", "name"]).filter(
         pl.col("end_ns") > window.start_ns, pl.col("start_ns") < window.end_ns
     )
-    own = [code for code, name in enumerate(names_of(rows["name"])) if not is_loading(name)]
-    rows = rows.filter(pl.col("name").to_physical().is_in(own)).with_columns(
+    rows = without_loading(rows).with_columns(
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
     )
     return largest(summed_locations(rows, "call", "name"))
