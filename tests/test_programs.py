@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.programs import running
+from benchmarks.programs.collect import measured_ms, planned_seconds
 from benchmarks.programs.registry import FOUND, GROUPS, PROGRAMS, REPAIRED
-from benchmarks.programs.running import run
 from gpusight.rules.registry import TIMELINE_RULES
 from tests.shared import REPOSITORY
 
@@ -22,6 +24,9 @@ FOLDER = REPOSITORY / "benchmarks" / "programs"
 
 
 def functions(module: str) -> set[str]:
+    if module == "native":
+        source = (FOLDER / "native.cu").read_text(encoding="utf-8")
+        return {f"cuda_{name}" for name in re.findall(r"^Step (\w+)\(bool", source, re.MULTILINE)}
     tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
@@ -36,6 +41,25 @@ def test_every_program_has_its_function_and_names_rules_that_exist(program: Prog
 
 def test_the_groups_hold_every_program_once() -> None:
     assert sorted(name for group in GROUPS.values() for name in group) == sorted(PROGRAMS)
+
+
+def test_there_are_enough_programs_defects_and_healthy_ones() -> None:
+    healthy = [program for program in PROGRAMS.values() if program.defect is None]
+    assert len(PROGRAMS) >= 42
+    assert len({program.expected[0] for program in PROGRAMS.values() if program.expected}) >= 18
+    assert len(healthy) >= 8
+
+
+def test_the_programs_in_cuda_are_all_listed() -> None:
+    assert functions("native") == {p.name for p in PROGRAMS.values() if p.library == "cuda"}
+
+
+def test_measured_step_times_replace_the_guess_in_the_plan() -> None:
+    program = PROGRAMS["token_loop"]
+    step_ms = measured_ms()["token_loop", FOUND]
+    steps_s = (program.warmup + 3 * program.steps) * step_ms / 1e3
+    assert planned_seconds(program, FOUND, "plain") == pytest.approx(steps_s + 4)
+    assert planned_seconds(program, FOUND, "nsys") > planned_seconds(program, FOUND, "cupti")
 
 
 def test_step_times_are_of_programs_that_are_listed() -> None:
@@ -57,7 +81,14 @@ def test_no_program_marks_its_steps(source: Path) -> None:
     assert "record_function" not in text
 
 
-def test_a_program_prints_its_step_time(capsys: pytest.CaptureFixture[str]) -> None:
-    args = argparse.Namespace(variant=FOUND, device="cpu", steps=1, times=None, torch_trace=None)
-    run(PROGRAMS["float64_features"], args)
-    assert "step time: " in capsys.readouterr().out
+def test_a_program_prints_its_step_time_for_each_repeat(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "PAUSE_S", 0)
+    times = tmp_path / "times.json"
+    args = argparse.Namespace(
+        variant=FOUND, device="cpu", steps=2, times=times, torch_trace=None, repeats=2
+    )
+    running.run(PROGRAMS["small_features"], args)
+    assert capsys.readouterr().out.count("step time: ") == 2
+    assert [len(timed["step_ms"]) for timed in json.loads(times.read_text())] == [2, 2]

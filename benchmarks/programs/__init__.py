@@ -3,6 +3,7 @@
     python -m benchmarks.programs NAME --variant found --steps 30
 
 They are written as people write them: no NVTX ranges, no marks for a profiler. `registry.py` lists
-them, `collect.py` times and captures them on a machine with a GPU, `score.py` diagnoses the
-captures. `step_times_h200.json` has the step times of one collection.
+them, `collect.py` times and captures them on a machine with a GPU (`--list` says how long that
+takes), `score.py` diagnoses the captures. `step_times_h200.json` has the step times of one
+collection.
 """

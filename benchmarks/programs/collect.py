@@ -1,11 +1,13 @@
 """Times and captures the programs, on a machine with a GPU, within one lease of it.
 
+    python -m benchmarks.programs.collect --list [--group first | --only A,B] [--unmeasured]
     python -m benchmarks.programs.collect --out FOLDER [--group first | --only A,B] [--minutes 8]
 
-First every program is timed without a profiler, twice and one at a time; torch.profiler records a
-few steps after the first timing. Then `gpusight record` captures whole short runs. What was not
-reached within the minutes is printed, ready for `--only`. The folder then holds `results.json` and
-a few tar files. Run it in an empty environment and a process namespace of its own
+First every program is timed without a profiler, one at a time: a process warms up, times its steps
+three times, and then torch.profiler records a few more. After that `gpusight record` captures whole
+short runs. What was not reached within the minutes is printed, ready for `--only`. `--list` prints
+what would be run and about how long it takes. The folder then holds `results.json` and a few tar
+files. Run it in an empty environment and a process namespace of its own
 (`env -i PATH="$PATH" HOME=/demo unshare --pid --fork --mount-proc`): nsys stores what it sees of
 both.
 """
@@ -20,6 +22,7 @@ import os
 import platform
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -31,13 +34,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.programs.registry import GROUPS, PROGRAMS, Program
+from benchmarks.programs import native
+from benchmarks.programs.registry import FOUND, GROUPS, PROGRAMS, REPAIRED, Program
 from benchmarks.programs.running import main, median_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PLAIN_RUNS = 2
+REPEATS = 3
+"""Timings of a program without a profiler, in one process."""
+MEASURED = Path(__file__).with_name("step_times_h200.json")
+START_SECONDS = {"torch": 3.0, "jax": 7.0, "cupy": 5.0, "cuda": 1.5}
+"""About how long a plain run needs until its first step: context, model, libraries, compilation.
+
+Of programs on torch, torch is imported before; `IMPORTS` counts where it is not.
+"""
+IMPORTS = 5.0
+REPORT_SECONDS = {"nsys": 5.0, "cupti": 1.0}
+"""About how long a tool needs for its start and report, beyond what overlaps with the next."""
+PROFILED = 1.5
+"""A profiler makes programs slower, about so many times."""
 RUN_SECONDS = 75
 """A program that takes longer is given up."""
 IMPORT_SECONDS = 60
@@ -77,9 +93,18 @@ class Collection:
         )
         return row
 
+    def steps_of(self, program: Program) -> int:
+        return self.steps or program.steps
+
     def arguments(self, program: Program, variant: str) -> list[str]:
         chosen = [program.name, "--variant", variant, "--device", self.device]
-        return [*chosen, "--steps", str(self.steps or program.steps)]
+        return [*chosen, "--steps", str(self.steps_of(program))]
+
+    def command(self, program: Program, variant: str) -> list[str]:
+        """Return the words that a profiler runs."""
+        if program.library == "cuda":
+            return native.command(program, variant, self.steps_of(program))
+        return ["python3", "-m", "benchmarks.programs", *self.arguments(program, variant)]
 
     def save(self, machine: dict[str, str]) -> None:
         content = {"machine": machine, "programs": self.rows, "unfinished": self.unfinished}
@@ -90,28 +115,27 @@ def time_plain(collection: Collection, program: Program, variant: str, *, traced
     """Time the program without a profiler; torch.profiler only looks at steps after those."""
     row = collection.row(program, variant)
     times = collection.scratch / "times.json"
-    for number in range(PLAIN_RUNS):
-        times.unlink(missing_ok=True)
-        arguments = [*collection.arguments(program, variant), "--times", str(times)]
-        traceable = program.library == "torch" and program.processes == 1
-        if traced and number == 0 and traceable:
-            file = collection.scratch / f"{program.name}.{variant}.torch{_SUFFIX['torch']}"
-            arguments += ["--torch-trace", str(file)]
-        log = collection.scratch / f"{program.name}.{variant}.plain{number}.log"
-        code = _run_forked(arguments, log) if traceable else _run_fresh(arguments, log)
-        if times.exists():
-            taken = json.loads(times.read_text())
-            row["plain"].append({**taken, "median_ms": median_ms(taken)})
-        if code:
-            row["problems"].append(f"plain run {number}: exit {code}: {_last_line(log)}")
-        if not times.exists():
-            return
+    times.unlink(missing_ok=True)
+    arguments = [*collection.arguments(program, variant), "--times", str(times)]
+    arguments += ["--repeats", str(REPEATS)]
+    on_torch = program.library == "torch" and program.processes == 1
+    if traced and on_torch:
+        file = collection.scratch / f"{program.name}.{variant}.torch{_SUFFIX['torch']}"
+        arguments += ["--torch-trace", str(file)]
+    log = collection.scratch / f"{program.name}.{variant}.plain.log"
+    code = _run_forked(arguments, log) if on_torch else _run_fresh(arguments, log)
+    if times.exists():
+        runs = json.loads(times.read_text())
+        row["plain"] += [{**run, "median_ms": median_ms(run)} for run in runs]
+    if code:
+        row["problems"].append(f"plain run: exit {code}: {_last_line(log)}")
 
 
 def _run_forked(arguments: list[str], log: Path) -> int:
     """Run a program in a fork of this process, which has imported torch and not touched CUDA.
 
-    That saves the seconds of the import, and with them a third of the lease.
+    That saves the seconds of the import, and with them a third of the lease. Other libraries are
+    not imported here: some look for a GPU, and CUDA does not survive a fork.
     """
     import torch  # noqa: F401
 
@@ -191,7 +215,7 @@ class Recording:
         stem = collection.scratch / f"{program.name}.{variant}.{tool}"
         log = stem.with_name(stem.name + ".log")
         record = [sys.executable, "-m", "gpusight", "record", "--with", tool, "-o", str(stem)]
-        ran = ["python3", "-m", "benchmarks.programs", *collection.arguments(program, variant)]
+        ran = collection.command(program, variant)
         with log.open("w") as file:
             child = subprocess.Popen(
                 [*record, "--", *ran],
@@ -235,6 +259,8 @@ def record_all(collection: Collection, todo: list[tuple[Program, str]], tool: st
     """Record one program after the other; a report is written while the next program starts."""
     writing: Recording | None = None
     for program, variant in todo:
+        if tool == "cupti" and program.library == "cuda":
+            continue  # gpusight's recorder of CUPTI is loaded by Python
         if time.monotonic() > collection.ends_s - PACKING_SECONDS:
             collection.unfinished.append(f"{tool}:{program.name}:{variant}")
             continue
@@ -304,24 +330,74 @@ def _machine() -> dict[str, str]:
 
 
 def _chosen(args: argparse.Namespace) -> Iterator[tuple[Program, str]]:
-    names = args.only.split(",") if args.only else GROUPS[args.group]
+    group = GROUPS[args.group] if args.group else tuple(PROGRAMS)
+    names = args.only.split(",") if args.only else group
+    known = measured_ms() if args.unmeasured else {}
     for word in names:
         name, _, variant = word.partition(":")
+        variant = variant or args.variant or ""
         program = PROGRAMS[name]
         missing = program.absent()
-        if missing is not None:
+        if missing is not None and not args.list:
             print(f"skipped {name}: {missing} is not installed", flush=True)
             continue
         for each in program.variants:
-            if variant in ("", each):
+            if variant in ("", each) and (name, each) not in known:
                 yield program, each
+
+
+def measured_ms() -> dict[tuple[str, str], float]:
+    """Return the step times without a profiler that were measured before."""
+    programs = json.loads(MEASURED.read_text(encoding="utf-8"))["programs"]
+    return {
+        (name, variant): statistics.median(row["plain_ms"])
+        for name, variants in programs.items()
+        for variant, row in variants.items()
+        if "plain_ms" in row
+    }
+
+
+def planned_seconds(program: Program, variant: str, doing: str) -> float:
+    """Estimate how long one run takes: plain (with torch.profiler), under nsys or CUPTI."""
+    known = measured_ms()
+    step_ms = known.get((program.name, variant), known.get((program.name, FOUND), program.step_ms))
+    start = START_SECONDS[program.library] * program.processes + 2.0 * len(program.needs)
+    if doing == "plain":
+        return start + (program.warmup + REPEATS * program.steps) * step_ms / 1e3 + 1
+    imports = IMPORTS if program.library == "torch" else 0.0
+    steps_s = (program.warmup + program.steps) * step_ms / 1e3
+    return start + imports + REPORT_SECONDS[doing] + PROFILED * steps_s
+
+
+def print_plan(todo: list[tuple[Program, str]], wanted: list[str]) -> None:
+    """Print what would be run, with the seconds that each is likely to take."""
+    doing = [word for word in ("plain", "nsys", "cupti") if word in wanted]
+    print(f"{'program':26} {'variant':9}" + "".join(f"{word:>7}" for word in doing))
+    totals = dict.fromkeys(doing, 0.0)
+    for program, variant in todo:
+        # CUPTI is loaded by Python.
+        taken = {
+            word: 0.0
+            if word == "cupti" and program.library == "cuda"
+            else planned_seconds(program, variant, word)
+            for word in doing
+        }
+        print(f"{program.name:26} {variant:9}" + "".join(f"{s:7.0f}" for s in taken.values()))
+        totals = {word: totals[word] + taken[word] for word in doing}
+    print(f"{f'{len(todo)} runs':36}" + "".join(f"{s:7.0f}" for s in totals.values()))
+    print(f"about {sum(totals.values()) / 60:.1f} minutes")
 
 
 def collect() -> int:
     """Time, record and pack what the arguments choose."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--group", choices=sorted(GROUPS), default="first")
+    parser.add_argument("--out", type=Path, help="where results and captures go")
+    parser.add_argument("--list", action="store_true", help="print the plan and its seconds")
+    parser.add_argument("--group", choices=sorted(GROUPS), help="a part of the programs")
+    parser.add_argument("--variant", choices=(FOUND, REPAIRED), help="only this one of each")
+    parser.add_argument(
+        "--unmeasured", action="store_true", help="only what has no step time in the repository"
+    )
     parser.add_argument("--only", help="names, or NAME:VARIANT, separated by commas")
     parser.add_argument("--do", default="plain,torch,nsys", help="of plain, torch, nsys, cupti")
     parser.add_argument("--minutes", type=float, default=8.0)
@@ -330,8 +406,13 @@ def collect() -> int:
     args = parser.parse_args()
     wanted = args.do.split(",")
     began = time.monotonic()
-    args.out.mkdir(parents=True, exist_ok=True)
     todo = list(_chosen(args))
+    if args.list:
+        print_plan(todo, wanted)
+        return 0
+    if args.out is None:
+        parser.error("--out is missing")
+    args.out.mkdir(parents=True, exist_ok=True)
     machine = _machine()
     with tempfile.TemporaryDirectory() as folder:
         ends_s = began + 60 * args.minutes

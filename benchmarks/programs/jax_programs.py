@@ -1,4 +1,4 @@
-"""JAX: training fed from NumPy, and a healthy loop that stays on the GPU."""
+"""JAX: training fed from NumPy, without jit, with shapes that change, in float64; and healthy."""
 
 from __future__ import annotations
 
@@ -75,5 +75,72 @@ def jax_scan(repaired: bool, device: str) -> Callable[[int], Any]:  # noqa: ARG0
         nonlocal parameters
         parameters, losses = several(parameters)
         return losses
+
+    return step
+
+
+def jax_without_jit(repaired: bool, device: str) -> Callable[[int], Any]:
+    """Move particles by a formula that runs operation by operation; repaired: under jit."""
+    number, moments = (20_000, 12) if device == "cuda" else (16, 2)
+    start = jax.random.normal(jax.random.key(0), (number, 3))
+
+    def move(places: Any, speeds: Any) -> tuple[Any, Any]:
+        for _ in range(moments):
+            distance = jnp.sqrt(jnp.sum(places**2, axis=1, keepdims=True) + 1e-3)
+            pull = -places / distance**3
+            swirl = jnp.roll(places, 1, axis=1) * jnp.exp(-distance)
+            speeds = 0.999 * speeds + 0.01 * (pull + 0.1 * swirl)
+            places = places + 0.01 * speeds
+        return places, speeds
+
+    moved = jax.jit(move) if repaired else move
+    state = (start, jnp.zeros_like(start))
+
+    def step(index: int) -> Any:  # noqa: ARG001
+        nonlocal state
+        state = moved(*state)
+        return state
+
+    return step
+
+
+def jax_changing_shapes(repaired: bool, device: str) -> Callable[[int], Any]:
+    """Train on batches of another size in each step, which jit compiles again; repaired: padded.
+
+    Padding has zeros as targets and inputs: predictions of it are zero too.
+    """
+    most, width = (2048, 512) if device == "cuda" else (16, 8)
+    parameters = _parameters([width] * 6, jnp.float32)
+    table = jax.random.normal(jax.random.key(1), (most, width))
+    places = jnp.arange(most)[:, None]
+    rows = np.random.default_rng().permutation(np.arange(most // 2, most))
+
+    def step(index: int) -> Any:
+        nonlocal parameters
+        number = int(rows[index % len(rows)])
+        batch = jnp.where(places < number, table, 0) if repaired else table[:number]
+        parameters, loss = _update(parameters, batch, batch)
+        return loss
+
+    return step
+
+
+def jax_float64(repaired: bool, device: str) -> Callable[[int], Any]:
+    """Train with jax_enable_x64 left on; repaired: in float32."""
+    jax.config.update("jax_enable_x64", not repaired)
+    rows, width = (8192, 2048) if device == "cuda" else (16, 8)
+    kind = jnp.float32 if repaired else jnp.float64
+    parameters = _parameters([width] * 5, kind)
+    batch = jax.random.normal(jax.random.key(1), (rows, width), kind)
+
+    @jax.jit
+    def update(kept: list[Any], x: Any) -> tuple[list[Any], Any]:
+        loss, slopes = jax.value_and_grad(lambda p: jnp.mean((_predict(p, x) - x) ** 2))(kept)
+        return [p - 1e-3 * s for p, s in zip(kept, slopes, strict=True)], loss
+
+    def step(index: int) -> Any:  # noqa: ARG001
+        nonlocal parameters
+        parameters, loss = update(parameters, batch)
+        return loss
 
     return step

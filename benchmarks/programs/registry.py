@@ -1,6 +1,7 @@
 """The programs: where each is, what is wrong with it, and what a diagnosis should name first.
 
-A program is a function `(repaired, device) -> step`; a family of them is a module.
+A program is a function `(repaired, device) -> step`; a family of them is a module. Those in CUDA
+C++ are functions of `native.cu`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +33,14 @@ class Program:
     steps: int = 25
     warmup: int = 8
     library: str = "torch"
-    """Whose way to wait for the GPU is used."""
+    """Whose way to wait for the GPU is used; `cuda` for a program in CUDA C++."""
     needs: tuple[str, ...] = ()
     """Packages beside the library; where one is absent the program is skipped."""
     processes: int = 1
+    tools: tuple[str, ...] = ("nsys", "cupti", "torch")
+    """Whose captures can show the defect."""
+    step_ms: float = 40.0
+    """About how long a step as found takes on an H200: plans a lease until it was measured."""
     eight: bool = False
     """One of the eight cases that `diagnose` got wrong on programs that nobody annotated."""
 
@@ -53,6 +59,8 @@ class Program:
 
     def absent(self) -> str | None:
         """Name a package that is needed and not installed."""
+        if self.library == "cuda":
+            return None if shutil.which("nvcc") else "nvcc"
         packages = (self.library, *self.needs)
         return next((name for name in packages if importlib.util.find_spec(name) is None), None)
 
@@ -258,10 +266,237 @@ _LIST = (
         library="cupy",
         steps=25,
     ),
+    Program(
+        "shared_gpu",
+        "sharing",
+        "a second process trains on the same GPU",
+        ("gpu-shared",),
+        tools=("nsys",),  # the others record one process
+        steps=30,
+    ),
+    Program(
+        "python_threads",
+        "sharing",
+        "a Python thread that computes holds the GIL",
+        ("gil-contention", "host-bound"),
+        steps=10,
+        warmup=3,
+        step_ms=250,
+    ),
+    Program(
+        "small_features",
+        "sharing",
+        "160 small columns copied to the GPU one by one",
+        ("small-transfers",),
+        steps=60,
+        step_ms=3,
+    ),
+    Program(
+        "copied_metrics",
+        "sharing",
+        "80 numbers copied to the host one by one",
+        ("host-sync", "small-transfers"),
+        steps=40,
+        step_ms=3,
+    ),
+    Program(
+        "masked_losses",
+        "tabular",
+        "rows of each task picked by a mask on the GPU",
+        ("host-sync", "launch-bound"),
+        steps=40,
+        step_ms=8,
+    ),
+    Program(
+        "host_ranking",
+        "tabular",
+        "scores ranked with NumPy after each step",
+        ("between-steps", "host-bound"),
+        needs=("numpy",),
+        steps=20,
+        step_ms=40,
+    ),
+    Program(
+        "molecule_batches",
+        "public_libraries",
+        "small graphs collated on the main thread",
+        ("input-starved", "host-bound"),
+        needs=("torch_geometric",),
+        steps=20,
+        step_ms=50,
+    ),
+    Program(
+        "adaptive_solver",
+        "public_libraries",
+        "an adaptive solver reads its error in each step",
+        ("host-sync", "launch-bound"),
+        needs=("torchdiffeq",),
+        steps=15,
+        warmup=4,
+        step_ms=60,
+    ),
+    Program(
+        "checked_metrics",
+        "public_libraries",
+        "metrics with checks of their inputs in each step",
+        ("host-sync", "launch-bound"),
+        needs=("torchmetrics",),
+        steps=30,
+        step_ms=10,
+    ),
+    Program(
+        "audio_spectrograms",
+        "public_libraries",
+        "spectrograms made on the CPU before each step",
+        ("input-starved", "host-bound"),
+        needs=("torchaudio",),
+        steps=20,
+    ),
+    Program(
+        "single_images",
+        "public_libraries",
+        "images classified in batches of one",
+        ("launch-bound", "graph-candidate"),
+        needs=("torchvision",),
+        steps=20,
+        warmup=4,
+        step_ms=25,
+    ),
+    Program(
+        "prompts_one_by_one",
+        "language_models",
+        "generate() for one prompt at a time",
+        ("launch-bound", "graph-candidate", "host-sync"),
+        needs=("transformers",),
+        steps=6,
+        warmup=2,
+        step_ms=500,
+    ),
+    Program(
+        "eager_attention",
+        "language_models",
+        'attn_implementation="eager"',
+        ("unfused-attention",),
+        needs=("transformers",),
+        steps=20,
+        step_ms=70,
+    ),
+    Program(
+        "anomaly_training",
+        "transformer",
+        "set_detect_anomaly(True) left on",
+        ("anomaly-mode",),
+        steps=15,
+        step_ms=60,
+    ),
+    Program(
+        "debug_launches",
+        "transformer",
+        "CUDA_LAUNCH_BLOCKING=1 left on",
+        ("blocking-launches",),
+        step_ms=50,
+    ),
+    Program(
+        "jax_without_jit",
+        "jax_programs",
+        "JAX without jit, operation by operation",
+        ("launch-bound", "graph-candidate", "elementwise-chain", "host-bound"),
+        library="jax",
+        steps=30,
+        step_ms=30,
+    ),
+    Program(
+        "jax_changing_shapes",
+        "jax_programs",
+        "jit compiles again for each batch size",
+        ("recompilation",),
+        library="jax",
+        needs=("numpy",),
+        steps=8,
+        warmup=2,
+        step_ms=700,
+    ),
+    Program(
+        "jax_float64",
+        "jax_programs",
+        "jax_enable_x64 left on",
+        ("fp64-math",),
+        library="jax",
+        steps=20,
+    ),
+    Program(
+        "cupy_conjugate_gradient",
+        "cupy_programs",
+        "the residual is read in each iteration",
+        ("host-sync", "launch-bound"),
+        library="cupy",
+        steps=20,
+        step_ms=30,
+    ),
+    Program(
+        "cupy_saved_fields",
+        "cupy_programs",
+        "results copied to pageable memory after each step",
+        ("pageable-copy", "exposed-copy"),
+        library="cupy",
+        steps=20,
+        step_ms=25,
+    ),
+    Program(
+        "triton_few_blocks",
+        "triton_programs",
+        "a Triton kernel with a block for each of eight rows",
+        ("small-grid",),
+        needs=("triton",),
+        steps=40,
+        step_ms=4,
+    ),
+    Program(
+        "cuda_synced_stencil",
+        "native",
+        "cudaDeviceSynchronize after each launch",
+        ("host-sync", "launch-bound"),
+        library="cuda",
+        steps=30,
+        step_ms=4,
+    ),
+    Program(
+        "cuda_temporaries",
+        "native",
+        "cudaMalloc and cudaFree in each iteration",
+        ("alloc-churn",),
+        library="cuda",
+        steps=30,
+        step_ms=10,
+    ),
+    Program(
+        "cuda_one_stream",
+        "native",
+        "copies and kernels in one stream",
+        ("exposed-copy",),
+        library="cuda",
+        steps=30,
+        step_ms=5,
+    ),
+    Program("vit_training", "public_libraries", needs=("torchvision",), steps=15, step_ms=90),
+    Program("gpt2_training", "language_models", needs=("transformers",), steps=15, step_ms=120),
+    Program("cupy_fft", "cupy_programs", library="cupy", steps=40, step_ms=4),
+    Program("triton_fused", "triton_programs", needs=("triton",), steps=30, step_ms=6),
+    Program("cuda_nbody", "native", library="cuda", steps=20, step_ms=70),
 )
 PROGRAMS = {program.name: program for program in _LIST}
+
+
+def _group(program: Program) -> str:
+    if program.eight or program.defect is None:
+        return "first"
+    if program.library != "torch":
+        return "others"
+    return "libraries" if program.needs else "torch"
+
+
 GROUPS = {
-    "first": tuple(p.name for p in _LIST if p.eight or p.defect is None),
-    "rest": tuple(p.name for p in _LIST if not p.eight and p.defect is not None),
+    group: tuple(program.name for program in _LIST if _group(program) == group)
+    for group in ("first", "torch", "libraries", "others")
 }
-"""Two parts that each fit one lease of a GPU machine."""
+"""Parts that each fit one lease of a GPU machine."""

@@ -6,6 +6,7 @@ import argparse
 import gzip
 import itertools
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 TRACED_STEPS = 4
 """Of torch.profiler: its traces are long, and steps are alike by then."""
+PAUSE_S = 0.3
+"""Between repeats: what the last one left in queues and caches is gone."""
 EXIT_SKIPPED = 5
 
 
@@ -34,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.variant not in program.variants:
         print(f"skipped {program.name}: a healthy program has nothing to repair")
         return EXIT_SKIPPED
-    if program.processes == 1:
+    if program.library == "cuda":
+        _become_native(program, args)
+    elif program.processes == 1:
         run(program, args)
     else:
         from benchmarks.programs.distributed import run_ranks
@@ -43,11 +48,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _become_native(program: Program, args: argparse.Namespace) -> None:
+    """Run a program in CUDA C++ in the place of this process."""
+    from benchmarks.programs.native import command
+
+    steps = args.steps or program.steps
+    words = command(program, args.variant, steps, repeats=args.repeats, times=args.times)
+    os.execv(words[0], words)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.programs")
     parser.add_argument("program", choices=sorted(PROGRAMS))
     parser.add_argument("--variant", choices=(FOUND, REPAIRED), default=FOUND)
     parser.add_argument("--steps", type=int, help="timed steps, after the warm-up")
+    parser.add_argument("--repeats", type=int, default=1, help="time the steps again, so often")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--times", type=Path, help="write the time of each step here, as JSON")
     parser.add_argument(
@@ -69,19 +84,32 @@ def run(program: Program, args: argparse.Namespace, *, quiet: bool = False) -> N
     for index in range(warmup):
         result = step(index)
     synchronize(program.library, args.device, result)
+    runs = []
+    for repeat in range(args.repeats):
+        if repeat:
+            time.sleep(PAUSE_S)
+        runs.append(_time_steps(program, args, step, warmup + repeat * number))
+        if not quiet:
+            print(f"step time: {runs[-1]['mean_ms']:.4f} ms (mean of {number} steps)", flush=True)
+    if args.times and not quiet:
+        args.times.write_text(json.dumps(runs))
+    if args.torch_trace and not quiet:
+        trace(step, warmup + args.repeats * number, args.torch_trace)
+
+
+def _time_steps(
+    program: Program, args: argparse.Namespace, step: Callable[[int], Any], first: int
+) -> dict[str, Any]:
+    number = args.steps or program.steps
     marks = _StepMarks(with_events=bool(args.times) and _on_gpu(program, args.device))
-    for index in range(warmup, warmup + number):
+    result: Any = None
+    for index in range(first, first + number):
         marks.add()
         result = step(index)
     marks.add()
     synchronize(program.library, args.device, result)
     mean_ms = 1e3 * (time.perf_counter() - marks.host_s[0]) / number
-    if not quiet:
-        print(f"step time: {mean_ms:.4f} ms (mean of {number} steps)", flush=True)
-        if args.times:
-            args.times.write_text(json.dumps({"mean_ms": mean_ms, "step_ms": marks.step_ms()}))
-    if args.torch_trace and not quiet:
-        trace(step, warmup + number, args.torch_trace)
+    return {"mean_ms": mean_ms, "step_ms": marks.step_ms()}
 
 
 def _on_gpu(program: Program, device: str) -> bool:
@@ -155,7 +183,7 @@ def trace(step: Callable[[int], Any], first: int, path: Path) -> None:
 
 
 def median_ms(times: dict[str, Any]) -> float:
-    """Return the median of the steps in a file of `--times`."""
+    """Return the median of the steps of one run in a file of `--times`."""
     return float(statistics.median(times["step_ms"]))
 
 

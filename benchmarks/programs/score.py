@@ -19,7 +19,7 @@ from benchmarks.programs.registry import FOUND, PROGRAMS
 from gpusight.errors import GpusightError
 
 TRACED_STEPS = 4
-"""Steps in a trace of torch.profiler; an nsys capture has all, with those that warm up."""
+"""Steps in a trace of torch.profiler; other captures have all, with those that warm up."""
 
 
 def score(path: Path) -> dict[str, Any]:
@@ -31,8 +31,8 @@ def score(path: Path) -> dict[str, Any]:
         "variant": variant,
         "tool": tool,
         "held_out": program.held_out,
-        "true_steps": program.steps + program.warmup if tool == "nsys" else TRACED_STEPS,
-        "expected": list(program.expected) if variant == FOUND else [],
+        "true_steps": TRACED_STEPS if tool == "torch" else program.steps + program.warmup,
+        "expected": list(program.expected) if variant == FOUND and tool in program.tools else [],
     }
     try:
         diagnosis = gs.diagnose(path).timeline

@@ -90,3 +90,73 @@ def pageable_batches(repaired: bool, device: str) -> Callable[[int], Tensor]:
         return train(batch)
 
     return step
+
+
+def masked_losses(repaired: bool, device: str) -> Callable[[int], Tensor]:
+    """Pick the labeled rows of each of 16 tasks by a mask: their number is read on the host.
+
+    Repaired: the losses of all rows are weighted by the mask.
+    """
+    tasks, rows, columns = (16, 4096, 512) if device == "cuda" else (3, 16, 8)
+    torch.set_float32_matmul_precision("high")
+    body = _perceptron(columns, 1024, 3)[:-1].to(device)
+    head = nn.Linear(1024, tasks).to(device)
+    optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=1e-4, fused=True)
+    features = torch.randn(3, rows, columns, device=device)
+    labels = torch.randint(0, 2, (rows, tasks), device=device).float()
+    labeled = torch.rand(rows, tasks, device=device) < 0.3
+
+    def picked(logits: Tensor) -> Tensor:
+        losses = [
+            functional.binary_cross_entropy_with_logits(
+                logits[labeled[:, task], task], labels[labeled[:, task], task]
+            )
+            for task in range(tasks)
+        ]
+        return torch.stack(losses).mean()
+
+    def weighted(logits: Tensor) -> Tensor:
+        losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        return ((losses * labeled).sum(0) / labeled.sum(0)).mean()
+
+    loss_of = weighted if repaired else picked
+
+    def step(index: int) -> Tensor:
+        loss = loss_of(head(body(features[index % 3])))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def host_ranking(repaired: bool, device: str) -> Callable[[int], Tensor]:
+    """Rank the scores with NumPy after each step, for a curve; repaired: on the GPU."""
+    import numpy as np
+
+    rows, columns = (1 << 18, 256) if device == "cuda" else (64, 8)
+    torch.set_float32_matmul_precision("high")
+    model = _perceptron(columns, 512, 2).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    features = torch.randn(rows, columns, device=device)
+    labels = (features[:, 0] > 0).float()
+    true_labels = labels.cpu().numpy()
+    curve: list[object] = []
+
+    def step(index: int) -> Tensor:  # noqa: ARG001
+        scores = model(features)[:, 0]
+        loss = functional.binary_cross_entropy_with_logits(scores, labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        if repaired:
+            ranked = labels[torch.argsort(scores.detach())]
+            curve.append(torch.cumsum(1 - ranked, 0).mul_(ranked).sum())
+        else:
+            order = np.argsort(scores.detach().cpu().numpy(), kind="stable")
+            hits = true_labels[order]
+            curve.append(float((np.cumsum(1 - hits) * hits).sum()))
+        return loss.detach()
+
+    return step

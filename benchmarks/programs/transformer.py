@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -211,3 +212,18 @@ def enumerate_means(rows: list[list[float]]) -> dict[str, float]:
     """Name the numbers of all blocks."""
     means = {f"mean/{index}": row[0] for index, row in enumerate(rows)}
     return means | {f"largest/{index}": row[1] for index, row in enumerate(rows)}
+
+
+def anomaly_training(repaired: bool, device: str) -> Callable[[int], Tensor]:
+    """Train with torch.autograd.set_detect_anomaly(True), left from a search for NaN."""
+    torch.autograd.set_detect_anomaly(not repaired)
+    model = Decoder(512, 8, 8, 256).to(device)
+    return _training(model, device, batch=16, length=256, fused=True)
+
+
+def debug_launches(repaired: bool, device: str) -> Callable[[int], Tensor]:
+    """Train with CUDA_LAUNCH_BLOCKING=1, set at the top of a script for debugging."""
+    if not repaired:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+    model = Decoder(768, 8, 12, 512).to(device)
+    return _training(model, device, batch=16, length=512, fused=True)
