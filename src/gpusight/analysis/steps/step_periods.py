@@ -82,6 +82,10 @@ class Activities:
     """Whether it copies a batch to the GPU."""
     heavy: Mask
     """Whether it is a GEMM, a convolution or attention."""
+    reads: Mask
+    """Whether the host reads a result or waits for one."""
+    resets: Mask
+    """Whether it sets data up: a copy from the host, a memset, a fill, random numbers."""
     took: Ints
     """GPU time."""
     times: Ints
@@ -102,7 +106,8 @@ class Activities:
             numbered,
             ones if pauses is None else pauses,
             yes if opens is None else opens,
-            computes=yes, marks=yes, updates=no, backward=no, feeds=no, heavy=no,
+            computes=yes, marks=yes, updates=no, backward=no, feeds=no, heavy=no, reads=no,
+            resets=no,
             took=ones, times=np.cumsum(ones), threads=0 * ones, loads=0 * ones,
         )  # fmt: skip
 

@@ -53,7 +53,9 @@ _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
 _MANY_NAMES = 20_000
 """Names of kernels that are classified; a program with more makes up new ones as it runs."""
-_FLAGS = ("updates", "backward", "heavy", "feeds", "with_host")
+_RESETS = re.compile(r"(?i)fill(?!_?tensormap)|zero_|memset|arange|iota|(?<![a-z])init(?:ial|_|<|\()")
+"""Names of kernels that set data up; those of random numbers have a category."""
+_FLAGS = ("updates", "backward", "heavy", "feeds", "reads", "resets", "with_host")
 _SCHEMA = {
     "launch_ns": pl.Int64(),
     "call_end_ns": pl.Int64(),
@@ -182,12 +184,14 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
             names, on="code", how="left", maintain_order="left"
         )
         keys = [["code", *_SHAPE], ["code"], ["family"], ["category"]]
-        flags |= {flag: pl.col(flag) for flag in ("updates", "backward", "heavy")}
+        flags |= {flag: pl.col(flag) for flag in ("updates", "backward", "heavy", "resets")}
     elif table == "copies":
         frame = trace.table(table, ["kind", "bytes"])[rows]
         kind = pl.col("kind").cast(pl.String)
         keys = [["kind", "bytes"], ["kind"], ["kind"], ["kind"]]
-        flags["feeds"] = (kind == "Host-to-Device") & (pl.col("bytes") >= _BATCH_BYTES)
+        flags["resets"] = kind == "Host-to-Device"
+        flags["feeds"] = flags["resets"] & (pl.col("bytes") >= _BATCH_BYTES)
+        flags["reads"] = (kind == "Device-to-Host").fill_null(value=False)
         flags["with_host"] = kind.str.contains("Host").fill_null(value=False)
         # The driver moves pages when they are touched: that is not a loop of the program.
         flags["counts"] = ~kind.str.starts_with("Unified").fill_null(value=False)
@@ -195,6 +199,7 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
         column = "graph" if table == "graph_launches" else "device"
         frame = trace.table(table, [column])[rows]
         keys = [[column], [column], [column], []]
+        flags["resets"] = pl.lit(value=table == "memsets")
     hashes = [
         pl.struct(columns).hash(seed=number).alias(coding)
         if columns
@@ -225,6 +230,13 @@ def _names(names: pl.Series) -> pl.DataFrame:
             "backward": pl.Series(
                 [bool(_BACKWARD.search(name)) for name in known], dtype=pl.Boolean
             ),
+            "resets": pl.Series(
+                [
+                    kind == "random" or bool(_RESETS.search(name))
+                    for kind, name in zip(kinds, known, strict=True)
+                ],
+                dtype=pl.Boolean,
+            ),
         }
     )
 
@@ -242,7 +254,6 @@ def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         pl.col("thread").is_in(work["thread"].unique().implode()),
     )
     key = pl.col("name").to_physical().cast(pl.UInt64)
-    no = pl.lit(value=False)
     return own.select(
         pl.col("start_ns").alias("launch_ns"),
         pl.col("end_ns").alias("call_end_ns"),
@@ -251,7 +262,7 @@ def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         "thread",
         pl.lit(_WAITS, pl.Int8).alias("table"),
         *(key.alias(coding) for coding in _CODINGS),
-        *(no.alias(flag) for flag in _FLAGS),
+        *(pl.lit(flag == "reads").alias(flag) for flag in _FLAGS),
     )
 
 
@@ -384,7 +395,7 @@ def _host_steps(trace: Trace, table: str) -> TraceSteps | None:
     sequence = Activities(
         codes=_numbered(calls["name"].to_physical()),
         pauses=np.maximum(calls["start_ns"].to_numpy() - before, 0),
-        opens=~no, computes=~no, marks=no, feeds=no,
+        opens=~no, computes=~no, marks=no, feeds=no, reads=no, resets=no,
         updates=fits(_OPTIMIZER), backward=fits(_BACKWARD), heavy=fits(_LINEAR),
         took=(calls["end_ns"] - calls["start_ns"]).to_numpy(),
         times=calls["start_ns"].to_numpy(),
