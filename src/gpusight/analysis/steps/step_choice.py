@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusight.analysis.steps.step_periods import Activities, Period, periods_of
+from gpusight.analysis.steps.step_periods import Activities, Period, periods_around, periods_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +34,8 @@ _LONGER = 1.25
 _SAME = 0.05
 """Part of the sequence: coverage that makes no difference."""
 _MIN_REPETITIONS = 3
+_MIN_RUNS = 6
+"""Repetitions of a loop that may be several runs of it."""
 _LONG = 20
 """Two repetitions are enough of what is this long."""
 _MIN_VAGUE = 5
@@ -103,6 +105,9 @@ def _covering_most(
     ]
     if min_kinds > 1:  # by chance a few parts have the same categories of kernels
         found = [p for p in found if p.same_counts or len(p.starts) >= _MIN_VAGUE]
+    runs = [p for p in found if p.same_counts and len(p.starts) >= _MIN_RUNS]
+    if runs:
+        found += periods_around(compared, max(runs, key=lambda p: p.coverage))
     loops = _apart([p for p in found if _is_loop(compared, p)])
     if not loops:
         return None
@@ -255,23 +260,20 @@ def _joined_by_pauses(sequence: Activities, loop: Period) -> Period:
     if max(_share_with(sequence, kind, loop) for kind in kinds) > _FEW:
         return loop
     pauses = sequence.pauses[loop.starts][:_MAX_PAUSES]
-    for each in range(2, min(_MAX_LAYERS, len(pauses) // _MIN_REPETITIONS) + 1):
-        first = _longest_at(pauses, each)
-        if first is not None:
-            return _joined(loop, first, each)
-    return loop
+    counts = range(2, min(_MAX_LAYERS, len(pauses) // _MIN_REPETITIONS) + 1)
+    rounds = [(*_longest_at(pauses, each), each) for each in counts]
+    agree, first, each = max(rounds, key=lambda r: r[0])
+    return _joined(loop, first, each) if agree >= _NEARLY_ALL else loop
 
 
-def _longest_at(pauses: Ints, each: int) -> int | None:
-    """Return the position in rounds of so many pauses that is longest in nearly all of them."""
+def _longest_at(pauses: Ints, each: int) -> tuple[float, int]:
+    """Return in what part of the rounds of so many pauses the same one is longest, and which."""
     rounds = pauses[: len(pauses) // each * each].reshape(-1, each)[1:]  # the first warms up
-    longest = rounds.argmax(axis=1)
-    position = int(np.bincount(longest).argmax())
+    position = int(np.bincount(rounds.argmax(axis=1)).argmax())
     others = np.delete(rounds, position, axis=1).max(axis=1)
     # Few rounds may agree by chance, but not by a pause that is much longer.
     factor = 1 if len(rounds) >= _MIN_ROUNDS else _MUCH_LONGER
-    agree = float(np.mean(rounds[:, position] > factor * others))
-    return position if len(rounds) >= 2 and agree >= _NEARLY_ALL else None
+    return float(np.mean(rounds[:, position] > factor * others)), position
 
 
 def _joined(loop: Period, first: int, each: int) -> Period:

@@ -239,6 +239,45 @@ def periods_of(sequence: Activities) -> list[Period]:
     return periods
 
 
+def periods_around(sequence: Activities, inner: Period) -> list[Period]:
+    """List the loops of a sequence in which each run of an inner loop is one activity.
+
+    However many repetitions it has: texts end after other numbers of tokens.
+    """
+    starts, sizes = inner.starts, np.diff(np.append(inner.starts, inner.next_start))
+    inside = inner.whole & (sizes >= inner.length)
+    edges = np.zeros(len(sequence) + 1, np.int8)
+    edges[starts[inside]] = 1
+    edges[starts[inside] + inner.length] -= 1
+    kept = np.cumsum(edges[:-1], dtype=np.int8) == 0
+    follows = np.append(False, inside[:-1] & (sizes[:-1] == inner.length))
+    runs = starts[inside & ~follows]
+    kept[runs] = True
+    positions = np.flatnonzero(kept)
+    if len(runs) < 2 or len(positions) > _MOST * len(sequence):
+        return []
+    parts = {f.name: getattr(sequence, f.name)[positions] for f in fields(sequence)}
+    is_run = np.isin(positions, runs)
+    codes = _dense(np.where(is_run, int(sequence.codes.max()) + 1, parts["codes"]))
+    took = np.add.reduceat(sequence.took, positions)
+    computes = parts["computes"] | is_run
+    short = Activities(**{**parts, "codes": codes, "took": took, "computes": computes})
+    places = np.append(positions, len(sequence))
+    around = []
+    for period in periods_of(short):
+        if 2 * len(period.starts) > int(inside.sum()):
+            continue  # the inner loop itself, with what comes after some of its repetitions
+        own_starts, ends = positions[period.starts], places[period.ends]
+        lengths = ends - own_starts
+        length = int(np.median(lengths))
+        same = period.same_counts and bool((np.abs(lengths - length) <= _NEAR * length).all())
+        length = length if same else round(float(lengths.mean()))
+        next_start = int(places[period.next_start])
+        outer = Period(own_starts, ends, length, same, 0, 0, period.whole, next_start)
+        around.append(_covering(sequence, outer))
+    return around
+
+
 def _places(sequence: Activities) -> list[Ints]:
     """Number the kinds of places, with no, with one and with three neighbors on their threads."""
     codes, size = sequence.codes, len(sequence)
