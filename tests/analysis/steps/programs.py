@@ -865,7 +865,9 @@ def recompiled_until_a_test(r: Recorder) -> None:
 
 # A loop inside each step, or something every few steps --------------------------------------------
 
-RANDOM = "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float>"
+RANDOM = (
+    "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float>"
+)
 
 
 def denoise(r: Recorder, layers: int, index: int) -> None:

@@ -279,7 +279,7 @@ def _longest_at(pauses: Ints, each: int) -> tuple[float, int]:
 def _joined(loop: Period, first: int, each: int) -> Period:
     """Make one period of so many, from the first on; parts of one at either end are left out."""
     count = (len(loop.starts) - first) // each
-    starts = loop.starts[first :: each][:count]
+    starts = loop.starts[first::each][:count]
     after = np.append(loop.starts, loop.next_start)[first + each :: each][:count]
     last = int(loop.ends[first + count * each - 1])
     return replace(
@@ -329,16 +329,24 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         return False
     if len(outer.starts) < _MIN_REPETITIONS:
         return True
-    per_outer = np.searchsorted(inner.starts, np.append(outer.starts, outer.ends[-1]))
-    variation = _variation(np.diff(per_outer))
     if backward:
         return kernels <= _SMALL * own_kernels
+    return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+
+
+def _is_request(sequence: Activities, outer: Period, inner: Period, outside: float) -> bool:
+    """Return whether outer periods are requests or time steps, with a loop inside each.
+
+    `outside` is what they have outside the loop, in repetitions of it. Neither trains: what is
+    done every few steps of a simulation or of inference is to be told from these.
+    """
+    per_outer = np.searchsorted(inner.starts, np.append(outer.starts, outer.ends[-1]))
+    variation = _variation(np.diff(per_outer))
     if variation > _WILD or _variation(_time_per_inner(sequence, per_outer, inner)) > _SWEEP:
-        return True
-    prepared, is_reset = _prepared(sequence, outer, inner)
-    if is_reset or prepared > _SMALL * own_kernels:
         return False
-    return kernels <= _MOST * own_kernels
+    prepared, is_reset = _prepared(sequence, outer, inner)
+    own = int(np.median(np.diff(sequence.before("computes")[inner.starts])))
+    return is_reset or prepared > _SMALL * own or outside > _MOST
 
 
 def _variation(values: Ints | Floats) -> float:

@@ -259,9 +259,7 @@ def _holds_work(steps: TraceSteps, work: pl.DataFrame) -> bool:
     return full >= _MIN_FULL_STEPS * len(gaps)
 
 
-def repetition(
-    trace: Trace, work: pl.DataFrame, *, ranges: bool = True
-) -> DetectedSteps | None:
+def repetition(trace: Trace, work: pl.DataFrame, *, ranges: bool = True) -> DetectedSteps | None:
     """Find repeated ranges or launches of the process, and of the GPU in it, that has most work.
 
     Without `ranges` launches alone count, as if nobody had annotated the program.

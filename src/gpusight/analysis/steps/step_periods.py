@@ -252,17 +252,25 @@ def periods_around(sequence: Activities, inner: Period) -> list[Period]:
     kept = np.cumsum(edges[:-1], dtype=np.int8) == 0
     follows = np.append(False, inside[:-1] & (sizes[:-1] == inner.length))
     runs = starts[inside & ~follows]
+    if len(runs) < 2:
+        return []
     kept[runs] = True
+    # Start-up is no part of it: only as much before the first run as comes between others.
+    own = starts[inside]
+    before = own[np.searchsorted(own, runs[1:]) - 1]
+    lead = int((runs[1:] - before).max()) - inner.length
+    kept[: max(0, int(runs[0]) - lead)] = False
+    kept[inner.next_start + lead :] = False
     positions = np.flatnonzero(kept)
-    if len(runs) < 2 or len(positions) > _MOST * len(sequence):
+    if len(positions) > _MOST * len(sequence):
         return []
     parts = {f.name: getattr(sequence, f.name)[positions] for f in fields(sequence)}
     is_run = np.isin(positions, runs)
     codes = _dense(np.where(is_run, int(sequence.codes.max()) + 1, parts["codes"]))
-    took = np.add.reduceat(sequence.took, positions)
+    places = np.append(positions, min(len(sequence), inner.next_start + lead))
+    took = np.diff(sequence.before("took")[places])
     computes = parts["computes"] | is_run
     short = Activities(**{**parts, "codes": codes, "took": took, "computes": computes})
-    places = np.append(positions, len(sequence))
     around = []
     for period in periods_of(short):
         if 2 * len(period.starts) > int(inside.sum()):

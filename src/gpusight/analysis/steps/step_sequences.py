@@ -18,7 +18,7 @@ from gpusight.analysis.steps.step_launches import of_process
 from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
 from gpusight.analysis.steps.step_periods import Activities
 from gpusight.naming.kernel_names import classify
-from gpusight.units import format_count
+from gpusight.units import format_count, format_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,9 @@ _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
 _MANY_NAMES = 20_000
 """Names of kernels that are classified; a program with more makes up new ones as it runs."""
-_RESETS = re.compile(r"(?i)fill(?!_?tensormap)|zero_|memset|arange|iota|(?<![a-z])init(?:ial|_|<|\()")
+_RESETS = re.compile(
+    r"(?i)fill(?!_?tensormap)|zero_|memset|arange|iota|(?<![a-z])init(?:ial|_|<|\()"
+)
 """Names of kernels that set data up; those of random numbers have a category."""
 _FLAGS = ("updates", "backward", "heavy", "feeds", "reads", "resets", "with_host")
 _SCHEMA = {
@@ -321,12 +323,12 @@ def _steps(launches: pl.DataFrame, period: Period, process: int | None) -> Trace
     if not period.same_counts:
         low, high = (format_count(int(v)) for v in (each.min(), each.max()))
         what = f"the same kinds of GPU activities ({low} to {high} of them)"
-    how = f"{what}, launched repeatedly{_inner_loop(period, before)}"
+    how = f"{what}, launched repeatedly{_inner_loop(launches, period, before)}"
     return TraceSteps.of(frame, how, StepEvidence.PERIODIC)
 
 
-def _inner_loop(period: Period, before: Ints) -> str:
-    """Describe the loop inside each step."""
+def _inner_loop(launches: pl.DataFrame, period: Period, before: Ints) -> str:
+    """Describe the loop inside each step: repetitions, GPU activities and GPU time of each."""
     inner = period.inner
     if inner is None:
         return ""
@@ -335,7 +337,11 @@ def _inner_loop(period: Period, before: Ints) -> str:
     )
     usual = round(float(np.median(count)))
     each = round(float(np.median(before[inner.ends] - before[inner.starts])))
-    return "" if usual < 2 else f"; inner loop: {format_count(usual)} x {format_count(each)}"
+    if usual < 2:
+        return ""
+    used = np.append(0, np.cumsum(launches["took_ns"].to_numpy()))
+    took = format_time(float(np.median(used[inner.ends] - used[inner.starts])), digits=3)
+    return f"; inner loop: {format_count(usual)} x {format_count(each)} ({took} of GPU time each)"
 
 
 def _ends(launches: pl.DataFrame, period: Period) -> Ints:
