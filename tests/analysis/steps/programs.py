@@ -861,3 +861,261 @@ def recompiled_until_a_test(r: Recorder) -> None:
         r.kernel("triton_per_fused_native_layer_norm_0")
         forward(r, layers)
         r.d2h()
+
+
+# A loop inside each step, or something every few steps --------------------------------------------
+
+RANDOM = (
+    "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float>"
+)
+
+
+def denoise(r: Recorder, layers: int, index: int) -> None:
+    r.h2d(8 if index % 2 else 4)
+    r.kernels(FILL, ADD, "implicit_convolve_sgemm")
+    for _ in range(layers):
+        r.kernels(NORM, "implicit_convolve_sgemm", RELU, ADD)
+        layer(r, grid=256)
+    r.kernels("implicit_convolve_sgemm", ADD, ADD)
+
+
+@family
+def denoising_only(r: Recorder) -> None:
+    """Each batch of images starts from noise; nothing decodes it, and no step waits."""
+    layers, count = some(r, 1, 2), some(r, 10, 20)
+    for _ in range(some(r, 3, 6)):
+        r.step()
+        r.kernel(RANDOM)
+        for n in range(count):
+            denoise(r, layers, n)
+
+
+@family
+def tokens_until_the_end_of_text(r: Recorder) -> None:
+    """Buffers are reset before each text; each token is looked at on the host."""
+    layers = some(r, 1, 3)
+    for _ in range(some(r, 4, 7)):
+        r.step()
+        r.kernels(FILL, FILL, grid=1)
+        for _ in range(some(r, 8, 24)):
+            token(r, layers, 64)
+
+
+@family
+def as_many_tokens_each_time(r: Recorder) -> None:
+    layers, count = some(r, 1, 3), some(r, 10, 20)
+    for _ in range(some(r, 4, 7)):
+        r.step()
+        r.memset()
+        for _ in range(count):
+            token(r, layers, 64)
+
+
+@family
+def graph_for_each_token(r: Recorder) -> None:
+    for _ in range(some(r, 4, 8)):
+        r.step()
+        r.h2d(400)
+        r.graph(1, 900)
+        r.d2h()
+        for _ in range(some(r, 12, 40)):
+            r.graph(2, 300)
+            r.d2h()
+
+
+@family
+def solver_iterations_in_time_steps(r: Recorder) -> None:
+    count = some(r, 12, 30)
+    for _ in range(some(r, 5, 10)):
+        r.step()
+        r.kernels("assemble(float*)", "apply_forces(float*)")
+        for _ in range(count):
+            r.kernels("spmv(int, float*)", "dot(float*)", "axpy(float, float*)", "axpy(float*)",
+                      "dot(float*)", "xpay(float, float*)")  # fmt: skip
+            r.d2h(8)
+
+
+@family
+def simulation_with_output(r: Recorder) -> None:
+    """A time step checks its residual; every few steps fields are written to a file."""
+    every = some(r, 5, 12)
+    for n in range(every * some(r, 4, 6)):
+        r.step()
+        r.kernels(*(f"flux_{axis}(double*)" for axis in "xyz"), "update(double*)", "limit(double*)",
+                  "norm(double*)")  # fmt: skip
+        r.d2h(8)
+        if n % every == every - 1:
+            r.kernel("pack(double*)")
+            r.d2h(1 << 20)
+            r.host(5000)
+
+
+@family
+def epochs_on_gpu_data(r: Recorder) -> None:
+    """Batches are slices of a tensor on the GPU, in another order in each epoch."""
+    layers, batches = some(r, 1, 3), some(r, 5, 9)
+    for _ in range(some(r, 3, 4)):
+        r.kernels(RANDOM, "cub::DeviceRadixSort")
+        for _ in range(batches):
+            r.step()
+            r.kernel(EMBED, 900)
+            train(r, layers)
+            r.d2h()
+
+
+@family
+def plain_sgd_epochs_on_gpu_data(r: Recorder) -> None:
+    """The same with updates written by hand, which no name tells from other additions."""
+    layers, batches = some(r, 1, 3), some(r, 5, 9)
+    for _ in range(some(r, 3, 4)):
+        r.kernels(RANDOM, "cub::DeviceRadixSort")
+        for _ in range(batches):
+            r.step()
+            r.kernel(EMBED, 900)
+            forward(r, layers)
+            backward(r, layers)
+            for parameter in range(6 * layers):
+                r.kernel(ADD, 900 + parameter)
+            r.d2h()
+
+
+@family
+def accumulation_with_losses_read(r: Recorder) -> None:
+    layers, micro = some(r, 1, 3), 4
+    for _ in range(some(r, 4, 8)):
+        r.step()
+        for _ in range(micro):
+            r.h2d()
+            forward(r, layers)
+            backward(r, layers)
+            r.d2h()
+        adam(r)
+
+
+@family
+def plain_sgd_after_parts_of_a_batch(r: Recorder) -> None:
+    layers, micro = some(r, 1, 3), some(r, 3, 5)
+    for _ in range(some(r, 4, 8)):
+        r.step()
+        for _ in range(micro):
+            forward(r, layers)
+            backward(r, layers)
+            r.d2h()
+        for parameter in range(12 * layers):
+            r.kernel(ADD, 900 + parameter)
+        for parameter in range(12 * layers):
+            r.kernel(FILL, 900 + parameter)
+
+
+@family
+def rollouts_on_the_gpu_then_an_update(r: Recorder) -> None:
+    horizon, layers = some(r, 16, 40), some(r, 1, 2)
+    for _ in range(some(r, 4, 7)):
+        r.step()
+        r.kernel(FILL)
+        for _ in range(horizon):
+            r.kernels("simulate(float*)", GEMMS[0], RELU, GEMMS[1], SOFTMAX, RANDOM, COPY)
+        forward(r, layers)
+        backward(r, layers)
+        adam(r, 2)
+        r.d2h()
+
+
+@family
+def benchmark_of_sizes(r: Recorder) -> None:
+    """Each size gets random inputs and the same number of runs: a run is a step."""
+    runs = some(r, 10, 20)
+    for size in range(some(r, 4, 6)):
+        r.kernels(RANDOM, RANDOM, grid=64 << size)
+        for _ in range(runs):
+            r.step()
+            r.kernels(GEMMS[0], ADD, RELU, GEMMS[1], ADD, grid=8 << size, gpu_us=20 << size)
+            r.sync()
+
+
+@family
+def equal_layers_and_a_pause(r: Recorder) -> None:
+    """A pass is nothing but equal layers; only the host shows where one starts."""
+    layers = some(r, 3, 8)
+    for _ in range(some(r, 9, 20)):
+        r.host(25)
+        r.step()
+        for _ in range(layers):
+            r.kernels(GEMMS[3], RELU, ADD, gpu_us=200)
+    r.sync()
+
+
+@held_out
+def scheduler_on_the_host(r: Recorder) -> None:
+    """Denoising whose schedule waits for the GPU in each step; the result is copied at the end."""
+    layers, count = some(r, 1, 2), some(r, 8, 16)
+    for _ in range(some(r, 4, 6)):
+        r.step()
+        r.h2d(600)
+        r.kernels(EMBED, RANDOM)
+        for n in range(count):
+            denoise(r, layers, n)
+            r.d2h(4)
+        r.d2h(1 << 20)
+        r.host(2000)
+
+
+@held_out
+def beams_as_graphs(r: Recorder) -> None:
+    count = some(r, 12, 30)
+    for _ in range(some(r, 5, 9)):
+        r.step()
+        r.kernel(FILL)
+        for _ in range(count):
+            r.graph(3, 500)
+            r.kernels("cub::DeviceRadixSort", EMBED)
+            r.d2h(8)
+
+
+@held_out
+def newton_in_time_steps(r: Recorder) -> None:
+    for _ in range(some(r, 5, 9)):
+        r.step()
+        r.kernels("predict(double*)", "jacobian(double*)")
+        for _ in range(some(r, 3, 9)):
+            r.kernels("residual(double*)", "factor(double*)", "solve(double*)", "axpy(double*)")
+            r.d2h(8)
+        r.kernel("accept(double*)")
+
+
+@held_out
+def moving_average_every_few_steps(r: Recorder) -> None:
+    layers, every = some(r, 1, 3), some(r, 4, 8)
+    for n in range(every * some(r, 4, 5)):
+        r.step()
+        r.h2d()
+        train(r, layers)
+        r.d2h()
+        if n % every == every - 1:
+            for parameter in range(6 * layers):
+                r.kernel("lerp_kernel", 900 + parameter)
+
+
+@held_out
+def inference_with_metrics_every_few_batches(r: Recorder) -> None:
+    layers, every = some(r, 2, 4), some(r, 4, 9)
+    for n in range(every * some(r, 4, 5)):
+        r.step()
+        r.h2d()
+        forward(r, layers)
+        r.d2h(4000)
+        if n % every == every - 1:
+            r.memset()
+            r.kernels(REDUCE, REDUCE, FILL)
+            r.d2h()
+
+
+@held_out
+def equal_blocks_of_convolutions(r: Recorder) -> None:
+    blocks = some(r, 3, 6)
+    for _ in range(some(r, 10, 20)):
+        r.host(40)
+        r.step()
+        for _ in range(blocks):
+            r.kernels("implicit_convolve_sgemm", NORM, RELU, "implicit_convolve_sgemm", NORM, ADD,
+                      gpu_us=60)  # fmt: skip

@@ -36,6 +36,58 @@ def test_the_longer_of_two_periods_is_the_step_and_the_shorter_its_inner_loop() 
     assert period.inner.length == 10
 
 
+@pytest.mark.parametrize(
+    ("between", "count"),
+    [
+        pytest.param([20], 6, id="data are reset"),
+        pytest.param([21], 60, id="a result is read"),
+        pytest.param([21, 20], 6, id="a result is read, then data are reset"),
+        pytest.param([20, 21], 60, id="a metric is computed and read"),
+    ],
+)
+def test_a_request_prepares_for_its_loop_and_logging_ends_with_a_result(
+    between: list[int], count: int
+) -> None:
+    codes = np.array([code for _ in range(6) for code in (*between, *list(range(15)) * 10)])
+    no = codes < 0
+    sequence = replace(
+        Activities.plain(codes),
+        marks=np.isin(codes, (14, 21)),
+        reads=np.isin(codes, (14, 21)),
+        resets=codes == 20,
+        computes=~np.isin(codes, (14, 21)),
+        updates=no,
+    )
+    period = choose_period([sequence])
+    assert period is not None
+    assert len(period.starts) == count
+
+
+def test_runs_of_other_lengths_are_one_step_each() -> None:
+    lengths = [12, 30, 8, 26, 9, 31, 10]
+    codes = np.array([code for n in lengths for code in (7, 8, 9, *[1, 2, 3, 4] * n)])
+    period = choose_period([replace(Activities.plain(codes), resets=codes == 9)])
+    assert period is not None
+    assert len(period.starts) == len(lengths)
+    assert period.inner is not None
+    assert period.inner.length == 4
+
+
+def test_pauses_join_equal_layers_only_where_they_agree() -> None:
+    layers = 4
+    codes = np.tile(np.arange(3), 12 * layers)
+    no = codes < 0
+    pauses = RANDOM.integers(10, 13, len(codes))
+    pauses[:: 3 * layers] += 5
+    sequence = replace(Activities.plain(codes, pauses), marks=no)
+    joined = choose_period([sequence])
+    assert joined is not None
+    assert (len(joined.starts), joined.length) == (12, 3 * layers)
+    alone = choose_period([replace(sequence, pauses=RANDOM.integers(10, 13, len(codes)))])
+    assert alone is not None
+    assert alone.length == 3
+
+
 def test_noise_does_not_hide_a_loop() -> None:
     codes = np.tile(RANDOM.integers(0, 50, 200), 40)
     wrong = RANDOM.random(len(codes)) < 0.01

@@ -8,11 +8,12 @@ well; `_is_tail` distinguishes it. `_is_loop` distinguishes steps from layers of
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusight.analysis.steps.step_periods import Activities, Period, periods_of
+from gpusight.analysis.steps.step_periods import Activities, Period, periods_around, periods_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gpusight.trace.intervals import Ints
 
     Mask = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
 
 
 _NEARLY_ALL = 0.8
@@ -32,6 +34,8 @@ _LONGER = 1.25
 _SAME = 0.05
 """Part of the sequence: coverage that makes no difference."""
 _MIN_REPETITIONS = 3
+_MIN_RUNS = 6
+"""Repetitions of a loop that may be several runs of it."""
 _LONG = 20
 """Two repetitions are enough of what is this long."""
 _MIN_VAGUE = 5
@@ -42,16 +46,23 @@ _PAUSE = 3.0
 """Times the longest pause inside a period: a pause before each that marks its start."""
 _SMALL = 0.1
 """Part of a period's kernels that something done every few periods adds at most."""
-_IRREGULAR = 0.3
-"""Variation of the number of inner periods from which on the outer is no loop of its own."""
 _WILD = 1.0
-"""The same from which on outer periods have nothing in common: a benchmark of several sizes."""
+"""Variation of the number of inner periods from which on outer ones have nothing in common."""
+_SWEEP = 0.5
+"""Variation of the time of inner periods, from outer to outer, of a benchmark of several sizes."""
+_MAX_LOOKED_AT = 9
+"""Outer periods whose start is looked at."""
 _PARTS = 10
 """Parts of a loop that are looked at for preparation: one may have hundreds of short periods."""
 _FEW = 0.2
 """Part of them that may have it once the program has started: an evaluation, say."""
 _MAX_LAYERS = 128
 """More repetitions than any network has layers."""
+_MAX_PAUSES = 4096
+_MIN_ROUNDS = 8
+"""Pauses that are compared; rounds of them that do not agree by chance."""
+_MUCH_LONGER = 2
+"""Times the other pauses of a round."""
 
 
 def find_period(
@@ -94,6 +105,9 @@ def _covering_most(
     ]
     if min_kinds > 1:  # by chance a few parts have the same categories of kernels
         found = [p for p in found if p.same_counts or len(p.starts) >= _MIN_VAGUE]
+    runs = [p for p in found if p.same_counts and len(p.starts) >= _MIN_RUNS]
+    if runs:
+        found += periods_around(compared, max(runs, key=lambda p: p.coverage))
     loops = _apart([p for p in found if _is_loop(compared, p)])
     if not loops:
         return None
@@ -110,7 +124,8 @@ def _covering_most(
         and step.length >= _MIN_REPETITIONS * p.length
         and p.coverage >= _MIN_INNER * step.coverage
     ]
-    return replace(step, inner=max(inside, key=lambda p: p.coverage, default=None))
+    step = replace(step, inner=max(inside, key=lambda p: p.coverage, default=None))
+    return _joined_by_pauses(compared, step)
 
 
 def most_repeated(sequence: Activities) -> Period | None:
@@ -234,6 +249,50 @@ def _pauses(sequence: Activities, period: Period) -> bool:
     return bool(np.median(sequence.pauses[period.starts]) >= _PAUSE * max(1, np.median(longest)))
 
 
+def _joined_by_pauses(sequence: Activities, loop: Period) -> Period:
+    """Join equal layers to passes where nothing but the host's pauses shows where one starts.
+
+    In nearly every round of so many periods the host pauses longest before the same one of them.
+    """
+    kinds = ("marks", "backward")
+    if loop.inner is not None or not loop.same_counts or len(loop.starts) < 2 * _MIN_REPETITIONS:
+        return loop
+    if max(_share_with(sequence, kind, loop) for kind in kinds) > _FEW:
+        return loop
+    pauses = sequence.pauses[loop.starts][:_MAX_PAUSES]
+    counts = range(2, min(_MAX_LAYERS, len(pauses) // _MIN_REPETITIONS) + 1)
+    rounds = [(*_longest_at(pauses, each), each) for each in counts]
+    agree, first, each = max(rounds, key=lambda r: r[0])
+    return _joined(loop, first, each) if agree >= _NEARLY_ALL else loop
+
+
+def _longest_at(pauses: Ints, each: int) -> tuple[float, int]:
+    """Return in what part of the rounds of so many pauses the same one is longest, and which."""
+    rounds = pauses[: len(pauses) // each * each].reshape(-1, each)[1:]  # the first warms up
+    position = int(np.bincount(rounds.argmax(axis=1)).argmax())
+    others = np.delete(rounds, position, axis=1).max(axis=1)
+    # Few rounds may agree by chance, but not by a pause that is much longer.
+    factor = 1 if len(rounds) >= _MIN_ROUNDS else _MUCH_LONGER
+    return float(np.mean(rounds[:, position] > factor * others)), position
+
+
+def _joined(loop: Period, first: int, each: int) -> Period:
+    """Make one period of so many, from the first on; parts of one at either end are left out."""
+    count = (len(loop.starts) - first) // each
+    starts = loop.starts[first::each][:count]
+    after = np.append(loop.starts, loop.next_start)[first + each :: each][:count]
+    last = int(loop.ends[first + count * each - 1])
+    return replace(
+        loop,
+        starts=starts,
+        ends=np.append(after[:-1], last),
+        length=each * loop.length,
+        whole=np.ones(count, np.bool_),
+        next_start=int(after[-1]),
+        inner=loop,
+    )
+
+
 def _output_follows(sequence: Activities, period: Period) -> bool:
     """Return whether a little follows the last period, with a GEMM that no period has."""
     after = slice(int(period.starts[-1]), len(sequence))
@@ -268,15 +327,82 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         return _pauses(sequence, inner) or not _pauses(sequence, outer)
     if not inner.same_counts or not _is_marked(sequence, inner):
         return False
-    if len(outer.starts) < _MIN_REPETITIONS or not kernels:
+    if len(outer.starts) < _MIN_REPETITIONS:
         return True
     if backward:
+        return kernels <= _SMALL * own_kernels
+    return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+
+
+def _is_request(sequence: Activities, outer: Period, inner: Period, outside: float) -> bool:
+    """Return whether outer periods are requests or time steps, with a loop inside each.
+
+    `outside` is what they have outside the loop, in repetitions of it. Neither trains: what is
+    done every few steps of a simulation or of inference is to be told from these.
+    """
+    per_outer = np.searchsorted(inner.starts, np.append(outer.starts, outer.ends[-1]))
+    variation = _variation(np.diff(per_outer))
+    if variation > _WILD or _variation(_time_per_inner(sequence, per_outer, inner)) > _SWEEP:
         return False
-    starts = np.searchsorted(inner.starts, outer.starts)
-    per_outer = np.searchsorted(inner.starts, outer.ends) - starts
-    variation = float(np.std(per_outer) / max(1.0, float(np.mean(per_outer))))
-    small = _MOST if variation > _IRREGULAR else _SMALL
-    return kernels <= small * own_kernels or variation > _WILD
+    prepared, is_reset = _prepared(sequence, outer, inner)
+    own = int(np.median(np.diff(sequence.before("computes")[inner.starts])))
+    return is_reset or prepared > _SMALL * own or outside > _MOST
+
+
+def _variation(values: Ints | Floats) -> float:
+    """Return the standard deviation as a part of the mean."""
+    return float(np.std(values) / max(1e-9, float(np.mean(values)))) if len(values) else 0.0
+
+
+def _time_per_inner(sequence: Activities, per_outer: Ints, inner: Period) -> Floats:
+    """Return the GPU time of a typical inner period, for each outer one that has any.
+
+    It changes by factors where a benchmark runs one size after the other.
+    """
+    used = sequence.before("took")
+    took = used[inner.ends] - used[inner.starts]
+    parts = [took[a:b] for a, b in pairwise(per_outer.tolist()) if b > a]
+    return np.array([np.median(part) for part in parts])
+
+
+def _prepared(sequence: Activities, outer: Period, inner: Period) -> tuple[float, bool]:
+    """Look at what is done before the inner loop starts again, after the last result was read.
+
+    Returns the number of its kernels, and whether data are reset. A request prepares for the
+    next run of the loop; what is logged or saved every few steps ends with a result that is read.
+    """
+    starts, ends = inner.starts, np.append(inner.starts[1:], inner.next_start)
+    sizes = ends - starts
+    usual = np.flatnonzero(inner.whole & (sizes == int(np.median(sizes[inner.whole]))))
+    if not len(usual):
+        return 0.0, False
+    middle = usual[len(usual) // 2]
+    sample = sequence.codes[starts[middle] : ends[middle]]
+    some = outer.starts[1:][:: max(1, len(outer.starts) // _MAX_LOOKED_AT)]
+    kernels, resets = [], []
+    for at in np.searchsorted(starts, some, side="right") - 1:
+        inserted = [np.arange(0)]
+        for segment in range(max(0, at - 1), at + 1):
+            own = np.arange(starts[segment], ends[segment])
+            if inner.whole[segment]:
+                own = own[_inserted(sequence.codes[own], sample)]
+            inserted.append(own)
+        places = np.concatenate(inserted)
+        reads = np.flatnonzero(sequence.reads[places])
+        places = places[int(reads[-1]) + 1 :] if len(reads) else places
+        kernels.append(int(sequence.computes[places].sum()))
+        resets.append(bool(sequence.resets[places].any()))
+    return float(np.median(kernels)), float(np.mean(resets)) >= _NEARLY_ALL
+
+
+def _inserted(codes: Ints, sample: Ints) -> slice:
+    """Return the part of a longer segment that a usual one does not have."""
+    more = len(codes) - len(sample)
+    if more <= 0:
+        return slice(0, 0)
+    same = codes[: len(sample)] == sample
+    before = len(sample) if same.all() else int(np.argmin(same))
+    return slice(before, before + more)
 
 
 def _time_in(sequence: Activities, period: Period) -> int:
@@ -286,13 +412,12 @@ def _time_in(sequence: Activities, period: Period) -> int:
 
 def _outside(sequence: Activities, outer: Period, inner: Period) -> tuple[int, int]:
     """Count the kernels of a typical outer period outside inner ones, and those of an inner one."""
-    ends = np.append(outer.starts[1:], outer.ends[-1])
-    edges = np.zeros(len(sequence) + 1, np.int64)
-    np.add.at(edges, inner.starts[inner.whole], 1)
-    np.add.at(edges, inner.ends[inner.whole], -1)
-    outside = (np.cumsum(edges[:-1]) == 0) & sequence.computes
-    counts = []
-    for mask, period in ((outside, replace(outer, ends=ends)), (sequence.computes, inner)):
-        before = np.append(0, np.cumsum(mask))
-        counts.append(int(np.median(before[period.ends] - before[period.starts])))
-    return counts[0], counts[1]
+    before = sequence.before("computes")
+    starts = inner.starts
+    own = int(np.median(before[inner.ends] - before[starts]))
+    inside = np.zeros(len(starts) + 1, np.int64)
+    inside[1:] = np.cumsum(np.where(inner.whole, own, 0))
+    bounds = np.append(outer.starts, outer.next_start)
+    all_of_it = np.diff(before[bounds])
+    outside = all_of_it - np.diff(inside[np.searchsorted(starts, bounds)])
+    return max(0, int(np.median(outside))), own

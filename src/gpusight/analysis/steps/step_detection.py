@@ -234,7 +234,7 @@ def detect_steps(trace: Trace, selection: Selection = EVERYTHING) -> DetectedSte
         work = work.filter(pl.col("process").is_in(processes))
     if selection.within is not None:
         return _within(trace, selection, work)
-    return _by_name(trace, work) or _by_repetition(trace, work) or _by_name_alone(trace, work)
+    return _by_name(trace, work) or repetition(trace, work) or _by_name_alone(trace, work)
 
 
 def _by_name(trace: Trace, work: pl.DataFrame) -> DetectedSteps | None:
@@ -259,19 +259,21 @@ def _holds_work(steps: TraceSteps, work: pl.DataFrame) -> bool:
     return full >= _MIN_FULL_STEPS * len(gaps)
 
 
-def _by_repetition(trace: Trace, work: pl.DataFrame) -> DetectedSteps | None:
-    """Find repeated ranges or launches of the process, and of the GPU in it, that has most work."""
+def repetition(trace: Trace, work: pl.DataFrame, *, ranges: bool = True) -> DetectedSteps | None:
+    """Find repeated ranges or launches of the process, and of the GPU in it, that has most work.
+
+    Without `ranges` launches alone count, as if nobody had annotated the program.
+    """
     if work.is_empty():
         steps = operator_steps(trace)
         return None if steps is None else DetectedSteps(steps)
     process, notes = busiest_process(trace, work, _STEPS_OF)
     work = of_process(work, process)
     work = work.filter(pl.col("device") == _busiest(work, "device"))
-    steps = (
-        repeated_steps(trace, work)
-        or periodic_steps(trace, work)
-        or repeated_steps(trace, work, framework=True)
-    )
+    steps = repeated_steps(trace, work) if ranges else None
+    steps = steps or periodic_steps(trace, work)
+    if steps is None and ranges:
+        steps = repeated_steps(trace, work, framework=True)
     return None if steps is None else DetectedSteps(steps, notes)
 
 

@@ -82,6 +82,10 @@ class Activities:
     """Whether it copies a batch to the GPU."""
     heavy: Mask
     """Whether it is a GEMM, a convolution or attention."""
+    reads: Mask
+    """Whether the host reads a result or waits for one."""
+    resets: Mask
+    """Whether it sets data up: a copy from the host, a memset, a fill, random numbers."""
     took: Ints
     """GPU time."""
     times: Ints
@@ -102,7 +106,8 @@ class Activities:
             numbered,
             ones if pauses is None else pauses,
             yes if opens is None else opens,
-            computes=yes, marks=yes, updates=no, backward=no, feeds=no, heavy=no,
+            computes=yes, marks=yes, updates=no, backward=no, feeds=no, heavy=no, reads=no,
+            resets=no,
             took=ones, times=np.cumsum(ones), threads=0 * ones, loads=0 * ones,
         )  # fmt: skip
 
@@ -232,6 +237,53 @@ def periods_of(sequence: Activities) -> list[Period]:
         if len(tried) == (_MAX_COUNTS if len(sequence) < _MANY else _MAX_COUNTS // 2):
             break
     return periods
+
+
+def periods_around(sequence: Activities, inner: Period) -> list[Period]:
+    """List the loops of a sequence in which each run of an inner loop is one activity.
+
+    However many repetitions it has: texts end after other numbers of tokens.
+    """
+    starts, sizes = inner.starts, np.diff(np.append(inner.starts, inner.next_start))
+    inside = inner.whole & (sizes >= inner.length)
+    edges = np.zeros(len(sequence) + 1, np.int8)
+    edges[starts[inside]] = 1
+    edges[starts[inside] + inner.length] -= 1
+    kept = np.cumsum(edges[:-1], dtype=np.int8) == 0
+    follows = np.append(False, inside[:-1] & (sizes[:-1] == inner.length))
+    runs = starts[inside & ~follows]
+    if len(runs) < 2:
+        return []
+    kept[runs] = True
+    # Start-up is no part of it: only as much before the first run as comes between others.
+    own = starts[inside]
+    before = own[np.searchsorted(own, runs[1:]) - 1]
+    lead = int((runs[1:] - before).max()) - inner.length
+    kept[: max(0, int(runs[0]) - lead)] = False
+    kept[inner.next_start + lead :] = False
+    positions = np.flatnonzero(kept)
+    if len(positions) > _MOST * len(sequence):
+        return []
+    parts = {f.name: getattr(sequence, f.name)[positions] for f in fields(sequence)}
+    is_run = np.isin(positions, runs)
+    codes = _dense(np.where(is_run, int(sequence.codes.max()) + 1, parts["codes"]))
+    places = np.append(positions, min(len(sequence), inner.next_start + lead))
+    took = np.diff(sequence.before("took")[places])
+    computes = parts["computes"] | is_run
+    short = Activities(**{**parts, "codes": codes, "took": took, "computes": computes})
+    around = []
+    for period in periods_of(short):
+        if 2 * len(period.starts) > int(inside.sum()):
+            continue  # the inner loop itself, with what comes after some of its repetitions
+        own_starts, ends = positions[period.starts], places[period.ends]
+        lengths = ends - own_starts
+        length = int(np.median(lengths))
+        same = period.same_counts and bool((np.abs(lengths - length) <= _NEAR * length).all())
+        length = length if same else round(float(lengths.mean()))
+        next_start = int(places[period.next_start])
+        outer = Period(own_starts, ends, length, same, 0, 0, period.whole, next_start)
+        around.append(_covering(sequence, outer))
+    return around
 
 
 def _places(sequence: Activities) -> list[Ints]:

@@ -18,7 +18,7 @@ from gpusight.analysis.steps.step_launches import of_process
 from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
 from gpusight.analysis.steps.step_periods import Activities
 from gpusight.naming.kernel_names import classify
-from gpusight.units import format_count
+from gpusight.units import format_count, format_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,11 @@ _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
 _MANY_NAMES = 20_000
 """Names of kernels that are classified; a program with more makes up new ones as it runs."""
-_FLAGS = ("updates", "backward", "heavy", "feeds", "with_host")
+_RESETS = re.compile(
+    r"(?i)fill(?!_?tensormap)|zero_|memset|arange|iota|(?<![a-z])init(?:ial|_|<|\()"
+)
+"""Names of kernels that set data up; those of random numbers have a category."""
+_FLAGS = ("updates", "backward", "heavy", "feeds", "reads", "resets", "with_host")
 _SCHEMA = {
     "launch_ns": pl.Int64(),
     "call_end_ns": pl.Int64(),
@@ -182,12 +186,14 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
             names, on="code", how="left", maintain_order="left"
         )
         keys = [["code", *_SHAPE], ["code"], ["family"], ["category"]]
-        flags |= {flag: pl.col(flag) for flag in ("updates", "backward", "heavy")}
+        flags |= {flag: pl.col(flag) for flag in ("updates", "backward", "heavy", "resets")}
     elif table == "copies":
         frame = trace.table(table, ["kind", "bytes"])[rows]
         kind = pl.col("kind").cast(pl.String)
         keys = [["kind", "bytes"], ["kind"], ["kind"], ["kind"]]
-        flags["feeds"] = (kind == "Host-to-Device") & (pl.col("bytes") >= _BATCH_BYTES)
+        flags["resets"] = kind == "Host-to-Device"
+        flags["feeds"] = flags["resets"] & (pl.col("bytes") >= _BATCH_BYTES)
+        flags["reads"] = (kind == "Device-to-Host").fill_null(value=False)
         flags["with_host"] = kind.str.contains("Host").fill_null(value=False)
         # The driver moves pages when they are touched: that is not a loop of the program.
         flags["counts"] = ~kind.str.starts_with("Unified").fill_null(value=False)
@@ -195,6 +201,7 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
         column = "graph" if table == "graph_launches" else "device"
         frame = trace.table(table, [column])[rows]
         keys = [[column], [column], [column], []]
+        flags["resets"] = pl.lit(value=table == "memsets")
     hashes = [
         pl.struct(columns).hash(seed=number).alias(coding)
         if columns
@@ -225,6 +232,13 @@ def _names(names: pl.Series) -> pl.DataFrame:
             "backward": pl.Series(
                 [bool(_BACKWARD.search(name)) for name in known], dtype=pl.Boolean
             ),
+            "resets": pl.Series(
+                [
+                    kind == "random" or bool(_RESETS.search(name))
+                    for kind, name in zip(kinds, known, strict=True)
+                ],
+                dtype=pl.Boolean,
+            ),
         }
     )
 
@@ -242,7 +256,6 @@ def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         pl.col("thread").is_in(work["thread"].unique().implode()),
     )
     key = pl.col("name").to_physical().cast(pl.UInt64)
-    no = pl.lit(value=False)
     return own.select(
         pl.col("start_ns").alias("launch_ns"),
         pl.col("end_ns").alias("call_end_ns"),
@@ -251,7 +264,7 @@ def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         "thread",
         pl.lit(_WAITS, pl.Int8).alias("table"),
         *(key.alias(coding) for coding in _CODINGS),
-        *(no.alias(flag) for flag in _FLAGS),
+        *(pl.lit(flag == "reads").alias(flag) for flag in _FLAGS),
     )
 
 
@@ -310,12 +323,12 @@ def _steps(launches: pl.DataFrame, period: Period, process: int | None) -> Trace
     if not period.same_counts:
         low, high = (format_count(int(v)) for v in (each.min(), each.max()))
         what = f"the same kinds of GPU activities ({low} to {high} of them)"
-    how = f"{what}, launched repeatedly{_inner_loop(period, before)}"
+    how = f"{what}, launched repeatedly{_inner_loop(launches, period, before)}"
     return TraceSteps.of(frame, how, StepEvidence.PERIODIC)
 
 
-def _inner_loop(period: Period, before: Ints) -> str:
-    """Describe the loop inside each step."""
+def _inner_loop(launches: pl.DataFrame, period: Period, before: Ints) -> str:
+    """Describe the loop inside each step: repetitions, GPU activities and GPU time of each."""
     inner = period.inner
     if inner is None:
         return ""
@@ -324,7 +337,11 @@ def _inner_loop(period: Period, before: Ints) -> str:
     )
     usual = round(float(np.median(count)))
     each = round(float(np.median(before[inner.ends] - before[inner.starts])))
-    return "" if usual < 2 else f"; inner loop: {format_count(usual)} x {format_count(each)}"
+    if usual < 2:
+        return ""
+    used = np.append(0, np.cumsum(launches["took_ns"].to_numpy()))
+    took = format_time(float(np.median(used[inner.ends] - used[inner.starts])), digits=3)
+    return f"; inner loop: {format_count(usual)} x {format_count(each)} ({took} of GPU time each)"
 
 
 def _ends(launches: pl.DataFrame, period: Period) -> Ints:
@@ -384,7 +401,7 @@ def _host_steps(trace: Trace, table: str) -> TraceSteps | None:
     sequence = Activities(
         codes=_numbered(calls["name"].to_physical()),
         pauses=np.maximum(calls["start_ns"].to_numpy() - before, 0),
-        opens=~no, computes=~no, marks=no, feeds=no,
+        opens=~no, computes=~no, marks=no, feeds=no, reads=no, resets=no,
         updates=fits(_OPTIMIZER), backward=fits(_BACKWARD), heavy=fits(_LINEAR),
         took=(calls["end_ns"] - calls["start_ns"]).to_numpy(),
         times=calls["start_ns"].to_numpy(),

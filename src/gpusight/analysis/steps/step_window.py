@@ -290,7 +290,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
         return _window_frame(chosen)
 
-    frame = trace.derive("window-3", find)
+    frame = trace.derive("window-5", find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
