@@ -187,6 +187,18 @@ _LIST = (
         ("host-sync",),
     ),
     Program(
+        "blocked_launches",
+        "transformer",
+        "CUDA_LAUNCH_BLOCKING=1",
+        ("blocking-launches",),
+    ),
+    Program(
+        "anomaly_detection",
+        "transformer",
+        "torch.autograd.set_detect_anomaly(True)",
+        ("anomaly-mode",),
+    ),
+    Program(
         "pageable_batches",
         "tabular",
         "large batches copied from pageable memory",

@@ -148,6 +148,21 @@ def compiled_training(repaired: bool, device: str) -> Callable[[int], Tensor]:  
     return _training(compiled, device, batch=16, length=1024, fused=True)
 
 
+def blocked_launches(repaired: bool, device: str) -> Callable[[int], Tensor]:
+    """Leave a debug variable in the environment: each launch waits for its kernel."""
+    if not repaired:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+    model = Decoder(640, 10, 10, 384).to(device)
+    return _training(model, device, batch=20, length=384, fused=True)
+
+
+def anomaly_detection(repaired: bool, device: str) -> Callable[[int], Tensor]:
+    """Leave autograd's anomaly detection on."""
+    torch.autograd.set_detect_anomaly(not repaired)
+    model = Decoder(640, 10, 10, 384).to(device)
+    return _training(model, device, batch=20, length=384, fused=True)
+
+
 class _Watched(nn.Module):
     """A decoder whose forward pass looks at the output of each block."""
 

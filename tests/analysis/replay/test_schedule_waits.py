@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.replay.schedule_waits import waits_between_streams
+from gpusight.analysis.replay.schedule_waits import AT_ONCE_NS, waits_between_streams
 from tests.rules.timeline.rule_captures import Capture
 
 
@@ -27,3 +29,8 @@ def test_a_wait_for_an_event_is_for_what_was_issued_before_its_record() -> None:
     names = [names[row] for row in schedule.ops.row]
     needs, _ = waits_between_streams(schedule, np.zeros(len(schedule.ops), np.bool_))
     assert names[needs[names.index("consume")]] == "produce"
+    # What comes long after the event waited for something else: the edge keeps none of that time.
+    start_ns = schedule.ops.start_ns.copy()
+    start_ns[names.index("consume")] += 500_000
+    later = replace(schedule, ops=replace(schedule.ops, start_ns=start_ns))
+    assert waits_between_streams(later, np.ones(len(names), np.bool_))[1].max() == AT_ONCE_NS

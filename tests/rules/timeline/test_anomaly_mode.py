@@ -21,7 +21,9 @@ ANY = (
 )
 
 
-def training(*, checks: bool, thread: int = 12, operators: int = 15) -> Capture:
+def training(
+    *, checks: bool, thread: int = 12, operators: int = 15, traceback_us: float = 0.0
+) -> Capture:
     """Four steps: forward in the main thread, backward in autograd's, each result checked."""
     capture, at = Capture(), 0.0
 
@@ -43,6 +45,7 @@ def training(*, checks: bool, thread: int = 12, operators: int = 15) -> Capture:
     for step in range(4):
         begun = at
         for _ in range(operators):
+            at += traceback_us
             launch(GEMM_BF16, 11)
             if checks and thread == 11:
                 check(11)
@@ -65,6 +68,12 @@ def test_found() -> None:
     # Two launches, a copy and a wait each: 40 us.
     assert saved_us(verdict, timeline) == pytest.approx(15 * 40, rel=0.2)
     assert RULE.locate(timeline, None).height == 60  # type: ignore[arg-type]
+
+
+def test_tracebacks_of_the_forward_pass_count() -> None:
+    plain, traced = (training(checks=True, traceback_us=us).timeline() for us in (0.0, 200.0))
+    saved = [saved_us(found(RULE, timeline), timeline) for timeline in (plain, traced)]
+    assert saved[1] - saved[0] == pytest.approx(15 * 200, rel=0.1)
 
 
 def test_its_syncs_are_one_finding() -> None:

@@ -19,25 +19,53 @@ AUTOGRAD = 12
 
 
 def training(
-    *, checkpoint: bool, micro_batches: int = 1, one_thread: bool = False, **memory: Any
+    *,
+    checkpoint: bool,
+    micro_batches: int = 1,
+    one_thread: bool = False,
+    kernel_us: float = 50,
+    hook_us: float = 0,
+    memset_us: float = 0,
+    **memory: Any,
 ) -> Capture:
-    """Three steps of four layers, forward and backward; kernels take 50 us each."""
+    """Three steps of four layers, forward and backward.
+
+    `hook_us` is what the host takes more in front of each launch of the forward pass, `memset_us`
+    what a memset takes it in front of the last kernel of each repeated part.
+    """
     capture = Capture()
     time_us = {"at": 0.0, "free": 0.0}
+    delay_us = {11: hook_us, AUTOGRAD: 0.0}
 
     def launch(names: tuple[str, ...], thread: int) -> None:
         for name in names:
+            time_us["at"] += delay_us[thread]
             at, starts = time_us["at"], max(time_us["at"] + 7, time_us["free"] + 1)
-            capture.launch((at, at + 5), (starts, starts + 50), name)
+            capture.launch((at, at + 5), (starts, starts + kernel_us), name)
             capture.tables["api_calls"][-1]["thread"] = 11 if one_thread else thread
-            time_us["at"], time_us["free"] = at + 6, starts + 50
+            time_us["at"], time_us["free"] = at + 6, starts + kernel_us
+
+    def memset() -> None:
+        at = time_us["at"]
+        correlation = capture.call("cudaMemsetAsync", at, at + memset_us, thread=AUTOGRAD)
+        start_ns = round((at + memset_us + 2) * 1000)
+        row = {"start_ns": start_ns, "end_ns": start_ns + 1000, "correlation": correlation}
+        capture.tables["memsets"].append(row)
+        time_us["at"] += memset_us + 1
+
+    def backward() -> None:
+        if checkpoint:
+            launch(FORWARD[:-1], AUTOGRAD)
+            memset()
+            launch(FORWARD[-1:], AUTOGRAD)
+        launch(BACKWARD, AUTOGRAD)
 
     for step in range(3):
         begun = time_us["at"]
         for _ in range(micro_batches):
             launch(FORWARD * 4, 11)
             for _ in range(4):
-                launch((*FORWARD, *BACKWARD) if checkpoint else BACKWARD, AUTOGRAD)
+                backward()
         done = time_us["free"] + 5
         capture.call("cudaDeviceSynchronize", time_us["at"], done, thread=11)
         capture.range(f"step_{step}", begun, done, thread=11)
@@ -59,6 +87,19 @@ def test_found() -> None:
     assert saved_us(verdict, timeline) == pytest.approx(20 * 51, rel=0.02)
     assert "gpusight record --memory" in verdict.fix
     assert RULE.locate(timeline, None).height == 12  # type: ignore[arg-type]
+
+
+def test_host_time_of_checkpointing_goes_too() -> None:
+    """Where kernels take no time, the host's is all that counts."""
+
+    def saves_us(**options: float) -> float:
+        timeline = training(checkpoint=True, kernel_us=0.1, **options).timeline()
+        return saved_us(found(RULE, timeline), timeline)
+
+    plain_us = saves_us()
+    assert plain_us == pytest.approx(20 * 6 + 4, rel=0.05)
+    assert saves_us(memset_us=30) - plain_us == pytest.approx(4 * 30, rel=0.05)
+    assert saves_us(hook_us=100) - plain_us == pytest.approx(20 * 100, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ _FULL_QUEUE = 256
 _BLOCKED_LAUNCH_NS = 100_000
 _SILENT_NS = 20_000
 _RETURNS_WITHIN_NS = 200_000
-_AT_ONCE_NS = 5_000
+AT_ONCE_NS = 5_000
 """An activity that started within this time after the end of another started because of it."""
 _DRAINING_NS = 50_000
 """How long the last blocks of a kernel may run while blocks of another one have started."""
@@ -315,7 +315,11 @@ def _running_maximum(group: Ints, values: Ints) -> Ints:
 
 
 def waits_between_streams(schedule: GpuSchedule, late: Flags) -> tuple[Ints, Ints]:
-    """Return for each GPU activity the one of another stream it depends on, and the time since."""
+    """Return for each GPU activity the one of another stream it depends on, and the time since.
+
+    The time is at most that after which an end lets another activity start: what came later waited
+    for something else, such as its launch by a thread that another rank kept waiting.
+    """
     ops = schedule.ops
     gap_ns = np.zeros(len(ops), np.int64)
     if len(np.unique(ops.stream_id)) < 2:
@@ -326,7 +330,7 @@ def waits_between_streams(schedule: GpuSchedule, late: Flags) -> tuple[Ints, Int
     needs = np.where(by_time >= 0, by_time, by_event)
     known = needs >= 0
     gap_ns[known] = ops.start_ns[known] - ops.end_ns[needs[known]]
-    return needs, np.where(late, gap_ns, np.minimum(gap_ns, _AT_ONCE_NS))
+    return needs, np.minimum(gap_ns, AT_ONCE_NS)
 
 
 def _by_end_time(schedule: GpuSchedule, late: Flags) -> Ints:
@@ -350,7 +354,7 @@ def _by_end_time(schedule: GpuSchedule, late: Flags) -> Ints:
             & (needs[rows] == NONE)
             & (ops.stream_id[other] != ops.stream_id[rows])
             & (ops.device[other] == ops.device[rows])
-            & (since_ns <= _AT_ONCE_NS)
+            & (since_ns <= AT_ONCE_NS)
             & (since_ns >= np.where(both_kernels, -_DRAINING_NS, 0))
             & (ops.start_ns[other] < ops.start_ns[rows])
             # Only what was issued before can be waited for.

@@ -10,7 +10,12 @@ import numpy as np
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import GraphLaunches
-from gpusight.analysis.replay.schedule_waits import NEVER, CallWaits, waits_between_streams
+from gpusight.analysis.replay.schedule_waits import (
+    AT_ONCE_NS,
+    NEVER,
+    CallWaits,
+    waits_between_streams,
+)
 from gpusight.analysis.replay.simulation import LatencyBase, ReplayProgram, put, run_program
 
 if TYPE_CHECKING:
@@ -64,7 +69,8 @@ def calibrate(schedule: GpuSchedule) -> ReplayCalibration:
         int(calls.end_ns[counted].max(initial=start_ns)), int(ops.end_ns.max(initial=start_ns))
     )
     # What waited for another activity has the usual latency: the wait is on another edge.
-    waited = np.flatnonzero((needs >= 0) & starts.late)
+    held = (needs >= 0) & (ops.start_ns - ops.end_ns[needs] <= AT_ONCE_NS)
+    waited = np.flatnonzero(held & starts.late)
     latency = np.minimum(starts.latency_ns[waited], LATENCY_NS)
     gap = np.minimum(starts.stream_gap_ns[waited], STREAM_GAP_NS)
     program = ReplayProgram(

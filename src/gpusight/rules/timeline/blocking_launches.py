@@ -69,8 +69,7 @@ grep -rn CUDA_LAUNCH_BLOCKING .        # scripts, Dockerfiles and os.environ set
     )
     estimate = (
         f"Simulation in which each launch takes the host {LAUNCH_NS.value / 1000:.0f} µs at most, "
-        "and does not wait. Host work between launches remains. Measured on an H200 with one "
-        "program: the fix saved twice the estimate, since the host also works faster then."
+        "and does not wait. Host work between launches remains."
     )
     effort = "config"
     thresholds: ClassVar = {
