@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.device_ledger import build_ledger
+from gpusight.analysis.ledger.idle_causes import is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.selection import GPU_WORK
@@ -53,7 +54,10 @@ MIN_LEFT_SHARE = Threshold(
     "share of the idle time that the other findings leave; also a finding if it is more than the "
     "share of the time above",
 )
-MIN_CAUSE_SHARE = Threshold(0.1, "share of that idle time from which on a cause is named")
+MIN_CAUSE_SHARE = Threshold(
+    0.1,
+    "share of that idle time from which on a cause is named, and of a cause what it is spent on",
+)
 MIN_KEPT_SHARE = Threshold(
     0.5,
     "share of the idle time after the other fixes that has the cause it was measured with; below "
@@ -147,8 +151,8 @@ def _idle_by_cause(
 ) -> tuple[int, dict[IdleCause, int]]:
     """Return the idle time of the busiest GPU with these changes, and its causes.
 
-    No cause has more than was measured: a replay moves time from one to another. Where it moves
-    most of it, the changes make the program wait elsewhere: the causes are those measured.
+    No cause has more than was measured: a replay moves time from one to another. Where it only
+    moves the time, the changes make the program wait elsewhere: the causes are those measured.
     """
     by_cause = {cause: idle_ns(context, cause) for cause in _DOING}
     left_ns = sum(by_cause.values())
@@ -156,9 +160,11 @@ def _idle_by_cause(
         result = context.replay.run(*changes)
         ledger = build_ledger(context.schedule, context.replay.hosts_of(result), result.timing)
         device = next(d for d in ledger.devices if d.device == context.device)
-        left_ns = min(left_ns, sum(device.ns(cause.entry) for cause in _DOING))
+        measured_ns, left_ns = left_ns, sum(device.ns(cause.entry) for cause in _DOING)
+        left_ns = min(left_ns, measured_ns)
         kept = {cause: min(ns, device.ns(cause.entry)) for cause, ns in by_cause.items()}
-        if sum(kept.values()) >= MIN_KEPT_SHARE.value * left_ns:
+        removed = left_ns < MIN_LEFT_SHARE.value * measured_ns
+        if removed or sum(kept.values()) >= MIN_KEPT_SHARE.value * left_ns:
             by_cause = kept
     return left_ns, by_cause
 
@@ -173,7 +179,9 @@ def _match(
     causes = [c for c, ns in by_cause.items() if ns >= MIN_CAUSE_SHARE.value * total_ns]
     activity = {cause: _activity(context, cause) for cause in causes}
     threads = launching_threads(context)
-    source = named(activity[causes[0]], *_NAMED, most=1, length=TITLE_NAME_LENGTH)
+    min_named_ns = MIN_CAUSE_SHARE.value * by_cause[causes[0]]
+    large = tuple(place for place in activity[causes[0]] if (place.ns or 0.0) >= min_named_ns)
+    source = named(large, *_NAMED, most=1, length=TITLE_NAME_LENGTH)
     if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
         # The name of a thread shows more than that of the lock it waits for.
         if not _SLEEPS.search(source) and not _is_process_name(context, threads[0].name):
@@ -250,6 +258,9 @@ def _activity(context: RuleContext, cause: IdleCause) -> tuple[FindingLocation, 
     """
     places = behind(context, cause)
     ends = places.pop("kernel")
+    if cause in (IdleCause.HOST, IdleCause.FRAMEWORK):
+        # A thread that waits while another one works has no part in the work.
+        places["call"] = [place for place in places["call"] if not is_waiting(place.name)]
     if cause in _HOST_CODE and not places["site"]:
         places["site"] = _sampled_functions(context, cause)
     activity = [place for group in places.values() for place in group]
