@@ -173,6 +173,14 @@ def test_causes_are_those_measured_where_the_other_fixes_only_move_the_idle_time
     assert verdict.title.endswith("host runs its own code")
 
 
+def test_a_short_call_does_not_name_the_idle_time() -> None:
+    """Of 2 ms in which the host runs its own code, 100 us are in a call."""
+    capture = waiting(idle_us=2_000)
+    for step in range(4):
+        capture.event("os_calls", "writev", step * 2_310 + 10, step * 2_310 + 110)
+    assert found(RULE, capture.timeline()).title.endswith("host runs its own code")
+
+
 def test_the_end_of_the_program_is_no_cause_of_the_rest() -> None:
     """1.5 ms of slow launches between kernels, then 4 ms in which nothing runs any more."""
     capture = Capture()
