@@ -317,7 +317,7 @@ def _fix(spans: _Spans, calls: pl.DataFrame, groups: dict[str, int]) -> str:
 _ADVICE = {
     _CODE: "CUDA_MODULE_LOADING=LAZY loads only kernels that run; build for this GPU, so that no "
     "PTX is compiled.",
-    "unloading_ns": "Let the exit of the process unload modules: it does not need to be asked. "
+    "unloading_ns": "Let the exit of the process unload modules. "
     "CUDA_MODULE_LOADING=LAZY loads fewer.",
     _CONTEXT: "Keep the process alive for several runs; nvidia-persistenced keeps the driver "
     "loaded.",
