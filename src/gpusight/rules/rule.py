@@ -8,7 +8,7 @@ any file (`--rules FILE`) or in a package that registers it under the entry poin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.counters.launch_quantities import LaunchQuantity
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.analysis.ledger.ledger_entries import IdleCause
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
@@ -68,6 +69,8 @@ class RuleMatch:
     measured_ns: float | None = None
     """Time of the sample that the problem takes. A large one is listed even if the replay shows no
     gain: the gain is unknown then."""
+    explained_ns: Mapping[IdleCause, int] = field(default_factory=dict)
+    """The idle time that it explains, by cause, where there is no change to replay."""
     leads: bool = False
     """It is about more time than the window has: it comes first."""
     estimate: str = ""

@@ -130,22 +130,23 @@ def test_waiting_for_a_thread_inside_input_is_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("os_call", "took", "kind", "prepared"),
+    ("os_call", "took", "kind", "size", "prepared"),
     [
-        pytest.param("read", 400, "Host-to-Device", True, id="read, prepared, copied"),
-        pytest.param("read", 20, "Host-to-Device", False, id="a stray read"),
-        pytest.param("read", 400, "Device-to-Host", False, id="nothing goes to the GPU"),
-        pytest.param("sem_wait", 2_000, "Host-to-Device", True, id="from a thread"),
-        pytest.param("sem_wait", 400, "Host-to-Device", False, id="mostly other work"),
-        pytest.param("fsync", 2_000, "Host-to-Device", False, id="written, not read"),
+        pytest.param("read", 400, "Host-to-Device", 10_000, True, id="read, prepared, copied"),
+        pytest.param("read", 20, "Host-to-Device", 10_000, False, id="a stray read"),
+        pytest.param("read", 400, "Device-to-Host", 10_000, False, id="nothing goes to the GPU"),
+        pytest.param("sem_wait", 2_000, "Host-to-Device", 10_000, True, id="from a thread"),
+        pytest.param("sem_wait", 400, "Host-to-Device", 10_000, False, id="mostly other work"),
+        pytest.param("fsync", 2_000, "Host-to-Device", 10_000, False, id="written, not read"),
+        pytest.param("futex", 2_000, "Host-to-Device", 4, False, id="a task, with a scalar"),
     ],
 )
 def test_what_is_prepared_for_a_copy_is_input(
-    os_call: str, took: float, kind: str, *, prepared: bool
+    os_call: str, took: float, kind: str, size: int, *, prepared: bool
 ) -> None:
     """3 ms without a name before a copy, some of it in a call of the operating system."""
     calls = [launch(0, 5, 1), us(3_000, 3_010, name="cudaMemcpyAsync", correlation=2)]
-    copies = [us(3_011, 3_020, kind=kind, bytes=1_000, correlation=2)]
+    copies = [us(3_011, 3_020, kind=kind, bytes=size, correlation=2)]
     os_calls = [us(500, 500 + took, name=os_call)]
     found = entries(
         0, 3_020, api_calls=calls, kernels=[kernel(6, 20, 1)], copies=copies, os_calls=os_calls

@@ -242,6 +242,43 @@ def test_work_before_a_copy_to_the_gpu_loads_data() -> None:
     assert "write_log" not in verdict.code
 
 
+def readback(stall_us: float, size: int = 8_000_000) -> Capture:
+    """Five steps: a kernel, its results copied to the host, and something the host does then."""
+    capture = Capture()
+    for step in range(5):
+        at = step * (1_000 + stall_us)
+        capture.launch((at, at + 5), (at + 10, at + 400))
+        capture.copy((at + 10, at + 990), (at + 400, at + 980), size=size)
+        capture.event("os_calls", "putc", at + 1_000 + stall_us / 2, at + 1_005 + stall_us / 2)
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("stall_us", "text", "code"),
+    [
+        pytest.param(6_000, "freeing the host buffer", "cudaMallocHost", id="8 MB in 6 ms"),
+        pytest.param(30_000, "copy of 8.000 MB, so that it probably works on", "on_gpu", id="30"),
+    ],
+)
+def test_work_after_a_large_readback(stall_us: float, text: str, code: str) -> None:
+    verdict = found(RULE, readback(stall_us).timeline())
+    assert text in verdict.fix
+    assert code in verdict.code
+    assert "putc" not in verdict.fix  # 5 µs in the middle of it
+
+
+def test_the_gpu_does_not_wait_for_the_host_once_work_is_launched() -> None:
+    """The second kernel of each step is launched early, and starts late for another reason."""
+    capture = Capture()
+    for step in range(6):
+        at = step * 3_000
+        capture.range(f"step_{step}", at, at + 3_000)
+        capture.launch((at, at + 5), (at + 10, at + 100), "first")
+        capture.launch((at + 10, at + 15), (at + 2_400, at + 2_900), "second")
+        capture.launch((at + 2_600, at + 2_605), (at + 2_905, at + 2_990), "third")
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
 @needs_shared
 def test_work_next_to_a_large_readback_is_for_its_buffer() -> None:
     verdict = found(RULE, opened("nsys/pageable.sqlite"))

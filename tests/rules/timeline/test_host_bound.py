@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +21,9 @@ from tests.rules.timeline.rule_captures import (
     saved_us,
 )
 from tests.shared import needs_shared
+
+if TYPE_CHECKING:
+    from gpusight.analysis.replay.simulation import ReplayProgram
 
 RULE = HostBound()
 
@@ -132,6 +135,79 @@ def test_a_thread_that_waits_is_named_rather_than_its_lock() -> None:
     assert verdict.title.endswith("host waits (`pt_gloo_runloop`)")
     assert "`pthread_cond_wait`" in verdict.fix
     assert "launched by `pt_gloo_runloop`" in verdict.fix
+
+
+@pytest.mark.parametrize(
+    ("call", "thread", "named"),
+    [
+        ("pthread_cond_wait", "python3", "pthread_cond_wait"),
+        ("pthread_cond_wait", "loader", "loader"),
+        ("clock_nanosleep", "loader", "clock_nanosleep"),
+    ],
+)
+def test_the_name_of_the_program_says_less_than_the_call(
+    call: str, thread: str, named: str
+) -> None:
+    capture = waiting(idle_us=2_000)
+    for step in range(4):
+        capture.event("os_calls", call, step * 2_310 + 10, step * 2_310 + 1_990)
+    timeline = judged(
+        {"source": "nsys-sqlite"},
+        threads=[{"thread": MAIN, "name": thread}],
+        processes=[{"name": "/usr/bin/python3.11"}],
+        **capture.tables,
+    )
+    assert found(RULE, timeline).title.endswith(f"host waits (`{named}`)")
+
+
+def test_causes_are_those_measured_where_the_other_fixes_only_move_the_idle_time() -> None:
+    """Without its own code, the host spends the same time in launch calls."""
+    timeline = waiting(idle_us=2_000).timeline()
+
+    def in_launches(program: ReplayProgram) -> ReplayProgram:
+        return replace(program, own_ns=program.own_ns + program.gap_ns, gap_ns=0 * program.gap_ns)
+
+    moving = replace(found(RULE, timeline), change=(in_launches,), measured_ns=None)
+    verdict = RULE.check_rest(timeline, [moving])
+    assert isinstance(verdict, RuleMatch)
+    assert verdict.title.endswith("host runs its own code")
+
+
+def test_a_short_call_does_not_name_the_idle_time() -> None:
+    """Of 2 ms in which the host runs its own code, 100 us are in a call."""
+    capture = waiting(idle_us=2_000)
+    for step in range(4):
+        capture.event("os_calls", "writev", step * 2_310 + 10, step * 2_310 + 110)
+    assert found(RULE, capture.timeline()).title.endswith("host runs its own code")
+
+
+def test_the_end_of_the_program_is_no_cause_of_the_rest() -> None:
+    """1.5 ms of slow launches between kernels, then 4 ms in which nothing runs any more."""
+    capture = Capture()
+    for number in range(10):
+        at = 250 * number
+        capture.launch((at, at + 150), (at + 155, at + 245), f"kernel_{number}")
+    capture.call("cudaGetLastError", 6_490, 6_500)
+    timeline = capture.timeline()
+    results = run_timeline_rules(timeline, [timeline_rules()["startup-bound"], RULE])
+    ending, rest = results.findings
+    assert ending.title.startswith("Program end: 4.00 ms of 6.5")
+    assert "GPU idle 1.59 ms" in rest.title
+    assert "host is in launch calls" in rest.title
+    assert "own code" not in rest.fix
+
+
+def test_what_runs_first_may_wait_for_work_from_before_the_capture() -> None:
+    capture = Capture("torch-json")
+    capture.range("ProfilerStep#7", 0, 3_000)
+    for number in range(8):
+        call = 10 * number, 10 * number + 5
+        capture.launch(call, (2_000 + 100 * number, 2_099 + 100 * number), f"kernel_{number}")
+    verdict = found(RULE, capture.timeline())
+    assert "launched work starts late" in verdict.title
+    assert "before the first GPU activity of the capture" in verdict.fix
+    capture.launch((0, 5), (1, 50), "kernel_9")
+    assert "before the first GPU" not in found(RULE, capture.timeline()).fix
 
 
 def test_most_of_little_idle_time_is_told_too() -> None:

@@ -44,18 +44,21 @@ def unnamed_input(
 ) -> Intervals:
     """Return the long stretches before copies of batches to the GPU that have no other name.
 
-    They are spent on reading or waiting, or come often. A copy that takes back what was copied from
-    the GPU just before is no batch: a collective on the CPU, or work on results.
+    They are spent on reading or waiting, or come often. A scalar is no batch: a thread that waits
+    before it copies one waits for its next task. Nor is a copy that takes back what was copied from
+    the GPU just before: a collective on the CPU, or work on results.
     """
     start, end, size = _before_copies(trace, host_threads)
     if not len(start):
         return Intervals.empty()
     length = end - start
     read, waited, other = (coverage(spans, start, end) for spans in (reading, waiting, named))
-    batch = (size >= _MIN_BATCH_BYTES) & (other <= _MAX_NAMED_SHARE * length)
+    large = size >= _MIN_BATCH_BYTES
+    batch = large & (other <= _MAX_NAMED_SHARE * length)
     host_thread = host_threads.axis.host_thread(start)
     often = batch & (np.bincount(host_thread, batch)[host_thread] >= _MIN_BATCHES)
-    for_input = (read >= _MIN_READ_SHARE * length) | (waited >= _MIN_WAIT_SHARE * length) | often
+    for_input = (read >= _MIN_READ_SHARE * length) | (waited >= _MIN_WAIT_SHARE * length)
+    for_input = (large & for_input) | often
     return Intervals.from_arrays(start[for_input], end[for_input])
 
 

@@ -153,6 +153,9 @@ _ACTIVITY_TABLES = {
 }
 
 
+MIN_CALL_SHARE = Threshold(0.5, "share of a stall that an OS call must take to name it")
+
+
 def activity_before(
     context: RuleContext, calls: Ints, ns: Ints
 ) -> dict[str, list[FindingLocation]]:
@@ -170,6 +173,10 @@ def activity_before(
         else:
             nested = _nested(events)
             rows = nested.rows_at(nested.innermost(middle_ns, threads))
+        if table == "os_calls" and len(events):
+            # A short call in the middle of other work is not what that work is.
+            took_ns = (events["end_ns"] - events["start_ns"]).to_numpy()[rows]
+            rows = np.where(took_ns >= MIN_CALL_SHARE.value * (ends - starts), rows, NONE)
         names = events["name"].gather(optional(rows)).cast(pl.String)
         named_rows = pl.DataFrame({"range": names, "duration_ns": ns})
         if kind == "range":
@@ -296,10 +303,12 @@ def host_work(context: RuleContext) -> HostStalls:
         _ALWAYS_STALL_NS,
     )
     axis, idle = LaunchThreads(context.schedule).axis, _account(context).spans.idle
-    idle_thread = _account(context).gaps.host_thread[idle.gap]
+    gaps = _account(context).gaps
+    idle_thread = gaps.host_thread[idle.gap]
     known = idle_thread != NONE
+    # Once the next activity is launched, the GPU does not wait for this thread.
     idle_spans = Intervals.from_arrays(
-        *(axis.at(idle_thread[known], times[known]) for times in (idle.start_ns, idle.end_ns))
+        *(axis.at(idle_thread[known], times[known]) for times in (idle.start_ns, gaps.until(idle)))
     )
     waited_ns = coverage(
         idle_spans, *(axis.at(calls_thread, times) for times in (start_ns, end_ns))

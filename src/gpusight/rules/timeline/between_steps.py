@@ -26,6 +26,7 @@ from gpusight.rules.formatting import (
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MAX_LAUNCHES_BETWEEN,
+    MIN_CALL_SHARE,
     MIN_STALL_NS,
     MIN_STALL_RATIO,
     activity_before,
@@ -38,7 +39,7 @@ from gpusight.rules.patterns.host_gaps import (
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, intersect
-from gpusight.units import format_time
+from gpusight.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
 
 MIN_IDLE_SHARE = Threshold(
     0.02, "share of the time that the GPU is idle due to this work; less is noise"
+)
+BUFFER_BYTES_S = Threshold(
+    1e9,
+    "byte/s; allocating, touching and freeing a host buffer is faster, so that a longer stall next "
+    "to a D2H copy works on the data",
 )
 MIN_STEP_SHARE = Threshold(
     0.5,
@@ -125,6 +131,8 @@ if step % 100 == 0:                            # not every step
         "min_stall_ns": MIN_STALL_NS,
         "min_stall_ratio": MIN_STALL_RATIO,
         "max_launches_between": MAX_LAUNCHES_BETWEEN,
+        "min_call_share": MIN_CALL_SHARE,
+        "buffer_rate": BUFFER_BYTES_S,
     }
     min_share = 0.02
 
@@ -245,7 +253,7 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     longest_ns = float(other.ns.max(initial=0))
     between = other.between_ns >= 0.9 * other.idle_ns
     loads_data = _loads_data(context, other, where)
-    reads_back = not loads_data and _is_around_readback(context, other)
+    near = _Readback() if loads_data else _readback(context, other)
     what = "Host work between steps" if between else "Host work"
     copies = step_evidence(context, "copies", other.read.height, "", "D2H copies between steps")
     reading = context.calls.filter(pl.col("call").is_in(other.read["call"].unique()))
@@ -275,8 +283,8 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
         ),
         min_ns=at_most(context, other.idle_ns + reading_ns),
         measured_ns=other.idle_ns,
-        fix=_fix(context, other, where, loads_data=loads_data, reads_back=reads_back),
-        code=_code(context, where, loads_data=loads_data, reads_back=reads_back),
+        fix=_fix(context, other, where, near, loads_data=loads_data),
+        code=_code(context, where, near, loads_data=loads_data),
         verify=BetweenSteps.verify if between else _VERIFY_INSIDE,
         where=where,
     )
@@ -306,28 +314,47 @@ def _loads_data(
     return bool(2 * other.ns[before_copy].sum() > other.ns.sum())
 
 
-def _is_around_readback(context: RuleContext, other: _OtherWork) -> bool:
-    """Return whether most of the work is right before or after large D2H copies."""
+@dataclass(frozen=True)
+class _Readback:
+    """What most of the work has to do with large D2H copies right before or after it."""
+
+    buffer: bool = False
+    """It takes no longer than to allocate or free the host buffer."""
+    results: bool = False
+    """It takes longer, and follows the copies."""
+    size: int = 0
+    """Bytes of a copy, on average."""
+
+
+def _readback(context: RuleContext, other: _OtherWork) -> _Readback:
+    """Find out whether most of the work is for large D2H copies, or on what they brought."""
     host_thread = context.schedule.calls.host_thread
     issued = context.ops.filter(pl.col("call").is_not_null()).unique("call").sort("call")
     issued = issued.filter(pl.Series(host_thread[issued["call"]] == launching_thread(context)))
     is_large = pl.col("bytes").fill_null(0) >= MIN_COPY_BYTES.value
     reads = issued.select((pl.col("direction") == "Device-to-Host") & is_large).to_series()
     flags = np.append(reads.fill_null(value=False).to_numpy(), False)
+    size = np.append(issued["bytes"].fill_null(0).to_numpy(), 0) * flags
     calls = issued["call"].to_numpy()
     after = np.searchsorted(calls, other.calls)
     is_next = np.append(calls, NONE)[after] == other.calls
-    near = flags[after - 1] | (flags[after] & is_next)
-    return bool(2 * other.ns[near].sum() > other.ns.sum())
+    moved = np.maximum(size[after - 1], size[after] * is_next)
+    near = moved > 0
+    if 2 * other.ns[near].sum() <= other.ns.sum():
+        return _Readback()
+    if other.ns[near].sum() <= moved[near].sum() * 1e9 / BUFFER_BYTES_S.value:
+        return _Readback(buffer=True)
+    follows = other.ns[flags[after - 1]].sum()
+    return _Readback(results=bool(2 * follows > other.ns.sum()), size=round(moved[near].mean()))
 
 
 def _fix(
     context: RuleContext,
     other: _OtherWork,
     where: tuple[FindingLocation, ...],
+    near: _Readback,
     *,
     loads_data: bool,
-    reads_back: bool,
 ) -> str:
     source = named(where, "range", "operator", "site") or named(where, "call")
     what = f"The host runs {source}." if source else "No range or operator names this work."
@@ -344,7 +371,7 @@ def _fix(
             cuda="Load the next batch on another thread, into pinned memory.",
             jax="Load the next batch on another thread, and call jax.device_put there.",
         )
-    elif reads_back:
+    elif near.buffer:
         seen = "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
         instead = framework_of(context.trace).choose(
             torch="Allocate one pinned buffer before the loop, and copy into it.",
@@ -352,6 +379,9 @@ def _fix(
             jax="Read results back less often, or on another thread.",
         )
         way = f"{seen} {instead}"
+    elif near.results and not source:
+        seen = f"It follows a D2H copy of {format_bytes(near.size)}, so that it probably works on "
+        way = f"{seen}results. Do that on the GPU, and copy only what the host has to have."
     elif not source:
         way = f"Put NVTX ranges around the parts of the loop to name it. {way}"
     return f"{what}{rare} {way}"
@@ -360,20 +390,22 @@ def _fix(
 def _code(
     context: RuleContext,
     where: tuple[FindingLocation, ...],
+    near: _Readback,
     *,
     loads_data: bool,
-    reads_back: bool,
 ) -> str:
     """Choose the snippet by what the work is; a neutral one where it has no name."""
     framework = framework_of(context.trace)
     if loads_data:
         return framework.choose(torch=_TORCH_LOADER, cuda=_CUDA_LOADER, jax=_JAX_LOADER)
-    if reads_back:
+    if near.buffer:
         return framework.choose(torch=_TORCH_BUFFER, cuda=_CUDA_BUFFER, jax=_JAX)
     if any(_LOGS.search(w.name) for w in where):
         return framework.choose(torch=BetweenSteps.code, cuda=_CUDA, jax=_JAX)
     if named(where, "range", "operator", "site"):
         return framework.choose(torch=_TORCH_ELSEWHERE, cuda=_CUDA, jax=_JAX_NEUTRAL)
+    if near.results:
+        return framework.choose(torch=_TORCH_RESULTS, cuda=_CUDA_RESULTS, jax=_JAX_RESULTS)
     return framework.choose(torch=_TORCH_NEUTRAL, cuda=_CUDA, jax=_JAX_NEUTRAL)
 
 
@@ -402,6 +434,15 @@ host.copy_(out, non_blocking=True)             # each step; wait for an event be
 _CUDA_BUFFER = """\
 cudaMallocHost(&host, bytes);                  // once, before the loop
 cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+"""
+_TORCH_RESULTS = """\
+centers = sums / counts                        # on the GPU, not with out.cpu().numpy()
+"""
+_CUDA_RESULTS = """\
+update_on_gpu<<<grid, block, 0, stream>>>(results);  // instead of copying and updating on the host
+"""
+_JAX_RESULTS = """\
+state = jax.jit(update)(state, results)        # jnp, not numpy: stays on the GPU
 """
 _TORCH_ELSEWHERE = """\
 future = executor.submit(host_work)            # on another thread, while the GPU computes

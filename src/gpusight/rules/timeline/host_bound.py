@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.device_ledger import build_ledger
+from gpusight.analysis.ledger.idle_causes import is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
+from gpusight.analysis.selection import GPU_WORK
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     TITLE_NAME_LENGTH,
@@ -50,7 +54,15 @@ MIN_LEFT_SHARE = Threshold(
     "share of the idle time that the other findings leave; also a finding if it is more than the "
     "share of the time above",
 )
-MIN_CAUSE_SHARE = Threshold(0.1, "share of that idle time from which on a cause is named")
+MIN_CAUSE_SHARE = Threshold(
+    0.1,
+    "share of that idle time from which on a cause is named, and of a cause what it is spent on",
+)
+MIN_KEPT_SHARE = Threshold(
+    0.5,
+    "share of the idle time after the other fixes that has the cause it was measured with; below "
+    "it, the measured causes count",
+)
 MIN_NAMED_SHARE = Threshold(
     0.5,
     "share of the idle time of a cause that has a name; below it, another capture can show more",
@@ -103,6 +115,7 @@ with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, the
         "min_idle_share": MIN_IDLE_SHARE,
         "min_left_share": MIN_LEFT_SHARE,
         "min_cause_share": MIN_CAUSE_SHARE,
+        "min_kept_share": MIN_KEPT_SHARE,
         "min_named_share": MIN_NAMED_SHARE,
     }
     is_general = True
@@ -119,6 +132,10 @@ with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, the
         # What cannot be replayed is explained too.
         no_replay = [match for match in others if not match.change]
         left_ns -= int(sum(m.recoverable_ns or m.measured_ns or 0.0 for m in no_replay))
+        for cause, ns in (pair for match in no_replay for pair in match.explained_ns.items()):
+            if cause in by_cause:
+                by_cause[cause] = max(0, by_cause[cause] - ns)
+        by_cause = dict(sorted(by_cause.items(), key=lambda item: -item[1]))
         min_ns = MIN_IDLE_SHARE.value * context.length_ns
         if idle < min_ns or left_ns < min(min_ns, MIN_LEFT_SHARE.value * idle):
             return CLEAN
@@ -132,9 +149,10 @@ with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, the
 def _idle_by_cause(
     context: RuleContext, changes: Sequence[Change]
 ) -> tuple[int, dict[IdleCause, int]]:
-    """Return the idle time of the busiest GPU with these changes, and its causes, largest first.
+    """Return the idle time of the busiest GPU with these changes, and its causes.
 
-    No cause has more than was measured: a replay moves time from one to another.
+    No cause has more than was measured: a replay moves time from one to another. Where it only
+    moves the time, the changes make the program wait elsewhere: the causes are those measured.
     """
     by_cause = {cause: idle_ns(context, cause) for cause in _DOING}
     left_ns = sum(by_cause.values())
@@ -142,9 +160,13 @@ def _idle_by_cause(
         result = context.replay.run(*changes)
         ledger = build_ledger(context.schedule, context.replay.hosts_of(result), result.timing)
         device = next(d for d in ledger.devices if d.device == context.device)
-        left_ns = min(left_ns, sum(device.ns(cause.entry) for cause in _DOING))
-        by_cause = {cause: min(ns, device.ns(cause.entry)) for cause, ns in by_cause.items()}
-    return left_ns, dict(sorted(by_cause.items(), key=lambda item: -item[1]))
+        measured_ns, left_ns = left_ns, sum(device.ns(cause.entry) for cause in _DOING)
+        left_ns = min(left_ns, measured_ns)
+        kept = {cause: min(ns, device.ns(cause.entry)) for cause, ns in by_cause.items()}
+        removed = left_ns < MIN_LEFT_SHARE.value * measured_ns
+        if removed or sum(kept.values()) >= MIN_KEPT_SHARE.value * left_ns:
+            by_cause = kept
+    return left_ns, by_cause
 
 
 def _match(
@@ -157,12 +179,16 @@ def _match(
     causes = [c for c, ns in by_cause.items() if ns >= MIN_CAUSE_SHARE.value * total_ns]
     activity = {cause: _activity(context, cause) for cause in causes}
     threads = launching_threads(context)
-    source = named(activity[causes[0]], *_NAMED, most=1, length=TITLE_NAME_LENGTH)
+    min_named_ns = MIN_CAUSE_SHARE.value * by_cause[causes[0]]
+    large = tuple(place for place in activity[causes[0]] if (place.ns or 0.0) >= min_named_ns)
+    source = named(large, *_NAMED, most=1, length=TITLE_NAME_LENGTH)
     if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
         # The name of a thread shows more than that of the lock it waits for.
-        source = named((threads[0],), "thread", length=TITLE_NAME_LENGTH)
+        if not _SLEEPS.search(source) and not _is_process_name(context, threads[0].name):
+            source = named((threads[0],), "thread", length=TITLE_NAME_LENGTH)
     elif causes[0] is IdleCause.QUEUED:
         source = named(activity[causes[0]], "kernel", most=1, length=TITLE_NAME_LENGTH)
+    early = causes[0] is IdleCause.QUEUED and _is_before_all(context, by_cause[IdleCause.QUEUED])
     knows_host = host_unknown(context) is None
     parts = [
         step_evidence(
@@ -188,7 +214,7 @@ def _match(
         change=_without_host(context, changes) if knows_host else (),
         min_ns=at_most(context, left_ns),
         measured_ns=left_ns,
-        fix=_fix(context, causes, by_cause, activity, threads),
+        fix=_fix(context, causes, by_cause, activity, threads, early=early),
         code=framework_of(context.trace).choose(torch=HostBound.code, cuda=_CUDA, jax=_JAX),
         where=largest(
             *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
@@ -196,6 +222,23 @@ def _match(
             threads[:1],
         ),
     )
+
+
+_SLEEPS = re.compile(r"sleep")
+
+
+def _is_process_name(context: RuleContext, thread: str) -> bool:
+    """Return whether a thread has the name of its program, as main threads have."""
+    names = context.trace.table("processes", ["name"])["name"].cast(pl.String).drop_nulls()
+    return any(PurePath(name).name.startswith(thread) for name in names.unique())
+
+
+def _is_before_all(context: RuleContext, queued_ns: int) -> bool:
+    """Return whether launched work starts late because it is the first that the capture shows."""
+    starts = [context.trace.table(table, ["start_ns"])["start_ns"].min() for table in GPU_WORK]
+    first_ns = min(ns for ns in starts if isinstance(ns, int))
+    waited_ns = first_ns - context.schedule.start_ns
+    return 2 * waited_ns > queued_ns
 
 
 def _top_call(activity: tuple[FindingLocation, ...]) -> str:
@@ -215,6 +258,9 @@ def _activity(context: RuleContext, cause: IdleCause) -> tuple[FindingLocation, 
     """
     places = behind(context, cause)
     ends = places.pop("kernel")
+    if cause in (IdleCause.HOST, IdleCause.FRAMEWORK):
+        # A thread that waits while another one works has no part in the work.
+        places["call"] = [place for place in places["call"] if not is_waiting(place.name)]
     if cause in _HOST_CODE and not places["site"]:
         places["site"] = _sampled_functions(context, cause)
     activity = [place for group in places.values() for place in group]
@@ -291,7 +337,10 @@ def _fix(
     by_cause: dict[IdleCause, int],
     activity: dict[IdleCause, tuple[FindingLocation, ...]],
     threads: list[FindingLocation],
+    *,
+    early: bool,
 ) -> str:
+    """Say what happens in the idle time; `early`: most is before the first GPU activity."""
     total_ns = max(1, sum(by_cause.values()))
     sentences = []
     for cause in causes:
@@ -305,7 +354,8 @@ def _fix(
     if threads:
         launched_by = named(tuple(threads), "thread")
         sentences.append(f"What ends it is launched by {launched_by}.")
-    sentences += [_ADVICE[causes[0]], _how_to_learn(context, causes[0], activity[causes[0]])]
+    advice = _EARLY if early else _ADVICE[causes[0]]
+    sentences += [advice, _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))
 
 
@@ -325,6 +375,12 @@ _ADVICE = {
     IdleCause.HOST: "Do this work on another thread, less often, or after the next launches.",
     IdleCause.UNKNOWN: "Record with `gpusight record`, which traces the calls that launch.",
 }
+
+
+_EARLY = (
+    "Most of it is before the first GPU activity of the capture. Work that was launched before the "
+    "recording began may still have run then. Record more steps, and ignore the first."
+)
 
 
 def _how_to_learn(

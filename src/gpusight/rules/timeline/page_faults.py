@@ -229,6 +229,7 @@ def _match(context: RuleContext, stalls: _PageStalls) -> RuleMatch:
             without_host_time(host, np.maximum(stalls.host_ns[host] - host_copy_ns, 0)),
             remove(stalls.migrations["op"].to_numpy()),
         ),
+        measured_ns=stalls.ns,
         fix=_fix(context, stalls, moved, back_and_forth=back_and_forth),
         where=_where(context, kernels, stalls.migrations),
         also=("exposed-copy",),

@@ -38,6 +38,7 @@ MIN_CONTEXT_NS = Threshold(
 )
 MIN_LOADING_NS = Threshold(1e6, "ns of a launch call; above it, the launch loads code first")
 _GROUPS = {
+    "unloading_ns": ("unloading code", re.compile(r"(?:Module|Library)Unload")),
     "code_ns": (
         "loading and compiling code",
         re.compile(r"Module|Library|Link|nvrtc|FuncLoad|FuncGetAttributes|GetProcAddress"),
@@ -77,6 +78,8 @@ class _Spans:
     """Idle time in setup calls up to the last activity, inside the window."""
     ending_ns: int
     """Idle time after it."""
+    explained_ns: dict[IdleCause, int]
+    """Both, by cause."""
 
     @property
     def capture_ns(self) -> int:
@@ -164,9 +167,12 @@ def _spans(context: RuleContext) -> _Spans:
     last_ns = min(int(schedule.ops.end_ns.max()), focus.end_ns)
     if schedule.end_ns < focus.end_ns:  # the sample is a part of the window
         last_ns = focus.end_ns
-    edges = np.array([schedule.start_ns, min(last_ns, schedule.end_ns)])
-    by_entry = device.between(edges[:1], edges[1:])[0]
-    setup_ns = int(by_entry[device.names.index(IdleCause.SETUP.entry)])
+    edges = np.array([schedule.start_ns, min(last_ns, schedule.end_ns), schedule.end_ns])
+    working, ending = device.between(edges[:-1], edges[1:])
+    setup = device.names.index(IdleCause.SETUP.entry)
+    setup_ns = int(working[setup])
+    explained_ns = {cause: int(ending[device.names.index(cause.entry)]) for cause in IdleCause}
+    explained_ns[IdleCause.SETUP] += setup_ns
     return _Spans(
         focus.start_ns - focus.before_ns,
         focus.start_ns,
@@ -174,6 +180,7 @@ def _spans(context: RuleContext) -> _Spans:
         focus.end_ns,
         setup_ns,
         max(0, focus.end_ns - last_ns),
+        explained_ns,
     )
 
 
@@ -187,13 +194,16 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
     }
     parts = [name for name, ns in names.items() if ns >= MIN_SHARE.value * spans.total_ns]
     groups = _group_times(calls)
+    top, mostly = next(iter(groups)), ""
     if parts == ["setup calls"]:
-        parts = [_GROUPS[next(iter(groups))][0]]
+        parts = [_GROUPS[top][0]]
+    elif groups[top] >= MIN_FIRST_SHARE.value * spans.total_ns:
+        mostly = f", mostly {_GROUPS[top][0]}"
     what = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     inside_ns = spans.setup_ns + spans.ending_ns
     return RuleMatch(
         title=f"{what[0].upper()}{what[1:]}: {format_time(spans.total_ns, digits=3)} of "
-        f"{format_time(spans.capture_ns, digits=3)} ({format_share(share)})",
+        f"{format_time(spans.capture_ns, digits=3)} ({format_share(share)}){mostly}",
         evidence=(
             Evidence("start_ns", float(spans.before_ns), "ns", "Start of the program, excluded"),
             Evidence("setup_ns", float(spans.setup_ns), "ns", "GPU idle in setup calls"),
@@ -213,6 +223,7 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
         confidence=Confidence.MEDIUM,
         confidence_reason="measured, but most of it may be needed",
         measured_ns=float(inside_ns),
+        explained_ns=spans.explained_ns,
         leads=share >= MIN_FIRST_SHARE.value,
         fix=_fix(spans, calls, groups),
         where=largest(summed_locations(calls, "call", "name")),
@@ -305,7 +316,9 @@ def _fix(spans: _Spans, calls: pl.DataFrame, groups: dict[str, int]) -> str:
 
 _ADVICE = {
     _CODE: "CUDA_MODULE_LOADING=LAZY loads only kernels that run; build for this GPU, so that no "
-    "PTX is compiled; let the exit of the process unload modules.",
+    "PTX is compiled.",
+    "unloading_ns": "Let the exit of the process unload modules. "
+    "CUDA_MODULE_LOADING=LAZY loads fewer.",
     _CONTEXT: "Keep the process alive for several runs; nvidia-persistenced keeps the driver "
     "loaded.",
     "handles_ns": "Create handles once, and keep them.",
