@@ -477,8 +477,11 @@ def test_every_rule_answers(
 def test_limits_name_targets_that_follow_from_the_launch(planted: list[LaunchDiagnosis]) -> None:
     first = {k.name.partition("(")[0]: k.findings[0] for k in planted}
     registers = first["low_occupancy_regs"]
-    # The first step is the change that `occupancy` names.
+    # The changes that `occupancy` lists (test_occupancy.py).
     assert "// 168 registers: 12 warps per SM" in registers.code
+    assert "// 64 registers: 32 warps per SM" in registers.code
+    assert "// 115712 bytes: 8 warps per SM" in first["low_occupancy_smem"].code
+    assert "// 28160 bytes: 32 warps per SM" in first["low_occupancy_smem"].code
     assert "__launch_bounds__(128, 8)" in registers.code
     assert "64 registers per thread" in registers.estimate
     evidence = {e.metric: e.value for e in registers.evidence}

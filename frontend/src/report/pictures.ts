@@ -2,7 +2,7 @@
 
 import { el, fill } from "../shared/dom";
 
-/** What `render/pictures/page.py` writes next to a chart; its numbers are text already. */
+/** What `render/charts/chart_page.py` writes next to a chart; its numbers are text already. */
 interface Data {
   readonly xs: readonly (readonly number[])[];
   readonly labels: readonly string[];
@@ -21,7 +21,6 @@ interface Series {
 }
 
 interface Mark {
-  readonly x: number;
   readonly label: string;
   readonly rows: readonly (readonly [string, string])[];
 }
@@ -55,8 +54,8 @@ class Picture {
 
   private follow(drawing: SVGSVGElement, event: PointerEvent): void {
     const target = (event.target as Element).closest<SVGElement>("[data-mark]");
-    const mark = target && this.data.marks[Number(target.dataset["mark"])];
-    if (mark?.rows.length) return this.showMark(drawing, mark);
+    const number = Number(target?.dataset["mark"] ?? NaN);
+    if (this.data.marks[number]?.rows.length) return this.showMark(drawing, number);
     if (!this.data.xs.length) return this.hide();
     const box = drawing.getBoundingClientRect();
     const pixel = ((event.clientX - box.left) / box.width) * drawing.viewBox.baseVal.width;
@@ -71,13 +70,16 @@ class Picture {
     const first = xs[0];
     if (first) return this.showAt(drawing, first[clamp(this.current + by, first.length)] ?? 0);
     this.current = (this.current + by + marks.length) % marks.length;
-    const mark = marks[this.current];
-    if (mark) this.showMark(drawing, mark);
+    this.showMark(drawing, this.current);
   }
 
-  private showMark(drawing: SVGSVGElement, mark: Mark): void {
+  /** A mark is where its target is: dots of a panel have no place on the x axis. */
+  private showMark(drawing: SVGSVGElement, number: number): void {
+    const mark = this.data.marks[number];
+    const target = drawing.querySelector(`[data-mark="${number}"]`);
+    if (!mark || !target) return;
     this.fill(mark.label, mark.rows.map(([name, value]) => row(name, value)));
-    this.move(drawing, new Scale(drawing).pixel(mark.x));
+    this.move(drawing, Number(target.getAttribute("cx")), Number(target.getAttribute("cy")));
   }
 
   private showAt(drawing: SVGSVGElement, x: number): void {
@@ -96,16 +98,17 @@ class Picture {
     this.tip.hidden = false;
   }
 
-  private move(drawing: SVGSVGElement, pixel: number): void {
+  private move(drawing: SVGSVGElement, pixel: number, y?: number): void {
     const box = drawing.getBoundingClientRect();
     const cursor = drawing.querySelector(".cursor");
     for (const end of ["x1", "x2"]) cursor?.setAttribute(end, String(pixel));
-    cursor?.setAttribute("visibility", "visible");
+    cursor?.setAttribute("visibility", y === undefined ? "visible" : "hidden");
     const x = (pixel / drawing.viewBox.baseVal.width) * box.width;
     const aside = x > box.width / 2 ? x - this.tip.offsetWidth - 14 : x + 14;
     const left = Math.min(Math.max(aside, 0), box.width - this.tip.offsetWidth);
     this.tip.style.setProperty("left", `${left}px`);
-    this.tip.style.setProperty("top", `${box.height * 0.2}px`);
+    const top = y === undefined ? box.height * 0.2 : (y / drawing.viewBox.baseVal.height) * box.height - 24;
+    this.tip.style.setProperty("top", `${Math.max(top, 0)}px`);
   }
 
   private hide(): void {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusight.analysis.drill.drill_kernels import COMMAND, DrillChoice, DrillSelection, pick_kernels
+from gpusight.analysis.drill.drill_kernels import COMMAND, DrillSelection, pick_kernels
 from gpusight.analysis.drill.drill_result import DrillResult, measured_launches_of
 from gpusight.analysis.drill.launch_anchors import AnchorSupport
 from gpusight.analysis.drill.launch_plan import pick_totals, plan_launches, plan_totals, request_of
@@ -254,14 +254,14 @@ def _drill_totals(trace: Trace, question: DrillOptions) -> DrillResult | NotAppl
     if isinstance(picked, NotApplicable):
         return picked
     kernels, notes = picked
-    chosen = tuple(k for k in kernels if k.verdict is DrillChoice.CHOSEN)
+    planned = plan_totals(kernels)
     return DrillResult(
         kernels,
-        plan_totals(chosen),
+        planned,
         question.level,
         kernel_ns=sum(k.time_ns for k in kernels),
         meta={"capture": trace.meta.path},
-        notes=notes,
+        notes=(*notes, *(planned.notes if planned else ())),
     )
 
 

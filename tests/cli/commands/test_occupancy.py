@@ -152,3 +152,13 @@ def test_the_planted_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert all(row["theoretical"] == row["reported"] for row in kernels.values())
     assert document["meta"]["launches"] == 24
+    # The nearest change, and the one that `explain` estimates with: its code has both.
+    advice = [row["advice"] for row in document["rows"] if row["section"] == "advice"]
+    assert [text for text in advice if text.startswith("registers")] == [
+        "registers 249 -> 168",
+        "registers 249 -> 64",
+    ]
+    assert [text for text in advice if text.startswith("shared")] == [
+        "shared 163,840 -> 115,712 B",
+        "shared 163,840 -> 28,160 B",
+    ]

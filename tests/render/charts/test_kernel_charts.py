@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from itertools import combinations
@@ -22,7 +23,7 @@ from gpusight.render.charts.chart_frame import (
     size_of,
     unit_of,
 )
-from gpusight.render.charts.chart_labels import LabelBox, dot_names, line_labels, radius
+from gpusight.render.charts.chart_labels import LabelBox, dot_names, line_labels
 from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
 from gpusight.render.charts.figure import ChartAxis, DotSeries, Figure, LineSeries
 from gpusight.render.charts.kernel_charts import roofline_figure
@@ -95,6 +96,10 @@ def test_the_unit_of_an_axis_has_a_prefix() -> None:
     labels = [tick.label for tick in axis_scale(FLOPS, 1e8, 5e13).ticks(7)]
     assert labels[:3] == ["100 MFLOP/s", "1 GFLOP/s", "10 GFLOP/s"]
     assert labels[-1] == "10 TFLOP/s"
+    shares = axis_scale(ChartAxis("", Fmt.SHARE, log=True), 2e-4, 2.5).ticks(5)
+    assert [tick.label for tick in shares] == ["0.1%", "1%", "10%", "100%"]
+    rates = axis_scale(ChartAxis("", Fmt.RATE, log=True), 1.5e11, 4e12).ticks(5)
+    assert [tick.label for tick in rates] == ["200 GB/s", "500 GB/s", "1 TB/s", "2 TB/s"]
     assert unit_of(Fmt.REAL, 0.5, "FLOP/s") == (1.0, "FLOP/s")
     assert unit_of(Fmt.REAL, 1e40, "FLOP/s")[1] == "EFLOP/s"
 
@@ -112,7 +117,7 @@ def test_kernels_lie_under_their_roofs() -> None:
     dots = {s.name.partition(":")[0]: s for s in drawn.series if isinstance(s, DotSeries)}
     assert dots["compute-bound"].x == pytest.approx((80.0,))
     assert dots["compute-bound"].y == pytest.approx((8e12,))
-    assert dots["memory-bound"].names == ("scale", "copy")
+    assert dots["memory-bound"].names == ("scale",)
     assert dots["latency-bound"].names == ("tiny",)
     for series in dots.values():
         for x, y in zip(series.x, series.y, strict=True):
@@ -132,26 +137,76 @@ def test_roofs_of_one_height_share_a_line() -> None:
     ]  # fmt: skip
 
 
-def test_kernels_without_flops_are_on_a_bandwidth_axis() -> None:
+def panel_of(drawn: Figure) -> Figure:
+    assert drawn.panel is not None
+    return drawn.panel
+
+
+def dots_of(figure: Figure) -> dict[str, DotSeries]:
+    """Give the series that each kernel of a plot is in."""
+    return {name: s for s in figure.series if isinstance(s, DotSeries) for name in s.labels}
+
+
+def test_kernels_without_flops_are_on_a_bandwidth_axis_of_their_own() -> None:
     drawn = picture(typical())
-    assert drawn.bands[0].label == "no FLOPs: bandwidth"
-    memory = next(s for s in drawn.series if isinstance(s, DotSeries) and "copy" in s.names)
-    number = memory.names.index("copy")
-    x, y = memory.x[number], memory.y[number]
-    assert drawn.bands[0].start < x < drawn.bands[0].end
-    # It is as far below the DRAM roofline (1 TB/s) as its bandwidth is below the peak.
-    assert y / (x * 1e12) == pytest.approx(0.9)
-    assert dict(memory.details[number])["DRAM bandwidth"] == "900.0 GB/s (90.0% of peak)"
-    assert "achieved" not in dict(memory.details[number])
-    # All others are to the right of it.
-    others = [v for s in drawn.series if isinstance(s, DotSeries) for v in s.x if v != x]
-    assert len(others) == 3
-    assert min(others) > drawn.bands[0].end
+    panel = panel_of(drawn)
+    assert set(dots_of(panel)) == {"copy"}
+    assert set(dots_of(drawn)) == {"gemm", "scale", "tiny"}
+    memory = dots_of(panel)["copy"]
+    assert memory.name == "memory-bound"
+    assert memory.y == pytest.approx((9e11,))
+    assert dict(memory.details[0])["DRAM bandwidth"] == "900.0 GB/s (90.0% of peak)"
+    assert "achieved" not in dict(memory.details[0])
+    assert [(rule.y, rule.label) for rule in panel.rules] == [(1e12, "peak 1.000 TB/s")]
     assert drawn.footnotes == ()
-    uncounted = picture({"gemm": launch(8e7, 1e6), "odd": launch(None, 1e6)})
-    assert [s.names for s in uncounted.series if isinstance(s, DotSeries) and "odd" in s.names]
+    uncounted = picture({"gemm": launch(8e7, 1e6), "odd": launch(None, 1e6), "idle": launch(0, 0)})
+    assert set(dots_of(panel_of(uncounted))) == {"odd", "idle"}
     unknown = picture({"gemm": launch(8e7, 1e6), "odd": {**SM_ROOF, **DRAM_ROOF}})
+    assert unknown.panel is None
     assert unknown.footnotes == ("Not shown for lack of counters: 1 kernel (50.0% of the time)",)
+
+
+def test_a_report_without_bytes_shows_shares_of_the_dram_peak() -> None:
+    busy = {"dram__throughput.avg.pct_of_peak_sustained_elapsed": 44.0}
+    drawn = picture({"copy": {**SM_ROOF, **DRAM_ROOF, **busy}})
+    panel = panel_of(drawn)
+    assert panel.y.label == "DRAM bandwidth, % of peak"
+    assert dots_of(panel)["copy"].y == pytest.approx((0.44,))
+    assert dict(dots_of(panel)["copy"].details[0])["DRAM bandwidth"] == "44.0% of peak"
+    assert drawn.footnotes == ("FLOPs were not counted: profile with ncu --set roofline",)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_dots_and_names_of_the_panel_cover_nothing(size: Any) -> None:
+    # Six kernels of nearly one bandwidth, and some far below.
+    moved = [8e6 + 1e4 * n for n in range(6)] + [5e3, 5.1e3, 1.0]
+    figure = picture(
+        {
+            "gemm": launch(8e7, 1e6),
+            **{f"a_copy_kernel_with_a_long_name_{n}": launch(0, b) for n, b in enumerate(moved)},
+        }
+    )
+    frame = lay_out_figure(figure, size_of(figure, size))
+    panel = frame.panel
+    assert panel is not None
+    # Beside the roofline, or below it on a narrow screen.
+    assert panel.left > frame.right if size is WIDE else panel.top > frame.bottom
+    rims = [
+        (panel.x(x), panel.y(y), s.radius(n))
+        for s in panel.figure.series
+        if isinstance(s, DotSeries)
+        for n, (x, y) in enumerate(zip(s.x, s.y, strict=True))
+    ]
+    assert len(rims) == len(moved)
+    for (x0, y0, r0), (x1, y1, r1) in combinations(rims, 2):
+        assert math.hypot(x0 - x1, y0 - y1) >= r0 + r1
+    names = dot_names(panel)
+    assert len(names) == (9 if size is WIDE else 7)
+    assert not any(a.box.meets(b.box) for a, b in combinations(names, 2))
+    for name in names:
+        assert max(x + r for x, _, r in rims) < name.box.left
+        assert name.box.left + name.box.width <= panel.right + 1
+        assert panel.top <= name.box.top <= name.box.top + name.box.height <= panel.bottom + 1e-6
 
 
 def test_a_class_keeps_its_color_but_only_those_there_are_in_the_legend() -> None:
@@ -176,7 +231,7 @@ def test_bigger_dots_take_more_time() -> None:
     devices = trace.table("devices").to_dicts()
     slow = build_trace(devices=devices, profiles=profiles, counters=counters)
     sizes = {
-        label: radius(series, number)
+        label: series.radius(number)
         for series in roofline_figure(answer(slow)).series
         if isinstance(series, DotSeries)
         for number, label in enumerate(series.labels)
@@ -200,13 +255,13 @@ def test_only_one_gpu_is_drawn() -> None:
 
 def test_launches_are_drawn_too() -> None:
     drawn = roofline_figure(answer(trace_of(typical()), launches=True))
-    assert sum(len(s.x) for s in drawn.series if isinstance(s, DotSeries)) == 4
+    assert len(dots_of(drawn)) + len(dots_of(panel_of(drawn))) == 4
 
 
 def test_nothing_to_place_is_said() -> None:
     with pytest.raises(MissingDataError, match="no kernel can be drawn"):
         picture({"odd": {**SM_ROOF, "sm__throughput.avg.pct_of_peak_sustained_elapsed": 50.0}})
-    assert picture({"copy": launch(0, 9e6)}).bands[0].label == "no FLOPs: bandwidth"
+    assert set(dots_of(panel_of(picture({"copy": launch(0, 9e6)})))) == {"copy"}
 
 
 # Names --------------------------------------------------------------------------------------------
@@ -226,7 +281,7 @@ def boxes(figure: Figure, size: Any) -> tuple[list[LabelBox], list[LabelBox]]:
         for dots in figure.series
         if isinstance(dots, DotSeries)
         for n, (x, y) in enumerate(zip(dots.x, dots.y, strict=True))
-        for r in (radius(dots, n),)
+        for r in (dots.radius(n),)
     ]
     return [name.box for name in dot_names(frame)], rims
 
@@ -282,7 +337,8 @@ def test_svg_says_what_is_there() -> None:
     root = ET.fromstring(draw(picture(typical()), "svg"))
     texts = {element.text for element in root.iter(f"{SVG}text")}
     assert {"Roofline", "gemm", "scale", "tiny", "DRAM 1.000 TB/s", "1 TFLOP/s"} <= texts
-    assert {"memory roofline", "compute roofline", "no FLOPs: bandwidth"} <= texts
+    assert {"memory roofline", "compute roofline"} <= texts
+    assert {"DRAM bandwidth, kernels without FLOPs", "copy", "peak 1.000 TB/s"} <= texts
     assert any("NVIDIA H200 · run.ncu-rep" in (text or "") for text in texts)
     titles = [element.text or "" for element in root.iter(f"{SVG}title")]
     gemm = next(title for title in titles if title.startswith("gemm\n"))

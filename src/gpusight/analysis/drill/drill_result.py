@@ -244,6 +244,7 @@ FIELDS = (
     Field("time_ns", "Time", Fmt.TIME, "Time per step, or in the window"),
     Field("launches", "Launches", Fmt.COUNT, "Launches per step, or in the window"),
     Field("roof_share", "Roofline", Fmt.SHARE, "Achieved share of the roofline, if known"),
+    Field("planned", "Profiles", Fmt.COUNT, "Launches of it that the commands profile"),
     Field("measured", "Profiled", Fmt.COUNT, "Launches of it in the reports"),
     Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z"),
     Field("short_name", "Kernel", Fmt.NAME, "Short kernel name"),
@@ -300,6 +301,7 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
 
 def _row(drill: DrillResult, kernel: DrillKernel) -> dict[str, Any]:
     measured = drill.measured_of(kernel)
+    planned = (drill.plan.hits if drill.plan is not None else None) or {}
     steps = max(1, drill.steps)
     return {
         "verdict": "yes" if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
@@ -307,6 +309,7 @@ def _row(drill: DrillResult, kernel: DrillKernel) -> dict[str, Any]:
         "time_ns": kernel.time_ns / steps,
         "launches": kernel.launches / steps,
         "roof_share": kernel.roof_share,
+        "planned": planned.get(kernel.group) if measured is None else None,
         "measured": None if measured is None else measured.launches,
         "grid": _shape(kernel.shape[:3]),
         "block": _shape(kernel.shape[3:]),
@@ -340,6 +343,9 @@ def _measures(drill: DrillResult) -> str | None:
     if plan is None or seconds is None or drill.measured is not None:
         return None
     launches = "1 launch" if plan.launches == 1 else f"{plan.launches:,} launches"
+    others = 0 if plan.hits is None else plan.launches - sum(plan.hits.values())
+    if others:
+        launches += f" ({others:,} of other kernels with the same function name)"
     runs = f" in {len(plan.runs)} runs" if len(plan.runs) > 1 else ""
     share = format_share(sum(k.share for k in drill.chosen))
     estimate = "under 1 s"

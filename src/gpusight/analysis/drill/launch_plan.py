@@ -14,6 +14,7 @@ from gpusight.analysis.drill.drill_kernels import (
     DEFAULT_TOP_KERNELS,
     FUNCTION,
     MANGLED,
+    DrillChoice,
     DrillKernel,
     choose_kernels,
     function_of,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
     PositionRange = tuple[int, int]
     """First and last-plus-one position."""
+    _Filter = tuple[int, int, int, tuple[int, ...] | None]
+    """Launches to skip and to measure, number of the part, and launches of each wanted kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ class PlannedRun:
     """Step at which gpusight starts the profiler, counted from 0 inside the program."""
     inside: str = ""
     """Name of the range or step that it lies in."""
+    hits: tuple[int, ...] | None = None
+    """Launches of each covered kernel among those measured; None where that is not known."""
 
     def document(self) -> dict[str, Any]:
         """Return it as plain objects."""
@@ -136,6 +141,7 @@ class PlannedRun:
             "kernel_name_base": self.base,
             "launch_skip": self.skip,
             "launch_count": self.count,
+            "launches_of_kernels": None if self.hits is None else list(self.hits),
             "nvtx_include": list(self.include),
             "nvtx_process_scope": self.process_scope,
             "profile_from_start": self.from_start,
@@ -157,6 +163,17 @@ class LaunchPlan:
     def launches(self) -> int:
         """Number of launches to measure."""
         return sum(run.count for run in self.runs)
+
+    @property
+    def hits(self) -> dict[int, int] | None:
+        """Launches of each chosen kernel that are measured, by group; None where not known."""
+        if any(run.hits is None for run in self.runs):
+            return None
+        hits: dict[int, int] = {}
+        for run in self.runs:
+            for group, launches in zip(run.covers, run.hits or (), strict=True):
+                hits[group] = hits.get(group, 0) + launches
+        return hits
 
     @property
     def exact(self) -> bool:
@@ -215,7 +232,7 @@ def _run(
     window = matching.sure() if counting.sure else matching.anywhere()
     if window is None:
         return None
-    skip, count, number = window
+    skip, count, number, hits = window
     part, anchor = counting.parts[number], counting.anchor
     in_range = anchor in {LaunchAnchor.RANGE, LaunchAnchor.RANGES}
     in_step = anchor is LaunchAnchor.STEP
@@ -230,6 +247,7 @@ def _run(
         from_start=counting.begins is not LaunchAnchor.PROFILER and not in_step,
         step=part.number if in_step else None,
         inside=part.name,
+        hits=hits if anchor is not LaunchAnchor.UNSURE else None,
     )
 
 
@@ -239,6 +257,8 @@ class _Matching:
 
     keys: Ints
     """Position of each in the wanted kernels; -1 for others, and outside the window."""
+    groups: Ints
+    """The same, in and outside the window."""
     times: Ints
     counting: LaunchCounting
     wanted: int
@@ -258,8 +278,10 @@ class _Matching:
             rows = rows.filter(pl.col("thread") == counting.thread)
         positions = {kernel.group: number for number, kernel in enumerate(wanted)}
         key = pl.col("group").replace_strict(positions, default=-1, return_dtype=pl.Int64)
-        keys = rows.select(pl.when("inside").then(key).otherwise(-1)).to_series().fill_null(-1)
-        return cls(keys.to_numpy(), rows["launch_ns"].to_numpy(), counting, len(wanted))
+        groups = rows.select(key.fill_null(-1)).to_series()
+        keys = rows.select(pl.when("inside").then(groups).otherwise(-1)).to_series()
+        times = rows["launch_ns"].to_numpy()
+        return cls(keys.to_numpy(), groups.to_numpy(), times, counting, len(wanted))
 
     def slices(self, parts: Sequence[AnchorStep]) -> list[PositionRange]:
         """Return the positions of the launches in each part."""
@@ -267,14 +289,18 @@ class _Matching:
         after = np.searchsorted(self.times, [part.end_ns for part in parts])
         return [(int(a), max(int(a), int(b))) for a, b in zip(first, after, strict=True)]
 
-    def sure(self) -> tuple[int, int, int] | None:
-        """Find the shortest run: launches to skip, its length, and the number of its part."""
+    def sure(self) -> _Filter | None:
+        """Find the shortest run of launches that has every wanted kernel."""
         parts = self.slices(self.counting.parts)
         window = shortest_window(self.keys, self.wanted, parts)
         if window is None:
             return None
         skip = self._launches_before(window, parts)
-        return None if skip is None else (skip, window.count, window.part)
+        if skip is None:
+            return None
+        groups = self.groups[window.first : window.first + window.count]
+        hits = tuple(int((groups == number).sum()) for number in range(self.wanted))
+        return skip, window.count, window.part, hits
 
     def _launches_before(self, window: LaunchWindow, parts: Sequence[PositionRange]) -> int | None:
         """Count the launches before a run, from where counting begins."""
@@ -292,7 +318,7 @@ class _Matching:
         launches = {after - first for first, after in parts}
         return SKIPPED_STEPS * launches.pop() + inside if len(launches) == 1 else None
 
-    def anywhere(self) -> tuple[int, int, int] | None:
+    def anywhere(self) -> _Filter | None:
         """Find a length that includes all wherever it begins, as whole steps are alike."""
         parts = self.slices(self.counting.parts)
         first, after = parts[0][0], parts[-1][1]
@@ -300,9 +326,9 @@ class _Matching:
         if length is None:
             return None
         if self.counting.anchor is LaunchAnchor.STEP:
-            return 0, length, 0
+            return 0, length, 0, None
         launches_per_step = round((after - first) / len(parts))
-        return SKIPPED_STEPS * launches_per_step, length, 0
+        return SKIPPED_STEPS * launches_per_step, length, 0, None
 
 
 def _notes(counting: LaunchCounting, runs: Sequence[PlannedRun]) -> tuple[str, ...]:
@@ -364,8 +390,8 @@ def request_of(
 _LAUNCHES_OF_TOTALS = 8
 """Launches measured of each kernel: several, since their shapes may differ."""
 _WHY_TOTALS = (
-    "approximate: totals do not have the order of launches, so of each kernel some from the middle "
-    "are measured"
+    "approximate: totals do not have the order of launches, so some launches from the middle are "
+    "profiled"
 )
 
 
@@ -401,18 +427,32 @@ def pick_totals(
     return choose_kernels(candidates, top, selected=kernel is not None), table.notes
 
 
-def plan_totals(chosen: tuple[DrillKernel, ...]) -> LaunchPlan | None:
-    """Measure each kernel in a run of its own."""
-    if not chosen:
+def plan_totals(kernels: Sequence[DrillKernel]) -> LaunchPlan | None:
+    """Measure each chosen kernel in a run of its own; None where none is chosen.
+
+    Where other kernels have the same function, the filter matches their launches too: more are
+    measured, in proportion.
+    """
+    runs, shared = [], []
+    for kernel in kernels:
+        if kernel.verdict is not DrillChoice.CHOSEN:
+            continue
+        prefix = kernel.function.removesuffix(CUT)
+        is_cut = prefix != kernel.function
+        alike = [
+            k
+            for k in kernels
+            if k.function == kernel.function or (is_cut and k.function.startswith(prefix))
+        ]
+        matching = sum(k.launches for k in alike)
+        wanted = -(-_LAUNCHES_OF_TOTALS * matching // max(1, kernel.launches))
+        count = min(wanted, MAX_LAUNCHES_PER_RUN, matching - matching // 2)
+        pattern = pattern_of([kernel.function])
+        runs.append(PlannedRun((kernel.group,), pattern, FUNCTION, matching // 2, max(1, count)))
+        if len(alike) > 1:
+            shared.append(kernel.short_name)
+    if not runs:
         return None
-    runs = tuple(
-        PlannedRun(
-            covers=(kernel.group,),
-            pattern=pattern_of([kernel.function]),
-            base=FUNCTION,
-            skip=kernel.launches // 2,
-            count=min(_LAUNCHES_OF_TOTALS, kernel.launches - kernel.launches // 2),
-        )
-        for kernel in chosen
-    )
-    return LaunchPlan(LaunchAnchor.UNSURE, _WHY_TOTALS, runs)
+    note = "other kernels have the same function name, and some of their launches are profiled"
+    notes = (f"{', '.join(shared)}: {note}",) if shared else ()
+    return LaunchPlan(LaunchAnchor.UNSURE, _WHY_TOTALS, tuple(runs), notes)

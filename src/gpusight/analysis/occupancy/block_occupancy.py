@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Changes that raise occupancy ---------------------------------------------------------------------
 
 BLOCK_SIZE_CHANGE, REGISTER_CHANGE, SHARED_MEMORY_CHANGE = "block", "registers", "shared"
+MAX_REGISTER_GAIN, MAX_SHARED_GAIN = 4, 8
+"""Factors of warps that fewer registers and less shared memory are assumed to allow at most."""
 _UNITS = {BLOCK_SIZE_CHANGE: "", REGISTER_CHANGE: "", SHARED_MEMORY_CHANGE: " B"}
 
 
@@ -111,8 +113,11 @@ def changes(limits: SmLimits, shape: BlockShape) -> tuple[OccupancyChange, ...]:
         return ()
     singles = [
         _block_change(limits, shape, now),
-        _reduction(REGISTER_CHANGE, shape.registers, register_steps(limits, shape), now),
-        _reduction(SHARED_MEMORY_CHANGE, shape.shared_bytes, shared_steps(limits, shape), now),
+        *(
+            OccupancyChange(((knob, _requested(shape, knob), step.value),), step.occupancy.share)
+            for knob in (REGISTER_CHANGE, SHARED_MEMORY_CHANGE)
+            for step in reductions(limits, shape, knob)[:1]
+        ),
     ]
     raising = [change for change in singles if change is not None] or _joint(limits, shape, now)
     return tuple(sorted(raising, key=lambda c: (now.share - c.share) / max(c.distance, 1e-9)))
@@ -132,16 +137,35 @@ def _block_change(limits: SmLimits, shape: BlockShape, now: Occupancy) -> Occupa
     return OccupancyChange(((BLOCK_SIZE_CHANGE, shape.block_threads, best.value),), most)
 
 
-def _reduction(
-    knob: str, current: int | None, steps: Iterable[OccupancyStep], now: Occupancy
+def reductions(limits: SmLimits, shape: BlockShape, knob: str) -> list[OccupancyStep]:
+    """List the registers or shared memory with which more warps fit, the nearest value first."""
+    now = occupancy(limits, whole_carve_out(shape))
+    steps = (register_steps if knob == REGISTER_CHANGE else shared_steps)(limits, shape)
+    current = _requested(shape, knob)
+    return [s for s in steps if 0 < s.value < current and s.occupancy.share > now.share]
+
+
+def furthest_reduction(
+    limits: SmLimits, shape: BlockShape, knob: str, max_blocks: int | None = None
 ) -> OccupancyChange | None:
-    """Move down to the first value that lets more warps in; steps go from much to little."""
-    if not current:
+    """Return the reduction that the rules of `diagnose` assume; None where it is the nearest.
+
+    It lets in so many times the warps, or `max_blocks`, all that the grid has for each SM.
+    """
+    now = occupancy(limits, whole_carve_out(shape))
+    most = now.warps * (MAX_REGISTER_GAIN if knob == REGISTER_CHANGE else MAX_SHARED_GAIN)
+    if max_blocks is not None:
+        most = min(most, max(now.blocks, max_blocks) * now.warps_per_block)
+    steps = reductions(limits, shape, knob)
+    enough = next((s for s in steps if s.occupancy.warps >= min(most, limits.max_warps)), None)
+    if enough is None or enough is steps[0]:
         return None
-    for step in steps:
-        if 0 < step.value < current and step.occupancy.share > now.share:
-            return OccupancyChange(((knob, current, step.value),), step.occupancy.share)
-    return None
+    move = (knob, _requested(shape, knob), enough.value)
+    return OccupancyChange((move,), enough.occupancy.share)
+
+
+def _requested(shape: BlockShape, knob: str) -> int:
+    return (shape.registers if knob == REGISTER_CHANGE else shape.shared_bytes) or 0
 
 
 def _joint(limits: SmLimits, shape: BlockShape, now: Occupancy) -> list[OccupancyChange]:

@@ -11,7 +11,14 @@ import polars as pl
 from gpusight.analysis.aggregates import share_of, shown_if_filled, weighed_mean
 from gpusight.analysis.capture_gpus import device_names, names_of_used
 from gpusight.analysis.kernel_summary import graph_notes, no_kernels, short_names
-from gpusight.analysis.occupancy.block_occupancy import changes, detail, named_limits
+from gpusight.analysis.occupancy.block_occupancy import (
+    REGISTER_CHANGE,
+    SHARED_MEMORY_CHANGE,
+    changes,
+    detail,
+    furthest_reduction,
+    named_limits,
+)
 from gpusight.analysis.occupancy.launch_occupancy import (
     SHAPE,
     device_rows,
@@ -31,12 +38,14 @@ from gpusight.units import format_mean, format_share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gpusight.analysis.occupancy.block_occupancy import OccupancyChange
     from gpusight.analysis.occupancy.launch_occupancy import OccupancyLaunches
     from gpusight.hardware.sm_limits import SmLimits
     from gpusight.hardware.sm_occupancy import BlockShape
     from gpusight.trace.trace import Trace
 
 
+_LIMITER_OF = {REGISTER_CHANGE: "registers", SHARED_MEMORY_CHANGE: "shared memory"}
 FACTS = tuple(
     Fact(key, label, None, fmt, meaning)
     for key, label, fmt, meaning in (
@@ -360,11 +369,24 @@ def _advice(
         ways = () if kernel_origin(row["name"] or "") else ways
         rows += [
             {**of_kernel, "kind": "change", "advice": change.text, "after": change.share}
-            for change in ways
+            for way in ways
+            for change in (way, _further(block, way, row))
+            if block and change is not None
         ]
         rows += [{**of_kernel, "kind": "remark", "advice": text} for text in _remarks(row)]
     schema = {f.key: pl.Float64 if f.fmt is Fmt.SHARE else pl.String for f in ADVICE_FIELDS}
     return TableResult("advice", "Advice", ADVICE_FIELDS, pl.DataFrame(rows, schema))
+
+
+def _further(
+    block: tuple[SmLimits, BlockShape] | None, change: OccupancyChange, row: dict[str, Any]
+) -> OccupancyChange | None:
+    """Go on from a nearest change to what `diagnose` estimates with; None where there is none."""
+    knob = change.moves[0][0]
+    if block is None or len(change.moves) > 1 or row["limiters"] != _LIMITER_OF.get(knob):
+        return None
+    per_sm = None if row["waves"] is None else math.ceil(row["waves"] * row["blocks"])
+    return furthest_reduction(*block, knob, per_sm)
 
 
 def _details(

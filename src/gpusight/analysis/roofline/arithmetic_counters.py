@@ -239,7 +239,6 @@ def _weighted(parts: Sequence[tuple[QuantityFormula, float]]) -> QuantityFormula
 
 WARPS = "sass__inst_executed_per_opcode_with_modifier_all"
 THREADS = "sass__thread_inst_executed_true_per_opcode_with_modifier_all"
-OPCODE_SECTION = "InstructionStats"
 _WARPS_PER_GROUP = 4
 _SIZES = {
     "884": (8, 8, 4),

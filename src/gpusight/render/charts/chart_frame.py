@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpusight import units
@@ -40,6 +40,8 @@ _DENSER = 0.75
 _THOUSAND = 1000.0
 _SI = ("", "k", "M", "G", "T", "P", "E")
 _MAX_TICKS = 100
+_FEW_DECADES = 2.2
+"""An axis of fewer decades is divided at 2 and 5 as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,15 @@ class AxisScale:
     def _decades(self, about: int) -> Iterator[AxisTick]:
         low, high = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
         every = max(1, math.ceil((high - low) / max(about, 1)))
-        for power in range(low, high + 1, every):
-            value = 10.0**power
-            factor, unit = unit_of(self.axis.fmt, value, self.axis.unit)
-            yield AxisTick(
-                value, _label(value / factor, max(0, -power if factor == 1 else 0), unit)
-            )
+        # Where there are few decades, they are divided.
+        digits = (1, 2, 5) if math.log10(self.high / self.low) < _FEW_DECADES else (1,)
+        for power in range(low - 1, high + 1) if len(digits) > 1 else range(low, high + 1, every):
+            for digit in digits:
+                value = digit * 10.0**power
+                if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9):
+                    factor, unit = unit_of(self.axis.fmt, value, self.axis.unit)
+                    decimals = max(0, -math.floor(math.log10(value / factor) + 1e-9))
+                    yield AxisTick(value, _label(value / factor, decimals, unit))
 
 
 def axis_scale(axis: ChartAxis, low: float, high: float) -> AxisScale:
@@ -165,9 +170,22 @@ NARROW = ChartSize(390, 500)
 """For a page, a file or a slide; and for a telephone."""
 
 
+NARROW_PIXELS = 600.0
+"""A picture below this width is for a telephone."""
+_PANEL_SHARE, _LARGE_PANEL_SHARE = 0.3, 0.5
+"""Part of the width that a panel takes, and takes where the plot next to it has no dots."""
+_PANEL_HEIGHT = 250.0
+"""Height of a panel below the plot, with its heading."""
+_PANEL_GAP = 20.0
+_DOT_GAP = 1.0
+_MAX_SPREAD = 0.45
+"""Part of a panel's width over which its dots are spread; the rest is for their names."""
+
+
 def size_of(figure: Figure, usual: ChartSize = WIDE) -> ChartSize:
     """Give the size of a picture, as tall as it needs to be."""
-    return ChartSize(usual.width, usual.height + figure.taller)
+    below = _PANEL_HEIGHT if figure.panel is not None and usual.width < NARROW_PIXELS else 0.0
+    return ChartSize(usual.width, usual.height + figure.taller + below)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +219,11 @@ class ChartFrame:
     subtitle: tuple[tuple[str, float], ...]
     footnotes: tuple[tuple[str, float], ...]
     """Lines of text, and where each stands."""
+    start: float = PAD
+    """Where its heading begins: the left edge of the picture, or of a panel in it."""
+    panel: ChartFrame | None = None
+    names_left: float | None = None
+    """Where the column of names begins; None where names stand next to their dots."""
 
     def x(self, value: float) -> float:
         """Give the pixel of a value across, kept inside the plot."""
@@ -217,8 +240,10 @@ class ChartFrame:
 
     @property
     def band_names(self) -> Iterator[tuple[str, float]]:
-        """Give the names of bands that fit next to each other, and where they go."""
-        return band_names(self.figure.bands, self.x, self.left, self.right)
+        """Give the names of bands that fit next to each other and the axis label, and where."""
+        label = text_width(safe_text(self.figure.y.label), SMALL_FONT)
+        taken = max(self.left, self.start + label + 10) if label else self.left
+        return band_names(self.figure.bands, self.x, taken, self.right)
 
 
 def band_names(
@@ -272,7 +297,8 @@ def legend_entries(figure: Figure) -> list[FigureLegendEntry]:
     """List what the legend names, a stack from its top down."""
     slot = slots(figure)
     entries: dict[str, FigureLegendEntry] = {}
-    for series in figure.series:
+    beside = figure.panel.series if figure.panel is not None else ()
+    for series in (*figure.series, *beside):
         if isinstance(series, StackSeries):
             for part in reversed(series.parts):
                 entries.setdefault(
@@ -282,6 +308,8 @@ def legend_entries(figure: Figure) -> list[FigureLegendEntry]:
             entries.setdefault(
                 series.name, FigureLegendEntry(key_text(series.name), slot[series.name], shape)
             )
+    if beside:  # a class has its place in the legend, also where only the panel has it
+        return [entries[name] for name in slot if name in entries]
     return list(entries.values())
 
 
@@ -309,14 +337,61 @@ def lay_out_figure(figure: Figure, size: ChartSize) -> ChartFrame:
     y_ticks = tuple(up.ticks(5))
     left = PAD + max((text_width(t.label, SMALL_FONT) for t in y_ticks), default=0) + 8
     right = min(size.width - PAD - 14, _bar_label_room(figure, across, left, size.width))
-    x_ticks = tuple(across.ticks(max(3, round((right - left) / 110))))
     notes = [line for note in figure.footnotes for line in wrapped(note, room, SMALL_FONT)]
     bottom = size.height - PAD - 2 * SMALL_FONT - 10 - len(notes) * NOTE_LINE
     footnotes = [(t, bottom + 42 + n * NOTE_LINE) for n, t in enumerate(notes, start=1)]
+    top, panel = below + 26, None
+    if figure.panel is not None and size.width < NARROW_PIXELS:
+        panel_top = bottom - _PANEL_HEIGHT + 76
+        panel = _lay_out_panel(figure.panel, size, PAD, panel_top, bottom + 30)
+        bottom -= _PANEL_HEIGHT
+    elif figure.panel is not None:
+        has_dots = any(isinstance(s, DotSeries) and s.x for s in figure.series)
+        right -= size.width * (_PANEL_SHARE if has_dots else _LARGE_PANEL_SHARE)
+        panel = _lay_out_panel(figure.panel, size, right + _PANEL_GAP, top, bottom)
+    x_ticks = tuple(across.ticks(max(3, round((right - left) / 110))))
     return ChartFrame(
-        figure, size, left, right, below + 26, bottom, across, up, x_ticks, y_ticks, placed,
-        title, subtitle, tuple(footnotes),
+        figure, size, left, right, top, bottom, across, up, x_ticks, y_ticks, placed,
+        title, subtitle, tuple(footnotes), panel=panel,
     )  # fmt: skip
+
+
+def _lay_out_panel(
+    figure: Figure, size: ChartSize, start: float, top: float, bottom: float
+) -> ChartFrame:
+    """Lay a panel out from `start` to the right edge of the picture."""
+    _, up = scales(figure)
+    y_ticks = tuple(up.ticks(5))
+    left = start + max((text_width(t.label, SMALL_FONT) for t in y_ticks), default=0) + 8
+    right = size.width - PAD
+    across = AxisScale(figure.x, 0.0, right - left)
+    frame = ChartFrame(
+        figure, size, left, right, top, bottom, across, up, (), y_ticks, (), (), (), (), start
+    )
+    series, width = _spread_dots(frame)
+    return replace(frame, figure=replace(figure, series=series), names_left=left + width + 16)
+
+
+def _spread_dots(frame: ChartFrame) -> tuple[tuple[DotSeries, ...], float]:
+    """Place dots as far left as they fit without covering a larger one; gives the width taken."""
+    groups = [series for series in frame.figure.series if isinstance(series, DotSeries)]
+    dots = [(s.radius(n), g, n) for g, s in enumerate(groups) for n in range(len(s.x))]
+    widest = max((dot[0] for dot in dots), default=0.0)
+    most = (frame.right - frame.left) * _MAX_SPREAD
+    placed: list[tuple[float, float, float]] = []
+    across = [[0.0] * len(series.x) for series in groups]
+    for rim, group, number in sorted(dots, key=lambda dot: -dot[0]):
+        y = frame.y(groups[group].y[number])
+        x = first = widest + 6
+        while x + rim < most and any(
+            math.hypot(x - x1, y - y1) < rim + other + _DOT_GAP for x1, y1, other in placed
+        ):
+            x += 2
+        x = x if x + rim < most else first
+        placed.append((x, y, rim))
+        across[group][number] = x
+    spread = tuple(replace(s, x=tuple(xs)) for s, xs in zip(groups, across, strict=True))
+    return spread, max((x + rim for x, _, rim in placed), default=0.0)
 
 
 def _bar_label_room(figure: Figure, across: AxisScale, left: float, width: float) -> float:

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from gpusight.render.cell_text import safe_text
+from gpusight.render.cell_text import safe_text, shorten_middle
 from gpusight.render.charts.chart_colors import slots
-from gpusight.render.charts.chart_frame import BAR_LABEL_GAP, SMALL_FONT, text_width
+from gpusight.render.charts.chart_frame import (
+    BAR_LABEL_GAP,
+    NARROW_PIXELS,
+    SMALL_FONT,
+    text_width,
+)
 from gpusight.render.charts.figure import BarSeries, DotSeries, LineSeries
 
 if TYPE_CHECKING:
@@ -96,21 +101,20 @@ def _row(frame: ChartFrame) -> float:
     return frame.y(0.0) - frame.y(1.0)
 
 
-RADIUS = 4.5
-"""Radius of a dot without a size."""
 _HEIGHT = SMALL_FONT + 2
 _ABOVE = 5.0
 """How far above a line its label stands."""
 _MAX_NAMES_WIDE, _MAX_NAMES_NARROW = 16, 7
 """Names in a wide picture, and in a narrow one."""
-_NARROW_PIXELS = 600.0
 _FONT_MARGIN = 1.1
 """Some fonts are wider than others, and a name must not run into a dot in any of them."""
 _LABEL_BOX_PIXELS = 4.0
 _PLACES = (0.5, 0.65, 0.35, 0.8, 0.73, 0.58, 0.42, 0.27, 0.2, 0.88, 0.12)
 """Where else along a line its label may stand."""
-_FURTHER = (4.0, 14.0, 26.0, 40.0)
+_FURTHER = (4.0, 14.0, 26.0, 40.0, 56.0, 76.0)
 """Distances from a dot's rim at which room for its name is looked for."""
+_COST_OF_LINE, _COST_OF_LEADER = 2.0, 90.0
+"""Pixels that a name is rather further away than lie on a line, for each pixel, or lead across."""
 _LEADER = 10.0
 """From this distance on a thin line leads from the name to its dot."""
 _DIRECTIONS = ((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))
@@ -143,6 +147,10 @@ class DotLabel:
     box: LabelBox
     leader: tuple[float, float, float, float] | None
     """From x, y to x, y."""
+    away: float = 0.0
+    """Pixels between the two."""
+    anchor: str = "start"
+    """Which end of the text is at that end of its box: fonts differ in width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +161,6 @@ class LineLabel:
     x: float
     y: float
     angle: float
-
-
-def radius(dots: DotSeries, number: int) -> float:
-    """Give the radius of a dot."""
-    return dots.sizes[number] if dots.sizes else RADIUS
 
 
 def line_labels(frame: ChartFrame) -> list[LineLabel]:
@@ -205,25 +208,73 @@ def _corners(frame: ChartFrame, line: LineSeries) -> list[tuple[float, float]]:
 
 def dot_names(frame: ChartFrame) -> list[DotLabel]:
     """Place names next to the largest dots, where they cover nothing; others have none."""
-    taken = [*_rims(frame), *(box for label in line_labels(frame) for box in _label_boxes(label))]
+    if frame.names_left is not None:
+        return _column_of_names(frame, frame.names_left)
+    rims = list(_rims(frame))
+    taken = [*rims, *(box for label in line_labels(frame) for box in _label_boxes(label))]
     strokes = list(_strokes(frame))
     placed: list[DotLabel] = []
+    leaders: list[LabelBox] = []
     for x, y, rim, text in _largest_dots(frame):
-        options = list(_options(x, y, rim, text))
-        # A name may cross a line rather than be missing, but not hide a dot or another name.
-        clear = (w for w in options if _is_free(frame, w.box, [*taken, *strokes]))
-        label = next(clear, None) or next(
-            (w for w in options if _is_free(frame, w.box, taken)), None
-        )
+        # A name may lie on a line rather than be missing, but not on a dot or another name.
+        free = [w for w in _options(x, y, rim, text) if _is_free(frame, w.box, taken)]
+        others = [box for box in taken if not _holds(box, x, y)]
+        label = min(free, key=lambda w: _cost(w, strokes, leaders, others), default=None)
         if label is not None:
             placed.append(label)
             taken.append(label.box)
+            leaders += _leader_boxes(label)
     return placed
+
+
+def _cost(
+    label: DotLabel, strokes: list[LabelBox], leaders: list[LabelBox], others: list[LabelBox]
+) -> float:
+    """Rate a place of a name, in pixels: how far away, and what it or its leader lies on."""
+    covered = sum(label.box.meets(stroke) for stroke in (*strokes, *leaders)) * _LABEL_BOX_PIXELS
+    hit = any(piece.meets(box) for piece in _leader_boxes(label) for box in others)
+    return label.away + _COST_OF_LINE * covered + _COST_OF_LEADER * hit
+
+
+def _holds(box: LabelBox, x: float, y: float) -> bool:
+    return box.left <= x <= box.left + box.width and box.top <= y <= box.top + box.height
+
+
+def _leader_boxes(label: DotLabel) -> list[LabelBox]:
+    """Cover the line from a name to its dot with small boxes."""
+    if label.leader is None:
+        return []
+    x0, y0, x1, y1 = label.leader
+    return list(_stroke((x0, y0), (x1, y1)))
+
+
+def _column_of_names(frame: ChartFrame, left: float) -> list[DotLabel]:
+    """Write the names of a panel's largest dots below each other, each as level as it can be."""
+    fitting = int((frame.right - left) / text_width("x", SMALL_FONT) / _FONT_MARGIN)
+    highest = min((frame.y(rule.y) for rule in frame.figure.rules), default=frame.top)
+    room = frame.bottom - highest
+    dots = sorted(_largest_dots(frame)[: int(room // _HEIGHT)], key=lambda dot: dot[1])
+    tops: list[float] = []
+    for _, y, _, _ in dots:
+        below = tops[-1] + _HEIGHT if tops else highest
+        tops.append(max(y - _HEIGHT / 2, below))
+    # What was pushed below the plot is pushed up again, from the last name on.
+    lowest = frame.bottom - _HEIGHT
+    for number in reversed(range(len(tops))):
+        tops[number] = min(tops[number], lowest)
+        lowest = tops[number] - _HEIGHT
+    labels = []
+    for (x, y, rim, text), top in zip(dots, tops, strict=True):
+        short = shorten_middle(text, max(fitting, 8))
+        width = text_width(short, SMALL_FONT) * _FONT_MARGIN
+        leader = (x + rim + 1, y, left - 3, top + _HEIGHT / 2)
+        labels.append(DotLabel(short, LabelBox(left, top, width, _HEIGHT), leader))
+    return labels
 
 
 def _largest_dots(frame: ChartFrame) -> list[tuple[float, float, float, str]]:
     """Choose which dots to name: the largest, and of those with one name the largest of them."""
-    most = _MAX_NAMES_NARROW if frame.size.width < _NARROW_PIXELS else _MAX_NAMES_WIDE
+    most = _MAX_NAMES_NARROW if frame.size.width < NARROW_PIXELS else _MAX_NAMES_WIDE
     largest: dict[str, tuple[float, float, float, str]] = {}
     for dot in sorted(_named(frame), key=lambda dot: -dot[2]):
         largest.setdefault(dot[3], dot)
@@ -231,26 +282,26 @@ def _largest_dots(frame: ChartFrame) -> list[tuple[float, float, float, str]]:
 
 
 def _strokes(frame: ChartFrame) -> Iterator[LabelBox]:
-    """Cover solid lines with small boxes."""
+    """Cover lines with small boxes."""
     for line in _lines(frame):
-        for (x0, y0), (x1, y1) in pairwise([] if line.dashed else _corners(frame, line)):
-            count = max(1, round(math.dist((x0, y0), (x1, y1)) / _LABEL_BOX_PIXELS))
-            for number in range(count + 1):
-                part = number / count
-                x, y = x0 + (x1 - x0) * part, y0 + (y1 - y0) * part
-                yield LabelBox(
-                    x - _LABEL_BOX_PIXELS / 2,
-                    y - _LABEL_BOX_PIXELS / 2,
-                    _LABEL_BOX_PIXELS,
-                    _LABEL_BOX_PIXELS,
-                )
+        for start, end in pairwise(_corners(frame, line)):
+            yield from _stroke(start, end)
+
+
+def _stroke(start: tuple[float, float], end: tuple[float, float]) -> Iterator[LabelBox]:
+    count = max(1, round(math.dist(start, end) / _LABEL_BOX_PIXELS))
+    for number in range(count + 1):
+        part = number / count
+        x, y = start[0] + (end[0] - start[0]) * part, start[1] + (end[1] - start[1]) * part
+        half = _LABEL_BOX_PIXELS / 2
+        yield LabelBox(x - half, y - half, _LABEL_BOX_PIXELS, _LABEL_BOX_PIXELS)
 
 
 def _named(frame: ChartFrame) -> Iterator[tuple[float, float, float, str]]:
     for dots in _all_dots(frame):
         for number, (x, y, name) in enumerate(zip(dots.x, dots.y, dots.names, strict=False)):
             if name:
-                yield frame.x(x), frame.y(y), radius(dots, number), safe_text(name)
+                yield frame.x(x), frame.y(y), dots.radius(number), safe_text(name)
 
 
 def _all_dots(frame: ChartFrame) -> Iterator[DotSeries]:
@@ -260,7 +311,7 @@ def _all_dots(frame: ChartFrame) -> Iterator[DotSeries]:
 def _rims(frame: ChartFrame) -> Iterator[LabelBox]:
     for dots in _all_dots(frame):
         for number, (x, y) in enumerate(zip(dots.x, dots.y, strict=True)):
-            rim = radius(dots, number)
+            rim = dots.radius(number)
             yield LabelBox(frame.x(x) - rim, frame.y(y) - rim, 2 * rim, 2 * rim)
 
 
@@ -288,7 +339,8 @@ def _options(x: float, y: float, rim: float, text: str) -> Iterator[DotLabel]:
             if further >= _LEADER:
                 near = rim * (0.75 if right and down else 1.0)
                 leader = (x + right * near, y + down * near, at_x, at_y)
-            yield DotLabel(text, LabelBox(left, top, width, _HEIGHT), leader)
+            anchor = "start" if right > 0 else "end" if right < 0 else "middle"
+            yield DotLabel(text, LabelBox(left, top, width, _HEIGHT), leader, further, anchor)
 
 
 def _is_free(frame: ChartFrame, box: LabelBox, taken: list[LabelBox]) -> bool:

@@ -128,7 +128,6 @@ def _plots(board: StripChart) -> Iterator[tuple[dict[str, Any], Numbers, list[st
 def _marks(figure: Figure) -> list[dict[str, Any]]:
     return [
         {
-            "x": mark.x,
             "label": safe_text(mark.label),
             "rows": [[safe_text(cell) for cell in row] for row in mark.detail],
         }
@@ -164,13 +163,13 @@ def _rows(every: Iterable[Series], fmt: Fmt) -> Iterator[tuple[dict[str, Any], N
 
 def _dot_marks(figure: Figure) -> Iterator[dict[str, Any]]:
     """Give what pointing at a dot shows, in the order in which the picture numbers them."""
-    for dots in figure.series:
+    for dots in (*figure.series, *(figure.panel.series if figure.panel is not None else ())):
         if not isinstance(dots, DotSeries) or not dots.details:
             continue
         labels = dots.labels or (dots.name,) * len(dots.x)
-        for x, label, detail in zip(dots.x, labels, dots.details, strict=True):
+        for label, detail in zip(labels, dots.details, strict=True):
             rows = [[safe_text(cell) for cell in row] for row in detail]
-            yield {"x": x, "label": safe_text(label), "rows": rows}
+            yield {"label": safe_text(label), "rows": rows}
 
 
 def _row(

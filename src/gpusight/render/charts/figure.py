@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 Numbers: TypeAlias = "tuple[float, ...]"
 
 
+_DOT_RADIUS = 4.5
+"""Radius of a dot without a size, in pixels."""
+
+
 class SeriesTone(enum.Enum):
     """How a series is colored."""
 
@@ -106,6 +110,10 @@ class DotSeries:
     details: tuple[tuple[tuple[str, str], ...], ...] = ()
     """For each, rows of two cells that show when pointed at."""
 
+    def radius(self, number: int) -> float:
+        """Give the radius of a dot, in pixels."""
+        return self.sizes[number] if self.sizes else _DOT_RADIUS
+
 
 @dataclass(frozen=True, slots=True)
 class BarSeries:
@@ -175,6 +183,10 @@ class Figure:
     """Sentences below the picture: what it leaves out."""
     taller: float = 0.0
     """Pixels that it needs beyond the usual height."""
+    panel: Figure | None = None
+    """A plot to its right, below it on a narrow screen, for dots that have a y only.
+
+    They are spread sideways so that none covers another, and named in a column."""
 
     def __post_init__(self) -> None:
         """Hold the promise that there is a y for every x, and a text for every dot."""

@@ -18,6 +18,7 @@ from gpusight.render.charts.figure import (
     ChartAxis,
     DotSeries,
     Figure,
+    LevelLine,
     LineSeries,
     PointLabel,
     SeriesTone,
@@ -50,8 +51,8 @@ _LEFT, _RIGHT, _BEYOND = 100.0, 20.0, 1000.0
 """How far from the ridge point the chart goes at least, and to the right at most, as factors."""
 _SAME_HEIGHT = 1.02
 _EDGE = " →"
-_STRIP = 6.0
-"""Width of the bandwidth axis for kernels without FLOPs, as a factor."""
+_PANEL_DECADES = 1.5
+"""Decades that the bandwidth axis has at least, so that it has ticks."""
 _EXTRA_HEIGHT = 140.0
 
 
@@ -71,15 +72,16 @@ class _Roofs:
 def roofline_figure(result: Composite) -> Figure:
     """Draw the result of `gpusight roofline`; raises where no kernel can be drawn.
 
-    Kernels without FLOPs are drawn on a bandwidth axis at the left. A dot there is as far below
-    the DRAM roofline as its bandwidth is below the peak.
+    Kernels without FLOPs have no arithmetic intensity: a panel of their own shows their DRAM
+    bandwidth.
     """
     rows, roof_rows, others = _of_one_gpu(result)
     roofs = _roofs(roof_rows)
     dots = rows.filter((pl.col("tflop_per_s") > 0) & (pl.col("dram_intensity") > 0))
-    moving = rows.filter(_without_flops() & (pl.col("dram_bytes_per_s") > 0))
-    if not roofs.memory.get("dram"):
-        moving = moving.clear()
+    rest = rows.filter(_without_flops())
+    # Reports of few counters have the share of the peak, but no bytes.
+    rate = "dram_bytes_per_s" if rest["dram_bytes_per_s"].count() else "memory_share"
+    moving = rest.drop_nulls(rate)
     has_roofs = rows.filter(pl.col("tflop_per_s") == 0).height and roofs.compute and roofs.memory
     if dots.is_empty() and moving.is_empty() and not has_roofs:
         raise MissingDataError(
@@ -87,25 +89,38 @@ def roofline_figure(result: Composite) -> Figure:
             why="the capture has no FLOP or DRAM byte counters, or its GPU is unknown",
             hint="see the notes of: gpusight roofline FILE",
         )
-    x, y = _axes(dots, roofs, moving)
+    x, y = _axes(dots, roofs)
     beyond = dots.filter(pl.col("dram_intensity") > (x.high or 0.0))["short_name"].to_list()
-    strip = x.low * _STRIP if x.low is not None and moving.height else None
-    if strip is not None and x.low is not None:
-        at = x.low * math.sqrt(_STRIP)
-        moving = moving.with_columns(
-            pl.lit(at).alias("dram_intensity"),
-            (pl.col("dram_bytes_per_s") * at / _TERA).alias("tflop_per_s"),
-        )
-    placed = pl.concat([dots.with_columns(on_axis=False), moving.with_columns(on_axis=True)])
+    total = float(dots["total_ns"].sum() + moving["total_ns"].sum()) or 1.0
     return Figure(
         "Roofline",
         x,
         y,
-        (*_lines(roofs, x), *_kernels(placed, x)),
+        (*_lines(roofs, x), *_kernels(dots, total, x)),
         subtitle=_subtitle(result),
-        bands=_bands(dots, roofs, x, strip),
-        footnotes=tuple(_footnotes(rows, beyond, others, roofs)),
+        bands=_bands(dots, roofs, x),
+        footnotes=tuple(_footnotes(rows, beyond, others, rate)),
         taller=_EXTRA_HEIGHT,
+        panel=_bandwidth_panel(moving, rate, total, roofs) if moving.height else None,
+    )
+
+
+def _bandwidth_panel(moving: pl.DataFrame, rate: str, total: float, roofs: _Roofs) -> Figure:
+    """Draw the DRAM bandwidth of kernels without FLOPs, below the peak."""
+    if rate == "memory_share":
+        title, fmt, peak, label = "DRAM bandwidth, % of peak", Fmt.SHARE, 1.0, "peak"
+    else:
+        title, fmt = "DRAM bandwidth, kernels without FLOPs", Fmt.RATE
+        peak = roofs.memory.get("dram") or 0.0
+        label = f"peak {format_rate(peak)}"
+    low, high = _range([*(v for v in moving[rate].to_list() if v > 0), peak or 1.0])
+    low = min(low, high / 10**_PANEL_DECADES)
+    return Figure(
+        "",
+        ChartAxis("", Fmt.COUNT),
+        ChartAxis(title, fmt, True, low, high),
+        tuple(_kernels(moving, total, rate=rate)),
+        rules=(LevelLine(peak, label),) if peak else (),
     )
 
 
@@ -134,21 +149,17 @@ def _roofs(rows: pl.DataFrame) -> _Roofs:
     )
 
 
-def _axes(dots: pl.DataFrame, roofs: _Roofs, moving: pl.DataFrame) -> tuple[ChartAxis, ChartAxis]:
-    """Fit the axes to the dots, the ridge points and the bandwidth axis."""
+def _axes(dots: pl.DataFrame, roofs: _Roofs) -> tuple[ChartAxis, ChartAxis]:
+    """Fit the axes to the dots and the ridge points."""
     bandwidth = roofs.memory.get("dram")
     placed = dots["dram_intensity"].to_list()
     ridges = [peak / bandwidth for peak in roofs.compute.values()] if bandwidth else placed
-    # Without a compute roofline there is only the bandwidth axis.
+    # Without a compute roofline there is only the bandwidth panel.
     ridges = ridges or [1.0]
     low, high = _range([*placed, min(ridges) / _LEFT, max(ridges) * _RIGHT])
     high = min(high, max(ridges) * _BEYOND) if bandwidth else high
-    if moving.height:
-        low /= _STRIP
     reached = [*(dots["tflop_per_s"] * _TERA).to_list(), *roofs.compute.values()]
-    slowest: float = min(moving["dram_bytes_per_s"].to_list(), default=0.0)
-    reached += [rate * low * math.sqrt(_STRIP) for rate in (slowest, bandwidth) if rate]
-    bottom, top = _range(reached)
+    bottom, top = _range(reached or [bandwidth or _TERA])
     if bandwidth:
         bottom = min(bottom, low * bandwidth)
     x = ChartAxis("arithmetic intensity (FLOP per DRAM byte)", Fmt.REAL, True, low, high)
@@ -200,48 +211,45 @@ def _merged(compute: dict[str, float]) -> list[tuple[str, float]]:
     return roofs
 
 
-def _bands(
-    dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis, strip: float | None
-) -> tuple[ShadedBand, ...]:
-    """Label the sides of the ridge point, and the bandwidth axis up to `strip`."""
+def _bands(dots: pl.DataFrame, roofs: _Roofs, x: ChartAxis) -> tuple[ShadedBand, ...]:
+    """Label the sides of the ridge point."""
     bandwidth = roofs.memory.get("dram")
     kinds = dots.drop_nulls("arithmetic").group_by("arithmetic").agg(pl.col("total_ns").sum())
     kinds = kinds.sort("total_ns", "arithmetic", descending=[True, False])
     first = kinds["arithmetic"].to_list()[:1]
     peak = roofs.compute.get(first[0] if first else "fp32") or roofs.top
-    if x.low is None or x.high is None:
+    if x.low is None or x.high is None or not bandwidth or not peak:
         return ()
-    axis = () if strip is None else (ShadedBand(x.low, strip, "no FLOPs: bandwidth"),)
-    if not bandwidth or not peak:
-        return axis
-    start = strip or x.low
-    ridge = min(max(peak / bandwidth, start), x.high)
+    ridge = min(max(peak / bandwidth, x.low), x.high)
     return (
-        *axis,
-        ShadedBand(start, ridge, "memory roofline"),
+        ShadedBand(x.low, ridge, "memory roofline"),
         ShadedBand(ridge, x.high, "compute roofline"),
     )
 
 
-def _kernels(dots: pl.DataFrame, x: ChartAxis) -> Iterator[DotSeries]:
-    """Draw kernels by limiter; a class without any keeps its color."""
-    total = float(dots["total_ns"].sum()) or 1.0
+def _kernels(
+    dots: pl.DataFrame, total: float, x: ChartAxis | None = None, *, rate: str = ""
+) -> Iterator[DotSeries]:
+    """Draw kernels by limiter; a class without any keeps its color.
+
+    Without an x axis they are those without FLOPs, and y is the column `rate`.
+    """
     for bound, name in _BOUNDS.items():
         rows = dots.filter(pl.col("bound").eq_missing(pl.lit(bound, pl.String)))
         kernels = rows.rows(named=True)
         yield DotSeries(
             name,
-            tuple(rows["dram_intensity"].to_list()),
-            tuple((rows["tflop_per_s"] * _TERA).to_list()),
+            tuple(rows["dram_intensity"].to_list() if x else [0.0] * rows.height),
+            tuple((rows["tflop_per_s"] * _TERA if x else rows[rate]).to_list()),
             tuple(row["short_name"] for row in kernels),
             sizes=tuple(_size((row["total_ns"] or 0) / total) for row in kernels),
             names=tuple(_name(row, x) for row in kernels),
-            details=tuple(tuple(_detail(row)) for row in kernels),
+            details=tuple(tuple(_detail(row, flops=x is not None)) for row in kernels),
         )
 
 
-def _name(row: dict[str, Any], x: ChartAxis) -> str:
-    beyond = row["dram_intensity"] > (x.high or 0.0)
+def _name(row: dict[str, Any], x: ChartAxis | None) -> str:
+    beyond = x is not None and row["dram_intensity"] > (x.high or 0.0)
     return shorten_middle(row["short_name"], _NAME_WIDTH) + (_EDGE if beyond else "")
 
 
@@ -249,14 +257,16 @@ def _size(share: float) -> float:
     return _MIN_RADIUS + (_MAX_RADIUS - _MIN_RADIUS) * math.sqrt(min(max(share, 0.0), 1.0))
 
 
-def _detail(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _detail(row: dict[str, Any], *, flops: bool) -> Iterator[tuple[str, str]]:
     launches = f", {row['calls']:,} launches" if row.get("calls", 1) > 1 else ""
     yield "time", f"{format_time(row['total_ns'])} ({format_share(row['share'])}{launches})"
-    if not row["on_axis"]:
+    if flops:
         yield from _compute_detail(row)
     if row["dram_bytes_per_s"] is not None:
         of_peak = f" ({format_share(row['memory_share'])} of peak)" if row["memory_share"] else ""
         yield "DRAM bandwidth", f"{format_rate(row['dram_bytes_per_s'])}{of_peak}"
+    elif row["memory_share"] is not None:
+        yield "DRAM bandwidth", f"{format_share(row['memory_share'])} of peak"
     if row["bound"]:
         yield "bound by", row["bound"] + (f": {row['limit']}" if row["limit"] else "")
     yield "% of roofline", format_share(row["roof_share"])
@@ -283,12 +293,13 @@ def _subtitle(result: Composite) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int, roofs: _Roofs) -> Iterator[str]:
+def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int, rate: str) -> Iterator[str]:
     """List what the chart leaves out: kernels without counters, or on other GPUs."""
     if beyond:
         yield f"{_EDGE.strip()} at the edge: higher arithmetic intensity than shown"
-    on_axis = (pl.col("dram_bytes_per_s") > 0) & pl.lit(bool(roofs.memory.get("dram")))
-    left_out = pl.when(_without_flops()).then(~on_axis.fill_null(value=False))
+    if rows.height and not rows["tflop_per_s"].count():
+        yield "FLOPs were not counted: profile with ncu --set roofline"
+    left_out = pl.when(_without_flops()).then(pl.col(rate).is_null())
     unknown = rows.filter(left_out.otherwise(pl.col("dram_intensity").is_null()))
     if unknown.height:
         share = format_share(float(unknown["share"].sum()))

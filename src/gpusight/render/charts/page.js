@@ -63,21 +63,25 @@
     return e.left + Math.min(Math.max(part, 0), 1) * (e.right - e.left);
   };
 
-  const move = (svg, pixel) => {
+  const move = (svg, pixel, y) => {
     const box = svg.getBoundingClientRect();
     const cursor = svg.querySelector(".cursor");
     cursor.setAttribute("x1", pixel);
     cursor.setAttribute("x2", pixel);
-    cursor.setAttribute("visibility", "visible");
+    cursor.setAttribute("visibility", y === undefined ? "visible" : "hidden");
     const x = pixel / svg.viewBox.baseVal.width * box.width;
     const aside = x > box.width / 2 ? x - tip.offsetWidth - 14 : x + 14;
+    const top = y === undefined ? box.height * 0.2 : y / svg.viewBox.baseVal.height * box.height - 24;
     tip.style.left = Math.min(Math.max(aside, 0), box.width - tip.offsetWidth) + "px";
-    tip.style.top = box.height * 0.2 + "px";
+    tip.style.top = Math.max(top, 0) + "px";
   };
 
-  const showMark = (svg, mark) => {
+  // A mark is where its target is: dots of a panel have no place on the x axis.
+  const showMark = (svg, number) => {
+    const mark = data.marks[number];
+    const target = svg.querySelector(`[data-mark="${number}"]`);
     fill(mark.label, mark.rows.map(([name, value]) => row(name, value)));
-    move(svg, toPixel(svg, mark.x));
+    move(svg, +target.getAttribute("cx"), +target.getAttribute("cy"));
   };
 
   const showAt = (svg, x) => {
@@ -111,7 +115,7 @@
     const follow = (event) => {
       const target = event.target.closest("[data-mark]");
       const mark = target && data.marks[+target.dataset.mark];
-      if (mark && mark.rows.length) return showMark(svg, mark);
+      if (mark && mark.rows.length) return showMark(svg, +target.dataset.mark);
       const box = svg.getBoundingClientRect();
       const pixel = (event.clientX - box.left) / box.width * svg.viewBox.baseVal.width;
       if (data.xs.length) showAt(svg, toX(svg, pixel)); else hide();
@@ -126,7 +130,7 @@
       event.preventDefault();
       if (!data.xs.length) {
         current = (current + by + data.marks.length) % data.marks.length;
-        return showMark(svg, data.marks[current]);
+        return showMark(svg, current);
       }
       const xs = data.xs[0];
       showAt(svg, xs[Math.min(Math.max(current + by, 0), xs.length - 1)]);

@@ -26,7 +26,7 @@ from gpusight.render.charts.chart_frame import (
     place_mark,
     size_of,
 )
-from gpusight.render.charts.chart_labels import FAINT, dot_names, line_labels, placed_bars, radius
+from gpusight.render.charts.chart_labels import FAINT, dot_names, line_labels, placed_bars
 from gpusight.render.charts.figure import DotSeries, LineSeries, StackSeries, StripChart
 from gpusight.render.charts.strip_chart import (
     FINE_FONT,
@@ -101,6 +101,16 @@ def figure_body(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:
     """Draw everything; `pointed` when a page's script shows what the pointer is at."""
     yield from _head(frame)
     yield from (_key(key) for key in frame.keys)
+    plots = [frame] if frame.panel is None else [frame, frame.panel]
+    for plot in plots:
+        yield from _plot(plot, pointed=pointed)
+    yield tag("line", "cursor", x1=0, x2=0, y1=frame.top, y2=frame.bottom, visibility="hidden")
+    yield from (_mark(frame, mark, number) for number, mark in enumerate(frame.figure.marks))
+    if pointed:
+        yield from _targets(plots, len(frame.figure.marks))
+
+
+def _plot(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:
     yield from _bands(frame)
     yield from _axes(frame)
     slot = {name: css_name(slot) for name, slot in slots(frame.figure).items()}
@@ -115,10 +125,6 @@ def figure_body(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:
     yield from map(_along, line_labels(frame))
     yield from map(_written, dot_names(frame))
     yield from _rules(frame)
-    yield tag("line", "cursor", x1=0, x2=0, y1=frame.top, y2=frame.bottom, visibility="hidden")
-    yield from (_mark(frame, mark, number) for number, mark in enumerate(frame.figure.marks))
-    if pointed:
-        yield from _targets(frame)
 
 
 def _head(frame: ChartFrame) -> Iterator[str]:
@@ -166,7 +172,7 @@ def _axes(frame: ChartFrame) -> Iterator[str]:
         yield path_tag(f"M{x:.1f} {top:.1f}V{frame.bottom + 5:.1f}", "grid")
         yield text_tag(tick.label, x, frame.bottom + 19, "muted", "middle")
     yield text_tag(frame.figure.x.label, frame.right, frame.bottom + 37, "muted", "end")
-    yield text_tag(frame.figure.y.label, PAD, frame.top - 6, "muted")
+    yield text_tag(frame.figure.y.label, frame.start, frame.top - 6, "muted")
 
 
 def _stack(frame: ChartFrame, stack: StackSeries, slot: dict[str, str]) -> Iterator[str]:
@@ -192,7 +198,7 @@ def _dots(frame: ChartFrame, dots: DotSeries, slot: str, *, titled: bool) -> Ite
         lines = (label, *(f"{name}: {value}" for name, value in detail))
         title = f"<title>{chr(10).join(map(html_text, lines))}</title>"
         inner = title if titled or not dots.details else ""
-        rim = radius(dots, number)
+        rim = dots.radius(number)
         yield tag("circle", kind, inner, cx=frame.x(x), cy=frame.y(y), r=rim)
 
 
@@ -212,22 +218,29 @@ def _along(label: LineLabel) -> str:
     return f'<text class="muted halo" {place}>{html_text(label.text)}</text>'
 
 
+_ANCHORS = {"start": 0.0, "middle": 0.5, "end": 1.0}
+
+
 def _written(name: DotLabel) -> str:
     leader = ""
     if name.leader is not None:
         x0, y0, x1, y1 = name.leader
         leader = path_tag(f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}", "leader")
-    return leader + text_tag(name.text, name.box.left, name.box.top + SMALL_FONT - 1, "halo")
+    x = name.box.left + name.box.width * _ANCHORS[name.anchor]
+    return leader + text_tag(name.text, x, name.box.top + SMALL_FONT - 1, "halo", name.anchor)
 
 
-def _targets(frame: ChartFrame) -> Iterator[str]:
+def _targets(plots: Iterable[ChartFrame], number: int) -> Iterator[str]:
     """Lay over dots with details what the pointer finds them by; numbers follow the marks'."""
-    number = len(frame.figure.marks)
-    for dots in frame.figure.series:
-        if not isinstance(dots, DotSeries) or not dots.details:
-            continue
+    detailed = (
+        (frame, dots)
+        for frame in plots
+        for dots in frame.figure.series
+        if isinstance(dots, DotSeries) and dots.details
+    )
+    for frame, dots in detailed:
         for at, (x, y) in enumerate(zip(dots.x, dots.y, strict=True)):
-            rim = max(radius(dots, at) + 2, _TARGET)
+            rim = max(dots.radius(at) + 2, _TARGET)
             yield tag("circle", "target", cx=frame.x(x), cy=frame.y(y), r=rim, data_mark=number)
             number += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.occupancy.block_occupancy import MAX_REGISTER_GAIN
 from gpusight.rules.patterns.kernel_speedup import (
     MAX_LOW_OCCUPANCY,
     OCCUPANCY_ESTIMATE,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MAX_WARP_GAIN = Threshold(
-    4,
+    MAX_REGISTER_GAIN,
     "max. factor of warps that fewer registers are assumed to allow",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusight.analysis.occupancy.block_occupancy import MAX_SHARED_GAIN
 from gpusight.rules.patterns.kernel_speedup import (
     MAX_LOW_OCCUPANCY,
     OCCUPANCY_ESTIMATE,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MAX_BLOCK_GAIN = Threshold(
-    8,
+    MAX_SHARED_GAIN,
     "max. factor of blocks that less shared memory is assumed to allow: smaller tiles, fewer "
     "stages, 16-bit data",
 )

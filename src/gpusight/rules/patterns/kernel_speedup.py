@@ -15,7 +15,11 @@ from gpusight.analysis.counters.kernel_limiter import (
     overhead,
 )
 from gpusight.analysis.counters.profiled_launch import UNIT_NAMES, shares
-from gpusight.analysis.occupancy.block_occupancy import register_steps, shared_steps
+from gpusight.analysis.occupancy.block_occupancy import (
+    REGISTER_CHANGE,
+    SHARED_MEMORY_CHANGE,
+    reductions,
+)
 from gpusight.hardware.sm_occupancy import BlockShape, occupancy, whole_carve_out
 from gpusight.naming.kernel_names import classify
 from gpusight.rules.finding import Confidence, Evidence
@@ -174,13 +178,14 @@ class ResourceTarget:
 def resource_target(launch: ProfiledLaunch, limit: str, warps: int) -> ResourceTarget | None:
     """Return the registers or shared memory with which so many warps fit; None for other limits.
 
-    Its first step is the change that `gpusight occupancy` names.
+    Its steps are the changes that `gpusight occupancy` lists.
     """
     fit, sm, shape = launch.fit, launch.sm, launch.shape
     if fit is None or sm is None or shape is None or limit not in _RESOURCES:
         return None
-    steps = register_steps(sm, shape) if limit == "registers" else shared_steps(sm, shape)
-    better = [s for s in steps if s.value > 0 and s.occupancy.warps > fit.warps]
+    better = reductions(
+        sm, shape, REGISTER_CHANGE if limit == "registers" else SHARED_MEMORY_CHANGE
+    )
     enough = next((s for s in better if s.occupancy.warps >= warps), None)
     if enough is None:
         return None
