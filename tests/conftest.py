@@ -19,9 +19,11 @@ from hypothesis import HealthCheck, settings
 
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.comparison import build_digest
+from gpusight.readers import open as open_module
+from gpusight.readers.open import open_trace
 from gpusight.rules import kernel_diagnosis, timeline_diagnosis
 from gpusight.trace.trace import Trace
-from tests.shared import REPOSITORY, WIDER
+from tests.shared import REPOSITORY, WIDER, file_state, kept_open
 
 _NUMBERS = itertools.count()
 _ANSWERS: dict[tuple[object, ...], object] = {}
@@ -121,16 +123,31 @@ def one_cache(monkeypatch: pytest.MonkeyPatch, _cache_of_file: Path) -> None:
     monkeypatch.setenv("GPUSIGHT_CACHE_DIR", str(_cache_of_file))
 
 
-@pytest.fixture(autouse=True)
-def _answers_made_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Diagnose and sum up a file once in a session, for tests of how answers are shown.
+@pytest.fixture(scope="module", autouse=True)
+def _read_and_answered_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Read, diagnose and sum up a capture once in a session, where tests show the answers.
 
-    Each takes a third of a second, and hundreds of tests show the same few captures.
+    Reading takes a twentieth of a second and an answer a third, and thousands of tests show the
+    same few captures. A test that imports `open_trace` itself reads.
     """
-    if not {"rules", "faults"} & {*request.path.relative_to(REPOSITORY).parts}:
-        _answer_once(monkeypatch, build_digest, "make_digest")
-        _answer_once(monkeypatch, timeline_diagnosis, "diagnose_timeline")
-        _answer_once(monkeypatch, kernel_diagnosis, "diagnose_kernels")
+    topics = {*request.path.relative_to(REPOSITORY).parts}
+    with pytest.MonkeyPatch.context() as patch:
+        if not topics & {"readers", "faults"}:
+            patch.setattr(open_module, "open_trace", _open_once)
+        if not topics & {"rules", "faults"}:
+            _answer_once(patch, build_digest, "make_digest")
+            _answer_once(patch, timeline_diagnosis, "diagnose_timeline")
+            _answer_once(patch, kernel_diagnosis, "diagnose_kernels")
+        yield
+
+
+def _open_once(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
+    """Open a capture as the tests before left it, unless what they read came with warnings."""
+    if Path(path).is_file():
+        trace = kept_open(os.fspath(path), file_state(Path(path)))
+        if trace.warnings == trace.meta.warnings:
+            return trace
+    return open_trace(path, cache=cache)
 
 
 def _answer_once(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
@@ -143,9 +160,7 @@ def _answer_once(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str)
         given = {k: v for k, v in options.items() if v and k != "known"}
         if not path.is_file() or "extra_rules" in given:
             return answer(trace, selection, **options)
-        state = path.stat()
-        file = (path, state.st_ino, state.st_size, state.st_mtime_ns)
-        key = (name, file, selection, repr(sorted(given.items())))
+        key = (name, path, file_state(path), selection, repr(sorted(given.items())))
         if key not in _ANSWERS:
             _ANSWERS[key] = answer(trace, selection, **options)
         return _ANSWERS[key]

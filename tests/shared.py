@@ -95,14 +95,29 @@ def tool(name: str, usual: str) -> str:
 
 
 def opened(path: Path) -> Trace:
-    """Open a capture, one of those above once in a session: reading takes as long as most tests."""
-    kept = path.is_relative_to(DATA) or path.is_relative_to(SHARED)
-    return _kept_open(path) if kept else open_trace(path, cache=False)
+    """Open a capture, once in a session: reading takes as long as most tests."""
+    return (
+        kept_open(str(path), file_state(path)) if path.is_file() else open_trace(path, cache=False)
+    )
 
 
-@lru_cache(maxsize=32)
-def _kept_open(path: Path) -> Trace:
-    return open_trace(path, cache=False)
+def file_state(path: Path) -> tuple[int, ...]:
+    """Return what changes when another file is written there."""
+    state = path.stat()
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+
+class _KeptTrace(Trace):
+    """Stays open for the next test."""
+
+    def close(self) -> None:
+        pass
+
+
+@lru_cache(maxsize=64)
+def kept_open(path: str, _state: tuple[int, ...]) -> Trace:
+    """Open a capture and keep it, with the tables that tests read of it."""
+    return _KeptTrace(open_trace(path, cache=False)._source)
 
 
 @contextmanager
