@@ -92,9 +92,9 @@ def test_a_loop_is_summed_up_step_by_step() -> None:
     # The window holds four steps of 900 ns and three pauses of 100 ns.
     assert digest.step_ns == (975.0,) * 4
     assert digest.between_ns == (75.0,) * 4
-    # Shortest and longest are durations, as in `steps`.
-    assert (digest.median_ns, digest.min_ns, digest.max_ns) == (900.0,) * 3
-    assert digest.stddev_ns == 0.0
+    # Shortest and longest are durations, as in `steps`: with the pause before, if there is one.
+    assert (digest.median_ns, digest.min_ns, digest.max_ns) == (1_000.0, 900.0, 1_000.0)
+    assert digest.stddev_ns == 50.0
     assert digest.kernel_ns == (400.0,) * 4
     rows = [(row.name, row.range, row.ns[0], row.calls[0]) for row in digest.kernels]
     assert rows == [("gemm", "fwd_#", 300.0, 1.0), ("relu", "step_#", 100.0, 1.0)]
@@ -154,13 +154,13 @@ def test_one_step_has_no_time_between_steps() -> None:
     assert (digest.step_ns, digest.between_ns) == ((900.0,), (0.0,))
 
 
-def test_what_warm_up_left_over_is_shared_by_all_steps() -> None:
-    # As in `diagnose`, the window begins with the first step, whatever the GPU still does then.
+def test_what_warm_up_left_over_is_no_time_of_the_steps() -> None:
+    # As in `diagnose`, the window begins when the GPU is done with earlier steps.
     rows = loop(6)
     rows["kernels"][0]["end_ns"] = 2_150
     rows["kernels"][1] |= {"start_ns": 2_150, "end_ns": 2_160}
     digest = digest_of(build_trace(**rows), steps="2-5")
-    assert mean(digest, digest.step_ns) == pytest.approx(3_900 / 4, abs=1)
+    assert mean(digest, digest.step_ns) == pytest.approx((3_900 - 160) / 4, abs=1)
     assert max(digest.step_ns) - min(digest.step_ns) < 200
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
+from gpusight.analysis.steps.step_window import step_spans
 from gpusight.viewer import ledger_track
 from gpusight.viewer.ledger_track import LedgerLine, ledger_lines
 from gpusight.viewer.level_of_detail import EventLine
@@ -58,9 +59,11 @@ def test_sums_up_to_the_ledger_and_its_steps(path: Path) -> None:
         line = lines[device.ledger.device]
         whole = sums(line, report.ledger.start_ns, report.ledger.end_ns)
         assert whole == {entry.entry: entry.ns for entry in device.ledger.entries}
-        for number, step in enumerate(device.steps.steps):
+        steps = device.steps.steps
+        spans = zip(*step_spans(trace, steps), strict=True) if steps else ()
+        for number, (begun, done) in enumerate(spans):
             ledger = dict(zip(device.steps.entries, device.steps.ns[number].tolist(), strict=True))
-            inside = sums(line, step.start_ns, step.end_ns)
+            inside = sums(line, int(begun), int(done))
             assert inside == {entry: ns for entry, ns in ledger.items() if ns}
 
 

@@ -39,9 +39,15 @@ class TimeWindow:
 
     start_ns: int
     end_ns: int
+    launch_start_ns: int | None = None
     launch_end_ns: int | None = None
-    """Of a window of steps, the end of the last step on the host. Such a window holds the GPU work
-    launched before it. Other windows hold the GPU work that starts in them."""
+    """Of a window of steps, the start of the first and the end of the last step on the host. Such a
+    window holds the GPU work launched between. Others hold the GPU work that starts in them."""
+
+    @property
+    def host_start_ns(self) -> int:
+        """Host events of the window start at this or later."""
+        return self.start_ns if self.launch_start_ns is None else self.launch_start_ns
 
     @property
     def host_end_ns(self) -> int:
@@ -227,14 +233,16 @@ class ResolvedSelection:
         assert time is not None, "no window"
         assert when is not None, "no time"
         if table not in GPU_WORK:
-            times, end_ns = frame[when], time.host_end_ns
+            times, start_ns, end_ns = frame[when], time.host_start_ns, time.host_end_ns
         elif time.launch_end_ns is None:
-            times, end_ns = self.trace.table(table, ["start_ns"])["start_ns"], time.end_ns
+            times = self.trace.table(table, ["start_ns"])["start_ns"]
+            start_ns, end_ns = time.start_ns, time.end_ns
         else:
             from gpusight.analysis.steps.step_launches import launch_times
 
-            times, end_ns = launch_times(self.trace, table), time.launch_end_ns
-        return (times >= time.start_ns) & (times < end_ns)
+            times = launch_times(self.trace, table)
+            start_ns, end_ns = time.host_start_ns, time.launch_end_ns
+        return (times >= start_ns) & (times < end_ns)
 
     def _launched_inside(self, frame: pl.DataFrame, keep_span: bool = False) -> pl.DataFrame:
         """Keep GPU work whose launch started inside; or, out of order, with the span's number."""

@@ -20,7 +20,7 @@ from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_launches import launched, of_process
-from gpusight.analysis.steps.step_window import NO_STEPS, step_window
+from gpusight.analysis.steps.step_window import NO_STEPS, step_spans, step_window
 from gpusight.comparison.digest import Digest, DigestFinding, StepBlocks, rounded, rounded_parts
 from gpusight.comparison.digest_rows import (
     api_rows,
@@ -172,6 +172,9 @@ def _digest(of: _StepWork, scope: str) -> Digest:
     ledgers = _ledgers(of)
     by_step_ns = np.sum(list(ledgers.steps.values()), axis=0)
     step_ns, durations_ns = rounded(blocks.mean(by_step_ns)), blocks.duration_ns
+    if blocks.known and blocks.apart:  # as `steps` shows them, time between steps included
+        begun, done = step_spans(trace, blocks.steps)
+        durations_ns = done - begun
     kernels = kernel_rows(trace, blocks, of.work)
     phases = phase_series(trace, blocks, of.work)
     ranges = range_rows(trace, blocks, of.process, launched_by=of.work["thread"])

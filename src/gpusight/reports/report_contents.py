@@ -336,9 +336,8 @@ def _spread(steps: Composite, mean_ns: float) -> str:
     if count == 1:
         return "1 step"
     text = f"{count:,} steps, {format_time(facts['min_ns'])} to {format_time(facts['max_ns'])}"
-    between = mean_ns - int(_kept(steps)["took_ns"].sum()) / count
-    if between > _MIN_SPREAD_SHARE * mean_ns:
-        text += f"; {format_time(between)} between steps"
+    if facts["between_ns"] > _MIN_SPREAD_SHARE * mean_ns:
+        text += f"; {format_time(facts['between_ns'])} between steps"
     return text
 
 

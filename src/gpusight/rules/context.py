@@ -98,7 +98,7 @@ class RuleContext:
 
         Memsets are left out: some tools record none, and no rule needs them.
         """
-        issued = issued_work(self.trace, [(self.focus.start_ns, self.focus.end_ns)])
+        issued = issued_work(self.trace, [(self.focus.host_start_ns, self.focus.end_ns)])
         return {source: work for source, work in issued.items() if source != MEMSETS}
 
     @cached_property
@@ -205,7 +205,8 @@ def sample_steps(trace: Trace, focus: StepWindow, selection: Selection = EVERYTH
     """
     process = busiest_process(trace, focus, selection)
     op_starts = _op_starts(trace, process)
-    steps, start_ns, end_ns = focus.steps, focus.start_ns, focus.end_ns
+    # The replay starts with the host, which may be ahead of the GPU.
+    steps, start_ns, end_ns = focus.steps, focus.host_start_ns, focus.end_ns
     if _op_count(op_starts, start_ns, end_ns) > MAX_SAMPLE_OPS and steps:
         steps = _middle(steps, op_starts)
         # The time up to the next step belongs to a step.

@@ -256,19 +256,21 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
     of the first, after the same fixes.
     """
     replayed = [case for case in cases if case.match.change and case.saved_ns is not None]
-    changes: list[Change] = [_without_profiler(context)]
-    before_ns = context.replay.run(*changes).total_ns if len(replayed) > 1 else 0
+    without_profiler = _without_profiler(context)
+
+    def total_ns(*applied: _Case) -> int:
+        return context.replay.run(without_profiler, *_changes(applied)).total_ns
+
+    before_ns = total_ns() if len(replayed) > 1 else 0
     unsure: set[str] = set()
-    for case, other in pairwise(replayed):
-        first_ns = context.replay.run(*changes, *case.match.change).total_ns
-        other_ns = context.replay.run(*changes, *other.match.change).total_ns
+    for at, (case, other) in enumerate(pairwise(replayed)):
+        first_ns, other_ns = (total_ns(*replayed[:at], added) for added in (case, other))
         saved_ns, other_saved_ns = (float(before_ns - ns) for ns in (first_ns, other_ns))
-        if len(changes) == 1:  # the plan limits what the first fix saves
+        if not at:  # the plan limits what the first fix saves
             saved_ns = min(saved_ns, _max_saved_ns(context, case.match))
             other_saved_ns = min(other_saved_ns, _max_saved_ns(context, other.match))
         if other_saved_ns - saved_ns > MIN_ORDER_SHARE * context.length_ns:
             unsure |= {case.rule.id, other.rule.id}
-        changes += case.match.change
         before_ns = first_ns
     return [replace(case, robust=case.rule.id not in unsure) for case in cases]
 

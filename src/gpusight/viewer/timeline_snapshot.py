@@ -13,9 +13,8 @@ import polars as pl
 
 from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_launches import launched, of_process, took_ns
 from gpusight.analysis.steps.step_list import called, shortened
-from gpusight.analysis.steps.step_window import step_window, work_end
+from gpusight.analysis.steps.step_window import step_spans, step_window, work_end
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage
@@ -475,15 +474,13 @@ def _stretch_of(
 
 
 def _typical_step(trace: Trace, steps: Sequence[TraceStep]) -> SnapshotStretch:
-    of_thread = [s for s in steps if (s.process, s.thread) == (steps[0].process, steps[0].thread)]
-    took = took_ns(of_process(launched(trace), of_thread[0].process), of_thread)
+    begun, done = step_spans(trace, steps)
+    took = done - begun
     at = _median(took)
-    step = of_thread[at]
+    step = steps[at]
     end = work_end(trace, step.start_ns, step.end_ns, step.process)
     what = (
-        called(step)
-        if len(of_thread) == 1
-        else f"{called(step)}, the median of {len(of_thread):,} steps"
+        called(step) if len(steps) == 1 else f"{called(step)}, the median of {len(steps):,} steps"
     )
     return replace(_with_margin(step.start_ns, end, what), median_ns=int(took[at]))
 

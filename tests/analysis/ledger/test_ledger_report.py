@@ -299,8 +299,8 @@ def test_every_capture_is_accounted_for_to_the_nanosecond(path: Path) -> None:
     for device in found.devices:
         assert sum(entry.ns for entry in device.ledger.entries) == end - start
         assert all(entry.ns > 0 for entry in device.ledger.entries)
-        lengths = [min(s.end_ns, end) - max(s.start_ns, start) for s in device.steps.steps]
-        assert device.steps.ns.sum(axis=1).tolist() == lengths
+        if device.steps.steps:
+            assert device.steps.ns.sum() == end - start
         assert (device.steps.ns >= 0).all()
         for entry, contributors in device.contributors.items():
             for kind in {c.kind for c in contributors}:

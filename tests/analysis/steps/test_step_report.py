@@ -53,26 +53,44 @@ def test_each_step_has_its_time_and_what_the_gpu_did() -> None:
     keys = ("number", "duration_ns", "took_ns", "gpu_busy_ns", "lag_ns", "kernels", "pause_ns")
     assert [[row[key] for key in keys] for row in rows] == [
         [0, 100 * US, 100 * US, 60 * US, 0, 2, 20 * US],
-        [1, 100 * US, 100 * US, 60 * US, 0, 2, 20 * US],
-        [2, 100 * US, 160 * US, 90 * US, 60 * US, 2, None],
+        [1, 100 * US, 120 * US, 60 * US, 0, 2, 20 * US],
+        [2, 100 * US, 180 * US, 90 * US, 60 * US, 2, None],
     ]
     assert rows[0]["gpu_share"] == pytest.approx(0.6)
-    assert rows[2]["gpu_share"] == pytest.approx(90 / 160)
+    assert rows[2]["gpu_share"] == pytest.approx(90 / 180)
 
 
-@pytest.mark.parametrize(("count", "shown"), [(3, True), (2, False)])
-def test_the_time_on_the_host_is_shown_where_it_differs(count: int, shown: bool) -> None:
-    result = steps(program(count))
+def contiguous() -> Trace:
+    bounds = [{"start_ns": n * 10, "end_ns": n * 10 + 10} for n in range(3)]
+    return build_trace(ranges=[{"name": f"step_{n}", **b} for n, b in enumerate(bounds)])
+
+
+@pytest.mark.parametrize(
+    ("trace", "shown"),
+    [
+        (program(3), ["duration_ns", "lag_ns"]),
+        (program(2), ["duration_ns"]),  # the GPU is never behind the host
+        (contiguous(), []),
+    ],
+)
+def test_the_time_on_the_host_is_shown_where_it_differs(trace: Trace, shown: list[str]) -> None:
+    result = steps(trace)
     assert isinstance(result, Composite)
     by_step = result.sections[0]
     assert isinstance(by_step, TableResult)
-    assert {f.key: f.shown for f in by_step.fields}["duration_ns"] is shown
+    host = [f for f in by_step.fields if f.key in {"duration_ns", "lag_ns"}]
+    assert [f.key for f in host if f.shown] == shown
 
 
 def test_facts_describe_the_kept_steps() -> None:
     result = steps(program(), steps="0-1")
     assert (fact(result, "steps"), fact(result, "kept")) == (3, 2)
-    assert (fact(result, "median_ns"), fact(result, "stddev_ns")) == (100 * US, 0.0)
+    assert [fact(result, f"{key}_ns") for key in ("median", "min", "max", "between")] == [
+        110 * US,
+        100 * US,
+        120 * US,  # with the pause before it
+        10 * US,
+    ]
     assert fact(result, "gpu_share") == pytest.approx(6 / 11)  # of the window, with the gap
     assert fact(result, "step_ns") == pytest.approx(fact(result, "window_ns") / 2)
     assert [row["remark"] for row in table(result)] == [None, None, "excluded"]
@@ -86,6 +104,16 @@ def test_a_step_out_of_the_ordinary_is_marked() -> None:
     rows = table(steps(build_trace(ranges=ranges)))
     assert [row["outlier"] for row in rows] == [False] * 4 + [True, False]
     assert rows[4]["remark"] == "slow"
+
+
+def test_a_long_pause_makes_the_step_after_it_slow() -> None:
+    starts = [0, 1000, 2000, 3000, 9000, 10_000]
+    ranges = [
+        {"name": f"step_{n}", "start_ns": at, "end_ns": at + 900} for n, at in enumerate(starts)
+    ]
+    rows = table(steps(build_trace(ranges=ranges)))
+    assert [row["remark"] for row in rows] == [None, None, None, None, "slow", None]
+    assert [row["took_ns"] for row in rows] == [900, 1000, 1000, 1000, 6000, 1000]
 
 
 def test_phases_add_up_to_the_gpu_work_of_the_kept_steps() -> None:

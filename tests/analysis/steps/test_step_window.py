@@ -9,7 +9,7 @@ import pytest
 
 from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_list import TraceStep, parse_steps, parse_window
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import StepWindow, step_spans, step_window
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
@@ -243,6 +243,61 @@ def test_the_process_with_most_gpu_work_is_looked_at() -> None:
     assert {step.process for step in found.steps} == {1}
 
 
+# A host that runs ahead of the GPU ------------------------------------------------------------
+
+
+def ahead(lengths: list[int], *, host: int = 10, beside: Any = ()) -> Trace:
+    """Launch a kernel of these lengths per step of 10 ns; each starts when the one before ends."""
+    ranges, calls, kernels, end = [], [], [], 0
+    for step, length in enumerate(lengths):
+        at = step * host
+        ranges.append({"name": f"step_{step}", "start_ns": at, "end_ns": at + host - 1})
+        calls.append({"start_ns": at + 1, "end_ns": at + 2, "correlation": step + 1})
+        start = max(end, at + 3)
+        end = start + length
+        kernels.append({"start_ns": start, "end_ns": end, "name": "k", "correlation": step + 1})
+    for number, (launch_ns, start_ns, end_ns) in enumerate(beside, start=100):
+        key = {"correlation": number}
+        calls.append({"start_ns": launch_ns, "end_ns": launch_ns, **key})
+        kernels.append({"start_ns": start_ns, "end_ns": end_ns, "name": "b", "stream": 9, **key})
+    return build_trace(ranges=ranges, api_calls=calls, kernels=kernels)
+
+
+def test_the_window_starts_when_the_gpu_is_done_with_earlier_steps() -> None:
+    """All steps are launched within 50 ns; the GPU is several steps behind."""
+    found = chosen(ahead([100] * 5), steps="2-3")
+    assert (found.start_ns, found.end_ns, found.step_ns) == (203, 403, 100)
+    assert (found.host_start_ns, found.time.host_end_ns) == (20, 39)
+
+
+def test_the_window_starts_with_the_host_where_the_gpu_waits_for_it() -> None:
+    found = chosen(ahead([4] * 5), steps="2-3")
+    assert (found.start_ns, found.end_ns) == (20, 39)
+
+
+def test_work_of_other_streams_that_outlasts_the_first_step_delays_none() -> None:
+    # One kernel of step 1 ends in the middle of step 2, another one after all steps.
+    found = chosen(ahead([100] * 5, beside=[(15, 16, 250), (16, 17, 900)]), steps="2-3")
+    assert (found.start_ns, found.end_ns) == (250, 403)
+    begun, done = step_spans(ahead([100] * 5, beside=[(15, 16, 250)]), found.steps)
+    assert (begun.tolist(), done.tolist()) == ([250, 303], [303, 403])
+
+
+def test_steps_that_overlap_on_the_gpu_share_the_time_by_their_ends() -> None:
+    """Work of each step runs 30 ns into the next one's, on another stream."""
+    beside = [(step * 100 + 5, step * 100 + 5, step * 100 + 130) for step in range(5)]
+    trace = ahead([50] * 5, host=100, beside=beside)
+    found = chosen(trace, steps="1-3")
+    assert (found.start_ns, found.end_ns, found.step_ns) == (130, 430, 100)
+
+
+def test_a_capture_without_gpu_work_has_a_window_of_its_host_steps() -> None:
+    bounds = [{"start_ns": n * 10, "end_ns": n * 10 + 8} for n in range(4)]
+    ranges = [{"name": f"step_{n}", **step} for n, step in enumerate(bounds)]
+    found = chosen(build_trace(ranges=ranges))
+    assert (found.start_ns, found.end_ns) == (0, 38)
+
+
 # Captures -------------------------------------------------------------------------------------
 
 
@@ -254,9 +309,15 @@ def test_every_capture_has_a_window_or_a_reason(path: Any) -> None:
         return
     assert found.start_ns < found.end_ns
     assert list(found.steps) == sorted(found.steps, key=lambda step: step.start_ns)
-    assert all(found.start_ns <= s.start_ns < s.end_ns <= found.end_ns for s in found.steps)
+    assert all(found.host_start_ns <= s.start_ns < s.end_ns <= found.end_ns for s in found.steps)
     assert len(found.left_out) <= len(found.steps)
     assert bool(found.how) == bool(found.steps)
+    if found.steps:
+        begun, done = step_spans(opened(path), found.steps)
+        took = done - begun
+        assert (begun[0], done[-1]) == (found.start_ns, found.end_ns)
+        assert (begun[1:] == done[:-1]).all()
+        assert took.min() <= found.step_ns <= took.max()
 
 
 @needs_shared

@@ -69,6 +69,7 @@ def test_commands_agree_on_the_window(path: Path) -> None:
         known.append({**steps, "busy_share": steps["gpu_share"]})
         times = [steps, ledger, facts(utilization), facts(timeline)]
         assert {page["step_ns"] for page in times} == {found.step_ns}
+        assert steps["min_ns"] <= found.step_ns <= steps["max_ns"]
         assert diagnosis.step_ns == found.step_ns
         assert diagnosis.steps == steps["kept"] == facts(utilization)["steps"] == len(found.steps)
     assert diagnosis.focus.text == found.text
@@ -77,6 +78,7 @@ def test_commands_agree_on_the_window(path: Path) -> None:
     shares = [device.busy_share for device in diagnosis.ledger.devices]
     busy.append(sum(shares) / len(shares))
     assert busy == [pytest.approx(busy[0])] * len(busy)
+    assert busy[0] <= 1
 
 
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
@@ -168,7 +170,8 @@ def test_gpu_work_launched_before_the_window_keeps_the_gpu_busy() -> None:
         for number, at in ((1, 5), (2, 45))
     ]
     trace = build_trace(kernels=[{**k, "name": "k"} for k in kernels], api_calls=calls)
-    time = TimeWindow(40 * MICROSECOND, 80 * MICROSECOND, 50 * MICROSECOND)
+    host = (40 * MICROSECOND, 50 * MICROSECOND)
+    time = TimeWindow(40 * MICROSECOND, 80 * MICROSECOND, *host)
     scope = ResolvedSelection(trace, Selection(time=time))
     assert scope.gpu("kernels", ["correlation"])["correlation"].to_list() == [2]
     assert scope.window.length_ns == 40 * MICROSECOND

@@ -264,7 +264,7 @@ def _launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 def _inside(launches: pl.DataFrame, scope: WorkSelection, window: StepWindow) -> pl.DataFrame:
     """Mark the launches that are selected and were made in the window."""
     end_ns = max((step.end_ns for step in window.steps), default=window.end_ns)
-    during = pl.col("launch_ns").is_between(window.start_ns, end_ns, "left")
+    during = pl.col("launch_ns").is_between(window.host_start_ns, end_ns, "left")
     if not scope.selection:
         return launches.with_columns(during.alias("inside"))
     if _by_steps(scope.selection, window):

@@ -22,7 +22,6 @@ from gpusight.analysis.flops.flops_tables import (
 from gpusight.analysis.gpu_time import gpu_time, overhead_note
 from gpusight.analysis.kernel_summary import no_kernels
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
-from gpusight.analysis.steps.step_launches import launched
 from gpusight.analysis.steps.step_window import window_steps
 from gpusight.errors import UsageError
 from gpusight.results import Composite, Fact, Fmt, NotApplicable, TableResult
@@ -134,17 +133,14 @@ def flops(
     if isinstance(steps, TableResult):  # all notes are shown together
         steps, step_notes = replace(steps, notes=()), steps.notes
     times = gpu_time(trace, selection)
-    tail_ns = _earlier_work_ns(scope, counted)
     computing_ns = pl.col("busy_ns") - pl.col("copy_only_ns")
     busy_ns = 0
     if isinstance(times, TableResult):
-        busy_ns = max(
-            0, int(times.frame.select(computing_ns.sum()).item()) - tail_ns * times.frame.height
-        )
+        busy_ns = int(times.frame.select(computing_ns.sum()).item())
     return Composite(
         "flops",
         "FLOPs",
-        _facts(counted, calls, main, busy_ns, scope.window.length_ns - tail_ns),
+        _facts(counted, calls, main, busy_ns, scope.window.length_ns),
         (steps, table, rest(counted)),
         meta={"flops": _total_flops(calls), "by": by},
         notes=(
@@ -152,7 +148,6 @@ def flops(
             *_notes(counted, calls, roofs, main, table),
             *overhead_note(scope, times, trace_steps),
             *step_notes,
-            *_tail_note(tail_ns, scope),
         ),
     )
 
@@ -221,45 +216,19 @@ def _steps(
     """Sum up the steps that lie wholly in the selection."""
     if isinstance(steps, NotApplicable):
         return steps
-    if scope.selection.within is None and scope.selection.time is None:
-        return step_table(steps, counted, peak)
+    time = scope.selection.time
     if scope.selection.within is not None:
         whole = whole_steps(steps, scope.spans)
+    elif time is None:
+        return step_table(steps, counted, peak)
     else:
-        inside = scope.window
-        ends = (steps.frame["start_ns"] >= inside.start_ns, steps.frame["end_ns"] <= inside.end_ns)
-        whole = ends[0] & ends[1]
+        start, end = steps.frame["start_ns"], steps.frame["end_ns"]
+        whole = (start >= time.host_start_ns) & (end <= time.end_ns)
     if not whole.any():
         return NotApplicable("steps", _NO_WHOLE_STEP, f"select steps: --in {steps.steps[0].name!r}")
     # Where a step begins depends on the step before it, which may not be selected.
     everything = replace(scope.selection, within=None, time=None)
     return step_table(steps, count_ops(WorkSelection(scope.trace, everything)), peak, whole)
-
-
-def _earlier_work_ns(scope: WorkSelection, counted: CountedOperators) -> int:
-    """Return how long a window of steps waits for GPU work that was launched before it.
-
-    A host that runs ahead starts a step while the GPU is still in the one before. That time is the
-    earlier step's, as in the table of steps.
-    """
-    time = scope.selection.time
-    if time is None or time.launch_end_ns is None or counted.work.is_empty():
-        return 0
-    work = launched(scope.trace)
-    earlier_end = work.filter(pl.col("launch_ns") < time.start_ns)["end_ns"].max()
-    inside = pl.col("launch_ns").is_between(time.start_ns, time.launch_end_ns, "left")
-    first_start = work.filter(inside)["start_ns"].min()
-    if earlier_end is None or first_start is None:
-        return 0
-    return max(0, min(int(earlier_end), int(first_start)) - time.start_ns)  # type: ignore[arg-type]
-
-
-def _tail_note(tail_ns: int, scope: WorkSelection) -> Iterator[str]:
-    if tail_ns >= _MIN_NOTED_SHARE * max(1, scope.window.length_ns):
-        yield (
-            f"the GPU spends the first {format_time(tail_ns, digits=3)} of these steps on earlier "
-            "ones: window and rates exclude it"
-        )
 
 
 def _facts(

@@ -19,7 +19,7 @@ from gpusight.analysis.ledger.idle_contributors import IdleContributor, IdleCont
 from gpusight.analysis.ledger.ledger_entries import IDLE, ActivityPriority, EntryLabels, IdleCause
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import StepWindow, step_spans, step_window
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.trace.intervals import Intervals, concurrency, intersect
@@ -94,7 +94,7 @@ class StepTimes:
     steps: tuple[TraceStep, ...]
     entries: tuple[str, ...]
     ns: Ints
-    """A row for each step, a column for each entry; rows sum to the part inside the window."""
+    """A row for each step, a column for each entry; of a window of steps, they sum to it."""
 
     @cached_property
     def lines(self) -> pl.DataFrame:
@@ -212,7 +212,7 @@ def ledger_report(
             names.get(account.device),
             device_overlap(schedule, account.labels, account.device),
             contributors.of(account),
-            _step_times(account, _steps_of(schedule, account.device, chosen.steps)),
+            _step_times(trace, account, _steps_of(schedule, account.device, chosen.steps)),
         )
         for account in accounts
     )
@@ -241,23 +241,16 @@ def _steps_of(schedule: GpuSchedule, device: int, steps: Iterable[TraceStep]) ->
     return [s for s in steps if not processes or s.process is None or s.process in processes]
 
 
-def _step_times(account: DeviceAccount, steps: list[TraceStep]) -> StepTimes:
-    """Split the time of a GPU by step; steps of one thread do not overlap, those of several may."""
-    ns = np.zeros((len(steps), len(account.names)), np.int64)
-    starts = np.array([step.start_ns for step in steps], np.int64)
-    ends = np.array([step.end_ns for step in steps], np.int64)
-    threads: dict[tuple[int | None, int | None], list[int]] = {}
-    for number, step in enumerate(steps):
-        threads.setdefault((step.process, step.thread), []).append(number)
-    for at in threads.values():
-        ns[at] = account.between(starts[at], ends[at])
-    return StepTimes(tuple(steps), account.names, ns)
+def _step_times(trace: Trace, account: DeviceAccount, steps: list[TraceStep]) -> StepTimes:
+    """Split the time of a GPU by step, as the durations of `steps` do."""
+    bounds = step_spans(trace, steps) if steps else (np.empty(0, np.int64),) * 2
+    return StepTimes(tuple(steps), account.names, account.between(*bounds))
 
 
 def _notes(
     trace: Trace, schedule: GpuSchedule, chosen: StepWindow, devices: Sequence[DeviceLedgerReport]
 ) -> tuple[str, ...]:
-    lost = lost_work_notes(trace, [(chosen.start_ns, chosen.end_ns)])
+    lost = lost_work_notes(trace, [(chosen.host_start_ns, chosen.end_ns)])
     notes = [*chosen.notes, *graph_notes(trace), *lost]
     if not len(schedule.calls):
         notes.append("no API calls in the window: the causes of idle time are unknown")

@@ -26,12 +26,16 @@ from gpusight.analysis.steps.step_window import (
     SUGGESTION,
     StepWindow,
     outliers,
+    step_spans,
     step_window,
 )
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -43,7 +47,7 @@ STEP_FIELDS = (
         "took_ns",
         "Duration",
         Fmt.TIME,
-        "From its start, or the end of the previous step's GPU work, to the end of its GPU work",
+        "From the end of the previous step's GPU work to the end of its own",
     ),
     Field("duration_ns", "Host", Fmt.TIME, "Duration on the host"),
     Field("gpu_busy_ns", "GPU busy", Fmt.TIME, "Part of the duration in which GPU work runs"),
@@ -73,7 +77,8 @@ FACTS = (
     Field("steps", "Steps", Fmt.COUNT, "Steps found"),
     Field("kept", "In window", Fmt.COUNT, "Steps in the window, without warm-up"),
     Field("how", "Detected by", Fmt.TEXT, "How steps are detected"),
-    Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step"),
+    Field("step_ns", "Step time", Fmt.TIME, "Mean duration: length of the window per step"),
+    Field("between_ns", "Between steps", Fmt.TIME, "Part of it between steps, with no GPU work"),
     Field("median_ns", "Median", Fmt.TIME, "Median duration of the steps in the window"),
     Field("min_ns", "Shortest", Fmt.TIME, "Shortest duration"),
     Field("max_ns", "Longest", Fmt.TIME, "Longest duration"),
@@ -86,8 +91,6 @@ FACTS = (
 
 
 _NO_WHOLE_STEP = "the window contains no whole step"
-_SAME_AS_TIME = frozenset({"duration_ns", "lag_ns"})
-"""Columns that add nothing where every step lasts as long on the host as with its GPU work."""
 
 
 def steps(
@@ -111,7 +114,7 @@ def steps(
     return Composite(
         "steps",
         "Steps",
-        _facts(chosen, table.frame, busy_share(trace, _of_window(selection, chosen))),
+        _facts(trace, chosen, table.frame, busy_share(trace, _of_window(selection, chosen))),
         (table, _phases(trace, chosen)),
         meta={"start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
         notes=chosen.notes,
@@ -129,17 +132,24 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     work = of_process(launched(trace), all_steps[0].process)
     launch_ns, kernels = work["launch_ns"].to_numpy(), (work["table"] == 0).to_numpy()
     kept = np.isin([s.start_ns for s in all_steps], [s.start_ns for s in chosen.steps])
-    took, done = took_ns(work, all_steps), done_ns(work, all_steps)
+    done = done_ns(work, all_steps)
+    ended = np.maximum.accumulate(done)
+    own_ns = took_ns(work, all_steps)
+    begun = ended - own_ns
+    begun[kept], ended[kept] = step_spans(trace, chosen.steps)
+    took = ended - begun
+    # A pause before a step makes it slow, but a short one, or none before the first, not fast.
+    outlier = outliers(took, kept) & (took > np.median(took[kept])) | outliers(own_ns, kept)
     start, end = pl.col("start_ns"), pl.col("end_ns")
     frame = frame_of(tuple(all_steps)).with_columns(
         (end - start).alias("duration_ns"),
         pl.Series("took_ns", took),
-        pl.Series("gpu_busy_ns", _busy_ns(work, np.maximum.accumulate(done), took)),
+        pl.Series("gpu_busy_ns", _busy_ns(work, begun, ended)),
         pl.Series("lag_ns", done) - end,
         pl.Series("kernels", count_in(launch_ns[kernels], all_steps)),
         pl.Series("gpu_ops", count_in(launch_ns, all_steps)),
         (start.shift(-1) - end).alias("pause_ns"),
-        pl.Series("outlier", outliers(took, kept)),
+        pl.Series("outlier", outlier),
         pl.Series("kept", kept),
     )
     share = share_of(pl.col("gpu_busy_ns"), pl.col("took_ns")).alias("gpu_share")
@@ -152,22 +162,33 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     )
     frame = frame.with_columns(share, remark.alias("remark")).select(f.key for f in STEP_FIELDS)
     fields = shown_if_filled(STEP_FIELDS, frame)
-    if (frame["duration_ns"] == frame["took_ns"]).all():  # the GPU is never behind the host
-        fields = tuple(replace(f, shown=f.shown and f.key not in _SAME_AS_TIME) for f in fields)
+    # Columns that add nothing: the host's time is the step's, the GPU is never behind the host.
+    same = (frame["duration_ns"] == frame["took_ns"]).all()
+    hidden = {"duration_ns": same, "lag_ns": not frame["lag_ns"].max()}
+    fields = tuple(replace(f, shown=f.shown and not hidden.get(f.key)) for f in fields)
     return TableResult("steps", "Steps", fields, frame)
 
 
-def _busy_ns(work: pl.DataFrame, done: Ints, took: Ints) -> Ints:
-    """Measure the part of each step's duration, until it is done, in which GPU work runs.
+def _pauses(steps: Sequence[TraceStep], ended: Ints) -> Ints:
+    """Return the time between each step and the one before, when neither runs; 0 for the first."""
+    starts = np.array([step.start_ns for step in steps], np.int64)
+    return np.maximum(starts - np.append(starts[:1], ended[:-1]), 0)
+
+
+def _busy_ns(work: pl.DataFrame, begun: Ints, ended: Ints) -> Ints:
+    """Measure the part of each step in which GPU work runs.
 
     Work of the next step may run in it too: on another stream, or launched by another thread.
     """
     busy = Intervals.from_arrays(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
-    return coverage(busy, done - took, done)
+    return coverage(busy, begun, ended)
 
 
-def _facts(chosen: StepWindow, frame: pl.DataFrame, gpu_share: float | None) -> tuple[Fact, ...]:
+def _facts(
+    trace: Trace, chosen: StepWindow, frame: pl.DataFrame, gpu_share: float | None
+) -> tuple[Fact, ...]:
     kept = frame.filter("kept")
+    between_ns = _pauses(chosen.steps, step_spans(trace, chosen.steps)[1]).sum() / kept.height
     took = kept["took_ns"]
     spread, total = took.std(), int(took.sum())
     values = {
@@ -175,6 +196,7 @@ def _facts(chosen: StepWindow, frame: pl.DataFrame, gpu_share: float | None) -> 
         "kept": kept.height,
         "how": chosen.how,
         "step_ns": chosen.step_ns,
+        "between_ns": between_ns,
         "median_ns": took.median(),
         "min_ns": took.min(),
         "max_ns": took.max(),

@@ -25,6 +25,7 @@ from gpusight.analysis.selection import (
 from gpusight.analysis.steps.step_detection import DetectedSteps, detect_steps
 from gpusight.analysis.steps.step_launches import (
     count_in,
+    done_ns,
     launched,
     launches_of,
     of_process,
@@ -86,6 +87,8 @@ class StepWindow:
     """One contiguous window, with the steps inside."""
 
     start_ns: int
+    """Of steps: when the GPU is done with what was launched before the first one, or its start on
+    the host where that is later. Work of an excluded step is no time of the steps after it."""
     end_ns: int
     """End of the last step, or of the GPU work launched before it where that is later."""
     steps: tuple[TraceStep, ...] = ()
@@ -111,6 +114,11 @@ class StepWindow:
     def step_ns(self) -> float:
         """The step time of every command: the window per step; the window where none are known."""
         return self.length_ns / max(1, len(self.steps))
+
+    @property
+    def host_start_ns(self) -> int:
+        """When the host starts the first step: before the window where the GPU is behind."""
+        return min(self.start_ns, self.steps[0].start_ns) if self.steps else self.start_ns
 
     @property
     def text(self) -> str:
@@ -144,8 +152,10 @@ class StepWindow:
     def time(self) -> TimeWindow:
         """The window as a part of a selection."""
         by_launch = self.steps and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}
-        last_ns = max(step.end_ns for step in self.steps) if by_launch else None
-        return TimeWindow(self.start_ns, self.end_ns, last_ns)
+        if not by_launch:
+            return TimeWindow(self.start_ns, self.end_ns)
+        last_ns = max(step.end_ns for step in self.steps)
+        return TimeWindow(self.start_ns, self.end_ns, self.host_start_ns, last_ns)
 
 
 def step_window(
@@ -187,7 +197,7 @@ def steps_inside(trace: Trace, selection: Selection) -> int:
     steps = window_steps(trace)
     if isinstance(steps, NotApplicable):
         return 0
-    return len(_inside(steps.steps, time.start_ns, time.launch_end_ns))
+    return len(_inside(steps.steps, time.host_start_ns, time.launch_end_ns))
 
 
 def _chosen_window(
@@ -279,8 +289,8 @@ def _warm_up_end(trace: Trace, selection: Selection) -> int | None:
     usual = step_window(trace, replace(selection, within=None))
     if isinstance(usual, NotApplicable):
         return None
-    has_warm_up = any(step.start_ns < usual.start_ns for step in usual.left_out)
-    return usual.start_ns if has_warm_up else None
+    first_ns = usual.host_start_ns
+    return first_ns if any(step.start_ns < first_ns for step in usual.left_out) else None
 
 
 def _default_window(trace: Trace) -> StepWindow | NotApplicable:
@@ -290,7 +300,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
         return _window_frame(chosen)
 
-    frame = trace.derive("window-5", find)
+    frame = trace.derive("window-6", find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
@@ -488,9 +498,26 @@ def _of_steps(
     out: tuple[TraceStep, ...],
     notes: list[str],
 ) -> StepWindow:
-    start = kept[0].start_ns
-    end = work_end(trace, start, max(step.end_ns for step in kept), kept[0].process)
-    return StepWindow(start, end, kept, out, steps.how, tuple(notes))
+    begun, done = step_spans(trace, kept)
+    return StepWindow(int(begun[0]), int(done[-1]), kept, out, steps.how, tuple(notes))
+
+
+def step_spans(trace: Trace, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
+    """Return when each of consecutive steps begins and ends; the spans fill their window.
+
+    A step ends when all GPU work is done that was launched until its end, and the next one begins
+    there: time between steps belongs to the later one. The first begins on the host, or when the
+    GPU is done with earlier work where that is later. What outlasts the first step runs beside the
+    steps, on another stream, and delays none of them.
+    """
+    work = of_process(launched(trace), steps[0].process)
+    done = np.maximum.accumulate(done_ns(work, steps))
+    first_ns = steps[0].start_ns
+    earlier = (pl.col("launch_ns") < first_ns) & (pl.col("end_ns") < int(done[0]))
+    earlier_end = work.filter(earlier)["end_ns"].max()
+    if earlier_end is not None:
+        first_ns = max(first_ns, int(earlier_end))  # type: ignore[arg-type]
+    return np.append(first_ns, done[:-1]), done
 
 
 def work_end(trace: Trace, start_ns: int, end_ns: int, process: int | None) -> int:

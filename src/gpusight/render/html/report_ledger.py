@@ -80,9 +80,7 @@ def _steps_strip(times: StepTimes) -> _StepsStrip | None:
         return None
     step_ns = times.ns.sum(1)
     longest, shortest = (format_time(int(ns)) for ns in (step_ns.max(), step_ns.min()))
-    # A thread's range marks the host's part; the GPU may work on the step long after it.
-    where = "" if times.steps[0].thread is None else " on the host"
-    caption = f"Each step, from start to end{where}: {shortest} to {longest}."
+    caption = f"Each step, until its GPU work is done: {shortest} to {longest}."
     if count > _MAX_STEPS:
         caption += f" {_MAX_STEPS} of {count:,} steps drawn, evenly spaced."
     if count <= _MAX_NAMED_STEPS:

@@ -134,7 +134,7 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
 
 def _left_out(focus: StepWindow) -> tuple[TraceStep, ...]:
     """Return the steps before the window, which were left out of it."""
-    return tuple(step for step in focus.left_out if step.start_ns < focus.start_ns)
+    return tuple(step for step in focus.left_out if step.start_ns < focus.host_start_ns)
 
 
 def _first_steps(context: RuleContext) -> RuleVerdict:
