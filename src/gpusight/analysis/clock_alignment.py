@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.trace.moved_times import MovedSource
 from gpusight.trace.trace import Trace
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from gpusight.trace.trace import Meta, Outline
+    from collections.abc import Sequence
 
 
 TOLERANCE_NS = 200_000
@@ -33,7 +30,6 @@ _MIN_WRONG_SHARE = 0.05
 """Part of the launches, or of the waits, that must contradict the clocks: single records do."""
 _MIN_COMPARED = 1
 _SHIFTED = (*GPU_WORK, "gpu_ranges")
-_TIMES = frozenset({"start_ns", "end_ns"})
 _WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context|Thread)Synchronize")
 _WAITS_FOR_STREAM = re.compile(r"StreamSynchronize")
 _ASYNC = re.compile(r"Async|Batch")
@@ -213,64 +209,18 @@ def aligned(trace: Trace) -> Trace:
     by_device = {shift.device: shift.shift_ns for shift in shifts if shift.shift_ns}
     if not by_device or isinstance(trace, _AlignedTrace):
         return trace
-    corrected = _AlignedTrace(_AlignedSource(trace, by_device))
+
+    def move(table: str, columns: Sequence[str]) -> pl.DataFrame | None:
+        if table not in _SHIFTED:
+            return None
+        device = trace.table(table, ["device"])["device"]
+        shift = device.replace_strict(by_device, default=0, return_dtype=pl.Int64)
+        return trace.table(table, columns).select(pl.all() + shift)
+
+    corrected = _AlignedTrace(MovedSource(trace, move))
     _CHECKED[corrected] = shifts
     return corrected
 
 
 class _AlignedTrace(Trace):
     """A capture whose GPU times were corrected."""
-
-
-class _AlignedSource:
-    """Serves the tables of a trace, those of GPU work with other times."""
-
-    def __init__(self, trace: Trace, shifts: dict[int, int]) -> None:
-        self._trace = trace
-        self._shifts = shifts
-        self._orders: dict[str, pl.Series] = {}
-
-    @cached_property
-    def meta(self) -> Meta:
-        """What is known about the capture as a whole."""
-        return self._trace.meta
-
-    def outline(self) -> Outline | None:
-        """Return nothing: the trace knows its tables."""
-        return None
-
-    def has(self, table: str) -> bool:
-        """Return whether the table has rows."""
-        return self._trace.has(table)
-
-    def has_column(self, table: str, column: str) -> bool:
-        """Return whether the capture can fill this column."""
-        return self._trace.has(table, column)
-
-    def row_count(self, table: str) -> int:
-        """Count rows."""
-        return self._trace.row_count(table)
-
-    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Read these columns, times shifted, in order of the shifted start."""
-        frame = self._trace.table(table, columns)
-        if table not in _SHIFTED:
-            return frame
-        device = self._trace.table(table, ["device"])["device"]
-        shift = device.replace_strict(self._shifts, default=0, return_dtype=pl.Int64)
-        if table not in self._orders:
-            start = self._trace.table(table, ["start_ns"])["start_ns"] + shift
-            self._orders[table] = pl.Series(np.argsort(start.to_numpy(), kind="stable"))
-        shifted = [(frame[column] + shift).alias(column) for column in columns if column in _TIMES]
-        return frame.with_columns(shifted)[self._orders[table]]
-
-    def prepare(self, tables: Iterable[str]) -> None:
-        """Announce which tables will be read."""
-        self._trace.prepare(*tables)
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return warnings about rows and values left out so far."""
-        return self._trace.losses
-
-    def close(self) -> None:
-        """Leave the trace open: who opened it closes it."""

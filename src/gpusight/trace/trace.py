@@ -10,6 +10,7 @@ import msgspec
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError, UsageError
+from gpusight.trace.pace import Pace  # noqa: TC001 - msgspec reads the annotation
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Processes in that job."""
     backend: str | None = None
     """Library its processes communicate through, such as `nccl`."""
+    pace: Pace | None = None
+    """Step time without a profiler, where the recorder measured it."""
     notes: tuple[str, ...] = ()
     """What of the file was not decoded, or was read by other means."""
     warnings: tuple[str, ...] = ()

@@ -104,6 +104,8 @@ class StepWindow:
     partial: int = 0
     """Steps of `left_out` that the capture cut off; the others are warm-up."""
     kind: WindowKind = WindowKind.STEPS
+    recorded_step_ns: float | None = None
+    """Step time under the profiler, where times are those without it (`profiler_correction`)."""
 
     @property
     def length_ns(self) -> int:
@@ -129,7 +131,11 @@ class StepWindow:
         count = len(self.steps)
         steps = f"{count:,} step" if count == 1 else f"{count:,} steps"
         if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
-            return f"{steps} of {format_time(self.step_ns, digits=3)}{self._excluded}"
+            step = format_time(self.step_ns, digits=3)
+            if self.recorded_step_ns is not None:
+                recorded = format_time(self.recorded_step_ns, digits=3)
+                step = f"{step} without the profiler, {recorded} with it"
+            return f"{steps} of {step}{self._excluded}"
         length = format_time(self.length_ns, digits=3)
         known = steps if count else "no steps found"
         if self.before_ns:
@@ -298,9 +304,9 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
 
     def find() -> pl.DataFrame:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
-        return _window_frame(chosen)
+        return window_frame(chosen)
 
-    frame = trace.derive("window-6", find)
+    frame = trace.derive(WINDOW_KEY, find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
@@ -308,9 +314,12 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
     whole = row["start_ns"], row["end_ns"]
     notes = tuple(row["notes"])
     before_ns, partial = row["before_ns"], row["partial"]
-    return StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
+    chosen = StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
+    return replace(chosen, recorded_step_ns=row["recorded_step_ns"])
 
 
+WINDOW_KEY = "window-7"
+"""What the default window is kept under."""
 _STEP_LISTS = ("steps", "left_out")
 _WINDOW_SCHEMA = {
     "start_ns": pl.Int64(),
@@ -320,17 +329,18 @@ _WINDOW_SCHEMA = {
     "notes": pl.List(pl.String()),
     "before_ns": pl.Int64(),
     "partial": pl.Int64(),
+    "recorded_step_ns": pl.Float64(),
     "reason": pl.String(),
     "hint": pl.String(),
 }
 
 
-def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
+def window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
     """Return a window as a table of one row, as a trace keeps it."""
     if isinstance(chosen, NotApplicable):
         row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
     else:
-        keys = ("start_ns", "end_ns", "how", "before_ns", "partial")
+        keys = ("start_ns", "end_ns", "how", "before_ns", "partial", "recorded_step_ns")
         row = {key: getattr(chosen, key) for key in keys}
         row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
         row["notes"] = list(chosen.notes)

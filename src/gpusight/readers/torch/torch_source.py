@@ -19,6 +19,7 @@ from gpusight.readers.frame_source import (
     within_limits,
 )
 from gpusight.readers.torch.torch_tables import PARTS, EventColumnRule, EventTablePart
+from gpusight.trace.pace import PACE_KEY, parse_pace
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Meta, Outline
 
@@ -247,6 +248,7 @@ class TorchSource:
             rank=_int(job.get("rank")),
             world_size=_int(job.get("world_size")),
             backend=_text(job.get("backend")),
+            pace=parse_pace(about.get(PACE_KEY)),
             notes=self._scanned.notes,
             warnings=warnings,
         )

@@ -1,0 +1,396 @@
+"""The same capture at the speed that the program has without a profiler.
+
+A profiler makes the host slower, not the GPU. Where the step time without it is known, the host's
+time is reduced until the replay of the unchanged program takes that long; every time of the capture
+is then moved to where the replay puts it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import polars as pl
+
+from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
+from gpusight.analysis.replay.simulation import run_program
+from gpusight.analysis.replay.window_replay import calibrate
+from gpusight.analysis.steps.step_window import WINDOW_KEY, step_window, window_frame
+from gpusight.errors import UsageError
+from gpusight.results import NotApplicable
+from gpusight.trace.moved_times import MovedSource
+from gpusight.trace.pace import PACE_MARK, Pace, parse_pace
+from gpusight.trace.schema import TABLES
+from gpusight.trace.trace import Trace
+from gpusight.units import TIME_UNITS, format_share, format_time, parse_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.analysis.gpu_schedule import GpuSchedule, ScheduleTiming
+    from gpusight.analysis.replay.simulation import ReplayProgram
+    from gpusight.analysis.steps.step_list import TraceStep
+    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.trace.intervals import Ints
+
+
+MAX_SOLVED_OPS = 24_000
+"""GPU activities among which the overhead is found: one replay takes hundredths of a second."""
+MAX_EVENT_NS = 20_000.0
+"""Largest overhead per recorded event: 4 to 16 us explain the measured step times of programs that
+the host limits. What is more than this slows the host down as a whole."""
+MAX_MISSED = 0.02
+"""How far the corrected step may be from the known one to count as explained."""
+MAX_SLOWDOWN = 4.0
+"""No profiler slows a step down by more, nor does it make one faster: then the steps differ."""
+TOLERANCE = 0.002
+"""How exactly the replay must take the time that is known."""
+_MAX_REPLAYS = 24
+_EVENT_TABLES = ("api_calls", "cpu_ops", "ranges", "os_calls", "python_calls")
+"""What a profiler records of the host; each row costs the program time."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What was taken off the host's time, and what it made of the step."""
+
+    pace: Pace
+    """Step time without a profiler, as it is known."""
+    recorded_ns: float
+    """Step time of the capture."""
+    step_ns: float
+    """Step time of the corrected capture."""
+    overhead: Overhead
+    events: float
+    """Recorded events of the launching threads per step."""
+
+    @property
+    def text(self) -> str:
+        """Say what the times are, in one line."""
+        step, recorded, pace = (
+            format_time(ns, digits=3) for ns in (self.step_ns, self.recorded_ns, self.pace.step_ns)
+        )
+        known = f"{pace} without it ({self.pace.text})"
+        if not self.overhead.event_ns:
+            return f"the profiler did not slow the steps down: {recorded} recorded, {known}"
+        each = format_time(self.overhead.event_ns, digits=3)
+        taken = f"{each} per recorded event"
+        if self.overhead.share:
+            taken += f" and {format_share(self.overhead.share)} of the other host time"
+        corrected = (
+            f"times are without the profiler: {recorded} recorded, {known}; {taken} taken off"
+        )
+        if abs(self.step_ns / self.pace.step_ns - 1) > MAX_MISSED:
+            corrected += f"; GPU work alone takes {step}"
+        return corrected
+
+
+OFF = "off"
+
+
+def known_pace(trace: Trace) -> Pace | None:
+    """Return the step time without a profiler that the recorder stored with the capture."""
+    if trace.meta.pace is not None or not trace.has("ranges"):
+        return trace.meta.pace
+    names = names_of(trace.table("ranges", ["name"])["name"])
+    stored = next((name for name in names if name.startswith(PACE_MARK)), None)
+    return None if stored is None else parse_pace(stored.removeprefix(PACE_MARK))
+
+
+def at_pace(trace: Trace, pace: str | float | None = None) -> Trace:
+    """Return the capture with the times that the program has without the profiler.
+
+    `pace` is the step time without it, in nanoseconds or as a text (`28.6ms`); `off` keeps the
+    times of the capture. By default it is the one that was recorded with the capture: where there
+    is none, or it does not fit, times stay as they are.
+    """
+    if pace == OFF or trace in _CORRECTIONS:
+        return trace
+    if pace is None:
+        known = known_pace(trace)
+        if known is None:
+            return trace
+        moved = corrected(trace, known)
+        return trace if isinstance(moved, NotApplicable) else moved
+    moved = corrected(trace, Pace(step_ns=_step_time(pace)))
+    if isinstance(moved, NotApplicable):
+        raise UsageError("the times cannot be corrected", why=moved.reason, hint="--pace off")
+    return moved
+
+
+def _step_time(pace: str | float) -> float:
+    """Read a step time: nanoseconds, or a text with a unit."""
+    amount = parse_amount(pace) if isinstance(pace, str) else None
+    step_ns = amount.scaled(TIME_UNITS) if amount is not None else pace
+    if not isinstance(step_ns, (int, float)) or not 0 < step_ns < math.inf:
+        raise UsageError(f"no step time: {pace!r}", hint="write 28.6ms, 900us, or off")
+    return float(step_ns)
+
+
+_CORRECTIONS: WeakKeyDictionary[Trace, Correction] = WeakKeyDictionary()
+
+
+def correction_of(trace: Trace) -> Correction | None:
+    """Return how a capture was corrected; None for one with the times of its file."""
+    return _CORRECTIONS.get(trace)
+
+
+def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
+    """Return the capture as it would be if its steps took the time without a profiler."""
+    focus = step_window(trace)
+    if isinstance(focus, NotApplicable):
+        return focus
+    if not focus.steps:
+        return NotApplicable("pace", "no steps found, so that a step time cannot be compared", "")
+    slowdown = focus.step_ns / pace.step_ns
+    if not 1 / MAX_SLOWDOWN < slowdown < MAX_SLOWDOWN:
+        recorded, plain = (format_time(t, digits=3) for t in (focus.step_ns, pace.step_ns))
+        reason = (
+            f"steps take {recorded} in the capture and {plain} without the profiler: these are "
+            "not the same steps"
+        )
+        return NotApplicable("pace", reason, "")
+    schedule = _schedule(trace, focus, focus.steps)
+    part = _schedule(trace, focus, _middle(focus.steps, len(schedule.ops)))
+    overhead = _overhead(part, pace.step_ns / focus.step_ns)
+    events = recorded_events(schedule)
+    timing = run_program(overhead.taken_off(calibrate(schedule).program, events))
+    steps = len(focus.steps)
+    step_ns = (timing.end_ns - timing.start_ns) / steps
+    correction = Correction(pace, focus.step_ns, step_ns, overhead, float(events.sum()) / steps)
+    times = _MovedTimes(schedule, timing)
+    window = times.window(focus)
+    window = replace(window, notes=(correction.text, *window.notes))
+    moved = Trace(MovedSource(trace, times.rows), _CorrectedWindow(window))
+    _CORRECTIONS[moved] = correction
+    return moved
+
+
+def _middle(steps: Sequence[TraceStep], ops: int) -> Sequence[TraceStep]:
+    """Choose steps from the middle of the window with few enough GPU activities."""
+    count = max(1, min(len(steps), len(steps) * MAX_SOLVED_OPS // max(1, ops)))
+    first = (len(steps) - count) // 2
+    return steps[first : first + count]
+
+
+def _schedule(trace: Trace, focus: StepWindow, steps: Sequence[TraceStep]) -> GpuSchedule:
+    """Lay out these steps of a window, up to the step that follows."""
+    later = [step.start_ns for step in focus.steps if step.start_ns > steps[-1].start_ns]
+    start_ns = focus.start_ns if steps[0] is focus.steps[0] else steps[0].start_ns
+    end_ns = later[0] if later else focus.end_ns
+    marks = [
+        (
+            moment_ns,
+            NONE if step.process is None else step.process,
+            NONE if step.thread is None else step.thread,
+        )
+        for step in steps
+        for moment_ns in (step.start_ns, step.end_ns)
+    ]
+    return build_schedule(trace, start_ns, end_ns, process=steps[0].process, marks=marks)
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What a profiler adds to the host's time."""
+
+    event_ns: float
+    """Per recorded event."""
+    share: float = 0.0
+    """Of all that is left of the host's time."""
+
+    @classmethod
+    def of(cls, amount: float) -> Overhead:
+        """Return more overhead for a larger amount: up to 1 per event, up to 2 of all time too."""
+        return cls(min(amount, 1.0) * MAX_EVENT_NS, max(0.0, amount - 1))
+
+    def taken_off(self, program: ReplayProgram, events: Ints) -> ReplayProgram:
+        """Return a program without the overhead."""
+        if not self.event_ns:
+            return program
+        gap_ns, own_ns = (
+            self._reduced(host_ns, count)
+            for host_ns, count in ((program.gap_ns, events[0]), (program.own_ns, events[1]))
+        )
+        movable_ns = np.minimum(program.movable_ns, np.maximum(gap_ns, 0))
+        return program.changed(gap_ns=gap_ns, movable_ns=movable_ns, own_ns=own_ns)
+
+    def _reduced(self, host_ns: Ints, events: Ints) -> Ints:
+        """Take events off times that are long against them, and a part off the others."""
+        positive = np.maximum(host_ns, 1)
+        left = (1 - self.share) * positive * np.exp(-events * self.event_ns / positive)
+        reduced: Ints = np.where(host_ns > 0, left, host_ns).astype(np.int64)
+        return reduced
+
+
+def _overhead(schedule: GpuSchedule, share: float) -> Overhead:
+    """Find the overhead without which the replay takes this share of its time.
+
+    Where the GPU needs more than that, the smallest one with which it does not wait for the host.
+    """
+    program = calibrate(schedule).program
+    events = recorded_events(schedule)
+
+    def length_ns(amount: float) -> int:
+        timing = run_program(Overhead.of(amount).taken_off(program, events))
+        return timing.end_ns - timing.start_ns
+
+    low, high = 0.0, 2.0
+    wanted_ns = max(share * length_ns(low), (1 + TOLERANCE) * length_ns(high))
+    if length_ns(low) <= wanted_ns:
+        return Overhead(0.0)
+    for _ in range(_MAX_REPLAYS):
+        middle = (low + high) / 2
+        missed_ns = length_ns(middle) - wanted_ns
+        if abs(missed_ns) < TOLERANCE * wanted_ns:
+            return Overhead.of(middle)
+        low, high = (middle, high) if missed_ns > 0 else (low, middle)
+    return Overhead.of(high)
+
+
+def recorded_events(schedule: GpuSchedule) -> Ints:
+    """Count what was recorded on its thread in the time before each call, and in it."""
+    calls, trace = schedule.calls, schedule.trace
+    counts = np.zeros((2, len(calls)), np.int64)
+    # Part of what recording a call takes lies outside its own time stamps.
+    counts[0] = calls.kind != CallKind.MARK
+    for table in _EVENT_TABLES:
+        if not trace.has(table):
+            continue
+        frame = trace.table(table, ["start_ns", "process", "thread"])
+        for number, (process, thread) in enumerate(schedule.threads):
+            own = np.flatnonzero(calls.thread == number)
+            times = frame.filter(
+                pl.col("process").fill_null(NONE) == process,
+                pl.col("thread").fill_null(NONE) == thread,
+            )["start_ns"].to_numpy()
+            edges = (schedule.before_calls[own], calls.start_ns[own], calls.end_ns[own])
+            before, start, end = (np.searchsorted(times, edge) for edge in edges)
+            counts[0, own] += np.maximum(start - before, 0)
+            counts[1, own] += np.maximum(end - start, 0)
+    return counts
+
+
+class _MovedTimes:
+    """Moves times of a capture to where a replay puts them."""
+
+    def __init__(self, schedule: GpuSchedule, timing: ScheduleTiming) -> None:
+        self._schedule = schedule
+        self._timing = timing
+        self._numbers = {thread: number for number, thread in enumerate(schedule.threads)}
+
+    def window(self, focus: StepWindow) -> StepWindow:
+        """Return a window with its steps."""
+        steps, left_out = (tuple(map(self._step, own)) for own in (focus.steps, focus.left_out))
+        moved = replace(focus, start_ns=self._timing.start_ns, end_ns=self._timing.end_ns)
+        return replace(moved, steps=steps, left_out=left_out, recorded_step_ns=focus.step_ns)
+
+    def _step(self, step: TraceStep) -> TraceStep:
+        process, thread = (NONE if key is None else key for key in (step.process, step.thread))
+        number = self._numbers.get((process, thread), NONE)
+        start_ns, end_ns = self.moments(number, np.array([step.start_ns, step.end_ns])).tolist()
+        return replace(step, start_ns=start_ns, end_ns=end_ns)
+
+    def rows(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Return time columns of a table, moved."""
+        if table in _OPS_OF:
+            return self._gpu_times(table).select(columns)
+        trace = self._schedule.trace
+        moved = {c: trace.table(table, [c])[c].to_numpy().copy() for c in columns}
+        threads = self._threads(table)
+        for thread in np.unique(threads):
+            rows = np.flatnonzero(threads == thread)
+            for times in moved.values():
+                times[rows] = self.moments(int(thread), times[rows])
+        return pl.DataFrame(moved)
+
+    def _threads(self, table: str) -> Ints:
+        """Return the number of each row's thread; `NONE` for one that calls nothing."""
+        trace = self._schedule.trace
+        if not set(_THREAD) <= set(TABLES[table].column_names):
+            return np.full(trace.row_count(table), NONE)
+        schema = dict.fromkeys((*_THREAD, "number"), pl.Int64)
+        known = [(*key, number) for key, number in self._numbers.items()]
+        frame = trace.table(table, _THREAD).with_columns(pl.col(*_THREAD).cast(pl.Int64))
+        numbers = frame.fill_null(NONE).join(
+            pl.DataFrame(known, schema=schema, orient="row"),
+            on=_THREAD,
+            how="left",
+            maintain_order="left",
+        )["number"]
+        threads: Ints = numbers.fill_null(NONE).to_numpy()
+        return threads
+
+    def moments(self, thread: int, times: Ints) -> Ints:
+        """Move moments of a thread, or of none: between its calls in proportion."""
+        before, after = self._knots.get(thread, self._knots[NONE])
+        inside = np.interp(times, before, after)
+        later = times - before[-1] + after[-1]
+        moved: Ints = np.where(
+            times <= before[0], times, np.where(times >= before[-1], later, inside)
+        )
+        return moved.astype(np.int64)
+
+    @cached_property
+    def _knots(self) -> dict[int, tuple[Ints, Ints]]:
+        """Times before and after of the calls of each thread; of no thread: of the busiest one."""
+        schedule, timing, calls = self._schedule, self._timing, self._schedule.calls
+        knots = {}
+        for number in np.unique(calls.thread):
+            own = np.flatnonzero(calls.thread == number)
+            before, after = (
+                np.concatenate(([first], np.stack((s[own], e[own]), axis=1).reshape(-1), [last]))
+                for first, s, e, last in (
+                    (schedule.start_ns, calls.start_ns, calls.end_ns, schedule.end_ns),
+                    (timing.start_ns, timing.call_start_ns, timing.call_end_ns, timing.end_ns),
+                )
+            )
+            # A call that ends after the window in one of the two must not run backwards.
+            knots[int(number)] = np.maximum.accumulate(before), np.maximum.accumulate(after)
+        ends = np.array([[schedule.start_ns, schedule.end_ns], [timing.start_ns, timing.end_ns]])
+        busiest = int(np.bincount(calls.thread).argmax()) if len(calls) else NONE
+        return {NONE: (ends[0], ends[1])} | knots | ({NONE: knots[busiest]} if knots else {})
+
+    def _gpu_times(self, table: str) -> pl.DataFrame:
+        """Return when GPU activities run: as replayed, others with what runs at their time."""
+        ops = self._schedule.ops
+        recorded = self._schedule.trace.table(table, ["start_ns", "end_ns"])
+        start = self.moments(NONE, recorded["start_ns"].to_numpy())
+        length = (recorded["end_ns"] - recorded["start_ns"]).to_numpy()
+        own = np.flatnonzero((ops.kind == _OPS_OF[table]) & ~ops.carried)
+        start[ops.row[own]] = self._timing.op_start_ns[own]
+        return pl.DataFrame({"start_ns": start, "end_ns": start + length})
+
+
+_OPS_OF = {kind.table: kind for kind in OpKind}
+_THREAD = ["process", "thread"]
+
+
+class _CorrectedWindow:
+    """Keeps the default window of a corrected capture: its steps are those of the capture."""
+
+    def __init__(self, window: StepWindow) -> None:
+        self._window = window
+
+    def holds(self, table: str, columns: Sequence[str]) -> bool:  # noqa: ARG002
+        """Return that no columns are kept."""
+        return False
+
+    def recall(self, key: str) -> pl.DataFrame | None:
+        """Return the window; all else is computed from the moved times."""
+        return window_frame(self._window) if key == WINDOW_KEY else None
+
+    def remember(self, key: str, frame: pl.DataFrame) -> None:
+        """Keep nothing."""
+
+    def flush(self) -> None:
+        """Wait for nothing."""
+
+    def notes(self) -> tuple[str, ...]:
+        """Return no notes."""
+        return ()
