@@ -32,7 +32,7 @@ def compare(path: Path) -> tuple[bool, str] | None:
         return None
     first, *_, last = named.steps
     detected = repetition(trace, launched(trace), ranges=False)
-    if detected is None:
+    if detected is None or not isinstance(detected.steps, TraceSteps):
         return False, f"none of {len(named.steps)}"
     starts = np.array([step.start_ns for step in detected.steps.steps])
     half = (last.start_ns - first.start_ns) / (len(named.steps) - 1) / 2

@@ -54,23 +54,30 @@ DEFAULT_GATE_LIMIT = "step_time=+5%"
 # A text is itself an iterable of texts; the first signature is the one that applies to it.
 @overload
 def open_captures(  # type: ignore[overload-overlap]
-    path: PathLike, *, cache: bool = True
+    path: PathLike, *, cache: bool = True, pace: str | float | None = None
 ) -> Trace: ...
 @overload
-def open_captures(path: Iterable[PathLike], *, cache: bool = True) -> list[Trace]: ...
 def open_captures(
-    path: PathLike | Iterable[PathLike], *, cache: bool = True
+    path: Iterable[PathLike], *, cache: bool = True, pace: str | float | None = None
+) -> list[Trace]: ...
+def open_captures(
+    path: PathLike | Iterable[PathLike], *, cache: bool = True, pace: str | float | None = None
 ) -> Trace | list[Trace]:
     """Open a capture; a list of paths gives a list of captures.
 
     Only what identifies the format is read now. Nothing is ever written to the file.
-    `cache=False` neither uses nor fills the cache folder.
+    `cache=False` neither uses nor fills the cache folder. `pace` is the step time without a
+    profiler (`"28.6ms"`, or nanoseconds): `diagnose`, `ledger`, `steps`, `summary`, `whatif`,
+    `compare` and `report` then correct for the profiler, as they do for captures of
+    `gpusight record`, which measures it; `"off"` keeps the times of the capture.
     """
     from gpusight.readers.open import open_trace
 
-    if isinstance(path, (str, os.PathLike)):
-        return open_trace(path, cache=cache)
-    return [open_trace(p, cache=cache) for p in path]
+    if not isinstance(path, (str, os.PathLike)):
+        return [open_captures(p, cache=cache, pace=pace) for p in path]
+    trace = open_trace(path, cache=cache)
+    trace.pace = pace
+    return trace
 
 
 def info(trace: Capture) -> Page:
@@ -100,7 +107,8 @@ def summary(
     from gpusight.analysis.capture_summary import summary as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return Page(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    capture = _without_profiler(trace)
+    return Page(_ask_window(analysis, capture, _selection(within, device, process), focus))
 
 
 def steps(
@@ -116,8 +124,8 @@ def steps(
     """List the steps: duration, GPU busy, phases, outliers."""
     from gpusight.analysis.steps.step_report import steps as analysis
 
-    selection = _selection(within, device, process)
-    return Page(_ask(analysis, trace, selection, steps=steps, window=window, warmup=warmup))
+    capture, selection = _without_profiler(trace), _selection(within, device, process)
+    return Page(_ask(analysis, capture, selection, steps=steps, window=window, warmup=warmup))
 
 
 def kernels(
@@ -195,7 +203,7 @@ def ledger(
     from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
     from gpusight.render.result_view import LedgerView
 
-    capture = _opened(trace)
+    capture = _without_profiler(trace)
     selection = _selection(within, device, process)
     answer = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
     return LedgerView(_with_warnings(answer, [capture]))
@@ -625,7 +633,7 @@ def report(
     from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
-    captures = [_opened(capture) for capture in (trace, *ncu)]
+    captures = [_without_profiler(capture) for capture in (trace, *ncu)]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
     request = ReportRequest(selection, steps, window, warmup, title)
     contents = build_report(captures, request, base=base)
@@ -1058,6 +1066,13 @@ def _opened(trace: Capture) -> Trace:
     from gpusight.readers.open import open_trace
 
     return trace if isinstance(trace, Trace) else open_trace(trace)
+
+
+def _without_profiler(trace: Capture) -> Trace:
+    """Give a capture with the times of the program without a profiler, where they are known."""
+    from gpusight.analysis.profiler_correction import without_profiler
+
+    return without_profiler(_opened(trace))
 
 
 def _selection(within: str | None, device: int | None, process: str | int | None) -> Selection:

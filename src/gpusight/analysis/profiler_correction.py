@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.clock_alignment import clock_shifts
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
 from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
@@ -69,6 +70,20 @@ class Correction:
     events: float
     """Recorded events of the launching threads per step."""
 
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return {
+            "recorded_step_ns": self.recorded_ns,
+            "step_ns": self.step_ns,
+            "measured_step_ns": self.pace.step_ns,
+            "measured_steps": self.pace.steps,
+            "spread": self.pace.spread,
+            "how": self.pace.how,
+            "overhead_per_event_ns": self.overhead.event_ns,
+            "overhead_share": self.overhead.share,
+            "events_per_step": self.events,
+        }
+
     @property
     def text(self) -> str:
         """Say what the times are, in one line."""
@@ -91,6 +106,7 @@ class Correction:
 
 
 OFF = "off"
+_VIEW = "without the profiler"
 
 
 def known_pace(trace: Trace) -> Pace | None:
@@ -102,21 +118,24 @@ def known_pace(trace: Trace) -> Pace | None:
     return None if stored is None else parse_pace(stored.removeprefix(PACE_MARK))
 
 
-def at_pace(trace: Trace, pace: str | float | None = None) -> Trace:
+def without_profiler(trace: Trace) -> Trace:
     """Return the capture with the times that the program has without the profiler.
 
-    `pace` is the step time without it, in nanoseconds or as a text (`28.6ms`); `off` keeps the
-    times of the capture. By default it is the one that was recorded with the capture: where there
-    is none, or it does not fit, times stay as they are.
+    They are known where the recorder or the user (`Trace.pace`) gave the step time; where nobody
+    did, or it does not fit the capture, times stay as they are.
     """
-    if pace == OFF or trace in _CORRECTIONS:
+    if _VIEW not in trace.views:
+        trace.views[_VIEW] = trace if trace in _CORRECTIONS else _chosen(trace, trace.pace)
+    return trace.views[_VIEW]
+
+
+def _chosen(trace: Trace, pace: str | float | None) -> Trace:
+    if pace == OFF:
         return trace
     if pace is None:
         known = known_pace(trace)
-        if known is None:
-            return trace
-        moved = corrected(trace, known)
-        return trace if isinstance(moved, NotApplicable) else moved
+        moved = None if known is None else corrected(trace, known)
+        return moved if isinstance(moved, Trace) else trace
     moved = corrected(trace, Pace(step_ns=_step_time(pace)))
     if isinstance(moved, NotApplicable):
         raise UsageError("the times cannot be corrected", why=moved.reason, hint="--pace off")
@@ -133,6 +152,7 @@ def _step_time(pace: str | float) -> float:
 
 
 _CORRECTIONS: WeakKeyDictionary[Trace, Correction] = WeakKeyDictionary()
+_RECORDED: WeakKeyDictionary[Trace, tuple[MovedSource, _MovedTimes]] = WeakKeyDictionary()
 
 
 def correction_of(trace: Trace) -> Correction | None:
@@ -147,6 +167,8 @@ def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
         return focus
     if not focus.steps:
         return NotApplicable("pace", "no steps found, so that a step time cannot be compared", "")
+    if clock_shifts(trace):
+        return NotApplicable("pace", "the clocks of host and GPU disagree", "")
     slowdown = focus.step_ns / pace.step_ns
     if not 1 / MAX_SLOWDOWN < slowdown < MAX_SLOWDOWN:
         recorded, plain = (format_time(t, digits=3) for t in (focus.step_ns, pace.step_ns))
@@ -166,9 +188,26 @@ def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
     times = _MovedTimes(schedule, timing)
     window = times.window(focus)
     window = replace(window, notes=(correction.text, *window.notes))
-    moved = Trace(MovedSource(trace, times.rows), _CorrectedWindow(window))
+    source = MovedSource(trace, times.rows)
+    moved = Trace(source, _CorrectedWindow(window))
     _CORRECTIONS[moved] = correction
+    _RECORDED[moved] = source, times
     return moved
+
+
+def recorded_span(
+    trace: Trace, start_ns: int, end_ns: int, table: str | None, row: int | None
+) -> tuple[int, int, int | None]:
+    """Return where the capture shows a span or an event of a corrected one: start, end, row."""
+    if trace not in _RECORDED:
+        return start_ns, end_ns, row
+    source, times = _RECORDED[trace]
+    if table is None or row is None:
+        first_ns, last_ns = times.recorded(start_ns, end_ns)
+        return first_ns, last_ns, None
+    recorded_row = source.recorded_row(table, row)
+    first_ns, last_ns = source.trace.table(table, ["start_ns", "end_ns"]).row(recorded_row)
+    return first_ns, last_ns, recorded_row
 
 
 def _middle(steps: Sequence[TraceStep], ops: int) -> Sequence[TraceStep]:
@@ -335,6 +374,15 @@ class _MovedTimes:
             times <= before[0], times, np.where(times >= before[-1], later, inside)
         )
         return moved.astype(np.int64)
+
+    def recorded(self, *moments: int) -> tuple[int, ...]:
+        """Return when moments of a replay are in the capture."""
+        before, after = self._knots[NONE]
+        back = np.interp(moments, after, before)
+        later = np.array(moments) - after[-1] + before[-1]
+        back = np.where(np.array(moments) >= after[-1], later, back)
+        earlier = np.array(moments) <= after[0]
+        return tuple(np.where(earlier, moments, back).astype(np.int64).tolist())
 
     @cached_property
     def _knots(self) -> dict[int, tuple[Ints, Ints]]:

@@ -72,7 +72,9 @@ def open_capture(path: str, args: argparse.Namespace) -> Trace:
     """Open a capture with the common arguments."""
     from gpusight.readers.open import open_trace
 
-    return open_trace(path, cache=not args.no_cache)
+    trace = open_trace(path, cache=not args.no_cache)
+    trace.pace = getattr(args, "pace", None)
+    return trace
 
 
 def keep_warnings(args: argparse.Namespace, *traces: Trace) -> None:
@@ -124,6 +126,7 @@ def typed_part(args: argparse.Namespace) -> list[str]:
         "--process": args.process,
         "--steps": args.steps,
         "--window": args.window,
+        "--pace": args.pace,
     }
     typed = [f"{name}={value}" for name, value in values.items() if value is not None]
     return [*typed, *(["--warmup"] if args.warmup else [])]

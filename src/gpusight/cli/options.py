@@ -222,6 +222,17 @@ def add_focus(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_pace(parser: argparse.ArgumentParser) -> None:
+    """Declare the step time without a profiler; `open_capture` passes it on."""
+    group = parser.add_argument_group("profiler")
+    group.add_argument(
+        "--pace",
+        metavar="TIME|off",
+        help="step time without a profiler, such as 28.6ms: times are corrected for its overhead "
+        "(default: the time that gpusight record measured); off for the times of the capture",
+    )
+
+
 class FocusOptions(TypedDict):
     """The keyword arguments of `gpusight.api` that choose the time window."""
 

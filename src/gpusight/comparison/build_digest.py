@@ -16,6 +16,7 @@ from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.idle_causes import host_time
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
@@ -98,6 +99,7 @@ def _made_digest(
 ) -> Digest | NotApplicable:
     if not any(trace.has(table) for table in GPU_WORK):
         return _no_timeline(trace)
+    trace = without_profiler(trace)
     preload_tables(trace)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
@@ -202,6 +204,7 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         median_ns=float(np.median(durations_ns)),
         min_ns=float(durations_ns.min()),
         max_ns=float(durations_ns.max()),
+        recorded_step_ns=focus.recorded_step_ns,
         stddev_ns=float(durations_ns.std(ddof=1)) if len(durations_ns) > 1 else None,
         ledger=_summing_to(step_ns, {name: blocks.mean(ns) for name, ns in ledgers.steps.items()}),
         kernel_ns=kernels.kernel_ns,

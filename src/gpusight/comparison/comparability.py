@@ -247,6 +247,7 @@ def comparison_notes(
         *_on_both_sides(before, after),
         *_how_many(before, after),
         *_tools_and_gpus(before, after),
+        *_profiler(before, after),
         *_different_programs((*before, *after), comparison),
         *_overhead(comparison),
         *_missing((*before, *after)),
@@ -276,6 +277,16 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
         yield f"{ONE_CAPTURE} per side{few}: {known}; record 3 or more per side"
     elif single:
         yield f"{ONE_CAPTURE} {single[0]}{few}: its variance is taken from the other side"
+
+
+def _profiler(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
+    """Note that only some of the captures were corrected for the profiler."""
+    is_corrected = [digest.recorded_step_ns is not None for digest in (*before, *after)]
+    if any(is_corrected) and not all(is_corrected):
+        yield (
+            f"{sum(is_corrected)} of {len(is_corrected)} captures are corrected for the profiler's "
+            "overhead, the others are not: compare all with --pace off"
+        )
 
 
 def _tools_and_gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:

@@ -139,6 +139,8 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     What is summed over them is too small, so it is missing rather than 0."""
     not_evaluated: dict[str, str] = {}
     """Rules of `diagnose` that lacked data, and why: a finding of theirs is not known."""
+    recorded_step_ns: float | None = None
+    """Step time under the profiler, where times were corrected for it; None where they were not."""
     stddev_ns: float | None = None
     """Of the durations of all steps; None for one step, and in older baselines."""
     reported_losses: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpusight.analysis.ledger.device_ledger import Accounting, Ledger
+    from gpusight.analysis.profiler_correction import Correction
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.finding import KernelFinding, TimelineFinding
@@ -62,6 +63,8 @@ class TimelineDiagnosis:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`path`, `tool`, `gpu` (names), `device` (diagnosed), `process`; of several `processes` (a
     count), the `process` is its number."""
+    correction: Correction | None = None
+    """How times were corrected for the profiler; None where they are those of the capture."""
     has_shapes: bool = False
     """Operators have shapes, from which FLOPs are counted."""
     notes: tuple[str, ...] = ()
@@ -131,7 +134,9 @@ class TimelineDiagnosis:
                 "steps": self.steps,
                 "steps_left_out": len(self.focus.left_out),
                 "step_ns": self.step_ns,
+                "recorded_step_ns": self.focus.recorded_step_ns or self.step_ns,
             },
+            "profiler": None if self.correction is None else self.correction.document(),
             "plan": {
                 "fixes": len(self.fixes),
                 "step_ns": self.step_ns,

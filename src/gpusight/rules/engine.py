@@ -33,6 +33,8 @@ PROFILER_LAUNCH_NS = 4_000
 """Overhead of a profiler per launch: 3 to 5 us were measured."""
 MIN_PLAN_SHARE = 0.005
 """Share of the time that a fix must save after the fixes above it to be one of the plan."""
+MAX_TIE_SHARE = 0.1
+"""Part by which savings may differ and count as the same: estimates are no better."""
 MIN_ORDER_SHARE = 0.005
 """Share of the time by which two fixes must differ for their order to matter: that of the smallest
 finding."""
@@ -178,7 +180,7 @@ def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], li
         ]
         for option in options if order else ():
             losses[option.rule.id][order[-1].rule.id] = before_ns[option.rule.id] - _saved(option)
-        best = max(options, key=lambda option: (_saved(option), option.alone_ns or 0.0))
+        best = _next_fix(options)
         before_ns = {option.rule.id: _saved(option) for option in options}
         order.append(best)
         waiting = [case for case in waiting if case.rule.id != best.rule.id]
@@ -204,6 +206,19 @@ def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], li
     listed.sort(key=lambda case: not case.match.leads)
     ids = {case.rule.id for case in listed}
     return listed, [case for case in cases if case.rule.id not in ids]
+
+
+def _next_fix(options: Sequence[_Case]) -> _Case:
+    """Choose the fix that saves most, or what must be done before it.
+
+    Of fixes that save about as much, work that nobody needs goes first: what makes work cheaper
+    then has less to do.
+    """
+    best = max(options, key=lambda option: (_saved(option), option.alone_ns or 0.0))
+    close = [o for o in options if _saved(o) >= (1 - MAX_TIE_SHARE) * _saved(best)]
+    best = next((option for option in close if option.rule.removes_work), best)
+    needed = [option for option in options if option.rule.id in best.match.needs]
+    return max(needed, key=_saved) if needed else best
 
 
 def _saved(case: _Case) -> float:

@@ -160,6 +160,9 @@ class TimelineRule(Rule):
     is_general: ClassVar[bool] = False
     """It is about what the other findings leave: `check_rest` runs after them."""
 
+    removes_work: ClassVar[bool] = False
+    """Its fix removes work that nobody needs; such a fix comes before one that saves as much."""
+
     def check(self, context: RuleContext) -> RuleVerdict:
         """Check whether the program has the problem."""
         raise NotImplementedError

@@ -12,6 +12,7 @@ from gpusight.analysis import scenario as words
 from gpusight.analysis.counters.counter_selection import kernel_codes
 from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.replay.changes import (
     as_graphs,
@@ -67,6 +68,7 @@ def what_if(
             "whatif needs a change",
             hint="for example --speedup matmul=4x, --remove sync or --graph",
         )
+    trace = without_profiler(trace)
     scenarios = _numbers_to_rules(trace, selection, scenarios, steps, window, warmup=warmup)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):

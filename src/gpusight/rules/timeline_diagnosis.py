@@ -15,6 +15,11 @@ from gpusight.analysis.capture_gpus import names_of_used
 from gpusight.analysis.clock_alignment import aligned, clock_shifts
 from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.analysis.kernel_summary import short_names
+from gpusight.analysis.profiler_correction import (
+    correction_of,
+    recorded_span,
+    without_profiler,
+)
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_list import called
@@ -57,7 +62,7 @@ def diagnose_timeline(
     """
     selected = select_rules(timeline_rules() | {rule.id: rule for rule in extra_rules}, rules)
     preload_tables(trace)
-    original, trace = trace, aligned(trace)
+    original, trace = trace, aligned(without_profiler(trace))
     known = known if trace is original else None
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
@@ -87,6 +92,7 @@ def diagnose_timeline(
             "gpu": names_of_used(trace, context.ops["device"].unique()),
             "device": context.device,
         },
+        correction=correction_of(trace),
         has_shapes=trace.has("cpu_ops", "shapes"),
         rules=selected,
         selection=selection,
@@ -150,7 +156,7 @@ class FindingLocator:
     """Finds where the findings of one diagnosis happen."""
 
     def __init__(self, trace: Trace, diagnosis: TimelineDiagnosis) -> None:
-        self._trace = aligned(trace)
+        self._trace = aligned(without_profiler(trace))
         self._focus = diagnosis.focus
         self._rules = diagnosis.rules
         self._selection = diagnosis.selection
@@ -168,10 +174,17 @@ class FindingLocator:
         if spans is None or spans.is_empty():
             spans = events_named(self._context, finding)
         if spans.is_empty():
-            return (_middle_step(self._focus),)
+            return (self._recorded(_middle_step(self._focus)),)
         if "telling" not in spans.columns:
             spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("telling"))
-        return _best_locations(spans, self._focus.steps, most)
+        best = _best_locations(spans, self._focus.steps, most)
+        return tuple(map(self._recorded, best))
+
+    def _recorded(self, location: TimelineLocation) -> TimelineLocation:
+        """Return a location as the capture shows it, with the times of the profiler."""
+        spot = (location.start_ns, location.end_ns, location.table, location.row)
+        start_ns, end_ns, row = recorded_span(self._trace, *spot)
+        return replace(location, start_ns=start_ns, end_ns=end_ns, row=row)
 
 
 def locations_of_kernels(

@@ -30,14 +30,14 @@ class MovedSource:
     """Serves the tables of a trace with moved times, in the order of those."""
 
     def __init__(self, trace: Trace, move: MoveTimes) -> None:
-        self._trace = trace
+        self.trace = trace
         self._move = move
         self._orders: dict[str, pl.Series | None] = {}
 
     @cached_property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        return self._trace.meta
+        return self.trace.meta
 
     def outline(self) -> Outline | None:
         """Return nothing: the trace knows its tables."""
@@ -45,19 +45,19 @@ class MovedSource:
 
     def has(self, table: str) -> bool:
         """Return whether the table has rows."""
-        return self._trace.has(table)
+        return self.trace.has(table)
 
     def has_column(self, table: str, column: str) -> bool:
         """Return whether the capture can fill this column."""
-        return self._trace.has(table, column)
+        return self.trace.has(table, column)
 
     def row_count(self, table: str) -> int:
         """Count rows."""
-        return self._trace.row_count(table)
+        return self.trace.row_count(table)
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Read these columns, times moved, in order of the moved start."""
-        frame = self._trace.table(table, columns)
+        frame = self.trace.table(table, columns)
         order = self._order(table)
         if order is None:
             return frame
@@ -74,13 +74,18 @@ class MovedSource:
             self._orders[table] = order
         return self._orders[table]
 
+    def recorded_row(self, table: str, row: int) -> int:
+        """Return the row of the trace that a row of a moved table is."""
+        order = self._order(table)
+        return row if order is None else int(order[row])
+
     def prepare(self, tables: Iterable[str]) -> None:
         """Announce which tables will be read."""
-        self._trace.prepare(*tables)
+        self.trace.prepare(*tables)
 
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about rows and values left out so far."""
-        return self._trace.losses
+        return self.trace.losses
 
     def close(self) -> None:
         """Leave the trace open: who opened it closes it."""

@@ -145,6 +145,10 @@ class Trace:
         self._has: dict[str, bool] = {}
         self._loaded: dict[str, pl.DataFrame] = {}
         self._derived: dict[str, pl.DataFrame] = {}
+        self.pace: str | float | None = None
+        """Step time without a profiler as the user gave it: `28.6ms`, nanoseconds, or `off`."""
+        self.views: dict[str, Trace] = {}
+        """Captures made from this one, such as the one without the profiler's overhead."""
 
     def __enter__(self) -> Self:
         """Use as a context manager to close it at the end."""

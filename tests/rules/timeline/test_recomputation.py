@@ -92,7 +92,7 @@ def test_found() -> None:
 def test_host_time_of_checkpointing_goes_too() -> None:
     """Where kernels take no time, the host's is all that counts."""
 
-    def saves_us(**options: float) -> float:
+    def saves_us(**options: Any) -> float:
         timeline = training(checkpoint=True, kernel_us=0.1, **options).timeline()
         return saved_us(found(RULE, timeline), timeline)
 

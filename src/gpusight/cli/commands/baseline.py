@@ -53,6 +53,7 @@ def _declare_save(parser: argparse.ArgumentParser) -> None:
     )
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     group = parser.add_argument_group("summary")
     group.add_argument(
         "--format",

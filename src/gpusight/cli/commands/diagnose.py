@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser, nargs="*")
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     group = parser.add_argument_group("which kernels of a report")
     options.add_kernel(group)
     options.add_launch(group)

@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_limits(parser)
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     _add_output(parser)
 
 

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     parser.add_argument_group("output").add_argument(
         "-o",
         "--output",

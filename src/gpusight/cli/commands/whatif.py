@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     options.add_output(parser)
 
 

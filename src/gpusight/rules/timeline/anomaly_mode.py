@@ -80,6 +80,7 @@ Trainer(detect_anomaly=False)                  # Lightning
         "min_sync_share": MIN_SYNC_SHARE,
     }
     min_share = None
+    removes_work = True
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Count the answers that autograd's thread reads back."""

@@ -79,6 +79,7 @@ grep -rn CUDA_LAUNCH_BLOCKING .        # scripts, Dockerfiles and os.environ set
         "launch_ns": LAUNCH_NS,
     }
     min_share = None
+    removes_work = True
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Compare the end of launch calls with the end of their kernels."""

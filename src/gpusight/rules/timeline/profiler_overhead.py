@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.analysis.ledger.idle_causes import without_loading
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.profiler_correction import correction_of
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.replay.simulation import put
 from gpusight.rules.finding import Confidence, Evidence
@@ -20,7 +21,14 @@ from gpusight.rules.formatting import (
 )
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import before_calls, host_unknown, spent_before
-from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    FindingLocation,
+    RuleMatch,
+    RuleNotApplicable,
+    Threshold,
+    TimelineRule,
+)
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
@@ -80,6 +88,8 @@ torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Sum what was recorded, and what operators cost."""
+        if correction_of(context.trace) is not None:
+            return RuleNotApplicable("times are corrected for the profiler's overhead")
         if (unknown := host_unknown(context)) is not None:
             return unknown
         before = spent_before(context)

@@ -105,6 +105,7 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
         "max_longest_share": MAX_LONGEST_SHARE,
         "min_detached_ns": MIN_DETACHED_NS,
     }
+    removes_work = True
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Measure compilation in steps."""

@@ -89,6 +89,7 @@ block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)  # o
         "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
         "max_memory_share": MAX_MEMORY_SHARE,
     }
+    removes_work = True
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Compare what the threads of the forward and the backward pass launch."""
