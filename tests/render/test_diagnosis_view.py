@@ -16,7 +16,7 @@ from gpusight.analysis.steps.step_list import TraceStep
 from gpusight.analysis.steps.step_window import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
-from gpusight.render.diagnosis_screen import MAX_LINES, screen_lines
+from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, screen_lines
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
@@ -453,3 +453,18 @@ def test_the_view_shows_itself() -> None:
     assert "### 1." in view.to_markdown(details=True)
     assert view.to_html().startswith("<!DOCTYPE html>")
     assert len(view.to_csv().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "fitted"),
+    [
+        ("Unfused optimizer: 1,000 kernels/step", 40, "Unfused optimizer: 1,000 kernels/step"),
+        ("Unfused optimizer: 1,000 kernels/step", 36, "Unfused optimizer"),
+        ("FP32 GEMMs not on Tensor Cores (79% of all)", 36, "FP32 GEMMs not on Tensor Cores"),
+        ("GPU idle waiting for kernel launches: 4 ms", 35, "GPU idle waiting for kernel…"),
+        ("my_kernel: Uncoalesced loads and stores", 30, "my_kernel: Uncoalesced loads…"),
+        ("name_without_any_space", 12, "name_withou…"),
+    ],
+)  # fmt: skip
+def test_titles_lose_their_numbers_or_whole_words(text: str, width: int, fitted: str) -> None:
+    assert _fitted(text, width) == fitted

@@ -37,6 +37,10 @@ MAX_LINES = 15
 _MAX_HEAD_LINES = 2
 _MAX_NOTE_LINES = 2
 _CLAUSE_END = re.compile(r"[.;:](?= )")
+_DETAIL = re.compile(r": (?=\d|about )| \(")
+"""Where the numbers of a title start: `explain` and `--details` have them too."""
+_MIN_FITTED_SHARE = 0.4
+"""Share of a column that a shortened text must fill: less would say too little."""
 _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
 _MAX_SECTIONS = 4
@@ -138,9 +142,8 @@ def _plan_lines(
     timeline: TimelineDiagnosis, look: TableOptions, max_lines: int
 ) -> Iterator[StyledLine]:
     """List the fixes in their order, what all of them save, and what is not in the plan."""
-    texts = [*summary.needs_notes(timeline)]
-    texts += [summary.beside_text(timeline, f) for f in timeline.beside_plan]
-    beside = [_line(text, look.width) for text in texts]
+    beside = [_line(text, look.width) for text in summary.needs_notes(timeline)]
+    beside += [_beside_line(timeline, finding, look.width) for finding in timeline.beside_plan]
     if not timeline.plan:
         yield from list(wrapped_lines(summary.timeline_verdict(timeline), look.width, ""))[:3]
         yield from beside[: max_lines - 3]
@@ -164,6 +167,18 @@ def _plan_lines(
     if note:
         yield StyledLine(cut_line(note, look.width), "dim")
     yield from beside
+
+
+def _beside_line(
+    timeline: TimelineDiagnosis, finding: TimelineFinding, width: int | None
+) -> StyledLine:
+    """Give a finding that is not in the plan; its title loses what is too much for the line."""
+    text = summary.beside_text(timeline, finding)
+    over = 0 if width is None else display_width(text) - width
+    if over > 0:
+        title = _fitted(finding.title, max(1, display_width(finding.title) - over))
+        text = summary.beside_text(timeline, replace(finding, title=title))
+    return _line(text, width)
 
 
 def _plan_table(
@@ -191,14 +206,28 @@ def _plan_table(
     yield from _numbered_table(columns, ["cyan"] * len(findings), width)
 
 
+def _fitted(text: str, width: int) -> str:
+    """Shorten a text to a width: without its details where much is left, else between words."""
+    if display_width(text) <= width:
+        return text
+    ends = [end.start() for end in _DETAIL.finditer(text) if end.start() <= width]
+    if ends and ends[-1] >= _MIN_FITTED_SHARE * width:
+        return text[: ends[-1]]
+    cut = shorten_end(text, width)
+    if text[len(cut) - 1 :].startswith(" "):  # between two words
+        return cut
+    words = cut[:-1].rpartition(" ")[0].rstrip(",;:(")
+    return f"{words}…" if len(words) >= _MIN_FITTED_SHARE * width else cut
+
+
 def _numbered_table(
     columns: Sequence[TextColumn], styles: Sequence[str], width: int | None, first_number: int = 1
 ) -> Iterator[StyledLine]:
-    """Lay rows out behind their numbers; texts that are too long lose their ends."""
+    """Lay rows out behind their numbers; texts that are too long lose details, then words."""
     texts = columns[0].cells
     layout = fit_columns(columns, None if width is None else width - _LEAD)
     first, *others = layout.columns
-    cells = tuple(shorten_end(safe_text(text), first.width) for text in texts)
+    cells = tuple(_fitted(safe_text(text), first.width) for text in texts)
     fitted = (replace(first, cells=cells), *others)
     gap = " " * layout.gap
     heading = gap.join(c.padded_heading for c in fitted)

@@ -517,8 +517,8 @@ def step_spans(trace: Trace, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
 
     A step ends when all GPU work is done that was launched until its end, and the next one begins
     there: time between steps belongs to the later one. The first begins on the host, or when the
-    GPU is done with earlier work where that is later. What outlasts the first step runs beside the
-    steps, on another stream, and delays none of them.
+    GPU is done with earlier work where that is later. What outlasts the first step runs in
+    parallel, on another stream, and delays none of them.
     """
     work = of_process(launched(trace), steps[0].process)
     done = np.maximum.accumulate(done_ns(work, steps))
