@@ -144,11 +144,11 @@ def test_findings_of_the_page_are_those_of_the_command(
     assert shown == [
         (
             one["rule"],
-            one["title"].replace("`", ""),
+            f"{number}. " + one["title"].replace("`", ""),
             f"Saves {format_time(one['after_above_ns'] / found['window']['steps'], digits=3)}/step",
             f"{one['confidence']} confidence",
         )
-        for one in found["findings"]
+        for number, one in enumerate(found["findings"], 1)
     ]
     window = found["window"]
     length = format_time(window["step_ns"], digits=3)

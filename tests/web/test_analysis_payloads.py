@@ -8,6 +8,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.render.explanation import evidence_value
+from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.finding import TimelineFinding
 from gpusight.units import format_time
 from gpusight.viewer.timeline_view import ViewerTimeline
@@ -44,8 +45,11 @@ def test_the_findings_are_those_of_the_command() -> None:
     said = gs.diagnose(DATA / "dataload.sqlite")
     found = findings_payload(timeline, [])
     assert found.step_ns == said.answer.document()["window"]["step_ns"]
-    assert [one.rule for one in found.findings] == [one.rule for one in said.findings]
-    for one, other in zip(found.findings, said.findings, strict=True):
+    answer = said.answer
+    assert isinstance(answer, TimelineDiagnosis)
+    assert [one.rule for one in found.findings] == [one.rule for one in answer.plan]
+    assert [one.rule for one in found.beside] == [one.rule for one in answer.beside_plan]
+    for one, other in zip(found.findings, answer.plan, strict=True):
         assert isinstance(other, TimelineFinding)
         assert (one.title, one.why, one.fix) == (other.title, other.why, other.fix)
         assert one.code == other.code
@@ -55,6 +59,15 @@ def test_the_findings_are_those_of_the_command() -> None:
         assert [e.value for e in one.evidence] == [evidence_value(e) for e in other.evidence]
         assert all(place.start_ns < place.end_ns for place in one.places)
         assert len(one.places) > 0
+
+
+def test_what_is_no_fix_is_below_the_plan_in_the_words_of_the_command() -> None:
+    found = findings_payload(ViewerTimeline(opened(DATA / "jax_small.xplane.pb")), [])
+    assert "warmup-in-window" not in [one.rule for one in found.findings]
+    (note,) = found.beside
+    assert note.rule == "warmup-in-window"
+    assert note.title.startswith("note: ")
+    assert note.title.endswith(", not a fix")
 
 
 def test_the_comparison_is_that_of_the_command() -> None:

@@ -266,10 +266,13 @@ def _differs_alone(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> bo
     return is_more and more_ns - less_ns >= _MIN_ALONE_SHARE * diagnosis.focus.length_ns
 
 
-def beside_text(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
-    """Write a finding that is not in the plan, in one line."""
+def beside_text(
+    diagnosis: TimelineDiagnosis, finding: TimelineFinding, *, explained: bool = False
+) -> str:
+    """Write a finding that is not in the plan, in one line; `explained` where that is below it."""
     if not finding.is_fix:
-        return f"note: {finding.title}, not a fix (explain {finding.rule})"
+        command = "" if explained else f" (explain {finding.rule})"
+        return f"note: {finding.title}, not a fix{command}"
     if not finding.instead_of:
         return f"also: {finding.title}, saves under {_least()}"
     saved = f"saves {alone_text(diagnosis, finding)}"

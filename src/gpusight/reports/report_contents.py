@@ -226,22 +226,13 @@ class HeadlineFix:
     """Its number in the list of findings, from 1."""
     rule: str
     title: str
-    saved_ns: float
-    """Per step, or of everything where no steps are known; after the fixes above it."""
+    saved_ns: float | None
+    """Per step, or of everything where no steps are known; after the fixes above it. None where
+    there is no time estimate."""
     then_ns: float | None
     """Time of a step with this fix and those above it; None where the time is unknown."""
     confidence: str
     effort: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadlineCaution:
-    """A finding that is no fix: what was left out, what is not captured, the profiler itself."""
-
-    rank: int
-    """Its place among all findings, from 1."""
-    rule: str
-    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +246,13 @@ class Headline:
     """What the fixes shorten: `step`, `window` or `GPU time`; empty where there are none."""
     now_ns: float | None = None
     """How long that is."""
-    cautions: tuple[HeadlineCaution, ...] = ()
-    """Findings that save no time: read the numbers with them in mind."""
 
     @property
     def then_ns(self) -> float | None:
         """How long it is with all fixes."""
         if self.now_ns is None:
             return None
-        return max(0.0, self.now_ns - sum(fix.saved_ns for fix in self.plan))
+        return max(0.0, self.now_ns - sum(fix.saved_ns or 0.0 for fix in self.plan))
 
 
 def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredReport]) -> Headline:
@@ -280,30 +269,23 @@ def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredRep
         return Headline(numbers)
     diagnosis = program.diagnosis
     whole = "step" if diagnosis.steps else "window"
-    cautions = tuple(
-        HeadlineCaution(rank, finding.rule, finding.title)
-        for rank, (finding, then_ns) in enumerate(
-            zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True), 1
-        )
-        if then_ns is None
-    )
-    return Headline(numbers, tuple(_plan(diagnosis)), whole, diagnosis.step_ns, cautions)
+    return Headline(numbers, tuple(_plan(diagnosis)), whole, diagnosis.step_ns)
 
 
 def _plan(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
-    """Give the fixes with a known saving, in the order to do them."""
-    ranked = enumerate(zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True), 1)
-    for rank, (finding, then_ns) in ranked:
-        if then_ns is not None and finding.saved_ns is not None:
-            yield HeadlineFix(
-                rank,
-                finding.rule,
-                finding.title,
-                finding.saved_ns / max(1, diagnosis.steps),
-                then_ns,
-                finding.confidence.value,
-                finding.effort,
-            )
+    """Give the fixes in the order to do them, with the numbers that `diagnose` gives them."""
+    planned = zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True)
+    for rank, (finding, then_ns) in enumerate((p for p in planned if p[0].in_plan), 1):
+        saved_ns = None if finding.saved_ns is None else finding.saved_ns / max(1, diagnosis.steps)
+        yield HeadlineFix(
+            rank,
+            finding.rule,
+            finding.title,
+            saved_ns,
+            then_ns,
+            finding.confidence.value,
+            finding.effort,
+        )
 
 
 # The numbers of a program -------------------------------------------------------------------------

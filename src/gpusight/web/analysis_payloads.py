@@ -5,10 +5,11 @@ Analyses use a sample of the steps where a capture has many.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from gpusight.analysis.capture_gpus import device_names
 from gpusight.analysis.ledger.ledger_entries import IDLE
@@ -21,7 +22,13 @@ from gpusight.comparison.inputs import digests_of
 from gpusight.errors import MissingDataError
 from gpusight.render.cell_text import safe_text, show
 from gpusight.render.comparison_tables import comparison_sections
-from gpusight.render.diagnosis_summary import per_step, plan_total, timeline_gain
+from gpusight.render.diagnosis_summary import (
+    beside_text,
+    needs_notes,
+    per_step,
+    plan_total,
+    timeline_gain,
+)
 from gpusight.render.explanation import evidence_value, gain_phrase, gain_text
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
@@ -188,10 +195,10 @@ def _finding_infos(
     notes: Iterable[str],
 ) -> FindingsInfo:
     located = FindingLocator(timeline.trace, diagnosis)
-    plan = tuple(
-        _of_timeline(diagnosis, finding, then_ns, _places(timeline, located.of(finding)))
-        for finding, then_ns in zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True)
-    )
+    infos = [
+        (finding, _of_timeline(diagnosis, finding, ns, _places(timeline, located.of(finding))))
+        for finding, ns in zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True)
+    ]
     min_ns = _MIN_SHOWN_SHARE * diagnosis.focus.length_ns
     not_evaluated = [
         f"{rule} not evaluated: {why}" for rule, why in diagnosis.not_applicable.items()
@@ -202,8 +209,14 @@ def _finding_infos(
         message="",
         step_ns=diagnosis.step_ns,
         steps=diagnosis.steps,
-        findings=plan,
+        findings=tuple(info for finding, info in infos if finding.in_plan),
         plan=plan_total(diagnosis) if diagnosis.fixes else "",
+        needs=tuple(needs_notes(diagnosis)),
+        beside=tuple(
+            replace(info, title=safe_text(beside_text(diagnosis, finding, explained=True)))
+            for finding, info in infos
+            if not finding.in_plan
+        ),
         predicted_step_ns=diagnosis.predicted_step_ns,
         kernels=tuple(_of_kernel(timeline, diagnosis, k) for k in kernels if k.saved_ns > min_ns),
         notes=tuple(messages),
@@ -336,7 +349,7 @@ def _summed(trace: Trace, part: StepSample) -> list[Digest]:
 
     digests = digests_of([trace], make)
     # A sample of steps may be compared with another sample.
-    return [replace(digest, scope="") for digest in digests]
+    return [msgspec.structs.replace(digest, scope="") for digest in digests]
 
 
 def _metrics(comparison: Comparison) -> tuple[MetricInfo, ...]:

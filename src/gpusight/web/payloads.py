@@ -228,6 +228,10 @@ class FindingsInfo:
     """The plan, in the order to fix."""
     plan: str = ""
     """What all fixes save: `all 4 fixes: 46.9 -> 9.96 ms/step (4.7x)`."""
+    needs: Sequence[str] = ()
+    """Fixes that are only possible after others: `fix 1 needs fix 2 (host-sync) first`."""
+    beside: Sequence[FindingInfo] = ()
+    """Findings below the plan; their titles are the lines that `diagnose` writes."""
     predicted_step_ns: float | None = None
     kernels: Sequence[FindingInfo] = ()
     """Fixes of profiled kernels: they save GPU time, and are not part of the plan."""

@@ -7,7 +7,6 @@ import json
 import random
 import re
 import string
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import UsageError
+from gpusight.render.diagnosis_summary import beside_text
 from gpusight.render.html.html_templates import clipped_text, css_color
 from gpusight.render.html.report_page import to_page
 from gpusight.reports.report_builder import build_report
-from gpusight.reports.report_contents import Headline, HeadlineCaution
+from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.trace.trace import Trace
 from tests.reports.training_programs import EVIL, training
 from tests.shared import DATA, opened
@@ -221,11 +221,19 @@ def test_before_and_after_is_what_compare_says() -> None:
     )
 
 
-def test_what_gives_no_time_back_stands_beside_the_fixes() -> None:
-    told = Headline((), cautions=(HeadlineCaution(2, "capture-incomplete", "Graphs `as a whole`"),))
-    page = to_page(replace(build_report([training()]), headline=told))
-    assert '<li><a href="#finding-2">Graphs <code>as a whole</code></a></li>' in page
-    assert "No finding has a time estimate." in page
+def test_notes_are_below_the_plan_and_have_no_number() -> None:
+    trace = opened(DATA / "jax_small.xplane.pb")
+    report = build_report([trace])
+    assert report.program is not None
+    diagnosis = report.program.diagnosis
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    assert [f.rule for f in diagnosis.beside_plan] == ["warmup-in-window"]
+    page = to_page(report)
+    ranks = re.findall(r'<span class="rank">(\d+)</span>', page)
+    assert ranks == [str(n) for n in range(1, len(diagnosis.plan) + 1)]
+    text = beside_text(diagnosis, diagnosis.beside_plan[0], explained=True)
+    assert f'<li><a href="#finding-warmup-in-window">{html.escape(text)}</a></li>' in page
+    assert f'id="finding-warmup-in-window"><summary><span>{html.escape(text)}' in page
 
 
 def test_a_fix_leads_to_the_kernel_that_it_is_of() -> None:

@@ -34,27 +34,23 @@ export class FindingsPanel implements PanelView {
     if (found.state === "computing") return [working(found.message || WORKING)];
     if (found.state === "failed") return [failure(found.message)];
     const unit = found.steps > 0 ? "/step" : "";
-    const item = (finding: FindingInfo, index: number): HTMLElement => el("li", {}, this.item(finding, index, unit));
-    const plan = found.findings.map(item);
-    const kernels = found.kernels.map((kernel, index) => item(kernel, plan.length + index));
+    const item = (finding: FindingInfo, index: number, numbered = false): HTMLElement =>
+      el("li", {}, this.item(finding, index, unit, numbered));
+    const plan = found.findings.map((finding, index) => item(finding, index, true));
+    const beside = found.beside.map((note, index) => el("li", {}, this.note(note, plan.length + index)));
+    const kernels = found.kernels.map((kernel, index) => item(kernel, plan.length + beside.length + index));
     return [
       ...headline(found),
       plan.length ? el("ol", { class: "finding-list" }, ...plan) : hint("No significant bottleneck found."),
+      ...found.needs.map((text) => el("p", { class: "plan-note muted" }, capital(text))),
+      ...(beside.length ? [el("ul", { class: "note-list" }, ...beside)] : []),
       ...(kernels.length ? [kernelsTitle(), el("ol", { class: "finding-list kernel-list" }, ...kernels)] : []),
     ];
   }
 
-  private item(finding: FindingInfo, index: number, unit: string): HTMLElement {
-    const body = el("div", { class: "finding-body", id: `finding-${index}`, hidden: index > 0 }, ...this.body(finding));
-    const title = el(
-      "button",
-      { type: "button", class: "finding-title", "aria-expanded": String(index === 0), "aria-controls": body.id },
-      prose(finding.title),
-    );
-    title.addEventListener("click", () => {
-      body.hidden = !body.hidden;
-      title.setAttribute("aria-expanded", String(!body.hidden));
-    });
+  private item(finding: FindingInfo, index: number, unit: string, numbered: boolean): HTMLElement {
+    const [title, body] = this.folded(finding, index, index === 0);
+    if (numbered) title.prepend(`${index + 1}. `);
     return el(
       "article",
       { class: "finding", data: { rule: finding.rule } },
@@ -62,6 +58,28 @@ export class FindingsPanel implements PanelView {
       gain(finding, unit),
       body,
     );
+  }
+
+  /** A finding below the plan: no fix, so it has no number and no saving. */
+  private note(finding: FindingInfo, index: number): HTMLElement {
+    const [title, body] = this.folded(finding, index, false);
+    const head = el("div", { class: "finding-head" }, el("h3", {}, title), this.show(finding));
+    return el("article", { class: "plan-note", data: { rule: finding.rule } }, head, body);
+  }
+
+  /** The title of a finding, and what it opens. */
+  private folded(finding: FindingInfo, index: number, open: boolean): [HTMLElement, HTMLElement] {
+    const body = el("div", { class: "finding-body", id: `finding-${index}`, hidden: !open }, ...this.body(finding));
+    const title = el(
+      "button",
+      { type: "button", class: "finding-title", "aria-expanded": String(open), "aria-controls": body.id },
+      prose(finding.title),
+    );
+    title.addEventListener("click", () => {
+      body.hidden = !body.hidden;
+      title.setAttribute("aria-expanded", String(!body.hidden));
+    });
+    return [title, body];
   }
 
   /** The first place, one press away. */

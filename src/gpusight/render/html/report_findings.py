@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _MAX_TEXT_CHARACTERS = 300
 _MAX_CARDS = 4
 """Fixes of a plan that have a card each at the top; more share the last one."""
-_MAX_CAUTIONS = 3
+_MAX_PLAN_NOTES = 4
 _MIN_SPEEDUP = 1.005
 """Below this the plan as a whole changes nothing that could be measured."""
 
@@ -72,14 +72,27 @@ def report_header(report: Report) -> Markup:
         verdict="" if diagnosis is None else diagnosis_summary.timeline_verdict(diagnosis),
         fixes=[(fix, _anchor(fix, report)) for fix in cards],
         others=len(plan) - len(cards),
-        others_ns=sum(fix.saved_ns for fix in plan[len(cards) :]),
+        others_ns=sum(fix.saved_ns or 0.0 for fix in plan[len(cards) :]),
         others_at="findings" if report.program is not None else "measured-1",
         unit="/step" if headline.whole == "step" else "",
         total=plan_text(report),
         headline_text=headline_text,
-        cautions=headline.cautions[:_MAX_CAUTIONS],
+        plan_notes=[] if diagnosis is None else _plan_notes(diagnosis)[:_MAX_PLAN_NOTES],
         max_characters=_MAX_TEXT_CHARACTERS,
     )
+
+
+def _plan_notes(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
+    """Give what stands below the plan, as on the screen of `diagnose`, and where each leads."""
+    needs = [("findings", text) for text in diagnosis_summary.needs_notes(diagnosis)]
+    return needs + [
+        (_note_anchor(f), diagnosis_summary.beside_text(diagnosis, f, explained=True))
+        for f in diagnosis.beside_plan
+    ]
+
+
+def _note_anchor(finding: TimelineFinding) -> str:
+    return f"finding-{finding.rule}"
 
 
 def _about(capture: CaptureFacts, title: str) -> list[str]:
@@ -135,19 +148,27 @@ def findings_section(diagnosis: TimelineDiagnosis | NotApplicable) -> ReportSect
     """Write the findings of a program."""
     if isinstance(diagnosis, NotApplicable):
         return absent_section("findings", "What to fix", diagnosis, "Findings")
-    shown = [_bounded(finding) for finding in diagnosis.findings[:_MAX_FINDINGS]]
+    plan = [_bounded(finding) for finding in diagnosis.plan[:_MAX_FINDINGS]]
+    beside = [_bounded(f) for f in diagnosis.beside_plan[: _MAX_FINDINGS - len(plan)]]
+    times = (
+        ns for f, ns in zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True) if f.in_plan
+    )
     body = render(
         "report_findings.html",
         summary=diagnosis_summary,
         diagnosis=diagnosis,
         head=f"{diagnosis_summary.diagnosis_head(diagnosis)}.",
         verdict=diagnosis_summary.timeline_verdict(diagnosis),
-        findings=list(zip(shown, diagnosis.plan_step_ns, strict=False)),
+        findings=list(zip(plan, times, strict=False)),
+        beside=[
+            (f, _note_anchor(f), diagnosis_summary.beside_text(diagnosis, f, explained=True))
+            for f in beside
+        ],
         unit="/step" if diagnosis.steps else "",
         per=max(1, diagnosis.steps),
         total=diagnosis_summary.plan_total(diagnosis) if diagnosis.fixes else "",
         unfolded=_UNFOLDED_FINDINGS,
-        left_out=len(diagnosis.findings) - len(shown),
+        left_out=len(diagnosis.findings) - len(plan) - len(beside),
     )
     return ReportSection("findings", "What to fix", body, "Findings")
 

@@ -202,7 +202,10 @@ def _headline(report: Report) -> Iterator[str]:
         yield f"{number.label}: {headline_text(number)}{detail}"
     unit = "/step" if report.headline.whole == "step" else ""
     for rank, fix in enumerate(report.headline.plan, 1):
-        yield f"{rank}. {fix.title}: saves {format_time(fix.saved_ns, digits=3)}{unit}"
+        saves = "no time estimate"
+        if fix.saved_ns is not None:
+            saves = f"saves {format_time(fix.saved_ns, digits=3)}{unit}"
+        yield f"{rank}. {fix.title}: {saves}"
     if total := plan_text(report):
         yield total
     yield "the page: .save('report.html')"
