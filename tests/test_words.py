@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from gpusight.cli.main import build_parser, main
+from gpusight.recording.doctor import checkup
+from tests.recording.doctor.machines import bare
 from tests.shared import REPOSITORY
 
 SOURCE = REPOSITORY / "src" / "gpusight"
@@ -298,6 +300,7 @@ def test_output(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(DATA)
+    monkeypatch.setattr(checkup, "Machine", bare)  # this one starts several programs
     cached = command not in {"demo", "doctor"}
     main([*command.split(), *(["--no-cache"] if cached else [])])
     out, err = capsys.readouterr()

@@ -130,6 +130,13 @@ H200_TOOLS: dict[Tool, Sequence[InstalledTool | BrokenTool]] = {
 }
 
 
+def bare() -> Described:
+    """A machine without a GPU or a tool, on which most checks have something to say."""
+    cpu_only = said(version="2.11.0+cpu", cuda=None, hip=None, available=False, activities=["CPU"])
+    no_cupti = said(library=None, unfit=None, works=False, why=None)
+    return Described(programs={**PYTHON, "ask_torch": cpu_only, "ask_cupti": no_cupti})
+
+
 def h200(
     *,
     files: Mapping[str, str] | None = None,
