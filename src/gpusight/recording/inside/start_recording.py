@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from gpusight.pace import MODULE
 from gpusight.recording.inside import cuda_driver, environment
 from gpusight.recording.inside.environment import (
     ProcessRole,
@@ -50,7 +51,8 @@ _UNCOUNTABLE_S = 2.0
 that we could count."""
 _STALLED_S, _STALLED_STEPS = 30.0, 5
 """A model or an optimizer that is not used for so long, and for so many of its longest steps, is
-not what the program does."""
+not what the program does. Calls of a model stop for good once a CUDA graph of it is made, so less
+time is enough there."""
 _OPTIMIZER_FIRST_S = 20.0
 """A program that made an optimizer and has not used it for so long may only evaluate."""
 
@@ -274,7 +276,8 @@ class ProcessRecording:
             signs_s = [sign for sign in (built_s, self._optimizer_made_s) if sign is not None]
             patience_s = _UNCOUNTABLE_S
             if signs_s or steps:
-                patience_s = max(_STALLED_S, _STALLED_STEPS * longest_s)
+                least_s = _UNCOUNTABLE_S if HUB.source == MODULE else _STALLED_S
+                patience_s = max(least_s, _STALLED_STEPS * longest_s)
             if now_s - max(used_s, seen_s, *signs_s) > patience_s:
                 why = f"no steps were found for {patience_s:.0f} s"
                 log_line(f"{why}: everything from here on is recorded")
