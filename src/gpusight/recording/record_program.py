@@ -147,7 +147,8 @@ def _never_came(
     request: RecordRequest, ended: ProgramExit, window: WindowReport | None
 ) -> tuple[str, str] | None:
     """Return what was waited for; None where recording was to begin at once."""
-    if window is not None and window.whole_because is None:
+    counted = window is not None and (window.steps > 0 or ended.code == 0)
+    if window is not None and counted and window.whole_because is None:
         why = f"the program ran {window.steps} steps, too few to warm up, time and record"
         if not window.steps:
             why = "no steps were counted, and recording did not start"
