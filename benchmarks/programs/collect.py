@@ -190,7 +190,8 @@ class Recording:
     def start(cls, collection: Collection, program: Program, variant: str, tool: str) -> Recording:
         stem = collection.scratch / f"{program.name}.{variant}.{tool}"
         log = stem.with_name(stem.name + ".log")
-        record = [sys.executable, "-m", "gpusight", "record", "--with", tool, "-o", str(stem)]
+        record = [sys.executable, "-m", "gpusight", "record", "--whole", "--with", tool]
+        record += ["-o", str(stem)]
         ran = ["python3", "-m", "benchmarks.programs", *collection.arguments(program, variant)]
         with log.open("w") as file:
             child = subprocess.Popen(
