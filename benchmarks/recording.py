@@ -39,7 +39,7 @@ def median_ms(options: list[str], program: list[str], folder: Path) -> float | N
     times.unlink(missing_ok=True)
     command = [*program, "--times", str(times)]
     if options:
-        record = [sys.executable, "-m", "gpusight", "record", "--quiet", "--overwrite"]
+        record = [sys.executable, "-m", "gpusight", "record", "--quiet", "--overwrite", "--whole"]
         command = [*record, *options, "-o", str(folder / "capture"), "--", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not times.exists():

@@ -77,6 +77,8 @@ class Collection:
     ends_s: float
     device: str = "cuda"
     steps: int | None = None
+    whole: bool = False
+    """Record whole runs instead of the window that `gpusight record` chooses."""
     rows: dict[str, Any] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
 
@@ -215,6 +217,7 @@ class Recording:
         stem = collection.scratch / f"{program.name}.{variant}.{tool}"
         log = stem.with_name(stem.name + ".log")
         record = [sys.executable, "-m", "gpusight", "record", "--with", tool, "-o", str(stem)]
+        record += ["--whole"] * collection.whole
         ran = collection.command(program, variant)
         with log.open("w") as file:
             child = subprocess.Popen(
@@ -403,6 +406,7 @@ def collect() -> int:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--whole", action="store_true", help="record whole runs")
     args = parser.parse_args()
     wanted = args.do.split(",")
     began = time.monotonic()
@@ -416,7 +420,7 @@ def collect() -> int:
     machine = _machine()
     with tempfile.TemporaryDirectory() as folder:
         ends_s = began + 60 * args.minutes
-        collection = Collection(args.out, Path(folder), ends_s, args.device, args.steps)
+        collection = Collection(args.out, Path(folder), ends_s, args.device, args.steps, args.whole)
         plain_ends_s = began + 60 * args.minutes * (PLAIN_SHARE if len(wanted) > 2 else 1)
         for program, variant in todo if "plain" in wanted else []:
             if time.monotonic() > plain_ends_s:

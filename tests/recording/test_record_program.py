@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import GpusightError, RecordError, UsageError
+from gpusight.pace import Pace
 from gpusight.recording import choose_tool, record_program
 from gpusight.recording.capture_names import name_lock
 from gpusight.recording.inside.environment import STARTED_VARIABLE, VARIABLE, RecorderPlan
@@ -79,7 +81,7 @@ def injected(plan: RecordingPlan) -> RecorderPlan:
 
 
 def test_nsys_is_the_default(nsys: Path) -> None:
-    plan = planned([PYTHON, script(), "--epochs", "3"])
+    plan = planned([PYTHON, script(), "--epochs", "3"], whole=True)
     assert plan.choice.tool is Tool.NSYS
     assert plan.choice.version == "2025.3.1"
     assert plan.command.argv[:2] == (str(nsys / "nsys"), "profile")
@@ -87,6 +89,126 @@ def test_nsys_is_the_default(nsys: Path) -> None:
     assert plan.command.produces == Path("train.nsys-rep")
     assert VARIABLE not in plan.command.environment
     assert list(Path().iterdir()) == [Path("train.py")]
+
+
+def with_packages(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    python = InterpreterInfo((3, 12), frozenset(packages))
+    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: python)
+
+
+@pytest.mark.usefixtures("nsys")
+def test_of_a_program_with_torch_some_steps_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_packages(monkeypatch, "torch")
+    plan = planned([PYTHON, script()], stop=True, warmup=4, timed=6, recorded=8)
+    inside = injected(plan)
+    assert (inside.recorder, inside.window, inside.stop) == ("profiler-api", True, False)
+    assert (inside.warmup, inside.timed, inside.recorded) == (4, 6, 8)
+    assert "--capture-range=cudaProfilerApi" in plan.command.argv
+    assert "--capture-range-end=stop-shutdown" in plan.command.argv
+    assert planned(["env", PYTHON, "train.py"]).choice.windowed
+
+
+@pytest.mark.usefixtures("nsys")
+@pytest.mark.parametrize(
+    ("program", "options", "packages"),
+    [
+        ([PYTHON, "train.py"], {}, ()),
+        ([PYTHON, "-I", "train.py"], {}, ("torch",)),
+        ([PYTHON, "train.py"], {"whole": True}, ("torch",)),
+        ([PYTHON, "train.py"], {"range": "forward"}, ("torch",)),
+        ([PYTHON, "train.py"], {"duration_s": 3}, ("torch",)),
+        ([PYTHON, "train.py"], {"tool_options": ["-c", "none"]}, ("torch",)),
+        (["ls"], {}, ("torch",)),
+        ([PYTHON, "-m", "torch.distributed.run", "train.py"], {}, ("torch",)),
+    ],
+)
+def test_what_nsys_records_as_a_whole(
+    program: list[str],
+    options: dict[str, Any],
+    packages: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where we do not get into a program, nobody would switch nsys on."""
+    with_packages(monkeypatch, *packages)
+    script()
+    plan = planned(program, **options)
+    assert not plan.choice.windowed
+    assert VARIABLE not in plan.command.environment
+    assert "--capture-range=cudaProfilerApi" not in plan.command.argv
+
+
+@pytest.mark.usefixtures("nsys")
+def test_numbers_of_steps_and_a_stop_need_steps() -> None:
+    with pytest.raises(RecordError, match="nsys cannot count the steps of ls"):
+        planned(["ls"], timed=5)
+    with pytest.raises(UsageError, match="--stop needs a part"):
+        planned(["ls"], stop=True)
+
+
+def test_recorders_inside_get_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_packages(monkeypatch, "torch")
+    assert injected(planned([PYTHON, script()], tool="torch")).window
+    assert not injected(planned([PYTHON, script()], tool="torch", whole=True)).window
+    assert not injected(planned([PYTHON, script()], tool="torch", steps="9")).window
+
+
+REPORTING = """
+import json, os
+plan = json.loads(os.environ["GPUSIGHT_RECORD"])
+facts = {"steps": 7, "recorded_steps": %d, "pace": None, "whole_because": None}
+facts["pace"] = plan["pace"] or %r
+with open(os.environ["GPUSIGHT_RECORD_REPORT"], "a") as file:
+    file.write(json.dumps(facts) + "\\n")
+"""
+PACE = Pace(12, 2e6, 2e6, 0.03, "before", "optimizer")
+
+
+@pytest.mark.usefixtures("nsys")
+def test_what_became_of_the_window_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_packages(monkeypatch, "torch")
+    done = gs.record([PYTHON, script(REPORTING % (10, PACE.to_text()))])
+    assert (done.pace, done.recorded_steps) == (PACE, 10)
+    monkeypatch.setenv("FAKE_MODE", "nothing")
+    with pytest.raises(RecordError) as error:
+        gs.record([PYTHON, script(REPORTING % (0, None))])
+    assert str(error.value) == (
+        "nothing was recorded: the program ran 7 steps, too few to warm up, time and record; "
+        f"record all of it: gpusight record --whole -- {PYTHON} train.py"
+    )
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_run_without_a_profiler_gives_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_packages(monkeypatch, "torch")
+    program = [PYTHON, script(REPORTING % (10, PACE.to_text()))]
+    plan = planned(program, pace=True)
+    assert plan.plain is not None
+    assert RecorderPlan.from_text(plan.plain.environment[VARIABLE]).recorder == "pace"
+    assert "the program runs twice" in plan.notes[-1]
+    done = record(plan)
+    assert done.pace == replace(PACE, how="second run")
+    assert not list(Path().glob("*.pace.json"))  # it is in the capture
+
+
+def test_without_python_the_pace_lies_beside_the_capture(
+    nsys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_PROGRAM", "true")
+    assert nsys.exists()
+    done = gs.record(["true"], pace=True)
+    stored = Pace.from_text(Path("true.nsys-rep.pace.json").read_text())
+    assert stored == done.pace
+    assert (stored.steps, stored.how, stored.step_source) == (1, "second run", "program")
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_program_that_fails_without_a_profiler_has_no_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_packages(monkeypatch)
+    done = gs.record([PYTHON, script("raise SystemExit(3)")], pace=True, whole=True)
+    assert done.pace is None
+    assert done.notes[-1] == "no pace: without a profiler the program ended with exit code 3"
 
 
 @pytest.mark.usefixtures("nsys")
@@ -379,8 +501,9 @@ def test_a_stop_below_nsight_compute_is_none_either() -> None:
 @pytest.mark.parametrize(
     ("mode", "options", "message"),
     [
-        ("nothing", {}, "nsys wrote no report"),
-        ("empty", {}, "nsys wrote no report"),
+        ("nothing", {"whole": True}, "nsys wrote no report"),
+        ("empty", {"whole": True}, "nsys wrote no report"),
+        ("nothing", {}, "no steps were counted.*gpusight record --whole -- .* train.py"),
         ("stream", {}, r"left train\.qdstrm unfinished.*gpusight doctor"),
         ("nothing", {"range": "forward"}, "the range forward never started"),
         (
@@ -585,7 +708,7 @@ os.write(1, line.encode())
 
 @pytest.mark.usefixtures("nsys")
 def test_below_mpirun_only_chosen_ranks_are_recorded() -> None:
-    done = mpirun(*GPUSIGHT, "record", "--rank", "1,3", "--", PYTHON, script(RANKED))
+    done = mpirun(*GPUSIGHT, "record", "--whole", "--rank", "1,3", "--", PYTHON, script(RANKED))
     assert sorted(done.stdout.split()) == ["0", "1", "2", "3", *["False"] * 4]
     assert sorted(p.name for p in Path().glob("*-rep")) == [
         "train.rank1.nsys-rep",

@@ -23,9 +23,9 @@ from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
 from gpusight.analysis.steps.step_window import WINDOW_KEY, step_window, window_frame
 from gpusight.errors import UsageError
+from gpusight.pace import MESSAGE, WHOLE_PROGRAM, Pace
 from gpusight.results import NotApplicable
 from gpusight.trace.moved_times import MovedSource
-from gpusight.trace.pace import PACE_MARK, Pace, parse_pace
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Trace
 from gpusight.units import TIME_UNITS, format_share, format_time, parse_amount
@@ -75,9 +75,9 @@ class Correction:
         return {
             "recorded_step_ns": self.recorded_ns,
             "step_ns": self.step_ns,
-            "measured_step_ns": self.pace.step_ns,
+            "measured_step_ns": self.pace.mean_ns,
             "measured_steps": self.pace.steps,
-            "spread": self.pace.spread,
+            "spread": self.pace.spread if self.pace.steps else None,
             "how": self.pace.how,
             "overhead_per_event_ns": self.overhead.event_ns,
             "overhead_share": self.overhead.share,
@@ -88,7 +88,7 @@ class Correction:
     def text(self) -> str:
         """Say what the times are, in one line."""
         step, recorded, pace = (
-            format_time(ns, digits=3) for ns in (self.step_ns, self.recorded_ns, self.pace.step_ns)
+            format_time(ns, digits=3) for ns in (self.step_ns, self.recorded_ns, self.pace.mean_ns)
         )
         known = f"{pace} without it ({self.pace.text})"
         if not self.overhead.event_ns:
@@ -100,7 +100,7 @@ class Correction:
         corrected = (
             f"times are without the profiler: {recorded} recorded, {known}; {taken} taken off"
         )
-        if abs(self.step_ns / self.pace.step_ns - 1) > MAX_MISSED:
+        if abs(self.step_ns / self.pace.mean_ns - 1) > MAX_MISSED:
             corrected += f"; GPU work alone takes {step}"
         return corrected
 
@@ -111,11 +111,15 @@ _VIEW = "without the profiler"
 
 def known_pace(trace: Trace) -> Pace | None:
     """Return the step time without a profiler that the recorder stored with the capture."""
-    if trace.meta.pace is not None or not trace.has("ranges"):
-        return trace.meta.pace
+    known = trace.stored_pace or trace.meta.pace
+    if known is not None or not trace.has("ranges"):
+        return known
     names = names_of(trace.table("ranges", ["name"])["name"])
-    stored = next((name for name in names if name.startswith(PACE_MARK)), None)
-    return None if stored is None else parse_pace(stored.removeprefix(PACE_MARK))
+    stored = next((name for name in names if name.startswith(MESSAGE)), None)
+    try:
+        return None if stored is None else Pace.from_text(stored.removeprefix(MESSAGE))
+    except ValueError:  # damaged, or of another version: then the times stay as they are
+        return None
 
 
 def without_profiler(trace: Trace) -> Trace:
@@ -136,7 +140,7 @@ def _chosen(trace: Trace, pace: str | float | None) -> Trace:
         known = known_pace(trace)
         moved = None if known is None else corrected(trace, known)
         return moved if isinstance(moved, Trace) else trace
-    moved = corrected(trace, Pace(step_ns=_step_time(pace)))
+    moved = corrected(trace, Pace.given(_step_time(pace)))
     if isinstance(moved, NotApplicable):
         raise UsageError("the times cannot be corrected", why=moved.reason, hint="--pace off")
     return moved
@@ -167,11 +171,13 @@ def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
         return focus
     if not focus.steps:
         return NotApplicable("pace", "no steps found, so that a step time cannot be compared", "")
+    if pace.step_source == WHOLE_PROGRAM:
+        return NotApplicable("pace", "only the time of the whole program is known", "")
     if clock_shifts(trace):
         return NotApplicable("pace", "the clocks of host and GPU disagree", "")
-    slowdown = focus.step_ns / pace.step_ns
+    slowdown = focus.step_ns / pace.mean_ns
     if not 1 / MAX_SLOWDOWN < slowdown < MAX_SLOWDOWN:
-        recorded, plain = (format_time(t, digits=3) for t in (focus.step_ns, pace.step_ns))
+        recorded, plain = (format_time(t, digits=3) for t in (focus.step_ns, pace.mean_ns))
         reason = (
             f"steps take {recorded} in the capture and {plain} without the profiler: these are "
             "not the same steps"
@@ -179,7 +185,7 @@ def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
         return NotApplicable("pace", reason, "")
     schedule = _schedule(trace, focus, focus.steps)
     part = _schedule(trace, focus, _middle(focus.steps, len(schedule.ops)))
-    overhead = _overhead(part, pace.step_ns / focus.step_ns)
+    overhead = _overhead(part, pace.mean_ns / focus.step_ns)
     events = recorded_events(schedule)
     timing = run_program(overhead.taken_off(calibrate(schedule).program, events))
     steps = len(focus.steps)

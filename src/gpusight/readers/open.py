@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.pace import Pace, sidecar_path
 from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
@@ -83,10 +84,19 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         files = file_status(location)
         source = GuardedSource(_source(location, cache=cache), location, files)
         if not cache:
-            return Trace(source)
+            return _with_pace(Trace(source), location)
         cached = CachedSource(source, location, capture_identity(location, files))
         source.check()
-        return Trace(cached, cached)
+        return _with_pace(Trace(cached, cached), location)
+
+
+def _with_pace(trace: Trace, path: Path) -> Trace:
+    """Read the step time without a profiler, where the recorder wrote it next to the capture."""
+    beside = sidecar_path(path)
+    # A name that is too long, or a file that is no pace: the capture is read without it.
+    with contextlib.suppress(OSError, ValueError), beside.open("rb") as file:
+        trace.stored_pace = Pace.from_text(file.read(_SNIFF_BYTES).decode())
+    return trace
 
 
 def _source(path: Path, *, cache: bool) -> TraceSource:

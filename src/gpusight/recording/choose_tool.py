@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from gpusight.errors import RecordError, UsageError
 from gpusight.recording.inside.cuda_driver import DEVICE_FILES
 from gpusight.recording.inside.environment import surrounding_profiler
+from gpusight.recording.nsys_command import CAPTURE_RANGE, DELAY, DURATION
 from gpusight.recording.programs import (
+    CONTAINERS,
     OLDEST_PYTHON,
     ProgramInfo,
     ProgramKind,
     ask_interpreter,
     find_cupti,
 )
-from gpusight.recording.request import NcuLevel, RecordRequest, Tool
+from gpusight.recording.request import NcuLevel, RecordRequest, Tool, stop_without_end
 from gpusight.recording.tools import find_tool, recent_tool, require_tool, why_not_found
 
 if TYPE_CHECKING:
@@ -54,6 +56,13 @@ class ToolChoice:
     """nsys or ncu; None for what records from within."""
     why: str
     notes: tuple[str, ...] = ()
+    windowed: bool = False
+    """Recorded are some steps, where the program has steps that can be counted."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Return whether it records from within the program's Python."""
+        return self.tool in _INSIDE
 
     @property
     def version(self) -> str | None:
@@ -90,9 +99,42 @@ def choose(
         choice = _recent(request.tool)
     _refuse_unsupported(request, choice.tool)
     choice = replace(choice, notes=(*choice.notes, *_unlisted(request, choice)))
-    if not is_injected(request, choice.tool):
-        return choice
-    return _checked_python(choice, program, environ)
+    if choice.is_inside or request.steps is not None:
+        choice = _checked_python(choice, program, environ)
+    choice = replace(choice, windowed=_is_windowed(request, choice, program, environ))
+    if program.is_launcher and request.ranks.chosen is not None:
+        return choice  # what it starts is another `gpusight record`, which looks again
+    if request.has_window_numbers and not choice.windowed:
+        raise RecordError(
+            f"{choice.tool.value} cannot count the steps of {program.word}",
+            why="--warmup, --timed and --recorded need a Python program, and PyTorch for nsys",
+            hint="use --range, --delay or --duration",
+        )
+    ends = request.is_partial or request.launch_count is not None or choice.windowed
+    if request.stop and not ends:
+        raise stop_without_end()
+    return choice
+
+
+def _is_windowed(
+    request: RecordRequest, choice: ToolChoice, program: ProgramInfo, environ: Mapping[str, str]
+) -> bool:
+    """Return whether the recorder in the program shall choose when to record.
+
+    nsys is told so before the program starts, and would record nothing of one that we do not get
+    into. So only a single Python program with PyTorch is worth it, and no launcher of several.
+    """
+    if not request.may_be_windowed or choice.tool is Tool.NCU:
+        return False
+    if choice.is_inside:
+        return True
+    timing = (CAPTURE_RANGE, DELAY, DURATION)
+    is_surely_python = program.interpreter is not None and program.deaf_flag is None
+    several = program.is_launcher or program.word in CONTAINERS
+    if several or not is_surely_python or any(o.among(request.extra) for o in timing):
+        return False
+    python = ask_interpreter(str(program.interpreter), environ)
+    return python is not None and python.version >= OLDEST_PYTHON and "torch" in python.packages
 
 
 def _recent(requested: Tool | None) -> ToolChoice:
@@ -112,9 +154,9 @@ def _unlisted(request: RecordRequest, choice: ToolChoice) -> tuple[str, ...]:
     return tuple(f"{tool} --help does not list {name}" for name in unknown)
 
 
-def is_injected(request: RecordRequest, tool: Tool) -> bool:
+def is_injected(request: RecordRequest, choice: ToolChoice) -> bool:
     """Return whether something of ours runs in the program: a recorder, or what counts steps."""
-    return tool in _INSIDE or request.steps is not None
+    return choice.is_inside or request.steps is not None or choice.windowed
 
 
 def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:

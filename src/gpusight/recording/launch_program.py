@@ -29,6 +29,8 @@ _USER_SIGNALS = ("SIGUSR1", "SIGUSR2")
 """These mean what a program makes of them; all others are to end it."""
 SIGNALLED = 128
 """A program that signal N ended has this exit code plus N, as in a shell."""
+_TERMINATION_S = 10.0
+"""How long a program that was asked to end may take."""
 _PROC = Path("/proc")
 _SET_ADOPTING, _GET_ADOPTING = 36, 37
 """What Linux calls PR_SET_CHILD_SUBREAPER and PR_GET_CHILD_SUBREAPER."""
@@ -50,11 +52,13 @@ def run_program(
     program: Sequence[str],
     *,
     may_outlive: bool = False,
+    limit_s: float | None = None,
 ) -> ProgramExit:
     """Run a command to its end; `program` is the part of it that signals are meant for.
 
     `may_outlive`: the profiler around the program may end before it does, as nsys does when its
     time is up. Where the system lets us adopt the program, its end is waited for all the same.
+    `limit_s`: it is ended after that time.
     """
     start_s = time.monotonic()
     below = () if list(argv) == list(program) else tuple(program)
@@ -67,12 +71,23 @@ def run_program(
             raise _cannot_run(argv[0], error) from error
         with child:
             signals.start(child)
-            code = child.wait()
+            code = child.wait() if limit_s is None else _wait_at_most(child, limit_s)
         if may_outlive and below:
             signals.root = os.getpid()
             code = _adopted_code(below, code)
     exit_code = SIGNALLED - code if code < 0 else code
     return ProgramExit(exit_code, time.monotonic() - start_s, signals.signalled)
+
+
+def _wait_at_most(child: subprocess.Popen[bytes], limit_s: float) -> int:
+    """Wait for a child; ask it to end when its time is up, and end it if it does not."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.wait(limit_s)
+    child.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.wait(_TERMINATION_S)
+    child.kill()
+    return child.wait()
 
 
 def exec_program(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:

@@ -74,6 +74,8 @@ def nsys_command(
     request: RecordRequest,
     output: Path,
     program: tuple[str, ...],
+    *,
+    windowed: bool = False,
 ) -> ToolCommand:
     """Build `nsys profile …` for a request, as this version of nsys takes it.
 
@@ -83,8 +85,9 @@ def nsys_command(
     of those of a second. CPU sampling and context switches are off: they cost most, and need
     permissions that containers seldom have. Of a range that opens repeatedly the first is recorded.
 
-    Steps are counted in the program, which calls cudaProfilerStart and Stop. `program` is what
-    runs under nsys, `request.program` or one made from it.
+    Steps are counted in the program, which calls cudaProfilerStart and Stop; `windowed`: also
+    where the request names none. `program` is what runs under nsys, `request.program` or one made
+    from it.
     """
     if OUTPUT.among(request.extra):
         raise UsageError(
@@ -94,7 +97,7 @@ def nsys_command(
     options = ToolOptions(installed, request.extra, joined=True)
     _add_sources(options, request)
     environment = {}
-    if request.steps is not None:
+    if request.steps is not None or windowed:
         _record_between(options, "cudaProfilerApi", request)
     elif request.range_name is not None:
         _record_between(options, "nvtx", request)

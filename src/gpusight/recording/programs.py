@@ -284,13 +284,17 @@ def options_of(request: RecordRequest) -> list[str]:
         "--steps": steps,
         "--delay": request.delay_s,
         "--duration": request.duration_s,
+        "--warmup": request.warmup,
+        "--timed": request.timed,
+        "--recorded": request.recorded,
         "--kernel": None if request.kernel is None else f"regex:{request.kernel}",
         "--launch-skip": request.launch_skip,
         "--launch-count": request.launch_count,
         "--level": level,
         "--rank": str(request.ranks),
     }
-    flags = ("memory", "gpu_metrics", "python_stacks", "graph_nodes", "stop", "overwrite")
+    recorded = ("memory", "gpu_metrics", "python_stacks", "graph_nodes")
+    flags = ("whole", "pace", *recorded, "stop", "overwrite")
     options = [f"{name}={value}" for name, value in valued.items() if value is not None]
     options += [f"--{name.replace('_', '-')}" for name in flags if getattr(request, name)]
     return options + [f"--tool-option={option}" for option in request.extra]

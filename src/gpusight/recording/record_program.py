@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 import signal
+import tempfile
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -12,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import RecordError
+from gpusight.output_files import write_file
+from gpusight.pace import SECOND_RUN, WHOLE_PROGRAM, Pace, sidecar_path
 from gpusight.recording import capture_names
 from gpusight.recording.capture_names import family, name_lock
 from gpusight.recording.choose_tool import ToolChoice, choose, is_injected
@@ -23,7 +28,9 @@ from gpusight.recording.doctor.environment_checks import (
 from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.inside.environment import (
     CUPTI,
+    PACE,
     PROFILER_API,
+    REPORT_VARIABLE,
     STARTED_VARIABLE,
     TORCH,
     VARIABLE,
@@ -35,13 +42,19 @@ from gpusight.recording.inside.environment import (
 from gpusight.recording.launch_program import SIGNALLED, ProgramExit, run_program
 from gpusight.recording.ncu_command import filter_for, ncu_command
 from gpusight.recording.nsys_command import nsys_command
-from gpusight.recording.programs import CONTAINERS, ProgramInfo, inspect_program, per_rank
+from gpusight.recording.programs import (
+    CONTAINERS,
+    ProgramInfo,
+    ProgramKind,
+    inspect_program,
+    per_rank,
+)
 from gpusight.recording.request import RecordRequest, Tool
 from gpusight.recording.tools import ToolCommand
 from gpusight.sniff import why_not_recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
 
@@ -55,12 +68,38 @@ def _times_and_sizes(base: Path, suffix: str) -> dict[Path, tuple[int, int]]:
     return states
 
 
+PACE_LIMIT_S = 120.0
+"""How long `--pace` runs a program without a profiler, before that is given up."""
+
+
+@dataclass(frozen=True)
+class WindowReport:
+    """What one process of the program noted of its window."""
+
+    steps: int = 0
+    """How many it ran, as far as it counted."""
+    recorded_steps: int = 0
+    pace: Pace | None = None
+    whole_because: str | None = None
+    """Why everything was recorded instead of some steps."""
+
+    @classmethod
+    def read(cls, path: Path) -> Iterator[WindowReport]:
+        """Read what all processes noted."""
+        with contextlib.suppress(FileNotFoundError):  # none had anything to note
+            for line in path.read_text(encoding="utf-8").splitlines():
+                facts = json.loads(line)
+                pace = None if facts["pace"] is None else Pace.from_text(facts["pace"])
+                yield cls(facts["steps"], facts["recorded_steps"], pace, facts["whole_because"])
+
+
 def why_nothing(
     request: RecordRequest,
     tool: Tool,
     base: Path,
     ended: ProgramExit,
     damaged: Mapping[Path, str] | None = None,
+    window: WindowReport | None = None,
 ) -> tuple[str, str]:
     """Return why a run left no capture, as far as that is known, and what to do."""
     for path, fault in (damaged or {}).items():
@@ -74,7 +113,7 @@ def why_nothing(
             f"nsys left {stream} unfinished: the nsys importer did not start",
             "find what is missing: gpusight doctor",
         )
-    never_came = _never_came(request, ended)
+    never_came = _never_came(request, ended, window)
     if never_came is not None and ended.code != 0:
         return f"{never_came[0]}; it ended with exit code {ended.code}", never_came[1]
     if never_came is not None:
@@ -104,8 +143,16 @@ def _why_failed(tool: Tool, ended: ProgramExit) -> tuple[str, str]:
     )
 
 
-def _never_came(request: RecordRequest, ended: ProgramExit) -> tuple[str, str] | None:
+def _never_came(
+    request: RecordRequest, ended: ProgramExit, window: WindowReport | None
+) -> tuple[str, str] | None:
     """Return what was waited for; None where recording was to begin at once."""
+    counted = window is not None and (window.steps > 0 or ended.code == 0)
+    if window is not None and counted and window.whole_because is None:
+        why = f"the program ran {window.steps} steps, too few to warm up, time and record"
+        if not window.steps:
+            why = "no steps were counted, and recording did not start"
+        return why, f"record all of it: gpusight record --whole -- {shlex.join(request.program)}"
     if request.steps is not None:
         return (
             (
@@ -174,6 +221,8 @@ class RecordingPlan:
     notes: tuple[str, ...] = ()
     has_others: bool = False
     """Other ranks run in parallel, and a launcher may end them if this process fails."""
+    plain: ToolCommand | None = None
+    """Runs the program without a profiler, to measure its pace."""
 
     @property
     def leads(self) -> bool:
@@ -199,6 +248,10 @@ class Recording:
     """Where there is no capture: the reason, and what to do."""
     damaged: Mapping[Path, str] = field(default_factory=dict)
     """Files that are there and are no captures, and why."""
+    pace: Pace | None = None
+    """The step time without the profiler, where it was measured; of several ranks, of one."""
+    recorded_steps: int | None = None
+    """How many steps were recorded; None: not counted."""
 
     @property
     def memory_snapshots(self) -> tuple[Path, ...]:
@@ -249,7 +302,7 @@ def plan_recording(
     if not request.ranks.include(None if rank is None else rank.rank):
         return None
     choice = choose(request, program, environ, dry_run=dry_run)
-    is_inside = choice.tool in (Tool.TORCH, Tool.CUPTI)
+    is_inside = choice.is_inside
     if is_inside and program.is_launcher:
         rank = None  # each process below knows its own
     number = None if rank is None else rank.rank
@@ -262,7 +315,16 @@ def plan_recording(
     notes = [*choice.notes, *command.notes, *_launcher_notes(request, choice.tool, program, rank)]
     notes += filter(None, [disagreement(environ)])
     notes += [f"{setting} is set: {effect}" for setting, effect in debug_settings(environ).items()]
-    return RecordingPlan(request, choice, command, own, suffix, rank, tuple(notes), has_others)
+    plain = None
+    if request.pace:
+        plain = _plain_command(request, program, environ)
+        notes.append(
+            "the program runs twice: first without a profiler, until its steps are timed or for "
+            f"{PACE_LIMIT_S:.0f} s at most"
+        )
+    return RecordingPlan(
+        request, choice, command, own, suffix, rank, tuple(notes), has_others, plain
+    )
 
 
 def _base(
@@ -292,23 +354,36 @@ def _command(
 ) -> ToolCommand:
     tool = choice.tool
     produces = output.with_name(output.name + tool.suffix)
-    if tool in (Tool.TORCH, Tool.CUPTI):
+    if choice.is_inside:
         command = ToolCommand(request.program, produces)
     elif rank is None and program.is_launcher and request.ranks.chosen is not None:
         return ToolCommand(per_rank(request, program, tool, produces), produces)
     else:
         command = _tool_command(request, choice, output)
-    if not is_injected(request, tool):
+    if not is_injected(request, choice):
         return command
-    return replace(
-        command, environment={**command.environment, **_injection(request, tool, output, environ)}
+    injected = _injection(_recorder_plan(request, choice, output), environ)
+    return replace(command, environment={**command.environment, **injected})
+
+
+def _plain_command(
+    request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]
+) -> ToolCommand:
+    """Return what runs the program without a profiler, and times its steps if it has some."""
+    if program.kind is ProgramKind.BINARY or program.deaf_flag is not None:
+        return ToolCommand(request.program, Path())
+    plan = RecorderPlan(
+        PACE, "", window=True, warmup=request.warmup, timed=request.timed or None, stop=True
     )
+    return ToolCommand(request.program, Path(), _injection(plan, environ))
 
 
 def _tool_command(request: RecordRequest, choice: ToolChoice, output: Path) -> ToolCommand:
     assert choice.installed is not None
     if choice.tool is Tool.NSYS:
-        return nsys_command(choice.installed, request, output, request.program)
+        return nsys_command(
+            choice.installed, request, output, request.program, windowed=choice.windowed
+        )
     launches = filter_for(request)
     # Other commands know kernels by their whole name, template arguments too. A pattern for its
     # beginning means the function, since that name begins with a return type and namespaces.
@@ -325,25 +400,30 @@ def _tool_command(request: RecordRequest, choice: ToolChoice, output: Path) -> T
     )
 
 
-def _injection(
-    request: RecordRequest, tool: Tool, output: Path, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the variables through which our recorder gets into the program's Python."""
+def _recorder_plan(request: RecordRequest, choice: ToolChoice, output: Path) -> RecorderPlan:
     steps, ranks = request.steps, request.ranks.chosen
-    plan = RecorderPlan(
-        recorder=_RECORDERS[tool],
+    return RecorderPlan(
+        recorder=_RECORDERS[choice.tool],
         output=str(capture_names.absolute(output)),
         first_step=None if steps is None else steps.first,
         last_step=None if steps is None else steps.last,
+        window=choice.windowed,
+        warmup=request.warmup,
+        timed=request.timed,
+        recorded=request.recorded,
         range_name=request.range_name,
         delay_s=request.delay_s,
         duration_s=request.duration_s,
         ranks=None if ranks is None else tuple(sorted(ranks)),
         memory=request.memory,
         python_stacks=request.python_stacks,
-        stop=request.stop and tool is not Tool.NSYS,  # nsys ends the program itself
+        stop=request.stop and choice.tool is not Tool.NSYS,  # nsys ends the program itself
         overwrite=request.overwrite,
     )
+
+
+def _injection(plan: RecorderPlan, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables through which our recorder gets into the program's Python."""
     path = os.pathsep.join(filter(None, [str(SITE), environ.get("PYTHONPATH")]))
     return {"PYTHONPATH": path, VARIABLE: plan.to_text()}
 
@@ -386,13 +466,21 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
     locked: AbstractContextManager[None] = nullcontext()  # gpusight runs once more below
     if installed is None or plan.command.argv[0] == str(installed.path):
         locked = name_lock(plan.own.with_name(plan.own.name + plan.suffix))
-    with locked:
+    notes = list(plan.notes)
+    with locked, tempfile.TemporaryDirectory(prefix="gpusight-record-") as folder:
+        pace, command = None, plan.command
+        if plan.plain is not None:
+            pace, why_none = _plain_pace(plan.plain, plan.request, Path(folder), environ)
+            notes += filter(None, [why_none])
+            command = _with_pace(command, pace)
         before = _times_and_sizes(plan.own, plan.suffix)
+        report = Path(folder) / "report"
         ended = run_command(
-            plan.command,
+            command,
             plan.request.program,
             environ,
             may_outlive=outlives and not plan.request.stop,
+            report=report,
         )
         after = _times_and_sizes(plan.own, plan.suffix)
         faults = {
@@ -400,10 +488,16 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
             for path, (written_ns, size) in after.items()
             if before.get(path) != (written_ns, size) and size > 0
         }
+        windows = list(WindowReport.read(report))
     paths = tuple(path for path, fault in faults.items() if fault is None)
     damaged = {path: fault for path, fault in faults.items() if fault is not None}
-    nothing = None if paths else why_nothing(plan.request, tool, plan.own, ended, damaged)
+    best = max(windows, key=lambda window: (window.recorded_steps, window.steps), default=None)
+    window = (best or WindowReport()) if plan.choice.windowed else None
+    nothing = None if paths else why_nothing(plan.request, tool, plan.own, ended, damaged, window)
     code = 0 if paths and _was_stopped(plan, ended) else ended.code
+    if pace is not None and VARIABLE not in command.environment:
+        for path in paths:
+            write_file(sidecar_path(path), f"{pace.to_text()}\n".encode())
     return Recording(
         paths,
         tool,
@@ -411,10 +505,38 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
         plan.command,
         code,
         ended.seconds,
-        plan.notes,
+        tuple(notes),
         nothing,
         damaged,
+        pace or (None if best is None else best.pace),
+        None if best is None or best.whole_because is not None else best.recorded_steps,
     )
+
+
+def _plain_pace(
+    plain: ToolCommand, request: RecordRequest, folder: Path, environ: Mapping[str, str] | None
+) -> tuple[Pace | None, str | None]:
+    """Run the program without a profiler; returns its pace, or why there is none."""
+    report = folder / "plain"
+    ended = run_command(plain, request.program, environ, report=report, limit_s=PACE_LIMIT_S)
+    paces = [window.pace for window in WindowReport.read(report) if window.pace is not None]
+    if paces:
+        return replace(paces[0], how=SECOND_RUN), None
+    if ended.code != 0:
+        why = f"ended with exit code {ended.code}"
+        if ended.seconds >= PACE_LIMIT_S:
+            why = f"had no steps to time within {PACE_LIMIT_S:.0f} s"
+        return None, f"no pace: without a profiler the program {why}"
+    run_ns = ended.seconds * 1e9
+    return Pace.of(run_ns, [run_ns], how=SECOND_RUN, source=WHOLE_PROGRAM), None
+
+
+def _with_pace(command: ToolCommand, pace: Pace | None) -> ToolCommand:
+    """Hand a pace to the recorder in the program, if there is one."""
+    if pace is None or VARIABLE not in command.environment:
+        return command
+    plan = replace(RecorderPlan.from_text(command.environment[VARIABLE]), pace=pace.to_text())
+    return replace(command, environment={**command.environment, VARIABLE: plan.to_text()})
 
 
 def _was_stopped(plan: RecordingPlan, ended: ProgramExit) -> bool:
@@ -432,9 +554,16 @@ def run_command(
     environ: Mapping[str, str] | None = None,
     *,
     may_outlive: bool = False,
+    report: Path | None = None,
+    limit_s: float | None = None,
 ) -> ProgramExit:
-    """Run a command in the foreground; signals that reach us go to `program` within it."""
+    """Run a command in the foreground; signals that reach us go to `program` within it.
+
+    `report`: where recorders in the program note what became of their windows.
+    """
     environ = {**(os.environ if environ is None else environ), **command.environment}
     if VARIABLE in command.environment:
         environ[STARTED_VARIABLE] = str(time.time_ns())
-    return run_program(command.argv, environ, program, may_outlive=may_outlive)
+        if report is not None:
+            environ[REPORT_VARIABLE] = str(report)
+    return run_program(command.argv, environ, program, may_outlive=may_outlive, limit_s=limit_s)

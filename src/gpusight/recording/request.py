@@ -98,7 +98,8 @@ class Ranks:
 class RecordRequest:
     """A program and what to record of it.
 
-    At most one of `range_name`, `steps` and `delay_s`/`duration_s` sets the time. `tool` None: the
+    At most one of `range_name`, `steps`, `delay_s`/`duration_s` and `whole` sets the time. Without
+    them it is a window: warm-up, steps timed without the profiler, recorded steps. `tool` None: the
     best that this machine has. `output` None: a name made from the program's.
     """
 
@@ -110,6 +111,14 @@ class RecordRequest:
     steps: RecordedSteps | None = None
     delay_s: float | None = None
     duration_s: float | None = None
+    whole: bool = False
+    """Everything from start to end."""
+    warmup: int | None = None
+    timed: int | None = None
+    recorded: int | None = None
+    """Steps of each part of the window; None: as many as it takes."""
+    pace: bool = False
+    """Run the program without a profiler before, for a limited time, to measure its pace."""
     memory: bool = False
     gpu_metrics: bool = False
     python_stacks: bool = False
@@ -130,18 +139,22 @@ class RecordRequest:
         """Refuse what contradicts itself, whichever tool is used."""
         if not self.program:
             raise UsageError("no program was given", hint="gpusight record -- python train.py")
-        timed = self.delay_s is not None or self.duration_s is not None
-        if sum((self.range_name is not None, self.steps is not None, timed)) > 1:
+        by_time = self.delay_s is not None or self.duration_s is not None
+        chosen = (self.range_name is not None, self.steps is not None, by_time, self.whole)
+        if sum(chosen) > 1:
             raise UsageError(
-                "--range, --steps and --delay/--duration cannot be combined",
+                "--range, --steps, --delay/--duration and --whole cannot be combined",
                 hint="use one of them",
             )
-        self._check_numbers()
-        if self.stop and not (self.is_partial or self.launch_count is not None):
+        if any(chosen) and self.has_window_numbers:
             raise UsageError(
-                "--stop needs a part of the program to record",
-                hint="add --range, --steps, --duration or --launch-count",
+                "--warmup, --timed and --recorded are numbers of steps of the default window",
+                hint="remove them, or remove --range, --steps, --delay, --duration and --whole",
             )
+        self._check_numbers()
+        is_endless = self.whole or self.delay_s is not None or self.steps is not None
+        if self.stop and is_endless and not self.is_partial:
+            raise stop_without_end()
 
     def _check_numbers(self) -> None:
         """Refuse times and counts of which no tool can make anything, `nan` among them."""
@@ -149,6 +162,9 @@ class RecordRequest:
             "--delay": (self.delay_s, 0, "0 s or more"),
             "--launch-skip": (self.launch_skip, 0, "0 or more"),
             "--launch-count": (self.launch_count, 1, "1 or more"),
+            "--warmup": (self.warmup, 0, "0 or more"),
+            "--timed": (self.timed, 0, "0 or more"),
+            "--recorded": (self.recorded, 1, "1 or more"),
         }
         for option, (value, smallest, wanted) in least.items():
             if value is not None and not smallest <= value < math.inf:
@@ -160,7 +176,26 @@ class RecordRequest:
             )
 
     @property
+    def has_window_numbers(self) -> bool:
+        """Return whether the user gave numbers of steps for the default window."""
+        return any(number is not None for number in (self.warmup, self.timed, self.recorded))
+
+    @property
+    def may_be_windowed(self) -> bool:
+        """Return whether nothing else says when to record."""
+        by_time = self.delay_s is not None or self.duration_s is not None
+        return not (self.whole or by_time or self.range_name is not None or self.steps is not None)
+
+    @property
     def is_partial(self) -> bool:
-        """Return whether recording ends before the program does."""
+        """Return whether recording surely ends before the program does."""
         ends = self.steps is not None and self.steps.last is not None
         return self.range_name is not None or ends or self.duration_s is not None
+
+
+def stop_without_end() -> UsageError:
+    """Return the error of `--stop` where recording ends with the program."""
+    return UsageError(
+        "--stop needs a part of the program to record",
+        hint="add --range, --steps, --duration or --launch-count",
+    )

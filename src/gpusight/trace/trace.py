@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError, UsageError
-from gpusight.trace.pace import Pace  # noqa: TC001 - msgspec reads the annotation
+from gpusight.pace import Pace  # noqa: TC001 - msgspec reads the annotation
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ class Trace:
         self._derived: dict[str, pl.DataFrame] = {}
         self.pace: str | float | None = None
         """Step time without a profiler as the user gave it: `28.6ms`, nanoseconds, or `off`."""
+        self.stored_pace: Pace | None = None
+        """The step time without a profiler from a file that the recorder wrote next to it."""
         self.views: dict[str, Trace] = {}
         """Captures made from this one, such as the one without the profiler's overhead."""
 

@@ -105,7 +105,7 @@ def test_quiet_is_quiet(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert main(["record", "--quiet", "--", PYTHON, "t.py"]) == 0
     assert capfd.readouterr() == ("[]\n", "")
     monkeypatch.setenv("FAKE_MODE", "nothing")
-    assert main(["record", "--quiet", "--", PYTHON, "t.py"]) == 2
+    assert main(["record", "--quiet", "--whole", "--", PYTHON, "t.py"]) == 2
     assert capfd.readouterr().err.startswith("gpusight record: nothing was recorded: nsys")
 
 
@@ -194,7 +194,7 @@ def test_a_dry_run_as_json(
         ("--", "no program was given"),
         ("--steps x -- python t.py", "names no steps"),
         ("--steps 3 --range x -- python t.py", "use one of them"),
-        ("--stop -- python t.py", "--stop needs a part"),
+        ("--stop --whole -- python t.py", "--stop needs a part"),
         ("--rank x -- python t.py", "is not a list of ranks"),
         ("--delay 0 -- python t.py", "is not a number above 0"),
         ("--format json -- python t.py", "--summary FILE"),

@@ -85,7 +85,7 @@ loss().backward()
 compiled()
 told()
 
-HUB.end_step(HUB.begin_step(explicit=True))
+HUB.end_step(HUB.begin_step())
 loss().backward()
 other.step()
 told()

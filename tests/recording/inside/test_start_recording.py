@@ -20,7 +20,12 @@ from typing import Any
 import pytest
 
 from gpusight.errors import RecordError
-from gpusight.recording.inside import cuda_driver, environment
+from gpusight.recording.inside import (
+    cuda_driver,
+    environment,
+    recording_window,
+    start_recording,
+)
 from gpusight.recording.inside.environment import (
     VARIABLE,
     ProcessRole,
@@ -534,3 +539,75 @@ def test_ranks_that_do_not_exist_are_said_by_one(tmp_path: Path) -> None:
     assert said == [
         "gpusight: nothing is recorded: rank 8 was requested, but there are only 2 ranks"
     ]
+
+
+def watched(
+    monkeypatch: pytest.MonkeyPatch, *, torch: bool, then: Callable[[Any], None] = lambda _: None
+) -> tuple[Noted, str | None]:
+    """Watch a process that uses the GPU for steps that can be counted."""
+    noted = Noted()
+    monkeypatch.setattr(start_recording, "recorder_for", lambda _: noted)
+    monkeypatch.setattr(start_recording, "_UNCOUNTABLE_S", 0.05)
+    monkeypatch.setattr(start_recording, "_WATCH_S", 0.01)
+    monkeypatch.setattr(start_recording, "HUB", StepHub())
+    monkeypatch.setattr(cuda_driver, "cuda_in_use", lambda: True)
+    monkeypatch.setattr(cuda_driver, "borrow_context", lambda: None)
+    monkeypatch.setattr(start_recording.ProcessRecording, "_opened", lambda _: None)
+    modules = {name: module for name, module in sys.modules.items() if name != "torch"}
+    monkeypatch.setattr(sys, "modules", {**modules, **({"torch": sys} if torch else {})})
+    process = start_recording.ProcessRecording(
+        RecorderPlan("profiler-api", "/nowhere", window=True), ProcessRole.MAIN
+    )
+    then(process)
+    process._watch_for_steps()
+    return noted, process._window.whole_because
+
+
+def test_a_program_without_torch_is_recorded_as_soon_as_it_uses_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted, why = watched(monkeypatch, torch=False)
+    assert (noted.did, why) == (["start"], "the program uses the GPU without PyTorch")
+
+
+def test_a_program_with_nothing_to_count_is_recorded_soon(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted, why = watched(monkeypatch, torch=True)
+    assert (noted.did, why) == (["start"], "no steps were found for 0 s")
+    assert "everything from here on is recorded" in capsys.readouterr().err
+
+
+def test_a_program_with_an_optimizer_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    began_s = time.monotonic()
+    monkeypatch.setattr(start_recording, "_STALLED_S", 0.3)
+    noted, _ = watched(monkeypatch, torch=True, then=lambda process: process._optimizer_made())
+    assert noted.did == ["start"]
+    assert time.monotonic() - began_s >= 0.3
+
+
+def test_a_pace_is_stored_when_recording_begins_and_before_it_ends() -> None:
+    noted = Noted()
+    pace = '{"version":1,"steps":2,"mean_ns":5,"median_ns":5,"spread":0.0,"how":"second run",'
+    pace += '"step_source":"program"}'
+    whole = window(noted, pace=pace)
+    whole.ready()
+    whole.close()
+    stored = f"store_pace {pace}"
+    assert noted.did == ["start", stored, "opened", stored, "stop", "ended"]
+
+
+def test_steps_that_cannot_be_timed_are_recorded_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(cuda_driver, "wait_for_gpus", fail)
+    noted, hub = Noted(), StepHub()
+    monkeypatch.setattr(recording_window, "HUB", hub)
+    hub.listen(window(noted, window=True, warmup=0))
+    for _ in range(2):
+        hub.end_step(hub.begin_step())
+    assert noted.did[:2] == ["start", "opened"]
+    assert "steps were not timed: CUDA error" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from gpusight.pace import OPTIMIZER
 from gpusight.recording.inside.step_hub import StepHub
 
 
@@ -54,10 +55,10 @@ def test_who_is_forgotten_hears_no_more() -> None:
 def test_a_program_s_own_steps_end_the_guessing() -> None:
     hub, heard = StepHub(), Heard()
     hub.listen(heard)
-    guessed = hub.begin_step(explicit=False)
+    guessed = hub.begin_step(source=OPTIMIZER)
     hub.end_step(guessed)
     assert hub.begin_step() == 0
-    assert hub.begin_step(explicit=False) is None
+    assert hub.begin_step(source=OPTIMIZER) is None
     hub.end_step(None)
     hub.end_step(0)
     assert hub.begin_step() == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -9,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import gpusight as gs
-from tests.recording.inside.inside_runs import TorchPrograms, run
+from gpusight.pace import METADATA_KEY, Pace
+from gpusight.recording.inside.environment import REPORT_VARIABLE
+from tests.recording.inside.inside_runs import Ran, TorchPrograms, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -314,3 +318,75 @@ def test_memory_without_a_gpu_has_no_history_and_says_so(
     )
     assert (done.files, len(done.said)) == ([TRACE], 1)
     assert "no GPU memory history: this process has no GPU" in done.said[0]
+
+
+WINDOW = {"window": True, "warmup": 2, "timed": 3, "recorded": 2}
+INFER = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+{prepare}
+with torch.no_grad():
+    for _ in range({steps}):
+        torch.nn.MSELoss()(model(torch.ones(2, 4)), torch.ones(2, 4))
+print("done")
+"""
+
+
+def stored_pace(done: Ran) -> Pace:
+    with gzip.open(done.folder / TRACE, "rt") as file:
+        return Pace.from_text(json.dumps(json.load(file)[METADATA_KEY]))
+
+
+def test_a_window_of_an_optimizer_s_steps_and_the_pace_before_it(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
+    code = (
+        "import torch\n"
+        "layer = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "for _ in range(12):\n"
+        "    layer(torch.ones(2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "print('done')\n"
+    )
+    report = tmp_path / "report"
+    done = programs.run(tmp_path, code, variables={REPORT_VARIABLE: str(report)}, **WINDOW)
+    assert (done.code, done.out, done.files, done.said) == (0, "done\n", [TRACE], [])
+    # 0 is a guess, 1 and 2 warm up, 3 to 5 are timed, 6 gets the profiler warm.
+    assert done.steps(TRACE) == ["ProfilerStep#7", "ProfilerStep#8"]
+    pace = stored_pace(done)
+    assert (pace.steps, pace.how, pace.step_source) == (3, "before", "optimizer")
+    told = json.loads(report.read_text())
+    assert (told["recorded_steps"], told["pace"]) == (2, pace.to_text())
+
+
+@pytest.mark.parametrize("prepare", ["", 'model = torch.compile(model, backend="eager")'])
+def test_a_window_of_calls_of_the_model(
+    prepare: str, tmp_path: Path, programs: TorchPrograms
+) -> None:
+    done = programs.run(tmp_path, INFER.format(prepare=prepare, steps=14), **WINDOW)
+    assert (done.code, done.out, done.files, done.said) == (0, "done\n", [TRACE], [])
+    assert done.steps(TRACE) == ["ProfilerStep#6", "ProfilerStep#7"]
+    assert stored_pace(done).step_source == "module"
+
+
+def test_a_program_that_ends_before_its_window_is_reported(
+    tmp_path: Path, programs: TorchPrograms
+) -> None:
+    done = programs.run(tmp_path, INFER.format(prepare="", steps=5), **WINDOW)
+    assert (done.code, done.files) == (0, [])
+    assert "it ran 3 steps, too few to warm up, time and record" in done.said[0]
+
+
+def test_a_run_that_is_only_timed_ends_when_it_is(tmp_path: Path, programs: TorchPrograms) -> None:
+    report = tmp_path / "report"
+    done = programs.run(
+        tmp_path,
+        INFER.format(prepare="", steps=1_000_000),
+        variables={REPORT_VARIABLE: str(report)},
+        recorder="pace",
+        stop=True,
+        **WINDOW,
+    )
+    assert (done.code, done.files) == (-signal.SIGTERM, [])
+    assert Pace.from_text(json.loads(report.read_text())["pace"]).steps == 3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import polars as pl
 
+from gpusight.pace import METADATA_KEY, Pace
 from gpusight.readers import chrome_source
 from gpusight.readers.chrome_columns import process_labels, thread_key, thread_labels
 from gpusight.readers.frame_source import (
@@ -19,7 +20,6 @@ from gpusight.readers.frame_source import (
     within_limits,
 )
 from gpusight.readers.torch.torch_tables import PARTS, EventColumnRule, EventTablePart
-from gpusight.trace.pace import PACE_KEY, parse_pace
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Meta, Outline
 
@@ -201,6 +201,14 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _pace(value: object) -> Pace | None:
+    """Read the step time without a profiler; None where there is none, or it is damaged."""
+    try:
+        return Pace.from_values(value)
+    except ValueError:
+        return None
+
+
 def _json(value: object) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
@@ -248,7 +256,7 @@ class TorchSource:
             rank=_int(job.get("rank")),
             world_size=_int(job.get("world_size")),
             backend=_text(job.get("backend")),
-            pace=parse_pace(about.get(PACE_KEY)),
+            pace=_pace(about.get(METADATA_KEY)),
             notes=self._scanned.notes,
             warnings=warnings,
         )

@@ -55,7 +55,7 @@ def cuda_in_use() -> bool:
     Where the driver cannot be queried without loading it (on Windows) PyTorch is.
     """
     if not _CAN_FIND_LOADED:
-        return _torch_with_gpu() is not None
+        return torch_with_gpu() is not None
     driver = _loaded_driver()
     if driver is None:
         return False
@@ -80,7 +80,7 @@ def wait_for_gpus() -> None:
     waiting would spoil. A GPU that answers with an error has failed the program too, which has
     reported it.
     """
-    torch = _torch_with_gpu()
+    torch = torch_with_gpu()
     if torch is not None:
         try:
             if torch.cuda.is_current_stream_capturing():
@@ -114,7 +114,7 @@ def _loaded_driver() -> ctypes.CDLL | None:
     return _LOADED[0]
 
 
-def _torch_with_gpu() -> Any:
+def torch_with_gpu() -> Any:
     """Return torch if the program has initialized CUDA through it."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)  # not there while torch is being imported

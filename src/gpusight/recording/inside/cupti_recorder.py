@@ -39,6 +39,7 @@ from gpusight.recording.inside.cupti_write import (
     unwanted_functions,
     write_capture,
 )
+from gpusight.recording.inside.recording_window import mark_pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,6 +165,10 @@ class CuptiRecorder:
 
     def step_ended(self, number: int) -> None:
         """Do nothing."""
+
+    def store_pace(self, text: str) -> None:
+        """Mark it."""
+        mark_pace(text)
 
     def stop(self) -> None:
         """Record no more; wait for the GPUs, and have all buffers back."""

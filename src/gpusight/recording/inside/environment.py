@@ -29,6 +29,8 @@ PROFILER_API = "profiler-api"
 """The recorder is another tool around us, which cudaProfilerStart and Stop switch on and off."""
 TORCH = "torch"
 CUPTI = "cupti"
+PACE = "pace"
+"""Nothing is recorded: steps are counted and timed, in a run without a profiler."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,19 @@ class RecorderPlan:
     """What to record in this process, and when."""
 
     recorder: str
-    """`torch`, `cupti`, or `profiler-api` for nsys and ncu."""
+    """`torch`, `cupti`, `profiler-api` for nsys and ncu, or `pace`."""
     output: str
     """Where to, absolute, without the suffix; ranks and further processes add to the name."""
     first_step: int | None = None
     last_step: int | None = None
+    window: bool = False
+    """Where steps can be counted: warm up, time some without the profiler, record some."""
+    warmup: int | None = None
+    timed: int | None = None
+    recorded: int | None = None
+    """How many steps of each; None: as many as it takes."""
+    pace: str | None = None
+    """That of a run without a profiler, as `Pace.to_text` writes it."""
     range_name: str | None = None
     delay_s: float | None = None
     duration_s: float | None = None
@@ -110,6 +120,22 @@ def surrounding_tool(environ: Mapping[str, str] = os.environ) -> str | None:
     if any(environ.get(name) for name in NVTX_INJECTIONS):
         return "a tool that records NVTX"
     return None
+
+
+REPORT_VARIABLE = "GPUSIGHT_RECORD_REPORT"
+"""The file in which each process notes, in a line of JSON, what became of its window."""
+
+
+def report_window(**facts: object) -> None:
+    """Note what became of the window of this process, for `gpusight record` around it."""
+    path = os.environ.get(REPORT_VARIABLE)
+    if path:
+        line = json.dumps({"pid": os.getpid(), **facts}) + "\n"
+        try:
+            with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123 - one write, appended
+                file.write(line)
+        except OSError as error:  # it is only told less; the capture is what matters
+            log_line(f"cannot write {path}: {error.strerror}")
 
 
 def log_line(text: str) -> None:

@@ -146,3 +146,10 @@ def end_range(handle: Any) -> None:
     if handle is not None:
         chosen, opened = handle
         chosen.end(opened)
+
+
+def mark(text: str, *, domain: str | None = None) -> None:
+    """Mark that something happens now, where a tool listens."""
+    chosen = backend()
+    if chosen is not None:
+        chosen.mark(NvtxEvent(text, domain))

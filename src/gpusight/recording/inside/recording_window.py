@@ -10,9 +10,11 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from gpusight.errors import RecordError
-from gpusight.recording.inside import cuda_driver, environment
-from gpusight.recording.inside.environment import log_error, log_line
+from gpusight.pace import MESSAGE, Pace
+from gpusight.recording.inside import cuda_driver, environment, nvtx_backend
+from gpusight.recording.inside.environment import log_error, log_line, own_rank
 from gpusight.recording.inside.step_hub import HUB
+from gpusight.recording.inside.step_timing import StepPhase, StepSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +57,9 @@ class Recorder(Protocol):
     def step_ended(self, number: int) -> None:
         """Mark its end."""
 
+    def store_pace(self, text: str) -> None:
+        """Store the pace with what is recorded; called after `start`, and again before `stop`."""
+
     def stop(self) -> None:
         """Record no more, and keep what was recorded."""
 
@@ -75,11 +80,49 @@ def recorder_for(plan: RecorderPlan) -> Recorder:
     """Return the recorder that a plan names; raises where this process cannot have it."""
     if plan.recorder == environment.PROFILER_API:
         return ProfilerApiRecorder()
+    if plan.recorder == environment.PACE:
+        return NoRecorder()
     if plan.recorder not in _RECORDERS:
         raise RecordError(f"unknown recorder {plan.recorder!r}")
     module, name = _RECORDERS[plan.recorder]
     recorder: Recorder = getattr(importlib.import_module(module), name)(plan)
     return recorder
+
+
+def mark_pace(text: str) -> None:
+    """Store the pace as an NVTX mark, which every form of a capture keeps."""
+    nvtx_backend.mark(MESSAGE + text, domain=nvtx_backend.DOMAIN)
+
+
+class NoRecorder:
+    """Records nothing: the run is only timed."""
+
+    suffix: str | None = None
+    on_main_thread = False
+
+    def prepare(self) -> None:
+        """Do nothing."""
+
+    cancel = start = stop = forget = prepare
+
+    def step_began(self, number: int) -> None:
+        """Do nothing."""
+
+    step_ended = step_began
+
+    def store_pace(self, text: str) -> None:
+        """Do nothing: the report has it."""
+
+    def is_empty(self) -> bool:
+        """Return False: nothing is missed."""
+        return False
+
+    def why_empty(self) -> None:
+        """Return None: it is not."""
+
+    def write(self, path: Path) -> None:
+        """Refuse: there is nothing."""
+        raise RecordError(f"nothing was recorded for {path}")
 
 
 class ProfilerApiRecorder:
@@ -116,6 +159,11 @@ class ProfilerApiRecorder:
 
     def step_ended(self, number: int) -> None:
         """Do nothing."""
+
+    def store_pace(self, text: str) -> None:
+        """Mark it, if the tool records."""
+        if self._started:
+            mark_pace(text)
 
     def stop(self) -> None:
         """Switch it off, once the GPU has done what was launched."""
@@ -245,6 +293,9 @@ class RecordingWindow:
         self.is_ending = False
         """Recording has stopped and what came of it is being dealt with."""
         self.steps_seen = 0
+        self.whole_because: str | None = None
+        """Why everything from some moment on is recorded instead of chosen steps."""
+        self._schedule: StepSchedule | None = None
         self._timers: list[threading.Timer] = []
 
     @property
@@ -258,13 +309,25 @@ class RecordingWindow:
         return self._plan.first_step is not None or self._plan.last_step is not None
 
     @property
+    def pace(self) -> Pace | None:
+        """The step time without a profiler, where it is known."""
+        if self._schedule is not None:
+            return self._schedule.pace
+        return None if self._plan.pace is None else Pace.from_text(self._plan.pace)
+
+    @property
+    def recorded_steps(self) -> int:
+        """How many steps were recorded to their end, as far as they were counted."""
+        return 0 if self._schedule is None else self._schedule.recorded_steps
+
+    @property
     def by_range(self) -> bool:
         """Return whether a range starts it."""
         return self._plan.range_name is not None
 
     def ready(self) -> None:
         """Begin, unless something else starts it: this process has come to work of its own."""
-        if self.by_steps or self.by_range or self._timers:
+        if self.by_steps or self.by_range or self._plan.window or self._timers:
             return
         wait_s = (self._plan.delay_s or 0.0) - (time.monotonic() - self._began_s)
         if wait_s > 0:
@@ -272,14 +335,20 @@ class RecordingWindow:
         else:
             self.start()
 
+    def start_whole(self, why: str) -> None:
+        """Begin now, from whatever thread, and record to the end: there are no steps to choose."""
+        self.whole_because = why
+        if self._recorder.on_main_thread:
+            run_on_main_thread(self.start)
+        else:
+            cuda_driver.borrow_context()
+            self.start()
+
     def step_began(self, number: int) -> None:
-        """Begin at the first step that is wanted; warm up one step before."""
-        if self.by_steps:
-            first = self._plan.first_step or 0
-            if number == first - 1:
-                self._prepare()
-            elif number >= first:
-                self.start()
+        """Follow the schedule: warm up, time, prepare, record."""
+        follows = self._plan.window or self.by_steps
+        if follows and self._state in (WindowState.WAITING, WindowState.PREPARED):
+            self._follow_schedule(number)
         is_known = number > 0 or HUB.explicit  # where a guessed step 0 began is only a guess
         if self._state is WindowState.RECORDING and is_known:
             self._guarded("marking a step", lambda: self._recorder.step_began(number))
@@ -290,8 +359,26 @@ class RecordingWindow:
         if self._state is not WindowState.RECORDING:
             return
         self._guarded("marking a step", lambda: self._recorder.step_ended(number))
-        if self._plan.last_step is not None and number >= self._plan.last_step:
+        if self._schedule is not None and self._schedule.end_step(number):
             self.stop()
+
+    def _follow_schedule(self, number: int) -> None:
+        with self._lock:
+            if self._schedule is None:
+                several = own_rank() is not None
+                self._schedule = StepSchedule(self._plan, is_one_of_several=several)
+            try:
+                phase = self._schedule.begin_step(number, HUB.source)
+            except Exception as error:  # noqa: BLE001 - a capture without a pace is still one
+                log_line(f"steps were not timed: {error}")
+                phase = StepPhase.RECORDED if self._plan.window else self._schedule.phase
+        if phase is StepPhase.PREPARED:
+            self._prepare()
+            if self._plan.recorder == environment.PACE:
+                self.start()
+                self.stop()
+        elif phase is StepPhase.RECORDED:
+            self.start()
 
     def range_began(self, name: str) -> None:
         """Begin with the first range of the name; one inside it changes nothing."""
@@ -326,6 +413,7 @@ class RecordingWindow:
             self._state = WindowState.RECORDING
             if not self._guarded("starting the recording", self._recorder.start):
                 return
+            self._store_pace()
         try:
             self._opened()
             if self._plan.duration_s is not None:
@@ -339,6 +427,7 @@ class RecordingWindow:
             if self._state is not WindowState.RECORDING:
                 return
             self._state, self.is_ending = WindowState.OVER, True
+            self._store_pace()
             stopped = self._guarded("ending the recording", self._recorder.stop)
         if stopped:
             self._ended()
@@ -366,6 +455,8 @@ class RecordingWindow:
             return None
         if self.by_steps:
             return self._never("began")
+        if self._plan.window:
+            return self._too_short()
         if self.by_range:
             return f"the range {self._plan.range_name} never started"
         if self._timers:
@@ -377,8 +468,15 @@ class RecordingWindow:
 
         With the end of each guessed step another one begins, which after the last is none.
         """
+        if HUB.explicit or self.whole_because is not None:
+            return None
+        if self._plan.window:
+            return None if self.recorded_steps else self._too_short()
         has_step = self.steps_seen > (self._plan.first_step or 0)
-        return None if has_step or HUB.explicit or not self.by_steps else self._never("ended")
+        return None if has_step or not self.by_steps else self._never("ended")
+
+    def _too_short(self) -> str:
+        return f"it ran {self.steps_seen} steps, too few to warm up, time and record"
 
     def _never(self, came: str) -> str:
         seen = f"{self.steps_seen} were counted" if self.steps_seen else "none was counted"
@@ -389,6 +487,14 @@ class RecordingWindow:
             if self._state is WindowState.WAITING and self._is_allowed():
                 self._state = WindowState.PREPARED
                 self._guarded("preparing the recording", self._recorder.prepare)
+
+    def _store_pace(self) -> None:
+        pace = self.pace
+        if pace is not None:
+            try:
+                self._recorder.store_pace(pace.to_text())
+            except Exception as error:  # noqa: BLE001 - a capture without a pace is still one
+                log_line(f"the pace was not stored: {error}")
 
     def _is_allowed(self) -> bool:
         answers: list[bool] = []

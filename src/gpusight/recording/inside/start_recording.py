@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from gpusight.pace import MODULE
 from gpusight.recording.inside import cuda_driver, environment
 from gpusight.recording.inside.environment import (
     ProcessRole,
@@ -21,10 +22,12 @@ from gpusight.recording.inside.environment import (
     log_error,
     log_line,
     own_rank,
+    report_window,
     role_of,
     written,
 )
 from gpusight.recording.inside.import_hooks import hook_ranges, when_imported
+from gpusight.recording.inside.module_steps import ModuleSteps
 from gpusight.recording.inside.recording_window import (
     RecordingWindow,
     WindowState,
@@ -42,6 +45,16 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.005
 """Much less than CUDA takes from cuInit to the first kernel."""
+_WATCH_S = 0.1
+_UNCOUNTABLE_S = 2.0
+"""A program that uses the GPU for so long, and has neither a model nor an optimizer, has no steps
+that we could count."""
+_STALLED_S, _STALLED_STEPS = 30.0, 5
+"""A model or an optimizer that is not used for so long, and for so many of its longest steps, is
+not what the program does. Calls of a model stop for good once a CUDA graph of it is made, so less
+time is enough there."""
+_OPTIMIZER_FIRST_S = 20.0
+"""A program that made an optimizer and has not used it for so long may only evaluate."""
 
 
 def start(plan: RecorderPlan) -> None:
@@ -97,6 +110,9 @@ class ProcessRecording:
     only load data, never do. Where there is no GPU, PyTorch's profiler starts when the main
     process imports torch. Not earlier: a profiler that was on before a fork is of no use in the
     child, which may be the one that trains.
+
+    With a window, it begins with the recorded steps instead, and at once where there will be none:
+    the process uses the GPU and has not imported torch, or nothing shows up that can be counted.
     """
 
     def __init__(self, plan: RecorderPlan, role: ProcessRole) -> None:
@@ -105,6 +121,8 @@ class ProcessRecording:
         self._rank: int | None = None
         self._has_worked = False
         self._steps: OptimizerSteps | None = None
+        self._models: ModuleSteps | None = None
+        self._optimizer_made_s: float | None = None
         self._finishing = threading.Lock()
         self._is_exiting = self._is_terminated = False
         self._must_die: int | None = None
@@ -126,7 +144,7 @@ class ProcessRecording:
         when_imported("torch", self._torch_imported)
         if self._window.by_range:
             hook_ranges()
-        if self.plan.recorder == environment.CUPTI:
+        if self.plan.recorder == environment.CUPTI or self.plan.window:
             threading.Thread(target=self._wait_for_cuda, name="gpusight", daemon=True).start()
         elif self.plan.recorder == environment.PROFILER_API and self._role is ProcessRole.MAIN:
             self._window.ready()
@@ -139,7 +157,11 @@ class ProcessRecording:
         missed = self._window.missed()
         self._window.close()
         self._let_go()
-        if missed is not None and (self._has_worked or self._window.steps_seen):
+        if missed is None or not (self._has_worked or self._window.steps_seen):
+            return
+        if self.plan.window and os.environ.get(environment.REPORT_VARIABLE):
+            self._report()  # `gpusight record` says it, with the command that helps
+        else:
             log_line(f"nothing was recorded in process {os.getpid()}: {missed}")
 
     def _exit(self) -> None:
@@ -165,21 +187,61 @@ class ProcessRecording:
         HUB.forget(self._window)
         if self._steps is not None:
             self._steps.remove()
+        if self._models is not None:
+            self._models.remove()
+
+    def _report(self) -> None:
+        """Tell `gpusight record` what became of the window."""
+        pace = self._window.pace
+        report_window(
+            rank=self._rank,
+            steps=self._window.steps_seen,
+            recorded_steps=self._window.recorded_steps,
+            source=HUB.source,
+            pace=None if pace is None else pace.to_text(),
+            whole_because=self._window.whole_because,
+        )
 
     def _torch_imported(self, module: ModuleType) -> None:
         if self._window.state is WindowState.OVER:
             return
         torch: Any = module
         by_torch = self.plan.recorder == environment.TORCH
-        self._steps = OptimizerSteps(torch, self._works, marks=not by_torch)
-        self._steps.install()
-        if by_torch and self._role is ProcessRole.MAIN:
-            from gpusight.recording.inside.torch_recorder import may_use_gpu
+        from gpusight.recording.inside.torch_recorder import may_use_gpu
 
-            if not may_use_gpu():
-                self._window.ready()
-                return
+        has_gpu = may_use_gpu()
+        self._steps = OptimizerSteps(torch, self._optimizer_made, marks=not by_torch)
+        self._steps.install()
+        if self.plan.window:
+            self._models = ModuleSteps(
+                torch, wanted=self._counts_models, needs_gpu=has_gpu, marks=not by_torch
+            )
+            self._models.install()
+        if by_torch and self._role is ProcessRole.MAIN and not has_gpu:
+            if self.plan.window and not self._has_numbers():
+                self._window.start_whole("PyTorch sees no GPU")
+            self._window.ready()
+            return
         torch.cuda._lazy_call(self._works)  # when CUDA is initialized, before it is used
+
+    def _has_numbers(self) -> bool:
+        """Return whether the user chose the window."""
+        numbers = (self.plan.warmup, self.plan.timed, self.plan.recorded)
+        return any(number is not None for number in numbers)
+
+    def _optimizer_made(self) -> None:
+        if self._optimizer_made_s is None:
+            self._optimizer_made_s = time.monotonic()
+            if self._models is not None:
+                self._models.end()
+        self._works()
+
+    def _counts_models(self) -> bool:
+        """Return whether calls of a model are steps: the optimizer's and `gs.step` are better."""
+        if HUB.explicit or self._steps is None or self._steps.steps:
+            return False
+        made_s = self._optimizer_made_s
+        return made_s is None or time.monotonic() - made_s > _OPTIMIZER_FIRST_S
 
     def _wait_for_cuda(self) -> None:
         """Begin once anything in this process initializes CUDA."""
@@ -188,6 +250,40 @@ class ProcessRecording:
                 self._works()
             else:
                 time.sleep(_POLL_S)
+        if self.plan.window and self.plan.recorder != environment.PACE:
+            try:
+                self._watch_for_steps()
+            except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
+                log_error("looking for steps", error)
+
+    def _watch_for_steps(self) -> None:
+        """Record everything from here on where no steps come that could be counted."""
+        while self._window.state is WindowState.WAITING and not cuda_driver.cuda_in_use():
+            if self._is_exiting:
+                return
+            time.sleep(_POLL_S)
+        if "torch" not in sys.modules and not HUB.explicit:
+            self._window.start_whole("the program uses the GPU without PyTorch")
+            return
+        used_s = seen_s = time.monotonic()
+        steps, longest_s = 0, 0.0
+        while self._window.state is WindowState.WAITING and not self._is_exiting:
+            now_s = time.monotonic()
+            if HUB.next_step != steps:
+                longest_s = max(longest_s, now_s - seen_s)
+                steps, seen_s = HUB.next_step, now_s
+            built_s = None if self._models is None else self._models.built_s
+            signs_s = [sign for sign in (built_s, self._optimizer_made_s) if sign is not None]
+            patience_s = _UNCOUNTABLE_S
+            if signs_s or steps:
+                least_s = _UNCOUNTABLE_S if HUB.source == MODULE else _STALLED_S
+                patience_s = max(least_s, _STALLED_STEPS * longest_s)
+            if now_s - max(used_s, seen_s, *signs_s) > patience_s:
+                why = f"no steps were found for {patience_s:.0f} s"
+                log_line(f"{why}: everything from here on is recorded")
+                self._window.start_whole(why)
+                return
+            time.sleep(_WATCH_S)
 
     def _works(self) -> None:
         """Note that this process does what programs are recorded for."""
@@ -233,6 +329,7 @@ class ProcessRecording:
             self._write()
         except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
             log_error("writing the recording", error)
+        self._report()
         self._let_go()
         ask_main_thread(self._give_signals_back)
         self._window.is_ending = False

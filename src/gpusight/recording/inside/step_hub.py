@@ -8,6 +8,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpusight.pace import GS_STEP, OPTIMIZER
 from gpusight.recording.inside import nvtx_backend
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class StepHub:
         self.heard = False
         """Somebody listens; kept because every range needs it."""
         self.explicit = False
+        self.source = ""
+        """What counted the last step, one of `pace.STEP_SOURCES`."""
         self.next_step = 0
         self._inside: dict[int, int] = {}
         """Which explicit step each thread is in."""
@@ -56,15 +59,17 @@ class StepHub:
         self._listeners = tuple(known for known in self._listeners if known is not listener)
         self.heard = bool(self._listeners)
 
-    def begin_step(self, *, explicit: bool = True) -> int | None:
-        """Count a step that begins; returns its number.
+    def begin_step(self, *, source: str = GS_STEP) -> int | None:
+        """Count a step that begins; returns its number. All sources but `gs.step` are guesses.
 
         None when it was a guess not needed, or lies within another step: it is not counted.
         """
         thread = threading.get_ident()
-        if thread in self._inside or (self.explicit and not explicit):
+        is_explicit = source == GS_STEP
+        if thread in self._inside or (self.explicit and not is_explicit):
             return None
-        if explicit:
+        self.source = source
+        if is_explicit:
             self._trust_program()
             self._inside[thread] = self.next_step
         number = self.next_step
@@ -108,19 +113,48 @@ HUB = StepHub()
 """The one of this process."""
 
 
-class OptimizerSteps:
-    """Counts the steps of one PyTorch optimizer in the hub.
+class GuessedSteps:
+    """Counts steps in the hub where each ends as the next begins.
 
-    `marks` also names each step but the first in NVTX, as a start/end range: that disturbs no
-    stack and spans the threads of the backward pass. Where the first began is only a guess.
+    `marks` also names them in NVTX, as start/end ranges: those disturb no stack and span the
+    threads of the backward pass.
     """
 
-    def __init__(self, torch: Any, made: Callable[[], None], *, marks: bool) -> None:
-        self._torch, self._made, self._marks = torch, made, marks
-        self._first: weakref.ref[Any] | None = None
-        self._steps = 0
+    def __init__(self, source: str, *, marks: bool) -> None:
+        self._source, self._marks = source, marks
         self._number: int | None = None
         self._range: object = None
+
+    def begin_unmarked(self) -> None:
+        """Begin the first step where its begin is only a guess, so that it gets no range."""
+        if self._number is None:
+            self._number = HUB.begin_step(source=self._source)
+
+    def advance(self) -> None:
+        """End the step that is open, if one is, and begin the next."""
+        self.end()
+        self._number = HUB.begin_step(source=self._source)
+        if self._marks and self._number is not None:
+            self._range = nvtx_backend.start_range(
+                f"step {self._number}", domain=nvtx_backend.DOMAIN
+            )
+
+    def end(self) -> None:
+        """End the step that is open."""
+        nvtx_backend.end_range(self._range)
+        number, self._range, self._number = self._number, None, None
+        if not HUB.explicit:
+            HUB.end_step(number)
+
+
+class OptimizerSteps:
+    """Counts the steps of one PyTorch optimizer in the hub; where the first began is a guess."""
+
+    def __init__(self, torch: Any, made: Callable[[], None], *, marks: bool) -> None:
+        self._torch, self._made = torch, made
+        self._guessed = GuessedSteps(OPTIMIZER, marks=marks)
+        self._first: weakref.ref[Any] | None = None
+        self.steps = 0
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -148,7 +182,7 @@ class OptimizerSteps:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            before = self._steps
+            before = self.steps
             result = original(*args, **kwargs)
             if self._undo:
                 then(before, *args)
@@ -164,12 +198,12 @@ class OptimizerSteps:
     def _was_made(self, _before: int, *_: Any) -> None:
         """Begin step 0: programs make their optimizer just before they loop."""
         self._made()
-        if self._steps == 0 and self._number is None:
-            self._number = HUB.begin_step(explicit=False)
+        if self.steps == 0:
+            self._guessed.begin_unmarked()
 
     def _scaled(self, before: int, _scaler: Any, optimizer: Any, *_: Any) -> None:
         """Count a step that was left out; one that was taken is counted already."""
-        if self._steps == before and self._is_ours(optimizer):
+        if self.steps == before and self._is_ours(optimizer):
             self._next()
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -185,13 +219,5 @@ class OptimizerSteps:
         return self._first() is optimizer
 
     def _next(self) -> None:
-        self._steps += 1
-        nvtx_backend.end_range(self._range)
-        self._range = None
-        if not HUB.explicit:
-            HUB.end_step(self._number)
-        self._number = HUB.begin_step(explicit=False)
-        if self._marks and self._number is not None:
-            self._range = nvtx_backend.start_range(
-                f"step {self._number}", domain=nvtx_backend.DOMAIN
-            )
+        self.steps += 1
+        self._guessed.advance()

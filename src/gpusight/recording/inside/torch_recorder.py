@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.errors import GpusightError, RecordError
 from gpusight.output_files import staged
+from gpusight.pace import METADATA_KEY
 from gpusight.recording.inside.cuda_driver import DEVICE_FILES, cuda_is_initialized
 from gpusight.recording.inside.environment import log_line
 
@@ -166,6 +167,10 @@ class TorchRecorder:
         if self._mark is not None and self._mark[0] == number:
             self._mark[1].__exit__(None, None, None)
             self._mark = None
+
+    def store_pace(self, text: str) -> None:
+        """Add it to what the trace says of itself."""
+        self._profiler.add_metadata_json(METADATA_KEY, text)
 
     def stop(self) -> None:
         """Wait for the GPU, and collect what was recorded."""
