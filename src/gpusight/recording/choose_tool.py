@@ -121,7 +121,7 @@ def _is_windowed(
 ) -> bool:
     """Return whether the recorder in the program shall choose when to record.
 
-    nsys is told so before the program starts, and would record nothing of one that we do not get
+    nsys needs to know before the program starts, and would record nothing of one that we do not get
     into. So only a single Python program with PyTorch is worth it, and no launcher of several.
     """
     if not request.may_be_windowed or choice.tool is Tool.NCU:

@@ -30,7 +30,7 @@ _USER_SIGNALS = ("SIGUSR1", "SIGUSR2")
 SIGNALLED = 128
 """A program that signal N ended has this exit code plus N, as in a shell."""
 _TERMINATION_S = 10.0
-"""How long a program that was asked to end may take."""
+"""How long a program may take to end after SIGTERM."""
 _PROC = Path("/proc")
 _SET_ADOPTING, _GET_ADOPTING = 36, 37
 """What Linux calls PR_SET_CHILD_SUBREAPER and PR_GET_CHILD_SUBREAPER."""
@@ -80,7 +80,7 @@ def run_program(
 
 
 def _wait_at_most(child: subprocess.Popen[bytes], limit_s: float) -> int:
-    """Wait for a child; ask it to end when its time is up, and end it if it does not."""
+    """Wait for a child; terminate it when its time is up, and kill it if that does not help."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         return child.wait(limit_s)
     child.terminate()

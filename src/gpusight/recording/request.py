@@ -182,7 +182,7 @@ class RecordRequest:
 
     @property
     def may_be_windowed(self) -> bool:
-        """Return whether nothing else says when to record."""
+        """Return whether nothing else sets when to record."""
         by_time = self.delay_s is not None or self.duration_s is not None
         return not (self.whole or by_time or self.range_name is not None or self.steps is not None)
 

@@ -134,7 +134,7 @@ def report_window(**facts: object) -> None:
         try:
             with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123 - one write, appended
                 file.write(line)
-        except OSError as error:  # it is only told less; the capture is what matters
+        except OSError as error:  # the capture is what matters
             log_line(f"cannot write {path}: {error.strerror}")
 
 

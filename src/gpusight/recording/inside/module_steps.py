@@ -32,8 +32,8 @@ class ModuleSteps:
 
     Until it is found, every call of a module is looked at, which costs a few hundred nanoseconds;
     from then on only those of its class. Modules without weights on the GPU (transforms of images,
-    losses) are not models. `wanted` says whether calls count: a program with an optimizer has
-    better steps.
+    losses) are not models. `wanted` returns whether calls count: a program with an optimizer
+    has better steps.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class ProcessRecording:
         if missed is None or not (self._has_worked or self._window.steps_seen):
             return
         if self.plan.window and os.environ.get(environment.REPORT_VARIABLE):
-            self._report()  # `gpusight record` says it, with the command that helps
+            self._report()  # `gpusight record` prints it, with the command that helps
         else:
             log_line(f"nothing was recorded in process {os.getpid()}: {missed}")
 
@@ -191,7 +191,7 @@ class ProcessRecording:
             self._models.remove()
 
     def _report(self) -> None:
-        """Tell `gpusight record` what became of the window."""
+        """Report to `gpusight record` what became of the window."""
         pace = self._window.pace
         report_window(
             rank=self._rank,

@@ -42,8 +42,8 @@ class StepPhase(enum.Enum):
 class StepTimer:
     """Times steps that follow each other: from an idle GPU to an idle GPU, never waiting between.
 
-    The host may run ahead of the GPU, so its clock says little of a single step: CUDA events, which
-    cost a few microseconds each, say when the GPU came to each step.
+    The host may run ahead of the GPU, so its clock is wrong for a single step: CUDA events, which
+    cost a few microseconds each, have the time when the GPU came to each step.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class StepSchedule:
 
     Without numbers from the user, `warmup` ends when steps take alike, and timed and recorded steps
     are as many as fill a short time. When another source begins to count steps (an optimizer after
-    calls of the model), warm-up begins again. `--steps A:B` says which are recorded; those just
+    calls of the model), warm-up begins again. `--steps A:B` sets which are recorded; those just
     before them are timed.
     """
 

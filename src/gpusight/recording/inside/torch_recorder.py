@@ -169,7 +169,7 @@ class TorchRecorder:
             self._mark = None
 
     def store_pace(self, text: str) -> None:
-        """Add it to what the trace says of itself."""
+        """Add it to the metadata of the trace."""
         self._profiler.add_metadata_json(METADATA_KEY, text)
 
     def stop(self) -> None:
