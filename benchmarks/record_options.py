@@ -130,7 +130,7 @@ def _switch(option: tuple[str, ...]) -> Callable[[], Any]:
 
         left_out = {getattr(cupti_library, name) for name in details}
         kinds_left = [k for k in cupti_recorder._OPTIONAL if k not in left_out]
-        cupti_recorder._OPTIONAL = tuple(kinds_left)
+        cupti_recorder._OPTIONAL = tuple(kinds_left)  # type: ignore[assignment]
         return cupti_recorder.CuptiRecorder(RecorderPlan("cupti", "unused")).start
     return lambda: None
 

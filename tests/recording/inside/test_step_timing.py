@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(step_timing, "time", made)
     monkeypatch.setattr(cuda_driver, "wait_for_gpus", lambda: None)
@@ -82,7 +81,7 @@ def test_where_the_first_step_of_an_optimizer_began_is_not_known(clock: Clock) -
 
 
 def test_numbers_of_the_user(clock: Clock) -> None:
-    numbers = {"warmup": 1, "timed": 2, "recorded": 3}
+    numbers: dict[str, Any] = {"warmup": 1, "timed": 2, "recorded": 3}
     assert phases(schedule(**numbers), clock, [5.0, 900.0] * 9) == "wttprrr|"
     untimed = schedule(**{**numbers, "timed": 0})
     assert phases(untimed, clock, [5.0] * 9) == "wprrr|"

@@ -320,7 +320,7 @@ def test_memory_without_a_gpu_has_no_history_and_says_so(
     assert "no GPU memory history: this process has no GPU" in done.said[0]
 
 
-WINDOW = {"window": True, "warmup": 2, "timed": 3, "recorded": 2}
+WINDOW: dict[str, Any] = {"window": True, "warmup": 2, "timed": 3, "recorded": 2}
 INFER = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
