@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.profiler_correction import correction_of
 from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
 from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
 from gpusight.units import format_share
@@ -270,6 +271,8 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
     Of two findings that follow each other, the second must save more than the first in the place
     of the first, after the same fixes.
     """
+    if correction_of(context.trace) is not None:  # nothing of the overhead is left
+        return list(cases)
     replayed = [case for case in cases if case.match.change and case.saved_ns is not None]
     without_profiler = _without_profiler(context)
 

@@ -13,6 +13,9 @@ PACE_KEY = "gpusight_pace"
 _HOW = {"before": "measured before the recording", "second run": "measured in a second run"}
 
 
+GIVEN = "given"
+
+
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """The step time of a program without a profiler."""
 
@@ -21,8 +24,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that were timed; 0 where the user gave the time."""
     spread: float | None = None
     """Standard deviation of a step, as a part of its time."""
-    how: str = "given"
+    how: str = GIVEN
     """How it is known, in words."""
+
+    @property
+    def option(self) -> str:
+        """Return the option that gives it again; empty where it is known from the capture."""
+        return "" if self.how != GIVEN else f" --pace {self.step_ns / 1e6:g}ms"
 
     @property
     def text(self) -> str:
@@ -42,9 +50,11 @@ def parse_pace(stored: object) -> Pace | None:
     try:
         fields = msgspec.json.decode(stored) if isinstance(stored, str) else stored
         pace = msgspec.convert(fields, _StoredPace)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     if not 0 < pace.mean_ns < math.inf or pace.steps < 0:
+        return None
+    if pace.spread is not None and not 0 <= pace.spread < math.inf:
         return None
     how = _HOW.get(pace.how, "measured")
     return Pace(step_ns=pace.mean_ns, steps=pace.steps, spread=pace.spread, how=how)
