@@ -181,9 +181,8 @@ def test_two_overheads_of_one_program_give_one_answer() -> None:
 
 
 def shares(diagnosis: TimelineDiagnosis) -> dict[str, float]:
-    """Sum the ledger of the first GPU: idle, and compute, of the window."""
-    device = diagnosis.ledger.devices[0]
-    return {"busy": device.busy_share, "idle": 1 - device.busy_share}
+    """Return the ledger of the first GPU: each entry as a share of the window."""
+    return {entry.entry: entry.share or 0.0 for entry in diagnosis.ledger.devices[0].entries}
 
 
 def test_findings_are_located_in_the_capture_as_recorded() -> None:
