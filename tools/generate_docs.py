@@ -79,8 +79,8 @@ _RECORD_DOCUMENT = (
 _COMPARE_DOCUMENT = (
     "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
     "`step_ns`, `recorded_step_ns`, `limit`, `busy_share`, `host_share`), `confidence`, "
-    "`confidence_of_rows` (of kernels, API calls, copies and inner ranges), `least_effect` and `notes`; `verdict` with "
-    "`step_time`; "
+    "`confidence_of_rows` (of kernels, API calls, copies and inner ranges), `least_effect` "
+    "and `notes`; `verdict` with `step_time`; "
     "`differences`, which keep the captures from being compared (`kind` as `gate --allow-changed` "
     "takes it, `text`); `explanation`, in sentences; `metrics` (`metric` as `gate --max` calls it, "
     "`label`, `missing`: why a side does not know it); `ledger`, whose entries sum to the step "

@@ -171,13 +171,16 @@ def test_two_overheads_of_one_program_give_one_answer() -> None:
         recorded = profiled_loop(overhead_us=overhead_us)
         recorded.pace = plain_ns
         diagnosis = diagnosed(recorded)
-        assert shares(diagnosis) == pytest.approx(shares(expected), abs=0.02)
+        # What is taken off a call and off the time before it is not known apart to the percent.
+        assert shares(diagnosis) == pytest.approx(shares(expected), abs=0.03)
+        busy = diagnosis.ledger.devices[0].busy_share
+        assert busy == pytest.approx(expected.ledger.devices[0].busy_share, abs=0.002)
         assert [f.rule for f in diagnosis.plan] == [f.rule for f in expected.plan]
         for fix, other in zip(diagnosis.plan, expected.plan, strict=True):
             assert fix.saved_ns == pytest.approx(other.saved_ns, rel=0.05)
         raw = profiled_loop(overhead_us=overhead_us)
         raw.pace = "off"
-        assert shares(diagnosed(raw)) != pytest.approx(shares(expected), abs=0.02)
+        assert diagnosed(raw).ledger.devices[0].busy_share < busy - 0.02
 
 
 def shares(diagnosis: TimelineDiagnosis) -> dict[str, float]:

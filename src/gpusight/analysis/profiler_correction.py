@@ -66,7 +66,7 @@ class Correction:
     """What was taken off the host's time, and what it made of the step."""
 
     pace: Pace
-    """Step time without a profiler, as it is known."""
+    """Step time without a profiler, measured or given."""
     recorded_ns: float
     """Step time of the capture."""
     step_ns: float
@@ -121,7 +121,7 @@ def without_profiler(trace: Trace) -> Trace:
 
     They are known where the recorder or the user (`Trace.pace`) gave the step time; where nobody
     did, times stay as they are; also where the time of the recorder does not fit the capture, with
-    a note that says why.
+    a note on the reason.
     """
     if isinstance(trace, (_CorrectedTrace, _NotedTrace)):
         return trace
@@ -462,7 +462,7 @@ class _CorrectedTrace(WindowedTrace):
 
 
 class _NotedTrace(WindowedTrace):
-    """A capture as it is, whose windows say why it is not corrected for the profiler."""
+    """A capture with its recorded times and a note why they are not corrected."""
 
     def __init__(self, recorded: Trace, reason: str) -> None:
         super().__init__(MovedSource(recorded, lambda _table, _columns: None))
