@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gpusight.analysis.profiler_correction import correction_of
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.comparison import build_digest
 from gpusight.readers import open as open_module
@@ -160,7 +161,8 @@ def _answer_once(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str)
         given = {k: v for k, v in options.items() if v and k != "known"}
         if not path.is_file() or "extra_rules" in given:
             return answer(trace, selection, **options)
-        key = (name, path, file_state(path), selection, repr(sorted(given.items())))
+        times = repr((trace.pace, correction_of(trace)))
+        key = (name, path, file_state(path), times, selection, repr(sorted(given.items())))
         if key not in _ANSWERS:
             _ANSWERS[key] = answer(trace, selection, **options)
         return _ANSWERS[key]

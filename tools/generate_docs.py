@@ -36,7 +36,10 @@ _LEDGER_DOCUMENT = (
     "a device add up to the window, those of a step to the step."
 )
 _DIAGNOSIS_DOCUMENT = (
-    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out` and `step_ns`; "
+    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns` and "
+    "`recorded_step_ns` (under the profiler; the same where nothing was corrected); `profiler`, "
+    "null or how times were corrected (`measured_step_ns`, `measured_steps`, `spread`, `how`, "
+    "`overhead_per_event_ns`, `overhead_share`, `events_per_step`); "
     "`findings`, in the order of the plan, each with `rule`, `title`, "
     "`recoverable_ns` and `share` of the window, `recoverable_ns_per_step`, `after_above_ns` "
     "(what it saves once the findings above are fixed), `confidence`, `confidence_reason`, "
@@ -75,9 +78,9 @@ _RECORD_DOCUMENT = (
 )
 _COMPARE_DOCUMENT = (
     "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
-    "`step_ns`, `limit`, `busy_share`, `host_share`), `confidence`, `confidence_of_rows` (of "
-    "kernels, API calls, copies and inner ranges), `least_effect` and `notes`; `verdict` with "
-    "`step_time`; "
+    "`step_ns`, `recorded_step_ns`, `limit`, `busy_share`, `host_share`), `confidence`, "
+    "`confidence_of_rows` (of kernels, API calls, copies and inner ranges), `least_effect` "
+    "and `notes`; `verdict` with `step_time`; "
     "`differences`, which keep the captures from being compared (`kind` as `gate --allow-changed` "
     "takes it, `text`); `explanation`, in sentences; `metrics` (`metric` as `gate --max` calls it, "
     "`label`, `missing`: why a side does not know it); `ledger`, whose entries sum to the step "

@@ -190,7 +190,8 @@ _TIMELINE_JSON = """\
 
 ```text
 {"meta": {"command", "title", "path", "tool", "gpu", "device", "notes"},
- "window": {"start_ns", "end_ns", "steps", "steps_left_out", "step_ns"},
+ "window": {"start_ns", "end_ns", "steps", "steps_left_out", "step_ns", "recorded_step_ns"},
+ "profiler",
  "replay": {"error", "steps", "length_ns"},
  "findings": [{"rule", "title", "recoverable_ns", "share", "recoverable_ns_per_step",
                "after_above_ns", "confidence", "confidence_reason", "effort", "robust",

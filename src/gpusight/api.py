@@ -628,12 +628,18 @@ def report(
     `ncu` are Nsight Compute reports of the same program; such a report alone gives a page too.
     `compare` is what it was before a change: captures, a baseline file, digests.
     """
+    from gpusight.analysis.selection import GPU_WORK
     from gpusight.render.result_view import ReportView
     from gpusight.reports.report_builder import build_report
     from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
-    captures = [_without_profiler(capture) for capture in (trace, *ncu)]
+    # Reports of ncu have no steps to correct.
+    opened = [_opened(capture) for capture in (trace, *ncu)]
+    captures = [
+        _without_profiler(capture) if any(map(capture.has, GPU_WORK)) else capture
+        for capture in opened
+    ]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
     request = ReportRequest(selection, steps, window, warmup, title)
     contents = build_report(captures, request, base=base)

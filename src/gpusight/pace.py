@@ -71,6 +71,11 @@ class Pace:
         when = "before the recording" if self.how == BEFORE else "in a second run"
         return f"measured {when}, {self.steps:,} steps"
 
+    @property
+    def option(self) -> str:
+        """Return the option that gives it again; empty where it is known from the capture."""
+        return f" --pace {self.mean_ns / 1e6:g}ms" if self.how == GIVEN else ""
+
     @classmethod
     def given(cls, step_ns: float) -> Pace:
         """Make one of a step time that the user measured."""

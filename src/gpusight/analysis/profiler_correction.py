@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,12 @@ from gpusight.analysis.clock_alignment import clock_shifts
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
 from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
-from gpusight.analysis.steps.step_window import WINDOW_KEY, step_window, window_frame
+from gpusight.analysis.steps.step_window import (
+    WindowedTrace,
+    WindowKind,
+    step_spans,
+    step_window,
+)
 from gpusight.errors import UsageError
 from gpusight.pace import MESSAGE, WHOLE_PROGRAM, Pace
 from gpusight.results import NotApplicable
@@ -35,8 +39,9 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.gpu_schedule import GpuSchedule, ScheduleTiming
     from gpusight.analysis.replay.simulation import ReplayProgram
+    from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.step_window import Bounds, StepWindow
     from gpusight.trace.intervals import Ints
 
 
@@ -61,7 +66,7 @@ class Correction:
     """What was taken off the host's time, and what it made of the step."""
 
     pace: Pace
-    """Step time without a profiler, as it is known."""
+    """Step time without a profiler, measured or given."""
     recorded_ns: float
     """Step time of the capture."""
     step_ns: float
@@ -86,27 +91,20 @@ class Correction:
 
     @property
     def text(self) -> str:
-        """Say what the times are, in one line."""
-        step, recorded, pace = (
-            format_time(ns, digits=3) for ns in (self.step_ns, self.recorded_ns, self.pace.mean_ns)
-        )
-        known = f"{pace} without it ({self.pace.text})"
+        """Say what was taken off, and how the step time is known."""
+        known = f"{format_time(self.pace.mean_ns, digits=3)}/step {self.pace.text}"
         if not self.overhead.event_ns:
-            return f"the profiler did not slow the steps down: {recorded} recorded, {known}"
-        each = format_time(self.overhead.event_ns, digits=3)
-        taken = f"{each} per recorded event"
+            return f"the profiler did not slow the steps down ({known})"
+        taken = f"{format_time(round(self.overhead.event_ns), digits=3)} per recorded event"
         if self.overhead.share:
             taken += f" and {format_share(self.overhead.share)} of the other host time"
-        corrected = (
-            f"times are without the profiler: {recorded} recorded, {known}; {taken} taken off"
-        )
+        text = f"profiler overhead taken off: {taken} ({known})"
         if abs(self.step_ns / self.pace.mean_ns - 1) > MAX_MISSED:
-            corrected += f"; GPU work alone takes {step}"
-        return corrected
+            text += f"; the GPU alone takes {format_time(self.step_ns, digits=3)}/step"
+        return text
 
 
 OFF = "off"
-_VIEW = "without the profiler"
 
 
 def known_pace(trace: Trace) -> Pace | None:
@@ -118,7 +116,7 @@ def known_pace(trace: Trace) -> Pace | None:
     stored = next((name for name in names if name.startswith(MESSAGE)), None)
     try:
         return None if stored is None else Pace.from_text(stored.removeprefix(MESSAGE))
-    except ValueError:  # damaged, or of another version: then the times stay as they are
+    except (ValueError, RecursionError):  # damaged, or of another version: then the times stay as they are
         return None
 
 
@@ -126,11 +124,15 @@ def without_profiler(trace: Trace) -> Trace:
     """Return the capture with the times that the program has without the profiler.
 
     They are known where the recorder or the user (`Trace.pace`) gave the step time; where nobody
-    did, or it does not fit the capture, times stay as they are.
+    did, times stay as they are; also where the time of the recorder does not fit the capture, with
+    a note on the reason.
     """
-    if _VIEW not in trace.views:
-        trace.views[_VIEW] = trace if trace in _CORRECTIONS else _chosen(trace, trace.pace)
-    return trace.views[_VIEW]
+    if isinstance(trace, (_CorrectedTrace, _NotedTrace)):
+        return trace
+    view = f"without the profiler, {trace.pace}"
+    if view not in trace.views:
+        trace.views[view] = _chosen(trace, trace.pace)
+    return trace.views[view]
 
 
 def _chosen(trace: Trace, pace: str | float | None) -> Trace:
@@ -138,8 +140,10 @@ def _chosen(trace: Trace, pace: str | float | None) -> Trace:
         return trace
     if pace is None:
         known = known_pace(trace)
-        moved = None if known is None else corrected(trace, known)
-        return moved if isinstance(moved, Trace) else trace
+        if known is None:
+            return trace
+        moved = corrected(trace, known)
+        return moved if isinstance(moved, Trace) else _NotedTrace(trace, moved.reason)
     moved = corrected(trace, Pace.given(_step_time(pace)))
     if isinstance(moved, NotApplicable):
         raise UsageError("the times cannot be corrected", why=moved.reason, hint="--pace off")
@@ -151,17 +155,13 @@ def _step_time(pace: str | float) -> float:
     amount = parse_amount(pace) if isinstance(pace, str) else None
     step_ns = amount.scaled(TIME_UNITS) if amount is not None else pace
     if not isinstance(step_ns, (int, float)) or not 0 < step_ns < math.inf:
-        raise UsageError(f"no step time: {pace!r}", hint="write 28.6ms, 900us, or off")
+        raise UsageError(f"no step time: {pace!r}", hint="write 28.6ms, 900us or off")
     return float(step_ns)
-
-
-_CORRECTIONS: WeakKeyDictionary[Trace, Correction] = WeakKeyDictionary()
-_RECORDED: WeakKeyDictionary[Trace, tuple[MovedSource, _MovedTimes]] = WeakKeyDictionary()
 
 
 def correction_of(trace: Trace) -> Correction | None:
     """Return how a capture was corrected; None for one with the times of its file."""
-    return _CORRECTIONS.get(trace)
+    return trace.correction if isinstance(trace, _CorrectedTrace) else None
 
 
 def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
@@ -191,23 +191,16 @@ def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
     steps = len(focus.steps)
     step_ns = (timing.end_ns - timing.start_ns) / steps
     correction = Correction(pace, focus.step_ns, step_ns, overhead, float(events.sum()) / steps)
-    times = _MovedTimes(schedule, timing)
-    window = times.window(focus)
-    window = replace(window, notes=(correction.text, *window.notes))
-    source = MovedSource(trace, times.rows)
-    moved = Trace(source, _CorrectedWindow(window))
-    _CORRECTIONS[moved] = correction
-    _RECORDED[moved] = source, times
-    return moved
+    return _CorrectedTrace(trace, focus, _MovedTimes(schedule, timing), correction)
 
 
 def recorded_span(
     trace: Trace, start_ns: int, end_ns: int, table: str | None, row: int | None
 ) -> tuple[int, int, int | None]:
     """Return where the capture shows a span or an event of a corrected one: start, end, row."""
-    if trace not in _RECORDED:
+    if not isinstance(trace, _CorrectedTrace):
         return start_ns, end_ns, row
-    source, times = _RECORDED[trace]
+    source, times = trace.source, trace.times
     if table is None or row is None:
         first_ns, last_ns = times.recorded(start_ns, end_ns)
         return first_ns, last_ns, None
@@ -329,13 +322,18 @@ class _MovedTimes:
         self._timing = timing
         self._numbers = {thread: number for number, thread in enumerate(schedule.threads)}
 
-    def window(self, focus: StepWindow) -> StepWindow:
-        """Return a window with its steps."""
-        steps, left_out = (tuple(map(self._step, own)) for own in (focus.steps, focus.left_out))
-        moved = replace(focus, start_ns=self._timing.start_ns, end_ns=self._timing.end_ns)
-        return replace(moved, steps=steps, left_out=left_out, recorded_step_ns=focus.step_ns)
+    @property
+    def start_ns(self) -> int:
+        """When the window begins."""
+        return self._timing.start_ns
 
-    def _step(self, step: TraceStep) -> TraceStep:
+    @property
+    def end_ns(self) -> int:
+        """When the window ends."""
+        return self._timing.end_ns
+
+    def step(self, step: TraceStep) -> TraceStep:
+        """Move a step."""
         process, thread = (NONE if key is None else key for key in (step.process, step.thread))
         number = self._numbers.get((process, thread), NONE)
         start_ns, end_ns = self.moments(number, np.array([step.start_ns, step.end_ns])).tolist()
@@ -425,26 +423,63 @@ _OPS_OF = {kind.table: kind for kind in OpKind}
 _THREAD = ["process", "thread"]
 
 
-class _CorrectedWindow:
-    """Keeps the default window of a corrected capture: its steps are those of the capture."""
+class _CorrectedTrace(WindowedTrace):
+    """A capture with the times that its program has without the profiler."""
 
-    def __init__(self, window: StepWindow) -> None:
-        self._window = window
+    def __init__(
+        self, recorded: Trace, focus: StepWindow, times: _MovedTimes, correction: Correction
+    ) -> None:
+        self.source = MovedSource(recorded, times.rows)
+        super().__init__(self.source)
+        self._focus = focus
+        self.times = times
+        self.correction = correction
+        self._windows: dict[Any, StepWindow | NotApplicable] = {}
 
-    def holds(self, table: str, columns: Sequence[str]) -> bool:  # noqa: ARG002
-        """Return that no columns are kept."""
-        return False
+    def window(
+        self, selection: Selection, *, steps: str | None, window: Bounds | None, warmup: bool
+    ) -> StepWindow | NotApplicable:
+        """Choose a window of the capture, with the times of its file, and move it."""
+        key = (selection, steps, window, warmup)
+        if key not in self._windows:
+            recorded = self.source.trace
+            chosen = step_window(recorded, selection, steps=steps, window=window, warmup=warmup)
+            known = chosen if isinstance(chosen, NotApplicable) else self._moved(chosen)
+            self._windows[key] = known
+        return self._windows[key]
 
-    def recall(self, key: str) -> pl.DataFrame | None:
-        """Return the window; all else is computed from the moved times."""
-        return window_frame(self._window) if key == WINDOW_KEY else None
+    def _moved(self, chosen: StepWindow) -> StepWindow:
+        start_ns, end_ns = self.times.moments(NONE, np.array([chosen.start_ns, chosen.end_ns]))
+        moved = replace(
+            chosen,
+            start_ns=int(start_ns),
+            end_ns=int(end_ns),
+            steps=tuple(map(self.times.step, chosen.steps)),
+            left_out=tuple(map(self.times.step, chosen.left_out)),
+            notes=(self.correction.text, *chosen.notes),
+            recorded_step_ns=chosen.step_ns,
+        )
+        if not moved.steps or chosen.kind not in {WindowKind.STEPS, WindowKind.NUMBERED}:
+            return moved
+        if chosen.steps == self._focus.steps:
+            return replace(moved, start_ns=self.times.start_ns, end_ns=self.times.end_ns)
+        begun, done = step_spans(self, moved.steps)
+        return replace(moved, start_ns=int(begun[0]), end_ns=int(done[-1]))
 
-    def remember(self, key: str, frame: pl.DataFrame) -> None:
-        """Keep nothing."""
 
-    def flush(self) -> None:
-        """Wait for nothing."""
+class _NotedTrace(WindowedTrace):
+    """A capture with its recorded times and a note why they are not corrected."""
 
-    def notes(self) -> tuple[str, ...]:
-        """Return no notes."""
-        return ()
+    def __init__(self, recorded: Trace, reason: str) -> None:
+        super().__init__(MovedSource(recorded, lambda _table, _columns: None))
+        self._recorded = recorded
+        self._note = f"not corrected for the profiler: {reason}"
+
+    def window(
+        self, selection: Selection, *, steps: str | None, window: Bounds | None, warmup: bool
+    ) -> StepWindow | NotApplicable:
+        """Choose a window of the capture, and add the note."""
+        chosen = step_window(self._recorded, selection, steps=steps, window=window, warmup=warmup)
+        if isinstance(chosen, NotApplicable):
+            return chosen
+        return replace(chosen, notes=(self._note, *chosen.notes))

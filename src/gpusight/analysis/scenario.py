@@ -219,14 +219,12 @@ class WhatIf:
     @property
     def window_text(self) -> str:
         """Name the window: `10 steps of 12.5 ms (2 warm-up steps excluded)`."""
+        if self.window is not None and self.window.steps:
+            return self.window.text
         length = format_time(self.measured_ns / self.per_step, digits=3)
         if not self.steps:
             return f"{length}, no steps found"
-        count = len(self.window.steps) if self.window and self.window.steps else self.steps
-        left_out = len(self.window.left_out) if self.window else 0
-        noun = "warm-up step" if left_out == 1 else "warm-up steps"
-        without = f" ({left_out:,} {noun} excluded)" if left_out else ""
-        return f"{count:,} {'step' if count == 1 else 'steps'} of {length}{without}"
+        return f"{self.steps:,} {'step' if self.steps == 1 else 'steps'} of {length}"
 
     def of_device(self, device: int) -> WhatIf:
         """Keep the ledgers of one GPU; all GPUs were replayed."""

@@ -68,12 +68,12 @@ def _spin(label: str, done: threading.Event, stream: TextIO) -> None:
     stream.flush()
 
 
-def open_capture(path: str, args: argparse.Namespace) -> Trace:
-    """Open a capture with the common arguments."""
+def open_capture(path: str, args: argparse.Namespace, pace: str | None = None) -> Trace:
+    """Open a capture with the common arguments; `pace` comes before that of the arguments."""
     from gpusight.readers.open import open_trace
 
     trace = open_trace(path, cache=not args.no_cache)
-    trace.pace = getattr(args, "pace", None)
+    trace.pace = getattr(args, "pace", None) if pace is None else pace
     return trace
 
 
@@ -98,8 +98,10 @@ def analyze(
     return result
 
 
-def read_digests(inputs: SideInputs, args: argparse.Namespace) -> list[Digest]:
-    """Digest every capture, with the arguments of selection and focus."""
+def read_digests(
+    inputs: SideInputs, args: argparse.Namespace, pace: str | None = None
+) -> list[Digest]:
+    """Digest every capture, with the arguments of selection and focus, and the side's pace."""
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.build_digest import make_digest
     from gpusight.comparison.inputs import digests_of
@@ -110,7 +112,7 @@ def read_digests(inputs: SideInputs, args: argparse.Namespace) -> list[Digest]:
 
     def make(path: Path) -> Digest | NotApplicable:
         with progress(f"reading {path.name}{places.get(path, '')}", quiet=args.quiet):
-            trace = open_capture(str(path), args)
+            trace = open_capture(str(path), args, pace)
             digest = make_digest(trace, selection, **focus)
             keep_warnings(args, trace)
             return digest
@@ -118,15 +120,18 @@ def read_digests(inputs: SideInputs, args: argparse.Namespace) -> list[Digest]:
     return digests_of(paths, make, inputs.notes)
 
 
-def typed_part(args: argparse.Namespace) -> list[str]:
-    """Give the options that select a part of the captures as they were typed, for a command."""
+def typed_part(args: argparse.Namespace, pace: str | None = None) -> list[str]:
+    """Give the options that select a part of the captures as they were typed, for a command.
+
+    `pace` is that of the one side which the command shows.
+    """
     values = {
         "--in": args.within,
         "--device": args.device,
         "--process": args.process,
         "--steps": args.steps,
         "--window": args.window,
-        "--pace": args.pace,
+        "--pace": pace or args.pace,
     }
     typed = [f"{name}={value}" for name, value in values.items() if value is not None]
     return [*typed, *(["--warmup"] if args.warmup else [])]

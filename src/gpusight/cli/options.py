@@ -222,15 +222,30 @@ def add_focus(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_pace(parser: argparse.ArgumentParser) -> None:
-    """Declare the step time without a profiler; `open_capture` passes it on."""
+def add_pace(parser: argparse.ArgumentParser, *, sides: str = "") -> None:
+    """Declare the step time without a profiler; `open_capture` passes it on.
+
+    `sides` names the two that each have their own, separated by a comma.
+    """
     group = parser.add_argument_group("profiler")
+    each = f" (one for all captures, or {sides})" if sides else ""
     group.add_argument(
         "--pace",
-        metavar="TIME|off",
-        help="step time without a profiler, such as 28.6ms: times are corrected for its overhead "
-        "(default: the time that gpusight record measured); off for the times of the capture",
+        metavar=f"TIME{'[,TIME]' if sides else ''}|off",
+        help=f"step time without a profiler, such as 28.6ms{each}: times are corrected for its "
+        "overhead (default: the time that gpusight record measured); off for the times of the "
+        "capture",
     )
+
+
+def paces(args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Split what `add_pace` reads for two sides."""
+    first, comma, second = (args.pace or "").partition(",")
+    if comma and not (first and second):
+        from gpusight.errors import UsageError
+
+        raise UsageError(f"no two step times: {args.pace!r}", hint="write 28.6ms,20ms")
+    return first or None, second or first or None
 
 
 class FocusOptions(TypedDict):

@@ -166,6 +166,7 @@ def _side(digests: Sequence[Digest]) -> ComparedSide:
         limit=bottleneck(ledger, host_share),
         host_share=host_share,
         busy_share=busy_share(ledger),
+        recorded_step_ns=tuple(d.recorded_step_ns for d in digests if d.recorded_step_ns),
     )
 
 

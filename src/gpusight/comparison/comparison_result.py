@@ -38,6 +38,8 @@ class ComparedSide:
     """Share of the window in which the GPU is busy."""
     host_share: float | None = None
     """Share of the step that the host needs even if GPU work takes no time; None if unknown."""
+    recorded_step_ns: tuple[float, ...] = ()
+    """Step time under the profiler of those captures that were corrected for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,7 @@ def _side(side: ComparedSide) -> dict[str, Any]:
         "gpus": list(side.gpus),
         "steps": list(side.steps),
         "step_ns": list(side.step_ns),
+        "recorded_step_ns": list(side.recorded_step_ns),
         "limit": side.limit,
         "busy_share": side.busy_share,
         "host_share": side.host_share,

@@ -27,7 +27,7 @@ from gpusight.results import Fmt
 from gpusight.units import MISSING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpusight.comparison.comparison_result import (
         CallChange,
@@ -139,8 +139,9 @@ def _captures(side: ComparedSide) -> str:
 
 
 def _steps(side: ComparedSide) -> str:
-    low, high = shown(min(side.step_ns)), shown(max(side.step_ns))
-    times = low if low == high else in_one_unit(low, high, " to ")
+    times = _span(side.step_ns)
+    if side.recorded_step_ns and (recorded := _span(side.recorded_step_ns)) != times:
+        times += f" ({recorded} recorded)"
     if not any(side.steps):
         return f"{times}, no steps found"
     counts = [f"{steps:,}" for steps in dict.fromkeys(side.steps)]
@@ -148,6 +149,11 @@ def _steps(side: ComparedSide) -> str:
     total = counts[0] if len(counts) == 1 else f"{sum(side.steps):,}"
     noun = "step" if total == "1" else "steps"
     return f"{total} {noun}{several} of {times}"
+
+
+def _span(times_ns: Sequence[float]) -> str:
+    low, high = shown(min(times_ns)), shown(max(times_ns))
+    return low if low == high else in_one_unit(low, high, " to ")
 
 
 def _gpus(side: ComparedSide) -> str:

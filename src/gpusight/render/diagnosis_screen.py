@@ -328,7 +328,16 @@ def _next_lines(diagnosis: AnyDiagnosis) -> list[StyledLine]:
     name = shlex.quote(safe_text(str(path)))
     if isinstance(diagnosis, JoinedDiagnosis) and command == "explain":
         name += f" {shlex.quote(safe_text(str(diagnosis.report.meta.get('path'))))}"
-    return [StyledLine(f"next: gpusight {command} {name}{' 1' * (command == 'explain')}", "dim")]
+    number, option = " 1" * (command == "explain"), _pace_option(diagnosis, command)
+    return [StyledLine(f"next: gpusight {command} {name}{number}{option}", "dim")]
+
+
+def _pace_option(diagnosis: AnyDiagnosis, command: str) -> str:
+    """Give the step time again that corrected the diagnosis, to a command that takes one."""
+    if isinstance(diagnosis, KernelReportDiagnosis) or command not in {"explain", "ledger"}:
+        return ""
+    correction = timeline_of(diagnosis).correction
+    return "" if correction is None else correction.pace.option
 
 
 def _next_command(timeline: TimelineDiagnosis) -> str:

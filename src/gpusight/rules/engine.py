@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.profiler_correction import correction_of
 from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
 from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
 from gpusight.units import format_share
@@ -209,16 +210,14 @@ def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], li
 
 
 def _next_fix(options: Sequence[_Case]) -> _Case:
-    """Choose the fix that saves most, or what must be done before it.
+    """Choose the fix that saves most.
 
     Of fixes that save about as much, work that nobody needs goes first: what makes work cheaper
     then has less to do.
     """
     best = max(options, key=lambda option: (_saved(option), option.alone_ns or 0.0))
     close = [o for o in options if _saved(o) >= (1 - MAX_TIE_SHARE) * _saved(best)]
-    best = next((option for option in close if option.rule.removes_work), best)
-    needed = [option for option in options if option.rule.id in best.match.needs]
-    return max(needed, key=_saved) if needed else best
+    return next((option for option in close if option.rule.removes_work), best)
 
 
 def _saved(case: _Case) -> float:
@@ -270,6 +269,8 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
     Of two findings that follow each other, the second must save more than the first in the place
     of the first, after the same fixes.
     """
+    if correction_of(context.trace) is not None:  # nothing of the overhead is left
+        return list(cases)
     replayed = [case for case in cases if case.match.change and case.saved_ns is not None]
     without_profiler = _without_profiler(context)
 

@@ -66,7 +66,7 @@ class MovedSource:
         return (frame if moved is None else frame.with_columns(moved))[order]
 
     def _order(self, table: str) -> pl.Series | None:
-        """Return the rows of a table in order of time; None where it stays as it is."""
+        """Return the rows of a table in order of time; None where they do not change."""
         if table not in self._orders:
             key = TABLES[table].sort_column
             moved = None if key is None else self._move(table, [key])

@@ -48,6 +48,7 @@ from gpusight.analysis.steps.step_list import (
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.trace.intervals import Intervals, contains
+from gpusight.trace.trace import Trace
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.trace.intervals import Ints
-    from gpusight.trace.trace import Trace
 
     Bounds = tuple[int | None, int | None]
     Mask = NDArray[np.bool_]
@@ -132,8 +132,8 @@ class StepWindow:
         steps = f"{count:,} step" if count == 1 else f"{count:,} steps"
         if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
             step = format_time(self.step_ns, digits=3)
-            if self.recorded_step_ns is not None:
-                recorded = format_time(self.recorded_step_ns, digits=3)
+            recorded = format_time(self.recorded_step_ns or self.step_ns, digits=3)
+            if recorded != step:
                 step = f"{step} without the profiler, {recorded} with it"
             return f"{steps} of {step}{self._excluded}"
         length = format_time(self.length_ns, digits=3)
@@ -178,9 +178,21 @@ def step_window(
     either end open; both open for the whole capture. `warmup` keeps what would be left out: the
     steps of the warm-up or, where no steps are known, the start of the program.
     """
+    if isinstance(trace, WindowedTrace):
+        return trace.window(selection, steps=steps, window=window, warmup=warmup)
     if selection == EVERYTHING and steps is None and window is None and not warmup:
         return _default_window(trace)
     return _chosen_window(trace, selection, steps=steps, window=window, warmup=warmup)
+
+
+class WindowedTrace(Trace):
+    """A capture that knows its windows: one whose times were moved has the steps of its file."""
+
+    def window(
+        self, selection: Selection, *, steps: str | None, window: Bounds | None, warmup: bool
+    ) -> StepWindow | NotApplicable:
+        """Choose the time to analyze, as `step_window` does."""
+        raise NotImplementedError
 
 
 def window_steps(trace: Trace) -> TraceSteps | NotApplicable:
@@ -304,9 +316,9 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
 
     def find() -> pl.DataFrame:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
-        return window_frame(chosen)
+        return _window_frame(chosen)
 
-    frame = trace.derive(WINDOW_KEY, find)
+    frame = trace.derive("window-8", find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
@@ -314,12 +326,9 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
     whole = row["start_ns"], row["end_ns"]
     notes = tuple(row["notes"])
     before_ns, partial = row["before_ns"], row["partial"]
-    chosen = StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
-    return replace(chosen, recorded_step_ns=row["recorded_step_ns"])
+    return StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
 
 
-WINDOW_KEY = "window-7"
-"""What the default window is kept under."""
 _STEP_LISTS = ("steps", "left_out")
 _WINDOW_SCHEMA = {
     "start_ns": pl.Int64(),
@@ -329,18 +338,17 @@ _WINDOW_SCHEMA = {
     "notes": pl.List(pl.String()),
     "before_ns": pl.Int64(),
     "partial": pl.Int64(),
-    "recorded_step_ns": pl.Float64(),
     "reason": pl.String(),
     "hint": pl.String(),
 }
 
 
-def window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
+def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
     """Return a window as a table of one row, as a trace keeps it."""
     if isinstance(chosen, NotApplicable):
         row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
     else:
-        keys = ("start_ns", "end_ns", "how", "before_ns", "partial", "recorded_step_ns")
+        keys = ("start_ns", "end_ns", "how", "before_ns", "partial")
         row = {key: getattr(chosen, key) for key in keys}
         row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
         row["notes"] = list(chosen.notes)

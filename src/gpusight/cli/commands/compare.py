@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_selection(parser)
     options.add_focus(parser)
-    options.add_pace(parser)
+    options.add_pace(parser, sides="BEFORE,AFTER")
     options.add_output(parser, formats=_FORMATS)
     parser.add_argument(
         "--details",
@@ -85,13 +85,14 @@ def run(args: argparse.Namespace) -> int:
 
     form = chosen_format(args)
     before, after = map(side_inputs, _sides(args))
+    before_pace, after_pace = options.paces(args)
     _keep_captures([*before.paths, *after.paths], args)
     whole = args.details or args.top is not None or args.wide or args.full_names
     shown = {"details": whole, "hints": _hints(args, details=whole)} if form == "table" else {}
     args.file, args.vs = str(before.paths[0]), [str(path) for path in after.paths]
     result = api.compare(
-        read_digests(before, args),
-        read_digests(after, args),
+        read_digests(before, args, before_pace),
+        read_digests(after, args, after_pace),
         confidence=CONFIDENCE if args.confidence is None else args.confidence,
         least=MIN_EFFECT if args.least_effect is None else args.least_effect,
     )
@@ -134,11 +135,11 @@ def _hints(args: argparse.Namespace, *, details: bool) -> tuple[str, ...]:
     from gpusight.comparison.baseline_file import is_baseline
     from gpusight.comparison.inputs import side_paths
 
-    part = typed_part(args)
     if not details:
         sides = [*args.file, *(["--vs", *args.vs] if args.vs else [])]
-        return (f"gpusight compare {shlex.join([*sides, *part])} --details",)
+        return (f"gpusight compare {shlex.join([*sides, *typed_part(args)])} --details",)
     after = side_paths(args.vs or args.file[1:])[0]
     if is_baseline(after):  # a summary, which cannot be diagnosed
         return ()
+    part = typed_part(args, options.paces(args)[1])
     return (f"gpusight diagnose {shlex.join([str(after), *part])}",)

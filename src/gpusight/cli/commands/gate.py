@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_limits(parser)
     options.add_selection(parser)
     options.add_focus(parser)
-    options.add_pace(parser)
+    options.add_pace(parser, sides="BASELINE,NEW")
     _add_output(parser)
 
 
@@ -185,9 +185,10 @@ def _next_command(args: argparse.Namespace, baseline: Sequence[str], capture: Pa
     from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
 
-    part = typed_part(args)
     if baseline:
+        part = typed_part(args)
         return f"gpusight compare {shlex.join([*baseline, *part, '--vs', *args.file])}"
+    part = typed_part(args, options.paces(args)[1])
     return "" if is_baseline(capture) else f"gpusight diagnose {shlex.join([str(capture), *part])}"
 
 
@@ -294,9 +295,10 @@ def _result(
     from gpusight.cli.capture_input import read_digests
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
-    baseline = read_digests(old, args)
+    old_pace, new_pace = options.paces(args)
+    baseline = read_digests(old, args, old_pace)
     return api.gate(
-        read_digests(new, args),
+        read_digests(new, args, new_pace),
         baseline=baseline,
         limits=[str(limit) for limit in settings.limits],
         confidence=CONFIDENCE if settings.confidence is None else settings.confidence,

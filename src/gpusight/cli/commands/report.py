@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_selection(parser)
     options.add_focus(parser)
-    options.add_pace(parser)
+    options.add_pace(parser, sides="BASE,FILE with --compare")
     parser.add_argument_group("output").add_argument(
         "-o",
         "--output",
@@ -64,9 +64,10 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.comparison.inputs import side_inputs
 
     _check_place(args)
-    base = read_digests(side_inputs(args.compare), args) if args.compare else ()
+    base_pace, pace = options.paces(args)
+    base = read_digests(side_inputs(args.compare), args, base_pace) if args.compare else ()
     with progress(f"reading {Path(args.file[0]).name}", quiet=args.quiet):
-        traces = [open_capture(file, args) for file in args.file]
+        traces = [open_capture(file, args, pace) for file in args.file]
         result = api.report(
             *traces,
             compare=base,

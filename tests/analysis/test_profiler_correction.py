@@ -1,0 +1,356 @@
+"""Captures without the profiler's overhead: what moves, what stays, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusight.analysis.clock_alignment import aligned
+from gpusight.analysis.profiler_correction import (
+    corrected,
+    correction_of,
+    known_pace,
+    recorded_span,
+    without_profiler,
+)
+from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.errors import UsageError
+from gpusight.results import NotApplicable
+from gpusight.rules.diagnosis import TimelineDiagnosis
+from gpusight.rules.timeline_diagnosis import FindingLocator, diagnose_timeline
+from gpusight.pace import MESSAGE, Pace
+from gpusight.trace.schema import TABLES
+from tests.profiled_loops import profiled_loop, step_ns
+from tests.traces import build_trace
+
+if TYPE_CHECKING:
+    from gpusight.trace.trace import Trace
+
+LOOPS: dict[str, dict[str, Any]] = {
+    "launch-bound": {},
+    "autograd thread": {"threads": 2},
+    "two streams": {"kernel_us": 60, "streams": 2},
+}
+
+
+def at_pace(trace: Trace, pace: str | float | None) -> Trace:
+    """Return a capture as every command sees it that was given this step time."""
+    trace.pace = pace
+    return without_profiler(trace)
+
+
+def window_of(trace: Trace, **chosen: Any) -> StepWindow:
+    focus = step_window(trace, **chosen)
+    assert isinstance(focus, StepWindow), focus
+    return focus
+
+
+def marked(stored: object, **loop: Any) -> Trace:
+    """Record a loop whose capture holds a step time in an NVTX mark, as nsys and CUPTI have it."""
+    loop_trace = profiled_loop(**loop)
+    tables = {
+        name: loop_trace.table(name).rows(named=True) for name in TABLES if loop_trace.has(name)
+    }
+    text = stored if isinstance(stored, str) else json.dumps(stored)
+    mark = {"name": f"{MESSAGE}{text}", "kind": "mark"}
+    return build_trace(**{**tables, "ranges": [mark, *tables["ranges"]]})
+
+
+def diagnosed(trace: Trace) -> TimelineDiagnosis:
+    diagnosis = diagnose_timeline(trace)
+    assert isinstance(diagnosis, TimelineDiagnosis), diagnosis
+    return diagnosis
+
+
+# What moves, and what stays -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overhead_us", [2, 6])
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_the_corrected_step_takes_the_time_without_the_profiler(
+    loop: dict[str, Any], overhead_us: float
+) -> None:
+    plain_ns = step_ns(profiled_loop(**loop))
+    recorded = profiled_loop(overhead_us=overhead_us, **loop)
+    trace = at_pace(recorded, plain_ns)
+
+    focus, before = window_of(trace), window_of(recorded)
+    assert focus.step_ns == pytest.approx(plain_ns, rel=0.005)
+    assert focus.recorded_step_ns == before.step_ns
+    assert [(s.name, s.number) for s in focus.steps] == [(s.name, s.number) for s in before.steps]
+    correction = correction_of(trace)
+    assert correction is not None
+    assert correction.step_ns == focus.step_ns
+    assert correction.document()["recorded_step_ns"] == before.step_ns
+
+    trace.validate()
+    assert aligned(trace) is trace, "the clocks of host and GPU still agree"
+    assert without_profiler(trace) is trace
+    for table in ("kernels", "api_calls", "ranges"):
+        assert_same_events(table, recorded, trace)
+    assert gpu_durations(trace) == gpu_durations(recorded)
+    assert calls_by_range(trace) == calls_by_range(recorded)
+
+
+def assert_same_events(table: str, recorded: Trace, trace: Trace) -> None:
+    timeless = [c for c in TABLES[table].column_names if c not in {"start_ns", "end_ns"}]
+    moved, old = (t.table(table).select(timeless).sort(pl.all()) for t in (trace, recorded))
+    assert moved.equals(old)
+
+
+def gpu_durations(trace: Trace) -> list[tuple[int, int]]:
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    return sorted(trace.kernels.select("correlation", length_ns).rows())
+
+
+def calls_by_range(trace: Trace) -> dict[tuple[str, int], list[int]]:
+    """List the calls in each range of their thread, by the order of the ranges of that name."""
+    counts: dict[str, int] = {}
+    inside = {}
+    calls = trace.table("api_calls", ["start_ns", "end_ns", "thread", "correlation"]).rows()
+    for name, start_ns, end_ns, thread in trace.table(
+        "ranges", ["name", "start_ns", "end_ns", "thread"]
+    ).rows():
+        counts[name] = counts.get(name, 0) + 1
+        inside[name, counts[name]] = sorted(
+            correlation
+            for begins, ends, owner, correlation in calls
+            if owner == thread and start_ns <= begins and ends <= end_ns
+        )
+    return inside
+
+
+def test_chosen_steps_are_those_of_the_capture_with_both_times() -> None:
+    recorded = profiled_loop(overhead_us=4)
+    trace = at_pace(recorded, step_ns(profiled_loop()))
+    focus = window_of(trace, steps="2-3")
+    before = window_of(recorded, steps="2-3")
+    assert [s.name for s in focus.steps] == ["step_2", "step_3"]
+    assert focus.recorded_step_ns == before.step_ns
+    assert focus.step_ns == pytest.approx(window_of(trace).step_ns, rel=0.02)
+    assert focus.text == "2 steps of 324 µs without the profiler, 480 µs with it"
+    # A window is of the times that a timeline shows.
+    chosen = window_of(trace, window=(before.start_ns, before.end_ns))
+    assert [s.name for s in chosen.steps] == ["step_2", "step_3"]
+    assert chosen.length_ns == pytest.approx(focus.length_ns, rel=0.02)
+
+
+def test_the_gpu_limits_a_program_that_the_profiler_hardly_slows_down() -> None:
+    loop = {"kernel_us": 100, "overhead_us": 1}
+    recorded = profiled_loop(**loop)
+    before = window_of(recorded)
+    trace = at_pace(recorded, before.step_ns * 0.7)
+    focus, correction = window_of(trace), correction_of(trace)
+    assert focus.step_ns == pytest.approx(before.step_ns, rel=0.05)
+    assert correction is not None
+    assert "the GPU alone takes" in correction.text
+    assert gpu_durations(trace) == gpu_durations(recorded)
+
+
+def test_a_slower_pace_changes_nothing() -> None:
+    recorded = profiled_loop(overhead_us=1)
+    trace = at_pace(recorded, 1.5 * step_ns(recorded))
+    focus = window_of(trace)
+    assert focus.step_ns == focus.recorded_step_ns == window_of(recorded).step_ns
+    assert focus.text == "6 steps of 363 µs", "one time is enough"
+    assert focus.notes[0] == "the profiler did not slow the steps down (544 µs/step given)"
+    for table in ("kernels", "api_calls"):
+        assert trace.table(table).equals(recorded.table(table))
+
+
+def test_two_overheads_of_one_program_give_one_answer() -> None:
+    plain = profiled_loop()
+    plain_ns = step_ns(plain)
+    expected = diagnosed(plain)
+    for overhead_us in (2, 7):
+        recorded = profiled_loop(overhead_us=overhead_us)
+        recorded.pace = plain_ns
+        diagnosis = diagnosed(recorded)
+        # What is taken off a call and off the time before it is not known apart to the percent.
+        assert shares(diagnosis) == pytest.approx(shares(expected), abs=0.03)
+        busy = diagnosis.ledger.devices[0].busy_share
+        assert busy == pytest.approx(expected.ledger.devices[0].busy_share, abs=0.002)
+        assert [f.rule for f in diagnosis.plan] == [f.rule for f in expected.plan]
+        for fix, other in zip(diagnosis.plan, expected.plan, strict=True):
+            assert fix.saved_ns == pytest.approx(other.saved_ns, rel=0.05)
+        raw = profiled_loop(overhead_us=overhead_us)
+        raw.pace = "off"
+        assert diagnosed(raw).ledger.devices[0].busy_share < busy - 0.02
+
+
+def shares(diagnosis: TimelineDiagnosis) -> dict[str, float]:
+    """Return the ledger of the first GPU: each entry as a share of the window."""
+    return {entry.entry: entry.share or 0.0 for entry in diagnosis.ledger.devices[0].entries}
+
+
+def test_findings_are_located_in_the_capture_as_recorded() -> None:
+    recorded = profiled_loop(overhead_us=5)
+    recorded.pace = step_ns(profiled_loop())
+    diagnosis = diagnosed(recorded)
+    assert "profiler-overhead" in diagnosis.not_applicable
+    trace = without_profiler(recorded)
+    last_ns = int(recorded.api_calls["end_ns"].max())  # type: ignore[call-overload]
+    for finding in diagnosis.findings:
+        for location in FindingLocator(recorded, diagnosis).of(finding):
+            assert 0 <= location.start_ns <= location.end_ns <= last_ns
+    for row in (0, 30, 71):
+        name, *times = trace.table("kernels", ["name", "start_ns", "end_ns"]).row(row)
+        start_ns, end_ns, old_row = recorded_span(trace, *times, "kernels", row)
+        assert old_row is not None
+        columns = ["name", "start_ns", "end_ns"]
+        assert recorded.table("kernels", columns).row(old_row) == (name, start_ns, end_ns)
+    focus, before = window_of(trace), window_of(recorded)
+    assert recorded_span(trace, focus.start_ns, focus.end_ns, None, None) == (
+        before.start_ns,
+        before.end_ns,
+        None,
+    )
+
+
+def test_another_process_moves_with_the_busiest_thread() -> None:
+    loop = profiled_loop(overhead_us=5)
+    tables = {name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)}
+    middle_ns = int(step_ns(loop) * 3)
+    other = {"start_ns": middle_ns, "end_ns": middle_ns + 9_000, "process": 2, "thread": 77}
+    call = {**other, "name": "cudaLaunchKernel", "api": "runtime", "correlation": 9_999}
+    trace = build_trace(
+        **{
+            **tables,
+            "api_calls": [*tables["api_calls"], call],
+            "ranges": [*tables["ranges"], {**other, "name": "other"}],
+            "processes": [{"process": 1}, {"process": 2}],
+        }
+    )
+    moved = at_pace(trace, step_ns(profiled_loop()))
+    moved.validate()
+    row = moved.ranges.filter(pl.col("name") == "other").row(0, named=True)
+    assert row["start_ns"] == pytest.approx(3 * step_ns(profiled_loop()), rel=0.05)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    overhead_us=st.floats(0, 12),
+    host_us=st.floats(0, 40),
+    kernel_us=st.floats(0.5, 90),
+    launches=st.integers(3, 9),
+    threads=st.integers(1, 2),
+    streams=st.integers(1, 3),
+    share=st.floats(0.3, 1.4),
+)
+def test_moved_times_never_run_backwards(share: float, **loop: Any) -> None:
+    recorded = profiled_loop(steps=4, **loop)
+    moved = corrected(recorded, Pace(step_ns=share * step_ns(recorded)))
+    if isinstance(moved, NotApplicable):
+        return
+    moved.validate()  # sorted, and each end after its start
+    focus = window_of(moved)
+    # A nanosecond for each time that was rounded.
+    assert focus.length_ns <= window_of(recorded).length_ns + 4 * 12
+    assert list(focus.steps) == sorted(focus.steps, key=lambda step: step.start_ns)
+    assert gpu_durations(moved) == gpu_durations(recorded)
+
+
+# Which step time is used, and which is refused ----------------------------------------------------
+
+
+def test_off_keeps_the_times_of_the_capture() -> None:
+    recorded = marked({"mean_ns": 324_000.0, "steps": 9, "how": "before"}, overhead_us=5)
+    assert at_pace(recorded, "off") is recorded
+
+
+def test_the_recorder_s_step_time_is_used_by_itself() -> None:
+    plain_ns = step_ns(profiled_loop())
+    stored = {"mean_ns": plain_ns, "steps": 9, "spread": 0.01, "how": "before"}
+    trace = at_pace(marked(stored, overhead_us=5), None)
+    correction = correction_of(trace)
+    assert correction is not None
+    assert window_of(trace).step_ns == pytest.approx(plain_ns, rel=0.005)
+    assert correction.pace.text == "measured before the recording, 9 steps"
+    assert correction.text.endswith("(324 µs/step measured before the recording, 9 steps)")
+
+
+def test_a_step_time_of_the_recorder_that_does_not_fit_is_noted() -> None:
+    recorded = marked({"mean_ns": 32_400.0, "steps": 9}, overhead_us=5)
+    trace = without_profiler(recorded)
+    assert correction_of(trace) is None
+    assert without_profiler(trace) is trace
+    focus = window_of(trace)
+    assert focus.recorded_step_ns is None
+    assert focus.step_ns == window_of(recorded).step_ns
+    note = (
+        "not corrected for the profiler: steps take 519 µs in the capture and 32.4 µs without the "
+        "profiler: these are not the same steps"
+    )
+    assert focus.notes[0] == note
+    diagnosis = diagnosed(recorded)
+    assert note in diagnosis.notes
+    assert diagnosis.document()["profiler"] is None
+
+
+@pytest.mark.parametrize("pace", ["3240us", "32.4us", 3.24e9])
+def test_a_given_step_time_that_does_not_fit_is_an_error(pace: str | float) -> None:
+    with pytest.raises(UsageError, match="cannot be corrected") as refused:
+        at_pace(profiled_loop(), pace)
+    assert "not the same steps" in str(refused.value)
+
+
+@pytest.mark.parametrize("pace", ["", "fast", "-3ms", "0ms", 0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_step_time_is_an_error(pace: str | float) -> None:
+    with pytest.raises(UsageError, match="no step time"):
+        at_pace(profiled_loop(), pace)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "NaN",
+        '{"mean_ns": NaN}',
+        '{"mean_ns": 1e999}',
+        {"mean_ns": -324_000.0},
+        {"mean_ns": 0},
+        {"mean_ns": "324000"},
+        {"mean_ns": None},
+        {"mean_ns": 324_000.0, "steps": -1},
+        {"mean_ns": 324_000.0, "steps": "many"},
+        {"mean_ns": 324_000.0, "spread": []},
+        {"mean_ns": 324_000.0, "spread": -1.0},
+        {"mean_ns": 10**400},
+        {"steps": 4},
+        "[" * 5_000,
+    ],
+    ids=lambda stored: str(stored)[:24],
+)
+def test_a_damaged_step_time_in_the_capture_is_ignored(stored: object) -> None:
+    trace = marked(stored, steps=3, launches=3)
+    assert known_pace(trace) is None
+    assert without_profiler(trace) is trace
+
+
+def test_captures_that_cannot_be_corrected_say_why() -> None:
+    loop = profiled_loop()
+    rows = {name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)}
+    one_kernel = {"devices": rows["devices"], "kernels": rows["kernels"][:1]}
+    for tables, reason in (({}, "no activity"), (one_kernel, "no steps found")):
+        refused = corrected(build_trace(**tables), Pace(step_ns=324_000.0))
+        assert isinstance(refused, NotApplicable)
+        assert reason in refused.reason
+
+
+@pytest.mark.parametrize(("lacking", "step_us"), [("kernels", 200), ("api_calls", 324)])
+def test_a_capture_without_kernels_or_calls(lacking: str, step_us: float) -> None:
+    loop = profiled_loop()
+    tables = {name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)}
+    del tables[lacking]
+    moved = at_pace(build_trace(**tables), 200_000.0)
+    moved.validate()
+    # Without calls, nothing is known of the host that could be reduced.
+    assert window_of(moved).step_ns == pytest.approx(1_000 * step_us, rel=0.005)

@@ -1,0 +1,114 @@
+"""`--pace` through `main`: every command shows both step times."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+import gpusight as gs
+from gpusight.cli.main import main
+from tests.profiled_loops import profiled_loop, step_ns, write_torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN, RECORDED = "324 µs", "480 µs"
+BOTH = f"6 steps of {PLAIN} without the profiler, {RECORDED} with it"
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A launch-bound loop under a profiler; its capture does not know the time without it."""
+    return write_torch(profiled_loop(overhead_us=4), tmp_path_factory.mktemp("p") / "loop.json.gz")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same loop as `gpusight record` writes it, with the time that it measured."""
+    pace = {"mean_ns": step_ns(profiled_loop()), "steps": 20, "spread": 0.02, "how": "before"}
+    path = tmp_path_factory.mktemp("p") / "measured.json.gz"
+    return write_torch(profiled_loop(overhead_us=4), path, pace)
+
+
+def screen(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return re.sub(r"\s+", " ", out)
+
+
+@pytest.mark.parametrize(
+    "command", ["diagnose", "ledger", "steps", "summary", "whatif"], ids=lambda name: name
+)
+def test_commands_show_both_times(
+    capsys: pytest.CaptureFixture[str], loop: Path, measured: Path, command: str
+) -> None:
+    change = ["--graph"] if command == "whatif" else []
+    assert BOTH in screen(capsys, command, str(loop), "--pace", "324us", *change)
+    assert BOTH in screen(capsys, command, str(measured), *change)
+    off = screen(capsys, command, str(measured), "--pace", "off", *change)
+    assert f"6 steps of {RECORDED}" in off
+    assert "without the profiler" not in off
+
+
+def test_diagnose_says_what_was_taken_off_and_what_to_type_next(
+    capsys: pytest.CaptureFixture[str], loop: Path, measured: Path
+) -> None:
+    out = screen(capsys, "diagnose", str(loop), "--pace", "324us")
+    assert "profiler overhead taken off: " in out
+    assert " µs per recorded event (324 µs/step given)" in out
+    assert out.rstrip().endswith(f"next: gpusight explain {loop} 1 --pace 0.324ms")
+    out = screen(capsys, "diagnose", str(measured))
+    assert "(324 µs/step measured before the recording, 20 steps)" in out
+    assert out.rstrip().endswith(f"next: gpusight explain {measured} 1")
+    assert main(["diagnose", str(measured), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    window, profiler = document["window"], document["profiler"]
+    assert window["step_ns"] == profiler["step_ns"] == pytest.approx(324_000, rel=0.005)
+    assert window["recorded_step_ns"] == profiler["recorded_step_ns"] == 480_000
+    assert profiler["measured_steps"] == 20
+    assert profiler["overhead_per_event_ns"] > 0
+
+
+def test_compare_shows_recorded_times_and_notes_mixed_sides(
+    capsys: pytest.CaptureFixture[str], loop: Path, measured: Path
+) -> None:
+    out = screen(capsys, "compare", str(measured), str(loop), "--details")
+    assert f"6 steps of {PLAIN} ({RECORDED} recorded)" in out
+    assert f"6 steps of {RECORDED}," in out
+    assert "1 of 2 captures are corrected for the profiler's overhead" in out
+    out = screen(capsys, "compare", str(measured), str(loop), "--pace", "off")
+    assert "corrected" not in out
+    out = screen(capsys, "compare", str(loop), str(loop), "--pace", "324us,400us", "--details")
+    assert f"of {PLAIN} ({RECORDED} recorded)" in out
+    assert f"of 400 µs ({RECORDED} recorded)" in out
+    assert "captures are corrected" not in out
+    assert out.rstrip().endswith(f"next: gpusight diagnose {loop} --pace=400us")
+
+
+def test_report_shows_the_corrected_step(loop: Path) -> None:
+    page = gs.report(gs.open(loop, pace="324us")).to_html()
+    assert "without the profiler" in page
+    assert PLAIN in page
+
+
+@pytest.mark.parametrize(
+    ("command", "pace", "why"),
+    [
+        ("diagnose", "3.3us", "not the same steps"),
+        ("ledger", "quick", "no step time"),
+        ("steps", "1h", "no step time"),
+        ("compare", "324us,", "no two step times"),
+    ],
+)
+def test_a_wrong_time_is_refused(
+    capsys: pytest.CaptureFixture[str], loop: Path, command: str, pace: str, why: str
+) -> None:
+    files = [str(loop)] * (2 if command == "compare" else 1)
+    assert main([command, *files, "--pace", pace]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert why in err
