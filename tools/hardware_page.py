@@ -10,7 +10,7 @@ from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
 _GIB, _MIB = 1 << 30, 1 << 20
 
 _INTRODUCTION = """\
-# GPUs that gpusight knows
+# GPU table
 
 <!-- Generated from src/gpusight/hardware/gpu_table.py and sm_limits.py by
 scripts/generate-docs; do not edit. -->

@@ -93,7 +93,7 @@ _COMPUTE_MEANINGS = {
     "fft": "Fourier transforms: cuFFT, rocFFT, VkFFT",
     "stencil": "stencils and solvers on grids, by the words of their names",
     "loop": "parallel loops of OpenMP, OpenACC, Kokkos, RAJA, SYCL and Julia",
-    "custom": "the program's own CUDA and HIP kernels whose names do not say what they do",
+    "custom": "the program's own CUDA and HIP kernels whose names do not show what they do",
     "other": "kernels of libraries whose names match no family",
 }
 _COPY_MEANINGS = {

@@ -48,7 +48,7 @@ them; texts and evidence are of the longest launch that has the finding, which `
 _CHECKED = """\
 ## Accuracy
 
-On 80 kernels written and captured before the rules were looked at, the first finding was an
+On 80 kernels written and captured before the rules were run on them, the first finding was an
 accepted one for 64 with a full set (31 of 61 CUDA kernels with the basic set). Half of 39 measured
 speedups were within a factor of 1.5. These kernels have since been used to improve the rules (72 of
 80 now), so this is no longer a blind test. All are from one GPU model, an H200. The thresholds were

@@ -1,4 +1,4 @@
-// The server's answers, typed. Addresses are relative: the token stands in the page's own.
+// The server's responses, typed. Addresses are relative: the token stands in the page's own.
 
 import { decodeWindow } from "./decode";
 import type {
@@ -14,7 +14,7 @@ export interface WindowRequest extends TimeRange {
 
 type Query = Readonly<Record<string, string | number>>;
 
-/** Asks the server; every call takes a signal that takes it back. */
+/** Sends requests; every call takes a signal that aborts it. */
 export class Client {
   constructor(private readonly base = "api") {}
 
@@ -93,7 +93,7 @@ function stretch(range: TimeRange): { start: number; end: number } {
 
 /** Errors come as `{"error": one line}`; anything else, such as of a stopped server, has its status. */
 async function reason(answer: Response): Promise<string> {
-  const plain = `The server answered ${answer.status} ${answer.statusText}`.trim();
+  const plain = `The server responded ${answer.status} ${answer.statusText}`.trim();
   if (!answer.headers.get("content-type")?.startsWith("application/json")) return plain;
   const message = ((await answer.json()) as { error?: unknown }).error;
   return typeof message === "string" ? message : plain;

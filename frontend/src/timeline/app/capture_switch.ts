@@ -1,4 +1,4 @@
-// Which of two timelines the panel speaks about.
+// Which of two timelines the panel shows.
 
 import { el, fill } from "../../shared/dom";
 import type { Slot } from "./slot";

@@ -20,7 +20,7 @@ export type News = "state" | "info" | "findings" | "ledger";
 type Listener = (capture: Capture, news: News) => void;
 type Palette = Overview["palette"];
 
-/** Asks for everything until it is final, and notifies its listeners. */
+/** Polls everything until it is final, and notifies its listeners. */
 export class Captures {
   all: readonly Capture[] = [];
   palette: Palette = {};

@@ -1,9 +1,9 @@
-// One line at the foot of the page when the server does not answer or refuses.
+// One line at the foot of the page when the server does not respond or rejects a request.
 
 import { byId, el, fill } from "../../shared/dom";
 
 const SILENT =
-  "The server does not answer. It may have been stopped: " +
+  "The server does not respond. It may have been stopped: " +
   "start gpusight serve again and open the address that it prints.";
 
 /** Whether a call was taken back by the page itself, which is no fault. */
@@ -26,7 +26,7 @@ export function showFault(error: unknown): void {
   host.hidden = false;
 }
 
-/** Take the line away, as when the server answers again. */
+/** Take the line away, as when the server responds again. */
 export function hideFault(): void {
   byId("fault").hidden = true;
 }

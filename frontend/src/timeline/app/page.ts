@@ -56,7 +56,7 @@ export class Page {
     this.listen();
   }
 
-  /** Ask for the captures and show them as they become ready. */
+  /** Load the captures and show them as they become ready. */
   start(): void {
     this.captures.on((capture, news) => this.learn(capture, news));
     void this.captures.follow(() => this.layOut());

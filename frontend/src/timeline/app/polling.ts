@@ -1,14 +1,14 @@
-// Asking again until an answer is final.
+// Polls until a response is final.
 
 import { hideFault, showFault, takenBack, unanswered } from "./faults";
 
 const SOON_MS = 200;
 const LATER_MS = 1000;
 const SILENT_MS = 2000;
-/** After so many answers the server is busy for longer, and is asked less often. */
+/** After so many responses the server is busy for longer, and is polled less often. */
 const PATIENCE = 25;
 
-/** Ask until `done`; gives every answer to `seen`, and goes on when the server is silent for a while. */
+/** Poll until `done`; passes every response to `seen`, and goes on when the server does not respond for a while. */
 export async function poll<T>(
   ask: () => Promise<T>,
   seen: (answer: T) => void,

@@ -1,5 +1,5 @@
 // What a pane knows and shows: the view, the tracks and their folding, the selection, the mark. Every
-// change asks for a frame; frames are drawn only then.
+// change requests a frame; frames are drawn only then.
 
 import { THEME_CHANGED } from "../../shared/theme";
 import { formatTime } from "../../shared/format";
@@ -74,7 +74,7 @@ export class Core {
     this.loader = new Loader(client, info.id, this.store, () => this.shown(), {
       arrived: () => this.arrived(),
       rested: () => (this.root.dataset["state"] = "ready"),
-      failed: (why) => this.say(`No answer: ${why} Retrying …`),
+      failed: (why) => this.say(`No response: ${why} Retrying …`),
     });
     this.labels.show(this.layout);
     this.stage.arrange(this.layout);
@@ -110,13 +110,13 @@ export class Core {
     this.silent = false;
   }
 
-  /** Say that something could not be had, unless it was taken back; gives null, as for nothing. */
+  /** Report a failed request, unless it was aborted; returns null. */
   fail(error: unknown, signal: AbortSignal): null {
     if (!signal.aborted) this.say(error instanceof Error ? error.message : String(error));
     return null;
   }
 
-  /** Ask for a frame. */
+  /** Request a frame. */
   redraw(): void {
     if (this.frame === 0) this.frame = requestAnimationFrame((now) => this.draw(now));
   }

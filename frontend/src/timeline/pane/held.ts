@@ -1,4 +1,4 @@
-// A window that has arrived, ready to be drawn and asked: where each line's events begin and end.
+// A window that has arrived, ready to be drawn and searched: where each line's events begin and end.
 
 import type { TimeRange, TimelineWindow } from "../types";
 
@@ -25,7 +25,7 @@ export class Held implements TimeRange {
   readonly tracks: ReadonlySet<string>;
   /** Of its columns, about. */
   readonly bytes: number;
-  /** Whether it was asked for again since, so that it is only drawn until the new one is there. */
+  /** Whether it was requested again since, so that it is only drawn until the new one is there. */
   stale = false;
   private readonly lines = new Map<string, HeldLine[]>();
 

@@ -2,7 +2,7 @@
 
 import type { Way } from "./motion";
 
-/** What a pane does when a key asks for it. */
+/** What a pane does when a key is pressed. */
 export interface Commands {
   hold(way: Way): void;
   scroll(lines: number): void;

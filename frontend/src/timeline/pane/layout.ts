@@ -46,7 +46,7 @@ export const HEIGHTS: Heights = { group: 26, section: 20, folded: 16, line: 18, 
 /** Where fingers point: every row can be hit. */
 export const FINGER_HEIGHTS: Heights = { group: 34, section: 30, folded: 24, line: 22, stream: 26, ledger: 34, series: 44, metric: 34, gap: 4 };
 
-/** Kinds that are there to be asked, not to be read first. */
+/** Kinds that are for details, not to be read first. */
 const SECONDARY: ReadonlySet<TrackKind> = new Set<TrackKind>(["python", "os", "metric", "overhead", "syncs"]);
 const MANY = { secondary: 4, streams: 12, threads: 6, groups: 10, lines: 10 };
 

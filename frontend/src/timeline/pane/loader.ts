@@ -1,4 +1,4 @@
-// Asks for what is missing: one request at a time, soon but not at every twitch, the newest first.
+// Requests what is missing: one request at a time, soon but not at every twitch, the newest first.
 
 import type { Client, WindowRequest } from "../client";
 import type { TimeRange } from "../types";
@@ -36,7 +36,7 @@ export class Loader {
     private readonly on: { arrived: () => void; rested: () => void; failed: (why: string) => void },
   ) {}
 
-  /** Something else is shown: ask for what it lacks, soon. */
+  /** Something else is shown: request what it lacks, soon. */
   wake(): void {
     if (this.flying && isUseless(this.flying.asked, this.shown())) this.flying.abort.abort();
     if (this.timer === undefined && !this.flying) this.later(SETTLE_MS);
@@ -88,7 +88,7 @@ export class Loader {
   }
 }
 
-/** Whether an answer under way would not even be a better picture than none. */
+/** Whether a response under way would not even be a better picture than none. */
 function isUseless(asked: WindowRequest, { view }: Shown): boolean {
   const apart = asked.end_ns <= view.start_ns || asked.start_ns >= view.end_ns;
   return apart || spanOf(asked) * 8 < spanOf(view);

@@ -21,7 +21,7 @@ interface Hold {
   until: number;
 }
 
-/** What moves the view; asked once a frame. */
+/** What moves the view; read once a frame. */
 export class Motion {
   private glide: { from: TimeRange; to: TimeRange; since: number; lasts: number } | null = null;
   private readonly holds = new Map<Way, Hold>();

@@ -78,7 +78,7 @@ export class Stage {
     return { time_ns, x, y, paneX: event.clientX - this.origin.x, paneY: event.clientY - this.origin.y };
   }
 
-  /** Look where the pane is; to be asked for when the pointer comes in, not for every frame. */
+  /** Look where the pane is; to be called when the pointer comes in, not for every frame. */
   locate(): void {
     const [root, area, body] = [this.parts.root, this.parts.area, this.parts.body].map((one) => one.getBoundingClientRect());
     this.origin = { x: root?.left ?? 0, y: root?.top ?? 0 };
@@ -105,7 +105,7 @@ export class Stage {
     return above || below;
   }
 
-  /** Take note of how far it has been scrolled; asking for that in a frame would lay the page out. */
+  /** Take note of how far it has been scrolled; reading that in a frame would lay the page out. */
   noteScroll(): void {
     this.scrolled = this.parts.body.scrollTop;
   }

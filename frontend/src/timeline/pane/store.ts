@@ -1,4 +1,4 @@
-// Windows that are there, and what is still to be asked for. Drawing never waits: it takes the best
+// Windows that are there, and what is still to be requested. Drawing never waits: it takes the best
 // of what is there, stretched where nothing finer has come yet.
 
 import type { WindowRequest } from "../client";
@@ -17,7 +17,7 @@ export const MOST_BINS = 4096;
 const WHOLE_BINS = 2048;
 /** Windows begin and end at multiples of so many bins: neighbors then have the same bins. */
 const BLOCK = 64;
-/** How far a window reaches beyond the screen, and how far at least before a new one is asked for. */
+/** How far a window reaches beyond the screen, and how far at least before a new one is requested. */
 const REACH = 0.5;
 const SPARE = 0.15;
 const BUDGET = { bytes: 64e6, windows: 24 };
@@ -29,7 +29,7 @@ export class Store {
 
   constructor(private readonly capture: TimeRange) {}
 
-  /** Keep an answer. */
+  /** Keep a response. */
   add(window: TimelineWindow, asked: readonly string[]): Held {
     const held = new Held(window, asked);
     window.pending.forEach((track) => this.pending.add(track));
@@ -39,7 +39,7 @@ export class Store {
     return held;
   }
 
-  /** Ask for everything again; what is there is drawn until the answers come. */
+  /** Request everything again; what is there is drawn until the responses come. */
   refresh(): void {
     this.pending.clear();
     for (const held of this.held) held.stale = true;
@@ -50,7 +50,7 @@ export class Store {
     return this.pending.has(track);
   }
 
-  /** What to ask for so that these tracks are sharp on a screen of so many pixels; null for nothing. */
+  /** What to request so that these tracks are sharp on a screen of so many pixels; null for nothing. */
   missing(view: TimeRange, pixels: number, tracks: readonly string[]): WindowRequest | null {
     const wanted = windowFor(view, pixels, this.capture);
     const bin_ns = spanOf(wanted) / wanted.bins;
@@ -59,7 +59,7 @@ export class Store {
     return absent.length ? { ...wanted, tracks: absent } : null;
   }
 
-  /** Ask for the whole capture of tracks that have only parts, as when one zooms out quickly. */
+  /** Request the whole capture of tracks that have only parts, as when one zooms out quickly. */
   missingWhole(tracks: readonly string[]): WindowRequest | null {
     const absent = tracks.filter((track) => !this.pending.has(track) && !this.whole(track, true));
     const { start_ns, end_ns } = this.capture;
@@ -111,7 +111,7 @@ export class Store {
   }
 }
 
-/** The window to ask for: wider than the screen, with bins of at most a pixel, on a common grid. */
+/** The window to request: wider than the screen, with bins of at most a pixel, on a common grid. */
 export function windowFor(view: TimeRange, pixels: number, capture: TimeRange): Omit<WindowRequest, "tracks"> {
   const wanted = spread(view, REACH);
   const start = Math.max(wanted.start_ns, capture.start_ns);

@@ -20,7 +20,7 @@ export class Tooltip {
     this.element.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   }
 
-  /** Sizes are asked for only when the text changes: that makes the browser lay the page out. */
+  /** Sizes are read only when the text changes: that makes the browser lay the page out. */
   private write(words: Words, text: string): void {
     this.text = text;
     this.element.hidden = false;

@@ -15,7 +15,7 @@ export interface Words {
   readonly color: { readonly text: string; readonly light: string; readonly dark: string } | null;
 }
 
-/** Say what is drawn at a place; null where nothing is. */
+/** Describe what is drawn at a place; null where nothing is. */
 export function wordsOf({ found, track }: Hit, info: CaptureInfo, palette: Palette): Words | null {
   if (found === null) return null;
   const where = track.thread ? `${track.thread} · ${track.name}` : track.name;
@@ -25,10 +25,10 @@ export function wordsOf({ found, track }: Hit, info: CaptureInfo, palette: Palet
   const { name, start_ns, end_ns } = found.spot;
   const length = end_ns > start_ns ? formatTime(end_ns - start_ns) : "an instant";
   const lines = [name, `${length}, at ${formatTime(start_ns)}`, where];
-  return { lines, color: track.kind === "ledger" ? null : meaning(key, palette, "") }; // its name says it
+  return { lines, color: track.kind === "ledger" ? null : meaning(key, palette, "") }; // its name has it
 }
 
-/** Say which step it is. */
+/** Name the step. */
 export function wordsOfStep(step: Step): Words {
   const when = `${formatTime(step.end_ns - step.start_ns)}, at ${formatTime(step.start_ns)}`;
   return { lines: [stepName(step), when, "Double-click to zoom"], color: null };

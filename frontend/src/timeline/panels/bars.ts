@@ -13,11 +13,11 @@ export interface Bar {
   readonly name: string;
   readonly ns: number;
   readonly share: number | null;
-  /** Such as how many events; said when pointed at. */
+  /** Such as how many events; shown when pointed at. */
   readonly more?: string;
 }
 
-/** The whole as one bar; the table below it says the same in words. */
+/** The whole as one bar; the table below it has the same in words. */
 export function stacked(bars: readonly Bar[], palette: Palette): HTMLElement {
   const parts = bars.map((bar) => {
     const style = { ...tint(palette, bar.key), "flex-grow": String(Math.max(bar.share ?? 0, 0)) };
@@ -44,7 +44,7 @@ export function barRow(bar: Bar, palette: Palette): HTMLTableRowElement {
   );
 }
 
-/** What to call a GPU; names that already say its number stay as they are. */
+/** What to call a GPU; names that already have its number stay as they are. */
 export function deviceTitle({ device, name }: { readonly device: number; readonly name: string }): string {
   if (name.startsWith(`GPU ${device}`)) return name;
   return name ? `GPU ${device} · ${name}` : `GPU ${device}`;

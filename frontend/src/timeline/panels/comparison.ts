@@ -8,7 +8,7 @@ import type { CompareInfo } from "../types";
 import { columnHeads } from "./bars";
 import { type Actions, failure, hint, type PanelView, working } from "./view";
 
-/** The tab of the comparison; asked for when it is first looked at. */
+/** The tab of the comparison; loaded when it is first opened. */
 export class ComparisonPanel implements PanelView {
   readonly id = "comparison";
   readonly title = "Compare";

@@ -1,4 +1,4 @@
-// A button that copies text and says that it did.
+// A button that copies text and confirms it.
 
 import { smallButton } from "../../shared/buttons";
 import { copyText } from "../../shared/dom";
@@ -7,7 +7,7 @@ import { announce } from "../app/announcer";
 
 const SHOWN_MS = 1600;
 
-/** `label` says what is copied, such as "Copy name". */
+/** `label` names what is copied, such as "Copy name". */
 export function copyButton(label: string, text: () => string, shape: Shape = "copy"): HTMLButtonElement {
   const button = smallButton(label, () => void copyText(text()).then(confirm), shape);
   const words = button.querySelector("span");

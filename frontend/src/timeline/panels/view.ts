@@ -1,4 +1,4 @@
-// What the panels are given and what they may ask of the page.
+// What the panels get, and what they can do with the page.
 
 import { el, prose } from "../../shared/dom";
 import { capital } from "../../shared/format";
@@ -6,7 +6,7 @@ import type { Capture } from "../app/captures";
 import type { Client } from "../client";
 import type { Overview, Spot, TimeRange } from "../types";
 
-/** What the panels speak about: the timeline that was last used. */
+/** What the panels show: the timeline that was last used. */
 export interface Subject {
   readonly capture: Capture;
   readonly selection: Spot | null;
@@ -50,7 +50,7 @@ export function working(text: string): HTMLElement {
   return el("div", { class: "hint", role: "status" }, el("span", { class: "busy" }), line);
 }
 
-/** What to say while a capture is being read, or when it could not be; null once its timeline is there. */
+/** What to show while a capture is being read, or when it could not be; null once its timeline is there. */
 export function unread({ info, state }: Capture): HTMLElement | null {
   if (info) return null;
   return state.state === "failed" ? failure(state.message) : working(state.message || "reading the capture");

@@ -67,8 +67,8 @@ _PLACE = (
         "Share of the roofline; of DRAM without FLOPs",
     ),
     Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "Achieved TFLOP/s, all precisions"),
-    Field("dram_intensity", "FLOP/B", Fmt.REAL, "Arithmetic intensity: FLOPs per DRAM byte"),
     Field("dram_bytes_per_s", "DRAM", Fmt.RATE, "Achieved DRAM bandwidth"),
+    Field("dram_intensity", "FLOP/B", Fmt.REAL, "Arithmetic intensity: FLOPs per DRAM byte"),
     Field("memory_share", "% DRAM", Fmt.SHARE, "Achieved share of the DRAM bandwidth"),
 )
 _MORE = (
