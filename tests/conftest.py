@@ -51,6 +51,9 @@ with contextlib.suppress(locale.Error):  # now, since test files read text while
     locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
+gc.disable()  # until all tests are collected, which leaves next to nothing to free
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs on captures beyond the sample; see `wide` in pyproject.toml."""
     for item in items:
@@ -62,6 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the test files, which stay: that is a tenth of the time."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
