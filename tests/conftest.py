@@ -9,7 +9,7 @@ import locale
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,8 +23,12 @@ from gpusight.comparison import build_digest
 from gpusight.readers import open as open_module
 from gpusight.readers.open import open_trace
 from gpusight.rules import kernel_diagnosis, timeline_diagnosis
+from gpusight.rules.context import RuleContext
+from gpusight.rules.engine import RuleResults, run_timeline_rules
+from gpusight.rules.finding import TimelineFinding
+from gpusight.rules.rule import TimelineRule
 from gpusight.trace.trace import Trace
-from tests.shared import REPOSITORY, WIDER, file_state, kept_open
+from tests.shared import REPOSITORY, WIDER, KeptTrace, file_state, kept_open
 
 _NUMBERS = itertools.count()
 _ANSWERS: dict[tuple[object, ...], object] = {}
@@ -48,6 +52,9 @@ with contextlib.suppress(locale.Error):  # now, since test files read text while
     locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
+gc.disable()  # until all tests are collected, which leaves next to nothing to free
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs on captures beyond the sample; see `wide` in pyproject.toml."""
     for item in items:
@@ -59,6 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the test files, which stay: that is a tenth of the time."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -139,6 +147,8 @@ def _read_and_answered_once(request: pytest.FixtureRequest) -> Iterator[None]:
             _answer_once(patch, build_digest, "make_digest")
             _answer_once(patch, timeline_diagnosis, "diagnose_timeline")
             _answer_once(patch, kernel_diagnosis, "diagnose_kernels")
+            for module in (build_digest, timeline_diagnosis):
+                patch.setattr(module, "run_timeline_rules", _run_rules_once)
         yield
 
 
@@ -149,6 +159,20 @@ def _open_once(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         if trace.warnings == trace.meta.warnings:
             return trace
     return open_trace(path, cache=cache)
+
+
+def _run_rules_once(
+    context: RuleContext, rules: Iterable[TimelineRule]
+) -> RuleResults[TimelineFinding]:
+    """Run the same rules on the same sample once, for a digest and a diagnosis."""
+    run = list(rules)
+    trace, sample = context.trace, context.schedule
+    if not isinstance(trace, KeptTrace):
+        return run_timeline_rules(context, run)
+    key = (context.focus, sample.start_ns, sample.end_ns, sample.threads, context.device, *run)
+    if key not in trace.rule_results:
+        trace.rule_results[key] = run_timeline_rules(context, run)
+    return trace.rule_results[key]
 
 
 def _answer_once(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:

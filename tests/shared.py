@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from gpusight.readers.open import open_trace
-from gpusight.trace.trace import Trace
+from gpusight.rules.engine import RuleResults
+from gpusight.rules.finding import TimelineFinding
+from gpusight.trace.trace import Trace, TraceSource
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = REPOSITORY / "tests" / "data"
@@ -107,8 +109,12 @@ def file_state(path: Path) -> tuple[int, ...]:
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
-class _KeptTrace(Trace):
+class KeptTrace(Trace):
     """Stays open for the next test."""
+
+    def __init__(self, source: TraceSource) -> None:
+        super().__init__(source)
+        self.rule_results: dict[tuple[object, ...], RuleResults[TimelineFinding]] = {}
 
     def close(self) -> None:
         pass
@@ -117,7 +123,7 @@ class _KeptTrace(Trace):
 @lru_cache(maxsize=64)
 def kept_open(path: str, _state: tuple[int, ...]) -> Trace:
     """Open a capture and keep it, with the tables that tests read of it."""
-    return _KeptTrace(open_trace(path, cache=False)._source)
+    return KeptTrace(open_trace(path, cache=False)._source)
 
 
 @contextmanager

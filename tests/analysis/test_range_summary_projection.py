@@ -236,14 +236,14 @@ def brute(case: Case, ranges: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @given(cases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_projection_is_that_of_comparing_everything(case: Case) -> None:
     ordered = sorted(case.ranges, key=lambda r: r["start_ns"])
     assert projected(case.trace()) == brute(case, ordered)
 
 
 @given(cases())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_innermost_range_began_last(case: Case) -> None:
     trace = case.trace()
     launches = find_launches(trace)
@@ -257,7 +257,7 @@ def test_the_innermost_range_began_last(case: Case) -> None:
 
 
 @given(st.lists(st.integers(0, 200), min_size=2, max_size=60, unique=True), st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_parent_is_the_shortest_range_around(points: list[int], random: Any) -> None:
     random.shuffle(points)
     pairs = sorted(sorted(p) for p in zip(points[::2], points[1::2], strict=False))
@@ -272,7 +272,7 @@ def test_the_parent_is_the_shortest_range_around(points: list[int], random: Any)
 
 
 @given(st.integers(1, 900), st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_extremes_are_those_of_the_slices(size: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     values = random.integers(-1000, 1000, size)

@@ -535,10 +535,10 @@ def test_short_names_of_any_texts_differ_and_fit(names: list[str]) -> None:
 
 
 def test_many_names_of_one_label_take_little_time() -> None:
-    names = {f"{'x' * 100}_{at}_{'<int, ' * 50}": "label" for at in range(5_000)}
+    names = {f"{'x' * 100}_{at}_{'<int, ' * 50}": "label" for at in range(2_000)}
     started = time.process_time()
     assert len(set(distinguish(names).values())) == len(names)
-    assert time.process_time() - started < 10.0
+    assert time.process_time() - started < 4.0
 
 
 # Every capture at hand

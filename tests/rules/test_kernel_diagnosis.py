@@ -433,7 +433,7 @@ VALUES = st.one_of(
 SIDES = st.sampled_from([None, 0, 1, 33, 132, 70_000])
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     counters=st.dictionaries(st.sampled_from(METRICS), VALUES, max_size=60),
     lacking=st.lists(st.sampled_from(sorted(HEALTHY)), max_size=30),

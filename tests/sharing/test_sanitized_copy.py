@@ -50,7 +50,7 @@ def test_a_folder_is_parquet(tmp_path: Path, name: str) -> None:
 def test_tables_of_many_pieces_become_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpusight.readers.nsys.sqlite_export._PIECE_ROWS", 10)
+    monkeypatch.setattr("gpusight.readers.nsys.sqlite_export._PIECE_ROWS", 100)
     capture = DATA / "gpt_small_forward.sqlite"
     whole = open_trace(capture, cache=False).table("kernels", ["start_ns", "end_ns", "stream"])
     for name in ("copy.sqlite", "copy"):

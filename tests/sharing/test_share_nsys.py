@@ -174,9 +174,21 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize("to", ["sqlite", "parquet"])
 @pytest.mark.parametrize("capture", OWN, ids=lambda p: p.name)
-def test_copies_answer_as_the_capture_does(capture: Path, tmp_path: Path, to: str) -> None:
+def test_copies_answer_as_the_capture_does(capture: Path, tmp_path: Path) -> None:
+    _check_answers(capture, tmp_path, "sqlite")
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [OWN[0], *(pytest.param(path, marks=pytest.mark.wide) for path in OWN[1:])],
+    ids=lambda p: p.name,
+)
+def test_folders_of_parquet_answer_as_the_capture_does(capture: Path, tmp_path: Path) -> None:
+    _check_answers(capture, tmp_path, "parquet")
+
+
+def _check_answers(capture: Path, tmp_path: Path, to: str) -> None:
     copy = _copy(capture, tmp_path / f"unlike-any-name.{to}", to=to)
     for command in COMMANDS:
         assert _ask(command, copy) == _ask_capture(command, capture), command

@@ -74,7 +74,7 @@ LAUNCHES = st.sampled_from([GEMM, GEMM_WIDE, ADD, SUM, BACKWARD])
 BODIES = st.lists(LAUNCHES, min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(LAUNCHES, max_size=6),
     st.lists(BODIES, min_size=2, max_size=4),
@@ -237,7 +237,7 @@ def test_steps_of_an_optimizer_are_counted_from_its_end() -> None:
     assert planned(program.trace(), AnchorSupport(), top=1).anchor is LaunchAnchor.UNSURE
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(BODIES, st.integers(0, 30))
 def test_an_approximate_run_holds_the_kernels_wherever_it_begins(
     body: list[Launch], shift: int

@@ -184,7 +184,7 @@ windows = st.tuples(st.integers(0, _LONG), st.integers(1, _LONG)).map(lambda w: 
 
 
 @given(tables(), windows)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_entries_sum_to_the_window_and_none_is_negative(
     found: Tables, window: tuple[int, int]
 ) -> None:
@@ -194,7 +194,7 @@ def test_entries_sum_to_the_window_and_none_is_negative(
 
 
 @given(tables(), windows, st.integers(-(10**12), 10**12))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_shifting_time_changes_nothing(found: Tables, window: tuple[int, int], shift: int) -> None:
     moved = {name: [_shifted(row, shift) for row in rows] for name, rows in found.items()}
     assert _ledger(moved, window[0] + shift, window[1] + shift) == _ledger(found, *window)
@@ -205,7 +205,7 @@ def _shifted(row: dict[str, Any], shift: int) -> dict[str, Any]:
 
 
 @given(tables(), windows, st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_order_of_rows_means_nothing(
     found: Tables, window: tuple[int, int], order: random.Random
 ) -> None:
@@ -214,7 +214,7 @@ def test_the_order_of_rows_means_nothing(
 
 
 @given(tables(), windows, st.lists(st.integers(0, 2 * _LONG), max_size=4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_parts_of_the_window_add_up_to_it(
     found: Tables, window: tuple[int, int], cuts: list[int]
 ) -> None:
@@ -237,7 +237,7 @@ def test_parts_of_the_window_add_up_to_it(
     st.lists(st.integers(0, 90), min_size=9, max_size=9),
     st.lists(st.integers(-20, 700), min_size=2, max_size=6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_host_time_that_is_moved_still_sums_to_the_time(
     stretches: list[tuple[int, int]], lengths: list[int], asked: list[int]
 ) -> None:

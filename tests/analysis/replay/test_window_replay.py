@@ -309,7 +309,7 @@ scripts = st.lists(
 )
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(scripts)
 def test_any_program_is_reproduced_and_nothing_makes_it_slower(script: list[Do]) -> None:
     replay = replayed(script)

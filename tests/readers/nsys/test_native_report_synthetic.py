@@ -571,7 +571,7 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
             read_everything(save(tmp_path, whole[:size]))
 
 
-@settings(PER_TEST, max_examples=100)
+@settings(PER_TEST, max_examples=50)
 @given(data=st.data())
 def test_flipped_bytes_never_crash_the_reader(tmp_path: Path, data: st.DataObject) -> None:
     whole = bytearray(sample_report(sample_blocks()))
@@ -585,7 +585,7 @@ def test_flipped_bytes_never_crash_the_reader(tmp_path: Path, data: st.DataObjec
         assert any(words in str(error) for words in advice)  # noqa: PT017
 
 
-@settings(PER_TEST, max_examples=120)
+@settings(PER_TEST, max_examples=60)
 @given(data=st.data())
 def test_flipped_bytes_inside_blocks_never_crash_the_reader(
     tmp_path: Path, data: st.DataObject

@@ -86,9 +86,12 @@ def run(
 
 
 _SERVER = """
-import json, os, sys
+import gc, json, os, sys
 import torch, torch._dynamo, torch.profiler  # profilers and optimizers import dynamo
 from gpusight.recording.inside import environment, start_recording, torch_recorder
+
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # imports more
+gc.freeze()  # or each fork would walk, and so copy, all of torch when it ends
 
 for line in sys.stdin:
     program = json.loads(line)

@@ -49,8 +49,9 @@ told()
 """
 _STEPS = """
 from gpusight.recording.inside.step_hub import OptimizerSteps
-import torch
+import gc, torch
 
+gc.freeze()  # ends in a quarter of the time
 made = []
 steps = OptimizerSteps(torch, lambda: made.append(1), marks=True)
 steps.install()

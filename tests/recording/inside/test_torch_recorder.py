@@ -23,8 +23,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="programs run in
 
 TRACE = "run.trace.json.gz"
 TRAIN = """
-import sys
+import gc, sys
 import torch
+
+gc.freeze()  # ends in a quarter of the time
 
 def main():
     model = torch.nn.Linear(8, 8)
@@ -225,7 +227,8 @@ def test_the_clock_starts_and_stops_it_on_the_thread_that_works(
 
 def test_each_rank_has_its_file_and_the_launcher_none(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(
-        "import torch, torch.distributed as dist\n"
+        "import gc, torch, torch.distributed as dist\n"
+        "gc.freeze()\n"
         "dist.init_process_group('gloo')\n"
         "model = torch.nn.Linear(2, 2)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
@@ -271,7 +274,10 @@ def test_a_program_that_hangs_up_leaves_its_capture(
 def test_an_interrupted_program_leaves_its_capture_and_dies_of_the_signal(
     tmp_path: Path, programs: TorchPrograms, is_module: bool
 ) -> None:
-    code = "import torch, os, signal; torch.ones(2) + 1; os.kill(os.getpid(), signal.SIGINT)"
+    code = (
+        "import gc, torch, os, signal; gc.freeze(); torch.ones(2) + 1\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+    )
     (tmp_path / "interrupted.py").write_text(code)
     done = run(tmp_path, "-m", "interrupted") if is_module else programs.run(tmp_path, code)
     assert (done.code, done.files) == (-signal.SIGINT, [TRACE])
