@@ -1119,3 +1119,78 @@ def equal_blocks_of_convolutions(r: Recorder) -> None:
         for _ in range(blocks):
             r.kernels("implicit_convolve_sgemm", NORM, RELU, "implicit_convolve_sgemm", NORM, ADD,
                       gpu_us=60)  # fmt: skip
+
+
+@family
+def sampling_without_noise_at_the_end(r: Recorder) -> None:
+    """Coefficients are looked up on the host; noise is added after all repetitions but the last."""
+    layers, count = some(r, 1, 2), some(r, 6, 14)
+    for _ in range(some(r, 3, 6)):
+        r.step()
+        r.kernel(RANDOM)
+        for n in range(count):
+            denoise(r, layers, 0)
+            r.d2h(4)
+            r.kernel(ADD)
+            if n < count - 1:
+                r.d2h(4)
+                r.kernels(RELU, RANDOM, ADD)
+
+
+@family
+def last_layer_without_activation(r: Recorder) -> None:
+    """Each layer is checked on the host; the last one has no activation, and nothing is reset."""
+    count = some(r, 5, 12)
+    for _ in range(some(r, 4, 8)):
+        r.step()
+        for n in range(count):
+            r.kernels(GEMMS[0], ADD, NORM, SOFTMAX)
+            r.d2h(1)
+            if n < count - 1:
+                r.kernel(RELU)
+
+
+@held_out
+def langevin_with_levels_of_noise(r: Recorder) -> None:
+    """A few Langevin steps at each level of noise; the last level of a sample removes the noise."""
+    levels, each = some(r, 4, 8), some(r, 2, 3)
+    for _ in range(some(r, 4, 7)):
+        r.step()
+        r.kernels(RANDOM, COPY)
+        for _ in range(levels):
+            for _ in range(each):
+                forward(r, 1)
+                r.d2h(4)
+                r.kernels(RANDOM, ADD)
+        forward(r, 1)
+        r.d2h(1 << 20)
+
+
+@held_out
+def heun_sampler(r: Recorder) -> None:
+    """Two evaluations in each step of a solver, one in the last."""
+    count = some(r, 6, 12)
+    for _ in range(some(r, 3, 6)):
+        r.step()
+        r.kernels(RANDOM, ADD)
+        for n in range(count):
+            forward(r, 1, 128)
+            r.kernels(ADD, COPY)
+            r.d2h(4)
+            if n < count - 1:
+                forward(r, 1, 128)
+                r.kernel(SOFTMAX)
+
+
+@held_out
+def residuals_every_few_sweeps(r: Recorder) -> None:
+    """A sweep exchanges halos through the host; every few, a residual is computed and read."""
+    every = some(r, 3, 9)
+    for n in range(every * some(r, 4, 6)):
+        r.step()
+        r.kernels("sweep_red(double*)", "sweep_black(double*)", "pack_halo(double*)")
+        r.d2h(512)
+        r.kernels("unpack_halo(double*)", "boundary(double*)")
+        if n % every == 0:
+            r.kernels("residual(double*)", "norm(double*)")
+            r.d2h(8)

@@ -51,7 +51,7 @@ _WILD = 1.0
 _SWEEP = 0.5
 """Variation of the time of inner periods, from outer to outer, of a benchmark of several sizes."""
 _MAX_LOOKED_AT = 9
-"""Outer periods whose start is looked at."""
+"""Outer periods whose start is looked at, and inner ones that are compared."""
 _PARTS = 10
 """Parts of a loop that are looked at for preparation: one may have hundreds of short periods."""
 _FEW = 0.2
@@ -360,7 +360,7 @@ class _Boundaries:
     is_reset: bool
     """Whether data are reset there."""
     does_less: bool
-    """Whether one repetition of each run has fewer kernels: the first or last, on a condition."""
+    """Whether one repetition of each run lacks kernels: the first or last, on a condition."""
 
 
 def _variation(values: Ints | Floats) -> float:
@@ -390,10 +390,11 @@ def _boundaries(sequence: Activities, outer: Period, inner: Period) -> _Boundari
     usual = np.flatnonzero(inner.whole & (sizes == int(np.median(sizes[inner.whole]))))
     if not len(usual):
         return _Boundaries(0.0, is_reset=False, does_less=False)
-    middle = usual[len(usual) // 2]
-    sample = sequence.codes[starts[middle] : ends[middle]]
-    before = sequence.before("computes")
-    own_kernels = int(before[ends[middle]] - before[starts[middle]])
+    # The most frequent of several in a row: any one may be the first or last of a run.
+    several = usual[max(0, (len(usual) - _MAX_LOOKED_AT) // 2) :][:_MAX_LOOKED_AT]
+    parts = np.stack([sequence.codes[starts[i] : ends[i]] for i in several])
+    alike = [int((parts == part).all(axis=1).sum()) for part in parts]
+    sample = parts[int(np.argmax(alike))]
     at = np.searchsorted(starts, outer.starts, side="right") - 1
     kernels, resets, less = [], [], []
     for k in range(1, len(at), max(1, len(at) // _MAX_LOOKED_AT)):
@@ -411,13 +412,27 @@ def _boundaries(sequence: Activities, outer: Period, inner: Period) -> _Boundari
         places = places[int(reads[-1]) + 1 :] if len(reads) else places
         kernels.append(int(sequence.computes[places].sum()))
         resets.append(bool(sequence.resets[places].any()))
-        fewer = int(before[end] - before[begin]) < (last - first + 1) * own_kernels
-        less.append(is_end and fewer and len(run) >= _MIN_REPETITIONS)
+        less.append(
+            is_end
+            and len(run) >= _MIN_REPETITIONS
+            and _lacks(sequence, slice(begin, end), np.tile(sample, last - first + 1))
+        )
     return _Boundaries(
         float(np.median(kernels)),
         is_reset=float(np.mean(resets)) >= _NEARLY_ALL,
         does_less=float(np.mean(less)) >= _NEARLY_ALL,
     )
+
+
+def _lacks(sequence: Activities, part: slice, usual: Ints) -> bool:
+    """Return whether a part of the sequence lacks kernels that the usual codes have.
+
+    With GEMMs of its own instead it may be a repetition of another size.
+    """
+    kinds, codes = len(sequence.kernel_codes), sequence.codes[part]
+    missing = np.bincount(usual, minlength=kinds) - np.bincount(codes, minlength=kinds)
+    other = np.isin(codes[sequence.heavy[part]], usual, invert=True)
+    return bool((missing[sequence.kernel_codes] > 0).any() and not other.any())
 
 
 def _inserted(codes: Ints, sample: Ints) -> slice:
