@@ -455,7 +455,9 @@ def _summary_facts() -> str:
 
 
 def _steps_facts() -> str:
-    facts, inner = (_fields(f"gpusight.analysis.steps.step_report:{n}") for n in ("FACTS", "INNER_FACTS"))
+    facts, inner = (
+        _fields(f"gpusight.analysis.steps.step_report:{n}") for n in ("FACTS", "INNER_FACTS")
+    )
     return _field_table((*facts, *inner))
 
 

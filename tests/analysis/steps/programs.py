@@ -1194,3 +1194,27 @@ def residuals_every_few_sweeps(r: Recorder) -> None:
         if n % every == 0:
             r.kernels("residual(double*)", "norm(double*)")
             r.d2h(8)
+
+
+@held_out
+def clusters_from_several_starts(r: Recorder) -> None:
+    """K-means: each start has centers of its own and iterates until nothing moves."""
+    for _ in range(some(r, 4, 8)):
+        r.step()
+        r.kernels(RANDOM, "gather_rows(float*)")
+        for _ in range(some(r, 5, 15)):
+            r.kernels(GEMMS[1], "argmin_rows(float*)", "segment_sum(float*)", "divide(float*)")
+            r.d2h(8)
+
+
+@held_out
+def scores_of_data_on_the_gpu(r: Recorder) -> None:
+    """Inference on data that are on the GPU; the last batch of each pass is smaller."""
+    count = some(r, 5, 9)
+    for _ in range(some(r, 3, 5)):
+        for n in range(count):
+            r.step()
+            r.kernel(EMBED, 64 if n < count - 1 else 20)
+            r.kernels(GEMMS[0] if n < count - 1 else GEMMS[1], NORM, RELU, ADD)
+            r.kernels(SOFTMAX, REDUCE)
+            r.d2h(4)

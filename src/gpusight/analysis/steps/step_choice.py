@@ -395,6 +395,7 @@ def _boundaries(sequence: Activities, outer: Period, inner: Period) -> _Boundari
     parts = np.stack([sequence.codes[starts[i] : ends[i]] for i in several])
     alike = [int((parts == part).all(axis=1).sum()) for part in parts]
     sample = parts[int(np.argmax(alike))]
+    own_kernels = int(sequence.kernel_codes[sample].sum())
     at = np.searchsorted(starts, outer.starts, side="right") - 1
     kernels, resets, less = [], [], []
     for k in range(1, len(at), max(1, len(at) // _MAX_LOOKED_AT)):
@@ -410,7 +411,9 @@ def _boundaries(sequence: Activities, outer: Period, inner: Period) -> _Boundari
         places = np.arange(begin, end)[_inserted(sequence.codes[begin:end], sample)]
         reads = np.flatnonzero(sequence.reads[places])
         places = places[int(reads[-1]) + 1 :] if len(reads) else places
-        kernels.append(int(sequence.computes[places].sum()))
+        # A kernel in the place of another one, for a batch of another size, prepares nothing.
+        more = int(sequence.computes[begin:end].sum()) - (last - first + 1) * own_kernels
+        kernels.append(max(0, min(int(sequence.computes[places].sum()), more)))
         resets.append(bool(sequence.resets[places].any()))
         less.append(
             is_end
