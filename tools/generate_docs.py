@@ -458,7 +458,10 @@ def _summary_facts() -> str:
 
 
 def _steps_facts() -> str:
-    return _field_table(_fields("gpusight.analysis.steps.step_report:FACTS"))
+    facts, inner = (
+        _fields(f"gpusight.analysis.steps.step_report:{n}") for n in ("FACTS", "INNER_FACTS")
+    )
+    return _field_table((*facts, *inner))
 
 
 def _utilization_facts() -> str:

@@ -20,10 +20,10 @@ from gpusight.analysis.profiler_correction import (
 )
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
+from gpusight.pace import MESSAGE, Pace
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import FindingLocator, diagnose_timeline
-from gpusight.pace import MESSAGE, Pace
 from gpusight.trace.schema import TABLES
 from tests.profiled_loops import profiled_loop, step_ns
 from tests.traces import build_trace
@@ -244,7 +244,7 @@ def test_another_process_moves_with_the_busiest_thread() -> None:
 )
 def test_moved_times_never_run_backwards(share: float, **loop: Any) -> None:
     recorded = profiled_loop(steps=4, **loop)
-    moved = corrected(recorded, Pace(step_ns=share * step_ns(recorded)))
+    moved = corrected(recorded, Pace.given(share * step_ns(recorded)))
     if isinstance(moved, NotApplicable):
         return
     moved.validate()  # sorted, and each end after its start
@@ -340,7 +340,7 @@ def test_captures_that_cannot_be_corrected_say_why() -> None:
     rows = {name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)}
     one_kernel = {"devices": rows["devices"], "kernels": rows["kernels"][:1]}
     for tables, reason in (({}, "no activity"), (one_kernel, "no steps found")):
-        refused = corrected(build_trace(**tables), Pace(step_ns=324_000.0))
+        refused = corrected(build_trace(**tables), Pace.given(324_000.0))
         assert isinstance(refused, NotApplicable)
         assert reason in refused.reason
 

@@ -121,6 +121,7 @@ class TimelineDiagnosis:
 
     def document(self) -> dict[str, Any]:
         """Return the document that `--format json` writes."""
+        inner_loop = self.focus.inner_loop
         return {
             "meta": {
                 "command": self.command,
@@ -135,6 +136,7 @@ class TimelineDiagnosis:
                 "steps_left_out": len(self.focus.left_out),
                 "step_ns": self.step_ns,
                 "recorded_step_ns": self.focus.recorded_step_ns or self.step_ns,
+                "inner_loop": None if inner_loop is None else asdict(inner_loop),
             },
             "profiler": None if self.correction is None else self.correction.document(),
             "plan": {

@@ -1119,3 +1119,102 @@ def equal_blocks_of_convolutions(r: Recorder) -> None:
         for _ in range(blocks):
             r.kernels("implicit_convolve_sgemm", NORM, RELU, "implicit_convolve_sgemm", NORM, ADD,
                       gpu_us=60)  # fmt: skip
+
+
+@family
+def sampling_without_noise_at_the_end(r: Recorder) -> None:
+    """Coefficients are looked up on the host; noise is added after all repetitions but the last."""
+    layers, count = some(r, 1, 2), some(r, 6, 14)
+    for _ in range(some(r, 3, 6)):
+        r.step()
+        r.kernel(RANDOM)
+        for n in range(count):
+            denoise(r, layers, 0)
+            r.d2h(4)
+            r.kernel(ADD)
+            if n < count - 1:
+                r.d2h(4)
+                r.kernels(RELU, RANDOM, ADD)
+
+
+@family
+def last_layer_without_activation(r: Recorder) -> None:
+    """Each layer is checked on the host; the last one has no activation, and nothing is reset."""
+    count = some(r, 5, 12)
+    for _ in range(some(r, 4, 8)):
+        r.step()
+        for n in range(count):
+            r.kernels(GEMMS[0], ADD, NORM, SOFTMAX)
+            r.d2h(1)
+            if n < count - 1:
+                r.kernel(RELU)
+
+
+@held_out
+def langevin_with_levels_of_noise(r: Recorder) -> None:
+    """A few Langevin steps at each level of noise; the last level of a sample removes the noise."""
+    levels, each = some(r, 4, 8), some(r, 2, 3)
+    for _ in range(some(r, 4, 7)):
+        r.step()
+        r.kernels(RANDOM, COPY)
+        for _ in range(levels):
+            for _ in range(each):
+                forward(r, 1)
+                r.d2h(4)
+                r.kernels(RANDOM, ADD)
+        forward(r, 1)
+        r.d2h(1 << 20)
+
+
+@held_out
+def heun_sampler(r: Recorder) -> None:
+    """Two evaluations in each step of a solver, one in the last."""
+    count = some(r, 6, 12)
+    for _ in range(some(r, 3, 6)):
+        r.step()
+        r.kernels(RANDOM, ADD)
+        for n in range(count):
+            forward(r, 1, 128)
+            r.kernels(ADD, COPY)
+            r.d2h(4)
+            if n < count - 1:
+                forward(r, 1, 128)
+                r.kernel(SOFTMAX)
+
+
+@held_out
+def residuals_every_few_sweeps(r: Recorder) -> None:
+    """A sweep exchanges halos through the host; every few, a residual is computed and read."""
+    every = some(r, 3, 9)
+    for n in range(every * some(r, 4, 6)):
+        r.step()
+        r.kernels("sweep_red(double*)", "sweep_black(double*)", "pack_halo(double*)")
+        r.d2h(512)
+        r.kernels("unpack_halo(double*)", "boundary(double*)")
+        if n % every == 0:
+            r.kernels("residual(double*)", "norm(double*)")
+            r.d2h(8)
+
+
+@held_out
+def clusters_from_several_starts(r: Recorder) -> None:
+    """K-means: each start has centers of its own and iterates until nothing moves."""
+    for _ in range(some(r, 4, 8)):
+        r.step()
+        r.kernels(RANDOM, "gather_rows(float*)")
+        for _ in range(some(r, 5, 15)):
+            r.kernels(GEMMS[1], "argmin_rows(float*)", "segment_sum(float*)", "divide(float*)")
+            r.d2h(8)
+
+
+@held_out
+def scores_of_data_on_the_gpu(r: Recorder) -> None:
+    """Inference on data that are on the GPU; the last batch of each pass is smaller."""
+    count = some(r, 5, 9)
+    for _ in range(some(r, 3, 5)):
+        for n in range(count):
+            r.step()
+            r.kernel(EMBED, 64 if n < count - 1 else 20)
+            r.kernels(GEMMS[0] if n < count - 1 else GEMMS[1], NORM, RELU, ADD)
+            r.kernels(SOFTMAX, REDUCE)
+            r.d2h(4)

@@ -63,6 +63,35 @@ def test_a_request_prepares_for_its_loop_and_logging_ends_with_a_result(
     assert len(period.starts) == count
 
 
+@pytest.mark.parametrize("cut", [0, 4, 9, 40])
+@pytest.mark.parametrize(
+    ("last", "count"),
+    [
+        pytest.param([0, 1, 2, 3, 4, 14], 6, id="lacks a kernel"),
+        pytest.param([0, 1, 2, 3, 4, 14, 6, 20], 6, id="another kernel instead"),
+        pytest.param([0, 1, 2, 3, 4, 14, 6, 5, 7, 14], 60, id="computes and reads more"),
+        pytest.param([0, 1, 21, 3, 4, 14, 6, 5], 60, id="another GEMM instead"),
+    ],
+)
+def test_the_last_repetition_of_a_run_lacks_a_kernel(last: list[int], count: int, cut: int) -> None:
+    """Wherever the capture starts."""
+    usual = [0, 1, 2, 3, 4, 14, 6, 5]
+    codes = np.array([code for _ in range(6) for code in (*usual * 9, *last)] * 2)[cut:]
+    no = codes < 0
+    sequence = replace(
+        Activities.plain(codes),
+        marks=codes == 14,
+        reads=codes == 14,
+        heavy=np.isin(codes, (2, 21)),
+        computes=codes != 14,
+        updates=no,
+    )
+    period = choose_period([sequence])
+    assert period is not None
+    missing = -(-cut // 8) if count == 60 else min(1, cut)  # what the cut left of a step is none
+    assert 0 <= 2 * count - len(period.starts) <= missing
+
+
 def test_runs_of_other_lengths_are_one_step_each() -> None:
     lengths = [12, 30, 8, 26, 9, 31, 10]
     codes = np.array([code for n in lengths for code in (7, 8, 9, *[1, 2, 3, 4] * n)])

@@ -8,9 +8,12 @@ import pytest
 
 import gpusight as gs
 from gpusight.analysis.selection import Selection
+from gpusight.analysis.steps.step_detection import detect_steps
+from gpusight.analysis.steps.step_list import TraceSteps
 from gpusight.analysis.steps.step_report import steps
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace
+from tests.analysis.steps.programs import made
 from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.traces import build_trace
 
@@ -148,6 +151,40 @@ def test_gpu_bound_steps_take_as_long_as_the_gpu() -> None:
     result = steps(opened(SHARED / "nsys" / "healthy.sqlite"))
     assert fact(result, "median_ns") == pytest.approx(2.21e6, rel=0.02)
     assert fact(result, "gpu_share") > 0.95
+
+
+def test_the_inner_loop_is_shown_where_there_is_one() -> None:
+    trace, _ = made("sampling_without_noise_at_the_end", 305)
+    result = steps(trace)
+    inner = detect_steps(trace).steps
+    assert isinstance(inner, TraceSteps)
+    assert inner.inner_loop is not None
+    own = inner.inner_loop
+    shown = [fact(result, key) for key in ("inner_count", "inner_gpu_ops", "inner_gpu_ns")]
+    assert shown == [own.count, own.gpu_ops, own.gpu_ns]
+    assert 6 <= own.count <= 14
+    without = steps(program())
+    assert isinstance(without, Composite)
+    assert without.meta["inner_count"] is None
+    assert not any(f.key.startswith("inner") for f in without.facts)
+    assert type(fact(without, "between_ns")) is float  # a number of NumPy's is a text in JSON
+
+
+@pytest.mark.parametrize("count", range(4))
+@pytest.mark.parametrize("kind", ["kernels", "copies", "api_calls", "cpu_ops"])
+def test_a_capture_of_few_activities_is_read(kind: str, count: int) -> None:
+    """Its sequence is shorter than any period that is tried."""
+    rows = [{"start_ns": n * US, "end_ns": n * US + 500, "name": "a"} for n in range(count)]
+    if kind == "copies":
+        rows = [{**row, "bytes": 4} for row in rows]
+        for row in rows:
+            del row["name"]
+    result = steps(build_trace(**{kind: rows}))
+    if kind == "cpu_ops" and count == 3:
+        assert fact(result, "steps") == 3  # three operators of one name, and no GPU work
+        return
+    assert isinstance(result, NotApplicable)
+    assert ("--window" in result.hint) == (count >= 2 and kind in {"kernels", "copies"})
 
 
 def test_a_window_without_a_whole_step_says_so() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import Any
 
@@ -51,8 +50,12 @@ def test_programs_have_the_steps_that_they_run(family: str) -> None:
 
 def test_the_loop_inside_a_step_is_named() -> None:
     trace, _ = made("lstm_cells_in_inference", SEED)
-    assert "; inner loop: " in found(trace).how
-    assert re.search(r" x 5 \(\S+ µs of GPU time each\)$", found(trace).how), found(trace).how
+    inner = found(trace).inner_loop
+    assert inner is not None
+    assert inner.gpu_ops == 5
+    assert inner.count > 10
+    assert 15_000 < inner.gpu_ns < 30_000
+    assert found(made("training_with_loss_item", 304)[0]).inner_loop != inner
 
 
 def test_what_comes_after_the_last_step_is_not_part_of_it() -> None:

@@ -424,6 +424,15 @@ def test_windows_are_suggested_where_there_are_no_steps() -> None:
     assert numbers(chosen(trace, steps="0-3")) == [0, 1, 2, 3]
 
 
+def test_a_window_keeps_the_inner_loop_of_its_steps() -> None:
+    trace, _ = made("sampling_without_noise_at_the_end", 305)
+    kept, every = chosen(trace), chosen(trace, warmup=True)
+    assert kept.inner_loop is not None
+    assert kept.inner_loop == every.inner_loop == chosen(trace, steps="0-1").inner_loop
+    assert chosen(trace, window=(None, None)).inner_loop == kept.inner_loop
+    assert chosen(program([1, 1, 1])).inner_loop is None
+
+
 def test_longer_steps_with_more_to_do_are_no_warm_up_and_shorter_ones_not_partial() -> None:
     trace, starts = made("conjugate_gradients_in_time_steps", 306)
     found = chosen(trace)

@@ -7,7 +7,7 @@ well; `_is_tail` distinguishes it. `_is_loop` distinguishes steps from layers of
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ _WILD = 1.0
 _SWEEP = 0.5
 """Variation of the time of inner periods, from outer to outer, of a benchmark of several sizes."""
 _MAX_LOOKED_AT = 9
-"""Outer periods whose start is looked at."""
+"""Outer periods whose start is looked at, and inner ones that are compared."""
 _PARTS = 10
 """Parts of a loop that are looked at for preparation: one may have hundreds of short periods."""
 _FEW = 0.2
@@ -344,9 +344,23 @@ def _is_request(sequence: Activities, outer: Period, inner: Period, outside: flo
     variation = _variation(np.diff(per_outer))
     if variation > _WILD or _variation(_time_per_inner(sequence, per_outer, inner)) > _SWEEP:
         return False
-    prepared, is_reset = _prepared(sequence, outer, inner)
     own = int(np.median(np.diff(sequence.before("computes")[inner.starts])))
-    return is_reset or prepared > _SMALL * own or outside > _MOST
+    boundaries = _boundaries(sequence, outer, inner)
+    if boundaries.is_reset or boundaries.does_less:
+        return True
+    return boundaries.prepared > _SMALL * own or outside > _MOST
+
+
+@dataclass(frozen=True)
+class _Boundaries:
+    """What is done where one run of an inner loop ends and the next starts."""
+
+    prepared: float
+    """Kernels after the last result was read."""
+    is_reset: bool
+    """Whether data are reset there."""
+    does_less: bool
+    """Whether one repetition of each run lacks kernels: the first or last, on a condition."""
 
 
 def _variation(values: Ints | Floats) -> float:
@@ -365,44 +379,74 @@ def _time_per_inner(sequence: Activities, per_outer: Ints, inner: Period) -> Flo
     return np.array([np.median(part) for part in parts])
 
 
-def _prepared(sequence: Activities, outer: Period, inner: Period) -> tuple[float, bool]:
-    """Look at what is done before the inner loop starts again, after the last result was read.
+def _boundaries(sequence: Activities, outer: Period, inner: Period) -> _Boundaries:
+    """Look at the repetitions of an inner loop that differ from the others, in each outer period.
 
-    Returns the number of its kernels, and whether data are reset. A request prepares for the
-    next run of the loop; what is logged or saved every few steps ends with a result that is read.
+    A request prepares for the next run of the loop, or one of its repetitions does less. What is
+    logged or saved every few steps adds to a step, and ends with a result that is read.
     """
     starts, ends = inner.starts, np.append(inner.starts[1:], inner.next_start)
     sizes = ends - starts
     usual = np.flatnonzero(inner.whole & (sizes == int(np.median(sizes[inner.whole]))))
     if not len(usual):
-        return 0.0, False
-    middle = usual[len(usual) // 2]
-    sample = sequence.codes[starts[middle] : ends[middle]]
-    some = outer.starts[1:][:: max(1, len(outer.starts) // _MAX_LOOKED_AT)]
-    kernels, resets = [], []
-    for at in np.searchsorted(starts, some, side="right") - 1:
-        inserted = [np.arange(0)]
-        for segment in range(max(0, at - 1), at + 1):
-            own = np.arange(starts[segment], ends[segment])
-            if inner.whole[segment]:
-                own = own[_inserted(sequence.codes[own], sample)]
-            inserted.append(own)
-        places = np.concatenate(inserted)
+        return _Boundaries(0.0, is_reset=False, does_less=False)
+    # The most frequent of several in a row: any one may be the first or last of a run.
+    several = usual[max(0, (len(usual) - _MAX_LOOKED_AT) // 2) :][:_MAX_LOOKED_AT]
+    parts = np.stack([sequence.codes[starts[i] : ends[i]] for i in several])
+    alike = [int((parts == part).all(axis=1).sum()) for part in parts]
+    sample = parts[int(np.argmax(alike))]
+    own_kernels = int(sequence.kernel_codes[sample].sum())
+    at = np.searchsorted(starts, outer.starts, side="right") - 1
+    kernels, resets, less = [], [], []
+    for k in range(1, len(at), max(1, len(at) // _MAX_LOOKED_AT)):
+        run = np.arange(at[k - 1] + 1, at[k] + 1)
+        own = starts[run, None] + np.arange(len(sample))
+        same = sizes[run] == len(sample)
+        same[same] = (sequence.codes[own[same]] == sample).all(axis=1)
+        unlike = run[~same].tolist()
+        # Outer periods may begin anywhere: one ends where repetitions differ, if only there.
+        is_end = bool(unlike) and unlike[-1] - unlike[0] <= 1
+        first, last = (unlike[0], unlike[-1]) if is_end else (max(0, int(at[k]) - 1), int(at[k]))
+        begin, end = int(starts[first]), int(ends[last])
+        places = np.arange(begin, end)[_inserted(sequence.codes[begin:end], sample)]
         reads = np.flatnonzero(sequence.reads[places])
         places = places[int(reads[-1]) + 1 :] if len(reads) else places
-        kernels.append(int(sequence.computes[places].sum()))
+        # A kernel in the place of another one, for a batch of another size, prepares nothing.
+        more = int(sequence.computes[begin:end].sum()) - (last - first + 1) * own_kernels
+        kernels.append(max(0, min(int(sequence.computes[places].sum()), more)))
         resets.append(bool(sequence.resets[places].any()))
-    return float(np.median(kernels)), float(np.mean(resets)) >= _NEARLY_ALL
+        less.append(
+            is_end
+            and len(run) >= _MIN_REPETITIONS
+            and _lacks(sequence, slice(begin, end), np.tile(sample, last - first + 1))
+        )
+    return _Boundaries(
+        float(np.median(kernels)),
+        is_reset=float(np.mean(resets)) >= _NEARLY_ALL,
+        does_less=float(np.mean(less)) >= _NEARLY_ALL,
+    )
+
+
+def _lacks(sequence: Activities, part: slice, usual: Ints) -> bool:
+    """Return whether a part of the sequence lacks kernels that the usual codes have.
+
+    With GEMMs of its own instead it may be a repetition of another size.
+    """
+    kinds, codes = len(sequence.kernel_codes), sequence.codes[part]
+    missing = np.bincount(usual, minlength=kinds) - np.bincount(codes, minlength=kinds)
+    other = np.isin(codes[sequence.heavy[part]], usual, invert=True)
+    return bool((missing[sequence.kernel_codes] > 0).any() and not other.any())
 
 
 def _inserted(codes: Ints, sample: Ints) -> slice:
-    """Return the part of a longer segment that a usual one does not have."""
-    more = len(codes) - len(sample)
-    if more <= 0:
-        return slice(0, 0)
-    same = codes[: len(sample)] == sample
-    before = len(sample) if same.all() else int(np.argmin(same))
-    return slice(before, before + more)
+    """Return the part that repetitions of a sample, in front and behind, do not explain."""
+    repeated = np.resize(sample, len(codes))
+    before = len(codes) if (same := codes == repeated).all() else int(np.argmin(same))
+    same = codes[::-1] == np.resize(sample[::-1], len(codes))
+    behind = len(codes) if same.all() else int(np.argmin(same))
+    # Its end may look like the end of a repetition: a result is read after both.
+    more = len(codes) - round(len(codes) / len(sample)) * len(sample)
+    return slice(before, max(before, len(codes) - behind, before + more))
 
 
 def _time_in(sequence: Activities, period: Period) -> int:

@@ -63,6 +63,18 @@ class TraceStep:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerLoop:
+    """A loop inside each step: tokens of a text, denoising steps of an image, layers."""
+
+    count: int
+    """Repetitions per step; the median where steps differ."""
+    gpu_ops: int
+    """Kernels, memcpys, memsets and graphs of each repetition."""
+    gpu_ns: float
+    """GPU time of each repetition."""
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSteps:
     """The steps of a capture, in order of their start."""
 
@@ -70,6 +82,8 @@ class TraceSteps:
     how: str = ""
     """How they were found, in words."""
     evidence: StepEvidence = StepEvidence.COUNTED
+    inner_loop: InnerLoop | None = None
+    """Of steps found by repetition; None where no loop inside them was found."""
 
     @classmethod
     def of(cls, frame: pl.DataFrame, how: str, evidence: StepEvidence) -> TraceSteps:

@@ -88,6 +88,12 @@ FACTS = (
     Field("outliers", "Outliers", Fmt.COUNT, "Steps much longer or shorter than the others"),
     Field("window_ns", "Window", Fmt.TIME, "From the first step to the end of the last"),
 )
+INNER_FACTS = (
+    Field("inner_count", "Inner iterations", Fmt.COUNT, "Of the loop inside each step; the median"),
+    Field("inner_gpu_ops", "GPU ops each", Fmt.COUNT, "GPU activities of each inner iteration"),
+    Field("inner_gpu_ns", "GPU time each", Fmt.TIME, "GPU time of each inner iteration"),
+)
+"""Of steps found by repetition that have a loop inside; null, and not in the text, for others."""
 
 
 _NO_WHOLE_STEP = "the window contains no whole step"
@@ -116,7 +122,11 @@ def steps(
         "Steps",
         _facts(trace, chosen, table.frame, busy_share(trace, _of_window(selection, chosen))),
         (table, _phases(trace, chosen)),
-        meta={"start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
+        meta={
+            "start_ns": chosen.start_ns,
+            "end_ns": chosen.end_ns,
+            **(dict.fromkeys(f.key for f in INNER_FACTS) if chosen.inner_loop is None else {}),
+        },
         notes=chosen.notes,
         window=chosen.text,
     )
@@ -188,7 +198,8 @@ def _facts(
     trace: Trace, chosen: StepWindow, frame: pl.DataFrame, gpu_share: float | None
 ) -> tuple[Fact, ...]:
     kept = frame.filter("kept")
-    between_ns = _pauses(chosen.steps, step_spans(trace, chosen.steps)[1]).sum() / kept.height
+    pauses = _pauses(chosen.steps, step_spans(trace, chosen.steps)[1])
+    between_ns = float(pauses.sum()) / kept.height
     took = kept["took_ns"]
     spread, total = took.std(), int(took.sum())
     values = {
@@ -206,7 +217,12 @@ def _facts(
         "outliers": int(kept["outlier"].sum()),
         "window_ns": chosen.length_ns,
     }
-    return tuple(Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in FACTS)
+    fields, inner = FACTS, chosen.inner_loop
+    if inner is not None:
+        fields += INNER_FACTS
+        own = (inner.count, inner.gpu_ops, inner.gpu_ns)
+        values |= dict(zip((f.key for f in INNER_FACTS), own, strict=True))
+    return tuple(Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in fields)
 
 
 def _phases(trace: Trace, chosen: StepWindow) -> TableResult | NotApplicable:

@@ -15,10 +15,10 @@ from gpusight.analysis.launch_index import tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.step_choice import choose_period, most_repeated
 from gpusight.analysis.steps.step_launches import of_process
-from gpusight.analysis.steps.step_list import UNNAMED, StepEvidence, TraceSteps
+from gpusight.analysis.steps.step_list import UNNAMED, InnerLoop, StepEvidence, TraceSteps
 from gpusight.analysis.steps.step_periods import Activities
 from gpusight.naming.kernel_names import classify
-from gpusight.units import format_count, format_time
+from gpusight.units import format_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -312,36 +312,37 @@ def _steps(launches: pl.DataFrame, period: Period, process: int | None) -> Trace
         pl.lit(process, pl.Int64).alias("process"),
         "thread",
     )
+    before = np.append(0, np.cumsum(launches["table"].to_numpy() != _WAITS))
+    inner_loop = _inner_loop(launches, period, before)
     table = launches["table"].to_numpy()[int(starts[0]) : int(period.ends[-1])]
     if np.isin(table, (_GRAPHS, _WAITS)).all():
         how = "launches of CUDA graphs, which repeat"
-        return TraceSteps.of(frame, how, StepEvidence.GRAPHS)
-    before = np.append(0, np.cumsum(launches["table"].to_numpy() != _WAITS))
+        return replace(TraceSteps.of(frame, how, StepEvidence.GRAPHS), inner_loop=inner_loop)
     each = before[period.ends] - before[starts]
     usual = round(float(np.median(each)))
     what = "one kernel" if usual == 1 else f"the same {format_count(usual)} GPU activities"
     if not period.same_counts:
         low, high = (format_count(int(v)) for v in (each.min(), each.max()))
         what = f"the same kinds of GPU activities ({low} to {high} of them)"
-    how = f"{what}, launched repeatedly{_inner_loop(launches, period, before)}"
-    return TraceSteps.of(frame, how, StepEvidence.PERIODIC)
+    steps = TraceSteps.of(frame, f"{what}, launched repeatedly", StepEvidence.PERIODIC)
+    return replace(steps, inner_loop=inner_loop)
 
 
-def _inner_loop(launches: pl.DataFrame, period: Period, before: Ints) -> str:
-    """Describe the loop inside each step: repetitions, GPU activities and GPU time of each."""
+def _inner_loop(launches: pl.DataFrame, period: Period, before: Ints) -> InnerLoop | None:
+    """Measure the loop inside each step; `before` counts the GPU activities before each launch."""
     inner = period.inner
     if inner is None:
-        return ""
-    count = np.searchsorted(inner.starts, period.ends) - np.searchsorted(
-        inner.starts, period.starts
-    )
-    usual = round(float(np.median(count)))
-    each = round(float(np.median(before[inner.ends] - before[inner.starts])))
-    if usual < 2:
-        return ""
+        return None
+    first, after = (np.searchsorted(inner.starts, bound) for bound in (period.starts, period.ends))
+    count = round(float(np.median(after - first)))
+    if count < 2:
+        return None
     used = np.append(0, np.cumsum(launches["took_ns"].to_numpy()))
-    took = format_time(float(np.median(used[inner.ends] - used[inner.starts])), digits=3)
-    return f"; inner loop: {format_count(usual)} x {format_count(each)} ({took} of GPU time each)"
+    return InnerLoop(
+        count,
+        gpu_ops=round(float(np.median(before[inner.ends] - before[inner.starts]))),
+        gpu_ns=float(np.median(used[inner.ends] - used[inner.starts])),
+    )
 
 
 def _ends(launches: pl.DataFrame, period: Period) -> Ints:

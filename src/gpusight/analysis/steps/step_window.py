@@ -34,6 +34,7 @@ from gpusight.analysis.steps.step_launches import (
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
     WARM_UP,
+    InnerLoop,
     StepEvidence,
     TraceStep,
     TraceSteps,
@@ -106,6 +107,8 @@ class StepWindow:
     kind: WindowKind = WindowKind.STEPS
     recorded_step_ns: float | None = None
     """Step time under the profiler, where times are those without it (`profiler_correction`)."""
+    inner_loop: InnerLoop | None = None
+    """The loop inside each step, where steps were found by repetition and one has a loop."""
 
     @property
     def length_ns(self) -> int:
@@ -318,7 +321,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
         return _window_frame(chosen)
 
-    frame = trace.derive("window-8", find)
+    frame = trace.derive("window-9", find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
@@ -326,7 +329,9 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
     whole = row["start_ns"], row["end_ns"]
     notes = tuple(row["notes"])
     before_ns, partial = row["before_ns"], row["partial"]
-    return StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
+    chosen = StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
+    inner = None if row["inner_loop"] is None else InnerLoop(**row["inner_loop"])
+    return replace(chosen, inner_loop=inner)
 
 
 _STEP_LISTS = ("steps", "left_out")
@@ -338,6 +343,7 @@ _WINDOW_SCHEMA = {
     "notes": pl.List(pl.String()),
     "before_ns": pl.Int64(),
     "partial": pl.Int64(),
+    "inner_loop": pl.Struct({"count": pl.Int64(), "gpu_ops": pl.Int64(), "gpu_ns": pl.Float64()}),
     "reason": pl.String(),
     "hint": pl.String(),
 }
@@ -352,6 +358,7 @@ def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
         row = {key: getattr(chosen, key) for key in keys}
         row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
         row["notes"] = list(chosen.notes)
+        row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
     return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
 
@@ -458,8 +465,8 @@ def _by_time(
     inside = _inside(detected.steps.steps, start, end)
     kept = set(inside)
     out = tuple(step for step in detected.steps.steps if step not in kept)
-    how = detected.steps.how if inside else ""
-    return StepWindow(start, end, inside, out, how, notes, kind=kind)
+    how, inner = (detected.steps.how, detected.steps.inner_loop) if inside else ("", None)
+    return StepWindow(start, end, inside, out, how, notes, kind=kind, inner_loop=inner)
 
 
 def _without_end(trace: Trace) -> tuple[str, ...]:
@@ -497,8 +504,9 @@ def _by_range(
         notes = (*detected.notes, _why(detected.steps))
         return StepWindow(start, end, notes=notes, kind=WindowKind.RANGE)
     inside = _inside(detected.steps.steps, start, last)
-    how = detected.steps.how if inside else ""
-    return StepWindow(start, end, inside, (), how, detected.notes, kind=WindowKind.RANGE)
+    how, inner = (detected.steps.how, detected.steps.inner_loop) if inside else ("", None)
+    chosen = StepWindow(start, end, inside, (), how, detected.notes, kind=WindowKind.RANGE)
+    return replace(chosen, inner_loop=inner)
 
 
 def _why(absent: NotApplicable) -> str:
@@ -517,7 +525,8 @@ def _of_steps(
     notes: list[str],
 ) -> StepWindow:
     begun, done = step_spans(trace, kept)
-    return StepWindow(int(begun[0]), int(done[-1]), kept, out, steps.how, tuple(notes))
+    chosen = StepWindow(int(begun[0]), int(done[-1]), kept, out, steps.how, tuple(notes))
+    return replace(chosen, inner_loop=steps.inner_loop)
 
 
 def step_spans(trace: Trace, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
