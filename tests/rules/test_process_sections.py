@@ -82,6 +82,23 @@ def test_the_worst_comes_first_not_the_busiest(two: TimelineDiagnosis) -> None:
     assert "process 200 (worst of 2)" in diagnosis_head(two)
 
 
+def test_a_process_that_waits_for_another_one_comes_after_it() -> None:
+    """Both are idle for the same time, one of them in a collective: the other one is the cause."""
+    waiting = process(1, slow=True)
+    rows = [row for row in waiting["kernels"] if row["start_ns"] % (10 * MS) < 1200 * US * 7]
+    waiting["ranges"] += [
+        {
+            "start_ns": row["end_ns"],
+            "end_ns": row["end_ns"] + 970 * US,
+            "name": "gloo:all_reduce",
+            "process": 1,
+            "thread": 10,
+        }
+        for row in rows
+    ]
+    assert diagnosed(capture(waiting, process(2, slow=True))).meta["process"] == 200
+
+
 def test_a_line_has_step_time_busy_share_and_finding(two: TimelineDiagnosis) -> None:
     line = two.sections[0].summary()
     assert line.startswith("process 100 (python), GPU 0: ")

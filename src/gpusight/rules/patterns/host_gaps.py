@@ -24,7 +24,7 @@ from gpusight.rules.formatting import inner_range, summed_locations
 from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import FindingLocation, RuleNotApplicable, Threshold
-from gpusight.trace.intervals import Intervals, coverage
+from gpusight.trace.intervals import Intervals, coverage, intersect
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +56,15 @@ def idle_ns(context: RuleContext, *causes: IdleCause) -> int:
 def busy_share(context: RuleContext) -> float:
     """Return the share of time in which the busiest GPU did anything."""
     return 1 - idle_ns(context, *IdleCause) / max(1, context.length_ns)
+
+
+def idle_during(context: RuleContext, calls: Ints) -> int:
+    """Return how long the busiest GPU was idle while some of these calls were open."""
+    idle, schedule = _account(context).spans.idle, context.schedule
+    return intersect(
+        Intervals.from_arrays(idle.start_ns, idle.end_ns),
+        Intervals.from_arrays(schedule.calls.start_ns[calls], schedule.calls.end_ns[calls]),
+    ).length_ns
 
 
 def at_most(context: RuleContext, ns: int) -> float:
@@ -241,6 +250,8 @@ def _nested(events: pl.DataFrame) -> NestedIntervals:
 
 
 MIN_STALL_NS = Threshold(1e6, "ns between two calls; a longer gap is not launch overhead")
+MIN_RARE_RATIO = 5
+"""Ratio of the longest stall to the mean per step above which it is an outlier."""
 MIN_STALL_RATIO = Threshold(
     20,
     "ratio to the usual host time between launches that a stall below 5 ms must exceed too",

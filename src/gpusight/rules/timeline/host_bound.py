@@ -344,7 +344,9 @@ def _fix(
     total_ns = max(1, sum(by_cause.values()))
     sentences = []
     for cause in causes:
-        source = named(activity[cause], *_NAMED)
+        min_named_ns = MIN_CAUSE_SHARE.value * idle_ns(context, cause)
+        large = tuple(w for w in activity[cause] if (w.ns or 0.0) >= min_named_ns)
+        source = named(large, *_NAMED)
         inside = f", mostly in {source}" if source else ""
         before = named(activity[cause], "kernel", most=1)
         until = f", mostly before {before}" if before else ""
