@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analysis.ledger.idle_causes import is_sleeping
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.results import NotApplicable
@@ -147,7 +148,8 @@ def _evaluated(diagnosis: TimelineDiagnosis) -> DeviceLedger | None:
 def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, float, float]:
     """Order sections: diagnosed ones with much GPU work by what fixes save, then by idle time.
 
-    Idle time in which the host waits does not count: another process may be what it waits for.
+    Idle time in which the host waits does not count: another process may be what it waits for. A
+    process that sleeps waits for none.
     """
     gpu_ns = section.owner.gpu_ns if section.owner is not None else 0
     diagnosis = section.diagnosis
@@ -156,7 +158,10 @@ def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, f
     length_ns = diagnosis.focus.length_ns
     idle_ns = (1.0 - (section.busy_share or 0.0)) * length_ns
     evaluated = _evaluated(diagnosis)
-    waiting_ns = 0 if evaluated is None else evaluated.ns(IdleCause.WAITING.entry)
+    waiting_ns = 0.0 if evaluated is None else evaluated.ns(IdleCause.WAITING.entry)
+    places = (place for finding in diagnosis.fixes for place in finding.where)
+    asleep_ns = max((p.ns or 0.0 for p in places if is_sleeping(p.name)), default=0.0)
+    waiting_ns = max(0.0, waiting_ns - asleep_ns)
     saved_ns = sum(finding.saved_ns or 0.0 for finding in diagnosis.fixes)
     saved_ns = min(saved_ns, length_ns - waiting_ns)
     notable_ns = saved_ns if saved_ns >= MIN_SAVED_SHARE * length_ns else 0.0

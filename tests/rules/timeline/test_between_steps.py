@@ -249,6 +249,8 @@ def readback(stall_us: float, size: int) -> Capture:
         at = step * (1_000 + stall_us)
         capture.launch((at, at + 5), (at + 10, at + 400))
         capture.copy((at + 10, at + 990), (at + 400, at + 980), size=size)
+        for call in range(10):  # next to the same copy
+            capture.call("cudaFree", at + 1_000 + 3 * call, at + 1_001 + 3 * call)
         capture.event("os_calls", "putc", at + 1_000 + stall_us / 2, at + 1_005 + stall_us / 2)
     return capture
 

@@ -347,14 +347,16 @@ def _readback(context: RuleContext, other: _OtherWork) -> _Readback:
     calls = issued["call"].to_numpy()
     after = np.searchsorted(calls, other.calls)
     is_next = np.append(calls, NONE)[after] == other.calls
-    moved = np.maximum(size[after - 1], size[after] * is_next)
-    near = moved > 0
+    copy = np.where(size[after - 1] >= size[after] * is_next, after - 1, after)
+    near = (size[after - 1] > 0) | ((size[after] > 0) & is_next)
     if 2 * other.ns[near].sum() <= other.ns.sum():
         return _Readback()
-    if other.ns[near].sum() <= moved[near].sum() * 1e9 / BUFFER_BYTES_S.value:
+    # Several calls may be next to one copy.
+    moved = size[np.unique(copy[near])]
+    if other.ns[near].sum() <= moved.sum() * 1e9 / BUFFER_BYTES_S.value:
         return _Readback(buffer=True)
     follows = other.ns[flags[after - 1]].sum()
-    return _Readback(results=bool(2 * follows > other.ns.sum()), size=round(moved[near].mean()))
+    return _Readback(results=bool(2 * follows > other.ns.sum()), size=round(moved.mean()))
 
 
 def _fix(

@@ -95,7 +95,7 @@ step = jax.jit(step)                           # constants inside jit are copied
         first = pl.int_range(pl.len()).over("way", "step") == 0
         others = rows.filter(~first)
         framework = framework_of(context.trace)
-        measured_ns = rows["duration_ns"].sum() + idle_during(context, rows["call"].to_numpy())
+        measured_ns = int(rows["duration_ns"].sum()) + idle_during(context, rows["call"].to_numpy())
         pageable = int(rows["pageable"].fill_null(value=False).sum())
         return RuleMatch(
             title=count_per_step(context, rows.height, "small H2D/D2H copy"),
