@@ -269,6 +269,18 @@ def test_work_after_a_large_readback(size: int, text: str, code: str) -> None:
     assert "putc" not in verdict.fix  # 5 µs in the middle of it
 
 
+def test_many_short_calls_name_their_part() -> None:
+    capture = readback(6_000, 8_000_000)
+    for step in range(5):
+        for call in range(100):
+            at = step * 7_000 + 1_100 + 55 * call
+            capture.event("os_calls", "fputs", at, at + 20)
+    verdict = found(RULE, capture.timeline())
+    assert "Part of it is in `fputs`, the rest has no name. It follows a D2H copy" in verdict.fix
+    # Nothing is launched after the last step, so that its stall is not known.
+    assert [(w.kind, w.name, w.count) for w in verdict.where] == [("call", "fputs", 400)]
+
+
 @pytest.mark.parametrize(
     ("table", "name", "between_us", "text"),
     [

@@ -26,7 +26,6 @@ from gpusight.rules.formatting import (
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MAX_LAUNCHES_BETWEEN,
-    MIN_CALL_SHARE,
     MIN_RARE_RATIO,
     MIN_STALL_NS,
     MIN_STALL_RATIO,
@@ -135,7 +134,6 @@ if step % 100 == 0:                            # not every step
         "min_stall_ns": MIN_STALL_NS,
         "min_stall_ratio": MIN_STALL_RATIO,
         "max_launches_between": MAX_LAUNCHES_BETWEEN,
-        "min_call_share": MIN_CALL_SHARE,
         "buffer_rate": BUFFER_BYTES_S,
         "min_named_share": MIN_NAMED_SHARE,
     }
@@ -369,8 +367,9 @@ def _fix(
 ) -> str:
     source = named(where, "range", "operator", "site") or named(where, "call")
     what = f"The host runs {source}." if source else "No range or operator names this work."
-    if source and max(w.ns or 0.0 for w in where) < _MIN_MOSTLY_NAMED * float(other.ns.sum()):
-        what = f"Part of it is in {source}, the rest has no name."
+    named_ns = max((w.ns or 0.0 for w in where), default=0.0)
+    if source and named_ns < _MIN_MOSTLY_NAMED * float(other.ns.sum()):
+        what, source = f"Part of it is in {source}, the rest has no name.", ""
     if loads_data and not source:
         what = "An H2D copy follows this work, so that it probably loads data."
     longest_ns = float(other.ns.max(initial=0))
