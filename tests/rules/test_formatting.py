@@ -8,6 +8,7 @@ import pytest
 
 from gpusight.rules.formatting import (
     Framework,
+    called_from,
     count_per_step,
     framework_of,
     is_training,
@@ -77,6 +78,17 @@ def test_one_step_has_nothing_to_be_compared_with() -> None:
     for number, name in enumerate("aaab"):
         capture.launch((number * 50, number * 50 + 5), (number * 50 + 7, number * 50 + 17), name)
     assert repetition(capture.timeline()) == LaunchRepetition(4, 0.75, None)
+
+
+def test_ranges_of_operators_lose_their_numbers() -> None:
+    capture = Capture()
+    for number in range(3):
+        at = number * 100
+        capture.range(f"aten::mm, seq = {number}, op_id = {7 * number}", at, at + 50)
+        capture.launch((at + 5, at + 10), (at + 12, at + 40))
+    context = capture.timeline()
+    places = called_from(context, context.calls)["range"]
+    assert [(place.name, place.count) for place in places] == [("aten::mm", 3)]
 
 
 def test_amounts_are_per_step_of_the_window() -> None:

@@ -50,7 +50,7 @@ def process(number: int, *, slow: bool, device: int = 0, kernels: int = KERNELS)
 def capture(*processes: Tables) -> Trace:
     tables: dict[str, Rows] = {
         name: sorted((row for p in processes for row in p[name]), key=lambda row: row["start_ns"])
-        for name in ("api_calls", "kernels", "ranges")
+        for name in processes[0]
     }
     keys = sorted({row["process"] for p in processes for row in p["kernels"]})
     return build_trace(
@@ -80,6 +80,41 @@ def test_the_worst_comes_first_not_the_busiest(two: TimelineDiagnosis) -> None:
     assert other.busy_share is not None
     assert other.busy_share > 0.7
     assert "process 200 (worst of 2)" in diagnosis_head(two)
+
+
+def test_a_process_that_waits_for_another_one_comes_after_it() -> None:
+    """Both are idle for the same time, one of them in a collective: the other one is the cause."""
+    waiting = process(1, slow=True)
+    rows = [row for row in waiting["kernels"] if row["start_ns"] % (10 * MS) < 1200 * US * 7]
+    waiting["ranges"] += [
+        {
+            "start_ns": row["end_ns"],
+            "end_ns": row["end_ns"] + 970 * US,
+            "name": "gloo:all_reduce",
+            "process": 1,
+            "thread": 10,
+        }
+        for row in rows
+    ]
+    assert diagnosed(capture(waiting, process(2, slow=True))).meta["process"] == 200
+
+
+def test_a_process_that_sleeps_waits_for_no_other_one() -> None:
+    calls = []
+    for number, name in ((1, "pthread_cond_wait"), (2, "clock_nanosleep")):
+        tables = process(number, slow=True)
+        tables["os_calls"] = [
+            {
+                "start_ns": row["end_ns"] + US,
+                "end_ns": row["end_ns"] + 970 * US,
+                "name": name,
+                "process": number,
+                "thread": 10 * number,
+            }
+            for row in tables["kernels"]
+        ]
+        calls.append(tables)
+    assert diagnosed(capture(*calls)).meta["process"] == 200
 
 
 def test_a_line_has_step_time_busy_share_and_finding(two: TimelineDiagnosis) -> None:

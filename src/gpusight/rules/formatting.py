@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.ledger.idle_contributors import RECORD
 from gpusight.naming.kernel_origin import LIBRARY_KERNELS, kernel_origin
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
@@ -113,7 +114,7 @@ def called_from(
 def inner_range(context: RuleContext) -> pl.Expr:
     """Return the range of rows, without those of the steps themselves."""
     steps = [step.name for step in context.focus.steps]
-    name = pl.col("range").cast(pl.String)
+    name = pl.col("range").cast(pl.String).str.replace(RECORD, "")
     inner = pl.when(~name.is_in(steps)).then(name)
     family = inner.str.replace_all(r"\d+", "#")
     # Names that only differ by numbers are written as one: `layer #`.

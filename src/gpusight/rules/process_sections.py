@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpusight.analysis.ledger.idle_causes import is_sleeping
+from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.results import NotApplicable
 from gpusight.units import format_share, format_time
@@ -14,6 +16,7 @@ from gpusight.units import format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpusight.analysis.ledger.device_ledger import DeviceLedger
     from gpusight.analysis.selection import Selection
     from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.trace.trace import Trace
@@ -131,22 +134,36 @@ def _section(
     if isinstance(answer, NotApplicable):
         return DiagnosisSection(owner.label, option, owner, reason=answer.reason)
     answer = replace(answer, meta={**answer.meta, "process": owner.pid})
-    devices = answer.ledger.devices
-    wanted = answer.meta.get("device")
-    evaluated = next((d for d in devices if d.device == wanted), devices[0] if devices else None)
+    evaluated = _evaluated(answer)
     busy = None if evaluated is None else evaluated.busy_share
     return DiagnosisSection(owner.label, option, owner, busy, answer)
 
 
+def _evaluated(diagnosis: TimelineDiagnosis) -> DeviceLedger | None:
+    devices = diagnosis.ledger.devices
+    wanted = diagnosis.meta.get("device")
+    return next((d for d in devices if d.device == wanted), devices[0] if devices else None)
+
+
 def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, float, float]:
-    """Order sections: diagnosed ones with much GPU work by what fixes save, then by idle time."""
+    """Order sections: diagnosed ones with much GPU work by what fixes save, then by idle time.
+
+    Idle time in which the host waits does not count: another process may be what it waits for. A
+    process that sleeps waits for none.
+    """
     gpu_ns = section.owner.gpu_ns if section.owner is not None else 0
     diagnosis = section.diagnosis
     if diagnosis is None:
         return False, False, 0.0, float(gpu_ns)
     length_ns = diagnosis.focus.length_ns
-    saved_ns = sum(finding.saved_ns or 0.0 for finding in diagnosis.fixes)
     idle_ns = (1.0 - (section.busy_share or 0.0)) * length_ns
+    evaluated = _evaluated(diagnosis)
+    waiting_ns = 0.0 if evaluated is None else evaluated.ns(IdleCause.WAITING.entry)
+    places = (place for finding in diagnosis.fixes for place in finding.where)
+    asleep_ns = max((p.ns or 0.0 for p in places if is_sleeping(p.name)), default=0.0)
+    waiting_ns = max(0.0, waiting_ns - asleep_ns)
+    saved_ns = sum(finding.saved_ns or 0.0 for finding in diagnosis.fixes)
+    saved_ns = min(saved_ns, length_ns - waiting_ns)
     notable_ns = saved_ns if saved_ns >= MIN_SAVED_SHARE * length_ns else 0.0
     return True, gpu_ns >= MIN_GPU_SHARE * most_gpu_ns, notable_ns, idle_ns
 

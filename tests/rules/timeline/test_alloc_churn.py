@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.rules.context import sample_steps
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.alloc_churn import AllocChurn
 from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
 from tests.shared import needs_shared
+from tests.traces import build_trace
 
 RULE = AllocChurn()
 
@@ -52,6 +55,32 @@ def test_every_step() -> None:
 )
 def test_clean(churning: range) -> None:
     assert RULE.check(loop(churning).timeline()) is CLEAN
+
+
+@pytest.mark.parametrize(("pairs", "listed"), [(4, True), (1, False)])
+def test_a_single_step_after_others(pairs: int, *, listed: bool) -> None:
+    """One step is left after warm-up: many pairs are churn, one may be a cache that grows."""
+    capture = Capture()
+    for step, name in enumerate(("step_0", "step_1")):
+        at = step * 5_000
+        capture.range(name, at, at + 4_500)
+        for pair in range(pairs):
+            capture.call("cudaMalloc", at + 500 * pair, at + 500 * pair + 200)
+        for pair in range(pairs):
+            start = at + 2_200 + 500 * pair
+            capture.call("cudaFree", start, start + 300)
+        capture.launch((at + 2_050, at + 2_055), (at + 2_060, at + 2_160))
+    trace = build_trace(None, **capture.tables)
+    window = step_window(trace, steps="1")
+    assert isinstance(window, StepWindow)
+    timeline = sample_steps(trace, window)
+    assert timeline.steps == 1
+    if listed:
+        verdict = found(RULE, timeline)
+        assert verdict.title == "cudaMalloc/cudaFree: 8 per step"
+        assert (verdict.measured_ns or 0) > 0.3 * timeline.length_ns
+    else:
+        assert RULE.check(timeline) is CLEAN
 
 
 def test_pinned_memory_is_told_apart() -> None:

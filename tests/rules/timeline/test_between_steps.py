@@ -242,29 +242,68 @@ def test_work_before_a_copy_to_the_gpu_loads_data() -> None:
     assert "write_log" not in verdict.code
 
 
-def readback(stall_us: float, size: int = 8_000_000) -> Capture:
+def readback(stall_us: float, size: int) -> Capture:
     """Five steps: a kernel, its results copied to the host, and something the host does then."""
     capture = Capture()
     for step in range(5):
         at = step * (1_000 + stall_us)
         capture.launch((at, at + 5), (at + 10, at + 400))
         capture.copy((at + 10, at + 990), (at + 400, at + 980), size=size)
+        for call in range(10):  # next to the same copy
+            capture.call("cudaFree", at + 1_000 + 3 * call, at + 1_001 + 3 * call)
         capture.event("os_calls", "putc", at + 1_000 + stall_us / 2, at + 1_005 + stall_us / 2)
     return capture
 
 
 @pytest.mark.parametrize(
-    ("stall_us", "text", "code"),
+    ("size", "text", "code"),
     [
-        pytest.param(6_000, "freeing the host buffer", "cudaMallocHost", id="8 MB in 6 ms"),
-        pytest.param(30_000, "copy of 8.000 MB, so that it probably works on", "on_gpu", id="30"),
+        pytest.param(80_000_000, "freeing the host buffer", "cudaMallocHost", id="13 GB/s"),
+        pytest.param(8_000_000, "copy of 8.000 MB, so that it probably works", "on_gpu", id="1.3"),
     ],
 )
-def test_work_after_a_large_readback(stall_us: float, text: str, code: str) -> None:
-    verdict = found(RULE, readback(stall_us).timeline())
+def test_work_after_a_large_readback(size: int, text: str, code: str) -> None:
+    verdict = found(RULE, readback(6_000, size).timeline())
     assert text in verdict.fix
     assert code in verdict.code
     assert "putc" not in verdict.fix  # 5 µs in the middle of it
+
+
+def test_many_short_calls_name_their_part() -> None:
+    capture = readback(6_000, 8_000_000)
+    for step in range(5):
+        for call in range(100):
+            at = step * 7_000 + 1_100 + 55 * call
+            capture.event("os_calls", "fputs", at, at + 20)
+    verdict = found(RULE, capture.timeline())
+    assert "Part of it is in `fputs`, the rest has no name. It follows a D2H copy" in verdict.fix
+    # Nothing is launched after the last step, so that its stall is not known.
+    assert [(w.kind, w.name, w.count) for w in verdict.where] == [("call", "fputs", 400)]
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "between_us", "text"),
+    [
+        pytest.param("ranges", "save", 900, "No range or operator names", id="little of it"),
+        pytest.param("ranges", "save", 6_000, "Part of it is in `save`, the rest", id="a part"),
+        pytest.param("ranges", "save", 30_000, "The host runs `save`.", id="most of it"),
+        pytest.param("os_calls", "pthread_cond_wait", 30_000, "No range or operator", id="a wait"),
+    ],
+)
+def test_a_name_stands_for_the_work_that_it_covers(
+    table: str, name: str, between_us: float, text: str
+) -> None:
+    """Each step stalls for 15 ms in work without a name; what is between steps has one."""
+    capture = Capture()
+    for step in range(5):
+        at = step * (15_500 + between_us)
+        capture.range(f"step_{step}", at, at + 15_500)
+        capture.launch((at + 10, at + 15), (at + 20, at + 100), "first")
+        capture.launch((at + 15_100, at + 15_105), (at + 15_110, at + 15_400), "second")
+        capture.event(table, name, at + 15_501, at + 15_499 + between_us)
+    verdict = found(RULE, capture.timeline())
+    assert text in verdict.fix
+    assert "idle/host" in verdict.verify
 
 
 def test_the_gpu_does_not_wait_for_the_host_once_work_is_launched() -> None:

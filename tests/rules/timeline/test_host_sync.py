@@ -53,6 +53,20 @@ def test_many_waits_are_told_even_when_they_cost_nothing() -> None:
     assert "It saves little alone" in verdict.fix
 
 
+def test_syncs_that_return_late_are_listed_whatever_the_simulation_saves() -> None:
+    """The thread gets its core back 100 us after the kernel is done, and then works for 1 ms."""
+    capture = Capture()
+    for step in range(4):
+        at = step * 1_000
+        for number in range(2):
+            begun = at + 500 * number
+            capture.launch((begun, begun + 5), (begun + 7, begun + 27))
+            capture.call("cudaStreamSynchronize", begun + 6, begun + 127)
+        capture.range(f"step_{step}", at, at + 1_000)
+    verdict = found(RULE, capture.timeline())
+    assert verdict.measured_ns == pytest.approx(4 * 101_000, rel=0.05)
+
+
 def test_few_waits_that_cost_nothing_are_clean() -> None:
     assert RULE.check(loop(layers=2, read_us=1_000_000).timeline()) is CLEAN
 

@@ -116,6 +116,27 @@ def test_a_loader_without_workers_and_without_a_name() -> None:
     assert saved_us(verdict, timeline) == pytest.approx(8_000, rel=0.1)
 
 
+def test_a_rare_wait_for_workers() -> None:
+    """One step of twelve waits 50 ms for a batch, as when an epoch begins and workers start."""
+    capture, at = Capture("torch-json"), 0.0
+    for step in range(12):
+        begun = at
+        at += 50_000 if step == 6 else 20
+        if step == 6:
+            capture.event("os_calls", "sem_clockwait", begun + 10, at - 10)
+        batch = {"kind": "Host-to-Device", "src_kind": "Pinned", "dst_kind": "Device"}
+        capture.copy((at, at + 50), (at + 20, at + 60), size=600_000, **batch)
+        for number in range(4):
+            start = at + 100 + 100 * number
+            capture.launch((start, start + 5), (start + 10, start + 100), f"kernel_{number}")
+        at += 520
+        capture.range(f"step_{step}", begun, at)
+    verdict = found(RULE, capture.timeline())
+    assert "waits for batches in `sem_clockwait`" in verdict.fix
+    assert "persistent_workers" in verdict.fix
+    assert verdict.fix.endswith("Few stalls dominate: the longest takes 50.0 ms.")
+
+
 def test_work_before_a_scalar_is_no_batch() -> None:
     assert RULE.check(before_batches(size=4).timeline()) is CLEAN
 

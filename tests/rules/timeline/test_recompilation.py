@@ -67,6 +67,7 @@ def test_found(capture: Capture) -> None:
     assert saved_us(verdict, timeline) == pytest.approx(compiled_us, rel=0.02)
     assert verdict.title.startswith("Recompilation in ")
     assert "between-steps" in verdict.also
+    assert (verdict.measured_ns or 0) / timeline.steps == evidence(verdict)["compile_ns"]
 
 
 def test_every_second_step() -> None:

@@ -44,6 +44,8 @@ def test_found() -> None:
     # One copy is left; the calls of 19 others go, and up to 20 us of host time before each.
     assert 19 * 8 < saved_us(verdict, timeline) < 19 * (8 + 20)
     assert [place.name for place in verdict.where] == ["cudaMemcpyAsync"]
+    # 1 µs on the GPU for each; the call begins in idle time, and ends before the copy.
+    assert verdict.measured_ns == pytest.approx(4 * 20 * (1 + 8) * 1_000, rel=0.1)
 
 
 def test_host_work_before_copies_stays() -> None:

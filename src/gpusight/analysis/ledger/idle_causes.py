@@ -107,6 +107,7 @@ _AWAITS = (
     r"futex|pthread_cond_(?:timed|clock)?wait|sem_(?:timed|clock)?wait|(?:clock_)?nanosleep|u?sleep"
     r"|recv(?:from|mmsg|msg)?|p?poll|p?select|epoll_p?wait\d*|accept4?"
 )
+_SLEEPS = re.compile(r"^_*(?:(?:clock_)?nanosleep|u?sleep)(?:_nocancel|64)*$")
 _LOCKS = re.compile(rf"^_*(?:{_AWAITS})(?:_chk|_nocancel|64)*$")
 _WAITS = re.compile(
     rf"^_*(?:(?:{_AWAITS})(?:_chk|_nocancel|64)*$|pthread_(?:mutex_(?:timed)?lock|rwlock_\w*lock|join"
@@ -160,6 +161,11 @@ def is_reading(name: str) -> bool:
 def is_waiting(name: str) -> bool:
     """Return whether a call of the operating system waits for another thread or process."""
     return _WAITS.match(name) is not None
+
+
+def is_sleeping(name: str) -> bool:
+    """Return whether a call of the operating system waits for nothing but time."""
+    return _SLEEPS.match(name) is not None
 
 
 def is_locked(name: str) -> bool:

@@ -24,7 +24,7 @@ from gpusight.rules.formatting import inner_range, summed_locations
 from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import FindingLocation, RuleNotApplicable, Threshold
-from gpusight.trace.intervals import Intervals, coverage
+from gpusight.trace.intervals import Intervals, coverage, intersect
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +56,15 @@ def idle_ns(context: RuleContext, *causes: IdleCause) -> int:
 def busy_share(context: RuleContext) -> float:
     """Return the share of time in which the busiest GPU did anything."""
     return 1 - idle_ns(context, *IdleCause) / max(1, context.length_ns)
+
+
+def idle_during(context: RuleContext, calls: Ints) -> int:
+    """Return how long the busiest GPU was idle while some of these calls were open."""
+    idle, schedule = _account(context).spans.idle, context.schedule
+    return intersect(
+        Intervals.from_arrays(idle.start_ns, idle.end_ns),
+        Intervals.from_arrays(schedule.calls.start_ns[calls], schedule.calls.end_ns[calls]),
+    ).length_ns
 
 
 def at_most(context: RuleContext, ns: int) -> float:
@@ -149,17 +158,16 @@ _ACTIVITY_TABLES = {
     "ranges": "range",
     "cpu_ops": "operator",
     "python_calls": "site",
-    "os_calls": "call",
 }
-
-
-MIN_CALL_SHARE = Threshold(0.5, "share of a stall that an OS call must take to name it")
 
 
 def activity_before(
     context: RuleContext, calls: Ints, ns: Ints
 ) -> dict[str, list[FindingLocation]]:
-    """Return what was open in the middle of the time before calls, by kind, longest first."""
+    """Return what was open in the middle of the time before calls, by kind, longest first.
+
+    OS calls are short and many: of them, all are summed.
+    """
     trace = context.trace
     starts, ends = (times[calls] for times in before_calls(context))
     middle_ns = starts + (ends - starts) // 2
@@ -173,16 +181,32 @@ def activity_before(
         else:
             nested = _nested(events)
             rows = nested.rows_at(nested.innermost(middle_ns, threads))
-        if table == "os_calls" and len(events):
-            # A short call in the middle of other work is not what that work is.
-            took_ns = (events["end_ns"] - events["start_ns"]).to_numpy()[rows]
-            rows = np.where(took_ns >= MIN_CALL_SHARE.value * (ends - starts), rows, NONE)
         names = events["name"].gather(optional(rows)).cast(pl.String)
         named_rows = pl.DataFrame({"range": names, "duration_ns": ns})
         if kind == "range":
             named_rows = named_rows.with_columns(inner_range(context))
         locations[kind] = summed_locations(named_rows, kind, "range")
+    locations["call"] = _os_calls_in(context, threads, starts, ends)
     return locations
+
+
+def _os_calls_in(
+    context: RuleContext, threads: pl.Series, starts: Ints, ends: Ints
+) -> list[FindingLocation]:
+    """Return the OS calls of threads in spans of theirs, by name, longest first."""
+    calls = context.trace.table("os_calls", ["start_ns", "end_ns", "name", "thread"])
+    parts = []
+    for (thread,), rows in calls.filter(pl.col("thread").is_in(threads.implode())).group_by(
+        "thread", maintain_order=True
+    ):
+        own = (threads == thread).to_numpy()
+        spans = Intervals.from_arrays(starts[own], ends[own])
+        inside_ns = coverage(spans, rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+        named_rows = rows.select(
+            pl.col("name").cast(pl.String), pl.Series("duration_ns", inside_ns)
+        )
+        parts.append(named_rows.filter(pl.col("duration_ns") > 0))
+    return summed_locations(pl.concat(parts), "call", "name") if parts else []
 
 
 def input_functions(context: RuleContext) -> list[FindingLocation]:
@@ -241,6 +265,8 @@ def _nested(events: pl.DataFrame) -> NestedIntervals:
 
 
 MIN_STALL_NS = Threshold(1e6, "ns between two calls; a longer gap is not launch overhead")
+MIN_RARE_RATIO = 5
+"""Ratio of the longest stall to the mean per step above which it is an outlier."""
 MIN_STALL_RATIO = Threshold(
     20,
     "ratio to the usual host time between launches that a stall below 5 ms must exceed too",

@@ -34,12 +34,13 @@ MIN_STEP_SHARE = Threshold(
 )
 MIN_REALLOCATIONS = Threshold(
     3,
-    "allocations after the first launch and the first free, where fewer than two steps are known; "
-    "fewer are setup and teardown",
+    "allocations after the first launch and the first free, or of each in a single step, where "
+    "fewer than two steps are known; fewer are setup and teardown",
 )
 MIN_UNCACHED_RATIO = Threshold(
     0.5, "calls per kernel launch above which no caching allocator is at work"
 )
+_KINDS = ("allocate", "free")
 MAX_POOLED_NS = Threshold(
     20_000, "ns; a shorter cudaMallocAsync or cudaFreeAsync was served by its memory pool"
 )
@@ -89,12 +90,15 @@ torch.matmul(a, b, out=buffer)
         """Count the calls that allocate or free memory, step by step."""
         if (unknown := host_unknown(context)) is not None:
             return unknown
-        rows = _in_steps(context) if context.steps > 1 else _without_steps(context)
+        if context.steps > 1 or (context.steps and _ran_before(context)):
+            rows = _in_steps(context)
+        else:
+            rows = _without_steps(context)
         return CLEAN if rows.is_empty() else _match(context, rows)
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find calls that allocate or free memory, with the gap that follows."""
-        rows = context.calls.filter(pl.col("kind").cast(pl.String).is_in(["allocate", "free"]))
+        rows = context.calls.filter(pl.col("kind").cast(pl.String).is_in(_KINDS))
         names = [place.name for place in finding.where if place.kind == "call"]
         meant = rows.filter(pl.col("name").cast(pl.String).is_in(names))
         calls = of_calls(context, meant if meant.height else rows, "name")
@@ -107,10 +111,19 @@ def _slow() -> pl.Expr:
     return ~pooled | (pl.col("duration_ns") >= MAX_POOLED_NS.value)
 
 
+def _ran_before(context: RuleContext) -> bool:
+    """Return whether kernels ran before the window: what it allocates is not for its first ones."""
+    first_ns = context.trace.table("kernels", ["start_ns"])["start_ns"].min()
+    return isinstance(first_ns, int) and first_ns < context.schedule.start_ns
+
+
 def _in_steps(context: RuleContext) -> pl.DataFrame:
     rows = context.calls_of(CallKind.ALLOCATE, CallKind.FREE)
     rows = rows.filter(pl.col("step").is_not_null(), _slow())
     regular = rows["step"].n_unique() > MIN_STEP_SHARE.value * context.steps
+    if context.steps == 1:  # a single step may let a cache grow
+        counts = [rows.filter(pl.col("kind").cast(pl.String) == k).height for k in _KINDS]
+        regular = min(counts) >= MIN_REALLOCATIONS.value
     return rows if regular else rows.clear()
 
 
@@ -120,7 +133,7 @@ def _without_steps(context: RuleContext) -> pl.DataFrame:
     launched = (kind == "launch").cum_sum() > 0
     freed = (launched & (kind == "free")).cum_sum() > 0
     rows = context.calls.with_columns(freed.over("host_thread").alias("freed")).filter(
-        pl.col("freed"), kind.is_in(["allocate", "free"]), _slow()
+        pl.col("freed"), kind.is_in(_KINDS), _slow()
     )
     # What a program frees at its end it does not allocate again.
     last = pl.col("call").filter(kind == "allocate").max().over("host_thread")

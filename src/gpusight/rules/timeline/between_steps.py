@@ -12,7 +12,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
-from gpusight.analysis.ledger.idle_causes import is_input
+from gpusight.analysis.ledger.idle_causes import is_input, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
@@ -26,7 +26,7 @@ from gpusight.rules.formatting import (
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MAX_LAUNCHES_BETWEEN,
-    MIN_CALL_SHARE,
+    MIN_RARE_RATIO,
     MIN_STALL_NS,
     MIN_STALL_RATIO,
     activity_before,
@@ -56,9 +56,12 @@ MIN_IDLE_SHARE = Threshold(
     0.02, "share of the time that the GPU is idle due to this work; less is noise"
 )
 BUFFER_BYTES_S = Threshold(
-    1e9,
-    "byte/s; allocating, touching and freeing a host buffer is faster, so that a longer stall next "
-    "to a D2H copy works on the data",
+    4e9,
+    "byte/s; allocating, touching and freeing a host buffer is faster (at most 1 µs per 4 kB "
+    "page), so that a longer stall next to a D2H copy works on the data",
+)
+MIN_NAMED_SHARE = Threshold(
+    0.1, "share of this work that a range, operator or function must cover to name it"
 )
 MIN_STEP_SHARE = Threshold(
     0.5,
@@ -131,8 +134,8 @@ if step % 100 == 0:                            # not every step
         "min_stall_ns": MIN_STALL_NS,
         "min_stall_ratio": MIN_STALL_RATIO,
         "max_launches_between": MAX_LAUNCHES_BETWEEN,
-        "min_call_share": MIN_CALL_SHARE,
         "buffer_rate": BUFFER_BYTES_S,
+        "min_named_share": MIN_NAMED_SHARE,
     }
     min_share = 0.02
 
@@ -249,7 +252,11 @@ def _profiler_ns(context: RuleContext, other: _OtherWork) -> int:
 
 def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     activity = activity_before(context, other.calls, other.ns)
-    where = largest(activity["range"], activity["operator"], activity["site"], activity["call"])
+    # A thread that waits while another one works has no part in the work.
+    calls = [place for place in activity["call"] if not is_waiting(place.name)]
+    where = largest(activity["range"], activity["operator"], activity["site"], calls)
+    min_named_ns = MIN_NAMED_SHARE.value * float(other.ns.sum())
+    where = tuple(place for place in where if (place.ns or 0.0) >= min_named_ns)
     longest_ns = float(other.ns.max(initial=0))
     between = other.between_ns >= 0.9 * other.idle_ns
     loads_data = _loads_data(context, other, where)
@@ -338,14 +345,16 @@ def _readback(context: RuleContext, other: _OtherWork) -> _Readback:
     calls = issued["call"].to_numpy()
     after = np.searchsorted(calls, other.calls)
     is_next = np.append(calls, NONE)[after] == other.calls
-    moved = np.maximum(size[after - 1], size[after] * is_next)
-    near = moved > 0
+    copy = np.where(size[after - 1] >= size[after] * is_next, after - 1, after)
+    near = (size[after - 1] > 0) | ((size[after] > 0) & is_next)
     if 2 * other.ns[near].sum() <= other.ns.sum():
         return _Readback()
-    if other.ns[near].sum() <= moved[near].sum() * 1e9 / BUFFER_BYTES_S.value:
+    # Several calls may be next to one copy.
+    moved = size[np.unique(copy[near])]
+    if other.ns[near].sum() <= moved.sum() * 1e9 / BUFFER_BYTES_S.value:
         return _Readback(buffer=True)
     follows = other.ns[flags[after - 1]].sum()
-    return _Readback(results=bool(2 * follows > other.ns.sum()), size=round(moved[near].mean()))
+    return _Readback(results=bool(2 * follows > other.ns.sum()), size=round(moved.mean()))
 
 
 def _fix(
@@ -358,11 +367,14 @@ def _fix(
 ) -> str:
     source = named(where, "range", "operator", "site") or named(where, "call")
     what = f"The host runs {source}." if source else "No range or operator names this work."
+    named_ns = max((w.ns or 0.0 for w in where), default=0.0)
+    if source and named_ns < _MIN_MOSTLY_NAMED * float(other.ns.sum()):
+        what, source = f"Part of it is in {source}, the rest has no name.", ""
     if loads_data and not source:
         what = "An H2D copy follows this work, so that it probably loads data."
     longest_ns = float(other.ns.max(initial=0))
     rare = ""
-    if longest_ns > _MIN_RARE_RATIO * float(other.ns.sum()) / context.per_step:
+    if longest_ns > MIN_RARE_RATIO * float(other.ns.sum()) / context.per_step:
         rare = f" Few stalls dominate: the longest takes {format_time(longest_ns, digits=3)}."
     way = BetweenSteps.fix
     if loads_data:
@@ -409,8 +421,8 @@ def _code(
     return framework.choose(torch=_TORCH_NEUTRAL, cuda=_CUDA, jax=_JAX_NEUTRAL)
 
 
-_MIN_RARE_RATIO = 5
-"""Ratio of the longest stall to the mean per step above which it is an outlier."""
+_MIN_MOSTLY_NAMED = 0.5
+"""Share of this work that a name must cover to stand for all of it."""
 _TORCH_LOADER = """\
 loader = DataLoader(dataset, num_workers=8, pin_memory=True, persistent_workers=True)
 for batch in loader:                           # loaded ahead by the workers
@@ -426,7 +438,7 @@ upcoming = executor.submit(lambda: jax.device_put(next(batches)))  # while the G
 state = step(state, batch)
 batch = upcoming.result()
 """
-_VERIFY_INSIDE = "`gpusight ledger` shows less `idle/framework` and `idle/other`."
+_VERIFY_INSIDE = "`gpusight ledger` shows less `idle/framework` and `idle/host`."
 _TORCH_BUFFER = """\
 host = torch.empty_like(out, device="cpu", pin_memory=True)  # once, before the loop
 host.copy_(out, non_blocking=True)             # each step; wait for an event before reading it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.device_ledger import build_ledger
-from gpusight.analysis.ledger.idle_causes import is_waiting
+from gpusight.analysis.ledger.idle_causes import is_sleeping, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.selection import GPU_WORK
@@ -184,7 +183,7 @@ def _match(
     source = named(large, *_NAMED, most=1, length=TITLE_NAME_LENGTH)
     if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
         # The name of a thread shows more than that of the lock it waits for.
-        if not _SLEEPS.search(source) and not _is_process_name(context, threads[0].name):
+        if not is_sleeping(source.strip("`")) and not _is_process_name(context, threads[0].name):
             source = named((threads[0],), "thread", length=TITLE_NAME_LENGTH)
     elif causes[0] is IdleCause.QUEUED:
         source = named(activity[causes[0]], "kernel", most=1, length=TITLE_NAME_LENGTH)
@@ -222,9 +221,6 @@ def _match(
             threads[:1],
         ),
     )
-
-
-_SLEEPS = re.compile(r"sleep")
 
 
 def _is_process_name(context: RuleContext, thread: str) -> bool:
@@ -344,7 +340,9 @@ def _fix(
     total_ns = max(1, sum(by_cause.values()))
     sentences = []
     for cause in causes:
-        source = named(activity[cause], *_NAMED)
+        min_named_ns = MIN_CAUSE_SHARE.value * idle_ns(context, cause)
+        large = tuple(w for w in activity[cause] if (w.ns or 0.0) >= min_named_ns)
+        source = named(large, *_NAMED)
         inside = f", mostly in {source}" if source else ""
         before = named(activity[cause], "kernel", most=1)
         until = f", mostly before {before}" if before else ""

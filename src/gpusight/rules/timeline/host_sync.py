@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -25,7 +26,12 @@ from gpusight.rules.formatting import (
     time_per_step,
 )
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
-from gpusight.rules.patterns.host_gaps import MIN_COPY_WAIT_SHARE, host_unknown, waits
+from gpusight.rules.patterns.host_gaps import (
+    MIN_COPY_WAIT_SHARE,
+    host_unknown,
+    idle_during,
+    waits,
+)
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
@@ -44,6 +50,9 @@ MIN_SYNCS_PER_STEP = Threshold(
     5,
     "syncs per step that are a finding at any cost: they keep the host from running ahead "
     "once other bottlenecks are fixed",
+)
+MIN_IDLE_SHARE = Threshold(
+    0.1, "share of the time in which the GPU is idle during the syncs: a finding at any cost too"
 )
 MIN_READ_SHARE = Threshold(0.5, "share of the steps of a JAX program that read a value back")
 MIN_READS = Threshold(10, "values that a JAX program reads back, where no steps are known")
@@ -85,6 +94,7 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
     thresholds: ClassVar = {
         "min_cost_share": MIN_COST_SHARE,
         "min_syncs_per_step": MIN_SYNCS_PER_STEP,
+        "min_idle_share": MIN_IDLE_SHARE,
         "min_copy_wait_share": MIN_COPY_WAIT_SHARE,
         "min_read_share": MIN_READ_SHARE,
         "min_reads": MIN_READS,
@@ -106,9 +116,11 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
         saved_ns = context.replay.run(change).saved_ns
         costly = saved_ns >= MIN_COST_SHARE.value * context.length_ns
         many = context.steps > 0 and inside.height >= MIN_SYNCS_PER_STEP.value * context.steps
-        if not costly and not many:
+        measured_ns = idle_during(context, inside["calls"].explode().to_numpy())
+        if not costly and not many and measured_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
-        return _match(context, inside, ends, change, costly=costly)
+        match = _match(context, inside, ends, change, costly=costly)
+        return replace(match, measured_ns=measured_ns)
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find calls that wait for the GPU, with the gap that follows."""
@@ -153,6 +165,7 @@ def _jax_readbacks(context: RuleContext) -> RuleVerdict:
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",
         recoverable_ns=saved_ns,
+        measured_ns=saved_ns,
         estimate="After each readback, the host prepares the next step while the GPU is idle. "
         "Without it, both work at the same time: the shorter of the two is saved.",
         fix=f"Read back: {count_per_step(context, count, 'value')}, as float(loss) does. Host and "

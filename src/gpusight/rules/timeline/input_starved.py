@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from gpusight.analysis.ledger.idle_causes import is_locked
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
@@ -21,6 +22,7 @@ from gpusight.rules.formatting import (
 )
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
+    MIN_RARE_RATIO,
     at_most,
     behind,
     busy_share,
@@ -30,6 +32,7 @@ from gpusight.rules.patterns.host_gaps import (
     spent_before,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
 MIN_IDLE_SHARE = Threshold(
@@ -129,7 +133,8 @@ for batch in loader:
             change=(without_host_time(calls, spent[calls]),),
             min_ns=at_most(context, waited_ns),
             measured_ns=waited_ns,
-            fix=_fix(context, where, worker_ns, unnamed=unnamed, certain=certain),
+            fix=_fix(context, where, worker_ns, unnamed=unnamed, certain=certain)
+            + _rare(context, spent),
             code=framework.choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
@@ -175,6 +180,14 @@ def _fix(
         )
     elif not certain:
         seen = f"Remove the wait, unless it is for data. {seen}"
+    elif where and all(is_locked(w.name) for w in where):
+        more = framework_of(context.trace).choose(
+            torch="Use more DataLoader workers or a larger prefetch_factor. "
+            "persistent_workers=True keeps them from one epoch to the next.",
+            cuda="Use more threads that load data, and more buffers ahead.",
+            jax="Use more threads or processes that load data, and a longer queue.",
+        )
+        return f"The launching thread waits for batches in {source} ({time}). {more}"
     return (
         seen
         + framework_of(context.trace).choose(
@@ -185,6 +198,14 @@ def _fix(
         )
         + f" One worker still takes {time}; use several in parallel."
     )
+
+
+def _rare(context: RuleContext, spent_ns: Ints) -> str:
+    """Say how long the longest stall is, where few take most of the time."""
+    longest_ns = float(spent_ns.max(initial=0))
+    if longest_ns <= MIN_RARE_RATIO * float(spent_ns.sum()) / context.per_step:
+        return ""
+    return f" Few stalls dominate: the longest takes {format_time(longest_ns, digits=3)}."
 
 
 _CUDA = """\

@@ -352,6 +352,7 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
         if any(compiles.events.values())
         else "compilation is inferred from module loads and new kernels",
         change=change,
+        measured_ns=compiles.ns,
         fix=f"{what} in {often}. "
         + framework.choose(
             torch="torch.compile and Triton compile again when shapes or Python values change: use "

@@ -13,7 +13,7 @@ from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import count_per_step, framework_of, step_evidence
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
-from gpusight.rules.patterns.host_gaps import host_unknown, waits
+from gpusight.rules.patterns.host_gaps import host_unknown, idle_during, waits
 from gpusight.rules.patterns.kernel_groups import without_kernels
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -95,6 +95,7 @@ step = jax.jit(step)                           # constants inside jit are copied
         first = pl.int_range(pl.len()).over("way", "step") == 0
         others = rows.filter(~first)
         framework = framework_of(context.trace)
+        measured_ns = int(rows["duration_ns"].sum()) + idle_during(context, rows["call"].to_numpy())
         pageable = int(rows["pageable"].fill_null(value=False).sum())
         return RuleMatch(
             title=count_per_step(context, rows.height, "small H2D/D2H copy"),
@@ -105,6 +106,7 @@ step = jax.jit(step)                           # constants inside jit are copied
             confidence=Confidence.MEDIUM,
             confidence_reason="the capture does not show whether the values are known together",
             change=(_without_copies(others),),
+            measured_ns=measured_ns,
             fix=f"{'; '.join(totals.text(context) for totals in moved)}. "
             + framework.choose(
                 torch="Pack small tensors into one before .to(), create constants on the GPU "
