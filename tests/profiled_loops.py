@@ -59,14 +59,15 @@ def profiled_loop(
         capture.call("cudaDeviceSynchronize", now, done)
         now = done + 1
         capture.range(f"step_{step}", begins, now)
-    return build_trace(devices=[{"device": 0}], **capture.tables)
+    tables: dict[str, Any] = capture.tables
+    return build_trace(devices=[{"device": 0}], **tables)
 
 
 def step_ns(trace: Trace) -> float:
     """Return the step time of a loop, from the starts of its first and last step."""
     rows = trace.table("ranges", ["start_ns", "name"]).rows()
     starts = [start for start, name in rows if name.startswith("step_")]
-    return (max(starts) - min(starts)) / (len(starts) - 1)
+    return float(max(starts) - min(starts)) / (len(starts) - 1)
 
 
 def write_torch(trace: Trace, path: Path, pace: object = None) -> Path:

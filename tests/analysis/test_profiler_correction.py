@@ -53,7 +53,7 @@ def window_of(trace: Trace, **chosen: Any) -> StepWindow:
 def marked(stored: object, **loop: Any) -> Trace:
     """Record a loop whose capture holds a step time in an NVTX mark, as nsys and CUPTI have it."""
     loop_trace = profiled_loop(**loop)
-    tables = {
+    tables: dict[str, Any] = {
         name: loop_trace.table(name).rows(named=True) for name in TABLES if loop_trace.has(name)
     }
     text = stored if isinstance(stored, str) else json.dumps(stored)
@@ -194,13 +194,13 @@ def test_findings_are_located_in_the_capture_as_recorded() -> None:
     diagnosis = diagnosed(recorded)
     assert "profiler-overhead" in diagnosis.not_applicable
     trace = without_profiler(recorded)
-    last_ns = int(recorded.api_calls["end_ns"].max())  # type: ignore[call-overload]
+    last_ns = max(recorded.api_calls["end_ns"].to_list())
     for finding in diagnosis.findings:
         for location in FindingLocator(recorded, diagnosis).of(finding):
             assert 0 <= location.start_ns <= location.end_ns <= last_ns
     for row in (0, 30, 71):
-        name, *times = trace.table("kernels", ["name", "start_ns", "end_ns"]).row(row)
-        start_ns, end_ns, old_row = recorded_span(trace, *times, "kernels", row)
+        name, first, last = trace.table("kernels", ["name", "start_ns", "end_ns"]).row(row)
+        start_ns, end_ns, old_row = recorded_span(trace, first, last, "kernels", row)
         assert old_row is not None
         columns = ["name", "start_ns", "end_ns"]
         assert recorded.table("kernels", columns).row(old_row) == (name, start_ns, end_ns)
@@ -214,7 +214,9 @@ def test_findings_are_located_in_the_capture_as_recorded() -> None:
 
 def test_another_process_moves_with_the_busiest_thread() -> None:
     loop = profiled_loop(overhead_us=5)
-    tables = {name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)}
+    tables: dict[str, Any] = {
+        name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)
+    }
     middle_ns = int(step_ns(loop) * 3)
     other = {"start_ns": middle_ns, "end_ns": middle_ns + 9_000, "process": 2, "thread": 77}
     call = {**other, "name": "cudaLaunchKernel", "api": "runtime", "correlation": 9_999}
@@ -338,7 +340,7 @@ def test_a_damaged_step_time_in_the_capture_is_ignored(stored: object) -> None:
 def test_captures_that_cannot_be_corrected_say_why() -> None:
     loop = profiled_loop()
     rows = {name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)}
-    one_kernel = {"devices": rows["devices"], "kernels": rows["kernels"][:1]}
+    one_kernel: dict[str, Any] = {"devices": rows["devices"], "kernels": rows["kernels"][:1]}
     for tables, reason in (({}, "no activity"), (one_kernel, "no steps found")):
         refused = corrected(build_trace(**tables), Pace.given(324_000.0))
         assert isinstance(refused, NotApplicable)
@@ -348,7 +350,9 @@ def test_captures_that_cannot_be_corrected_say_why() -> None:
 @pytest.mark.parametrize(("lacking", "step_us"), [("kernels", 200), ("api_calls", 324)])
 def test_a_capture_without_kernels_or_calls(lacking: str, step_us: float) -> None:
     loop = profiled_loop()
-    tables = {name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)}
+    tables: dict[str, Any] = {
+        name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)
+    }
     del tables[lacking]
     moved = at_pace(build_trace(**tables), 200_000.0)
     moved.validate()

@@ -116,10 +116,8 @@ def known_pace(trace: Trace) -> Pace | None:
     stored = next((name for name in names if name.startswith(MESSAGE)), None)
     try:
         return None if stored is None else Pace.from_text(stored.removeprefix(MESSAGE))
-    except (
-        ValueError,
-        RecursionError,
-    ):  # damaged, or of another version: then the times stay as they are
+    except (ValueError, RecursionError):
+        # Damaged, or of another version: then times are those of the capture.
         return None
 
 

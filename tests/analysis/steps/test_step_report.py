@@ -174,7 +174,9 @@ def test_the_inner_loop_is_shown_where_there_is_one() -> None:
 @pytest.mark.parametrize("kind", ["kernels", "copies", "api_calls", "cpu_ops"])
 def test_a_capture_of_few_activities_is_read(kind: str, count: int) -> None:
     """Its sequence is shorter than any period that is tried."""
-    rows = [{"start_ns": n * US, "end_ns": n * US + 500, "name": "a"} for n in range(count)]
+    rows: list[Any] = [
+        {"start_ns": n * US, "end_ns": n * US + 500, "name": "a"} for n in range(count)
+    ]
     if kind == "copies":
         rows = [{**row, "bytes": 4} for row in rows]
         for row in rows:

@@ -338,7 +338,7 @@ def _is_request(sequence: Activities, outer: Period, inner: Period, outside: flo
     """Return whether outer periods are requests or time steps, with a loop inside each.
 
     `outside` is what they have outside the loop, in repetitions of it. Neither trains: what is
-    done every few steps of a simulation or of inference is to be told from these.
+    done every few steps of a simulation or of inference looks alike, and is no request.
     """
     per_outer = np.searchsorted(inner.starts, np.append(outer.starts, outer.ends[-1]))
     variation = _variation(np.diff(per_outer))

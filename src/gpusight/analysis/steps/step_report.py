@@ -217,9 +217,9 @@ def _facts(
         "outliers": int(kept["outlier"].sum()),
         "window_ns": chosen.length_ns,
     }
-    fields, inner = FACTS, chosen.inner_loop
+    inner = chosen.inner_loop
+    fields = FACTS if inner is None else (*FACTS, *INNER_FACTS)
     if inner is not None:
-        fields += INNER_FACTS
         own = (inner.count, inner.gpu_ops, inner.gpu_ns)
         values |= dict(zip((f.key for f in INNER_FACTS), own, strict=True))
     return tuple(Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in fields)
