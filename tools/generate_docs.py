@@ -36,7 +36,9 @@ _LEDGER_DOCUMENT = (
     "a device add up to the window, those of a step to the step."
 )
 _DIAGNOSIS_DOCUMENT = (
-    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out` and `step_ns`; "
+    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns` and `inner_loop` "
+    "(the loop inside each step: `count` of its iterations, `gpu_ops` and `gpu_ns` of each; null "
+    "for none); "
     "`findings`, in the order of the plan, each with `rule`, `title`, "
     "`recoverable_ns` and `share` of the window, `recoverable_ns_per_step`, `after_above_ns` "
     "(what it saves once the findings above are fixed), `confidence`, `confidence_reason`, "
@@ -455,10 +457,8 @@ def _summary_facts() -> str:
 
 
 def _steps_facts() -> str:
-    facts, inner = (
-        _fields(f"gpusight.analysis.steps.step_report:{n}") for n in ("FACTS", "INNER_FACTS")
-    )
-    return _field_table((*facts, *inner))
+    module = "gpusight.analysis.steps.step_report"
+    return _field_table(_fields(f"{module}:FACTS") + _fields(f"{module}:INNER_FACTS"))
 
 
 def _utilization_facts() -> str:

@@ -89,7 +89,9 @@ FACTS = (
     Field("window_ns", "Window", Fmt.TIME, "From the first step to the end of the last"),
 )
 INNER_FACTS = (
-    Field("inner_count", "Inner iterations", Fmt.COUNT, "Of the loop inside each step; the median"),
+    Field(
+        "inner_count", "Inner iterations", Fmt.COUNT, "Of the loop inside each step; null for none"
+    ),
     Field("inner_gpu_ops", "GPU ops each", Fmt.COUNT, "GPU activities of each inner iteration"),
     Field("inner_gpu_ns", "GPU time each", Fmt.TIME, "GPU time of each inner iteration"),
 )
@@ -217,9 +219,9 @@ def _facts(
         "outliers": int(kept["outlier"].sum()),
         "window_ns": chosen.length_ns,
     }
-    fields, inner = FACTS, chosen.inner_loop
+    inner = chosen.inner_loop
+    fields = FACTS if inner is None else (*FACTS, *INNER_FACTS)
     if inner is not None:
-        fields += INNER_FACTS
         own = (inner.count, inner.gpu_ops, inner.gpu_ns)
         values |= dict(zip((f.key for f in INNER_FACTS), own, strict=True))
     return tuple(Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in fields)
