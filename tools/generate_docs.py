@@ -36,10 +36,16 @@ _LEDGER_DOCUMENT = (
     "a device add up to the window, those of a step to the step."
 )
 _DIAGNOSIS_DOCUMENT = (
+<<<<<<< HEAD
     "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns` and "
     "`recorded_step_ns` (under the profiler; the same where nothing was corrected); `profiler`, "
     "null or how times were corrected (`measured_step_ns`, `measured_steps`, `spread`, `how`, "
     "`overhead_per_event_ns`, `overhead_share`, `events_per_step`); "
+=======
+    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns` and `inner_loop` "
+    "(the loop inside each step: `count` of its iterations, `gpu_ops` and `gpu_ns` of each; null "
+    "for none); "
+>>>>>>> loops
     "`findings`, in the order of the plan, each with `rule`, `title`, "
     "`recoverable_ns` and `share` of the window, `recoverable_ns_per_step`, `after_above_ns` "
     "(what it saves once the findings above are fixed), `confidence`, `confidence_reason`, "
@@ -458,10 +464,8 @@ def _summary_facts() -> str:
 
 
 def _steps_facts() -> str:
-    facts, inner = (
-        _fields(f"gpusight.analysis.steps.step_report:{n}") for n in ("FACTS", "INNER_FACTS")
-    )
-    return _field_table((*facts, *inner))
+    module = "gpusight.analysis.steps.step_report"
+    return _field_table(_fields(f"{module}:FACTS") + _fields(f"{module}:INNER_FACTS"))
 
 
 def _utilization_facts() -> str:

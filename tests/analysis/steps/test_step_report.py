@@ -181,7 +181,8 @@ def test_a_capture_of_few_activities_is_read(kind: str, count: int) -> None:
         rows = [{**row, "bytes": 4} for row in rows]
         for row in rows:
             del row["name"]
-    result = steps(build_trace(**{kind: rows}))
+    tables: dict[str, Any] = {kind: rows}
+    result = steps(build_trace(**tables))
     if kind == "cpu_ops" and count == 3:
         assert fact(result, "steps") == 3  # three operators of one name, and no GPU work
         return

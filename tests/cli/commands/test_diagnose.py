@@ -88,6 +88,7 @@ def test_the_demo_in_every_form(
     assert "GPU busy" in out.splitlines()[0]
     found = document(capsys, train)
     assert set(found) >= {"meta", "window", "findings", "clean", "not_applicable", "ledger"}
+    assert found["window"]["inner_loop"] is None  # its steps are ranges
     alone = [f["recoverable_ns"] or 0 for f in found["findings"]]
     assert alone[0] == max(alone)  # the fix that saves most comes first
     saved_ns = sum(f["after_above_ns"] or 0 for f in found["findings"])

@@ -89,7 +89,9 @@ FACTS = (
     Field("window_ns", "Window", Fmt.TIME, "From the first step to the end of the last"),
 )
 INNER_FACTS = (
-    Field("inner_count", "Inner iterations", Fmt.COUNT, "Of the loop inside each step; the median"),
+    Field(
+        "inner_count", "Inner iterations", Fmt.COUNT, "Of the loop inside each step; null for none"
+    ),
     Field("inner_gpu_ops", "GPU ops each", Fmt.COUNT, "GPU activities of each inner iteration"),
     Field("inner_gpu_ns", "GPU time each", Fmt.TIME, "GPU time of each inner iteration"),
 )
