@@ -36,16 +36,12 @@ _LEDGER_DOCUMENT = (
     "a device add up to the window, those of a step to the step."
 )
 _DIAGNOSIS_DOCUMENT = (
-<<<<<<< HEAD
-    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns` and "
-    "`recorded_step_ns` (under the profiler; the same where nothing was corrected); `profiler`, "
-    "null or how times were corrected (`measured_step_ns`, `measured_steps`, `spread`, `how`, "
-    "`overhead_per_event_ns`, `overhead_share`, `events_per_step`); "
-=======
-    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns` and `inner_loop` "
+    "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns`, "
+    "`recorded_step_ns` (under the profiler; the same where nothing was corrected) and `inner_loop` "
     "(the loop inside each step: `count` of its iterations, `gpu_ops` and `gpu_ns` of each; null "
-    "for none); "
->>>>>>> loops
+    "for none); `profiler`, null or how times were corrected (`measured_step_ns`, "
+    "`measured_steps`, `spread`, `how`, `overhead_per_event_ns`, `overhead_share`, "
+    "`events_per_step`); "
     "`findings`, in the order of the plan, each with `rule`, `title`, "
     "`recoverable_ns` and `share` of the window, `recoverable_ns_per_step`, `after_above_ns` "
     "(what it saves once the findings above are fixed), `confidence`, `confidence_reason`, "
