@@ -37,7 +37,7 @@ _LEDGER_DOCUMENT = (
 )
 _DIAGNOSIS_DOCUMENT = (
     "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns`, "
-    "`recorded_step_ns` (under the profiler; the same where nothing was corrected) and `inner_loop` "
+    "`recorded_step_ns` (under the profiler; the same where nothing is corrected) and `inner_loop` "
     "(the loop inside each step: `count` of its iterations, `gpu_ops` and `gpu_ns` of each; null "
     "for none); `profiler`, null or how times were corrected (`measured_step_ns`, "
     "`measured_steps`, `spread`, `how`, `overhead_per_event_ns`, `overhead_share`, "
