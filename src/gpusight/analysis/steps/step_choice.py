@@ -337,8 +337,8 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
 def _is_request(sequence: Activities, outer: Period, inner: Period, outside: float) -> bool:
     """Return whether outer periods are requests or time steps, with a loop inside each.
 
-    `outside` is what they have outside the loop, in repetitions of it. Neither trains: what is
-    done every few steps of a simulation or of inference is to be told from these.
+    `outside` is what they have outside the loop, in repetitions of it. Neither trains. What a
+    simulation or inference does every few steps is no request.
     """
     per_outer = np.searchsorted(inner.starts, np.append(outer.starts, outer.ends[-1]))
     variation = _variation(np.diff(per_outer))
