@@ -12,7 +12,6 @@ Only the standard library is used: recorders inside a program import this.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,8 @@ BEFORE, SECOND_RUN, GIVEN = "before", "second run", "given"
 """How it was measured: in the recorded run, before the recorded steps; in a run of its own without
 a profiler; or the user gave it."""
 HOW = (BEFORE, SECOND_RUN, GIVEN)
+_MAX_NUMBER = 2.0**62
+"""Larger than any time or count in a capture."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class Pace:
 
 def _number(values: dict[str, Any], name: str) -> float:
     number = values.get(name)
-    if not isinstance(number, (int, float)) or not 0 <= number < math.inf:
-        raise ValueError(f"{name} of a pace is no number: {number!r}")
+    if not isinstance(number, (int, float)) or not 0 <= number <= _MAX_NUMBER:
+        raise ValueError(f"{name} of a pace is no number")
     return number
 
 

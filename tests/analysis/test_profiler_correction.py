@@ -25,7 +25,7 @@ from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import FindingLocator, diagnose_timeline
 from gpusight.trace.schema import TABLES
-from tests.profiled_loops import profiled_loop, step_ns
+from tests.profiled_loops import profiled_loop, step_ns, stored_pace
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
@@ -261,13 +261,13 @@ def test_moved_times_never_run_backwards(share: float, **loop: Any) -> None:
 
 
 def test_off_keeps_the_times_of_the_capture() -> None:
-    recorded = marked({"mean_ns": 324_000.0, "steps": 9, "how": "before"}, overhead_us=5)
+    recorded = marked(stored_pace(324_000.0), overhead_us=5)
     assert at_pace(recorded, "off") is recorded
 
 
 def test_the_recorder_s_step_time_is_used_by_itself() -> None:
     plain_ns = step_ns(profiled_loop())
-    stored = {"mean_ns": plain_ns, "steps": 9, "spread": 0.01, "how": "before"}
+    stored = stored_pace(plain_ns)
     trace = at_pace(marked(stored, overhead_us=5), None)
     correction = correction_of(trace)
     assert correction is not None
@@ -277,7 +277,7 @@ def test_the_recorder_s_step_time_is_used_by_itself() -> None:
 
 
 def test_a_step_time_of_the_recorder_that_does_not_fit_is_noted() -> None:
-    recorded = marked({"mean_ns": 32_400.0, "steps": 9}, overhead_us=5)
+    recorded = marked(stored_pace(32_400.0), overhead_us=5)
     trace = without_profiler(recorded)
     assert correction_of(trace) is None
     assert without_profiler(trace) is trace
@@ -326,12 +326,14 @@ def test_what_is_no_step_time_is_an_error(pace: str | float) -> None:
         {"mean_ns": 324_000.0, "spread": []},
         {"mean_ns": 324_000.0, "spread": -1.0},
         {"mean_ns": 10**400},
-        {"steps": 4},
+        {"version": 2},
         "[" * 5_000,
     ],
     ids=lambda stored: str(stored)[:24],
 )
 def test_a_damaged_step_time_in_the_capture_is_ignored(stored: object) -> None:
+    if isinstance(stored, dict):
+        stored = stored_pace(324_000.0) | stored
     trace = marked(stored, steps=3, launches=3)
     assert known_pace(trace) is None
     assert without_profiler(trace) is trace

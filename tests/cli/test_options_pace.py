@@ -10,7 +10,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.cli.main import main
-from tests.profiled_loops import profiled_loop, step_ns, write_torch
+from tests.profiled_loops import profiled_loop, step_ns, stored_pace, write_torch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same loop as `gpusight record` writes it, with the time that it measured."""
-    pace = {"mean_ns": step_ns(profiled_loop()), "steps": 20, "spread": 0.02, "how": "before"}
+    pace = stored_pace(step_ns(profiled_loop()), 20)
     path = tmp_path_factory.mktemp("p") / "measured.json.gz"
     return write_torch(profiled_loop(overhead_us=4), path, pace)
 
@@ -79,7 +79,7 @@ def test_compare_shows_recorded_times_and_notes_mixed_sides(
     out = screen(capsys, "compare", str(measured), str(loop), "--details")
     assert f"6 steps of {PLAIN} ({RECORDED} recorded)" in out
     assert f"6 steps of {RECORDED}," in out
-    assert "1 of 2 captures are corrected for the profiler's overhead" in out
+    assert "profiler: loop.json.gz is not corrected for its overhead" in out
     out = screen(capsys, "compare", str(measured), str(loop), "--pace", "off")
     assert "corrected" not in out
     out = screen(capsys, "compare", str(loop), str(loop), "--pace", "324us,400us", "--details")
@@ -87,6 +87,18 @@ def test_compare_shows_recorded_times_and_notes_mixed_sides(
     assert f"of 400 µs ({RECORDED} recorded)" in out
     assert "captures are corrected" not in out
     assert out.rstrip().endswith(f"next: gpusight diagnose {loop} --pace=400us")
+
+
+def test_a_gate_does_not_compare_corrected_with_recorded_times(
+    capsys: pytest.CaptureFixture[str], loop: Path, measured: Path
+) -> None:
+    assert main(["gate", "--baseline", str(loop), "--", str(measured)]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "loop.json.gz is not corrected for its overhead" in out
+    assert main(["gate", "--baseline", str(loop), "--pace", "off", "--", str(measured)]) != 1
+    capsys.readouterr()
+    assert main(["gate", "--baseline", str(loop), "--pace", "324us", "--", str(measured)]) == 2
+    assert "one for each side" in capsys.readouterr().err
 
 
 def test_report_shows_the_corrected_step(loop: Path) -> None:

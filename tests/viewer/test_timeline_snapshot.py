@@ -125,7 +125,7 @@ def test_pictures_that_would_hold_too_much_are_drawn_more_coarsely() -> None:
     kernels = [
         us(n * 30, n * 30 + 4, "sgemm", stream=stream) for n in range(300) for stream in range(40)
     ]
-    result = answer(build_trace(kernels=kernels), tracks=["stream"])
+    result = answer(build_trace(kernels=kernels), tracks=["stream"], window=(None, None))
     assert result.meta["bins"] < 900
     assert frame(result, "slices").height + frame(result, "sums").height <= 5_000
     assert frame(result, "sums")["events"].sum() == 12_000

@@ -228,10 +228,10 @@ def add_pace(parser: argparse.ArgumentParser, *, sides: str = "") -> None:
     `sides` names the two that each have their own, separated by a comma.
     """
     group = parser.add_argument_group("profiler")
-    each = f" (one for all captures, or {sides})" if sides else ""
+    each = f" (one for each side: {sides})" if sides else ""
     group.add_argument(
         "--pace",
-        metavar=f"TIME{'[,TIME]' if sides else ''}|off",
+        metavar=f"TIME{',TIME' if sides else ''}|off",
         help=f"step time without a profiler, such as 28.6ms{each}: times are corrected for its "
         "overhead (default: the time that gpusight record measured); off for the times of the "
         "capture",
@@ -241,10 +241,11 @@ def add_pace(parser: argparse.ArgumentParser, *, sides: str = "") -> None:
 def paces(args: argparse.Namespace) -> tuple[str | None, str | None]:
     """Split what `add_pace` reads for two sides."""
     first, comma, second = (args.pace or "").partition(",")
-    if comma and not (first and second):
+    if bool(first and second) != bool(comma) or (first and not comma and first != "off"):
         from gpusight.errors import UsageError
 
-        raise UsageError(f"no two step times: {args.pace!r}", hint="write 28.6ms,20ms")
+        hint = "write one for each side: 28.6ms,20ms (off for the times of the capture)"
+        raise UsageError(f"no two step times: {args.pace!r}", hint=hint)
     return first or None, second or first or None
 
 

@@ -67,6 +67,7 @@ KINDS = {
     INCOMPLETE: "a capture lost kernels, or its reader or profiler reports lost data",
     "gpu-model": "another GPU model, or an unknown one",
     "gpus": "another number of GPUs",
+    "profiler": "only some captures are corrected for the profiler's overhead",
     "processes": "another number of processes that use GPUs",
     "steps": "another number of steps, or another way of finding them",
     "kernels": "another number of kernels, or fewer launch calls, per step",
@@ -109,7 +110,7 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
 def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Difference, ...]:
     """List what makes captures not comparable; `before` may be empty."""
     every = (*before, *after)
-    rows = [*_incomplete(every), *_kernels(every, after)]
+    rows = [*_incomplete(every), *_kernels(every, after), *_profiler(every)]
     if before:
         rows += [*_gpus(before, after), *_processes(before, after), *_steps(before, after)]
     order = list(KINDS)
@@ -121,6 +122,17 @@ def _incomplete(digests: Sequence[Digest]) -> Iterator[Difference]:
         reasons = [digest.lost[KERNELS]] if KERNELS in digest.lost else []
         for reason in (*reasons, *digest.reported_losses):
             yield Difference(INCOMPLETE, f"{digest.label}: {reason}", data=True)
+
+
+def _profiler(digests: Sequence[Digest]) -> Iterator[Difference]:
+    """Find captures with the times of the profiler among those that are corrected for it."""
+    recorded = [digest for digest in digests if digest.recorded_step_ns is None]
+    if 0 < len(recorded) < len(digests):
+        yield Difference(
+            "profiler",
+            f"profiler: {_labels(recorded)} {'are' if len(recorded) > 1 else 'is'} not corrected "
+            "for its overhead, the others are; use --pace off for all, a new baseline too",
+        )
 
 
 def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:
@@ -247,7 +259,6 @@ def comparison_notes(
         *_on_both_sides(before, after),
         *_how_many(before, after),
         *_tools_and_gpus(before, after),
-        *_profiler(before, after),
         *_different_programs((*before, *after), comparison),
         *_overhead(comparison),
         *_missing((*before, *after)),
@@ -277,16 +288,6 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
         yield f"{ONE_CAPTURE} per side{few}: {known}; record 3 or more per side"
     elif single:
         yield f"{ONE_CAPTURE} {single[0]}{few}: its variance is taken from the other side"
-
-
-def _profiler(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
-    """Note that only some of the captures were corrected for the profiler."""
-    is_corrected = [digest.recorded_step_ns is not None for digest in (*before, *after)]
-    if any(is_corrected) and not all(is_corrected):
-        yield (
-            f"{sum(is_corrected)} of {len(is_corrected)} captures are corrected for the profiler's "
-            "overhead, the others are not: compare all with --pace off"
-        )
 
 
 def _tools_and_gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from gpusight.pace import GS_STEP, MODULE, OPTIMIZER, Pace
 from gpusight.recording.inside import cuda_driver, step_timing
 from gpusight.recording.inside.environment import RecorderPlan
-from gpusight.recording.inside.step_timing import StepPhase, StepSchedule
+from gpusight.recording.inside.step_timing import TimingPhase, TimingSchedule
 
 GIVEN = Pace(5, 1e6, 1e6, 0.0, "second run", OPTIMIZER)
 
@@ -35,22 +35,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def schedule(*, several: bool = False, **plan: Any) -> StepSchedule:
+def schedule(*, several: bool = False, **plan: Any) -> TimingSchedule:
     wanted = RecorderPlan("torch", "/nowhere", **{"window": True, **plan})
-    return StepSchedule(wanted, is_one_of_several=several)
+    return TimingSchedule(wanted, is_one_of_several=several)
 
 
 def phases(
-    chosen: StepSchedule, clock: Clock, times_ms: list[float], source: str = GS_STEP, first: int = 0
+    chosen: TimingSchedule,
+    clock: Clock,
+    times_ms: list[float],
+    source: str = GS_STEP,
+    first: int = 0,
 ) -> str:
     """Run steps that take so long; a letter each: warm-up, timed, prepared, recorded, over."""
     letters = ""
     for number, time_ms in enumerate(times_ms, first):
         letters += chosen.begin_step(number, source).value[0]
         clock.now_ns += int(time_ms * 1e6)
-        if chosen.phase is StepPhase.RECORDED and chosen.end_step(number):
+        if chosen.phase is TimingPhase.RECORDED and chosen.end_step(number):
             return letters + "|"
-        if chosen.phase is not StepPhase.RECORDED:
+        if chosen.phase is not TimingPhase.RECORDED:
             assert not chosen.end_step(number)
     return letters
 

@@ -88,7 +88,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KIND[,KIND]",
-        help="accept differences between the sides: kernels, steps, gpu-model, gpus, processes, "
+        help="accept differences between the sides: kernels, steps, gpu-model, gpus, processes, profiler, "
         "incomplete",
     )
     group.add_argument(

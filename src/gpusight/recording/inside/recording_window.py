@@ -14,7 +14,7 @@ from gpusight.pace import MESSAGE, Pace
 from gpusight.recording.inside import cuda_driver, environment, nvtx_backend
 from gpusight.recording.inside.environment import log_error, log_line, own_rank
 from gpusight.recording.inside.step_hub import HUB
-from gpusight.recording.inside.step_timing import StepPhase, StepSchedule
+from gpusight.recording.inside.step_timing import TimingPhase, TimingSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -295,7 +295,7 @@ class RecordingWindow:
         self.steps_seen = 0
         self.whole_because: str | None = None
         """Why everything from some moment on is recorded instead of chosen steps."""
-        self._schedule: StepSchedule | None = None
+        self._schedule: TimingSchedule | None = None
         self._timers: list[threading.Timer] = []
 
     @property
@@ -366,18 +366,18 @@ class RecordingWindow:
         with self._lock:
             if self._schedule is None:
                 several = own_rank() is not None
-                self._schedule = StepSchedule(self._plan, is_one_of_several=several)
+                self._schedule = TimingSchedule(self._plan, is_one_of_several=several)
             try:
                 phase = self._schedule.begin_step(number, HUB.source)
             except Exception as error:  # noqa: BLE001 - a capture without a pace is still one
                 log_line(f"steps were not timed: {error}")
-                phase = StepPhase.RECORDED if self._plan.window else self._schedule.phase
-        if phase is StepPhase.PREPARED:
+                phase = TimingPhase.RECORDED if self._plan.window else self._schedule.phase
+        if phase is TimingPhase.PREPARED:
             self._prepare()
             if self._plan.recorder == environment.PACE:
                 self.start()
                 self.stop()
-        elif phase is StepPhase.RECORDED:
+        elif phase is TimingPhase.RECORDED:
             self.start()
 
     def range_began(self, name: str) -> None:

@@ -29,7 +29,7 @@ _NAMED_WARMUP, _MIN_NAMED_TIMED = 2, 2
 """Of steps before `--steps A:B`: fewer say nothing."""
 
 
-class StepPhase(enum.Enum):
+class TimingPhase(enum.Enum):
     """What happens in a step."""
 
     WARMUP = "warm-up"
@@ -84,7 +84,7 @@ class StepTimer:
         return [float(end - begin) for begin, end in pairwise(self._host_ns)]
 
 
-class StepSchedule:
+class TimingSchedule:
     """Decides for each step, as it begins, what happens in it.
 
     Without numbers from the user, `warmup` ends when steps take alike, and timed and recorded steps
@@ -97,7 +97,7 @@ class StepSchedule:
         is_named = plan.first_step is not None or plan.last_step is not None
         self._first = (plan.first_step or 0) if is_named else None
         self._last = plan.last_step
-        self.phase = StepPhase.WARMUP
+        self.phase = TimingPhase.WARMUP
         self.pace = None if plan.pace is None else Pace.from_text(plan.pace)
         self._source: str | None = None
         self._began_s: list[float] = []
@@ -114,10 +114,10 @@ class StepSchedule:
         if self.pace is not None:
             self._timed = 0
 
-    def begin_step(self, number: int, source: str) -> StepPhase:
+    def begin_step(self, number: int, source: str) -> TimingPhase:
         """Return what happens in the step that begins now."""
-        if source != self._source and self.phase is not StepPhase.RECORDED:
-            self._source, self.phase = source, StepPhase.WARMUP
+        if source != self._source and self.phase is not TimingPhase.RECORDED:
+            self._source, self.phase = source, TimingPhase.WARMUP
             self._began_s, self._timer = [], None
         if self._timer is not None:
             self._timer.mark()
@@ -127,7 +127,7 @@ class StepSchedule:
             self._choose_phase(number)
         else:
             self._named_phase(number, self._first)
-        if self.phase is StepPhase.RECORDED and self._first_recorded is None:
+        if self.phase is TimingPhase.RECORDED and self._first_recorded is None:
             self._first_recorded, self._recorded_since_s = number, time.monotonic()
         return self.phase
 
@@ -146,14 +146,14 @@ class StepSchedule:
         return is_enough or is_long
 
     def _choose_phase(self, number: int) -> None:
-        if self.phase is StepPhase.PREPARED:
-            self.phase = StepPhase.RECORDED
-        if self.phase is StepPhase.WARMUP:
+        if self.phase is TimingPhase.PREPARED:
+            self.phase = TimingPhase.RECORDED
+        if self.phase is TimingPhase.WARMUP:
             if number == 0 and self._source == OPTIMIZER:
                 self._began_s.clear()  # where that step began is a guess
             elif self._is_warm():
                 self._begin_timing(self._timed != 0)
-        elif self.phase is StepPhase.TIMED and self._is_timed():
+        elif self.phase is TimingPhase.TIMED and self._is_timed():
             self._finish_timing()
 
     def _named_phase(self, number: int, first: int) -> None:
@@ -161,26 +161,26 @@ class StepSchedule:
         begins = max(_NAMED_WARMUP, first - 1 - _MIN_TIMED)
         if number >= first:
             self._timer = None
-            self.phase = StepPhase.RECORDED
+            self.phase = TimingPhase.RECORDED
         elif number == first - 1:
-            if self.phase is StepPhase.TIMED:
+            if self.phase is TimingPhase.TIMED:
                 self._finish_timing()
-            self.phase = StepPhase.PREPARED
+            self.phase = TimingPhase.PREPARED
         elif number == begins and first - 1 - begins >= _MIN_NAMED_TIMED:
             self._begin_timing(self.pace is None)
 
     def _begin_timing(self, wanted: bool) -> None:
         if not wanted:
-            self.phase = StepPhase.PREPARED
+            self.phase = TimingPhase.PREPARED
             return
         self._timer = StepTimer()
-        self.phase = StepPhase.TIMED
+        self.phase = TimingPhase.TIMED
 
     def _finish_timing(self) -> None:
         assert self._timer is not None
         assert self._source is not None
         self.pace, self._timer = self._timer.finish(self._source), None
-        self.phase = StepPhase.PREPARED
+        self.phase = TimingPhase.PREPARED
 
     def _is_warm(self) -> bool:
         steps = len(self._began_s) - 1
