@@ -88,8 +88,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KIND[,KIND]",
-        help="accept differences between the sides: kernels, steps, gpu-model, gpus, processes, profiler, "
-        "incomplete",
+        help="accept differences between the sides: kernels, steps, gpu-model, gpus, processes, "
+        "profiler, incomplete",
     )
     group.add_argument(
         "--confidence",
