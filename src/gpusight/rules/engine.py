@@ -359,7 +359,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         fix=match.fix or rule.fix,
         code=match.code or rule.code,
         verify=match.verify or rule.verify,
-        caveats=rule.caveats,
+        caveats=match.caveats or rule.caveats,
         where_time=match.where_time,
         where=tuple(
             replace(
@@ -452,7 +452,7 @@ def _kernel_finding(
         why=rule.why,
         fix=match.fix or rule.fix,
         code=match.code or rule.code,
-        caveats=rule.caveats,
+        caveats=match.caveats or rule.caveats,
         sections=rule.sections,
         at_roofline=rule.at_roofline if match.at_roofline is None else match.at_roofline,
         effort=match.effort or rule.effort,
