@@ -121,6 +121,26 @@ def test_the_first_screen_is_the_plan() -> None:
     ]
 
 
+def test_what_rests_on_an_upper_bound_says_up_to() -> None:
+    found = diagnosis(
+        finding("host-sync", 20.0, saved_ns=20.0 * MS),
+        finding("host-bound", 70.0, saved_ns=70.0 * MS, confidence=Confidence.LOW),
+        finding("launch-bound", 5.0, saved_ns=5.0 * MS),
+    )
+    lines = text(found, details=False, width=120).splitlines()
+    rows = [line for line in lines if re.match(r" \d\. ", line)]
+    assert [re.findall(r"(?:up to )?[\d.]+x", row) for row in rows] == [
+        ["1.25x"],
+        ["up to 10x"],
+        ["up to 20x"],
+    ]
+    total = "all 3 fixes: 10.0 ms -> down to 500 µs/step (up to 20x)"
+    assert any(line.startswith(total) for line in lines)
+    markdown = diagnosis_view.diagnosis_to_markdown(found)
+    assert total.replace(">", r"\>") in markdown
+    assert found.document()["plan"]["upper_bound"] is True
+
+
 def test_the_first_screen_has_fifteen_lines_at_most() -> None:
     many = [finding(f"rule-{number}", 5.0, saved_ns=1.0 * MS) for number in range(30)]
     found = diagnosis(*many, notes=tuple("abc" * 50 for _ in range(9)))

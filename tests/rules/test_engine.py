@@ -276,3 +276,40 @@ def test_general_rules_get_what_the_others_found() -> None:
     rules = [rest, Says("graphs", covering), Says("faster", faster)]
     findings = run_rules(timeline(), rules).findings
     assert {f.rule: f.recoverable_ns for f in findings}["rest"] == 2.0
+
+
+def test_no_plan_takes_less_than_the_gpu_is_busy() -> None:
+    """What an estimate and a replay both save counts once: the GPU's work remains."""
+    shown = timeline()
+    busy_ns = shown.replay.busy_ns(shown.replay.unchanged)
+    assert 0 < busy_ns < shown.length_ns
+    idle_ns = shown.length_ns - busy_ns
+    waits = finding(recoverable_ns=0.9 * idle_ns, min_ns=float(busy_ns))
+    shorter = finding(change=(as_graphs(),))
+    results = run_rules(shown, [Says("waits", waits, None), Says("graphs", shorter, None)])
+    saved_ns = sum(f.saved_ns or 0.0 for f in results.findings)
+    assert len(results.findings) == 2
+    assert 0.9 * idle_ns <= saved_ns <= idle_ns
+
+
+def test_an_estimate_of_gpu_work_lowers_what_remains() -> None:
+    shown = timeline()
+    kernels = finding(recoverable_ns=0.9 * shown.length_ns)
+    assert run_rules(shown, [Says("kernels", kernels)]).findings[0].saved_ns == (
+        pytest.approx(0.9 * shown.length_ns)
+    )
+
+
+def test_each_set_of_fixes_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, seen = timeline(), []
+    run = type(shown.replay).run
+
+    def counted(replay: Any, *changes: Any) -> Any:
+        seen.append(frozenset(map(id, changes)))
+        return run(replay, *changes)
+
+    rules = [Says("graphs", graphs(shown)), Says("faster", faster(shown))]
+    monkeypatch.setattr(type(shown.replay), "run", counted)
+    monkeypatch.setattr("gpusight.rules.engine._with_robustness", lambda _, cases: cases)
+    run_rules(shown, rules)
+    assert len(seen) == len(set(seen)) == 3

@@ -136,3 +136,21 @@ def test_the_replay_fits_what_was_measured() -> None:
 def test_torch_traces_say_what_the_profiler_takes(name: str) -> None:
     findings = diagnosed(str(TORCH / f"{name}.json.gz")).findings
     assert "profiler-overhead" in [finding.rule for finding in findings]
+
+
+HOST_FIXES = {"alloc-churn", "host-bound", "host-sync", "input-starved", "launch-bound"}
+"""Their fixes remove no GPU work."""
+
+
+@needs_shared
+@pytest.mark.parametrize("name", sorted({*FIRST, *FOUND}))
+def test_no_plan_takes_less_than_the_gpu_work_that_no_fix_removes(name: str) -> None:
+    found = of(name)
+    device = next(d for d in found.ledger.devices if d.device == found.meta["device"])
+    # A sample stands for the window: its GPU work differs a little.
+    least_ns = 0.95 * device.busy_share * found.step_ns
+    assert found.predicted_step_ns > 0
+    for finding, then_ns in zip(found.findings, found.plan_step_ns, strict=True):
+        if finding.rule not in HOST_FIXES:
+            break
+        assert then_ns is None or then_ns >= least_ns

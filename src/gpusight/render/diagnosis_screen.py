@@ -23,7 +23,7 @@ from gpusight.rules.diagnosis import (
     TimelineDiagnosis,
     timeline_of,
 )
-from gpusight.units import MISSING, format_speedup, format_time
+from gpusight.units import MISSING, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -184,10 +184,7 @@ def _beside_line(
 def _plan_table(
     timeline: TimelineDiagnosis, findings: Sequence[TimelineFinding], width: int | None
 ) -> Iterator[StyledLine]:
-    speedups = [
-        MISSING if ns is None else format_speedup(timeline.step_ns / max(1.0, ns))
-        for ns in timeline.plan_step_ns[: len(findings)]
-    ]
+    speedups = summary.speedups_so_far(timeline)[: len(findings)]
     columns = (
         TextColumn.natural("Fix", [f.title for f in findings], can_shorten=True),
         TextColumn.natural(

@@ -182,20 +182,41 @@ def _activity(device: DeviceLedger | None) -> str:
 
 
 def plan_total(diagnosis: TimelineDiagnosis) -> str:
-    """Say what all fixes save: `all 4 fixes: 46.9 -> 10.1 ms/step (4.6x)`."""
+    """Say what all fixes save: `all 4 fixes: 46.9 -> 10.1 ms/step (4.6x)`.
+
+    With an upper bound among them: `all 4 fixes: 46.9 -> down to 10.1 ms/step (up to 4.6x)`.
+    """
     now_ns, then_ns = diagnosis.step_ns, diagnosis.predicted_step_ns
     count = len(diagnosis.fixes)
     name = "this fix" if count == 1 else f"all {count} fixes"
-    return f"{name}: {time_change(now_ns, then_ns, '/step' if diagnosis.steps else '')}"
+    unit = "/step" if diagnosis.steps else ""
+    return f"{name}: {time_change(now_ns, then_ns, unit, upper_bound=diagnosis.is_upper_bound)}"
 
 
-def time_change(now_ns: float, then_ns: float, unit: str) -> str:
+def speedups_so_far(diagnosis: TimelineDiagnosis) -> tuple[str, ...]:
+    """Write the speedup of each fix of the plan with those above: `1.21x`, `up to 29x`."""
+    bounds = diagnosis.plan_upper_bounds
+    after = zip(diagnosis.findings, diagnosis.plan_step_ns, bounds, strict=True)
+    return tuple(
+        units.MISSING if ns is None else speedup_text(diagnosis.step_ns, ns, upper_bound=bound)
+        for finding, ns, bound in after
+        if finding.in_plan
+    )
+
+
+def speedup_text(now_ns: float, then_ns: float, *, upper_bound: bool) -> str:
+    """Write how many times faster a time is: `1.21x`, `up to 29x`."""
+    speedup = units.format_speedup(now_ns / max(1.0, then_ns))
+    return f"up to {speedup}" if upper_bound else speedup
+
+
+def time_change(now_ns: float, then_ns: float, unit: str, *, upper_bound: bool = False) -> str:
     """Write a time now and after fixes: `46.9 -> 9.96 ms/step (4.7x)`."""
     now, then = (units.format_time(ns, digits=3) for ns in (now_ns, then_ns))
     if now.split()[1:] == then.split()[1:]:
         now = now.split()[0]
-    speedup = units.format_speedup(now_ns / max(1.0, then_ns))
-    return f"{now} -> {then}{unit} ({speedup})"
+    speedup = speedup_text(now_ns, then_ns, upper_bound=upper_bound)
+    return f"{now} -> {'down to ' if upper_bound else ''}{then}{unit} ({speedup})"
 
 
 def kernels_head(diagnosis: KernelReportDiagnosis) -> str:
@@ -303,6 +324,9 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     alone = alone_text(diagnosis, finding)
     if alone != "nothing":
         alone = f"{alone}{unit} ({units.format_share(finding.share)})"
+    most = "up to " if finding.is_fix and finding.is_upper_bound else ""
+    if alone != "nothing":
+        alone = f"{most}{alone}"
     if not finding.is_fix:
         return f"not a fix: {alone} of the measured time is due to it"
     if finding.instead_of:
@@ -323,7 +347,7 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     if above == 1:
         why = why.replace("they expose", "it exposes").replace("they remove", "it removes")
     reason = f": {why}" if above and _differs_alone(diagnosis, finding) else ""
-    return f"alone saves {alone}; {after} saves {planned}{unit} ({share}){reason}{needs}"
+    return f"alone saves {alone}; {after} saves {most}{planned}{unit} ({share}){reason}{needs}"
 
 
 def _least() -> str:

@@ -320,13 +320,13 @@ def _overview(diagnosis: TimelineDiagnosis, findings: Sequence[TimelineFinding])
             markdown_prose(finding.title),
             markdown_code(finding.rule),
             escape_markdown(parts.saved_text(diagnosis, finding)),
-            units.MISSING if ns is None else units.format_speedup(diagnosis.step_ns / max(1.0, ns)),
+            speedup,
             parts.alone_text(diagnosis, finding),
             parts.confidence(finding),
             finding.effort,
         )
-        for number, (finding, ns) in enumerate(
-            zip(findings, diagnosis.plan_step_ns, strict=False), 1
+        for number, (finding, speedup) in enumerate(
+            zip(findings, parts.speedups_so_far(diagnosis), strict=False), 1
         )
     ]
     saves = "saves/step" if diagnosis.steps else "saves"

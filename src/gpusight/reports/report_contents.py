@@ -233,6 +233,8 @@ class HeadlineFix:
     """Time of a step with this fix and those above it; None where the time is unknown."""
     confidence: str
     effort: str = ""
+    upper_bound: bool = False
+    """It or a fix above it saves at most that much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +276,9 @@ def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredRep
 
 def _plan(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
     """Give the fixes in the order to do them, with the numbers that `diagnose` gives them."""
-    planned = zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True)
-    for rank, (finding, then_ns) in enumerate((p for p in planned if p[0].in_plan), 1):
+    bounds = diagnosis.plan_upper_bounds
+    planned = zip(diagnosis.findings, diagnosis.plan_step_ns, bounds, strict=True)
+    for rank, (finding, then_ns, bound) in enumerate((p for p in planned if p[0].in_plan), 1):
         saved_ns = None if finding.saved_ns is None else finding.saved_ns / max(1, diagnosis.steps)
         yield HeadlineFix(
             rank,
@@ -285,6 +288,7 @@ def _plan(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
             then_ns,
             finding.confidence.value,
             finding.effort,
+            bound,
         )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from operator import or_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpusight.analysis.selection import EVERYTHING
@@ -119,6 +121,17 @@ class TimelineDiagnosis:
             plan_ns.append(left_ns / max(1, self.steps) if has_time else None)
         return tuple(plan_ns)
 
+    @property
+    def plan_upper_bounds(self) -> tuple[bool, ...]:
+        """Which of `plan_step_ns` rest on an upper bound: of that finding or of one above it."""
+        bounds = (f.is_fix and bool(f.saved_ns) and f.is_upper_bound for f in self.findings)
+        return tuple(accumulate(bounds, or_))
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """All fixes save at most what the plan predicts: a part of it is an upper bound."""
+        return any(self.plan_upper_bounds)
+
     def document(self) -> dict[str, Any]:
         """Return the document that `--format json` writes."""
         inner_loop = self.focus.inner_loop
@@ -144,6 +157,7 @@ class TimelineDiagnosis:
                 "step_ns": self.step_ns,
                 "predicted_step_ns": self.predicted_step_ns,
                 "speedup": self.step_ns / max(1.0, self.predicted_step_ns),
+                "upper_bound": self.is_upper_bound,
             },
             "replay": None if self.replay is None else asdict(self.replay),
             "findings": [finding.document() for finding in self.findings],

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
+    from gpusight.analysis.replay.window_replay import ReplayResult
     from gpusight.rules.context import RuleContext
     from gpusight.rules.rule import KernelRule, RuleVerdict, TimelineRule
 
@@ -95,22 +96,23 @@ def run_timeline_rules(
 ) -> RuleResults[TimelineFinding]:
     """Run rules, and order their findings as a plan: what to fix first, and what after that."""
     by_id = {rule.id: rule for rule in rules}
+    replays = _PlanReplays(context)
     verdicts = {id_: r.check(context) for id_, r in by_id.items() if not r.is_general}
     cases = [
-        _Case(by_id[id_], match, _saved_ns(context, match))
+        replays.case(by_id[id_], match)
         for id_, match in verdicts.items()
         if isinstance(match, RuleMatch)
     ]
     covered = _covered(context, cases)
     own_cases = [case for case in cases if case.rule.id not in covered]
-    plan, left_out = _plan(context, own_cases)
+    plan, left_out = _plan(replays, own_cases)
     # What a covered rule would explain has its cause in the finding that covers it.
     explaining = [*plan, *(case for case in cases if case.rule.id in covered)]
     others = [case.match for case in explaining if case.rule.is_fix]
     rest = {id_: r.check_rest(context, others) for id_, r in by_id.items() if r.is_general}
     if general := {id_: match for id_, match in rest.items() if isinstance(match, RuleMatch)}:
-        own_cases += [_Case(by_id[id_], m, _saved_ns(context, m)) for id_, m in general.items()]
-        plan, left_out = _plan(context, own_cases)
+        own_cases += [replays.case(by_id[id_], match) for id_, match in general.items()]
+        plan, left_out = _plan(replays, own_cases)
     _, clean, not_applicable = _by_kind({id_: (verdicts | rest)[id_] for id_ in by_id})
     not_applicable |= {
         rule: RuleNotApplicable(f"same cause as {by}") for rule, by in covered.items()
@@ -130,18 +132,45 @@ def _by_kind(
     return matches, clean, not_applicable
 
 
-def _saved_ns(context: RuleContext, match: RuleMatch) -> float | None:
-    """Return the time that a fix saves when it is the only one."""
-    max_ns = _max_saved_ns(context, match)
-    if match.change:
-        return float(min(max(0, context.replay.run(*match.change).saved_ns), max_ns))
-    return None if match.recoverable_ns is None else min(max(0.0, match.recoverable_ns), max_ns)
-
-
 def _max_saved_ns(context: RuleContext, match: RuleMatch) -> float:
     """Return the most that a fix can save when it is the only one."""
     total_ns = float(context.replay.unchanged.total_ns)
     return total_ns if match.min_ns is None else max(0.0, total_ns - match.min_ns)
+
+
+class _PlanReplays:
+    """Replays of the fixes of plans; each set of fixes is replayed once."""
+
+    def __init__(self, context: RuleContext) -> None:
+        self.context = context
+        self._known: dict[frozenset[str], ReplayResult] = {frozenset(): context.replay.unchanged}
+
+    def case(self, rule: TimelineRule, match: RuleMatch) -> _Case:
+        """Return a match with what its fix saves when it is the only one."""
+        case = _Case(rule, match, match.recoverable_ns)
+        if match.change:
+            case = replace(case, alone_ns=float(self.run(case).saved_ns))
+        if case.alone_ns is None:
+            return case
+        max_ns = _max_saved_ns(self.context, match)
+        return replace(case, alone_ns=min(max(0.0, case.alone_ns), max_ns))
+
+    def run(self, *cases: _Case) -> ReplayResult:
+        """Replay all fixes that can be replayed."""
+        replayed = [case for case in cases if case.match.change]
+        rules = frozenset(case.rule.id for case in replayed)
+        if rules not in self._known:
+            self._known[rules] = self.context.replay.run(*_changes(replayed))
+        return self._known[rules]
+
+    def min_ns(self, *cases: _Case) -> float:
+        """Return the GPU time that fixes leave: no plan makes the time shorter.
+
+        An estimate without a replay may be of GPU time, unless its rule gives a least time.
+        """
+        estimates = (c for c in cases if not c.match.change and c.match.min_ns is None)
+        estimated_ns = sum(case.alone_ns or 0.0 for case in estimates)
+        return max(0.0, self.context.replay.busy_ns(self.run(*cases)) - estimated_ns)
 
 
 def _covered(context: RuleContext, cases: Sequence[_Case]) -> dict[str, str]:
@@ -160,14 +189,15 @@ def _ranked(cases: Iterable[_Case]) -> list[_Case]:
     return sorted(cases, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns))
 
 
-def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], list[_Case]]:
+def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], list[_Case]]:
     """Choose the fix that saves most, then the one that saves most after it, and so on.
 
     Savings are incremental, so that they add up. What saves too little after the fixes above is not
     in the plan: it follows, with the fix that takes most of its saving, if it saves enough alone.
-    What cannot be replayed saves its estimate, as far as there is time left; what has no estimate
-    follows the plan, and what is no fix comes last.
+    What cannot be replayed saves its estimate, as far as there is time left besides the GPU's work;
+    what has no estimate follows the plan, and what is no fix comes last.
     """
+    context = replays.context
     order: list[_Case] = []
     total_ns = remaining_ns = float(context.replay.unchanged.total_ns)
     waiting = [case for case in cases if case.alone_ns is not None and case.rule.is_fix]
@@ -175,10 +205,11 @@ def _plan(context: RuleContext, cases: Sequence[_Case]) -> tuple[list[_Case], li
     before_ns: dict[str, float] = {}
     losses: dict[str, dict[str, float]] = {case.rule.id: {} for case in waiting}
     while waiting:
-        options = [
-            replace(case, saved_ns=min(_after(context, order, case, total_ns), remaining_ns))
-            for case in waiting
-        ]
+        options = []
+        for case in waiting:
+            left_ns = max(0.0, remaining_ns - replays.min_ns(*order, case))
+            saved_ns = min(_after(replays, order, case, total_ns), left_ns)
+            options.append(replace(case, saved_ns=saved_ns))
         for option in options if order else ():
             losses[option.rule.id][order[-1].rule.id] = before_ns[option.rule.id] - _saved(option)
         best = _next_fix(options)
@@ -224,11 +255,11 @@ def _saved(case: _Case) -> float:
     return case.saved_ns or 0.0
 
 
-def _after(context: RuleContext, plan: Sequence[_Case], case: _Case, total_ns: float) -> float:
+def _after(replays: _PlanReplays, plan: Sequence[_Case], case: _Case, total_ns: float) -> float:
     """Return what a case saves of the time that the fixes of a plan leave."""
     if not case.match.change or not any(above.match.change for above in plan):
         return case.alone_ns or 0.0
-    return max(0.0, total_ns - context.replay.run(*_changes((*plan, case))).total_ns)
+    return max(0.0, total_ns - replays.run(*plan, case).total_ns)
 
 
 def _changes(cases: Iterable[_Case]) -> list[Change]:
@@ -328,7 +359,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         fix=match.fix or rule.fix,
         code=match.code or rule.code,
         verify=match.verify or rule.verify,
-        caveats=rule.caveats,
+        caveats=match.caveats or rule.caveats,
         where_time=match.where_time,
         where=tuple(
             replace(
@@ -421,7 +452,7 @@ def _kernel_finding(
         why=rule.why,
         fix=match.fix or rule.fix,
         code=match.code or rule.code,
-        caveats=rule.caveats,
+        caveats=match.caveats or rule.caveats,
         sections=rule.sections,
         at_roofline=rule.at_roofline if match.at_roofline is None else match.at_roofline,
         effort=match.effort or rule.effort,

@@ -150,6 +150,11 @@ class TimelineFinding:
     """`one line`, `config` or `rewrite`."""
 
     @property
+    def is_upper_bound(self) -> bool:
+        """It saves at most the time of its estimate."""
+        return self.confidence is Confidence.LOW
+
+    @property
     def in_plan(self) -> bool:
         """A fix that saves enough after those above it, or that has no time estimate."""
         return self.is_fix and (self.saved_ns is not None or self.recoverable_ns is None)

@@ -81,6 +81,8 @@ class RuleMatch:
     """Lines to paste; replaces the code of the rule."""
     verify: str = ""
     """How to verify the fix; replaces the text of the rule."""
+    caveats: str = ""
+    """When the finding is wrong in this case; replaces the text of the rule."""
     effort: Effort | None = None
     """What the fix takes in this case; replaces that of the rule."""
     where: tuple[FindingLocation, ...] = ()

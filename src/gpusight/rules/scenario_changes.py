@@ -11,7 +11,6 @@ import polars as pl
 from gpusight.analysis import scenario as words
 from gpusight.analysis.counters.counter_selection import kernel_codes
 from gpusight.analysis.gpu_schedule import NONE, CallKind
-from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.replay.changes import (
@@ -32,7 +31,7 @@ from gpusight.rules.context import sample_steps
 from gpusight.rules.engine import MAX_REPLAY_ERROR
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.fp32_gemms import gemms_on_cuda_cores, targets, without_memory_bound
-from gpusight.rules.patterns.host_gaps import before_calls, spent_before
+from gpusight.rules.patterns.host_gaps import before_calls, input_before
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.rules.rule import RuleMatch, RuleNotApplicable
 from gpusight.trace.intervals import Intervals, clip, contains, coverage
@@ -282,7 +281,7 @@ def _removed(context: RuleContext, scenario: Scenario) -> Changes:
         blocking &= context.replay.program.wait != 0
         return (without_waiting(_require_calls(context, blocking, target)),)
     if target == words.INPUT:
-        spent_ns = spent_before(context)[:, IdleCause.INPUT]
+        spent_ns = input_before(context)
         calls = np.flatnonzero(spent_ns)
         if not len(calls):
             raise _nothing(words.INPUT, "no host time is attributed to data loading")

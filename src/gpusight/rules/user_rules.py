@@ -251,7 +251,7 @@ _FIELDS: dict[type, dict[str, _Fit]] = {
         "confidence_reason": _text,
         "change": _each(_change),
         **dict.fromkeys(("recoverable_ns", "min_ns"), _or_none(_amount)),
-        **dict.fromkeys(("estimate", "fix", "code", "verify"), _text),
+        **dict.fromkeys(("estimate", "fix", "code", "verify", "caveats"), _text),
         "effort": _or_none(_effort),
         "where": _each(_instance(FindingLocation)),
         "also": _each(_text),

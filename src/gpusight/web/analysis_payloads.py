@@ -27,6 +27,7 @@ from gpusight.render.diagnosis_summary import (
     needs_notes,
     per_step,
     plan_total,
+    speedup_text,
     timeline_gain,
 )
 from gpusight.render.explanation import evidence_value, gain_phrase, gain_text
@@ -39,7 +40,6 @@ from gpusight.rules.diagnosis import (
     diagnose_captures,
 )
 from gpusight.rules.timeline_diagnosis import FindingLocator, locations_of_kernels
-from gpusight.units import format_speedup
 from gpusight.viewer.event_details import event_details
 from gpusight.viewer.ledger_track import ledger_lines
 from gpusight.viewer.track_style import COLORS
@@ -196,8 +196,10 @@ def _finding_infos(
 ) -> FindingsInfo:
     located = FindingLocator(timeline.trace, diagnosis)
     infos = [
-        (finding, _of_timeline(diagnosis, finding, ns, _places(timeline, located.of(finding))))
-        for finding, ns in zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True)
+        (f, _of_timeline(diagnosis, f, ns, _places(timeline, located.of(f)), upper_bound=bound))
+        for f, ns, bound in zip(
+            diagnosis.findings, diagnosis.plan_step_ns, diagnosis.plan_upper_bounds, strict=True
+        )
     ]
     min_ns = _MIN_SHOWN_SHARE * diagnosis.focus.length_ns
     not_evaluated = [
@@ -228,7 +230,10 @@ def _of_timeline(
     finding: TimelineFinding,
     then_ns: float | None,
     shown: tuple[ShownPlace, ...],
+    *,
+    upper_bound: bool,
 ) -> FindingInfo:
+    now_ns = diagnosis.step_ns
     saved_ns = None if then_ns is None else finding.saved_ns
     planned, alone = (per_step(diagnosis, ns) for ns in (saved_ns, finding.recoverable_ns))
     return FindingInfo(
@@ -237,7 +242,7 @@ def _of_timeline(
         saved_ns_per_step=None if saved_ns is None else saved_ns / max(1, diagnosis.steps),
         share=None if saved_ns is None else saved_ns / max(1, diagnosis.focus.length_ns),
         predicted_step_ns=then_ns,
-        speedup="" if then_ns is None else format_speedup(diagnosis.step_ns / max(1.0, then_ns)),
+        speedup="" if then_ns is None else speedup_text(now_ns, then_ns, upper_bound=upper_bound),
         saving="" if then_ns is None or planned == alone else timeline_gain(diagnosis, finding),
         confidence=finding.confidence.value,
         effort=finding.effort,

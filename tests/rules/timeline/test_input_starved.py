@@ -7,7 +7,16 @@ import pytest
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.input_starved import InputStarved
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.rules.timeline.rule_captures import (
+    MAIN,
+    US,
+    Capture,
+    evidence,
+    found,
+    judged,
+    opened,
+    saved_us,
+)
 from tests.shared import needs_shared
 
 RULE = InputStarved()
@@ -181,3 +190,24 @@ def test_dataload(capture: str, place: str) -> None:
 @pytest.mark.parametrize("capture", ["healthy", "tiny", "conv", "gpt_small_train", "graph"])
 def test_others_do_not_wait_for_input(capture: str) -> None:
     assert RULE.check(opened(f"nsys/{capture}.sqlite")) is CLEAN
+
+
+@pytest.mark.parametrize(("lock", "saved"), [("pthread_cond_wait", 800), ("", 0)])
+def test_a_thread_that_waits_for_the_loading_thread_waits_no_longer(lock: str, saved: int) -> None:
+    """Another thread loads and copies a batch; the main thread waits for it, or works."""
+    capture, loader = Capture(), {"thread": MAIN + 1}
+    for step in range(4):
+        at = step * 1_000
+        capture.range(f"step_{step}", at, at + 1_000)
+        capture.range("load batch", at, at + 800, **loader)
+        correlation = capture.call("cudaMemcpyAsync", at + 800, at + 805, **loader)
+        kinds = {"kind": "Host-to-Device", "src_kind": "Pinned", "dst_kind": "Device"}
+        times = {"start_ns": (at + 810) * US, "end_ns": (at + 850) * US, "bytes": 1 << 20}
+        capture.tables["copies"].append({"correlation": correlation, **times, **kinds})
+        if lock:
+            capture.event("os_calls", lock, at + 1, at + 860)
+        capture.launch((at + 870, at + 880), (at + 885, at + 985))
+    timeline = capture.timeline()
+    verdict = found(RULE, timeline)
+    assert evidence(verdict)["idle_input_ns"] == pytest.approx(800_000, rel=0.05)
+    assert saved_us(verdict, timeline) == pytest.approx(saved, rel=0.05, abs=20)

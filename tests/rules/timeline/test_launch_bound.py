@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
 from gpusight.rules.timeline.launch_bound import LaunchBound
@@ -233,3 +234,13 @@ def test_the_optimizer_comes_first_where_it_launches_most() -> None:
     # Graphs of the model do not capture the optimizer.
     assert "make_graphed_callables" not in verdict.code + verdict.fix
     assert "The optimizer makes 80.0% of the launches: fuse it first." in verdict.fix
+
+
+def test_corrected_times_have_no_caveat_about_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeline = loop().timeline()
+    (measured,) = run_timeline_rules(timeline, [RULE]).findings
+    assert "Profilers slow down launches" in measured.caveats
+    monkeypatch.setattr("gpusight.rules.timeline.launch_bound.correction_of", lambda _: object())
+    (corrected,) = run_timeline_rules(timeline, [RULE]).findings
+    assert corrected.caveats
+    assert "rofiler" not in corrected.caveats

@@ -17,6 +17,7 @@ from gpusight.analysis.replay.schedule_waits import (
     waits_between_streams,
 )
 from gpusight.analysis.replay.simulation import LatencyBase, ReplayProgram, put, run_program
+from gpusight.trace.intervals import Intervals
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import ApiCalls, GpuOps, GpuSchedule, ScheduleTiming
@@ -272,6 +273,13 @@ class Replay:
         timing = run_program(program)
         total_ns = timing.end_ns - timing.start_ns
         return ReplayResult(total_ns, self.unchanged.total_ns - total_ns, timing)
+
+    def busy_ns(self, result: ReplayResult) -> int:
+        """Return how long the GPU with most work was busy in a replay."""
+        device, timing = self.schedule.ops.device, result.timing
+        by_gpu = [np.flatnonzero(device == number) for number in np.unique(device)]
+        spans = [(timing.op_start_ns[ops], timing.op_end_ns[ops]) for ops in by_gpu]
+        return max((Intervals.from_arrays(*both).length_ns for both in spans), default=0)
 
     def hosts_of(self, result: ReplayResult) -> HostTime:
         """Return what the host did at every instant of a replay."""

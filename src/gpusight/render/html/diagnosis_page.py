@@ -79,6 +79,9 @@ def timeline_to_page(diagnosis: TimelineDiagnosis, *, limit: int = 0, details: i
 def timeline_to_fragment(diagnosis: TimelineDiagnosis, *, limit: int, details: int) -> Markup:
     """Write the ledger, the plan and the first findings explained; 0 for all."""
     devices = diagnosis.ledger.devices
+    times = zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True)
+    plan_ns = [ns for finding, ns in times if finding.in_plan]
+    listed = zip(diagnosis.plan, plan_ns, parts.speedups_so_far(diagnosis), strict=True)
     return render(
         "timeline_diagnosis.html",
         summary=parts,
@@ -86,7 +89,7 @@ def timeline_to_fragment(diagnosis: TimelineDiagnosis, *, limit: int, details: i
         ledgers=[_ledger_bar(device) for device in devices[:_MAX_BARS]],
         has_several_gpus=len(devices) > 1,
         verdict=parts.timeline_verdict(diagnosis),
-        listed=list(zip(diagnosis.plan, diagnosis.plan_step_ns, strict=False))[: limit or None],
+        listed=list(listed)[: limit or None],
         missing=MISSING,
         explained=diagnosis.findings[: details or None],
     )

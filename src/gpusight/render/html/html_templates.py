@@ -61,7 +61,6 @@ def _environment() -> Environment:
         "evidence_value": evidence_value,
         "format_count": units.format_count,
         "format_share": units.format_share,
-        "format_speedup": units.format_speedup,
         "format_time": units.format_time,
         "gain_phrase": gain_phrase,
         "prose": html_prose,

@@ -77,6 +77,7 @@ def report_header(report: Report) -> Markup:
         unit="/step" if headline.whole == "step" else "",
         total=plan_text(report),
         headline_text=headline_text,
+        speedup_text=diagnosis_summary.speedup_text,
         plan_notes=[] if diagnosis is None else _plan_notes(diagnosis)[:_MAX_PLAN_NOTES],
         max_characters=_MAX_TEXT_CHARACTERS,
     )
@@ -153,13 +154,14 @@ def findings_section(diagnosis: TimelineDiagnosis | NotApplicable) -> ReportSect
     times = (
         ns for f, ns in zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True) if f.in_plan
     )
+    speedups = diagnosis_summary.speedups_so_far(diagnosis)
     body = render(
         "report_findings.html",
         summary=diagnosis_summary,
         diagnosis=diagnosis,
         head=f"{diagnosis_summary.diagnosis_head(diagnosis)}.",
         verdict=diagnosis_summary.timeline_verdict(diagnosis),
-        findings=list(zip(plan, times, strict=False)),
+        findings=list(zip(plan, times, speedups, strict=False)),
         beside=[
             (f, _note_anchor(f), diagnosis_summary.beside_text(diagnosis, f, explained=True))
             for f in beside

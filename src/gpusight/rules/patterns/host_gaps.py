@@ -24,7 +24,7 @@ from gpusight.rules.formatting import inner_range, summed_locations
 from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import FindingLocation, RuleNotApplicable, Threshold
-from gpusight.trace.intervals import Intervals, coverage, intersect
+from gpusight.trace.intervals import Intervals, coverage, intersect, union
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -152,6 +152,51 @@ def spent_before(context: RuleContext) -> Ints:
     spent = context.hosts.spent(context.schedule.calls.host_thread, starts, ends)
     spent.setflags(write=False)
     return spent
+
+
+@memoize
+def input_before(context: RuleContext) -> Ints:
+    """Return the ns before each call that go with data loading: its own, and waits for that.
+
+    A thread waits for data where the GPU is idle because another thread of its process loads some.
+    """
+    thread, start, end, cause = context.hosts.pieces
+    starts, ends = before_calls(context)
+    host_thread = context.schedule.calls.host_thread
+    loading = _idle_for_input(context)
+    input_ns = spent_before(context)[:, IdleCause.INPUT].copy()
+    for waiting in np.unique(thread[cause == IdleCause.WAITING]):
+        pieces = (thread == waiting) & (cause == IdleCause.WAITING)
+        waits = Intervals.from_arrays(start[pieces], end[pieces])
+        awaited = loading.get(_process_of(context, waiting), Intervals.empty())
+        calls = np.flatnonzero(host_thread == waiting)
+        input_ns[calls] += coverage(intersect(waits, awaited), starts[calls], ends[calls])
+    input_ns.setflags(write=False)
+    return input_ns
+
+
+def _idle_for_input(context: RuleContext) -> dict[int | None, Intervals]:
+    """Return when the busiest GPU was idle because a thread loaded data, by process."""
+    thread, start, end, cause = context.hosts.pieces
+    idle, gaps = _account(context).spans.idle, _account(context).gaps
+    launching = gaps.host_thread[idle.gap]
+    by_process: dict[int | None, Intervals] = {}
+    for loading in np.unique(thread[cause == IdleCause.INPUT]):
+        own = launching == loading
+        pieces = (thread == loading) & (cause == IdleCause.INPUT)
+        spans = intersect(
+            Intervals.from_arrays(idle.start_ns[own], idle.end_ns[own]),
+            Intervals.from_arrays(start[pieces], end[pieces]),
+        )
+        process = _process_of(context, loading)
+        by_process[process] = union(by_process.get(process, Intervals.empty()), spans)
+    return by_process
+
+
+def _process_of(context: RuleContext, host_thread: int) -> int | None:
+    calls = context.schedule.calls
+    at = np.flatnonzero(calls.host_thread == host_thread)
+    return context.schedule.threads[int(calls.thread[at[0]])][0] if len(at) else None
 
 
 _ACTIVITY_TABLES = {

@@ -28,8 +28,10 @@ from gpusight.rules.formatting import (
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import (
     MIN_COPY_WAIT_SHARE,
+    at_most,
     host_unknown,
     idle_during,
+    idle_ns,
     waits,
 )
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
@@ -165,6 +167,7 @@ def _jax_readbacks(context: RuleContext) -> RuleVerdict:
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",
         recoverable_ns=saved_ns,
+        min_ns=at_most(context, idle_ns(context, *IdleCause)),
         measured_ns=saved_ns,
         estimate="After each readback, the host prepares the next step while the GPU is idle. "
         "Without it, both work at the same time: the shorter of the two is saved.",

@@ -28,6 +28,7 @@ from gpusight.rules.patterns.host_gaps import (
     busy_share,
     host_unknown,
     idle_ns,
+    input_before,
     input_functions,
     spent_before,
 )
@@ -86,7 +87,8 @@ for batch in loader:
         "copies. A server without load waits for requests by design."
     )
     estimate = (
-        "Simulation without the data loading time before each call, as with enough workers. "
+        "Simulation without the data loading time before each call, as with enough workers, and "
+        "without the time in which other threads wait for it. "
         "Limited to the GPU idle time due to data loading. With one worker, each step takes at "
         "least as long as loading its batch."
     )
@@ -101,7 +103,8 @@ for batch in loader:
         if waited_ns < MIN_IDLE_SHARE.value * context.length_ns:
             return CLEAN
         spent = spent_before(context)[:, IdleCause.INPUT]
-        calls = np.flatnonzero(spent)
+        removed = input_before(context)
+        calls = np.flatnonzero(removed)
         places = behind(context, IdleCause.INPUT)
         places["site"] = input_functions(context) or places["site"]
         where = largest(places["range"], places["operator"], places["call"], places["site"])
@@ -130,7 +133,7 @@ for batch in loader:
             evidence=_evidence(context, waited_ns, worker_ns),
             confidence=confidence,
             confidence_reason=reason,
-            change=(without_host_time(calls, spent[calls]),),
+            change=(without_host_time(calls, removed[calls]),),
             min_ns=at_most(context, waited_ns),
             measured_ns=waited_ns,
             fix=_fix(context, where, worker_ns, unnamed=unnamed, certain=certain)

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.profiler_correction import correction_of
 from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
@@ -78,6 +79,11 @@ MIN_EQUAL_STEPS = Threshold(
 )
 
 
+_GRAPH_CAVEATS = (
+    "Each input shape needs its own graph. Control flow on GPU values cannot be captured."
+)
+
+
 class LaunchBound(TimelineRule):
     """Kernels that finish before the next one is launched."""
 
@@ -121,8 +127,7 @@ def many_steps(state, batches):                # one dispatch for all steps
         "cudaGraphLaunch instead of most launches."
     )
     caveats = (
-        "Profilers slow down launches: without one, the idle share is smaller. Each input shape "
-        "needs its own graph. Control flow on GPU values cannot be captured."
+        f"Profilers slow down launches: without one, the idle share is smaller. {_GRAPH_CAVEATS}"
     )
     estimate = (
         "Simulation in which all launches between two syncs become one graph launch of 20 µs, "
@@ -185,6 +190,8 @@ def many_steps(state, batches):                # one dispatch for all steps
             change=(as_graphs(kept=stalled),),
             min_ns=at_most(context, waited_ns),
             fix=_fix(context, calls, where, launch_ns, torch_way, same=same, syncs=syncs * split),
+            # Corrected times have nothing of the profiler in them.
+            caveats=_GRAPH_CAVEATS if correction_of(context.trace) is not None else "",
             code=framework_of(context.trace).choose(
                 torch=torch_code,
                 cuda=cuda_code,
