@@ -321,7 +321,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
         return _window_frame(chosen)
 
-    frame = trace.derive("window-9", find)
+    frame = trace.derive("window-10", find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
@@ -367,13 +367,15 @@ def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: 
     all_steps = steps.steps
     open_end = steps.evidence in {StepEvidence.PERIODIC, StepEvidence.GRAPHS}
     unlike = unrepresentative_steps(trace, all_steps, open_end=open_end)
-    first = (0 if warmup else unlike.warm_up) + unlike.cut_first
-    last = len(all_steps) - unlike.cut_last
+    cut_first = unlike.cut_first
+    warm_up = 0 if warmup else unlike.warm_up
+    first, last = cut_first + warm_up, len(all_steps) - unlike.cut_last
     notes = list(detected.notes)
-    if first and not unlike.cut_first:
-        out = _names(all_steps[:first])
-        notes.append(f"{first} of {len(all_steps)} steps excluded as warm-up ({unlike.why}): {out}")
-    cut = (*all_steps[: int(unlike.cut_first)], *all_steps[last:])
+    if warm_up:
+        out = _names(all_steps[cut_first:first])
+        count = f"{warm_up} of {len(all_steps)}"
+        notes.append(f"{count} steps excluded as warm-up ({unlike.why}): {out}")
+    cut = (*all_steps[:cut_first], *all_steps[last:])
     if cut:
         notes.append(f"excluded as partial steps, cut off by the capture: {_names(cut)}")
     kept = all_steps[first:last]
@@ -575,6 +577,8 @@ _DEVIATIONS = 5 * 1.4826
 _USUAL_QUANTILE = 0.9
 _CUT_LAUNCHES = 0.5
 _CUT_TIME = 0.8
+_WHOLE_LAUNCHES = 0.95
+"""Share of the usual launches that a step has, next to steps whose GPU work is missing."""
 _VARYING = 0.1
 """Variation of the launches of steps from which on their time is compared per launch."""
 _MIN_STEPS = 3
@@ -586,9 +590,11 @@ class UnrepresentativeSteps:
     """How many steps at either end do not represent the rest, and why."""
 
     warm_up: int
-    """Steps at the beginning."""
-    cut_first: bool
-    cut_last: bool
+    """Steps at the beginning, after those that were cut off."""
+    cut_first: int
+    """Steps at the beginning of which the capture has only a part of the GPU work, or none."""
+    cut_last: int
+    """Such steps at the end."""
     why: str
     """Of the warm-up, in a few words; empty where there is none."""
 
@@ -601,27 +607,49 @@ def unrepresentative_steps(
     With `open_end` the end of the last one was not seen: what the host did before the next.
     """
     named = _named(trace, steps)
-    if len(steps) < _MIN_STEPS:
-        return UnrepresentativeSteps(named, False, False, "named so" if named else "")
     work = launched(trace)
-    took = took_ns(work, steps)
-    launches = launches_of(work, steps)
-    if open_end:
+    launches, took = launches_of(work, steps), took_ns(work, steps)
+    usual = max(1.0, float(np.median(launches)))
+    first = last = 0
+    if open_end and len(steps) >= _MIN_STEPS:
         # Found by what they launch, steps are whole; those with more to do take longer.
-        usual = max(1.0, float(np.median(launches)))
         if np.std(launches) > _VARYING * usual:
             took = np.rint(took * usual / np.maximum(launches, 1)).astype(np.int64)
-        first = False
-        last = len(steps) > _MIN_STEPS and bool(took[-1] < _CUT_TIME * np.median(took[:-1]))
-    else:
-        # Few launches in little time: only a part of a step.
-        cut = launches < _CUT_LAUNCHES * np.median(launches)
-        cut &= took < _CUT_TIME * np.median(took)
-        first, last = bool(cut[0]), bool(cut[-1])
-    measured = _measured(took, _prepares(trace, steps)) if not first else 0
-    count = max(named, min(measured, len(steps) // 2))
+        last = int(len(steps) > _MIN_STEPS and took[-1] < _CUT_TIME * np.median(took[:-1]))
+    elif not open_end:
+        first = 0 if named else _cut(launches, took, prepares=True)
+        last = min(_cut(launches[::-1], took[::-1], prepares=False), len(steps) - named - 1)
+    whole = steps[first : len(steps) - last]
+    measured = 0
+    if len(whole) >= _MIN_STEPS:
+        whole_ns = took[first : len(steps) - last]
+        measured = min(_measured(whole_ns, _prepares(trace, whole)), len(whole) // 2)
+    count = max(named, measured)
     why = "" if not count else "named so" if named >= measured else "longer than later ones"
-    return UnrepresentativeSteps(count, first and not count, last, why)
+    return UnrepresentativeSteps(count, first, last, why)
+
+
+def _cut(launches: Ints, took: Ints, *, prepares: bool) -> int:
+    """Count the steps of which the capture lacks GPU work; the first one given is at its end.
+
+    Those without any, where most of the others have some, and one next to them with less than the
+    others; else one with few launches, in little time unless all others launch the same. A
+    beginning that `prepares` may be long before there is much GPU work: this is warm-up.
+    """
+    works = launches > 0
+    empty = int(np.argmax(works))
+    if works[empty:].sum() <= len(works[empty:]) / 2:
+        return 0
+    usual_ns = float(np.median(took[works]))
+    if prepares and took[: empty + 1].max() > _LONG * usual_ns:
+        return 0
+    others = launches[empty + 1 :][works[empty + 1 :]]
+    usual = float(np.median(others)) if len(others) else 0.0
+    if empty:
+        return empty + int(launches[empty] < _WHOLE_LAUNCHES * usual)
+    if len(launches) < _MIN_STEPS or launches[0] >= _CUT_LAUNCHES * usual:
+        return 0
+    return int(took[0] < _CUT_TIME * usual_ns or np.std(others) <= _VARYING * usual)
 
 
 def _named(trace: Trace, steps: Sequence[TraceStep]) -> int:
