@@ -68,7 +68,7 @@ def what_if(
             "whatif needs a change",
             hint="for example --speedup matmul=4x, --remove sync or --graph",
         )
-    trace = without_profiler(trace)
+    trace = without_profiler(trace, selection.process)
     scenarios = _numbers_to_rules(trace, selection, scenarios, steps, window, warmup=warmup)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
