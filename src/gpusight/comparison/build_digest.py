@@ -225,6 +225,7 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         host_step_ns=diagnosed.host_step_ns,
         reported_losses=plain_texts(capture_completeness.reported_losses(trace)),
         scope=scope,
+        process=focus.process,
     )
 
 

@@ -119,8 +119,7 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
     processes = gpu_processes(context.trace)
     if processes > 1 and selection.process is None:
         notes.append(
-            f"{processes} processes used GPUs: the busiest one is evaluated; --process selects "
-            "another"
+            f"{processes} processes used GPUs: one is evaluated; --process selects another"
         )
     return notes
 

@@ -266,9 +266,12 @@ def test_the_process_with_most_gpu_work_is_looked_at() -> None:
     trace = build_trace(ranges=ranges, api_calls=calls, kernels=kernels, processes=processes)
     found = chosen(trace)
     assert {step.process for step in found.steps} == {2}
-    assert "process 102" in found.notes[0]
+    assert "process 102, the one of 2 with the most GPU work; --process" in found.notes[0]
+    assert found.text.endswith(", those of process 102 (most GPU work of 2)")
     found = chosen(trace, selection=Selection(process="101"))
     assert {step.process for step in found.steps} == {1}
+    assert not found.process
+    assert not any("process" in note for note in found.notes)
 
 
 # A host that runs ahead of the GPU ------------------------------------------------------------

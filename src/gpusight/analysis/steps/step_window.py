@@ -109,6 +109,8 @@ class StepWindow:
     """Step time under the profiler, where times are those without it (`profiler_correction`)."""
     inner_loop: InnerLoop | None = None
     """The loop inside each step, where steps were found by repetition and one has a loop."""
+    process: str = ""
+    """Whose steps they are, and of how many processes; empty where one used the GPU."""
 
     @property
     def length_ns(self) -> int:
@@ -129,8 +131,15 @@ class StepWindow:
     def text(self) -> str:
         """Name the window as every headline does: `3 steps of 46.9 ms (2 warm-up steps excluded)`.
 
+        Of several processes with that of the steps: `…, those of process 7 (most GPU work of 2)`.
         Where no steps are known: `whole capture, 1.2 s, no steps found`.
         """
+        if not self.process or not self.steps:
+            return self._window
+        return f"{self._window}, those of {self.process}"
+
+    @property
+    def _window(self) -> str:
         count = len(self.steps)
         steps = f"{count:,} step" if count == 1 else f"{count:,} steps"
         if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
@@ -232,17 +241,22 @@ def _chosen_window(
         return NotApplicable("focus", nothing, advice_for(trace.meta).gpu)
     detected = detect_steps(trace, selection)
     detected = replace(detected, notes=(*detected.notes, *_without_end(trace)))
+    chosen: StepWindow | NotApplicable
     if steps is not None:
-        return _by_number(trace, detected, steps)
-    if window is not None:
-        return _by_time(trace, detected, window, (whole.start_ns, whole.end_ns))
-    if selection.within is not None:
-        return _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
-    if isinstance(detected.steps, NotApplicable):
+        chosen = _by_number(trace, detected, steps)
+    elif window is not None:
+        chosen = _by_time(trace, detected, window, (whole.start_ns, whole.end_ns))
+    elif selection.within is not None:
+        chosen = _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
+    elif isinstance(detected.steps, NotApplicable):
         why = _why(detected.steps) + _suggestions(trace, detected)
-        focus = StepWindow(whole.start_ns, whole.end_ns, notes=(*detected.notes, why))
-        return focus if warmup else _without_start(trace, focus)
-    return _usual(trace, detected, detected.steps, warmup=warmup)
+        chosen = StepWindow(whole.start_ns, whole.end_ns, notes=(*detected.notes, why))
+        chosen = chosen if warmup else _without_start(trace, chosen)
+    else:
+        chosen = _usual(trace, detected, detected.steps, warmup=warmup)
+    if isinstance(chosen, NotApplicable):
+        return chosen
+    return replace(chosen, process=detected.process)
 
 
 def _without_start(trace: Trace, focus: StepWindow) -> StepWindow:
@@ -329,7 +343,9 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
     whole = row["start_ns"], row["end_ns"]
     notes = tuple(row["notes"])
     before_ns, partial = row["before_ns"], row["partial"]
-    chosen = StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
+    chosen = StepWindow(
+        *whole, kept, left_out, row["how"], notes, before_ns, partial, process=row["process"]
+    )
     inner = None if row["inner_loop"] is None else InnerLoop(**row["inner_loop"])
     return replace(chosen, inner_loop=inner)
 
@@ -340,6 +356,7 @@ _WINDOW_SCHEMA = {
     "end_ns": pl.Int64(),
     **dict.fromkeys(_STEP_LISTS, pl.List(pl.Struct(SCHEMA))),
     "how": pl.String(),
+    "process": pl.String(),
     "notes": pl.List(pl.String()),
     "before_ns": pl.Int64(),
     "partial": pl.Int64(),
@@ -354,7 +371,7 @@ def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
     if isinstance(chosen, NotApplicable):
         row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
     else:
-        keys = ("start_ns", "end_ns", "how", "before_ns", "partial")
+        keys = ("start_ns", "end_ns", "how", "process", "before_ns", "partial")
         row = {key: getattr(chosen, key) for key in keys}
         row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
         row["notes"] = list(chosen.notes)
