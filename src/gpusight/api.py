@@ -107,7 +107,7 @@ def summary(
     from gpusight.analysis.capture_summary import summary as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    capture = _without_profiler(trace)
+    capture = _without_profiler(trace, process)
     return Page(_ask_window(analysis, capture, _selection(within, device, process), focus))
 
 
@@ -124,7 +124,7 @@ def steps(
     """List the steps: duration, GPU busy, phases, outliers."""
     from gpusight.analysis.steps.step_report import steps as analysis
 
-    capture, selection = _without_profiler(trace), _selection(within, device, process)
+    capture, selection = _without_profiler(trace, process), _selection(within, device, process)
     return Page(_ask(analysis, capture, selection, steps=steps, window=window, warmup=warmup))
 
 
@@ -203,7 +203,7 @@ def ledger(
     from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
     from gpusight.render.result_view import LedgerView
 
-    capture = _without_profiler(trace)
+    capture = _without_profiler(trace, process)
     selection = _selection(within, device, process)
     answer = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
     return LedgerView(_with_warnings(answer, [capture]))
@@ -637,7 +637,7 @@ def report(
     # Reports of ncu have no steps to correct.
     opened = [_opened(capture) for capture in (trace, *ncu)]
     captures = [
-        _without_profiler(capture) if any(map(capture.has, GPU_WORK)) else capture
+        _without_profiler(capture, process) if any(map(capture.has, GPU_WORK)) else capture
         for capture in opened
     ]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
@@ -1084,11 +1084,11 @@ def _opened(trace: Capture) -> Trace:
     return trace if isinstance(trace, Trace) else open_trace(trace)
 
 
-def _without_profiler(trace: Capture) -> Trace:
+def _without_profiler(trace: Capture, process: str | int | None = None) -> Trace:
     """Give a capture with the times of the program without a profiler, where they are known."""
     from gpusight.analysis.profiler_correction import without_profiler
 
-    return without_profiler(_opened(trace))
+    return without_profiler(_opened(trace), None if process is None else str(process))
 
 
 def _selection(within: str | None, device: int | None, process: str | int | None) -> Selection:

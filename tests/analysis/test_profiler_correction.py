@@ -18,6 +18,7 @@ from gpusight.analysis.profiler_correction import (
     recorded_span,
     without_profiler,
 )
+from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
 from gpusight.pace import MESSAGE, Pace
@@ -360,3 +361,50 @@ def test_a_capture_without_kernels_or_calls(lacking: str, step_us: float) -> Non
     moved.validate()
     # Without calls, nothing is known of the host that could be reduced.
     assert window_of(moved).step_ns == pytest.approx(1_000 * step_us, rel=0.005)
+
+
+# Several processes --------------------------------------------------------------------------------
+
+
+def two_processes(*, device: int, marks: tuple[int, ...]) -> Trace:
+    """Record the loop in process 1 and again in process 2, on `device`; `marks`: who stored a time.
+
+    Without the profiler a step takes 300 us in process 1 and 310 us in process 2.
+    """
+    loop = profiled_loop(overhead_us=5)
+    tables: dict[str, Any] = {"ranges": []}
+    for process in marks:
+        pace = Pace(9, 290_000.0 + 10_000 * process, 300_000.0, 0.01, "before", "optimizer")
+        name = f"{MESSAGE}{pace.to_text()}"
+        tables["ranges"].append({"name": name, "kind": "mark", "process": process})
+    for table in TABLES:
+        if table == "processes" or not loop.has(table):
+            continue
+        rows = loop.table(table).rows(named=True)
+        changes = {"process": 2, "device": device}
+        other = [{**row, **{k: v for k, v in changes.items() if k in row}} for row in rows]
+        tables.setdefault(table, []).extend([*rows, *other])
+    tables["processes"] = [{"process": n, "pid": n, "name": "python"} for n in (1, 2)]
+    return build_trace(**tables)
+
+
+def test_each_process_has_its_own_step_time() -> None:
+    trace = two_processes(device=1, marks=(1, 2))
+    for process in ("1", "2"):
+        correction = correction_of(without_profiler(trace, process))
+        assert correction is not None
+        assert correction.pace.mean_ns == 290_000 + 10_000 * int(process)
+
+
+def test_the_step_time_of_another_process_is_not_used() -> None:
+    trace = two_processes(device=1, marks=(1,))
+    assert correction_of(without_profiler(trace, "1")) is not None
+    other = without_profiler(trace, "2")
+    assert correction_of(other) is None
+    assert "another process only" in window_of(other, selection=Selection(process="2")).notes[0]
+
+
+def test_processes_that_share_a_gpu_are_not_corrected() -> None:
+    trace = without_profiler(two_processes(device=0, marks=(1, 2)), "1")
+    assert correction_of(trace) is None
+    assert "another process uses the same GPU" in window_of(trace).notes[0]

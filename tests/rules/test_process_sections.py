@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from gpusight.analysis.scenario import Scenario, ScenarioAction, WhatIf
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
 from gpusight.render.diagnosis_screen import MAX_LINES
@@ -18,6 +19,7 @@ from gpusight.render.diagnosis_summary import diagnosis_head
 from gpusight.render.result_view import DiagnosisView
 from gpusight.rules.diagnosis import DiagnoseOptions, TimelineDiagnosis, diagnose_captures
 from gpusight.rules.process_sections import MAX_DIAGNOSED, gpu_owners
+from gpusight.rules.scenario_changes import what_if
 from gpusight.trace.trace import Trace
 from tests.traces import Rows, build_trace
 
@@ -80,6 +82,18 @@ def test_the_worst_comes_first_not_the_busiest(two: TimelineDiagnosis) -> None:
     assert other.busy_share is not None
     assert other.busy_share > 0.7
     assert "process 200 (worst of 2)" in diagnosis_head(two)
+
+
+def test_numbers_of_fixes_are_those_of_the_process_that_comes_first(
+    two: TimelineDiagnosis,
+) -> None:
+    trace = capture(process(1, slow=False), process(2, slow=True, device=1))
+    answer = what_if(trace, scenarios=[Scenario(ScenarioAction.APPLY, "1")])
+    assert isinstance(answer, WhatIf)
+    assert answer.window is not None
+    assert answer.window.steps == two.focus.steps
+    assert answer.changes[0].change == f"fix of {two.plan[0].rule}"
+    assert answer.notes[0].startswith("fix numbers are those of process 200")
 
 
 def test_a_process_that_waits_for_another_one_comes_after_it() -> None:

@@ -20,6 +20,8 @@ from gpusight.analysis.clock_alignment import clock_shifts
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
 from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
+from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.analysis.steps.step_launches import launched
 from gpusight.analysis.steps.step_window import (
     WindowedTrace,
     WindowKind,
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.gpu_schedule import GpuSchedule, ScheduleTiming
     from gpusight.analysis.replay.simulation import ReplayProgram
-    from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import Bounds, StepWindow
     from gpusight.trace.intervals import Ints
@@ -107,45 +108,58 @@ class Correction:
 OFF = "off"
 
 
-def known_pace(trace: Trace) -> Pace | None:
-    """Return the step time without a profiler that the recorder stored with the capture."""
+def known_pace(trace: Trace, process: int | None = None) -> Pace | None:
+    """Return the step time without a profiler that the recorder stored with the capture.
+
+    Each process marks its own: with `process`, the one of that process.
+    """
     known = trace.stored_pace or trace.meta.pace
     if known is not None or not trace.has("ranges"):
         return known
     names = names_of(trace.table("ranges", ["name"])["name"])
-    stored = next((name for name in names if name.startswith(MESSAGE)), None)
+    codes = [code for code, name in enumerate(names) if name.startswith(MESSAGE)]
+    if not codes:
+        return None
+    is_mark = pl.col("name").to_physical().is_in(codes)
+    if process is not None:
+        is_mark &= pl.col("process").is_null() | (pl.col("process") == process)
+    marks = trace.table("ranges", ["name", "process"]).filter(is_mark)["name"]
     try:
-        return None if stored is None else Pace.from_text(stored.removeprefix(MESSAGE))
+        return None if marks.is_empty() else Pace.from_text(marks[0].removeprefix(MESSAGE))
     except (ValueError, RecursionError):
         # Damaged, or of another version: then times are those of the capture.
         return None
 
 
-def without_profiler(trace: Trace) -> Trace:
+def without_profiler(trace: Trace, process: str | None = None) -> Trace:
     """Return the capture with the times that the program has without the profiler.
 
     They are known where the recorder or the user (`Trace.pace`) gave the step time; where nobody
     did, times stay as they are; also where the time of the recorder does not fit the capture, with
-    a note on the reason.
+    a note on the reason. With `process`, by name or number, the steps are those of that process.
     """
     if isinstance(trace, (_CorrectedTrace, _NotedTrace)):
         return trace
-    view = f"without the profiler, {trace.pace}"
+    view = f"without the profiler, {trace.pace}, {process}"
     if view not in trace.views:
-        trace.views[view] = _chosen(trace, trace.pace)
+        trace.views[view] = _chosen(trace, trace.pace, Selection(process=process))
     return trace.views[view]
 
 
-def _chosen(trace: Trace, pace: str | float | None) -> Trace:
+def _chosen(trace: Trace, pace: str | float | None, selection: Selection) -> Trace:
     if pace == OFF:
         return trace
     if pace is None:
-        known = known_pace(trace)
-        if known is None:
+        if known_pace(trace) is None:
             return trace
-        moved = corrected(trace, known)
+        focus = step_window(trace, selection)
+        steps = () if isinstance(focus, NotApplicable) else focus.steps
+        known = known_pace(trace, steps[0].process if steps else None)
+        if known is None:
+            return _NotedTrace(trace, "the step time without it is known of another process only")
+        moved = corrected(trace, known, selection)
         return moved if isinstance(moved, Trace) else _NotedTrace(trace, moved.reason)
-    moved = corrected(trace, Pace.given(_step_time(pace)))
+    moved = corrected(trace, Pace.given(_step_time(pace)), selection)
     if isinstance(moved, NotApplicable):
         raise UsageError("the times cannot be corrected", why=moved.reason, hint="--pace off")
     return moved
@@ -165,9 +179,9 @@ def correction_of(trace: Trace) -> Correction | None:
     return trace.correction if isinstance(trace, _CorrectedTrace) else None
 
 
-def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
+def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Trace | NotApplicable:
     """Return the capture as it would be if its steps took the time without a profiler."""
-    focus = step_window(trace)
+    focus = step_window(trace, selection)
     if isinstance(focus, NotApplicable):
         return focus
     if not focus.steps:
@@ -176,6 +190,9 @@ def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
         return NotApplicable("pace", "only the time of the whole program is known", "")
     if clock_shifts(trace):
         return NotApplicable("pace", "the clocks of host and GPU disagree", "")
+    if _shares_gpu(trace, focus):
+        reason = "another process uses the same GPU, which slows both down without a profiler too"
+        return NotApplicable("pace", reason, "")
     slowdown = focus.step_ns / pace.mean_ns
     if not 1 / MAX_SLOWDOWN < slowdown < MAX_SLOWDOWN:
         recorded, plain = (format_time(t, digits=3) for t in (focus.step_ns, pace.mean_ns))
@@ -193,6 +210,17 @@ def corrected(trace: Trace, pace: Pace) -> Trace | NotApplicable:
     step_ns = (timing.end_ns - timing.start_ns) / steps
     correction = Correction(pace, focus.step_ns, step_ns, overhead, float(events.sum()) / steps)
     return _CorrectedTrace(trace, focus, _MovedTimes(schedule, timing), correction)
+
+
+def _shares_gpu(trace: Trace, focus: StepWindow) -> bool:
+    """Return whether another process uses the GPUs of the steps for a part of the window."""
+    inside = (pl.col("start_ns") < focus.end_ns) & (pl.col("end_ns") > focus.start_ns)
+    work = launched(trace).filter(inside).drop_nulls(["process", "device"])
+    is_own = pl.col("process") == focus.steps[0].process
+    own = work.filter(is_own)
+    other = work.filter(~is_own, pl.col("device").is_in(own["device"].unique().implode()))
+    own_ns, other_ns = (float((part["end_ns"] - part["start_ns"]).sum()) for part in (own, other))
+    return other_ns > MAX_MISSED * own_ns
 
 
 def recorded_span(

@@ -99,7 +99,7 @@ def _made_digest(
 ) -> Digest | NotApplicable:
     if not any(trace.has(table) for table in GPU_WORK):
         return _no_timeline(trace)
-    trace = without_profiler(trace)
+    trace = without_profiler(trace, selection.process)
     preload_tables(trace)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
@@ -225,6 +225,7 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         host_step_ns=diagnosed.host_step_ns,
         reported_losses=plain_texts(capture_completeness.reported_losses(trace)),
         scope=scope,
+        process=focus.process,
     )
 
 

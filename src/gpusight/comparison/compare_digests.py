@@ -167,6 +167,7 @@ def _side(digests: Sequence[Digest]) -> ComparedSide:
         host_share=host_share,
         busy_share=busy_share(ledger),
         recorded_step_ns=tuple(d.recorded_step_ns for d in digests if d.recorded_step_ns),
+        process=digests[0].process if len(digests) == 1 else "",
     )
 
 

@@ -40,6 +40,8 @@ class ComparedSide:
     """Share of the step that the host needs even if GPU work takes no time; None if unknown."""
     recorded_step_ns: tuple[float, ...] = ()
     """Step time under the profiler of those captures that were corrected for it."""
+    process: str = ""
+    """Of one capture: whose steps they are, where several processes used the GPU."""
 
 
 @dataclass(frozen=True, slots=True)

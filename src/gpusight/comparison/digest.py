@@ -150,6 +150,8 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nothing could be simulated."""
     scope: str = ""
     """The options that chose a part of the capture, as they are typed; empty where all counts."""
+    process: str = ""
+    """Whose steps they are, where several processes used the GPU and none was selected."""
 
     def document(self) -> dict[str, Any]:
         """Return it as plain objects, for JSON."""

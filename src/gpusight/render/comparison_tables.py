@@ -123,7 +123,7 @@ def side_line(side: ComparedSide) -> str:
 
 def side_facts(side: ComparedSide) -> str:
     """Give the facts that `diagnose` has in its headline: steps, step time, GPU, GPU busy."""
-    parts = [_steps(side), _gpus(side)]
+    parts = [_steps(side), side.process and f"those of {side.process}", _gpus(side)]
     if side.busy_share is not None:
         parts.append(f"GPU busy {units.format_share(side.busy_share)}")
     return ", ".join(filter(None, parts))

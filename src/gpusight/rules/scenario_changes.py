@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.replay.simulation import Flags, ReplayProgram
     from gpusight.analysis.scenario import Scenario, WhatIf
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.fp32_gemms import TensorFormat
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
@@ -67,8 +68,10 @@ def what_if(
             "whatif needs a change",
             hint="for example --speedup matmul=4x, --remove sync or --graph",
         )
-    trace = without_profiler(trace)
-    scenarios = _numbers_to_rules(trace, selection, scenarios, steps, window, warmup=warmup)
+    focused = {"steps": steps, "window": window, "warmup": warmup}
+    given = selection.process
+    scenarios, selection = _numbers_to_rules(trace, selection, scenarios, focused)
+    trace = without_profiler(trace, selection.process)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
@@ -76,13 +79,16 @@ def what_if(
     if not len(context.schedule.ops):
         return NotApplicable(COMMAND, "no GPU activity in the window", advice_for(trace.meta).gpu)
     changes = [(scenario.text, changes_of_scenario(context, scenario)) for scenario in scenarios]
+    chosen = ()
+    if selection.process != given:
+        chosen = (f"fix numbers are those of process {selection.process}, as `diagnose` shows it",)
     result = replayed(
         context.replay,
         changes,
         before=context.ledger,
         steps=context.steps,
         meta={"path": trace.meta.path},
-        notes=(*focus.notes, *_notes(context)),
+        notes=(*chosen, *focus.notes, *_notes(context)),
         window=focus,
     )
     result = replace(result, notes=(*result.notes, *_slower_notes(result)))
@@ -104,22 +110,27 @@ def _numbers_to_rules(
     trace: Trace,
     selection: Selection,
     scenarios: Sequence[Scenario],
-    steps: str | None,
-    window: tuple[int | None, int | None] | None,
-    *,
-    warmup: bool,
-) -> list[Scenario]:
-    """Replace the numbers of fixes, as `diagnose` lists them, by their rules."""
+    focused: dict[str, Any],
+) -> tuple[list[Scenario], Selection]:
+    """Replace the numbers of fixes, as `diagnose` lists them, by their rules.
+
+    Of several processes they are those of the one that it lists first: that one is selected.
+    """
 
     def is_number(scenario: Scenario) -> bool:
         return scenario.verb is ScenarioAction.APPLY and scenario.target.isdecimal()
 
     if not any(map(is_number, scenarios)):
-        return list(scenarios)
+        return list(scenarios), selection
+    from gpusight.rules.process_sections import diagnose_processes
     from gpusight.rules.timeline_diagnosis import diagnose_timeline
 
-    diagnosis = diagnose_timeline(trace, selection, steps=steps, window=window, warmup=warmup)
-    fixes = () if isinstance(diagnosis, NotApplicable) else diagnosis.plan
+    diagnosis = diagnose_processes(
+        trace, selection, lambda part: diagnose_timeline(trace, part, **focused)
+    )
+    fixes: Sequence[TimelineFinding] = ()
+    if not isinstance(diagnosis, NotApplicable):
+        fixes, selection = diagnosis.plan, diagnosis.selection
     chosen = []
     for scenario in scenarios:
         if not is_number(scenario):
@@ -131,7 +142,7 @@ def _numbers_to_rules(
             raise UsageError(
                 f"there is no fix {scenario.target}", hint=f"fixes are: {listed or 'none'}"
             )
-    return chosen
+    return chosen, selection
 
 
 def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:

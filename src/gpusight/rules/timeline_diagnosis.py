@@ -62,7 +62,7 @@ def diagnose_timeline(
     """
     selected = select_rules(timeline_rules() | {rule.id: rule for rule in extra_rules}, rules)
     preload_tables(trace)
-    original, trace = trace, aligned(without_profiler(trace))
+    original, trace = trace, aligned(without_profiler(trace, selection.process))
     known = known if trace is original else None
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
@@ -119,8 +119,7 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
     processes = gpu_processes(context.trace)
     if processes > 1 and selection.process is None:
         notes.append(
-            f"{processes} processes used GPUs: the busiest one is evaluated; --process selects "
-            "another"
+            f"{processes} processes used GPUs: one is evaluated; --process selects another"
         )
     return notes
 
@@ -156,7 +155,7 @@ class FindingLocator:
     """Finds where the findings of one diagnosis happen."""
 
     def __init__(self, trace: Trace, diagnosis: TimelineDiagnosis) -> None:
-        self._trace = aligned(without_profiler(trace))
+        self._trace = aligned(without_profiler(trace, diagnosis.selection.process))
         self._focus = diagnosis.focus
         self._rules = diagnosis.rules
         self._selection = diagnosis.selection

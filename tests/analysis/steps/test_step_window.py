@@ -107,6 +107,34 @@ def test_a_step_that_the_capture_cut_off_is_left_out() -> None:
     assert "cut off" in found.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("launches", "kept", "partial"),
+    [
+        ([8, 8, 8, 8, 5, 0, 0], [0, 1, 2, 3], 3),  # lost from the middle of step 4 on
+        ([0, 0, 6, 8, 8, 8, 8], [3, 4, 5, 6], 3),
+        ([0, 8, 8, 8, 8, 8, 0], [1, 2, 3, 4, 5], 2),
+        ([8, 0], [0], 1),
+        ([8, 8, 8, 8, 3], [0, 1, 2, 3], 1),  # in as much time as the others
+        ([8, 8, 0, 8, 8], [0, 1, 2, 3, 4], 0),  # nothing is cut off in the middle
+        ([8, 8, 8, 7, 8, 6], [0, 1, 2, 3, 4, 5], 0),
+        ([8, 0, 0, 0, 8, 0], [0, 1, 2, 3, 4, 5], 0),  # steps that often have no GPU work
+    ],
+)
+def test_steps_whose_gpu_work_is_missing_at_either_end_are_partial(
+    launches: list[int], kept: list[int], partial: int
+) -> None:
+    found = chosen(program([5.0] * len(launches), launches=launches))
+    assert numbers(found) == kept
+    assert found.partial == len(found.left_out) == partial
+    assert any(note.startswith("excluded as partial") for note in found.notes) == bool(partial)
+
+
+def test_a_long_first_step_without_gpu_work_is_warm_up() -> None:
+    found = chosen(program([50.0, *[5.0] * 6], launches=[0, *[8] * 6]))
+    assert numbers(found) == [1, 2, 3, 4, 5, 6]
+    assert (found.partial, len(found.left_out)) == (0, 1)
+
+
 def test_the_window_lasts_until_the_gpu_is_done_and_steps_are_as_long_as_it_takes() -> None:
     """Steps never wait here: the first is longer on the host, but not on the GPU."""
     names = ["step_0", "step_1", "step_2", "step_3"]
@@ -238,9 +266,12 @@ def test_the_process_with_most_gpu_work_is_looked_at() -> None:
     trace = build_trace(ranges=ranges, api_calls=calls, kernels=kernels, processes=processes)
     found = chosen(trace)
     assert {step.process for step in found.steps} == {2}
-    assert "process 102" in found.notes[0]
+    assert "process 102, the one of 2 with the most GPU work; --process" in found.notes[0]
+    assert found.text.endswith(", those of process 102 (most GPU work of 2)")
     found = chosen(trace, selection=Selection(process="101"))
     assert {step.process for step in found.steps} == {1}
+    assert not found.process
+    assert not any("process" in note for note in found.notes)
 
 
 # A host that runs ahead of the GPU ------------------------------------------------------------

@@ -41,6 +41,12 @@ def test_a_step_that_loads_code_need_not_be_much_longer() -> None:
     assert verdict.recoverable_ns == 100_000
 
 
+def test_the_time_of_several_first_steps_is_their_mean() -> None:
+    verdict = found(RULE, steps(5_000, 3_000, 300, 300, 300).timeline())
+    assert verdict.title.endswith("warm-up: mean of first 2 steps 4.00 ms, later 300 µs")
+    assert evidence(verdict)["first_ns"] == 4_000_000
+
+
 @pytest.mark.parametrize(
     "capture",
     [

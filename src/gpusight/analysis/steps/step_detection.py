@@ -222,6 +222,8 @@ class DetectedSteps:
     step but its number."""
     loops: TraceSteps | None = None
     """Where there are no steps, a loop that may be a part of one: the layers of a single pass."""
+    process: str = ""
+    """Whose steps they are, and of how many, where several processes used the GPU."""
 
 
 def detect_steps(trace: Trace, selection: Selection = EVERYTHING) -> DetectedSteps:
@@ -240,9 +242,9 @@ def detect_steps(trace: Trace, selection: Selection = EVERYTHING) -> DetectedSte
 def _by_name(trace: Trace, work: pl.DataFrame) -> DetectedSteps | None:
     """Take the first family of ranges named like steps that holds GPU work, where there is any."""
     for candidate in islice(named_steps(trace), _MAX_FAMILIES):
-        steps, notes = _one_thread(trace, candidate, work)
+        steps = _one_thread(candidate, work)
         if work.is_empty() or _holds_work(steps, work):
-            return DetectedSteps(steps, notes)
+            return _of_one_process(trace, steps, work)
     return None
 
 
@@ -267,21 +269,21 @@ def repetition(trace: Trace, work: pl.DataFrame, *, ranges: bool = True) -> Dete
     if work.is_empty():
         steps = operator_steps(trace)
         return None if steps is None else DetectedSteps(steps)
-    process, notes = busiest_process(trace, work, _STEPS_OF)
+    every, process = work, busiest_process(trace, work, _STEPS_OF)[0]
     work = of_process(work, process)
     work = work.filter(pl.col("device") == _busiest(work, "device"))
     steps = repeated_steps(trace, work) if ranges else None
     steps = steps or periodic_steps(trace, work)
     if steps is None and ranges:
         steps = repeated_steps(trace, work, framework=True)
-    return None if steps is None else DetectedSteps(steps, notes)
+    return None if steps is None else _of_one_process(trace, steps, every)
 
 
 def _by_name_alone(trace: Trace, work: pl.DataFrame) -> DetectedSteps:
     """Believe names alone; or return why there are no steps."""
     steps = find_steps(trace)
     if isinstance(steps, TraceSteps):
-        return DetectedSteps(*_one_thread(trace, steps, work))
+        return _of_one_process(trace, _one_thread(steps, work), work)
     loops = _loops(trace, work)
     rest = "there is no GPU work" if work.is_empty() else "GPU work does not repeat itself"
     if loops is not None:
@@ -326,21 +328,41 @@ def _process_note(trace: Trace, process: int | None, count: int, subject: str) -
     return (f"{subject} process {number}, the one of {count} with the most GPU work",)
 
 
-def _one_thread(
-    trace: Trace, steps: TraceSteps, work: pl.DataFrame
-) -> tuple[TraceSteps, tuple[str, ...]]:
-    """Keep the steps of the process and thread during which most GPU work was launched."""
+def _of_one_process(trace: Trace, steps: TraceSteps, work: pl.DataFrame) -> DetectedSteps:
+    """Name the process of the steps where several of the selected ones used the GPU."""
+    process, count = steps.steps[0].process, work["process"].drop_nulls().n_unique()
+    if process is None or count <= 1:
+        return DetectedSteps(steps)
+    is_busiest = process == _busiest(work, "process")
+    pids = trace.table("processes", ["process", "pid"]).filter(pl.col("process") == process)
+    number = pids["pid"][0] if pids.height else process
+    rank = f"most GPU work of {count}" if is_busiest else f"one of {count}"
+    which = f"the one of {count} with the most GPU work" if is_busiest else f"one of {count}"
+    note = f"{_STEPS_OF} process {number}, {which}; --process selects another"
+    return DetectedSteps(steps, (note,), process=f"process {number} ({rank})")
+
+
+def _one_thread(steps: TraceSteps, work: pl.DataFrame) -> TraceSteps:
+    """Keep the steps of one process and thread: those that give the GPU most to do.
+
+    Of processes, the one whose GPU work takes longest; of its threads, the one that launches most.
+    """
     threads: dict[tuple[int | None, int | None], list[TraceStep]] = {}
     for step in steps.steps:
         threads.setdefault((step.process, step.thread), []).append(step)
-    best = max(threads, key=lambda key: int(launches_of(work, threads[key]).sum()))
+    took = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    gpu_ns = dict(work.group_by("process").agg(took).rows())
+
+    def work_of(key: tuple[int | None, int | None]) -> tuple[bool, int, int]:
+        launches = int(launches_of(work, threads[key]).sum())
+        return launches > 0, gpu_ns.get(key[0], 0), launches
+
+    best = max(threads, key=work_of)
     kept = threads[best]
     # Where their own numbers start again, steps are numbered in order.
     if any(a.number >= b.number for a, b in pairwise(kept)):
         kept = [replace(step, number=number) for number, step in enumerate(kept)]
-    processes = len({process for process, _ in threads})
-    notes = _process_note(trace, best[0], processes, _STEPS_OF)
-    return replace(steps, steps=tuple(kept)), notes
+    return replace(steps, steps=tuple(kept))
 
 
 # Of a range -----------------------------------------------------------------------------------
@@ -352,12 +374,12 @@ def _within(trace: Trace, selection: Selection, work: pl.DataFrame) -> DetectedS
     ranges = _occurrences(trace, selection)
     if ranges.is_empty():
         return DetectedSteps(usual.steps, usual.notes, ranges)
-    chosen, notes = _one_thread(trace, _steps_of_ranges(ranges), work)
+    chosen = _one_thread(_steps_of_ranges(ranges), work)
     process = chosen.steps[0].process
     ranges = ranges.filter(pl.col("process").eq_missing(process))
     if isinstance(usual.steps, TraceSteps) and not _one_each(chosen, usual.steps):
-        return DetectedSteps(usual.steps, usual.notes, ranges)
-    return DetectedSteps(chosen, notes, ranges)
+        return replace(usual, ranges=ranges)
+    return replace(_of_one_process(trace, chosen, work), ranges=ranges)
 
 
 def _one_each(chosen: TraceSteps, usual: TraceSteps) -> bool:

@@ -109,6 +109,8 @@ class StepWindow:
     """Step time under the profiler, where times are those without it (`profiler_correction`)."""
     inner_loop: InnerLoop | None = None
     """The loop inside each step, where steps were found by repetition and one has a loop."""
+    process: str = ""
+    """Whose steps they are, and of how many processes; empty where one used the GPU."""
 
     @property
     def length_ns(self) -> int:
@@ -129,8 +131,15 @@ class StepWindow:
     def text(self) -> str:
         """Name the window as every headline does: `3 steps of 46.9 ms (2 warm-up steps excluded)`.
 
+        Of several processes with that of the steps: `…, those of process 7 (most GPU work of 2)`.
         Where no steps are known: `whole capture, 1.2 s, no steps found`.
         """
+        if not self.process or not self.steps:
+            return self._window
+        return f"{self._window}, those of {self.process}"
+
+    @property
+    def _window(self) -> str:
         count = len(self.steps)
         steps = f"{count:,} step" if count == 1 else f"{count:,} steps"
         if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
@@ -232,17 +241,22 @@ def _chosen_window(
         return NotApplicable("focus", nothing, advice_for(trace.meta).gpu)
     detected = detect_steps(trace, selection)
     detected = replace(detected, notes=(*detected.notes, *_without_end(trace)))
+    chosen: StepWindow | NotApplicable
     if steps is not None:
-        return _by_number(trace, detected, steps)
-    if window is not None:
-        return _by_time(trace, detected, window, (whole.start_ns, whole.end_ns))
-    if selection.within is not None:
-        return _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
-    if isinstance(detected.steps, NotApplicable):
+        chosen = _by_number(trace, detected, steps)
+    elif window is not None:
+        chosen = _by_time(trace, detected, window, (whole.start_ns, whole.end_ns))
+    elif selection.within is not None:
+        chosen = _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
+    elif isinstance(detected.steps, NotApplicable):
         why = _why(detected.steps) + _suggestions(trace, detected)
-        focus = StepWindow(whole.start_ns, whole.end_ns, notes=(*detected.notes, why))
-        return focus if warmup else _without_start(trace, focus)
-    return _usual(trace, detected, detected.steps, warmup=warmup)
+        chosen = StepWindow(whole.start_ns, whole.end_ns, notes=(*detected.notes, why))
+        chosen = chosen if warmup else _without_start(trace, chosen)
+    else:
+        chosen = _usual(trace, detected, detected.steps, warmup=warmup)
+    if isinstance(chosen, NotApplicable):
+        return chosen
+    return replace(chosen, process=detected.process)
 
 
 def _without_start(trace: Trace, focus: StepWindow) -> StepWindow:
@@ -321,7 +335,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
         return _window_frame(chosen)
 
-    frame = trace.derive("window-9", find)
+    frame = trace.derive("window-10", find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
@@ -329,7 +343,9 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
     whole = row["start_ns"], row["end_ns"]
     notes = tuple(row["notes"])
     before_ns, partial = row["before_ns"], row["partial"]
-    chosen = StepWindow(*whole, kept, left_out, row["how"], notes, before_ns, partial)
+    chosen = StepWindow(
+        *whole, kept, left_out, row["how"], notes, before_ns, partial, process=row["process"]
+    )
     inner = None if row["inner_loop"] is None else InnerLoop(**row["inner_loop"])
     return replace(chosen, inner_loop=inner)
 
@@ -340,6 +356,7 @@ _WINDOW_SCHEMA = {
     "end_ns": pl.Int64(),
     **dict.fromkeys(_STEP_LISTS, pl.List(pl.Struct(SCHEMA))),
     "how": pl.String(),
+    "process": pl.String(),
     "notes": pl.List(pl.String()),
     "before_ns": pl.Int64(),
     "partial": pl.Int64(),
@@ -354,7 +371,7 @@ def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
     if isinstance(chosen, NotApplicable):
         row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
     else:
-        keys = ("start_ns", "end_ns", "how", "before_ns", "partial")
+        keys = ("start_ns", "end_ns", "how", "process", "before_ns", "partial")
         row = {key: getattr(chosen, key) for key in keys}
         row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
         row["notes"] = list(chosen.notes)
@@ -367,13 +384,15 @@ def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: 
     all_steps = steps.steps
     open_end = steps.evidence in {StepEvidence.PERIODIC, StepEvidence.GRAPHS}
     unlike = unrepresentative_steps(trace, all_steps, open_end=open_end)
-    first = (0 if warmup else unlike.warm_up) + unlike.cut_first
-    last = len(all_steps) - unlike.cut_last
+    cut_first = unlike.cut_first
+    warm_up = 0 if warmup else unlike.warm_up
+    first, last = cut_first + warm_up, len(all_steps) - unlike.cut_last
     notes = list(detected.notes)
-    if first and not unlike.cut_first:
-        out = _names(all_steps[:first])
-        notes.append(f"{first} of {len(all_steps)} steps excluded as warm-up ({unlike.why}): {out}")
-    cut = (*all_steps[: int(unlike.cut_first)], *all_steps[last:])
+    if warm_up:
+        out = _names(all_steps[cut_first:first])
+        count = f"{warm_up} of {len(all_steps)}"
+        notes.append(f"{count} steps excluded as warm-up ({unlike.why}): {out}")
+    cut = (*all_steps[:cut_first], *all_steps[last:])
     if cut:
         notes.append(f"excluded as partial steps, cut off by the capture: {_names(cut)}")
     kept = all_steps[first:last]
@@ -575,6 +594,8 @@ _DEVIATIONS = 5 * 1.4826
 _USUAL_QUANTILE = 0.9
 _CUT_LAUNCHES = 0.5
 _CUT_TIME = 0.8
+_WHOLE_LAUNCHES = 0.95
+"""Share of the usual launches that a step has, next to steps whose GPU work is missing."""
 _VARYING = 0.1
 """Variation of the launches of steps from which on their time is compared per launch."""
 _MIN_STEPS = 3
@@ -586,9 +607,11 @@ class UnrepresentativeSteps:
     """How many steps at either end do not represent the rest, and why."""
 
     warm_up: int
-    """Steps at the beginning."""
-    cut_first: bool
-    cut_last: bool
+    """Steps at the beginning, after those that were cut off."""
+    cut_first: int
+    """Steps at the beginning of which the capture has only a part of the GPU work, or none."""
+    cut_last: int
+    """Such steps at the end."""
     why: str
     """Of the warm-up, in a few words; empty where there is none."""
 
@@ -601,27 +624,49 @@ def unrepresentative_steps(
     With `open_end` the end of the last one was not seen: what the host did before the next.
     """
     named = _named(trace, steps)
-    if len(steps) < _MIN_STEPS:
-        return UnrepresentativeSteps(named, False, False, "named so" if named else "")
     work = launched(trace)
-    took = took_ns(work, steps)
-    launches = launches_of(work, steps)
-    if open_end:
+    launches, took = launches_of(work, steps), took_ns(work, steps)
+    usual = max(1.0, float(np.median(launches)))
+    first = last = 0
+    if open_end and len(steps) >= _MIN_STEPS:
         # Found by what they launch, steps are whole; those with more to do take longer.
-        usual = max(1.0, float(np.median(launches)))
         if np.std(launches) > _VARYING * usual:
             took = np.rint(took * usual / np.maximum(launches, 1)).astype(np.int64)
-        first = False
-        last = len(steps) > _MIN_STEPS and bool(took[-1] < _CUT_TIME * np.median(took[:-1]))
-    else:
-        # Few launches in little time: only a part of a step.
-        cut = launches < _CUT_LAUNCHES * np.median(launches)
-        cut &= took < _CUT_TIME * np.median(took)
-        first, last = bool(cut[0]), bool(cut[-1])
-    measured = _measured(took, _prepares(trace, steps)) if not first else 0
-    count = max(named, min(measured, len(steps) // 2))
+        last = int(len(steps) > _MIN_STEPS and took[-1] < _CUT_TIME * np.median(took[:-1]))
+    elif not open_end:
+        first = 0 if named else _cut(launches, took, prepares=True)
+        last = min(_cut(launches[::-1], took[::-1], prepares=False), len(steps) - named - 1)
+    whole = steps[first : len(steps) - last]
+    measured = 0
+    if len(whole) >= _MIN_STEPS:
+        whole_ns = took[first : len(steps) - last]
+        measured = min(_measured(whole_ns, _prepares(trace, whole)), len(whole) // 2)
+    count = max(named, measured)
     why = "" if not count else "named so" if named >= measured else "longer than later ones"
-    return UnrepresentativeSteps(count, first and not count, last, why)
+    return UnrepresentativeSteps(count, first, last, why)
+
+
+def _cut(launches: Ints, took: Ints, *, prepares: bool) -> int:
+    """Count the steps of which the capture lacks GPU work; the first one given is at its end.
+
+    Those without any, where most of the others have some, and one next to them with less than the
+    others; else one with few launches, in little time unless all others launch the same. A
+    beginning that `prepares` may be long before there is much GPU work: this is warm-up.
+    """
+    works = launches > 0
+    empty = int(np.argmax(works))
+    if works[empty:].sum() <= len(works[empty:]) / 2:
+        return 0
+    usual_ns = float(np.median(took[works]))
+    if prepares and took[: empty + 1].max() > _LONG * usual_ns:
+        return 0
+    others = launches[empty + 1 :][works[empty + 1 :]]
+    usual = float(np.median(others)) if len(others) else 0.0
+    if empty:
+        return empty + int(launches[empty] < _WHOLE_LAUNCHES * usual)
+    if len(launches) < _MIN_STEPS or launches[0] >= _CUT_LAUNCHES * usual:
+        return 0
+    return int(took[0] < _CUT_TIME * usual_ns or np.std(others) <= _VARYING * usual)
 
 
 def _named(trace: Trace, steps: Sequence[TraceStep]) -> int:

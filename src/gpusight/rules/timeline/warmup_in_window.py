@@ -168,14 +168,15 @@ def _match(
     *,
     recoverable_ns: float | None = None,
 ) -> RuleMatch:
-    first = "first step" if len(steps) == 1 else f"first {len(steps)} steps"
+    first_ns = float(step_ns.mean())
+    first = "first step" if len(steps) == 1 else f"mean of first {len(steps)} steps"
     names = ", ".join(f"`{called(step)}`" for step in steps[:3])
     what = "Capture is mostly warm-up" if recoverable_ns is None else "Warm-up in the window"
     return RuleMatch(
-        title=f"{what}: {first} {format_time(float(step_ns.max()), digits=3)}, "
+        title=f"{what}: {first} {format_time(first_ns, digits=3)}, "
         f"later {format_time(median_ns, digits=3)}",
         evidence=(
-            Evidence("first_ns", float(step_ns.mean()), "ns", "First step time, mean"),
+            Evidence("first_ns", first_ns, "ns", "First step time, mean"),
             Evidence("later_ns", median_ns, "ns", "Later step time, median"),
             Evidence("first_steps", len(steps), "", "Warm-up steps"),
         ),
