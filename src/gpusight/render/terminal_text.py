@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from gpusight.render.cell_text import display_width, safe_text, shorten_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 UNKNOWN_WIDTH = 120
