@@ -228,7 +228,6 @@ def test_wishes_are_read(verb: ScenarioAction, text: str, wish: Scenario) -> Non
         (ScenarioAction.SPEEDUP, "matmul=fast", "has no speedup factor"),
         (ScenarioAction.SPEEDUP, "=4x", "--speedup cannot take"),
         (ScenarioAction.SPEEDUP, "kernel:=4x", "--speedup cannot take"),
-        (ScenarioAction.REMOVE, "syncs", "'sync'"),
         (ScenarioAction.FUSE, "matmul", "elementwise, optimizer, attention"),
         (ScenarioAction.OVERLAP, "compute", "copies"),
     ],
@@ -247,6 +246,13 @@ def test_what_makes_no_sense_is_refused_with_what_is_near(
         (ScenarioAction.SPEEDUP, "convolution=2x", "it has matmul, elementwise"),
         (ScenarioAction.SPEEDUP, "kernel:nothing=2x", "no kernel matches"),
         (ScenarioAction.REMOVE, "range:nothing", "no range matches"),
+        (ScenarioAction.REMOVE, "syncs", "similar: 'sync'; "),
+        (
+            ScenarioAction.REMOVE,
+            "gil",
+            "cannot take 'gil'; in these steps: sync, input, alloc, copies, matmul, elementwise, "
+            "kernel:GLOB or range:GLOB",
+        ),
         (ScenarioAction.OVERLAP, "communication", "no 'communication' in the simulated steps"),
         (ScenarioAction.APPLY, "no-such-rule", "no rule"),
         (ScenarioAction.APPLY, "exposed-communication", "does not have that problem"),
