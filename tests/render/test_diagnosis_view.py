@@ -315,6 +315,17 @@ def test_times_of_locations_that_are_not_saved_say_what_they_are() -> None:
     assert found.document()["findings"][0]["where_time"] == "host time of launches"
 
 
+def test_a_finding_without_locations_says_how_to_get_them() -> None:
+    found = diagnosis(finding("launch-bound", 6.0, where_time="host time of launches", where=()))
+    told = " ".join(text(found).split())
+    assert (
+        "where host time of launches: the capture has no ranges or operators there (gpusight "
+        "record adds NVTX ranges; with --with torch, operators) why" in told
+    )
+    page = diagnosis_view.diagnosis_to_page(found)
+    assert "no ranges or operators there" in page
+
+
 def test_without_steps_times_are_of_the_window() -> None:
     whole = StepWindow(20_000_000, 120_000_000)
     found = diagnosis(finding("input-starved", 80.0), focus=whole)

@@ -348,7 +348,15 @@ def location_amounts(diagnosis: TimelineDiagnosis, where: FindingLocation) -> tu
 
 
 def where_heading(finding: TimelineFinding) -> str:
-    """Say what the times of the places are, and that those of several kinds overlap."""
+    """Say what the times of the places are, and that those of several kinds overlap.
+
+    Where no place is known, say so and how to get them.
+    """
+    if finding.where_time and not finding.where:
+        return (
+            f"{finding.where_time}: the capture has no ranges or operators there "
+            "(gpusight record adds NVTX ranges; with --with torch, operators)"
+        )
     kinds = list(dict.fromkeys(place.kind for place in finding.where))
     if len(kinds) < 2:
         return finding.where_time

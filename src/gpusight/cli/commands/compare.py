@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL
+from gpusight.errors import DOCS_URL, UnknownProcessError
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.output import chosen_format, present
     from gpusight.comparison.inputs import side_inputs
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
-    from gpusight.errors import UnknownProcessError
 
     form = chosen_format(args)
     before, after = map(side_inputs, _sides(args))
@@ -111,16 +110,15 @@ def _of_other_captures(
     from gpusight.analysis.selection import ResolvedSelection, Selection
     from gpusight.cli.capture_input import open_capture
     from gpusight.comparison.baseline_file import is_baseline
-    from gpusight.errors import UnknownProcessError
 
-    having = []
-    for path in paths:
+    def has_process(path: Path) -> bool:
         try:
-            if not is_baseline(path):
-                ResolvedSelection(open_capture(str(path), args), Selection(process=args.process))
-                having.append(path.name)
+            ResolvedSelection(open_capture(str(path), args), Selection(process=args.process))
         except UnknownProcessError:
-            continue
+            return False
+        return True
+
+    having = [path.name for path in paths if not is_baseline(path) and has_process(path)]
     if not having:
         return error
     why = f"only {', '.join(having)} has it; a program gets another PID in each run"
