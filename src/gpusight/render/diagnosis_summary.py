@@ -319,11 +319,10 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     above = [f.rule for f in diagnosis.fixes].index(finding.rule)
     after = {0: "in the plan", 1: "after fix 1"}.get(above, f"after fixes 1-{above}")
     more = (finding.saved_ns or 0.0) > finding.recoverable_ns
-    why = "they expose more of it" if more else "they remove a part of it"
-    if above == 1:
-        why = why.replace("they expose", "it exposes").replace("they remove", "it removes")
-    reason = f": {why}" if above and _differs_alone(diagnosis, finding) else ""
-    return f"alone saves {alone}; {after} saves {planned}{unit} ({share}){reason}{needs}"
+    which = {0: "later fixes", 1: "it"}.get(above, "they")
+    verb = ("expose" if more else "remove") + "s" * (above == 1)
+    why = f"{which} {verb} {'more' if more else 'a part'} of it"
+    return f"alone saves {alone}; {after} saves {planned}{unit} ({share}): {why}{needs}"
 
 
 def _least() -> str:
