@@ -113,7 +113,7 @@ BUSY = steady(compute_matmul=40, idle_launching=6)
 def test_a_step_that_fell_with_its_work() -> None:
     text = explanation_of(BUSY, steady(compute_matmul=20, idle_launching=6))
     assert text.startswith("Step time is lower: 46.0 -> 26.0 ms (-20.0 ms, -43.5%); 95% interval")
-    assert "within these runs, 4 and 4 steps of one run per side" in text
+    assert "within these runs, 4 and 4 steps." in text
     assert "GPU busy time is lower" in text
     assert "compute/matmul -20.0 ms" in text
     assert "Idle" not in text
@@ -144,7 +144,7 @@ def test_single_values_are_said_to_be_such() -> None:
 
 def test_steps_that_differ_too_much() -> None:
     text = explanation_of(digest({"idle/input": [10, 20, 12]}), digest({"idle/input": [9, 14, 18]}))
-    assert "includes 0 (3 and 3 steps of one run per side)" in text
+    assert "includes 0 (3 and 3 steps)" in text
     assert text.startswith("Step time ")
     assert "): not significant" in text.partition(";")[0]
 

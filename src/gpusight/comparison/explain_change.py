@@ -90,7 +90,7 @@ def _basis(comparison: Comparison, change: MeasuredChange) -> str:
     if change.basis is Basis.REPEATS:
         return f"{len(before.labels)} and {len(after.labels)} captures"
     if change.basis is Basis.STEPS and comparison.has_steps:
-        return f"{before.steps[0]:,} and {after.steps[0]:,} steps of one run per side"
+        return f"{before.steps[0]:,} and {after.steps[0]:,} steps"
     return "one run per side" if change.low is not None else "one sample per side; variance unknown"
 
 
