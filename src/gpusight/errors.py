@@ -89,6 +89,10 @@ class UsageError(GpusightError):
     """The request does not fit the capture or the command."""
 
 
+class UnknownProcessError(UsageError):
+    """The capture has no such process."""
+
+
 class CaptureMismatchError(UsageError):
     """Captures that should be of one run differ; `table` has the differences."""
 

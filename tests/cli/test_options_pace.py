@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,7 +61,7 @@ def test_diagnose_says_what_was_taken_off_and_what_to_type_next(
     out = screen(capsys, "diagnose", str(loop), "--pace", "324us")
     assert "profiler overhead taken off: " in out
     assert " µs per recorded event (324 µs/step given)" in out
-    assert out.rstrip().endswith(f"next: gpusight explain {loop} 1 --pace 0.324ms")
+    assert out.rstrip().endswith(f"next: gpusight explain {loop} 1 --pace=324us")
     out = screen(capsys, "diagnose", str(measured))
     assert "(324 µs/step measured before the recording, 20 steps)" in out
     assert out.rstrip().endswith(f"next: gpusight explain {measured} 1")
@@ -71,6 +72,30 @@ def test_diagnose_says_what_was_taken_off_and_what_to_type_next(
     assert window["recorded_step_ns"] == profiler["recorded_step_ns"] == 480_000
     assert profiler["measured_steps"] == 20
     assert profiler["overhead_per_event_ns"] > 0
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--in=ProfilerStep*",
+        "--device=0",
+        "--process=4242",
+        "--steps=2-3",
+        "--window=0-2ms",
+        "--pace=400us",
+        "--pace=off",
+        "--warmup",
+    ],
+)
+def test_the_next_command_of_diagnose_shows_the_same_plan(
+    capsys: pytest.CaptureFixture[str], measured: Path, typed: str
+) -> None:
+    out = screen(capsys, "diagnose", str(measured), typed)
+    command = shlex.split(out.rpartition("next: gpusight ")[2])
+    assert command == ["explain", str(measured), "1", typed]
+    saving = re.search(r" 1\. .*?(\d\S* [mµ]s)", out)
+    assert saving
+    assert f" saves {saving[1]}" in screen(capsys, *command)
 
 
 def test_compare_shows_recorded_times_and_notes_mixed_sides(

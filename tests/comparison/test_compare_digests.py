@@ -265,6 +265,22 @@ def test_what_became_of_findings() -> None:
     assert comparison.document()["findings"][0]["capture"] == "new_1"
 
 
+def test_a_finding_whose_rule_lacks_data_on_a_side_is_neither_fixed_nor_new() -> None:
+    lacking = {"not_evaluated": {"a": "peaks are unknown", "b": "no SMs"}}
+    old, new = having(OLD, findings=finds("a")), having(NEW, findings=finds("b"))
+    comparison = compared([old], [having(new, **lacking)])
+    assert [(f.rule, f.fate, f.not_evaluated) for f in comparison.findings] == [
+        ("b", FindingFate.NEW, None),
+        ("a", FindingFate.NOT_EVALUATED_AFTER, "peaks are unknown"),
+    ]
+    comparison = compared([having(old, **lacking)], [new])
+    assert [(f.rule, f.fate, f.not_evaluated) for f in comparison.findings] == [
+        ("b", FindingFate.NOT_EVALUATED_BEFORE, "no SMs"),
+        ("a", FindingFate.FIXED, None),
+    ]
+    assert comparison.document()["findings"][0]["not_evaluated"] == "no SMs"
+
+
 def test_findings_that_could_not_be_evaluated_are_not_fixed() -> None:
     old = having(OLD, findings=finds("a"))
     new = having(NEW, findings=(), missing={"findings": "nothing ran"})

@@ -212,7 +212,7 @@ def test_an_interval_has_one_unit(
         (change(46.59, 42.42), "Step time -9.0%: 46.6 -> 42.4 ms"),
         (
             change(17.01, 19.86, "unclear"),
-            "No significant change in step time (17.0 -> 19.9 ms, +16.8%)",
+            "Step time 17.0 -> 19.9 ms (+16.8%): not significant",
         ),
         (change(10, 10.01, "same"), "Step time unchanged (10.0 -> 10.0 ms, +0.1%)"),
     ],
@@ -277,6 +277,39 @@ def test_the_first_screen_never_has_more_than_25_lines() -> None:
         lines = first_screen(found, hints=("gpusight compare a b --details",))
         assert len(lines) <= 25
         assert max(map(display_width, lines)) <= 100
+
+
+@pytest.mark.parametrize("width", [76, 82, 100])
+def test_cut_names_of_the_sides_keep_what_differs(width: int) -> None:
+    made, start = comparison(), "a_model_with_many_words.of_one_run"
+    sides = {
+        key: replace(getattr(made, key), labels=(f"{start}.{word}.nsys.nsys-rep",))
+        for key, word in (("before", "unfused"), ("after", "compiled"))
+    }
+    before, after = first_screen(replace(made, **sides), width)[:2]
+    assert "unfused" in before.partition(":")[0]
+    assert "compiled" in after.partition(":")[0]
+    assert max(len(before), len(after)) <= width
+
+
+def test_a_note_is_wrapped_and_not_cut() -> None:
+    words = [f"word{number}" for number in range(30)]
+    lines = first_screen(comparison(notes=(" ".join(words), "more")))
+    start = next(at for at, line in enumerate(lines) if line.startswith("note: word0"))
+    assert " ".join(lines[start : start + 3]).split()[1:31] == words
+    assert lines[-1] == "note: ~ not significant; 1 more with --details"
+
+
+def test_findings_of_rules_that_were_not_evaluated_are_not_resolved() -> None:
+    reason = "the peak FLOP/s are unknown"
+    gone = FindingChange(
+        "slow-rule", "Slow", FindingFate.NOT_EVALUATED_AFTER, 2 * MS, None, 1, 0,
+        not_evaluated=reason,
+    )  # fmt: skip
+    lines = first_screen(comparison(findings=(gone,)))
+    assert "Findings not evaluated in after, predicted gain: slow-rule 2.00 ms/step" in lines
+    assert not any("resolved" in line for line in lines)
+    assert f"not evaluated in after: {reason}" in shown(comparison(findings=(gone,)), 100)
 
 
 def test_details_have_all_of_it() -> None:

@@ -17,6 +17,7 @@ from gpusight.analysis.steps.step_window import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
 from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, screen_lines
+from gpusight.render.diagnosis_summary import timeline_gain
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
@@ -333,6 +334,44 @@ def test_times_of_locations_that_are_not_saved_say_what_they_are() -> None:
     assert "\nWhere (host time of launches):\n\n- range" in markdown
     assert "<caption>Host time of launches</caption>" in diagnosis_view.diagnosis_to_page(found)
     assert found.document()["findings"][0]["where_time"] == "host time of launches"
+
+
+@pytest.mark.parametrize(
+    ("findings", "rule", "why"),
+    [
+        (("a", "b"), "b", "after fix 1 saves 219 µs/step (2.2%): it exposes more of it"),
+        (("a", "c", "b"), "b", "after fixes 1-2 saves 219 µs/step (2.2%): they expose more of it"),
+        (("b", "a"), "b", "in the plan saves 219 µs/step (2.2%): later fixes expose more of it"),
+    ],
+)
+def test_a_fix_that_saves_more_than_alone_says_why(
+    findings: tuple[str, ...], rule: str, why: str
+) -> None:
+    made = [
+        finding(name, 2.0, saved_ns=2.19 * MS) if name == rule else finding(name, 4.0)
+        for name in findings
+    ]
+    gain = timeline_gain(diagnosis(*made), made[findings.index(rule)])
+    assert gain == f"alone saves 200 µs/step (2.0%); {why}"
+
+
+def test_notes_start_with_what_matters_most() -> None:
+    lost, suspected = "3 kernels were lost", "CUDA profiling might have not been started correctly."
+    made = diagnosis(incomplete=(suspected, lost), notes=("graphs are opaque", "a sample"))
+    warned = made.with_warnings(("a row was left out",))
+    assert warned.notes == (lost, "a row was left out", "graphs are opaque", "a sample", suspected)
+    assert warned.with_warnings(("later",)).notes[:2] == (lost, "later")
+
+
+def test_a_finding_without_locations_says_how_to_get_them() -> None:
+    found = diagnosis(finding("launch-bound", 6.0, where_time="host time of launches", where=()))
+    told = " ".join(text(found).split())
+    assert (
+        "where host time of launches: the capture has no ranges or operators there (gpusight "
+        "record adds NVTX ranges; with --with torch, operators) why" in told
+    )
+    page = diagnosis_view.diagnosis_to_page(found)
+    assert "no ranges or operators there" in page
 
 
 def test_without_steps_times_are_of_the_window() -> None:

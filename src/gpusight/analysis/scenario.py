@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import re
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +12,6 @@ import polars as pl
 
 from gpusight.analysis.aggregates import table_of
 from gpusight.analysis.ledger.device_ledger import build_ledger
-from gpusight.analysis.selection import near_matches
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.results import Composite, Fact, Field, Fmt
@@ -31,6 +31,7 @@ KERNEL, RANGE = "kernel:", "range:"
 KERNELS, COPIES, HOST = "kernels", "copies", "host"
 SYNC, INPUT, ALLOC, OVERHEAD = "sync", "input", "alloc", "overhead"
 _PATTERNS = (KERNEL, RANGE)
+PATTERN_HINT = "kernel:GLOB or range:GLOB"
 _FACTOR = re.compile(r"(?P<number>\d{1,6}(?:\.\d{1,6})?)\s*[xX]?")
 
 
@@ -126,20 +127,32 @@ def scenarios(
 
 
 def _target(verb: ScenarioAction, text: str) -> str:
-    """Check that the verb has this target; the names of rules are checked elsewhere."""
+    """Check that the verb has this target.
+
+    The names of rules, and what can be removed, are checked with the capture.
+    """
     target = text.strip()
-    patterns = verb in {ScenarioAction.SPEEDUP, ScenarioAction.REMOVE}
-    if verb is ScenarioAction.APPLY or target in TARGETS[verb]:
+    checked_later = verb in {ScenarioAction.APPLY, ScenarioAction.REMOVE}
+    if checked_later or target in TARGETS[verb]:
         return target
-    if patterns and any(target.startswith(p) and len(target) > len(p) for p in _PATTERNS):
+    patterns = verb is ScenarioAction.SPEEDUP
+    if patterns and is_pattern(target):
         return target
-    near = near_matches(target, list(TARGETS[verb]))
-    more = ", or kernel:GLOB or range:GLOB" if patterns else ""
-    raise UsageError(
-        f"--{verb.value} cannot take {target!r}",
-        why=f"similar: {near}",
-        hint=f"known: {', '.join(TARGETS[verb])}{more}",
-    )
+    more = f", or {PATTERN_HINT}" if patterns else ""
+    hint = f"known: {', '.join(TARGETS[verb])}{more}"
+    why = similar_text(target, TARGETS[verb])
+    raise UsageError(f"--{verb.value} cannot take {target!r}", why=why, hint=hint)
+
+
+def similar_text(target: str, known: Sequence[str]) -> str:
+    """Name the targets that look like a mistyped one; empty where none does."""
+    near = difflib.get_close_matches(target, known)
+    return f"similar: {', '.join(map(repr, near))}" if near else ""
+
+
+def is_pattern(target: str) -> bool:
+    """Return whether a target is a pattern of kernels or ranges."""
+    return any(target.startswith(p) and len(target) > len(p) for p in _PATTERNS)
 
 
 def _factor(text: str, factor: str | float) -> float:

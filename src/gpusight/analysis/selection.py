@@ -12,7 +12,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.recording_advice import advice_for
-from gpusight.errors import MissingDataError, UsageError
+from gpusight.errors import MissingDataError, UnknownProcessError, UsageError
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
@@ -346,9 +346,11 @@ def _match_processes(trace: Trace, wanted: str | None) -> list[int] | None:
         # nsys lists every process of the machine: name those that did something.
         tables = [t for t in ("kernels", "api_calls", "ranges", "cpu_ops") if trace.has(t)]
         active = {key for t in tables for key in trace.table(t, ["process"])["process"].unique()}
-        known = ", ".join(f"{pid} ({name})" for key, pid, name in rows if key in active)
-        known = known or "not recorded"
-        raise UsageError(f"no process {wanted!r} in the capture", hint=f"processes are: {known}")
+        known = ", ".join(
+            f"{pid} ({name})" if name else str(pid) for key, pid, name in rows if key in active
+        )
+        hint = f"processes are: {known or 'not recorded'}"
+        raise UnknownProcessError(f"no process {wanted!r} in the capture", hint=hint)
     return matching
 
 

@@ -363,7 +363,8 @@ def _finding_changes(
     """List which findings are new, fixed or stayed, the largest saving first.
 
     New is what every capture shows after and none before, fixed the reverse: rules have
-    thresholds, so a finding in some captures of a side is no evidence of a change.
+    thresholds, so a finding in some captures of a side is no evidence of a change. Neither is the
+    absence of a finding whose rule lacked data.
     None at all where no capture of a side could be diagnosed.
     """
     sides = [[d for d in side if "findings" not in d.missing] for side in (before, after)]
@@ -371,7 +372,13 @@ def _finding_changes(
         return ()
     rules = dict.fromkeys(f.rule for side in sides for digest in side for f in digest.findings)
     rows = [_finding_change(rule, *sides) for rule in rules]
-    order = [FindingFate.NEW, FindingFate.STAYED, FindingFate.FIXED]
+    order = [
+        FindingFate.NEW,
+        FindingFate.NOT_EVALUATED_BEFORE,
+        FindingFate.STAYED,
+        FindingFate.NOT_EVALUATED_AFTER,
+        FindingFate.FIXED,
+    ]
     return tuple(
         sorted(
             rows,
@@ -386,7 +393,11 @@ def _finding_changes(
 def _finding_change(rule: str, before: Sequence[Digest], after: Sequence[Digest]) -> FindingChange:
     old, new = _findings(rule, before), _findings(rule, after)
     fate = FindingFate.STAYED
-    if len(new) == len(after) and not old:
+    absent = [] if old and new else after if old else before
+    reason = next((d.not_evaluated[rule] for d in absent if rule in d.not_evaluated), None)
+    if reason is not None:
+        fate = FindingFate.NOT_EVALUATED_AFTER if old else FindingFate.NOT_EVALUATED_BEFORE
+    elif len(new) == len(after) and not old:
         fate = FindingFate.NEW
     elif len(old) == len(before) and not new:
         fate = FindingFate.FIXED
@@ -401,6 +412,7 @@ def _finding_change(rule: str, before: Sequence[Digest], after: Sequence[Digest]
         len(new),
         capture.label,
         (len(before), len(after)),
+        reason,
     )
 
 

@@ -141,6 +141,9 @@ class FindingFate(enum.Enum):
     NEW = "new"
     STAYED = "stayed"
     """Anything else: some captures of a side may show it and others not."""
+    NOT_EVALUATED_AFTER = "not evaluated after"
+    """Only the captures before show it, but a capture after lacks the data of its rule."""
+    NOT_EVALUATED_BEFORE = "not evaluated before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,8 @@ class FindingChange:
     """Name of the capture that `title` is of."""
     captures: tuple[int, int] = (1, 1)
     """Captures of either side that could be diagnosed."""
+    not_evaluated: str | None = None
+    """Why the rule was not evaluated on the side that does not show it; None where it was."""
 
     @property
     def shown_by(self) -> str:
@@ -329,4 +334,5 @@ def _finding(row: FindingChange) -> dict[str, Any]:
         "captures_before": row.captures_before,
         "captures_after": row.captures_after,
         "capture": row.capture,
+        "not_evaluated": row.not_evaluated,
     }

@@ -67,11 +67,13 @@ def _verdict(comparison: Comparison) -> str:
     change = comparison.headline.change
     numbers = _numbers(change)
     ends = interval(change, comparison.confidence)
+    if ends and change.basis is not Basis.REPEATS:
+        ends += " within these runs"  # others may differ more
     name = _time_name(comparison)
     if change.verdict is ChangeVerdict.UNCLEAR:
         against = _why_unclear(comparison, change, ends)
         settled = _settled_by(comparison, change)
-        return f"No significant change in {name.lower()}: {numbers}; {against}.{settled}"
+        return f"{name} {numbers}: not significant{settled}; {against}."
     same = f" within {percent(comparison.least)}" if change.verdict is ChangeVerdict.SAME else ""
     rest = ", ".join(filter(None, (ends, _basis(comparison, change))))
     return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
@@ -88,7 +90,7 @@ def _basis(comparison: Comparison, change: MeasuredChange) -> str:
     if change.basis is Basis.REPEATS:
         return f"{len(before.labels)} and {len(after.labels)} captures"
     if change.basis is Basis.STEPS and comparison.has_steps:
-        return f"{before.steps[0]:,} and {after.steps[0]:,} steps of one run per side"
+        return f"{before.steps[0]:,} and {after.steps[0]:,} steps"
     return "one run per side" if change.low is not None else "one sample per side; variance unknown"
 
 
@@ -117,7 +119,7 @@ def _settled_by(comparison: Comparison, change: MeasuredChange) -> str:
     the change from 0, or from the threshold.
     """
     if change.delta is None or change.low is None or change.high is None:
-        return " Record 3 or more captures per side to settle it."
+        return " yet, record 3 or more captures per side to settle it"
     sides = (comparison.before, comparison.after)
     steps = change.basis is not Basis.REPEATS
     samples = min(side.steps[0] if steps else len(side.labels) for side in sides)
@@ -129,7 +131,7 @@ def _settled_by(comparison: Comparison, change: MeasuredChange) -> str:
     if needed > _MAX_SAMPLES:
         return ""
     what = "steps per side" if steps else "captures per side"
-    return f" About {needed} {what} would settle it."
+    return f" yet, about {needed} {what} would settle it"
 
 
 def _between_steps(comparison: Comparison) -> Iterator[str]:

@@ -110,7 +110,7 @@ def time_change(name: str, change: MeasuredChange) -> str:
         return f"{name} {ratio}: {amounts}"
     if change.verdict is ChangeVerdict.SAME:
         return f"{name} unchanged ({amounts}, {ratio})"
-    return f"No significant change in {name.lower()} ({amounts}, {ratio})"
+    return f"{name} {amounts} ({ratio}): not significant"
 
 
 def side_line(side: ComparedSide) -> str:
@@ -495,6 +495,8 @@ _TONES = {
     FindingFate.FIXED: ChangeTone.GOOD,
     FindingFate.NEW: ChangeTone.BAD,
     FindingFate.STAYED: ChangeTone.PLAIN,
+    FindingFate.NOT_EVALUATED_AFTER: ChangeTone.UNSURE,
+    FindingFate.NOT_EVALUATED_BEFORE: ChangeTone.UNSURE,
 }
 
 
@@ -502,6 +504,8 @@ _STATUS = {
     FindingFate.FIXED: "resolved",
     FindingFate.NEW: "new",
     FindingFate.STAYED: "remaining",
+    FindingFate.NOT_EVALUATED_AFTER: "not evaluated in after",
+    FindingFate.NOT_EVALUATED_BEFORE: "not evaluated in before",
 }
 
 
@@ -519,6 +523,8 @@ def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterat
                 if several and finding.capture
                 else finding.title
             )
+            if finding.not_evaluated is not None:
+                title += f"; {_STATUS[fate]}: {finding.not_evaluated}"
             yield ComparisonRow(
                 (_STATUS[fate], *times, *by, finding.rule, title), _TONES[fate], None
             )
@@ -527,9 +533,10 @@ def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterat
 def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTone]]:
     """Name the findings of each status, the largest saving first: label, text, tone."""
     per = "/step" if comparison.has_steps else ""
-    for fate in (FindingFate.FIXED, FindingFate.NEW, FindingFate.STAYED):
+    only_before = (FindingFate.FIXED, FindingFate.NOT_EVALUATED_AFTER)
+    for fate in FindingFate:
         rows = [
-            (row.rule, (row.before_ns if fate is FindingFate.FIXED else row.after_ns) or 0.0)
+            (row.rule, (row.before_ns if fate in only_before else row.after_ns) or 0.0)
             for row in comparison.findings
             if row.fate is fate
         ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from gpusight.comparison.phrases import NOTHING, bottleneck_sentence
@@ -22,7 +24,7 @@ from gpusight.render.markdown_tables import (
     markdown_table,
 )
 from gpusight.render.table_layout import TextColumn, fit_columns
-from gpusight.render.terminal_text import StyledLine, cut_line, wrapped_lines
+from gpusight.render.terminal_text import StyledLine, cut_line, note_lines, wrapped_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -146,6 +148,9 @@ _HEADLINE_STYLES = {
 _MAX_LINES = 25
 """Lines of the first screen on 100 columns, the next command included."""
 _MIN_NAME_WIDTH = 16
+_MAX_NOTE_LINES = 3
+_NAME_PARTS = re.compile(r"[^\W_]+|[\W_]+")
+"""Words of a file name, and what separates them."""
 _MIN_ENTRIES, _MAX_ENTRIES, _MAX_KERNELS = 2, 6, 3
 _SIDES = ("before", "after")
 
@@ -185,7 +190,6 @@ def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[Styled
         head += wrapped_lines(f"{text[0].upper()}{text[1:]}", look.width, "")
     sections = {section.key: section for section in comparison_sections(comparison)}
     least = comparison_tables.least_shown(comparison)
-    kernels = list(_most_changed(sections.get("kernels"), look, least, _MAX_KERNELS))
     changes = [row.change for row in comparison.ledger] + [row.ns for row in comparison.kernels]
     has_marks = any(abs(c.delta or 0.0) > least and not c.claimed for c in changes)
     foot = [
@@ -194,22 +198,49 @@ def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[Styled
     ]
     foot = [StyledLine(""), *foot] if foot else []
     # The heading and the total of the ledger, a blank line, and the next command.
-    room = _MAX_LINES - len(head) - len(kernels) - len(foot) - 4
-    entries = max(_MIN_ENTRIES, min(_MAX_ENTRIES, room))
+    room = _MAX_LINES - len(head) - len(foot) - 4
+    kernel_rows = min(_MAX_KERNELS, room - _MIN_ENTRIES - 2)  # below a blank line and a heading
+    kernels = list(_most_changed(sections.get("kernels"), look, least, max(0, kernel_rows)))
+    entries = max(_MIN_ENTRIES, min(_MAX_ENTRIES, room - len(kernels)))
     ledger = _most_changed(sections.get("ledger"), look, least, entries)
     yield from (*head, *ledger, *kernels, *foot)
 
 
 def _side_lines(comparison: Comparison, width: int | None) -> Iterator[StyledLine]:
     """Describe the captures of each side as `diagnose` does; the name is cut, not the numbers."""
-    for label, side in zip(_SIDES, (comparison.before, comparison.after), strict=True):
-        first, facts = safe_text(side.labels[0]), comparison_tables.side_facts(side)
+    sides = (comparison.before, comparison.after)
+    names = [safe_text(side.labels[0]) for side in sides]
+    for label, side, full, other in zip(_SIDES, sides, names, reversed(names), strict=True):
+        name = full
+        facts = comparison_tables.side_facts(side)
         more = f" and {len(side.labels) - 1} more" if len(side.labels) > 1 else ""
         lead, rest = label.ljust(8), f"{more}: {facts}"
         if width is not None:
             room = width - display_width(lead + rest)
-            first = shorten_middle(first, max(room, _MIN_NAME_WIDTH))
-        yield StyledLine(cut_line(f"{lead}{first}{rest}", width), "dim")
+            name = _shorten_common(name, other, max(room, _MIN_NAME_WIDTH))
+        yield StyledLine(cut_line(f"{lead}{name}{rest}", width), "dim")
+
+
+def _shorten_common(name: str, other: str, width: int) -> str:
+    """Shorten a name to a width; the words that the other name does not have go last."""
+    if display_width(name) <= width or name == other:
+        return shorten_middle(name, width)
+    words, other_words = _NAME_PARTS.findall(name), _NAME_PARTS.findall(other)
+    most = min(len(words), len(other_words)) - 1  # a name is never all common
+    same = _count_equal(words[:most], other_words)
+    same_end = _count_equal(words[::-1][: most - same], other_words[::-1])
+    start, end = "".join(words[:same]), "".join(words[len(words) - same_end :])
+    differing = name[len(start) : len(name) - len(end)]
+    room = width - display_width(differing)
+    if room < 2:
+        return shorten_middle(differing, width)
+    start = shorten_end(start, room - bool(end))
+    return f"{start}{differing}{shorten_end(end, room - display_width(start))}"
+
+
+def _count_equal(words: Sequence[str], others: Sequence[str]) -> int:
+    pairs = zip(words, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _most_changed(
@@ -243,8 +274,7 @@ def _first_notes(
     comparison: Comparison, look: TableOptions, *, has_marks: bool
 ) -> Iterator[StyledLine]:
     """Give the most important limitation, what the mark means, and how many more there are."""
-    for note in comparison.notes[:1]:
-        yield StyledLine(cut_line(f"note: {safe_text(note)}", look.width), "yellow")
+    yield from note_lines(comparison.notes[:1], look.width, _MAX_NOTE_LINES)
     more = len(comparison.notes) - 1
     parts = [f"{more} more with --details"] if more > 0 else []
     if has_marks:

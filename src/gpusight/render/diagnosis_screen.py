@@ -16,7 +16,7 @@ from gpusight.render import diagnosis_summary as summary
 from gpusight.render.cell_text import display_width, safe_text, shorten_end, shorten_middle
 from gpusight.render.explanation import gain_text
 from gpusight.render.table_layout import GAP, TextColumn, fit_columns
-from gpusight.render.terminal_text import StyledLine, cut_line, wrapped_lines
+from gpusight.render.terminal_text import StyledLine, cut_line, note_lines, wrapped_lines
 from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
     KernelReportDiagnosis,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 MAX_LINES = 15
 _MAX_HEAD_LINES = 2
 _MAX_NOTE_LINES = 2
-_CLAUSE_END = re.compile(r"[.;:](?= )")
 _DETAIL = re.compile(r": (?=\d|about )| \(")
 """Where the numbers of a title start: `explain` and `--details` have them too."""
 _MIN_FITTED_SHARE = 0.4
@@ -54,25 +53,32 @@ _LEAD = 4
 
 
 def screen_lines(
-    diagnosis: AnyDiagnosis, look: TableOptions, *, details: bool = False
+    diagnosis: AnyDiagnosis,
+    look: TableOptions,
+    *,
+    details: bool = False,
+    typed: Sequence[str] | None = None,
 ) -> list[StyledLine]:
-    """Give the lines of the first screen; all rows and no notes where `details` follow."""
+    """Give the lines of the first screen; all rows and no notes where `details` follow.
+
+    `typed` are the options of the command line that chose what was diagnosed.
+    """
     max_lines = sys.maxsize if details else MAX_LINES
     if isinstance(diagnosis, KernelReportDiagnosis):
         head = _head_lines(summary.kernels_head(diagnosis), look.width)
-        head += _note_lines(() if details else diagnosis.notes, look.width)
+        head += note_lines(() if details else diagnosis.notes, look.width, _MAX_NOTE_LINES)
         table = _kernel_report_rows(diagnosis, look.width, max_lines - len(head) - 3)
-        return [*head, StyledLine(""), *table, *_next_lines(diagnosis)]
+        return [*head, StyledLine(""), *table, *_next_lines(diagnosis, typed)]
     timeline = timeline_of(diagnosis)
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
-    head += _note_lines(() if details else timeline.notes, look.width)
+    head += note_lines(() if details else timeline.notes, look.width, _MAX_NOTE_LINES)
     if isinstance(diagnosis, JoinedDiagnosis):  # the screen has room for one of the two
         below = _joined_rows(diagnosis, look.width, None if details else _MAX_KERNELS)
     else:
         below = _section_rows(timeline, look.width)
     plan = list(_plan_lines(timeline, look, max_lines - len(head) - len(below) - 2))
-    return [*head, StyledLine(""), *plan, *below, *_next_lines(diagnosis)]
+    return [*head, StyledLine(""), *plan, *below, *_next_lines(diagnosis, typed)]
 
 
 def _head_lines(text: str, width: int | None) -> list[StyledLine]:
@@ -117,25 +123,6 @@ def _ledger_lines(timeline: TimelineDiagnosis, look: TableOptions) -> Iterator[S
 
 def _style(group: str) -> str:
     return _WORK_STYLES.get(group, "yellow" if group.startswith("idle") else "dim")
-
-
-def _note_lines(notes: Sequence[str], width: int | None) -> list[StyledLine]:
-    """Give the first note, and how many more there are.
-
-    Of a note that is too long, whole sentences or clauses are shown.
-    """
-    if not notes:
-        return []
-    count = len(notes) - 1
-    more = f" (+{count} more: --details)" if count else ""
-    lines = list(wrapped_lines(f"{notes[0]}{more}", width, "note: ", "yellow"))
-    ends = [end.start() for end in _CLAUSE_END.finditer(notes[0])]
-    while len(lines) > _MAX_NOTE_LINES and ends:
-        text = f"{notes[0][: ends.pop()]} (whole{more and f', +{count} more'}: --details)"
-        lines = list(wrapped_lines(text, width, "note: ", "yellow"))
-    if len(lines) > _MAX_NOTE_LINES:
-        return [StyledLine(f"notes: {len(notes)} (--details)", "yellow")]
-    return lines
 
 
 def _plan_lines(
@@ -313,8 +300,13 @@ def _section_rows(timeline: TimelineDiagnosis, width: int | None) -> list[Styled
     return lines
 
 
-def _next_lines(diagnosis: AnyDiagnosis) -> list[StyledLine]:
-    """Give the command to type next: whole, so that it can be pasted."""
+_NO_PACE, _NO_WINDOW = ("--pace",), ("--steps", "--window", "--warmup")
+_NOT_TAKEN = {"drill": _NO_PACE, "flops": _NO_PACE, "roofline": (*_NO_PACE, *_NO_WINDOW)}
+"""Options of `diagnose` that a next command does not take."""
+
+
+def _next_lines(diagnosis: AnyDiagnosis, typed: Sequence[str] | None) -> list[StyledLine]:
+    """Give the command to type next: whole, so that it can be pasted and shows the same plan."""
     path = diagnosis.meta.get("path")
     if not path:
         return []
@@ -322,19 +314,21 @@ def _next_lines(diagnosis: AnyDiagnosis) -> list[StyledLine]:
         command = "explain" if any(g.findings for g in diagnosis.groups) else "roofline"
     else:
         command = _next_command(timeline_of(diagnosis))
-    name = shlex.quote(safe_text(str(path)))
+    words = [command, str(path)]
     if isinstance(diagnosis, JoinedDiagnosis) and command == "explain":
-        name += f" {shlex.quote(safe_text(str(diagnosis.report.meta.get('path'))))}"
-    number, option = " 1" * (command == "explain"), _pace_option(diagnosis, command)
-    return [StyledLine(f"next: gpusight {command} {name}{number}{option}", "dim")]
+        words.append(str(diagnosis.report.meta.get("path")))
+    words += ["1"] * (command == "explain")
+    options = _given_pace(diagnosis) if typed is None else typed
+    words += [option for option in options if not option.startswith(_NOT_TAKEN.get(command, ()))]
+    return [StyledLine(f"next: gpusight {shlex.join(map(safe_text, words))}", "dim")]
 
 
-def _pace_option(diagnosis: AnyDiagnosis, command: str) -> str:
-    """Give the step time again that corrected the diagnosis, to a command that takes one."""
-    if isinstance(diagnosis, KernelReportDiagnosis) or command not in {"explain", "ledger"}:
-        return ""
+def _given_pace(diagnosis: AnyDiagnosis) -> list[str]:
+    """Give the step time again that the diagnosis was corrected with, where the user gave it."""
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        return []
     correction = timeline_of(diagnosis).correction
-    return "" if correction is None else correction.pace.option
+    return [] if correction is None else correction.pace.option.split()
 
 
 def _next_command(timeline: TimelineDiagnosis) -> str:

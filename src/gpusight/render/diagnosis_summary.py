@@ -343,10 +343,10 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     above = [f.rule for f in diagnosis.fixes].index(finding.rule)
     after = {0: "in the plan", 1: "after fix 1"}.get(above, f"after fixes 1-{above}")
     more = (finding.saved_ns or 0.0) > finding.recoverable_ns
-    why = "they expose more of it" if more else "they remove a part of it"
-    if above == 1:
-        why = why.replace("they expose", "it exposes").replace("they remove", "it removes")
-    reason = f": {why}" if above and _differs_alone(diagnosis, finding) else ""
+    which = {0: "later fixes", 1: "it"}.get(above, "they")
+    verb = ("expose" if more else "remove") + "s" * (above == 1)
+    why = f": {which} {verb} {'more' if more else 'a part'} of it"
+    reason = why if _differs_alone(diagnosis, finding) else ""
     return f"alone saves {alone}; {after} saves {most}{planned}{unit} ({share}){reason}{needs}"
 
 
@@ -372,7 +372,15 @@ def location_amounts(diagnosis: TimelineDiagnosis, where: FindingLocation) -> tu
 
 
 def where_heading(finding: TimelineFinding) -> str:
-    """Say what the times of the places are, and that those of several kinds overlap."""
+    """Say what the times of the places are, and that those of several kinds overlap.
+
+    Where no place is known, say so and how to get them.
+    """
+    if finding.where_time and not finding.where:
+        return (
+            f"{finding.where_time}: the capture has no ranges or operators there "
+            "(gpusight record adds NVTX ranges; with --with torch, operators)"
+        )
     kinds = list(dict.fromkeys(place.kind for place in finding.where))
     if len(kinds) < 2:
         return finding.where_time

@@ -259,7 +259,7 @@ def _locations(
     """Name the places with their times in a column; long names lose their middle."""
     heading = parts.where_heading(finding)
     if heading:
-        yield from labeled_lines("where", f"{heading}:", width)
+        yield from labeled_lines("where", f"{heading}{':' if finding.where else ''}", width)
     amounts = [parts.location_amounts(diagnosis, where) for where in finding.where]
     widest = max((display_width(time) for time, _ in amounts), default=0)
     for number, (where, (time, often)) in enumerate(zip(finding.where, amounts, strict=True)):

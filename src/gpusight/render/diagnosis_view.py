@@ -32,6 +32,8 @@ from gpusight.rules.diagnosis import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from markupsafe import Markup
 
     from gpusight.render.explanation import ExplainedKernel
@@ -44,12 +46,19 @@ _EXPLAINED = 3
 
 
 def diagnosis_lines(
-    diagnosis: AnyDiagnosis, look: TableOptions, *, details: bool = False
+    diagnosis: AnyDiagnosis,
+    look: TableOptions,
+    *,
+    details: bool = False,
+    typed: Sequence[str] | None = None,
 ) -> list[StyledLine]:
-    """Give the first screen; with `details`, everything else below it."""
+    """Give the first screen; with `details`, everything else below it.
+
+    `typed` are the options of the command line that chose what was diagnosed.
+    """
     if look.full_names:
         diagnosis, look = _with_full_names(diagnosis), replace(look, width=None)
-    lines = screen_lines(diagnosis, look, details=details)
+    lines = screen_lines(diagnosis, look, details=details, typed=typed)
     if details:
         lines = [*lines, StyledLine(""), *diagnosis_text.detail_lines(diagnosis, look)]
     return lines
@@ -69,16 +78,27 @@ def _with_full_names(diagnosis: AnyDiagnosis) -> AnyDiagnosis:
     return diagnosis
 
 
-def diagnosis_to_text(diagnosis: AnyDiagnosis, look: TableOptions, *, details: bool = False) -> str:
+def diagnosis_to_text(
+    diagnosis: AnyDiagnosis,
+    look: TableOptions,
+    *,
+    details: bool = False,
+    typed: Sequence[str] | None = None,
+) -> str:
     """Write a diagnosis as plain text."""
-    return plain_lines(diagnosis_lines(diagnosis, look, details=details))
+    return plain_lines(diagnosis_lines(diagnosis, look, details=details, typed=typed))
 
 
 def print_diagnosis(
-    diagnosis: AnyDiagnosis, look: TableOptions, stream: TextIO, *, details: bool = False
+    diagnosis: AnyDiagnosis,
+    look: TableOptions,
+    stream: TextIO,
+    *,
+    details: bool = False,
+    typed: Sequence[str] | None = None,
 ) -> None:
     """Write a diagnosis with colors to a terminal."""
-    draw_lines(diagnosis_lines(diagnosis, look, details=details), stream)
+    draw_lines(diagnosis_lines(diagnosis, look, details=details, typed=typed), stream)
 
 
 def diagnosis_to_markdown(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from gpusight.render.cell_text import display_width, safe_text, shorten_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 UNKNOWN_WIDTH = 120
@@ -96,6 +97,28 @@ def wrapped_lines(text: str, width: int | None, lead: str, style: str = "") -> I
         safe, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False
     )
     yield from (StyledLine(line, style) for line in lines or [lead])
+
+
+_CLAUSE_END = re.compile(r"[.;:](?= )")
+
+
+def note_lines(notes: Sequence[str], width: int | None, max_lines: int) -> list[StyledLine]:
+    """Give the first note, and how many more there are.
+
+    Of a note that is too long, whole sentences or clauses are shown.
+    """
+    if not notes:
+        return []
+    count = len(notes) - 1
+    more = f" (+{count} more: --details)" if count else ""
+    lines = list(wrapped_lines(f"{notes[0]}{more}", width, "note: ", "yellow"))
+    ends = [end.start() for end in _CLAUSE_END.finditer(notes[0])]
+    while len(lines) > max_lines and ends:
+        text = f"{notes[0][: ends.pop()]} (whole{more and f', +{count} more'}: --details)"
+        lines = list(wrapped_lines(text, width, "note: ", "yellow"))
+    if len(lines) > max_lines:
+        return [StyledLine(f"notes: {len(notes)} (--details)", "yellow")]
+    return lines
 
 
 def labeled_lines(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from operator import or_
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 COMMAND = "diagnose"
+_SUSPECTED = re.compile(r"\bmight (?:have )?not\b")
 AnyDiagnosis: TypeAlias = "KernelReportDiagnosis | TimelineDiagnosis | JoinedDiagnosis"
 
 
@@ -171,8 +173,14 @@ class TimelineDiagnosis:
         }
 
     def with_warnings(self, warnings: Sequence[str]) -> TimelineDiagnosis:
-        """Add the warnings of the captures to the notes, behind what the capture lacks."""
-        return replace(self, notes=tuple(dict.fromkeys((*self.incomplete, *warnings, *self.notes))))
+        """Add the warnings of the captures to the notes, behind what the capture lacks.
+
+        What a profiler only suspects to be lost comes last: most such captures are complete.
+        """
+        suspected = [text for text in self.incomplete if _SUSPECTED.search(text)]
+        notes = dict.fromkeys((*self.incomplete, *warnings, *self.notes))
+        certain = (note for note in notes if note not in suspected)
+        return replace(self, notes=(*certain, *suspected))
 
 
 @dataclass(frozen=True, slots=True)

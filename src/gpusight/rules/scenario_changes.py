@@ -287,6 +287,11 @@ def _nothing(target: str, why: str) -> UsageError:
 
 def _removed(context: RuleContext, scenario: Scenario) -> Changes:
     target = scenario.target
+    if target not in words.TARGETS[scenario.verb] and not words.is_pattern(target):
+        known = _removable(context)
+        hint = f"in these steps: {', '.join([*known, words.PATTERN_HINT])}"
+        why = words.similar_text(target, known)
+        raise UsageError(f"--remove cannot take {target!r}", why=why, hint=hint)
     if target == words.SYNC:
         blocking = np.isin(context.schedule.calls.kind, (CallKind.SYNC, CallKind.COPY))
         blocking &= context.replay.program.wait != 0
@@ -305,6 +310,18 @@ def _removed(context: RuleContext, scenario: Scenario) -> Changes:
     if target.startswith(words.RANGE):
         return _without_range(context, target)
     return _without_activities(_activities(context, target))
+
+
+def _removable(context: RuleContext) -> list[str]:
+    """Return the targets that something in the sample matches."""
+    matching = []
+    for target in words.TARGETS[ScenarioAction.REMOVE]:
+        try:
+            _removed(context, words.Scenario(ScenarioAction.REMOVE, target))
+        except UsageError:  # how each target says that nothing matches it
+            continue
+        matching.append(target)
+    return matching
 
 
 def _without_activities(rows: pl.DataFrame) -> Changes:

@@ -14,7 +14,7 @@ from gpusight.analysis.capture_completeness import lost_sources, recorded_note, 
 from gpusight.analysis.capture_gpus import names_of_used
 from gpusight.analysis.clock_alignment import aligned, clock_shifts
 from gpusight.analysis.join.launch_matching import normal_name
-from gpusight.analysis.kernel_summary import short_names
+from gpusight.analysis.kernel_summary import graph_notes, short_names
 from gpusight.analysis.profiler_correction import (
     correction_of,
     recorded_span,
@@ -97,13 +97,14 @@ def diagnose_timeline(
         rules=selected,
         selection=selection,
         incomplete=incomplete,
+        # What matters most for the result first: the screen has room for one.
         notes=(
-            *incomplete,
-            *focus.notes,
+            *graph_notes(trace),
             *sample_notes(context, selection),
+            *focus.notes,
             *recorded_note(context.issued),
         ),
-    )
+    ).with_warnings(())
 
 
 def sample_notes(context: RuleContext, selection: Selection) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import shutil
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpusight.cli.main import main
+from tests.profiled_loops import profiled_loop, write_torch
 from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def test_a_capture_against_itself_is_the_same(capsys: pytest.CaptureFixture[str]
     out = told(capsys, RUN, RUN)
     *lines, last = out.splitlines()
     assert any(
-        line.startswith(("Step time is unchanged", "No significant change")) for line in lines
+        line.startswith("Step time is unchanged") or ": not significant" in line for line in lines
     )
     assert max(map(len, lines)) <= 80
     assert last == f"next: gpusight compare {RUN} {RUN} --details"
@@ -217,3 +219,19 @@ def test_the_page_shows_what_is_printed(
     out = told(capsys, *(str(SHARED / "nsys" / name) for name in marker.split()))
     assert shown
     assert out.startswith(shown), "paste what `COLUMNS=100 gpusight compare …` prints"
+
+
+@pytest.mark.parametrize(("chosen", "lacking"), [("4242", "after"), ("77", "before")])
+def test_a_process_of_one_side_only_is_said(
+    chosen: str, lacking: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    text = gzip.decompress(write_torch(profiled_loop(), before).read_bytes()).decode()
+    before.write_text(text)
+    after.write_text(text.replace('"pid": 4242', '"pid": 77'))
+    having, listed = ("before", "77") if lacking == "after" else ("after", "4242")
+    assert main(["compare", str(before), str(after), "--process", chosen]) == 2
+    err = capsys.readouterr().err
+    assert f"{lacking}.json: no process '{chosen}' in the capture" in err
+    assert f"only {having}.json has it" in err
+    assert f"processes are: {listed};" in err

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL
+from gpusight.errors import DOCS_URL, UnknownProcessError
 from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -90,14 +90,40 @@ def run(args: argparse.Namespace) -> int:
     whole = args.details or args.top is not None or args.wide or args.full_names
     shown = {"details": whole, "hints": _hints(args, details=whole)} if form == "table" else {}
     args.file, args.vs = str(before.paths[0]), [str(path) for path in after.paths]
+    try:
+        digests = read_digests(before, args, before_pace), read_digests(after, args, after_pace)
+    except UnknownProcessError as error:
+        raise _of_other_captures(error, [*before.paths, *after.paths], args) from error
     result = api.compare(
-        read_digests(before, args, before_pace),
-        read_digests(after, args, after_pace),
+        *digests,
         confidence=CONFIDENCE if args.confidence is None else args.confidence,
         least=MIN_EFFECT if args.least_effect is None else args.least_effect,
     )
     # Without --top, tables have the rows that changed enough.
     return present(result, args, look={"limit": args.top}, **shown)
+
+
+def _of_other_captures(
+    error: UnknownProcessError, paths: list[Path], args: argparse.Namespace
+) -> UnknownProcessError:
+    """Say which captures do have the process that one lacks."""
+    from gpusight.analysis.selection import ResolvedSelection, Selection
+    from gpusight.cli.capture_input import open_capture
+    from gpusight.comparison.baseline_file import is_baseline
+
+    def has_process(path: Path) -> bool:
+        try:
+            ResolvedSelection(open_capture(str(path), args), Selection(process=args.process))
+        except UnknownProcessError:
+            return False
+        return True
+
+    having = [path.name for path in paths if not is_baseline(path) and has_process(path)]
+    if not having:
+        return error
+    why = f"only {', '.join(having)} has it; a program gets another PID in each run"
+    hint = f"{error.hint}; --process takes a name of both too"
+    return UnknownProcessError(error.what, why=why, hint=hint)
 
 
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:

@@ -88,14 +88,19 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
+    from gpusight.cli.capture_input import typed_part
     from gpusight.cli.output import chosen_format, present
 
     _keep_rules(args)
     if args.list_rules:
         return _list_rules(args)
     result = run_diagnosis(args)
-    shows_text = chosen_format(args) in {"table", "markdown"}
-    present(result, args, **({"details": args.details} if shows_text else {}))
+    form, text_options = chosen_format(args), {}
+    if form in {"table", "markdown"}:
+        text_options["details"] = args.details
+    if form == "table":
+        text_options["typed"] = typed_part(args)
+    present(result, args, **text_options)
     return _gate(result.answer, args)
 
 
