@@ -42,6 +42,8 @@ _DIAGNOSIS_DOCUMENT = (
     "for none); `profiler`, null or how times were corrected (`measured_step_ns`, "
     "`measured_steps`, `spread`, `how`, `overhead_per_event_ns`, `overhead_share`, "
     "`events_per_step`); "
+    "`plan` (`fixes`, `step_ns`, `predicted_step_ns`, `speedup`, `upper_bound`: all fixes save at "
+    "most that, because a finding of low confidence is among them); "
     "`findings`, in the order of the plan, each with `rule`, `title`, "
     "`recoverable_ns` and `share` of the window, `recoverable_ns_per_step`, `after_above_ns` "
     "(what it saves once the findings above are fixed), `confidence`, `confidence_reason`, "
