@@ -79,11 +79,7 @@ def what_if(
     if not len(context.schedule.ops):
         return NotApplicable(COMMAND, "no GPU activity in the window", advice_for(trace.meta).gpu)
     changes = [(scenario.text, changes_of_scenario(context, scenario)) for scenario in scenarios]
-<<<<<<< HEAD
-    chosen: tuple[str, ...] = ()
-=======
     chosen: list[str] = []
->>>>>>> mend2
     if selection.process != given:
         chosen.append(
             f"fix numbers are those of process {selection.process}, as `diagnose` shows it"
