@@ -320,7 +320,7 @@ def _removable(context: RuleContext) -> list[str]:
     for target in words.TARGETS[ScenarioAction.REMOVE]:
         try:
             _removed(context, words.Scenario(ScenarioAction.REMOVE, target))
-        except UsageError:  # how each target says that nothing matches it
+        except UsageError:  # nothing in the sample matches it
             continue
         matching.append(target)
     return matching
