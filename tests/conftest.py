@@ -28,7 +28,7 @@ from gpusight.rules.engine import RuleResults, run_timeline_rules
 from gpusight.rules.finding import TimelineFinding
 from gpusight.rules.rule import TimelineRule
 from gpusight.trace.trace import Trace
-from tests.shared import REPOSITORY, WIDER, KeptTrace, file_state, kept_open
+from tests.shared import REPOSITORY, TWINS, WIDER, KeptTrace, file_state, kept_open
 
 _NUMBERS = itertools.count()
 _ANSWERS: dict[tuple[object, ...], object] = {}
@@ -60,7 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             captures = {v for v in item.callspec.params.values() if isinstance(v, Path)}
-            if captures & WIDER:
+            every_format = "/readers/" in item.nodeid or "/sharing/" in item.nodeid
+            if captures & (WIDER if every_format else WIDER | TWINS):
                 item.add_marker("wide")
 
 

@@ -79,6 +79,12 @@ WIDER = {
 }
 """A test with one of these as a parameter is marked `wide`; one that names its capture is not."""
 
+TWINS = {
+    *(path for path in DATA.glob("*.nsys-rep") if path.with_suffix(".sqlite") in OWN),
+    *DATA.glob("jax_*.trace.json.gz"),
+}
+"""The same runs in another format: `wide` but for tests of reading and of sanitized copies."""
+
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared captures are not here")
 
 

@@ -17,7 +17,11 @@ from gpusight.readers.column_cache import CachedSource
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Trace
 
-SEEDS = [(name, at) for name in FORMATS for at in range(len(seeds.load(name)))]
+SEEDS = [
+    pytest.param(name, at, marks=[pytest.mark.wide] if at else [])
+    for name in FORMATS
+    for at in range(len(seeds.load(name)))
+]
 FAILURES = sorted(p for p in seeds.FAILURES.glob("*-*") if p.suffix != ".txt")
 
 

@@ -22,7 +22,7 @@ from gpusight.rules.timeline_diagnosis import (
 )
 from gpusight.trace.intervals import Intervals, coverage
 from gpusight.trace.trace import Trace
-from tests.rules.timeline.rule_captures import US, Capture
+from tests.rules.timeline.rule_captures import US, Capture, diagnosed_file
 from tests.rules.timeline.test_dependency_stall import steps as held_up
 from tests.rules.timeline.test_launch_bound import loop as launching
 from tests.shared import DATA, SHARED, needs_shared, opened
@@ -241,7 +241,7 @@ def test_the_middle_step_is_shown_where_nothing_is_named(
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_every_finding_has_a_place_in_the_capture(path: Path) -> None:
     trace = opened(path)
-    diagnosis = diagnose_timeline(trace)
+    diagnosis = diagnosed_file(path)
     if not isinstance(diagnosis, TimelineDiagnosis):
         return
     found = FindingLocator(trace, diagnosis)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from gpusight.readers.open import open_trace
 from gpusight.rules.diagnosis import TimelineDiagnosis
-from gpusight.rules.timeline_diagnosis import diagnose_timeline
-from tests.shared import EVERY_SQLITE, SHARED, needs_shared, opened
+from tests.rules.timeline.rule_captures import diagnosed_file
+from tests.shared import EVERY_SQLITE, SHARED, needs_shared
 
 NSYS = SHARED / "nsys"
 TORCH = SHARED / "torch"
@@ -50,9 +48,8 @@ STEP_MS = {
 """A step as measured, and with one fix as the prototype of the replay predicted it."""
 
 
-@cache
 def diagnosed(path: str) -> TimelineDiagnosis:
-    found = diagnose_timeline(opened(Path(path)))
+    found = diagnosed_file(Path(path))
     assert isinstance(found, TimelineDiagnosis)
     return found
 
@@ -106,8 +103,8 @@ def test_what_a_graph_has_solved_is_not_complained_of(name: str) -> None:
 
 @needs_shared
 @pytest.mark.parametrize("path", EVERY_SQLITE, ids=lambda path: path.name)
-def test_gains_lie_inside_the_window(path: object) -> None:
-    found = diagnose_timeline(open_trace(str(path), cache=False))
+def test_gains_lie_inside_the_window(path: Path) -> None:
+    found = diagnosed_file(path)
     if isinstance(found, TimelineDiagnosis):
         assert all(0 <= (f.recoverable_ns or 0) <= found.focus.length_ns for f in found.findings)
         alone = [f.recoverable_ns or 0 for f in found.fixes]

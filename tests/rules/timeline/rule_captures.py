@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import gpusight
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.rules.context import sample_steps
 from gpusight.rules.rule import RuleMatch
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
+from tests import shared
 from tests.shared import SHARED
 from tests.traces import THREAD, build_trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from gpusight.results import NotApplicable
     from gpusight.rules.context import RuleContext
+    from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.rules.rule import TimelineRule
     from tests.traces import Rows
 
@@ -114,9 +120,16 @@ class Capture:
         return judged({"source": self.source, **meta}, **tables)
 
 
+@lru_cache(maxsize=32)
 def opened(capture: str) -> RuleContext:
-    """Judge one of the shared captures."""
+    """Judge one of the shared captures, once for all rules."""
     trace = gpusight.open(SHARED / capture)
     chosen = step_window(trace)
     assert isinstance(chosen, StepWindow)
     return sample_steps(trace, chosen)
+
+
+@lru_cache(maxsize=64)
+def diagnosed_file(path: Path) -> TimelineDiagnosis | NotApplicable:
+    """Diagnose a capture that is in a file."""
+    return diagnose_timeline(shared.opened(path))
