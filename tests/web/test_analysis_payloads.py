@@ -64,8 +64,7 @@ def test_the_findings_are_those_of_the_command() -> None:
 def test_what_is_no_fix_is_below_the_plan_in_the_words_of_the_command() -> None:
     found = findings_payload(ViewerTimeline(opened(DATA / "jax_small.xplane.pb")), [])
     assert "warmup-in-window" not in [one.rule for one in found.findings]
-    (note,) = found.beside
-    assert note.rule == "warmup-in-window"
+    (note,) = (one for one in found.beside if one.rule == "warmup-in-window")
     assert note.title.startswith("note: ")
     assert note.title.endswith(", not a fix")
 

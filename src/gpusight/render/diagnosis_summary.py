@@ -345,9 +345,8 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     more = (finding.saved_ns or 0.0) > finding.recoverable_ns
     which = {0: "later fixes", 1: "it"}.get(above, "they")
     verb = ("expose" if more else "remove") + "s" * (above == 1)
-    why = f": {which} {verb} {'more' if more else 'a part'} of it"
-    reason = why if _differs_alone(diagnosis, finding) else ""
-    return f"alone saves {alone}; {after} saves {most}{planned}{unit} ({share}){reason}{needs}"
+    why = f"{which} {verb} {'more' if more else 'a part'} of it"
+    return f"alone saves {alone}; {after} saves {most}{planned}{unit} ({share}): {why}{needs}"
 
 
 def _least() -> str:

@@ -571,7 +571,7 @@ def test_programs_without_our_dependencies_can_import_it() -> None:
     script = (
         "import sys, gpusight.recording.inside.profiler_callback, "
         "gpusight.recording.inside.torch_session\n"
-        "ours = {'gpusight', *sys.stdlib_module_names}\n"
+        "ours = {'gpusight', 'sitecustomize', *sys.stdlib_module_names}\n"
         "names = {n.partition('.')[0] for n, m in sys.modules.items() if hasattr(m, '__file__')}\n"
         "print(sorted(n for n in names - ours if not n.startswith('_')))\n"
     )

@@ -227,11 +227,12 @@ def test_notes_are_below_the_plan_and_have_no_number() -> None:
     assert report.program is not None
     diagnosis = report.program.diagnosis
     assert isinstance(diagnosis, TimelineDiagnosis)
-    assert [f.rule for f in diagnosis.beside_plan] == ["warmup-in-window"]
+    (note,) = (f for f in diagnosis.beside_plan if not f.is_fix)
+    assert note.rule == "warmup-in-window"
     page = to_page(report)
     ranks = re.findall(r'<span class="rank">(\d+)</span>', page)
     assert ranks == [str(n) for n in range(1, len(diagnosis.plan) + 1)]
-    text = beside_text(diagnosis, diagnosis.beside_plan[0], explained=True)
+    text = beside_text(diagnosis, note, explained=True)
     assert f'<li><a href="#finding-warmup-in-window">{html.escape(text)}</a></li>' in page
     assert f'id="finding-warmup-in-window"><summary><span>{html.escape(text)}' in page
 
