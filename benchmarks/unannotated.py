@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gpusight.analysis.launch_index import launched
 from gpusight.analysis.steps.step_detection import detect_steps, repetition
-from gpusight.analysis.steps.step_launches import launched
 from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
 from gpusight.errors import GpusightError
 from gpusight.readers.open import open_trace

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gpusight.analysis import profiler_correction
 from gpusight.analysis.profiler_correction import correction_of
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.comparison import build_digest
@@ -28,7 +29,7 @@ from gpusight.rules.engine import RuleResults, run_timeline_rules
 from gpusight.rules.finding import TimelineFinding
 from gpusight.rules.rule import TimelineRule
 from gpusight.trace.trace import Trace
-from tests.shared import REPOSITORY, TWINS, WIDER, KeptTrace, file_state, kept_open
+from tests.shared import REPOSITORY, TIMES, TWINS, WIDER, KeptTrace, file_state, kept_open
 
 _NUMBERS = itertools.count()
 _ANSWERS: dict[tuple[object, ...], object] = {}
@@ -150,6 +151,27 @@ def _read_and_answered_once(request: pytest.FixtureRequest) -> Iterator[None]:
             _answer_once(patch, kernel_diagnosis, "diagnose_kernels")
             for module in (build_digest, timeline_diagnosis):
                 patch.setattr(module, "run_timeline_rules", _run_rules_once)
+        yield
+
+
+_RECORDED = {
+    "test_readme.py",
+    *("test_analysis_payloads.py", "test_report_page.py", "test_diagnosis_view.py"),
+    *("test_locations.py", "test_timeline_diagnosis.py"),
+    *("test_compare_digests.py", "test_comparability.py", "test_build_digest.py"),
+    *("test_explain_change.py", "test_diagnose.py", "test_compare.py", "test_gate.py"),
+    *("test_capture_info.py", "test_scenario.py", "test_step_window_agreement.py"),
+}
+"""Files that know what a capture holds to the digit. All others see what users see."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _recorded_times(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep the recorded times in some files: the overhead of the profiler is not estimated."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.name in _RECORDED:
+            patch.setattr(profiler_correction, "_estimated", lambda trace, _selection: trace)
+            patch.setitem(TIMES, "recorded", True)
         yield
 
 

@@ -33,10 +33,12 @@ def profiled_loop(
     launches: int = 12,
     threads: int = 1,
     streams: int = 1,
+    tool: str = "built by hand",
 ) -> Trace:
     """Record a loop of launches, each in a range of its own, that ends with a wait for the GPU.
 
-    A call takes the overhead twice, before its time stamps and within them; a range once.
+    A call takes the overhead twice, before its time stamps and within them; a range once. The
+    overhead of a `tool` that gpusight knows is estimated, unless a step time is given.
     """
     capture, now, free = Capture(), 0.0, [0.0] * streams
     for step in range(steps):
@@ -60,7 +62,7 @@ def profiled_loop(
         now = done + 1
         capture.range(f"step_{step}", begins, now)
     tables: dict[str, Any] = capture.tables
-    return build_trace(devices=[{"device": 0}], **tables)
+    return build_trace({"tool": tool}, devices=[{"device": 0}], **tables)
 
 
 def step_ns(trace: Trace) -> float:
@@ -83,7 +85,7 @@ def write_torch(trace: Trace, path: Path, pace: object = None) -> Path:
         "schemaVersion": 1,
         "deviceProperties": [gpu | {"computeMajor": 9, "computeMinor": 0}],
         "traceEvents": [
-            *(_event("user_annotation", row) for row in trace.ranges.rows(named=True)),
+            *(_event(_category(row["name"]), row) for row in trace.ranges.rows(named=True)),
             *(_event("cuda_runtime", row) for row in trace.api_calls.rows(named=True)),
             *(_event("kernel", row) for row in trace.kernels.rows(named=True)),
         ],
@@ -92,6 +94,11 @@ def write_torch(trace: Trace, path: Path, pace: object = None) -> Path:
         document[METADATA_KEY] = pace
     path.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
     return path
+
+
+def _category(name: str) -> str:
+    """Layers are operators, and steps are those of the profiler."""
+    return "user_annotation" if name.startswith("step_") else "cpu_op"
 
 
 def _event(category: str, row: dict[str, Any]) -> dict[str, Any]:

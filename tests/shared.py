@@ -109,21 +109,23 @@ def opened(path: Path) -> Trace:
     )
 
 
+TIMES = {"recorded": False}
+"""Whether tests see the recorded times of captures (a list in conftest.py), or what users see."""
+
+
 def file_state(path: Path) -> tuple[int, ...]:
-    """Return what changes when another file is written there."""
+    """Return what changes when another file is written there, or other times are shown of it."""
     state = path.stat()
-    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, TIMES["recorded"]
 
 
 class KeptTrace(Trace):
-    """Stays open for the next test."""
+    """Stays open for the next test, and so does its source, which `serve` closes by itself."""
 
     def __init__(self, source: TraceSource) -> None:
         super().__init__(source)
+        source.close = lambda: None  # type: ignore[method-assign]
         self.rule_results: dict[tuple[object, ...], RuleResults[TimelineFinding]] = {}
-
-    def close(self) -> None:
-        pass
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ from markdown_it.token import Token
 from tools.page_blocks import repository_url
 
 import gpusight as gs
+from gpusight.analysis import profiler_correction
 from gpusight.cli.main import build_parser
 from tests.shared import REPOSITORY, SHARED, needs_shared
 
@@ -26,6 +27,7 @@ else:
 README = (REPOSITORY / "README.md").read_text("utf-8")
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
 PAGES = ("README.md", "docs/usage.md", "docs/guide.md")
+ESTIMATED = profiler_correction._estimated
 URL = repository_url()
 RAW = URL.replace("github.com", "raw.githubusercontent.com")
 
@@ -140,11 +142,13 @@ def test_every_page_is_linked() -> None:
 @needs_shared
 def test_the_prediction_is_what_the_real_change_took() -> None:
     before = SHARED / "nsys" / "gpt_small_train.sqlite"
-    what_if = gs.whatif(before, precision="bf16", fuse=["optimizer"]).answer
+    what_if = gs.whatif(gs.open(before, pace="off"), precision="bf16", fuse=["optimizer"]).answer
     predicted_ns = (what_if.measured_ns - what_if.saved_ns) / what_if.per_step
-    real = gs.steps(SHARED / "nsys" / "gpt_small_train_bf16_fused.sqlite").answer
+    after = SHARED / "nsys" / "gpt_small_train_bf16_fused.sqlite"
+    real = gs.steps(gs.open(after, pace="off")).answer
     real_ns = next(fact.value for fact in real.facts if fact.key == "step_ns")
     text = " ".join(README.split())
     now_ns = what_if.measured_ns / what_if.per_step
-    assert f"predicts {predicted_ns / 1e6:.1f} ms/step instead of {now_ns / 1e6:.1f}" in text
-    assert f"took {real_ns / 1e6:.1f} ms/step" in text
+    predicted = f"predicts {predicted_ns / 1e6:.1f} ms/step under nsys"
+    assert f"{predicted} instead of {now_ns / 1e6:.1f}" in text
+    assert f"took {real_ns / 1e6:.1f} ms/step under nsys" in text

@@ -107,7 +107,7 @@ def build_source(meta: Mapping[str, Any] | None = None, **tables: Rows) -> FakeS
         frames[name] = _frame(TABLES[name], complete)
         check_table(name, frames[name])
         filled[name] = {c for row in complete for c, value in row.items() if value is not None}
-    about = {"path": "hand-built", "source": "nsys-sqlite", "tool": "Nsight Systems"}
+    about = {"path": "hand-built", "source": "nsys-sqlite", "tool": "built by hand"}
     return FakeSource(frames, filled, Meta(**{**about, **(meta or {})}))
 
 

@@ -1,8 +1,9 @@
 """Documentation pages generated from the code: `python -m tools.generate_docs [--check] [FOLDER]`.
 
 `docs/cli.md` comes from the parsers, `docs/model.md` from the schema, `docs/json.md` from the
-fields that analyses declare; README.md and `docs/ledger.md` have generated blocks. A test fails
-when a committed page differs from what this writes.
+fields that analyses declare, `docs/accuracy.md` from the scores of programs with known defects;
+README.md and `docs/ledger.md` have generated blocks. A test fails when a committed page differs
+from what this writes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 _LEDGER_DOCUMENT = (
-    "`ledger`: `window` (`start_ns`, `end_ns`); `devices`, each with `device`, `name`, "
+    "`ledger`: `window` (`start_ns`, `end_ns`; of steps also `step_ns`, `recorded_step_ns` and "
+    "`estimate_ns`, as of `diagnose`); `devices`, each with `device`, `name`, "
     "`entries` (`entry` such as `compute/matmul`, `copy/h2d`, `communication` or "
     "`idle/input`, its `ns` and `share`; `parts` by precision or kind of memory; "
     "`contributors` of idle entries: `kind`, `name`, `ns`, `count`) and `overlap`; `steps`, "
@@ -37,16 +39,23 @@ _LEDGER_DOCUMENT = (
 )
 _DIAGNOSIS_DOCUMENT = (
     "`diagnose` of a timeline: `window` with `steps`, `steps_left_out`, `step_ns`, "
-    "`recorded_step_ns` (under the profiler; the same where nothing is corrected) and `inner_loop` "
+    "`recorded_step_ns` (under the profiler; the same where nothing is corrected), `estimate_ns` "
+    "(lowest and highest step time without the profiler where it is an estimate; else null) and "
+    "`inner_loop` "
     "(the loop inside each step: `count` of its iterations, `gpu_ops` and `gpu_ns` of each; null "
     "for none); `profiler`, null or how times were corrected (`measured_step_ns`, "
     "`measured_steps`, `spread`, `how`, `overhead_per_event_ns`, `overhead_share`, "
-    "`events_per_step`); "
+    "`events_per_step`; `estimated`, and then `low_step_ns` and `high_step_ns`); all other times "
+    "and shares of `diagnose`, `explain`, `whatif`, `ledger`, `steps`, `summary`, `compare` and "
+    "`gate` are those without the profiler where `step_ns` is, and `meta.window` says so; "
+    "`kernels`, `stats` and every other command show recorded times; "
     "`plan` (`fixes`, `step_ns`, `predicted_step_ns`, `speedup`, `upper_bound`: all fixes save at "
     "most that, because a finding of low confidence is among them); "
     "`findings`, in the order of the plan, each with `rule`, `title`, "
     "`recoverable_ns` and `share` of the window, `recoverable_ns_per_step`, `after_above_ns` "
     "(what it saves once the findings above are fixed), `confidence`, `confidence_reason`, "
+    "`similar_fixes` (null, or how far predictions of such fixes were off: `of` this rule or rules "
+    "like it, `pairs`, `programs`, `median_error`, `worst_error`), "
     "`effort` (`one line`, `config` or `rewrite`), "
     "`robust`, `estimate`, `evidence` (`metric`, `value`, `unit`, `meaning`), `why`, `fix`, "
     "`code`, `afterwards`, `misleads`, `where` (`kind`, `name`, `ns`, `count`) and `where_time` "
@@ -82,7 +91,8 @@ _RECORD_DOCUMENT = (
 )
 _COMPARE_DOCUMENT = (
     "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
-    "`step_ns`, `recorded_step_ns`, `limit`, `busy_share`, `host_share`), `confidence`, "
+    "`step_ns`, `recorded_step_ns`, `estimated`, `limit`, `busy_share`, `host_share`), "
+    "`confidence`, "
     "`confidence_of_rows` (of kernels, API calls, copies and inner ranges), `least_effect` "
     "and `notes`; `verdict` with `step_time`; "
     "`differences`, which keep the captures from being compared (`kind` as `gate --allow-changed` "
@@ -104,8 +114,9 @@ _COMPARE_DOCUMENT = (
 )
 _GATE_DOCUMENT = (
     "`gate`: `meta` with `baseline` and `captures` (their names), `confidence`, "
-    "`inconclusive` (`pass`, `fail` or null), `allow_missing`, `allow_changed` and "
-    "`notes`; `passed`: whether the exit code is 0; `outcome` (`pass`, `fail`, `inconclusive`) and "
+    "`inconclusive` (`pass`, `fail` or null), `allow_missing`, `allow_changed`, "
+    "`without_profiler` (all times are corrected for its overhead) and `notes`; `passed`: whether "
+    "the exit code is 0; `outcome` (`pass`, `fail`, `inconclusive`) and "
     "`exit_code`; `differences`, which make the captures not comparable (`kind`, `text`, "
     "`allowed`); `checks`, each with `metric`, `limit`, `kind` "
     "(`relative`, `absolute`, `ceiling`), `status` (`pass`, `fail`, `inconclusive`, `skipped`), "
@@ -335,6 +346,11 @@ _WHAT_IS_WRITTEN = (
     "If the capture lacks the data (no kernels, no ranges), the exit code is 2, and one line on "
     "standard error gives the reason and the remedy; `--format json` then also "
     'writes `{"meta": {"not_applicable": {"reason": …, "hint": …}}, "rows": []}`.\n\n'
+    "After an error (a file that cannot be read, a wrong option), `--format json` without `-o` "
+    'writes `{"meta": {"command": …, "error": {"reason": …, "hint": …, "exit_code": 2}}, "rows": '
+    "[]}` to standard output, and the same line as always to standard error. A file of `-o` stays "
+    "as it was, except that of `gate`, which gets the error. Both documents of `gate` also have "
+    '`"passed": false`, `"outcome": "error"` and `"exit_code"`.\n\n'
     "Times are shown as ns, µs, ms or s; bytes and rates are decimal (1 MB is 1,000,000 bytes). "
     "JSON and CSV hold base units: nanoseconds, bytes, fractions of 1. Names come from the "
     "capture: characters that could drive a terminal are shown as escapes such as `\\x1b`; JSON "
@@ -583,7 +599,15 @@ def timeline_rules_page() -> str:
     return _page(timeline_rules_parts())
 
 
+def accuracy_page() -> str:
+    """Write how right diagnoses of programs with known defects are."""
+    from tools.accuracy_page import accuracy_parts
+
+    return _page(accuracy_parts())
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "accuracy.md": accuracy_page,
     "kernel-rules.md": kernel_rules_page,
     "timeline-rules.md": timeline_rules_page,
     "cli.md": cli_page,

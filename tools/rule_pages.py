@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.render.diagnosis_summary import language
 from gpusight.render.markdown_tables import markdown_prose, markdown_table
-from gpusight.rules.context import MAX_SAMPLE_OPS
+from gpusight.rules.context import MAX_SAMPLE_MISS, MAX_SAMPLE_OPS
 from gpusight.rules.engine import MAX_REPLAY_ERROR, PROFILER_LAUNCH_NS
 from gpusight.rules.registry import kernel_rules, timeline_rules
 from gpusight.units import format_count, format_share, format_time
@@ -152,6 +152,7 @@ change; *passed*; or *not applicable*, with the reason. Kernels profiled with Ns
 rules of their own ([kernel-rules.md](kernel-rules.md)), and you can write further ones
 ([writing-rules.md](writing-rules.md))."""
 _SAMPLED = format_count(MAX_SAMPLE_OPS)
+_SAMPLE_MISS = format_share(MAX_SAMPLE_MISS)
 _TIMELINE_MODEL = f"""\
 ## How time is estimated
 
@@ -169,8 +170,10 @@ only exposes the next bottleneck saves only the difference.
   lowers confidence.
 - Findings that the plan would swap without {format_time(PROFILER_LAUNCH_NS)} of profiler overhead
   per launch are marked (`"robust": false`).
-- With more than {_SAMPLED} GPU activities, the replay uses as many whole steps from the
-  middle of the window as contain so many; the result is scaled, and a note reports it.
+- With more than {_SAMPLED} GPU activities, the replay uses as many consecutive steps as contain
+  so many: those whose mean step time, GPU time and number of activities are closest to the whole
+  window's. Where these differ by over {_SAMPLE_MISS}, it uses up to twice as many. The result is
+  scaled, and a note reports it.
 - Warm-up, or the program start where no steps are found, is left out by default; `--steps`,
   `--in`, `--window` and `--warmup` choose another window ([ledger.md](ledger.md))."""
 _GATES = """\

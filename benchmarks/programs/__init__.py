@@ -4,6 +4,6 @@
 
 They are written as people write them: no NVTX ranges, no marks for a profiler. `registry.py` lists
 them, `collect.py` times and captures them on a machine with a GPU (`--list` says how long that
-takes), `score.py` diagnoses the captures. `step_times_h200.json` has the step times of one
-collection.
+takes), `score.py` diagnoses the captures and `accuracy.py` sums up how right the diagnoses are
+(`docs/accuracy.md`). `step_times_h200.json` and `accuracy_h200.json` hold one collection.
 """

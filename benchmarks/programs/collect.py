@@ -3,11 +3,12 @@
     python -m benchmarks.programs.collect --list [--group first | --only A,B] [--unmeasured]
     python -m benchmarks.programs.collect --out FOLDER [--group first | --only A,B] [--minutes 8]
 
-First every program is timed without a profiler, one at a time: a process warms up, times its steps
-three times, and then torch.profiler records a few more. After that `gpusight record` captures whole
-short runs. What was not reached within the minutes is printed, ready for `--only`. `--list` prints
-what would be run and about how long it takes. The folder then holds `results.json` and a few tar
-files. Run it in an empty environment and a process namespace of its own
+Every program is timed without a profiler, in a process that warms up and times its steps three
+times, and captured by `gpusight record` with each tool. Several processes import their libraries or
+write their reports at the same time; one at a time has the GPU. What was not reached within the
+minutes is printed, ready for `--only`. `--list` prints what would be run and about how long it
+takes. The folder then holds `results.json` and a few tar files. Run it in an empty environment and
+a process namespace of its own
 (`env -i PATH="$PATH" HOME=/demo unshare --pid --fork --mount-proc`): nsys stores what it sees of
 both.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import lzma
 import os
@@ -28,7 +30,6 @@ import sys
 import tarfile
 import tempfile
 import time
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,10 +37,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.programs import native
 from benchmarks.programs.registry import FOUND, GROUPS, PROGRAMS, REPAIRED, Program
-from benchmarks.programs.running import main, median_ms
+from benchmarks.programs.running import GPU_LOCK, median_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 REPEATS = 3
 """Timings of a program without a profiler, in one process."""
@@ -54,12 +55,12 @@ REPORT_SECONDS = {"nsys": 5.0, "cupti": 1.0}
 """About how long a tool needs for its start and report, beyond what overlaps with the next."""
 PROFILED = 1.5
 """A profiler makes programs slower, about so many times."""
-RUN_SECONDS = 75
-"""A program that takes longer is given up."""
-IMPORT_SECONDS = 60
-"""How long nsys may need, after the program's last step, until its report is written."""
-PLAIN_SHARE = 0.5
-"""Of the time: captures need the other half."""
+RUN_SECONDS = 150
+"""A run that takes longer, with its turn at the GPU and its report, is given up."""
+PLAIN_STEPS = 15
+"""Timed in each repeat without a profiler."""
+WINDOW_STEPS, WINDOW_SECONDS = 34, 8.0
+"""What `gpusight record` needs to warm up, time and record, and how long that may take."""
 PACKING_SECONDS = 20
 MIB = 2**20
 TAR_BYTES, ALL_BYTES, MOST_TARS = 15 * MIB, 62 * MIB, 7
@@ -96,11 +97,26 @@ class Collection:
         return row
 
     def steps_of(self, program: Program) -> int:
-        return self.steps or program.steps
+        """Return how many steps a program is run for."""
+        if self.steps or self.whole:
+            return self.steps or program.steps
+        return window_steps(program)
 
-    def arguments(self, program: Program, variant: str) -> list[str]:
+    def arguments(self, program: Program, variant: str, most: int | None = None) -> list[str]:
+        steps = self.steps_of(program)
         chosen = [program.name, "--variant", variant, "--device", self.device]
-        return [*chosen, "--steps", str(self.steps_of(program))]
+        return [*chosen, "--steps", str(min(steps, most or steps))]
+
+    @property
+    def lock(self) -> Path:
+        return self.scratch / "gpu.lock"
+
+    def environment(self) -> dict[str, str]:
+        """Programs take the lock when their libraries are imported, and keep it for their steps.
+
+        JAX shall not take most of the memory, which the last program may not have freed yet.
+        """
+        return os.environ | {GPU_LOCK: str(self.lock), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
     def command(self, program: Program, variant: str) -> list[str]:
         """Return the words that a profiler runs."""
@@ -113,82 +129,41 @@ class Collection:
         (self.out / "results.json").write_text(json.dumps(content, indent=1))
 
 
-def time_plain(collection: Collection, program: Program, variant: str, *, traced: bool) -> None:
-    """Time the program without a profiler; torch.profiler only looks at steps after those."""
+def time_plain(collection: Collection, program: Program, variant: str) -> None:
+    """Time the program without a profiler."""
     row = collection.row(program, variant)
-    times = collection.scratch / "times.json"
-    times.unlink(missing_ok=True)
-    arguments = [*collection.arguments(program, variant), "--times", str(times)]
-    arguments += ["--repeats", str(REPEATS)]
-    on_torch = program.library == "torch" and program.processes == 1
-    if traced and on_torch:
-        file = collection.scratch / f"{program.name}.{variant}.torch{_SUFFIX['torch']}"
-        arguments += ["--torch-trace", str(file)]
-    log = collection.scratch / f"{program.name}.{variant}.plain.log"
-    code = _run_forked(arguments, log) if on_torch else _run_fresh(arguments, log)
+    stem = collection.scratch / f"{program.name}.{variant}.plain"
+    times, log = stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.log")
+    command = [sys.executable, "-m", "benchmarks.programs"]
+    command += collection.arguments(program, variant, most=PLAIN_STEPS)
+    command += ["--times", str(times), "--repeats", str(REPEATS)]
+    with log.open("w") as file:
+        child = subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=collection.environment(),
+        )
+    code = _await(child)
     if times.exists():
         runs = json.loads(times.read_text())
         row["plain"] += [{**run, "median_ms": median_ms(run)} for run in runs]
     if code:
         row["problems"].append(f"plain run: exit {code}: {_last_line(log)}")
+    means = [f"{run['mean_ms']:.3f}" for run in row["plain"]]
+    print(f"plain {program.name} {variant}: {', '.join(means) or 'none'} ms", flush=True)
 
 
-def _run_forked(arguments: list[str], log: Path) -> int:
-    """Run a program in a fork of this process, which has imported torch and not touched CUDA.
-
-    That saves the seconds of the import, and with them a third of the lease. Other libraries are
-    not imported here: some look for a GPU, and CUDA does not survive a fork.
-    """
-    import torch  # noqa: F401
-
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        _become(arguments, log)
-    return _await(lambda: _exit_code(child), child)
-
-
-def _become(arguments: list[str], log: Path) -> None:
-    """Run the program in this process and end it, whatever happens."""
-    code = 1
-    try:
-        os.setsid()
-        with log.open("w") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        code = main(arguments)
-    except BaseException:  # noqa: BLE001 - the fork must not go on as the collector
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _exit_code(child: int) -> int | None:
-    ended, status = os.waitpid(child, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if ended else None
-
-
-def _run_fresh(arguments: list[str], log: Path) -> int:
-    with log.open("w") as file:
-        command = [sys.executable, "-m", "benchmarks.programs", *arguments]
-        child = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        return _await(child.poll, child.pid)
-
-
-def _await(poll: Callable[[], int | None], group: int) -> int:
+def _await(child: subprocess.Popen[bytes]) -> int:
     """Wait for a process, then end what it left running: workers would disturb the next."""
-    ends = time.monotonic() + RUN_SECONDS
-    code = poll()
-    while code is None and time.monotonic() < ends:
-        time.sleep(0.02)
-        code = poll()
-    _end_group(group)
-    while code is None and poll() is None:
-        time.sleep(0.02)
-    return 124 if code is None else code
+    try:
+        code = child.wait(RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        code = 124
+    _end_group(child.pid)
+    child.wait()
+    return code
 
 
 def _end_group(group: int) -> None:
@@ -201,80 +176,54 @@ def _last_line(log: Path) -> str:
     return lines[-1][-300:] if lines else ""
 
 
-@dataclass
-class Recording:
-    """A `gpusight record` under way."""
-
-    row: dict[str, Any]
-    tool: str
-    capture: Path
-    log: Path
-    child: subprocess.Popen[bytes]
-    began_s: float
-
-    @classmethod
-    def start(cls, collection: Collection, program: Program, variant: str, tool: str) -> Recording:
-        stem = collection.scratch / f"{program.name}.{variant}.{tool}"
-        log = stem.with_name(stem.name + ".log")
-        record = [sys.executable, "-m", "gpusight", "record", "--with", tool, "-o", str(stem)]
-        record += ["--whole"] * collection.whole
-        ran = collection.command(program, variant)
-        with log.open("w") as file:
-            child = subprocess.Popen(
-                [*record, "--", *ran],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        row = collection.row(program, variant)
-        capture = stem.with_name(stem.name + _SUFFIX[tool])
-        return cls(row, tool, capture, log, child, time.monotonic())
-
-    def await_steps(self) -> None:
-        """Wait until the program has printed its step time: the GPU is then free."""
-        ends = time.monotonic() + RUN_SECONDS
-        while self.child.poll() is None and time.monotonic() < ends:
-            if _STEP_TIME.search(self.log.read_text(errors="replace")):
-                return
-            time.sleep(0.05)
-        if self.child.poll() is None:
-            _end_group(self.child.pid)
-
-    def finish(self) -> None:
-        """Wait for the report and note what was recorded."""
-        try:
-            code = self.child.wait(IMPORT_SECONDS)
-        except subprocess.TimeoutExpired:
-            _end_group(self.child.pid)
-            code = self.child.wait()
-        printed = _STEP_TIME.search(self.log.read_text(errors="replace"))
-        family = sorted(self.capture.parent.glob(f"{self.log.stem}*{_SUFFIX[self.tool]}"))
-        self.row["recorded"][self.tool] = {
-            "mean_ms": float(printed[1]) if printed else None,
-            "wall_s": round(time.monotonic() - self.began_s, 2),
-            "files": [path.name for path in family],
-        }
-        if code or not family:
-            self.row["problems"].append(f"{self.tool}: exit {code}: {_last_line(self.log)}")
+def record(collection: Collection, program: Program, variant: str, tool: str) -> None:
+    """Capture the program with `gpusight record` and note what was recorded."""
+    stem = collection.scratch / f"{program.name}.{variant}.{tool}"
+    log = stem.with_name(stem.name + ".log")
+    words = [sys.executable, "-m", "gpusight", "record", "--with", tool, "-o", str(stem)]
+    words += ["--whole"] * collection.whole
+    ran = collection.command(program, variant)
+    began_s = time.monotonic()
+    with contextlib.ExitStack() as held, log.open("w") as file:
+        if program.library == "cuda":  # takes no lock by itself
+            lock = held.enter_context(collection.lock.open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        child = subprocess.Popen(
+            [*words, "--", *ran],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=collection.environment(),
+        )
+        code = _await(child)
+    printed = _STEP_TIME.search(log.read_text(errors="replace"))
+    family = sorted(stem.parent.glob(f"{stem.name}*{_SUFFIX[tool]}"))
+    row = collection.row(program, variant)
+    row["recorded"][tool] = {
+        "mean_ms": float(printed[1]) if printed else None,
+        "wall_s": round(time.monotonic() - began_s, 2),
+        "files": [path.name for path in family],
+    }
+    if code or not family:
+        row["problems"].append(f"{tool}: exit {code}: {_last_line(log)}")
+    print(f"{tool} {program.name} {variant}: {_last_line(log)}", flush=True)
 
 
-def record_all(collection: Collection, todo: list[tuple[Program, str]], tool: str) -> None:
-    """Record one program after the other; a report is written while the next program starts."""
-    writing: Recording | None = None
-    for program, variant in todo:
-        if tool == "cupti" and program.library == "cuda":
-            continue  # gpusight's recorder of CUPTI is loaded by Python
-        if time.monotonic() > collection.ends_s - PACKING_SECONDS:
-            collection.unfinished.append(f"{tool}:{program.name}:{variant}")
-            continue
-        recording = Recording.start(collection, program, variant, tool)
-        recording.await_steps()
-        print(f"{tool} {program.name} {variant}: {_last_line(recording.log)}", flush=True)
-        if writing is not None:
-            writing.finish()
-        writing = recording
-    if writing is not None:
-        writing.finish()
+def run_task(collection: Collection, program: Program, variant: str, doing: str) -> None:
+    """Do one run, unless the time is over."""
+    if time.monotonic() > collection.ends_s - PACKING_SECONDS:
+        collection.unfinished.append(f"{doing}:{program.name}:{variant}")
+    elif doing == "plain":
+        time_plain(collection, program, variant)
+    else:
+        record(collection, program, variant, doing)
+
+
+def can_record(program: Program, tool: str) -> bool:
+    """gpusight loads its CUPTI recorder and torch.profiler from Python, one process at a time."""
+    if tool == "torch":
+        return program.library == "torch" and program.processes == 1
+    return tool != "cupti" or program.library != "cuda"
 
 
 def pack(collection: Collection) -> list[str]:
@@ -349,15 +298,21 @@ def _chosen(args: argparse.Namespace) -> Iterator[tuple[Program, str]]:
                 yield program, each
 
 
-def measured_ms() -> dict[tuple[str, str], float]:
+def measured_ms(file: Path = MEASURED) -> dict[tuple[str, str], float]:
     """Return the step times without a profiler that were measured before."""
-    programs = json.loads(MEASURED.read_text(encoding="utf-8"))["programs"]
+    programs = json.loads(file.read_text(encoding="utf-8"))["programs"]
     return {
         (name, variant): statistics.median(row["plain_ms"])
         for name, variants in programs.items()
         for variant, row in variants.items()
         if "plain_ms" in row
     }
+
+
+def window_steps(program: Program) -> int:
+    """Return enough steps for the window of `gpusight record`, unless they take too long."""
+    step_s = measured_ms().get((program.name, FOUND), program.step_ms) / 1e3
+    return max(program.steps, min(WINDOW_STEPS, int(WINDOW_SECONDS / step_s)))
 
 
 def planned_seconds(program: Program, variant: str, doing: str) -> float:
@@ -402,13 +357,15 @@ def collect() -> int:
         "--unmeasured", action="store_true", help="only what has no step time in the repository"
     )
     parser.add_argument("--only", help="names, or NAME:VARIANT, separated by commas")
-    parser.add_argument("--do", default="plain,torch,nsys", help="of plain, torch, nsys, cupti")
+    parser.add_argument("--do", default="plain,nsys,cupti,torch", help="what to run of each")
+    parser.add_argument("--do-repaired", default="plain,nsys", help="of the repaired programs")
+    parser.add_argument("--workers", type=int, default=4, help="runs at a time; one has the GPU")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--steps", type=int)
     parser.add_argument("--whole", action="store_true", help="record whole runs")
     args = parser.parse_args()
-    wanted = args.do.split(",")
+    wanted, wanted_repaired = args.do.split(","), args.do_repaired.split(",")
     began = time.monotonic()
     todo = list(_chosen(args))
     if args.list:
@@ -421,18 +378,16 @@ def collect() -> int:
     with tempfile.TemporaryDirectory() as folder:
         ends_s = began + 60 * args.minutes
         collection = Collection(args.out, Path(folder), ends_s, args.device, args.steps, args.whole)
-        plain_ends_s = began + 60 * args.minutes * (PLAIN_SHARE if len(wanted) > 2 else 1)
-        for program, variant in todo if "plain" in wanted else []:
-            if time.monotonic() > plain_ends_s:
-                collection.unfinished.append(f"plain:{program.name}:{variant}")
-                continue
-            time_plain(collection, program, variant, traced="torch" in wanted)
-            _print_row(collection, program, variant)
-            collection.save(machine)
-        for tool in ("nsys", "cupti"):
-            if tool in wanted:
-                record_all(collection, todo, tool)
-                collection.save(machine)
+        tasks = [
+            (program, variant, doing)
+            for program, variant in todo
+            for doing in (wanted if variant == FOUND else wanted_repaired)
+            if doing == "plain" or can_record(program, doing)
+        ]
+        with ThreadPoolExecutor(args.workers) as pool:
+            running = [pool.submit(run_task, collection, *task) for task in tasks]
+            for task in running:
+                task.result()
         left_out = pack(collection)
         collection.save(machine)
     for line in (*collection.unfinished, *(f"too large: {name}" for name in left_out)):
@@ -446,11 +401,6 @@ def collect() -> int:
     print("\n".join(problems))
     print(f"{time.monotonic() - began:.0f} s", flush=True)
     return 0
-
-
-def _print_row(collection: Collection, program: Program, variant: str) -> None:
-    means = [f"{run['mean_ms']:.3f}" for run in collection.row(program, variant)["plain"]]
-    print(f"plain {program.name} {variant}: {', '.join(means) or 'none'} ms", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,10 @@ class Program:
     processes: int = 1
     tools: tuple[str, ...] = ("nsys", "cupti", "torch")
     """Whose captures can show the defect."""
+    calls: int | None = 1
+    """Calls of its model in a step as found; None where that varies. Of a program without an
+    optimizer, `gpusight record` takes each for a step."""
+    repaired_calls: int | None = 1
     step_ms: float = 40.0
     """About how long a step as found takes on an H200: plans a lease until it was measured."""
     eight: bool = False
@@ -152,6 +156,8 @@ _LIST = (
         ("launch-bound", "graph-candidate", "host-sync"),
         steps=12,
         warmup=3,
+        calls=48,
+        repaired_calls=48,
     ),
     Program(
         "tokenized_on_main_thread",
@@ -177,7 +183,7 @@ _LIST = (
     Program(
         "written_out_attention",
         "transformer",
-        "attention written out with a mask",
+        "unfused attention with a mask",
         ("unfused-attention",),
     ),
     Program(
@@ -227,7 +233,7 @@ _LIST = (
     Program(
         "graph_messages",
         "science",
-        "messages of all edges are written out and added by index_add",
+        "messages of all edges are stored, then added by index_add",
     ),
     Program(
         "cpu_environment",
@@ -245,6 +251,8 @@ _LIST = (
         ("launch-bound", "graph-candidate"),
         steps=15,
         warmup=4,
+        calls=240,
+        repaired_calls=240,
     ),
     Program(
         "expert_loop",
@@ -261,6 +269,7 @@ _LIST = (
         ("host-sync", "launch-bound"),
         steps=12,
         warmup=3,
+        repaired_calls=9,
     ),
     Program(
         "diffusion_sampling",
@@ -269,6 +278,8 @@ _LIST = (
         ("host-sync", "launch-bound", "small-transfers", "graph-candidate"),
         steps=12,
         warmup=3,
+        calls=40,
+        repaired_calls=40,
     ),
     Program(
         "cupy_small_kernels",
@@ -346,6 +357,8 @@ _LIST = (
         steps=15,
         warmup=4,
         step_ms=60,
+        calls=None,
+        repaired_calls=96,
     ),
     Program(
         "checked_metrics",
@@ -373,6 +386,8 @@ _LIST = (
         steps=20,
         warmup=4,
         step_ms=25,
+        calls=8,
+        repaired_calls=8,
     ),
     Program(
         "prompts_one_by_one",
@@ -383,6 +398,8 @@ _LIST = (
         steps=6,
         warmup=2,
         step_ms=500,
+        calls=64,
+        repaired_calls=16,
     ),
     Program(
         "eager_attention",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import gzip
+import fcntl
 import itertools
 import json
 import os
-import shutil
 import statistics
 import sys
 import time
@@ -19,11 +18,11 @@ from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED, Program
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-TRACED_STEPS = 4
-"""Of torch.profiler: its traces are long, and steps are alike by then."""
 PAUSE_S = 0.3
 """Between repeats: what the last one left in queues and caches is gone."""
 EXIT_SKIPPED = 5
+GPU_LOCK = "PROGRAMS_GPU_LOCK"
+"""Names a file in the environment: who locks it has the GPU, until its steps are done."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,14 +37,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"skipped {program.name}: a healthy program has nothing to repair")
         return EXIT_SKIPPED
     if program.library == "cuda":
+        take_gpu()
         _become_native(program, args)
     elif program.processes == 1:
+        program.build()  # its imports are over before it has the GPU
+        lock = take_gpu()
         run(program, args)
+        if lock is not None:  # what a recorder writes now, it writes while the next program runs
+            os.close(lock)
     else:
         from benchmarks.programs.distributed import run_ranks
 
+        take_gpu()
         run_ranks(program, args)
     return 0
+
+
+def take_gpu() -> int | None:
+    """Wait until no other program of a collection has the GPU; closing the file frees it."""
+    if GPU_LOCK not in os.environ:
+        return None
+    lock = os.open(os.environ[GPU_LOCK], os.O_WRONLY | os.O_CREAT)
+    os.set_inheritable(lock, True)  # a native program takes this process's place
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def _become_native(program: Program, args: argparse.Namespace) -> None:
@@ -65,9 +80,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=1, help="time the steps again, so often")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--times", type=Path, help="write the time of each step here, as JSON")
-    parser.add_argument(
-        "--torch-trace", type=Path, help="write a trace of torch.profiler of a few more steps"
-    )
     return parser
 
 
@@ -93,8 +105,6 @@ def run(program: Program, args: argparse.Namespace, *, quiet: bool = False) -> N
             print(f"step time: {runs[-1]['mean_ms']:.4f} ms (mean of {number} steps)", flush=True)
     if args.times and not quiet:
         args.times.write_text(json.dumps(runs))
-    if args.torch_trace and not quiet:
-        trace(step, warmup + args.repeats * number, args.torch_trace)
 
 
 def _time_steps(
@@ -160,26 +170,6 @@ def synchronize(library: str, device: str, result: Any) -> None:
         import torch
 
         torch.cuda.synchronize()
-
-
-def trace(step: Callable[[int], Any], first: int, path: Path) -> None:
-    """Record a few steps with torch.profiler, without its marks of steps."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as profiler:
-        for index in range(first, first + TRACED_STEPS):
-            step(index)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-    plain = path.with_suffix(".tmp.json")
-    profiler.export_chrome_trace(str(plain))
-    with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=6) as packed:
-        shutil.copyfileobj(source, packed)
-    plain.unlink()
 
 
 def median_ms(times: dict[str, Any]) -> float:

@@ -1,153 +1,257 @@
 """Diagnoses the captures that `collect` made, and compares with what is known of the programs.
 
-    python -m benchmarks.programs.score FOLDER [--predictions] [--json FILE] [--only NAME]
+    python -m benchmarks.programs.score FOLDER [--json FILE] [--only TEXT]
 
-FOLDER holds what the archives of `collect` contain: `NAME.VARIANT.TOOL.EXTENSION`. Programs that
-are held out count apart: rules were designed on the others. `--predictions` compares the step time
-that a capture of a program as found predicts with that of the repaired program, by the same tool.
+FOLDER holds what the archives of `collect` contain, unpacked: `NAME.VARIANT.TOOL.EXTENSION` and
+logs. A row is a capture: its step time as recorded, as corrected for the profiler, and without one
+(`step_times_h200.json`); the plan; whether its first finding is right; and the step time predicted
+for the fixes of the planted defect, with that of the repaired program. Rows in FILE are replaced by
+name; the others stay but for what the registry and the step times say of them, so that folders can
+be scored one after the other. `accuracy` sums them up.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-from collections import Counter
+import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpusight as gs
-from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED
+from benchmarks.programs.collect import MEASURED, measured_ms, window_steps
+from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED, Program
+from gpusight.analysis.steps.step_list import known_pace
 from gpusight.errors import GpusightError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from gpusight.pace import Pace
     from gpusight.rules.diagnosis import TimelineDiagnosis
 
-TRACED_STEPS = 4
-"""Steps in a trace of torch.profiler; other captures have all, with those that warm up."""
+ROWS = Path(__file__).with_name("accuracy_h200.json")
+SUFFIXES = (".nsys-rep", ".sqlite", ".json.gz")
+_NOT_RECORDED = re.compile(r"^gpusight record: (nothing was recorded: [^;\n]+)", re.MULTILINE)
+_STEPS_PRINTED = re.compile(r"^step time: [\d.]+ ms \(mean of (\d+) steps\)", re.MULTILINE)
 
 
-def score(path: Path) -> dict[str, Any]:
-    """Diagnose one capture of a known program."""
-    name, variant, tool, *_ = path.name.split(".")
+def captures(folder: Path) -> Iterator[Path]:
+    """Find the captures of known programs, and the logs of those that were not recorded.
+
+    Of several ranks, the first.
+    """
+    seen = set()
+    # Logs come after the captures.
+    for path in sorted(folder.iterdir(), key=lambda path: (path.suffix == ".log", path.name)):
+        name = capture_name(path)
+        if name[0] not in PROGRAMS or name in seen:
+            continue
+        if path.name.endswith(SUFFIXES) or _not_recorded(path):
+            seen.add(name)
+            yield path
+
+
+def _not_recorded(path: Path) -> str | None:
+    """Return what the log of a recording says, if that left no capture."""
+    said = _NOT_RECORDED.search(path.read_text(errors="replace")) if path.suffix == ".log" else None
+    return said and said[1]
+
+
+def capture_name(path: Path) -> tuple[str, ...]:
+    """Return program, variant and tool."""
+    return tuple(path.name.split(".")[:3])
+
+
+def score(path: Path, plain_ms: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    """Diagnose one capture of a known program; times are of a step of the program."""
+    name, variant, tool = capture_name(path)
     program = PROGRAMS[name]
-    row: dict[str, Any] = {
-        "program": name,
-        "variant": variant,
-        "tool": tool,
-        "held_out": program.held_out,
-        "true_steps": TRACED_STEPS if tool == "torch" else program.steps + program.warmup,
-        "expected": list(program.expected) if variant == FOUND and tool in program.tools else [],
-    }
+    expected = list(program.expected) if variant == FOUND and tool in program.tools else []
+    row: dict[str, Any] = {"program": name, "variant": variant, "tool": tool, "expected": expected}
+    row |= known_of(row, plain_ms)
+    if failed := _not_recorded(path):
+        return row | {"error": failed}
     try:
-        diagnosis = gs.diagnose(path).timeline
+        trace = gs.open(path)
+        pace = known_pace(trace)
+        diagnosis = gs.diagnose(trace).timeline
+        assert diagnosis is not None
+        planted = _after_planted_ms(trace, diagnosis, expected)
     except GpusightError as error:
-        return row | {"error": str(error), "steps": 0, "findings": [], "right": False}
-    assert diagnosis is not None
-    findings = [finding.rule for finding in diagnosis.plan]
-    # Warm-up and cut-off steps are left out of the window.
-    fewest = row["true_steps"] - program.warmup - 1
-    # An inner loop that was taken for the step: a step of the program is several of its passes.
-    passes = max(1, round(diagnosis.steps / row["true_steps"]))
+        # The messages name the file, with the folder it was in.
+        return row | {"error": str(error).replace(str(path), path.name)}
+    unit = _unit(path, program, variant, diagnosis, pace, row["plain_ms"])
+    rules = [finding.rule for finding in diagnosis.plan]
     return row | {
         "steps": diagnosis.steps,
-        "steps_right": fewest <= diagnosis.steps <= row["true_steps"],
-        "step_ms": passes * diagnosis.step_ns / 1e6,
-        "predicted_ms": passes * diagnosis.predicted_step_ns / 1e6,
-        "findings": findings,
-        "right": findings[0] in row["expected"] if findings and row["expected"] else None,
-        "top_ms": passes * _after_top_ms(diagnosis),
-        "planted_ms": _times(passes, _after_planted_ms(path, diagnosis, row["expected"])),
+        "unit": unit,
+        "recorded_ms": _times(unit, (diagnosis.focus.recorded_step_ns or diagnosis.step_ns) / 1e6),
+        "pace_ms": None if pace is None else _times(unit, pace.mean_ns / 1e6),
+        "step_ms": _times(unit, diagnosis.step_ns / 1e6),
+        "plan": [
+            [finding.rule, _digits(_claimed(diagnosis, finding.saved_ns)), finding.confidence.value]
+            for finding in diagnosis.plan
+        ],
+        "right": (bool(rules) and rules[0] in expected) if expected else None,
+        "applied": planted[0],
+        "predicted_ms": _times(unit, planted[1]) if expected else None,
+        "ledger": _ledger(diagnosis),
     }
 
 
-def _times(count: int, ms: float | None) -> float | None:
-    return None if ms is None else count * ms
+def known_of(row: Mapping[str, Any], plain_ms: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    """Return what is known of the program of a row: it does not depend on the capture."""
+    program = PROGRAMS[row["program"]]
+    repaired_ms = plain_ms.get((program.name, REPAIRED)) if row["expected"] else None
+    return {
+        "held_out": program.held_out,
+        "defect": program.defect,
+        "library": program.library,
+        "plain_ms": _digits(plain_ms.get((program.name, row["variant"]))),
+        "repaired_ms": _digits(repaired_ms),
+    }
 
 
-def _after_top_ms(diagnosis: TimelineDiagnosis) -> float:
-    """Predict the step time after the first fix."""
-    return next((ns for ns in diagnosis.plan_step_ns if ns is not None), diagnosis.step_ns) / 1e6
+def _claimed(diagnosis: TimelineDiagnosis, saved_ns: float | None) -> float | None:
+    """Return the share of the step that a finding of the plan claims."""
+    return None if saved_ns is None else saved_ns / max(1, diagnosis.focus.length_ns)
+
+
+def _unit(
+    path: Path,
+    program: Program,
+    variant: str,
+    diagnosis: TimelineDiagnosis,
+    pace: Pace | None,
+    plain_ms: float | None,
+) -> int | None:
+    """Return how many diagnosed steps a step of the program is; None where that is not known.
+
+    A window is of the steps that `record` counts: steps of an optimizer, or calls of a model, whose
+    number is known. So is the number of steps of a whole run.
+    """
+    if not diagnosis.steps:
+        return None
+    calls = program.calls if variant == FOUND else program.repaired_calls
+    if calls == 1 and pace is None:
+        return max(1, round(diagnosis.steps / _true_steps(path, program)))
+    if calls is None or plain_ms is None:
+        return calls
+    step_ms = max(diagnosis.step_ns / 1e6, 1e-6)
+    return min((1, calls), key=lambda unit: abs(math.log(unit * step_ms / plain_ms)))
+
+
+def _true_steps(path: Path, program: Program) -> int:
+    """Return how many steps a whole run had, with those that warm up."""
+    log = path.with_name(".".join(capture_name(path)) + ".log")
+    printed = _STEPS_PRINTED.search(log.read_text(errors="replace")) if log.exists() else None
+    steps = int(printed[1]) if printed else window_steps(program)
+    return steps + program.warmup
+
+
+def _digits(number: float | None) -> float | None:
+    """Keep the digits that mean something: rows are committed."""
+    return None if number is None else float(f"{number:.5g}")
+
+
+def _times(unit: int | None, ms: float | None) -> float | None:
+    return None if ms is None or unit is None else _digits(unit * ms)
 
 
 def _after_planted_ms(
-    path: Path, diagnosis: TimelineDiagnosis, expected: Sequence[str]
-) -> float | None:
-    """Predict the step time after the fixes of all findings that the planted defect has."""
+    trace: gs.Trace, diagnosis: TimelineDiagnosis, expected: Sequence[str]
+) -> tuple[list[str], float]:
+    """Predict the step time after the fixes of all findings that the planted defect has.
+
+    Without one, the step is predicted to stay as it is.
+    """
     found = [f for f in diagnosis.findings if f.rule in expected and f.step_ns is not None]
-    if not found:
-        return None
-    saved_ns = max(finding.step_ns or 0.0 for finding in found)
+    saved_ns = max((finding.step_ns or 0.0 for finding in found), default=0.0)
     if len(found) > 1:
         try:
-            after = gs.whatif(path, apply=[finding.rule for finding in found]).answer
-        except GpusightError:  # a finding whose gain is estimated without a replay
-            pass
+            after = gs.whatif(trace, apply=[finding.rule for finding in found]).answer
+        except GpusightError:  # a gain that is estimated without a replay, or only after another
+            planned_ns = sum(finding.saved_ns or 0.0 for finding in found)
+            saved_ns = max(
+                saved_ns, planned_ns / diagnosis.steps if diagnosis.steps else planned_ns
+            )
         else:
             saved_ns = max(saved_ns, (after.share or 0.0) * diagnosis.step_ns)
-    return (diagnosis.step_ns - saved_ns) / 1e6
+    return [finding.rule for finding in found], (diagnosis.step_ns - saved_ns) / 1e6
 
 
-def print_predictions(rows: Iterable[dict[str, Any]]) -> None:
-    """Compare predicted step times with those of the repaired programs, by the same tool."""
-    measured = {(r["program"], r["variant"], r["tool"]): r.get("step_ms") for r in rows}
-    print(
-        f"\n{'ms/step':37} {'found':>8} {'repaired':>9} {'top fix':>8} {'planted':>8} {'error':>7}"
+def _ledger(diagnosis: TimelineDiagnosis) -> dict[str, float]:
+    """Return the share of the time of its first GPU that each entry of the ledger has."""
+    entries = [entry for device in diagnosis.ledger.devices[:1] for entry in device.entries]
+    shares = {entry.entry: round(entry.share or 0.0, 4) for entry in entries}
+    return {name: share for name, share in shares.items() if share}
+
+
+def read_rows(file: Path = ROWS) -> list[dict[str, Any]]:
+    """Return the rows of a file; none where there is no file."""
+    return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+
+
+def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows, one per line, in the order of their names."""
+    ordered = sorted(rows, key=lambda row: (row["program"], row["variant"], row["tool"]))
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in ordered)
+    file.write_text(f'{{"rows": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def _line(row: dict[str, Any]) -> str:
+    """Write a row for people."""
+    label = f"{row['program']}.{row['variant']}.{row['tool']}"
+    if "error" in row:
+        return f"{label:42} {row['error']}"
+    mark = {True: "right", False: "WRONG", None: "-"}[row["right"]]
+    times = [row["recorded_ms"], row["step_ms"], row["plain_ms"]]
+    if row["expected"]:
+        times += [row["predicted_ms"], row["repaired_ms"]]
+    shown = " ".join("?" if ms is None else f"{ms:.3g}" for ms in times)
+    plan = ", ".join(
+        rule if share is None else f"{rule} {share:.0%}" for rule, share, _ in row["plan"][:4]
     )
-    errors: dict[bool, list[float]] = {False: [], True: []}
-    for row in rows:
-        repaired_ms = measured.get((row["program"], REPAIRED, row["tool"]))
-        if row["variant"] != FOUND or repaired_ms is None or not row.get("step_ms"):
-            continue
-        planted_ms = row["planted_ms"]
-        # Without a finding of the planted defect, the step is predicted to stay as it is.
-        error = (row["step_ms"] if planted_ms is None else planted_ms) / repaired_ms - 1
-        if row["expected"]:
-            errors[row["held_out"]].append(abs(error))
-        print(
-            f"{row['program'] + '.' + row['tool']:37} {row['step_ms']:8.3f} {repaired_ms:9.3f}"
-            f" {row['top_ms']:8.3f} {'-' if planted_ms is None else f'{planted_ms:.3f}':>8}"
-            f" {error:+7.0%}{' held out' if row['held_out'] else ''}"
-        )
-    for held_out, which in ((False, "design"), (True, "held out")):
-        if values := sorted(errors[held_out]):
-            ninth = values[max(0, round(0.9 * len(values)) - 1)]
-            print(
-                f"{which}: error of the predicted step: median {statistics.median(values):.0%}, "
-                f"for nine of ten at most {ninth:.0%}, of {len(values)} pairs"
-            )
+    return f"{label:42} {row['steps']:3} steps {mark:5} {shown:32} {plan or 'nothing'}"
 
 
 def main() -> None:
-    """Print a line per capture, then the shares of right steps and first findings."""
+    """Print a line per capture, and keep the rows."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too")
     parser.add_argument("--only", default="", metavar="TEXT", help="captures with this in the name")
-    parser.add_argument(
-        "--predictions", action="store_true", help="compare predicted step times with repaired ones"
-    )
+    parser.add_argument("--new", action="store_true", help="only those without a row in FILE")
+    parser.add_argument("--times", type=Path, default=MEASURED, help="step times without profiler")
     args = parser.parse_args()
-    paths = [path for path in sorted(args.folder.iterdir()) if path.name.split(".")[0] in PROGRAMS]
-    rows = [score(path) for path in paths if args.only in path.name]
-    for row in rows:
-        wrong = "" if row.get("steps_right") else f" (of {row['true_steps']})"
-        mark = {True: "right", False: "WRONG", None: "-"}[row["right"]]
-        listed = ", ".join(row["findings"][:4]) or row.get("error", "nothing")
-        label = f"{row['program']}.{row['variant']}.{row['tool']}"
-        print(f"{label:42} {row['steps']:4} steps{wrong:9} {mark:5}  {listed}")
-    for held_out, which in ((False, "design"), (True, "held out")):
-        half = [row for row in rows if row["held_out"] == held_out]
-        steps = Counter(bool(row.get("steps_right")) for row in half)
-        first = Counter(row["right"] for row in half if row["right"] is not None)
-        print(f"{which}: steps right in {steps[True]} of {len(half)} captures, ", end="")
-        print(f"first finding right in {first[True]} of {first.total()}")
-    if args.predictions:
-        print_predictions(rows)
+    plain_ms = measured_ms(args.times)
+    rows = {_name(row): row for row in (read_rows(args.json) if args.json else ())}
+    for row in rows.values():
+        row.update(known_of(row, plain_ms))
+    scored = []
+    for path in captures(args.folder):
+        if args.only not in path.name or (args.new and capture_name(path) in rows):
+            continue
+        row = score(path, plain_ms)
+        print(_line(row), flush=True)
+        scored.append(row)
+        rows[_name(row)] = row
+        if args.json:
+            write_rows(args.json, list(rows.values()))
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+        write_rows(args.json, list(rows.values()))
+    for held_out, which in ((False, "design"), (True, "held out")):
+        firsts = [
+            row.get("right") for row in scored if row["held_out"] == held_out and row["expected"]
+        ]
+        if firsts:
+            print(f"{which}: first finding right in {sum(map(bool, firsts))} of {len(firsts)}")
+
+
+def _name(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["program"], row["variant"], row["tool"]
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def open_captures(
     Only what identifies the format is read now. Nothing is ever written to the file.
     `cache=False` neither uses nor fills the cache folder. `pace` is the step time without a
     profiler (`"28.6ms"`, or nanoseconds): `diagnose`, `ledger`, `steps`, `summary`, `whatif`,
-    `compare` and `report` then correct for the profiler, as they do for captures of
+    `compare`, `report` and `serve` then correct for the profiler, as they do for captures of
     `gpusight record`, which measures it; `"off"` keeps the times of the capture.
     """
     from gpusight.readers.open import open_trace
@@ -107,8 +107,9 @@ def summary(
     from gpusight.analysis.capture_summary import summary as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    capture = _without_profiler(trace, process)
-    return Page(_ask_window(analysis, capture, _selection(within, device, process), focus))
+    selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
+    capture = _without_profiler(trace, selection.process)
+    return Page(_ask_window(analysis, capture, selection, focus))
 
 
 def steps(
@@ -124,8 +125,10 @@ def steps(
     """List the steps: duration, GPU busy, phases, outliers."""
     from gpusight.analysis.steps.step_report import steps as analysis
 
-    capture, selection = _without_profiler(trace, process), _selection(within, device, process)
-    return Page(_ask(analysis, capture, selection, steps=steps, window=window, warmup=warmup))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
+    capture = _without_profiler(trace, selection.process)
+    return Page(_ask(analysis, capture, selection, **focus))
 
 
 def kernels(
@@ -203,9 +206,10 @@ def ledger(
     from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
     from gpusight.render.result_view import LedgerView
 
-    capture = _without_profiler(trace, process)
-    selection = _selection(within, device, process)
-    answer = analysis(capture, selection, steps=steps, window=window, warmup=warmup)
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
+    capture = _without_profiler(trace, selection.process)
+    answer = analysis(capture, selection, **focus)
     return LedgerView(_with_warnings(answer, [capture]))
 
 
@@ -226,8 +230,9 @@ def utilization(
     """
     from gpusight.analysis.gpu_utilization import utilization as analysis
 
-    options: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup, "bins": bins}
-    return Page(_ask(analysis, trace, _selection(within, device, process), **options))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
+    return Page(_ask(analysis, trace, selection, **focus, bins=bins))
 
 
 def timeline(
@@ -249,9 +254,9 @@ def timeline(
     from gpusight.viewer.timeline_snapshot import timeline as analysis
 
     chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
-    options: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup}
-    selection = _selection(within, device, process)
-    return Page(_ask(analysis, trace, selection, **options, tracks=chosen))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
+    return Page(_ask(analysis, trace, selection, **focus, tracks=chosen))
 
 
 def flops(
@@ -392,7 +397,8 @@ def join(
     captures = _opened(timeline), _opened(report)
     program = captures[int(captures[0].has("profiles"))]  # they may be given in either order
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    chosen, text = with_window(program, _selection(within, device, process), **focus)
+    selection = _of_window(program, _selection(within, device, process), focus)
+    chosen, text = with_window(program, selection, **focus)
     return Page(_with_warnings(with_window_text(analysis(*captures, chosen), text), captures))
 
 
@@ -628,18 +634,12 @@ def report(
     `ncu` are Nsight Compute reports of the same program; such a report alone gives a page too.
     `compare` is what it was before a change: captures, a baseline file, digests.
     """
-    from gpusight.analysis.selection import GPU_WORK
     from gpusight.render.result_view import ReportView
     from gpusight.reports.report_builder import build_report
     from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
-    # Reports of ncu have no steps to correct.
-    opened = [_opened(capture) for capture in (trace, *ncu)]
-    captures = [
-        _without_profiler(capture, process) if any(map(capture.has, GPU_WORK)) else capture
-        for capture in opened
-    ]
+    captures = [_opened(capture) for capture in (trace, *ncu)]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
     request = ReportRequest(selection, steps, window, warmup, title)
     contents = build_report(captures, request, base=base)
@@ -1099,6 +1099,20 @@ def _selection(within: str | None, device: int | None, process: str | int | None
     return Selection(within=within, device=device, process=name)
 
 
+def _first_process(trace: Trace, selection: Selection, focus: _Focus) -> Selection:
+    """Select the process that `diagnose` shows first, where several used GPUs."""
+    if not trace.has("processes") or trace.row_count("processes") < 2:
+        return selection
+    from gpusight.rules.process_sections import first_process
+
+    return first_process(trace, selection, **focus)
+
+
+def _of_window(trace: Trace, selection: Selection, focus: _Focus) -> Selection:
+    """Select the process of the steps; a window of time has the rows of all processes."""
+    return selection if focus["window"] is not None else _first_process(trace, selection, focus)
+
+
 class _Focus(TypedDict):
     """Which time to analyze, as `step_window` takes it."""
 
@@ -1118,7 +1132,7 @@ def _ask_window(
     from gpusight.analysis.steps.step_window import with_window
 
     capture = _opened(trace)
-    chosen, window = with_window(capture, selection, **focus)
+    chosen, window = with_window(capture, _of_window(capture, selection, focus), **focus)
     answer = with_window_text(analysis(capture, chosen, **options), window)
     shown: TableResult | Composite = _with_warnings(answer, [capture])
     return shown

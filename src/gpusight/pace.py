@@ -11,6 +11,7 @@ Only the standard library is used: recorders inside a program import this.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from dataclasses import asdict, dataclass
@@ -26,15 +27,21 @@ MESSAGE = "gpusight.pace "
 """How the NVTX mark begins; the JSON follows."""
 METADATA_KEY = "gpusight_pace"
 SIDECAR_SUFFIX = ".pace.json"
+_SIDECAR_BYTES = 16_384
+"""Read of a file next to a capture; ours have hundreds."""
 
-GS_STEP, OPTIMIZER, MODULE, WHOLE_PROGRAM = "gs.step", "optimizer", "module", "program"
+GS_STEP, OPTIMIZER, MODULE, GRAPH = "gs.step", "optimizer", "module", "graph"
+WHOLE_PROGRAM = "program"
 """What a step is: marked by `gs.step`, one step of the first torch optimizer, one call of the
-outermost `nn.Module` on the GPU, or the whole run. Recorded steps are the same unit."""
-STEP_SOURCES = (GS_STEP, OPTIMIZER, MODULE, WHOLE_PROGRAM)
+outermost `nn.Module` on the GPU, one replay of a `torch.cuda.CUDAGraph` outside of such calls, or
+the whole run. Recorded steps are the same unit."""
+STEP_SOURCES = (GS_STEP, OPTIMIZER, MODULE, GRAPH, WHOLE_PROGRAM)
 BEFORE, SECOND_RUN, GIVEN = "before", "second run", "given"
 """How it was measured: in the recorded run, before the recorded steps; in a run of its own without
 a profiler; or the user gave it."""
 HOW = (BEFORE, SECOND_RUN, GIVEN)
+ESTIMATED = "estimated"
+"""From what recording usually costs; never stored."""
 _MAX_NUMBER = 2.0**62
 """Larger than any time or count in a capture."""
 
@@ -51,9 +58,9 @@ class Pace:
     spread: float
     """Interquartile range of the step times, relative to their median."""
     how: str
-    """`before`, `second run` or `given`."""
+    """`before`, `second run`, `given` or `estimated`."""
     step_source: str
-    """`gs.step`, `optimizer`, `module` or `program`."""
+    """One of `STEP_SOURCES`."""
 
     @classmethod
     def of(cls, total_ns: float, times_ns: Sequence[float], *, how: str, source: str) -> Pace:
@@ -67,8 +74,8 @@ class Pace:
     @property
     def text(self) -> str:
         """Say how it is known, and from how many steps."""
-        if self.how == GIVEN:
-            return "given"
+        if self.how in {GIVEN, ESTIMATED}:
+            return self.how
         when = "before the recording" if self.how == BEFORE else "in a second run"
         return f"measured {when}, {self.steps:,} steps"
 
@@ -82,9 +89,18 @@ class Pace:
         """Make one of a step time that the user measured."""
         return cls(0, step_ns, step_ns, 0.0, GIVEN, "")
 
+    @classmethod
+    def estimated(cls, step_ns: float) -> Pace:
+        """Make one of a step time that nobody measured."""
+        return cls(0, step_ns, step_ns, 0.0, ESTIMATED, "")
+
     def to_text(self) -> str:
         """Write it as one line of JSON."""
-        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
+        return json.dumps(self.document(), separators=(",", ":"))
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain objects, for JSON."""
+        return {"version": VERSION, **asdict(self)}
 
     @classmethod
     def from_text(cls, text: str) -> Pace:
@@ -116,3 +132,12 @@ def _number(values: dict[str, Any], name: str) -> float:
 def sidecar_path(capture: Path) -> Path:
     """Return where the pace of a capture is, if it is not in the capture itself."""
     return capture.with_name(capture.name + SIDECAR_SUFFIX)
+
+
+def read_sidecar(capture: Path) -> Pace | None:
+    """Read what is next to a capture; None where there is nothing, or it is no pace."""
+    path = sidecar_path(capture)
+    # A name that is too long, or a damaged file: the capture is read without it.
+    with contextlib.suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
+        return Pace.from_text(file.read(_SIDECAR_BYTES).decode())
+    return None

@@ -47,6 +47,13 @@ _TIME_STEPS = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 _BYTE_STEPS = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB"))
 
 
+def in_one_unit(first: str, second: str, between: str) -> str:
+    """Join two numbers; the unit once where it is the same."""
+    number, _, unit = first.partition(" ")
+    same = unit and unit == second.partition(" ")[2]
+    return f"{number if same else first}{between}{second}"
+
+
 def format_time(ns: float | None, *, digits: int = 4) -> str:
     """Show nanoseconds as ns, µs, ms or s: `1.234 ms`."""
     return _scaled(ns, _TIME_STEPS, digits)

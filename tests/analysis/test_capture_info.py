@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusight.analysis.capture_info import info
+from gpusight.analysis.capture_info import info, names_of_used
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.schema import TABLES
 from tests.shared import DATA, opened
@@ -20,7 +20,16 @@ def section(result: Composite, command: str) -> list[dict[str, Any]]:
 
 
 def test_facts_leave_out_what_is_not_known() -> None:
-    result = info(build_trace({"tool_version": "2025.3.2", "duration_ns": 5, "start_utc_ns": 0}))
+    result = info(
+        build_trace(
+            {
+                "tool": "Nsight Systems",
+                "tool_version": "2025.3.2",
+                "duration_ns": 5,
+                "start_utc_ns": 0,
+            }
+        )
+    )
     assert {f.key: f.value for f in result.facts} == {
         "tool": "Nsight Systems 2025.3.2",
         "source": "nsys-sqlite",
@@ -181,3 +190,12 @@ def test_a_process_that_only_ran_operators_is_shown() -> None:
 def test_a_start_that_is_no_date_is_not_shown(start: int) -> None:
     facts = {f.key: f.value for f in info(build_trace({"start_utc_ns": start})).facts}
     assert facts.get("start_utc") is None
+
+
+def test_gpus_in_use_are_named_once_in_order() -> None:
+    names = ["NVIDIA H100 PCIe", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe", ""]
+    rows = [{"device": n, "name": name} for n, name in enumerate(names)]
+    trace = build_trace(devices=rows)
+    assert names_of_used(trace, [2, None, 0, 1]) == "NVIDIA H100 PCIe, NVIDIA A100-SXM4-40GB"
+    assert names_of_used(trace, [1, 7]) == "NVIDIA A100-SXM4-40GB"
+    assert names_of_used(trace, [None, 3]) is None

@@ -14,11 +14,13 @@ from gpusight.analysis.clock_alignment import aligned
 from gpusight.analysis.profiler_correction import (
     corrected,
     correction_of,
-    known_pace,
     recorded_span,
     without_profiler,
 )
+from gpusight.analysis.profiler_costs import COSTS, MAX_UNIT
+from gpusight.analysis.profiler_costs import NSYS as NSYS_TOOL
 from gpusight.analysis.selection import Selection
+from gpusight.analysis.steps.step_list import known_pace
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
 from gpusight.pace import MESSAGE, Pace
@@ -27,11 +29,13 @@ from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import FindingLocator, diagnose_timeline
 from gpusight.trace.schema import TABLES
 from tests.profiled_loops import profiled_loop, step_ns, stored_pace
+from tests.shared import SHARED, needs_shared, opened
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
+NSYS: dict[str, Any] = {"tool": "Nsight Systems"}
 LOOPS: dict[str, dict[str, Any]] = {
     "launch-bound": {},
     "autograd thread": {"threads": 2},
@@ -59,7 +63,8 @@ def marked(stored: object, **loop: Any) -> Trace:
     }
     text = stored if isinstance(stored, str) else json.dumps(stored)
     mark = {"name": f"{MESSAGE}{text}", "kind": "mark"}
-    return build_trace(**{**tables, "ranges": [mark, *tables["ranges"]]})
+    meta = {"tool": loop_trace.meta.tool}
+    return build_trace(meta, **{**tables, "ranges": [mark, *tables["ranges"]]})
 
 
 def diagnosed(trace: Trace) -> TimelineDiagnosis:
@@ -142,7 +147,7 @@ def test_chosen_steps_are_those_of_the_capture_with_both_times() -> None:
 
 
 def test_the_gpu_limits_a_program_that_the_profiler_hardly_slows_down() -> None:
-    loop = {"kernel_us": 100, "overhead_us": 1}
+    loop: dict[str, Any] = {"kernel_us": 100, "overhead_us": 1}
     recorded = profiled_loop(**loop)
     before = window_of(recorded)
     trace = at_pace(recorded, before.step_ns * 0.7)
@@ -295,6 +300,19 @@ def test_a_step_time_of_the_recorder_that_does_not_fit_is_noted() -> None:
     assert diagnosis.document()["profiler"] is None
 
 
+def test_timed_steps_slower_than_the_profiler_explains_are_not_used() -> None:
+    recorded = marked(stored_pace(600_000.0), overhead_us=5, **NSYS)
+    trace = without_profiler(recorded)
+    correction = correction_of(trace)
+    assert correction is not None
+    assert correction.estimate is not None
+    assert correction.slower is not None
+    focus = window_of(trace)
+    assert focus.is_estimate
+    assert focus.step_ns < 0.95 * window_of(recorded).step_ns
+    assert focus.notes[0].endswith("timed before the recording were slower (600 µs), not used")
+
+
 @pytest.mark.parametrize("pace", ["3240us", "32.4us", 3.24e9])
 def test_a_given_step_time_that_does_not_fit_is_an_error(pace: str | float) -> None:
     with pytest.raises(UsageError, match="cannot be corrected") as refused:
@@ -361,6 +379,174 @@ def test_a_capture_without_kernels_or_calls(lacking: str, step_us: float) -> Non
     moved.validate()
     # Without calls, nothing is known of the host that could be reduced.
     assert window_of(moved).step_ns == pytest.approx(1_000 * step_us, rel=0.005)
+
+
+# Where the step time without the profiler is estimated --------------------------------------------
+
+
+@pytest.mark.parametrize("overhead_us", [3, 6, 8])
+def test_without_a_known_step_time_it_is_estimated(overhead_us: float) -> None:
+    plain_ns = step_ns(profiled_loop())
+    recorded = profiled_loop(overhead_us=overhead_us, **NSYS)
+    trace = without_profiler(recorded)
+    focus, correction = window_of(trace), correction_of(trace)
+    assert correction is not None
+    assert focus.estimate_ns is not None
+    low_ns, high_ns = focus.estimate_ns
+    assert low_ns < focus.step_ns < high_ns < window_of(recorded).step_ns
+    assert low_ns < plain_ns < high_ns
+    assert focus.step_ns == pytest.approx(plain_ns, rel=0.3)
+    assert gpu_durations(trace) == gpu_durations(recorded)
+    document = correction.document()
+    assert document["estimated"] is True
+    assert document["how"] == "estimated"
+    assert document["measured_step_ns"] is None
+    assert (document["low_step_ns"], document["high_step_ns"]) == (low_ns, high_ns)
+    # One value: the window, the headline, the note and the rule.
+    assert document["step_ns"] == focus.step_ns
+    assert "without the profiler (estimate)" in focus.text
+    assert focus.notes[0].startswith("estimate: ")
+    assert focus.notes[0].endswith(" of nsys taken off (recorded times: --pace off)")
+    diagnosis = diagnosed(recorded)
+    assert "profiler-overhead" in diagnosis.not_applicable
+    assert diagnosis.step_ns == focus.step_ns
+
+
+def test_a_slow_machine_has_a_costly_profiler() -> None:
+    """Times of the same loop on a CPU that takes twice as long give twice the estimate."""
+    fast, slow = (
+        window_of(without_profiler(scaled(profiled_loop(overhead_us=2, **NSYS), factor)))
+        for factor in (1, 2)
+    )
+    assert slow.step_ns == pytest.approx(2 * fast.step_ns, rel=0.01)
+
+
+def test_the_cost_of_an_event_is_limited_where_launches_are_very_slow() -> None:
+    trace = without_profiler(scaled(profiled_loop(overhead_us=5, **NSYS), 10))
+    correction = correction_of(trace)
+    assert correction is not None
+    cost = COSTS[NSYS_TOOL]
+    assert correction.overhead.event_ns == MAX_UNIT * cost.units * cost.unit_ns
+
+
+def scaled(trace: Trace, factor: int, **meta: Any) -> Trace:
+    """Return a trace whose times all are so many times as long."""
+    times = {"start_ns", "end_ns"}
+    tables: dict[str, Any] = {
+        name: [
+            {c: factor * v if c in times else v for c, v in row.items()}
+            for row in trace.table(name).rows(named=True)
+        ]
+        for name in TABLES
+        if trace.has(name)
+    }
+    return build_trace({**NSYS, **meta}, **tables)
+
+
+def test_the_estimate_leaves_a_program_alone_that_the_gpu_limits() -> None:
+    recorded = profiled_loop(kernel_us=100, overhead_us=1, **NSYS)
+    trace = without_profiler(recorded)
+    focus, correction = window_of(trace), correction_of(trace)
+    assert correction is not None, "it counts as corrected, beside others that are"
+    assert focus.recorded_step_ns == focus.step_ns == window_of(recorded).step_ns
+    assert not focus.is_estimate
+    assert focus.text == f"6 steps of {focus.step_ns / 1e6:.2f} ms"
+    assert trace.table("kernels").equals(recorded.table("kernels"))
+    diagnosis = diagnosed(recorded)
+    assert "profiler-overhead" in diagnosis.not_applicable
+    assert not any("profiler" in note for note in diagnosis.notes)
+
+
+def test_an_estimate_that_is_not_good_enough_is_only_shown() -> None:
+    assert not COSTS["CUPTI"].is_used
+    recorded = profiled_loop(overhead_us=5, tool="gpusight record, CUPTI 13.0")
+    trace = without_profiler(recorded)
+    focus = window_of(trace)
+    assert correction_of(trace) is None
+    assert focus.recorded_step_ns is None
+    assert not focus.is_estimate
+    assert focus.estimate_ns is not None
+    assert focus.estimate_ns[0] < focus.estimate_ns[1] < focus.step_ns
+    assert focus.step_ns == window_of(recorded).step_ns
+    assert focus.text.startswith("6 steps of 519 µs recorded, about ")
+    assert focus.text.endswith(" µs without the profiler (estimate)")
+    diagnosis = diagnosed(recorded)
+    assert diagnosis.document()["window"]["estimate_ns"] == focus.estimate_ns
+    assert "profiler-overhead" in [finding.rule for finding in diagnosis.findings]
+
+
+def test_launches_that_wait_for_their_kernel_do_not_show_what_a_launch_takes() -> None:
+    loop = profiled_loop(overhead_us=5, **NSYS)
+    tables: dict[str, Any] = {
+        name: loop.table(name).rows(named=True) for name in TABLES if loop.has(name)
+    }
+    for call, kernel in zip(
+        [row for row in tables["api_calls"] if row["name"] == "cudaLaunchKernel"],
+        tables["kernels"],
+        strict=True,
+    ):
+        kernel["end_ns"] = call["end_ns"] - 1
+        kernel["start_ns"] = kernel["end_ns"] - 4_000
+    correction = correction_of(without_profiler(build_trace(NSYS, **tables)))
+    assert correction is not None
+    assert correction.overhead.event_ns == COSTS[NSYS_TOOL].units * COSTS[NSYS_TOOL].unit_ns
+
+
+def test_off_and_other_tools_have_the_times_of_the_capture() -> None:
+    assert at_pace(profiled_loop(overhead_us=5, **NSYS), "off").pace == "off"
+    for recorded in (
+        at_pace(profiled_loop(overhead_us=5, **NSYS), "off"),
+        without_profiler(profiled_loop(overhead_us=5, tool="JAX profiler")),
+    ):
+        assert correction_of(recorded) is None
+        assert window_of(recorded).recorded_step_ns is None
+
+
+@pytest.mark.parametrize("scale", [1, 3])
+def test_no_estimate_goes_beyond_what_was_measured(scale: int) -> None:
+    """Back-to-back launches are little else than recording, by the costs per event."""
+    recorded = scaled(profiled_loop(host_us=1, kernel_us=0.2, overhead_us=5, **NSYS), scale)
+    focus = window_of(without_profiler(recorded))
+    assert focus.recorded_step_ns is not None
+    assert focus.estimate_ns is not None
+    usual, most = COSTS[NSYS_TOOL].max_slowdown
+    assert focus.recorded_step_ns / focus.step_ns <= 1.02 * usual
+    assert focus.recorded_step_ns / focus.estimate_ns[0] <= 1.02 * most
+
+
+def test_recorders_of_other_vendors_were_not_measured() -> None:
+    recorded = scaled(profiled_loop(overhead_us=5, **NSYS), 1, cuda_version="HIP 6.4")
+    assert correction_of(without_profiler(recorded)) is None
+    assert window_of(without_profiler(recorded)).estimate_ns is None
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("dataload", {"input-starved"}),
+        ("tiny", {"elementwise-chain", "launch-bound"}),
+        ("pageable", {"pageable-copy"}),
+        ("gpt_small_forward", {"fp32-no-tensor-cores"}),
+        ("gpt_small_train", {"fp32-no-tensor-cores"}),
+        ("gpt_small_train_bf16_fused", {"launch-bound"}),
+        ("item", {"launch-bound"}),
+        ("healthy", set()),
+    ],
+)
+def test_planted_defects_come_first_and_two_tools_agree_on_the_step(
+    name: str, first: set[str]
+) -> None:
+    """What users get: estimated times of one program under nsys and torch.profiler."""
+    found = [
+        diagnosed(opened(SHARED / folder / f"{name}{suffix}"))
+        for folder, suffix in (("nsys", ".sqlite"), ("torch", ".json.gz"))
+    ]
+    for diagnosis in found:
+        rules = [finding.rule for finding in diagnosis.findings]
+        assert set(rules[:1]) <= first if first else not rules
+    shorter, longer = sorted(diagnosis.step_ns for diagnosis in found)
+    assert longer < 1.35 * shorter, "75.0 and 42.7 ms recorded of one of them"
 
 
 # Several processes --------------------------------------------------------------------------------

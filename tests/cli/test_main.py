@@ -127,6 +127,46 @@ def test_what_the_capture_cannot_answer(graph: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["kernels", "gone.sqlite", "--format", "json"], "no such file: gone.sqlite"),
+        (["diagnose", "--format=json", "gone.sqlite"], "no such file: gone.sqlite"),
+        (["compare", "a.sqlite", "--format", "json"], "two sides are needed"),
+        (["gate", "gone.sqlite", "--format", "json"], "no such file: gone.sqlite"),
+        (["kernels", "gone.sqlite", "--format", "json", "--tpo", "3"], "no option --tpo"),
+    ],
+)
+def test_errors_are_json_where_the_result_would_be(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    error = document["meta"]["error"]
+    assert (error["reason"], error["exit_code"]) == (reason, 2)
+    assert document["meta"]["command"] == arguments[0]
+    assert err.startswith(f"gpusight {arguments[0]}: {reason}")
+    assert len(err.splitlines()) == 1
+    if arguments[0] == "gate":  # what scripts read
+        assert (document["passed"], document["outcome"]) == (False, "error")
+
+
+@pytest.mark.parametrize(
+    "more", [["--format", "table"], ["--format", "json", "-o", "x.json"], ["--", "--format=json"]]
+)
+def test_other_errors_leave_standard_output_empty(
+    more: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["kernels", "gone.sqlite", *more]) == 2
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["kernels", "no_such_file.sqlite"], "no such file"),

@@ -40,8 +40,9 @@ STAND_INS = re.compile(r"\\[ux][0-9a-f]{2,4}")
 
 def is_pasted(line: str) -> bool:
     """Return whether a line is a command or code to paste, which is never cut."""
-    commands = ("next: ", "  DEMO=", "  gpusight ", "NV_COMPUTE_PROFILER_", "ncu ")
-    return line.startswith((*commands, INDENT))
+    commands = ("next: ", "  DEMO=", "  gpusight ")
+    kernels = ("  --kernel-name 'regex:^", "'^")
+    return line.startswith((*commands, *kernels, INDENT))
 
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
@@ -153,3 +154,26 @@ def test_the_script_fails_on_a_screen_that_is_too_long(
     monkeypatch.setitem(SCRIPT["main"].__globals__, "MAX_LINES", 3)
     assert SCRIPT["main"]([str(NAMED["demo"])]) == 1
     assert "more than 3 lines" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    """Standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_errors_are_wrapped_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(NARROW))
+    path = "/".join(["a-long-folder"] * 6)
+    line = f"gpusight roofline: cannot read {path}; see what the capture has: gpusight info FILE"
+    output.write_error(line)
+    assert capsys.readouterr().err == f"{line}\n"
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    output.write_error(line)
+    assert isinstance(sys.stderr, Terminal)
+    lines = sys.stderr.getvalue().splitlines()
+    assert " ".join(text.strip() for text in lines) == line
+    assert [text for text in lines if len(text) > NARROW] == [f"  {path};"]  # to copy

@@ -23,6 +23,7 @@ from gpusight.comparison.digest import (
     KernelDigest,
 )
 from gpusight.errors import BaselineError, UsageError
+from tests.comparison.digests import steady
 from tests.shared import DATA
 
 if TYPE_CHECKING:
@@ -100,6 +101,21 @@ def test_what_is_saved_is_read_again(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert load_baseline(path) == (sample(), sample("run_2.sqlite"))
     assert is_baseline(path)
+
+
+def test_times_with_and_without_the_profiler_are_no_baseline(tmp_path: Path) -> None:
+    known = {"recorded_step_ns": 2e7}
+    note = "not corrected for the profiler: another process uses the same GPU"
+    mixed = [
+        steady("a.sqlite", change=known, compute_matmul=9),
+        steady("b.sqlite", change={"notes": (note,)}, compute_matmul=9),
+    ]
+    with pytest.raises(UsageError) as error:
+        save_baseline(mixed, tmp_path / "base.json")
+    text = "b.sqlite is not corrected for the profiler (another process uses the same GPU), "
+    assert f"{text}a.sqlite is; record all" in str(error.value)
+    assert "--pace off" in str(error.value)
+    assert not (tmp_path / "base.json").exists()
 
 
 def test_a_change_is_a_change_of_few_lines(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from gpusight.comparison.build_digest import make_digest, scope_of
 from gpusight.comparison.digest import MOST_BLOCKS, Digest, rounded_parts
 from gpusight.comparison.digest_rows import LONGEST, MOST_KERNELS
 from gpusight.errors import GpusightError
+from gpusight.pace import Pace
 from gpusight.results import NotApplicable
 from gpusight.rules.context import busiest_process
+from tests.profiled_loops import profiled_loop, step_ns
 from tests.shared import (
     DATA,
     EVERY_REPORT,
@@ -403,8 +405,22 @@ def test_findings_are_those_of_diagnose() -> None:
         for f in diagnosis.findings
         if f.saved_ns is not None
     ]
-    findings = [(f.rule, f.step_ns, f.share) for f in digest_of(trace).findings]
+    made = digest_of(trace).findings
+    findings = [(f.rule, f.step_ns, f.share) for f in made if f.step_ns is not None]
     assert findings == expected != []
+    assert [f.rule for f in made if f.in_plan] == [f.rule for f in diagnosis.plan]
+
+
+def test_the_spread_of_the_measured_step_time_is_kept() -> None:
+    trace = profiled_loop(overhead_us=4)
+    trace.stored_pace = Pace(20, step_ns(profiled_loop()), 3e5, 0.04, "before", "optimizer")
+    digest = digest_of(trace)
+    assert digest.recorded_step_ns is not None
+    assert (digest.pace_steps, digest.pace_spread) == (20, 0.04)
+    # One that is slower than the capture changes no time, and has no error to add.
+    trace = profiled_loop(overhead_us=4)
+    trace.stored_pace = Pace(20, 6e5, 6e5, 0.04, "before", "optimizer")
+    assert digest_of(trace).pace_steps == 0
 
 
 # Privacy and arithmetic ---------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_the_command_is_red_and_says_why(
     words = ("gate", "--baseline", whole, "--max", "kernel_time=+3%", "--junit", "gate.xml")
     assert main([*words, "--", broken]) == 3
     out = capsys.readouterr().out
-    assert out.startswith("Gate INCONCLUSIVE (exit code 3): 1 inconclusive\n")
+    assert out.startswith("Gate INCONCLUSIVE (exit code 3): kernel_time is missing\n")
     assert "-100" not in out
     assert 'failures="1"' in (tmp_path / "gate.xml").read_text(encoding="utf-8")
     assert main(["baseline", "save", broken, "-o", "base.json"]) == 2

@@ -319,8 +319,63 @@ def test_findings_are_counted() -> None:
     assert (check.status, check.over) == (CheckStatus.FAILED, 1.0)
     assert check.reason == "launch-bound"
     assert checked([], runs(*BASE, findings=(about_capture,)), "findings=0").over == 0.0
+    # Below the plan of `diagnose` are notes, and fixes that save too little after the others.
+    below = msgspec.structs.replace(findings, in_plan=False, step_ns=None)
+    assert checked([], runs(*BASE, findings=(below,)), "findings=0").over == 0.0
+    check = checked(runs(*BASE), runs(*BASE, findings=(below,)), "finding:launch-bound=+0.5ms")
+    assert (check.status, check.change.after) == (CheckStatus.PASSED, 0.0)
     assert checked(runs(*BASE), after, "finding:launch-bound=+2ms").status is CheckStatus.PASSED
     assert checked(runs(*BASE), after, "finding:launch-bound=+0.5ms").status is CheckStatus.FAILED
+
+
+CORRECTED = {"recorded_step_ns": 15 * MS, "pace_steps": 20, "pace_spread": 0.02}
+
+
+def test_times_under_the_profiler_are_no_regression() -> None:
+    """Corrected and recorded times differ by the profiler: neither PASS nor FAIL."""
+    before, after = runs(*BASE, **CORRECTED), runs(20.0, 20.1, 19.9)
+    for old, new in ((before, after), (after, before)):
+        found = judged(old, new, "step_time=+5%", "idle=+5%", "launches=+0", "memory_peak=+5%")
+        assert not found.corrected
+        assert [check.status for check in found.checks] == [
+            CheckStatus.INCONCLUSIVE,
+            CheckStatus.INCONCLUSIVE,
+            CheckStatus.PASSED,
+            CheckStatus.PASSED,
+        ]
+        assert "not corrected for the profiler" in found.checks[0].reason
+    mixed = [*before, *after]
+    assert checked([], mixed, "step_time=1s").doubt is Doubt.NOT_COMPARABLE
+    assert checked([], mixed, "kernel_time=1s").status is CheckStatus.PASSED
+    accepted = judged(before, after, "step_time=+5%", allow_changed=["profiler"])
+    assert accepted.outcome is CheckStatus.FAILED
+    assert judged(before, before, "step_time=+5%").corrected
+
+
+def test_the_number_of_steps_matters_to_whole_captures_only() -> None:
+    """`record` chooses it by time, and all other metrics are per step."""
+    before, after = runs(*BASE), runs(*BASE, steps_left_out=3)
+    found = judged(before, after, "step_time=+5%", "launches=+0", "memory_peak=+5%")
+    passed, passed_too, peak = found.checks
+    assert passed.status is passed_too.status is CheckStatus.PASSED
+    assert (peak.status, peak.doubt) == (CheckStatus.INCONCLUSIVE, Doubt.NOT_COMPARABLE)
+    assert peak.reason == "number of steps: 3 -> 6 (+100%)"
+
+
+def test_captures_of_two_tools_with_known_step_times_are_compared() -> None:
+    torch = {"tool": "torch.profiler", "steps_found": "numbered ranges, such as 'ProfilerStep#1'"}
+    nsys, trace = runs(*BASE, **CORRECTED), runs(*BASE, **CORRECTED, **torch)
+    found = judged(nsys, trace, "step_time=+5%")
+    assert found.outcome is CheckStatus.PASSED
+    assert found.differences == ()
+    assert not any("overhead changes" in note for note in found.notes)
+    # Unknown step times, or another amount of work in a step: these may be other steps.
+    assert judged(runs(*BASE), runs(*BASE, **torch), "step_time=+5%").differences
+    (one,) = digest((5.0, 5.0, 5.0)).kernels
+    fewer = msgspec.structs.replace(one, calls=(2.0, 2.0, 2.0))
+    less = runs(*BASE, **CORRECTED, **torch, kernels=(fewer,))
+    kinds = [row.kind for row in judged(nsys, less, "step_time=+5%").differences]
+    assert kinds == ["steps", "kernels"]
 
 
 def test_what_is_not_known_never_passes() -> None:

@@ -39,6 +39,11 @@ def test_a_glob_counts_as_people_do(folder: Path) -> None:
     assert names("r*.sqlite") == ["r1.sqlite", "r2.sqlite", "r10.sqlite", "r.sqlite"]
 
 
+def test_step_times_next_to_captures_are_no_captures(folder: Path) -> None:
+    files(folder, "r1.sqlite", "r2.sqlite", "r1.sqlite.pace.json")
+    assert names("*") == names(".") == ["r1.sqlite", "r2.sqlite"]
+
+
 def test_a_list_separated_by_commas(folder: Path) -> None:
     files(folder, "a.sqlite", "b1.sqlite", "b2.sqlite")
     assert names("a.sqlite, b*.sqlite") == ["a.sqlite", "b1.sqlite", "b2.sqlite"]
@@ -123,6 +128,7 @@ def test_what_is_named_twice_counts_once(folder: Path) -> None:
         (" ", "is not a path"),
         ("a\0b", "is not a path"),
         ("x" * 5000, "no such file"),
+        ("--steps", "--steps stands after --, where everything is a file; write options before --"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(folder: Path, text: str, says: str) -> None:

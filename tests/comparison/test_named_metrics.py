@@ -189,3 +189,24 @@ def test_units() -> None:
         "memory_peak": Fmt.BYTES,
         "launches": Fmt.COUNT,
     }
+
+
+def test_the_measured_step_time_has_an_error_in_metrics_of_the_host() -> None:
+    # 16 timed steps whose quartiles are 1.349 standard deviations apart: 10% / 4 of the step.
+    known = digest(LEDGER, pace_steps=16, pace_spread=0.1349, recorded_step_ns=20 * MS)
+    assert known.pace_error == pytest.approx(0.025)
+
+    def error_ms(key: str) -> float:
+        (value,) = quantity([known], key).by_capture
+        errors = getattr(value, "errors", None)
+        return 0.0 if errors is None else float(errors[0]) / MS
+
+    step_ms = quantity([known], "step_time").mean or 0.0
+    assert error_ms("step_time") == pytest.approx(0.025 * step_ms / MS)
+    # GPU work stays as recorded, so idle time takes all of it, and entries their shares.
+    assert error_ms("idle") == pytest.approx(error_ms("step_time"))
+    entries = [entry for entry in LEDGER if entry.startswith("idle/")]
+    assert sum(map(error_ms, entries)) == pytest.approx(error_ms("idle"))
+    for key in ("kernel_time", "busy", "compute/matmul", "launches"):
+        assert error_ms(key) == 0.0
+    assert digest(LEDGER, pace_steps=1).pace_error == 0.0

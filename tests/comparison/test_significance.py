@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import TypeAlias
 
@@ -142,6 +143,30 @@ def test_one_capture_against_repeats_varies_as_they_do() -> None:
 def test_a_slow_step_of_the_single_capture_is_no_change() -> None:
     repeats = [[10.0, 10.1, 9.9], [10.1, 10.0, 10.0], [9.9, 10.1, 10.0]]
     assert change([[10.0, 10.1, 16.0]], repeats).verdict is ChangeVerdict.UNCLEAR
+
+
+def test_errors_that_steps_do_not_show_widen_the_interval() -> None:
+    steps = ([[10.0, 10.1, 9.9, 10.0]], [[12.0, 12.1, 11.9, 12.0]])
+    plain = change(*steps)
+    before, after = (captures(side)[0] for side in steps)
+    assert plain.low is not None
+    assert plain.high is not None
+    verdicts = []
+    for error in (0.0, 0.1, 1.5):
+        uncertain = replace(after, errors=np.array([error]))
+        (wider,) = compare_series([before], [uncertain])
+        assert wider.low is not None
+        half, own = 2.0 - wider.low, 2.0 - plain.low
+        assert half == pytest.approx(np.hypot(own, 1.96 * error), rel=1e-3)
+        verdicts.append(wider.verdict)
+    assert verdicts == [ChangeVerdict.HIGHER, ChangeVerdict.HIGHER, ChangeVerdict.UNCLEAR]
+    # Repeats differ by such errors too: only an interval that is shorter grows.
+    repeats = [captures([[10.0 + n]])[0] for n in (0.0, 1.0, 2.0)]
+    uncertain_repeats = [replace(one, errors=np.array([0.1])) for one in repeats]
+    assert compare_series(repeats, repeats) == compare_series(repeats, uncertain_repeats)
+    certain = [captures([[10.0]])[0]] * 3
+    (wider,) = compare_series(certain, [replace(one, errors=np.array([0.3])) for one in certain])
+    assert wider.high == pytest.approx(1.96 * 0.3 / np.sqrt(3), rel=1e-3)
 
 
 def test_neighbours_that_are_alike_widen_the_interval() -> None:

@@ -7,16 +7,20 @@ import gzip
 import json
 import lzma
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from gpusight.analysis.occupancy.block_occupancy import named_limits
+from gpusight.analysis.orion.orion_launches import OrionSmLimits
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_lookup import (
     PRECISIONS,
     find_gpu,
+    named_gpu,
     peak_flops,
     sm_limits,
     with_measured,
@@ -579,3 +583,26 @@ def test_every_gpu_of_the_traces_of_pytorch_is_found() -> None:
         )
         assert gpu is not None
         assert gpu.sm_count == found["numSms"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [named_gpu, named_limits, lambda gpu: OrionSmLimits(gpu=gpu).named()],
+    ids=["roofline", "occupancy", "orion"],
+)
+@pytest.mark.parametrize(
+    ("name", "near"), [("A10O", "A100"), ("", "H100"), ("RTX 409", "RTX 4090")]
+)
+def test_a_gpu_that_is_not_known_is_refused_in_one_way(
+    ask: Callable[[str], object], name: str, near: str
+) -> None:
+    with pytest.raises(UsageError, match=f"no GPU named '{name}'.*did you mean.*{near}"):
+        ask(name)
+
+
+def test_architectures_are_offered_where_they_will_do() -> None:
+    with pytest.raises(UsageError, match="sm_80"):
+        named_limits("sm_8x")
+    with pytest.raises(UsageError) as refused:
+        named_gpu("sm_8x")
+    assert "sm_80" not in str(refused.value)

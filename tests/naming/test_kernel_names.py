@@ -29,7 +29,7 @@ from gpusight.naming.kernel_names import (
 )
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.naming.kernel_precision import PRECISIONS
-from gpusight.readers.name_columns import strip_api_version
+from gpusight.readers.tables import strip_api_version
 from tests.shared import SHARED, needs_shared
 
 # fmt: off
@@ -250,6 +250,15 @@ NAMES: list[tuple[str, str, str, str, bool | None]] = [
     ("solve_88_gpu", "acc solve line 88", "loop", "unknown", None),
     ("solve_91_gpu__red", "acc solve line 91", "reduction", "unknown", False),
     ("main$_omp_fn$0", "omp main", "loop", "unknown", None),
+    ("relax._omp_fn.3", "omp relax", "loop", "unknown", None),
+    ("void DSpRealComplex::postprocessC2C_kernelMem<unsigned int, float>(int)", "postprocessC2C_kernelMem<unsigned int, float>", "fft", "fp32", False),
+    ("void cusparse::load_balancing_kernel<256u, double>(int)", "sparse load_balancing_kernel f64", "matmul", "fp64", None),
+    ("void csr2csc_kernel<double>(int)", "sparse csr2csc_kernel f64", "copy", "fp64", False),
+    ("matrix_addition1D(float *, float *, float *, int)", "matrix_addition1D", "elementwise", "fp32", False),
+    ("initialise_field(double*, int)", "initialise_field", "elementwise", "fp64", False),
+    ("sobelFilter(unsigned char*, int)", "sobelFilter", "stencil", "int", False),
+    ("resizeBilinear(float*, int)", "resizeBilinear", "pooling", "fp32", False),
+    ("__closesthit__glass", "__closesthit__glass", "custom", "unknown", None),
     ("julia_step_1234", "julia step", "loop", "unknown", None),
     ("gpu_update_(CompilerMetadata<DynamicSize>)", "julia update", "loop", "unknown", None),
     ("gpu_broadcast_kernel_linear(CompilerMetadata<DynamicSize>)", "julia gpu_broadcast_kernel_linear", "elementwise", "unknown", False),

@@ -26,7 +26,13 @@ from gpusight.recording.inside.environment import STARTED_VARIABLE, VARIABLE, Re
 from gpusight.recording.launch_program import ProgramExit
 from gpusight.recording.parse_request import kernel_regex, make_request
 from gpusight.recording.programs import InterpreterInfo, options_of
-from gpusight.recording.record_program import SITE, RecordingPlan, plan_recording, record
+from gpusight.recording.record_program import (
+    SITE,
+    RecordingPlan,
+    plan_again,
+    plan_recording,
+    record,
+)
 from gpusight.recording.request import Tool
 from tests.recording.doctor.machines import NOBODY, ROOT, Described, status
 from tests.recording.fake_tools import install, options_seen
@@ -170,11 +176,57 @@ def test_what_became_of_the_window_is_known(monkeypatch: pytest.MonkeyPatch) -> 
     assert (done.pace, done.recorded_steps) == (PACE, 10)
     monkeypatch.setenv("FAKE_MODE", "nothing")
     with pytest.raises(RecordError) as error:
-        gs.record([PYTHON, script(REPORTING % (0, None))])
+        gs.record([PYTHON, script(REPORTING % (0, None))], recorded=3)
     assert str(error.value) == (
         "nothing was recorded: the program ran 7 steps, too few to warm up, time and record; "
         f"record all of it: gpusight record --whole -- {PYTHON} train.py"
     )
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_program_with_too_few_steps_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_packages(monkeypatch, "torch")
+    monkeypatch.setenv("FAKE_MODE", "no steps")
+    program = [PYTHON, script(REPORTING % (0, PACE.to_text()))]
+    plan = planned(program)
+    first = record(plan)
+    assert first.missed_window
+    again = plan_again(plan, first)
+    assert again is not None
+    assert again.notes[0] == (
+        "the program ran 7 steps, too few to warm up, time and record: the program runs again, and "
+        "all of it is recorded (--whole)"
+    )
+    done = record(again)
+    assert [path.name for path in done.paths] == ["train.nsys-rep"]
+    assert done.pace == replace(PACE, how="second run")
+    assert plan_again(again, done) is None
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_capture_that_began_late_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_packages(monkeypatch, "torch")
+    report = REPORTING.replace('"whole_because": None', '"whole_because": "x", "mostly_missed": 1')
+    assert report != REPORTING
+    plan = planned([PYTHON, script(report % (0, None))])
+    first = record(plan)
+    again = plan_again(plan, first)
+    assert again is not None
+    assert again.notes[0].startswith("most of the program was over before recording began: ")
+    assert record(again).paths == first.paths
+
+
+@pytest.mark.parametrize(
+    "changed", [{"exit_code": 3}, {"seconds": 1e4}, {"missed_window": False}], ids=str
+)
+@pytest.mark.usefixtures("nsys")
+def test_a_program_is_not_run_again(
+    changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_packages(monkeypatch, "torch")
+    monkeypatch.setenv("FAKE_MODE", "no steps")
+    plan = planned([PYTHON, script(REPORTING % (0, None))])
+    assert plan_again(plan, replace(record(plan), **changed)) is None
 
 
 @pytest.mark.usefixtures("nsys")
@@ -503,7 +555,8 @@ def test_a_stop_below_nsight_compute_is_none_either() -> None:
     [
         ("nothing", {"whole": True}, "nsys wrote no report"),
         ("empty", {"whole": True}, "nsys wrote no report"),
-        ("nothing", {}, "no steps were counted.*gpusight record --whole -- .* train.py"),
+        ("nothing", {"recorded": 2}, "no steps were counted.*gpusight record --whole -- .* train"),
+        ("nothing", {}, "nsys wrote no report"),
         ("stream", {}, r"left train\.qdstrm unfinished.*gpusight doctor"),
         ("nothing", {"range": "forward"}, "the range forward never started"),
         (

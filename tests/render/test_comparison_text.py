@@ -292,6 +292,20 @@ def test_cut_names_of_the_sides_keep_what_differs(width: int) -> None:
     assert max(len(before), len(after)) <= width
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_sides_keep_both_step_times(width: int) -> None:
+    made = comparison()
+    side = replace(
+        made.before,
+        labels=("a_model_with_many_words.nsys-rep",),
+        recorded_step_ns=(50.1 * MS,),
+        is_estimate=True,
+    )
+    text = " ".join(line.strip() for line in first_screen(replace(made, before=side), width)[:2])
+    assert ": 3 steps of 46.6 ms (estimate, 50.1 ms recorded), GPU busy 84.9%" in text
+    assert "H200" not in text.partition("after")[0]
+
+
 def test_a_note_is_wrapped_and_not_cut() -> None:
     words = [f"word{number}" for number in range(30)]
     lines = first_screen(comparison(notes=(" ".join(words), "more")))

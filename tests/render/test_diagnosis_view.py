@@ -182,6 +182,26 @@ def test_details_have_everything_else() -> None:
     assert "The order changes without the profiler's overhead per launch." in lines
 
 
+def test_a_next_command_that_is_too_wide_is_broken_between_words() -> None:
+    long = "runs/" + "a-long-name-" * 4 + ".nsys-rep"
+    typed = ["--steps", "10-20", "--device", "1"]
+
+    def following(path: str, width: int) -> list[str]:
+        found = diagnosis(meta={"path": path, "gpu": "H200", "device": 0})
+        shown = diagnosis_view.diagnosis_to_text(found, TableOptions(width), typed=typed)
+        return shown[shown.index("next: ") :].splitlines()
+
+    whole = f"next: gpusight ledger {long} --steps 10-20 --device 1"
+    assert following(long, 120) == [whole]
+    broken = following(long, 80)
+    assert len(broken) == 3
+    assert all(line.endswith(" \\") for line in broken[:-1])
+    assert max(map(len, broken)) <= 80
+    assert " ".join(line.removesuffix("\\").strip() for line in broken) == whole
+    # A path that no line has room for stays where it is.
+    assert following(long * 3, 80)[0].startswith(f"next: gpusight ledger {long}")
+
+
 def test_a_healthy_program_gets_what_the_gpu_does() -> None:
     shown = text(diagnosis(ledger=BUSY), details=False)
     assert (
@@ -232,6 +252,32 @@ def test_what_is_no_matter_of_time() -> None:
     assert "no time estimate" in text(found)
     assert found.fixes == ()
     assert found.document()["findings"][0]["recoverable_ns"] is None
+
+
+def test_the_overhead_of_the_profiler_has_one_number() -> None:
+    ledger = entries(compute__matmul=0.1, idle__launching=0.8, idle__profiler=0.1)
+    note = finding("profiler-overhead", 30.0, title="Profiler overhead: about 3 ms", is_fix=False)
+    screen = text(diagnosis(finding("launch-bound", 60.0), note, ledger=ledger), details=False)
+    assert screen.count("profiler ") == 0
+    assert "Profiler overhead: about 3 ms" in screen
+    assert "profiler 10.0%" in text(diagnosis(ledger=ledger), details=False)
+
+
+@pytest.mark.parametrize(
+    ("ms", "total"),
+    [
+        ((60.0, 20.0), "all 2 fixes: 10.0 -> 2.00 ms/step (5.0x)"),
+        ((60.0, None), "fix 1: 10.0 -> 4.00 ms/step (2.5x)"),
+        ((60.0, 20.0, None), "fixes 1-2: 10.0 -> 2.00 ms/step (5.0x)"),
+        ((None, 60.0, 20.0), "fixes 2-3: 10.0 -> 2.00 ms/step (5.0x)"),
+        ((60.0, None, 20.0), "fixes 1 and 3: 10.0 -> 2.00 ms/step (5.0x)"),
+    ],
+)
+def test_the_total_names_the_rows_with_a_time_estimate(
+    ms: tuple[float | None, ...], total: str
+) -> None:
+    found = diagnosis(*(finding(f"rule-{n}", value) for n, value in enumerate(ms)))
+    assert any(line.startswith(total) for line in text(found, details=False).splitlines())
 
 
 def uncovering() -> TimelineDiagnosis:
@@ -312,11 +358,15 @@ def test_a_note_is_never_cut_in_the_middle_of_a_sentence(width: int) -> None:
     whole = note_of(diagnosis(notes=(f"{short}, {reason}",)), width)
     assert " ".join(line.strip() for line in whole) in {
         f"note: {short}, {reason}",
-        "note: no steps found (whole: --details)",
+        "note: no steps found (more: --details)",
     }
     several = note_of(diagnosis(notes=(f"{short}, {reason}, {reason}, {reason}", "b", "c")), width)
-    assert several == ["note: no steps found (whole, +2 more: --details)"]
+    assert several == ["note: no steps found (more, +2 notes: --details)"]
     assert note_of(diagnosis(notes=("abc " * 99, "b")), width) == ["notes: 2 (--details)"]
+    command = f"kernels are not traced; capture again with: gpusight record {'--option ' * 30}"
+    assert note_of(diagnosis(notes=(command,)), width) == [
+        "note: kernels are not traced (more: --details)"
+    ]
 
 
 def note_of(found: TimelineDiagnosis, width: int) -> list[str]:
@@ -520,7 +570,11 @@ def test_the_view_shows_itself() -> None:
         ("Unfused optimizer: 1,000 kernels/step", 40, "Unfused optimizer: 1,000 kernels/step"),
         ("Unfused optimizer: 1,000 kernels/step", 36, "Unfused optimizer"),
         ("FP32 GEMMs not on Tensor Cores (79% of all)", 36, "FP32 GEMMs not on Tensor Cores"),
-        ("GPU idle waiting for kernel launches: 4 ms", 35, "GPU idle waiting for kernel…"),
+        ("Kernel launch overhead: GPU idle 4 ms", 35, "Kernel launch overhead"),
+        ("Other host code (no CUDA calls): GPU idle 4 ms", 31, "Other host code (no CUDA calls)"),
+        ("Other host code (no CUDA calls): GPU idle 4 ms", 30, "Other host code"),
+        ("Data loading (`next`) stalls the GPU 4 ms", 33, "Data loading (`next`)"),
+        ("GPU idle waiting for other streams: 4 ms", 33, "GPU idle waiting for other…"),
         ("my_kernel: Uncoalesced loads and stores", 30, "my_kernel: Uncoalesced loads…"),
         ("name_without_any_space", 12, "name_withou…"),
     ],

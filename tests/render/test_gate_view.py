@@ -71,7 +71,10 @@ EVERY = gate(
 def test_the_verdict_comes_first_and_everything_fits_the_screen() -> None:
     text = to_text(EVERY, 80, details=True)
     lines = text.splitlines()
-    assert lines[0] == "Gate FAIL: 1 over the limit, 2 inconclusive, 1 within the limit"
+    assert " ".join(lines[:2]) == (
+        "Gate FAIL (exit code 1): step_time +10.0% ± 5.0% against +3% (1 over the limit, 2 "
+        "inconclusive, 1 within the limit)"
+    )
     assert max(map(display_width, lines)) <= 80
     rows = {line.split()[0]: line.split() for line in lines if line.endswith((*STATUSES,))}
     assert rows["step_time"][1:5] == ["10.0", "ms", "11.0", "ms"]
@@ -107,7 +110,8 @@ def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
         lines = to_text(found, 100, next_command=command).splitlines()
         assert len(lines) <= 15
         assert lines[-1] == f"next: {command}"
-        assert "FAIL" in lines[5 if found.baseline else 4]  # what failed is first
+        heading = next(n for n, line in enumerate(lines) if line.startswith("Metric"))
+        assert "FAIL" in lines[heading + 1]  # what failed is first
         rows = [line for line in lines if line]
         assert len(set(rows)) == len(rows)
     text = to_text(replace(gate(check(CheckStatus.FAILED)), comparison=comparison()), 100)
@@ -124,6 +128,7 @@ def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
     assert "note: few steps" in to_text(found, None, details=True)
 
 
+GROWN = "step_time +10.0% ± 5.0% against +3%"
 STATUSES = [status.value.upper() for status in CheckStatus]
 
 
@@ -140,23 +145,32 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
 @pytest.mark.parametrize(
     ("checks", "options", "told"),
     [
-        ((CheckStatus.PASSED,), {}, "Gate PASS: 1 within the limit"),
-        ((CheckStatus.INCONCLUSIVE,), {}, "Gate INCONCLUSIVE (exit code 3): 1 inconclusive"),
+        ((CheckStatus.PASSED,), {}, "Gate PASS (exit code 0): 1 within the limit"),
+        (
+            (CheckStatus.PASSED,),
+            {"corrected": True},
+            "Gate PASS (exit code 0), times without the profiler: 1 within the limit",
+        ),
+        (
+            (CheckStatus.INCONCLUSIVE,),
+            {},
+            "Gate INCONCLUSIVE (exit code 3): step_time +10.0% ± 5.0% against +3%",
+        ),
         (
             (CheckStatus.INCONCLUSIVE,),
             {"inconclusive": "fail"},
-            "Gate INCONCLUSIVE (counts as failure): 1 inconclusive",
+            f"Gate INCONCLUSIVE (exit code 1, counts as failure): {GROWN}",
         ),
         (
             (CheckStatus.INCONCLUSIVE,),
             {"inconclusive": "pass"},
-            "Gate INCONCLUSIVE (accepted): 1 inconclusive",
+            "Gate INCONCLUSIVE (exit code 0, accepted): step_time +10.0% ± 5.0% against +3%",
         ),
         ((CheckStatus.SKIPPED,), {}, "Gate INCONCLUSIVE (exit code 3): 1 skipped"),
         (
             (CheckStatus.SKIPPED, CheckStatus.PASSED),
             {"allow_missing": True},
-            "Gate PASS: 1 skipped, 1 within the limit",
+            "Gate PASS (exit code 0): 1 skipped, 1 within the limit",
         ),
     ],
 )
@@ -164,8 +178,30 @@ def test_the_first_line(
     checks: tuple[CheckStatus, ...], options: dict[str, Any], told: str
 ) -> None:
     found = gate(*map(check, checks), **options)
-    assert to_text(found, 80).splitlines()[0] == told
-    assert to_markdown(found).startswith(f"## {told}\n")
+    assert to_text(found, 100).splitlines()[0] == told
+    escaped = told.replace("step_time", "step\\_time")
+    assert to_markdown(found).startswith(f"## {escaped}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"doubt": Doubt.NOISE, "repeats": 12}, "+3%; about 12 captures per side would settle it"),
+        ({"doubt": Doubt.NOISE}, "+3%; more than 100 captures per side would settle it"),
+        ({"doubt": Doubt.NOT_COMPARABLE}, "+3%, but the captures are not comparable"),
+        ({"doubt": Doubt.NOT_RECORDED, "most": None}, "step_time is missing"),
+        (
+            {"doubt": Doubt.NOISE, "repeats": 3, "low": None, "high": None},
+            "step_time +10.0% against +3%; record 3 or more captures per side",
+        ),
+    ],
+)
+def test_the_first_line_says_what_would_settle_it(options: dict[str, Any], told: str) -> None:
+    line = to_text(gate(check(CheckStatus.INCONCLUSIVE, **options)), None).splitlines()[0]
+    assert line.startswith("Gate INCONCLUSIVE (exit code 3): step_time ")
+    assert line.endswith(told)
+    value = check(CheckStatus.FAILED, "10.5ms", low=10.6 * MS, high=11.4 * MS)
+    assert "step_time 11.0 ms ± 400 µs against 10.5ms" in to_text(gate(value), None)
 
 
 def test_a_ceiling_shows_the_interval_of_the_value() -> None:
@@ -400,8 +436,8 @@ def test_every_form_agrees_with_the_exit_code() -> None:
         assert (blocking == 0 and not nothing_measured) is found.passed
         told = found.document()
         assert told["passed"] is found.passed is (told["exit_code"] == 0)
-        word = f"Gate {told['outcome'].upper()}"
-        accepted = " (accepted)" if found.passed and told["outcome"] == "inconclusive" else ""
+        accepted = ", accepted" if found.passed and told["outcome"] == "inconclusive" else ""
+        word = f"Gate {told['outcome'].upper()} (exit code {told['exit_code']}"
         assert to_markdown(found).startswith(f"## {word}{accepted}")
         assert to_text(found, 80).startswith(f"{word}{accepted}")
         assert GateView(found)._repr_html_().startswith(f"<p><b>{word}{accepted}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import gpusight as gs
 from gpusight.analysis.kernel_summary import kernels
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
 from gpusight.analysis.selection import Selection
@@ -27,6 +28,7 @@ from gpusight.rules.diagnosis import (
     TimelineDiagnosis,
 )
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
+from tests.profiled_loops import profiled_loop, step_ns
 from tests.reports.training_programs import training
 from tests.shared import DATA, opened
 from tests.traces import build_trace
@@ -174,3 +176,23 @@ def test_an_empty_capture_gives_a_report_that_says_so() -> None:
     assert [value for value, _ in numbers(report).values()] == [None] * 4
     assert report.headline.plan == ()
     assert len(report.limitations.absent) >= 7
+
+
+def test_with_a_known_step_time_all_numbers_are_those_of_diagnose() -> None:
+    trace = profiled_loop(overhead_us=5)
+    trace.pace = step_ns(profiled_loop())
+    said = gs.diagnose(trace).timeline
+    assert said is not None
+    assert said.correction is not None
+    report = build_report([trace])
+    found = program(report)
+    assert isinstance(found.diagnosis, TimelineDiagnosis)
+    assert found.diagnosis.document() == said.document()
+    assert found.diagnosis.correction is not None
+    (step, busy, *_) = report.headline.numbers
+    assert step.value == said.step_ns < said.correction.recorded_ns
+    assert report.headline.then_ns == pytest.approx(said.predicted_step_ns)
+    assert busy.value == said.ledger.devices[0].busy_share
+    ledger = gs.ledger(trace).answer.document()["devices"][0]["entries"]
+    assert isinstance(found.ledger, LedgerReport)
+    assert found.ledger.document()["devices"][0]["entries"] == ledger

@@ -12,7 +12,14 @@ from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.replay.changes import as_graphs, set_duration, without_host_time
 from gpusight.rules.engine import run_timeline_rules as run_rules
 from gpusight.rules.finding import Confidence
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, RuleVerdict, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    FindingLocation,
+    RuleMatch,
+    RuleNotApplicable,
+    RuleVerdict,
+    TimelineRule,
+)
 from tests.rules.timeline.rule_captures import Capture
 
 if TYPE_CHECKING:
@@ -68,6 +75,18 @@ def test_the_fix_that_saves_most_comes_first() -> None:
     results = run_rules(timeline(), [Says("graphs", graphs), Says("faster", faster)])
     alone = {f.rule: f.recoverable_ns or 0 for f in results.findings}
     assert results.findings[0].rule == max(alone, key=lambda rule: alone[rule])
+
+
+def test_counts_per_step_are_those_of_the_sample() -> None:
+    """Three of six steps were looked at, and the others are longer."""
+    context = timeline()
+    later = tuple(replace(step, start_ns=step.start_ns + 1_200_000) for step in context.focus.steps)
+    context.focus = replace(context.focus, steps=(*context.focus.steps, *later), end_ns=3_600_000)
+    place = FindingLocation("range", "forward", 30_000.0, 30)
+    (shown,) = run_rules(context, [Says("here", finding(where=(place,)))]).findings
+    (where,) = shown.where
+    assert where.ns == pytest.approx(90_000, rel=0.01)
+    assert where.count == 60
 
 
 def test_savings_are_incremental_and_add_up() -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,6 +112,22 @@ def test_missing_counters_are_named_with_what_to_collect() -> None:
     assert {"uncoalesced-access", "bank-conflict"} <= set(absent)
     assert "SourceCounters" in absent["uncoalesced-access"].sections
     assert any("--section SourceCounters" in note for note in lacking.notes)
+
+
+def test_a_report_without_counters_says_so_and_how_to_record_them() -> None:
+    counterless = ("throughput", "pipe", "issue", "l1tex", "inst_executed", "sectors", "dram")
+    bare = diagnosed(trace_of(COPY, without=counterless))
+    assert not bare.findings
+    assert "memory-bound" in bare.unevaluated
+    screen = diagnosis_to_text(replace(bare, meta={"path": "a.ncu-rep"}), TableOptions(80))
+    assert "The report lacks the counters that show what limits its kernels.\n" in screen
+    assert screen.endswith("next: ncu --set full -o report PROGRAM\n")
+    assert "rules lack counters; collect with ncu --set full" in screen
+    # Where every rule was evaluated, there is nothing to record.
+    only = diagnosed(trace_of(COPY), rules=["divergence"])
+    assert (only.findings, only.unevaluated) == ((), ())
+    sound = diagnosis_to_text(replace(only, meta={"path": "a.ncu-rep"}), TableOptions(80))
+    assert "No kernel has a finding.\nnext: gpusight roofline a.ncu-rep\n" in sound
 
 
 def test_selections() -> None:
@@ -265,7 +282,7 @@ def test_idle_kernels_wait() -> None:
     waiting = diagnosed(trace_of({"counters": IDLE}))
     finding = waiting.groups[0].findings[0]
     assert finding.rule == "latency-bound"
-    assert finding.title.endswith(": global or local memory")
+    assert finding.title == "Stall Long Scoreboard 91% (global or local memory)"
     assert finding.confidence.value == "low"
 
 
@@ -384,13 +401,21 @@ def test_all_commands_agree_on_what_limits_a_kernel(report: Path) -> None:
     table = kernel_launches(trace)
     assert not isinstance(table, NotApplicable)
     by_kernels = dict(table.frame.select("launch", "bound").iter_rows())
-    by_diagnose = {kernel.launch: kernel.held_by for kernel in diagnosed(trace).kernels}
+    diagnosis = diagnosed(trace)
+    by_diagnose = {kernel.launch: kernel.held_by for kernel in diagnosis.kernels}
     assert by_roofline == by_kernels == by_diagnose
-    # A rule that names a limiter names this one.
-    for kernel in diagnosed(trace).kernels:
+    limits = launches.frame.select("launch", "limit", "limit_share").iter_rows()
+    by_launch = {launch: limit for launch, *limit in limits}
+    # A rule that names a limiter names this one, with the share that `roofline` and `join` show.
+    for kernel in diagnosis.kernels:
+        level, share = by_launch[kernel.launch]
         for finding in kernel.findings:
             if finding.rule in {"memory-bound", "compute-bound", "latency-bound"}:
                 assert finding.rule == f"{kernel.held_by}-bound"
+            if finding.rule == "memory-bound" and "memory throughput" not in finding.title:
+                assert level.upper() in finding.title
+                assert f"{share:.0%}" in finding.title
+                assert not finding.at_roofline or share >= 0.8 or (finding.speedup or 0) > 1
 
 
 @pytest.mark.parametrize("report", EVERY_NCU_REPORT, ids=name)
@@ -478,11 +503,20 @@ def test_limits_name_targets_that_follow_from_the_launch(planted: list[LaunchDia
     first = {k.name.partition("(")[0]: k.findings[0] for k in planted}
     registers = first["low_occupancy_regs"]
     # The changes that `occupancy` lists (test_occupancy.py).
-    assert "// 168 registers: 12 warps per SM" in registers.code
-    assert "// 64 registers: 32 warps per SM" in registers.code
-    assert "// 115712 bytes: 8 warps per SM" in first["low_occupancy_smem"].code
-    assert "// 28160 bytes: 32 warps per SM" in first["low_occupancy_smem"].code
-    assert "__launch_bounds__(128, 8)" in registers.code
+    pasted = registers.code.splitlines()
+    # The smallest step is what is pasted: fewer registers may spill.
+    assert pasted[0] == "// step 1: 168 registers, 12 warps per SM, 1.37x"
+    assert pasted[1] == "__global__ void __launch_bounds__(128, 3) kernel(...)"
+    assert pasted[2].startswith("// step 2: 64 registers, 32 warps per SM, 2.5x unless it spills")
+    assert pasted[3] == "//   __launch_bounds__(128, 8)"
+    assert "spill stores" in registers.code
+    assert "1.37x with 12 warps (168 registers per thread); less if registers spill" in (
+        registers.estimate
+    )
+    assert "// step 1: 115712 bytes, 8 warps per SM" in first["low_occupancy_smem"].code
+    assert "// step 2: 28160 bytes, 32 warps per SM" in first["low_occupancy_smem"].code
+    assert "// at most 115712" in first["low_occupancy_smem"].code
+    assert "spill" not in first["low_occupancy_smem"].estimate
     assert "64 registers per thread" in registers.estimate
     evidence = {e.metric: e.value for e in registers.evidence}
     assert evidence["warps_without_limit"] == 64

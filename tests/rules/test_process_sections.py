@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
+import gpusight as gs
+from gpusight.analysis.ledger.ledger_report import LedgerReport
 from gpusight.analysis.scenario import Scenario, ScenarioAction, WhatIf
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
@@ -18,7 +20,7 @@ from gpusight.render.diagnosis_screen import MAX_LINES
 from gpusight.render.diagnosis_summary import diagnosis_head
 from gpusight.render.result_view import DiagnosisView
 from gpusight.rules.diagnosis import DiagnoseOptions, TimelineDiagnosis, diagnose_captures
-from gpusight.rules.process_sections import MAX_DIAGNOSED, gpu_owners
+from gpusight.rules.process_sections import MAX_DIAGNOSED, first_process, gpu_owners
 from gpusight.rules.scenario_changes import what_if
 from gpusight.trace.trace import Trace
 from tests.traces import Rows, build_trace
@@ -93,7 +95,45 @@ def test_numbers_of_fixes_are_those_of_the_process_that_comes_first(
     assert answer.window is not None
     assert answer.window.steps == two.focus.steps
     assert answer.changes[0].change == f"fix of {two.plan[0].rule}"
-    assert answer.notes[0].startswith("fix numbers are those of process 200")
+    note = "steps are those of process 200, the worst of 2; --process selects another"
+    assert answer.notes[0] == note
+
+
+def test_every_command_is_about_the_process_that_diagnose_shows(two: TimelineDiagnosis) -> None:
+    trace = capture(process(1, slow=False), process(2, slow=True, device=1))
+    window = "6 steps of 10.0 ms, those of process 200 (worst of 2; others: --process)"
+    pages = (
+        gs.steps(trace),
+        gs.ledger(trace),
+        gs.summary(trace),
+        gs.kernels(trace),
+        gs.whatif(trace, apply=["1"]),
+    )
+    assert two.focus.text == window.partition(", ")[0]
+    for page in pages:
+        assert window in page.to_text(), page.title
+    assert gs.kernels(trace).frame["calls"].sum() == STEPS * KERNELS
+    assert gs.steps(trace, process=100).to_text().splitlines()[0].count("process") == 0
+    # A window of time has the rows of all processes.
+    assert gs.kernels(trace, window=(None, None)).frame["calls"].sum() == 2 * STEPS * KERNELS
+    program = gs.report(trace).answer.program
+    assert program is not None
+    assert isinstance(program.diagnosis, TimelineDiagnosis)
+    assert isinstance(program.ledger, LedgerReport)
+    assert program.diagnosis.meta["process"] == 200
+    assert len(program.diagnosis.sections) == 1
+    assert program.ledger.focus.text == window
+
+
+def test_a_small_process_needs_no_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = process(2, slow=True, kernels=1)
+    small["kernels"] = [row | {"end_ns": row["start_ns"] + US} for row in small["kernels"]]
+    trace = capture(process(1, slow=False), small)
+    monkeypatch.setattr("gpusight.rules.process_sections.diagnose_processes", pytest.fail)
+    chosen = first_process(trace, Selection())
+    assert (chosen.process, chosen.rank) == ("100", "worst of 2")
+    named = Selection(process="200")
+    assert first_process(trace, named) is named
 
 
 def test_a_process_that_waits_for_another_one_comes_after_it() -> None:

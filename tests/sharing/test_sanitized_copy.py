@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 
 import gpusight as gs
+from gpusight.analysis.profiler_correction import correction_of, without_profiler
+from gpusight.analysis.steps.step_list import known_pace
 from gpusight.errors import GpusightError, UsageError
+from gpusight.pace import MESSAGE, Pace, sidecar_path
 from gpusight.readers.file_blocks import BLOCK_BYTES
 from gpusight.readers.open import open_trace
 from gpusight.sharing import sanitized_copy as sharing
 from gpusight.sharing.leak_report import Category, LeakScan, ShareOptions
 from gpusight.sharing.sanitized_copy import check, options_of, share
 from gpusight.sharing.share_nsys import NsysCleaner
+from tests.profiled_loops import profiled_loop, step_ns, stored_pace, write_torch
 from tests.shared import DATA
 
 CAPTURE = DATA / "graph.sqlite"
@@ -205,3 +209,70 @@ def test_values_are_never_part_of_an_answer() -> None:
         values = [v for (v,) in db.execute("SELECT value FROM META_DATA_CAPTURE") if v]
     text = gs.share_check(CAPTURE).to_json()
     assert not [v for v in values if len(v) > 5 and v in text]
+
+
+PACE = Pace(12, 11_400_000, 11_300_000, 0.05, "before", "optimizer")
+SHARED_PACES = {"hashed.sqlite": True, "plain.sqlite": False, "folder": True}
+
+
+def _corrected(capture: Path) -> tuple[Pace | None, float]:
+    trace = open_trace(capture, cache=False)
+    correction = correction_of(without_profiler(trace))
+    assert correction is not None
+    return known_pace(trace), correction.step_ns
+
+
+def test_copies_keep_the_step_time_without_the_profiler(tmp_path: Path) -> None:
+    """An NVTX mark of nsys, with something in it that the recorder did not write."""
+    capture = tmp_path / "run.sqlite"
+    shutil.copyfile(DATA / "dataload.sqlite", capture)
+    mark = MESSAGE + PACE.to_text().replace("{", '{"user":"agatha.k",', 1)
+    with closing(sqlite3.connect(capture)) as db:
+        columns = "start, globalTid, domainId"
+        db.execute(
+            f"INSERT INTO NVTX_EVENTS ({columns}, eventType, text) "
+            f"SELECT {columns}, 34, ? FROM NVTX_EVENTS WHERE rowid = 2",
+            (mark,),
+        )
+        db.commit()
+    expected = _corrected(capture)
+    assert expected[0] == PACE
+    for name, hash_names in SHARED_PACES.items():
+        path = gs.share(capture, tmp_path / name, hash_names=hash_names).path
+        assert path is not None
+        assert _corrected(path) == expected
+        assert not sidecar_path(path).exists()
+    assert b"agatha" not in (tmp_path / "plain.sqlite").read_bytes()
+
+
+def test_copies_keep_the_step_time_of_a_torch_trace(tmp_path: Path) -> None:
+    stored = stored_pace(step_ns(profiled_loop())) | {"user": "agatha.k"}
+    capture = write_torch(profiled_loop(overhead_us=4), tmp_path / "run.json.gz", stored)
+    expected = _corrected(capture)
+    for name, hash_names in (("plain.json", False), ("hashed.json", True)):
+        path = gs.share(capture, tmp_path / name, hash_names=hash_names).path
+        assert path is not None
+        assert _corrected(path) == expected
+        assert b"agatha" not in path.read_bytes()
+
+
+def test_copies_keep_the_step_time_next_to_a_report(tmp_path: Path) -> None:
+    capture = tmp_path / "run.nsys-rep"
+    shutil.copyfile(DATA / "dataload.nsys-rep", capture)
+    sidecar_path(capture).write_text(PACE.to_text())
+    view = gs.share(capture, tmp_path / "copy.sqlite")
+    assert "send both files" in view.to_text()
+    assert view.path is not None
+    assert _corrected(view.path) == _corrected(capture)
+    # A file that is there would become the step time of another capture.
+    sidecar_path(tmp_path / "other.sqlite").write_text(PACE.to_text())
+    with pytest.raises(UsageError, match="exists already"):
+        gs.share(DATA / "graph.sqlite", tmp_path / "other.sqlite")
+
+
+def test_a_damaged_step_time_is_not_copied(tmp_path: Path) -> None:
+    damaged = {"version": 1, "steps": "agatha.k"}
+    capture = write_torch(profiled_loop(steps=2), tmp_path / "run.json.gz", damaged)
+    path = gs.share(capture, tmp_path / "copy.json").path
+    assert path is not None
+    assert b"agatha" not in path.read_bytes()

@@ -136,7 +136,9 @@ def _check_session(report: Path, folder: Path) -> None:
 def _ask(command: str, capture: Path) -> Any:
     out, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
-        code = main([command, str(capture), "--format", "json", "--no-cache", "--top", "0"])
+        recorded = ["--pace", "off"] if command == "steps" else []
+        words = [command, str(capture), "--format", "json", "--no-cache", "--top", "0"]
+        code = main([*words, *recorded])
     text = out.getvalue().replace(str(capture), "FILE").replace(capture.name, "FILE")
     return [code, _without_owners(json.loads(text)) if text else None]
 

@@ -7,19 +7,24 @@ from pathlib import Path
 import pytest
 
 import gpusight as gs
+from gpusight.render.diagnosis_summary import plan_total
 from gpusight.render.explanation import evidence_value
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.finding import TimelineFinding
+from gpusight.trace.trace import Trace
 from gpusight.units import format_time
 from gpusight.viewer.timeline_view import ViewerTimeline
 from gpusight.web import analysis_payloads as module
 from gpusight.web.analysis_payloads import (
     StepSample,
     comparison_payload,
+    diagnosis_payloads,
     findings_payload,
+    is_ledger_of_timeline,
     ledger_payload,
     sample_steps,
 )
+from tests.profiled_loops import profiled_loop, step_ns
 from tests.shared import DATA, opened
 from tests.traces import build_trace
 from tests.web.test_app import hand_built
@@ -59,6 +64,44 @@ def test_the_findings_are_those_of_the_command() -> None:
         assert [e.value for e in one.evidence] == [evidence_value(e) for e in other.evidence]
         assert all(place.start_ns < place.end_ns for place in one.places)
         assert len(one.places) > 0
+
+
+@pytest.fixture(scope="module")
+def corrected() -> Trace:
+    """A loop whose step time without the profiler is known."""
+    trace = profiled_loop(overhead_us=5)
+    trace.pace = step_ns(profiled_loop())
+    return trace
+
+
+def test_with_a_known_step_time_all_numbers_are_those_of_diagnose(corrected: Trace) -> None:
+    said = gs.diagnose(corrected).timeline
+    assert said is not None
+    assert said.correction is not None
+    findings, ledger = diagnosis_payloads(ViewerTimeline(corrected), [])
+    assert findings.step_ns == said.step_ns
+    assert findings.predicted_step_ns == said.predicted_step_ns
+    assert findings.plan == plan_total(said)
+    saved = [f.saved_ns_per_step for f in findings.findings]
+    assert saved == [pytest.approx((f.saved_ns or 0.0) / said.steps) for f in said.plan]
+    recorded = format_time(said.correction.recorded_ns, digits=3)
+    about = f"Without the profiler; with it (timeline) {recorded}/step."
+    assert findings.about == about
+    assert ledger is not None
+    assert ledger.about == about
+    assert not is_ledger_of_timeline(corrected)
+    shown = {e.entry: e.ns for device in ledger.devices for e in device.entries}
+    entries = gs.ledger(corrected).answer.document()["devices"][0]["entries"]
+    assert shown == {entry["entry"]: entry["ns"] for entry in entries}
+    assert sum(shown.values()) / ledger.steps == pytest.approx(said.step_ns, rel=1e-6)
+
+
+def test_places_are_where_the_timeline_shows_them(corrected: Trace) -> None:
+    findings = findings_payload(ViewerTimeline(corrected), [])
+    last_ns = int(corrected.table("ranges", ["end_ns"])["end_ns"].max())  # type: ignore[arg-type]
+    ends = [place.end_ns for f in findings.findings for place in f.places]
+    assert findings.step_ns is not None
+    assert findings.step_ns * findings.steps < max(ends) <= last_ns
 
 
 def test_what_is_no_fix_is_below_the_plan_in_the_words_of_the_command() -> None:

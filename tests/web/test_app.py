@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from gpusight.errors import UsageError
 from gpusight.trace.trace import Trace
-from gpusight.web.app import FILES
+from gpusight.web.app import FILES, MAX_TIME_NS, MAX_WINDOW_BINS, MAX_WINDOW_TRACKS, RequestQuery
 from gpusight.web.loaded_capture import LoadedCapture
-from gpusight.web.routes import MAX_WINDOW_BINS, MAX_WINDOW_TRACKS
 from tests.shared import REPOSITORY
 from tests.traces import build_trace
 from tests.web.serving import TOKEN, Asking, asking
@@ -90,7 +90,7 @@ def test_the_overview_says_how_far_captures_are(built: Asking) -> None:
 def test_a_capture_is_described(built: Asking) -> None:
     found = built.answer("captures/0")
     assert set(found) == keys_of("CaptureInfo")
-    assert (found["id"], found["name"], found["tool"]) == (0, "built.sqlite", "Nsight Systems")
+    assert (found["id"], found["name"], found["tool"]) == (0, "built.sqlite", "built by hand")
     assert found["gpus"] == ["NVIDIA H200"]
     assert found["start_ns"] == 0
     assert found["end_ns"] == 597 * US
@@ -288,3 +288,68 @@ def test_a_bug_is_an_answer_too(built: Asking, monkeypatch: pytest.MonkeyPatch) 
     assert "internal error: ZeroDivisionError; this is a bug" in found.text
     assert "Traceback" not in found.text
     assert found.headers["x-content-type-options"] == "nosniff"
+
+
+NUMBERS = {
+    "0": 0,
+    "-3": -3,
+    "+4": 4,
+    "12.9": 12,
+    "-0.5": -1,
+    "1e3": 1000,
+    str(2**53 + 1): 2**53 + 1,
+    str(MAX_TIME_NS): MAX_TIME_NS,
+    "": None,
+    "x": None,
+    "nan": None,
+    "NaN": None,
+    "inf": None,
+    "-Infinity": None,
+    "1e400": None,
+    "1e30": None,
+    "0x10": None,
+    "1,000": None,
+    "9" * 41: None,
+    "9" * 5000: None,
+    "\u0663": 3,
+}
+
+
+@pytest.mark.parametrize(("text", "value"), NUMBERS.items(), ids=[n[:12] for n in NUMBERS])
+def test_times(text: str, value: int | None) -> None:
+    if value is None:
+        with pytest.raises(UsageError, match=r"^t is "):
+            RequestQuery({"t": text}).time("t")
+    else:
+        assert RequestQuery({"t": text}).time("t") == value
+
+
+@pytest.mark.parametrize(("text", "fits"), [("0", False), ("1", True), ("8", True), ("9", False)])
+def test_bounds(text: str, fits: bool) -> None:
+    if fits:
+        assert RequestQuery({"n": text}).whole("n", 1, 8) == int(text)
+    else:
+        with pytest.raises(UsageError, match="not a number from 1 to 8"):
+            RequestQuery({"n": text}).whole("n", 1, 8)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(UsageError, match=r"^n is missing$"):
+        RequestQuery({}).whole("n", 0, 1)
+    assert RequestQuery({}).whole("n", 0, 9, default=5) == 5
+
+
+def test_a_stretch_has_a_length() -> None:
+    assert RequestQuery({"start": "-1", "end": "1"}).stretch() == (-1, 1)
+    for start, end in (("1", "1"), ("2", "1")):
+        with pytest.raises(UsageError, match="end is not after start"):
+            RequestQuery({"start": start, "end": end}).stretch()
+
+
+def test_names_are_distinct_and_bounded() -> None:
+    assert RequestQuery({"k": "a,b,,a"}).names("k", 2, 5) == ["a", "b"]
+    assert RequestQuery({"k": ""}).names("k", 2, 5) == []
+    with pytest.raises(UsageError, match="3 names: at most 2 at once"):
+        RequestQuery({"k": "a,b,c"}).names("k", 2, 5)
+    with pytest.raises(UsageError, match="too long"):
+        RequestQuery({"k": "x" * 13}).names("k", 2, 5)

@@ -13,7 +13,7 @@ import pytest
 
 from gpusight.errors import CaptureError, UsageError
 from gpusight.web import analysis_payloads, capture_payloads
-from gpusight.web.routes import RequestQuery, RouteRequest, window
+from gpusight.web.app import RequestQuery, RouteRequest, window
 from gpusight.web.session import Opened, Session
 from tests.shared import DATA
 from tests.traces import build_trace
@@ -55,7 +55,7 @@ def test_reports_are_joined_and_are_no_captures() -> None:
         assert both.answer("captures/0/event", table="kernels", row=0)["title"] == "gemm_0"
         found = both.answer("captures/0/findings")
         assert found["state"] == "ready"
-        assert any("no profiled kernel is in the timeline" in note for note in found["notes"])
+        assert any("none of its kernels runs in the window" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize(

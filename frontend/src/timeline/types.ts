@@ -164,6 +164,8 @@ export interface Findings {
   /** Step time, or the window where no steps are known; null until ready. */
   readonly step_ns: number | null;
   readonly steps: number;
+  /** Whose times these are, where the timeline shows others; empty where it is the same. */
+  readonly about: string;
   /** The plan, in the order to fix: what the findings save adds up. */
   readonly findings: readonly FindingInfo[];
   /** `all 4 fixes: 46.9 -> 9.96 ms/step (4.7x)`; empty without a fix. */
@@ -211,6 +213,8 @@ export interface LedgerInfo {
   readonly state: "computing" | "ready" | "failed";
   readonly message: string;
   readonly steps: number;
+  /** As for findings. */
+  readonly about: string;
   readonly devices: readonly {
     readonly device: number;
     readonly name: string;

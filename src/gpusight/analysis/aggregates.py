@@ -56,9 +56,18 @@ _DTYPES: dict[Fmt, pl.DataType] = {
 }
 
 
-def schema_of(fields: Iterable[Field], numbers: pl.DataType = _INT64) -> dict[str, pl.DataType]:
-    """Return the column types of these fields; `numbers` is that of counts, times and bytes."""
-    return {f.key: _DTYPES.get(f.fmt, numbers) for f in fields}
+def schema_of(
+    fields: Iterable[Field],
+    numbers: pl.DataType = _INT64,
+    *,
+    counts: pl.DataType | None = None,
+) -> dict[str, pl.DataType]:
+    """Return the column types of these fields; `numbers` is that of counts, times and bytes.
+
+    `counts` is that of counts where it differs.
+    """
+    types = _DTYPES if counts is None else {**_DTYPES, Fmt.COUNT: counts}
+    return {f.key: types.get(f.fmt, numbers) for f in fields}
 
 
 def table_of(

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.aggregates import table_of
-from gpusight.analysis.capture_gpus import listed_gpu, table_name
 from gpusight.analysis.recording_advice import advice_for
+from gpusight.hardware.gpu_lookup import listed_gpu, table_name
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpusight.hardware.gpu_table import Gpu
     from gpusight.trace.trace import Meta, Trace
 
 
+_NAMED_BY = ("device", "name", "sm_count", "memory_bytes", "compute_major", "compute_minor")
+"""Columns of `devices` that name a GPU, or find it in the GPU table."""
 DEVICE_FIELDS = (
     Field("device", "GPU", Fmt.ID, "The GPU's number in the capture"),
     Field("name", "Name", Fmt.NAME, "Marketing name"),
@@ -255,3 +259,16 @@ def serious_messages(trace: Trace) -> pl.DataFrame:
     serious = frame.filter(pl.col("severity").is_in(["warning", "error"]))
     texts = [" ".join(text.split()) for text in serious["text"]]
     return serious.with_columns(pl.Series("text", texts, pl.String)).unique(maintain_order=True)
+
+
+def device_names(trace: Trace) -> dict[int, str | None]:
+    """Name every GPU of the capture; None where neither its driver nor the GPU table can."""
+    rows = trace.table("devices", _NAMED_BY).iter_rows(named=True)
+    return {row["device"]: row["name"] or table_name(listed_gpu(row)) for row in rows}
+
+
+def names_of_used(trace: Trace, devices: Iterable[int | None]) -> str | None:
+    """Name the GPUs of these numbers, each once; None where no name is known."""
+    names = device_names(trace)
+    used = sorted({device for device in devices if device is not None})
+    return ", ".join(dict.fromkeys(name for n in used if (name := names.get(n)))) or None

@@ -10,8 +10,7 @@ import polars as pl
 from gpusight.analysis.aggregates import share_of
 from gpusight.analysis.api_summary import api_calls
 from gpusight.analysis.capture_completeness import lost_work_notes
-from gpusight.analysis.capture_gpus import device_names
-from gpusight.analysis.capture_info import serious_messages
+from gpusight.analysis.capture_info import device_names, serious_messages
 from gpusight.analysis.copy_summary import copies
 from gpusight.analysis.gpu_time import gpu_time, mean_share, overhead_note
 from gpusight.analysis.kernel_summary import graph_notes, kernels

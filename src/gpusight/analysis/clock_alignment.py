@@ -16,8 +16,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
-from gpusight.trace.moved_times import MovedSource
-from gpusight.trace.trace import Trace
+from gpusight.trace.trace import MovedSource, Trace
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
@@ -73,6 +72,11 @@ def clock_shifts(trace: Trace) -> tuple[ClockShift, ...]:
     if trace not in _CHECKED:
         _CHECKED[trace] = _find_shifts(trace)
     return _CHECKED[trace]
+
+
+def clocks_agree(trace: Trace) -> None:
+    """Note that a capture made from one whose clocks agree need not be searched again."""
+    _CHECKED[trace] = ()
 
 
 def _find_shifts(trace: Trace) -> tuple[ClockShift, ...]:

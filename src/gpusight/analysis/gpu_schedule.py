@@ -226,6 +226,9 @@ def assign_host_threads(
             if process[taker] == process[giver]:
                 inside = _handed_over(rows[giver], rows[taker], kind, start_ns, end_ns)
                 if np.count_nonzero(inside) >= _MIN_HANDED_SHARE * len(inside):
+                    # A single hand-over may be too short or too slow to show. Left on a thread of
+                    # its own, it would seem to follow host work as long as all steps before it.
+                    inside |= _in_turn(rows[giver], rows[taker], start_ns, end_ns)
                     host_thread[rows[taker][inside]] = giver
                     taken.add(taker)
     return host_thread
@@ -260,6 +263,14 @@ def _handed_over(
     np.add.at(edges, first[holds], 1)
     np.add.at(edges, after[holds], -1)
     return np.cumsum(edges[:-1]) > 0
+
+
+def _in_turn(giver: Ints, taker: Ints, start_ns: Ints, end_ns: Ints) -> NDArray[np.bool_]:
+    """Return which calls of `taker` run while `giver` is in none."""
+    begun = np.searchsorted(start_ns[giver], end_ns[taker])
+    open_until_ns = end_ns[giver[np.maximum(begun - 1, 0)]]
+    alone: NDArray[np.bool_] = (begun == 0) | (open_until_ns <= start_ns[taker])
+    return alone
 
 
 _CUDA = ("runtime", "driver")

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import schema_of
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_list import TraceSteps

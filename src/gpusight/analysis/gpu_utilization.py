@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of, schema_of
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.ledger_entries import (
     COMMUNICATION,

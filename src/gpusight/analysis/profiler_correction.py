@@ -1,27 +1,35 @@
 """The same capture at the speed that the program has without a profiler.
 
 A profiler makes the host slower, not the GPU. Where the step time without it is known, the host's
-time is reduced until the replay of the unchanged program takes that long; every time of the capture
-is then moved to where the replay puts it.
+time is reduced until the replay of the unchanged program takes that long; elsewhere by what the
+recorded events are estimated to cost (`profiler_costs`). Every time of the capture is then moved to
+where the replay puts it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.clock_alignment import clock_shifts
-from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
+from gpusight.analysis.clock_alignment import clock_shifts, clocks_agree
+from gpusight.analysis.gpu_schedule import NONE, OpKind, build_schedule
+from gpusight.analysis.launch_index import launched
+from gpusight.analysis.profiler_costs import (
+    COSTS,
+    Overhead,
+    estimate_overhead,
+    known_overhead,
+    recorded_events,
+)
 from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
 from gpusight.analysis.selection import EVERYTHING, Selection
-from gpusight.analysis.steps.step_launches import launched
+from gpusight.analysis.steps.step_list import counts_on, known_pace
 from gpusight.analysis.steps.step_window import (
     WindowedTrace,
     WindowKind,
@@ -29,18 +37,17 @@ from gpusight.analysis.steps.step_window import (
     step_window,
 )
 from gpusight.errors import UsageError
-from gpusight.pace import MESSAGE, WHOLE_PROGRAM, Pace
+from gpusight.pace import BEFORE, WHOLE_PROGRAM, Pace
 from gpusight.results import NotApplicable
-from gpusight.trace.moved_times import MovedSource
 from gpusight.trace.schema import TABLES
-from gpusight.trace.trace import Trace
-from gpusight.units import TIME_UNITS, format_share, format_time, parse_amount
+from gpusight.trace.trace import MovedSource, Trace
+from gpusight.units import TIME_UNITS, format_share, format_time, in_one_unit, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.gpu_schedule import GpuSchedule, ScheduleTiming
-    from gpusight.analysis.replay.simulation import ReplayProgram
+    from gpusight.analysis.profiler_costs import EstimatedOverhead, Floats
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import Bounds, StepWindow
     from gpusight.trace.intervals import Ints
@@ -48,18 +55,17 @@ if TYPE_CHECKING:
 
 MAX_SOLVED_OPS = 24_000
 """GPU activities among which the overhead is found: one replay takes hundredths of a second."""
-MAX_EVENT_NS = 20_000.0
-"""Largest overhead per recorded event: 4 to 16 us explain the measured step times of programs that
-the host limits. What is more than this slows the host down as a whole."""
 MAX_MISSED = 0.02
 """How far the corrected step may be from the known one to count as explained."""
 MAX_SLOWDOWN = 4.0
-"""No profiler slows a step down by more, nor does it make one faster: then the steps differ."""
-TOLERANCE = 0.002
-"""How exactly the replay must take the time that is known."""
-_MAX_REPLAYS = 24
-_EVENT_TABLES = ("api_calls", "cpu_ops", "ranges", "os_calls", "python_calls")
-"""What a profiler records of the host; each row costs the program time."""
+"""Steps that were slowed down by more, or are faster by more, are not those that were timed. Where
+the recorder counted on from the timed steps they are: torch.profiler slows blocking launches down
+5.5 times."""
+MAX_ESTIMATED_OPS = 2_000
+"""GPU activities on which the estimate is based: three short replays, for every capture."""
+MIN_ESTIMATED_SHARE = 0.02
+"""Share of the step. Where the profiler is estimated to take less, the GPU or other work of the
+host sets the pace, and the times of the capture are kept."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Correction:
     """What was taken off the host's time, and what it made of the step."""
 
     pace: Pace
-    """Step time without a profiler, measured or given."""
+    """Step time without a profiler: measured, given or estimated."""
     recorded_ns: float
     """Step time of the capture."""
     step_ns: float
@@ -75,13 +81,30 @@ class Correction:
     overhead: Overhead
     events: float
     """Recorded events of the launching threads per step."""
+    estimate: tuple[float, float] | None = None
+    """Lowest and highest step time of an estimate, relative to the corrected one."""
+    tool: str = ""
+    """Whose overhead was estimated."""
+    slower: Pace | None = None
+    """Steps that were timed, and not used: they were slower than the profiler explains."""
+
+    def range_ns(self, step_ns: float) -> tuple[float, float] | None:
+        """Return the lowest and the highest estimate of a step; None where its time is known."""
+        if self.estimate is None:
+            return None
+        low, high = self.estimate
+        return low * step_ns, high * step_ns
 
     def document(self) -> dict[str, Any]:
         """Return plain objects, for JSON."""
+        low_ns, high_ns = self.range_ns(self.step_ns) or (None, None)
         return {
             "recorded_step_ns": self.recorded_ns,
             "step_ns": self.step_ns,
-            "measured_step_ns": self.pace.mean_ns,
+            "estimated": self.estimate is not None,
+            "low_step_ns": low_ns,
+            "high_step_ns": high_ns,
+            "measured_step_ns": None if self.estimate else self.pace.mean_ns,
             "measured_steps": self.pace.steps,
             "spread": self.pace.spread if self.pace.steps else None,
             "how": self.pace.how,
@@ -93,6 +116,23 @@ class Correction:
     @property
     def text(self) -> str:
         """Say what was taken off, and how the step time is known."""
+        if self.estimate is not None and not self.overhead.event_ns:
+            return "the profiler hardly slows the steps down (estimate)"
+        if self.estimate is not None:
+            taken = f"about {format_time(round(self.overhead.event_ns), digits=2)} per event"
+            if weight := COSTS[self.tool].weights.get("cpu_ops"):
+                operator = format_time(round(weight * self.overhead.event_ns), digits=2)
+                taken += f", {operator} per operator"
+            low, high = (s * self.step_ns for s in self.estimate)
+            limits = in_one_unit(format_time(low, digits=3), format_time(high, digits=3), " to ")
+            text = (
+                f"estimate: {limits}/step without the profiler, {taken} of "
+                f"{self.tool} taken off (recorded times: --pace off)"
+            )
+            if self.slower is not None:
+                timed = format_time(self.slower.mean_ns, digits=3)
+                text += f"; steps timed before the recording were slower ({timed}), not used"
+            return text
         known = f"{format_time(self.pace.mean_ns, digits=3)}/step {self.pace.text}"
         if not self.overhead.event_ns:
             return f"the profiler did not slow the steps down ({known})"
@@ -106,39 +146,19 @@ class Correction:
 
 
 OFF = "off"
-
-
-def known_pace(trace: Trace, process: int | None = None) -> Pace | None:
-    """Return the step time without a profiler that the recorder stored with the capture.
-
-    Each process marks its own: with `process`, the one of that process.
-    """
-    known = trace.stored_pace or trace.meta.pace
-    if known is not None or not trace.has("ranges"):
-        return known
-    names = names_of(trace.table("ranges", ["name"])["name"])
-    codes = [code for code, name in enumerate(names) if name.startswith(MESSAGE)]
-    if not codes:
-        return None
-    is_mark = pl.col("name").to_physical().is_in(codes)
-    if process is not None:
-        is_mark &= pl.col("process").is_null() | (pl.col("process") == process)
-    marks = trace.table("ranges", ["name", "process"]).filter(is_mark)["name"]
-    try:
-        return None if marks.is_empty() else Pace.from_text(marks[0].removeprefix(MESSAGE))
-    except (ValueError, RecursionError):
-        # Damaged, or of another version: then times are those of the capture.
-        return None
+NOT_CORRECTED = "not corrected for the profiler: "
+"""How the note begins that has the reason why a known step time was not used."""
 
 
 def without_profiler(trace: Trace, process: str | None = None) -> Trace:
     """Return the capture with the times that the program has without the profiler.
 
     They are known where the recorder or the user (`Trace.pace`) gave the step time; where nobody
-    did, times stay as they are; also where the time of the recorder does not fit the capture, with
-    a note on the reason. With `process`, by name or number, the steps are those of that process.
+    did, they are estimated. Times stay as they are where the time of the recorder does not fit the
+    capture, with a note on the reason, and where nothing can be estimated. With `process`, by name
+    or number, the steps are those of that process.
     """
-    if isinstance(trace, (_CorrectedTrace, _NotedTrace)):
+    if isinstance(trace, (_CorrectedTrace, _RecordedTrace)):
         return trace
     view = f"without the profiler, {trace.pace}, {process}"
     if view not in trace.views:
@@ -151,14 +171,21 @@ def _chosen(trace: Trace, pace: str | float | None, selection: Selection) -> Tra
         return trace
     if pace is None:
         if known_pace(trace) is None:
-            return trace
+            return _estimated(trace, selection)
         focus = step_window(trace, selection)
         steps = () if isinstance(focus, NotApplicable) else focus.steps
         known = known_pace(trace, steps[0].process if steps else None)
         if known is None:
-            return _NotedTrace(trace, "the step time without it is known of another process only")
+            reason = "the step time without it is known of another process only"
+            return _RecordedTrace(trace, _not_corrected(reason))
+        if not isinstance(focus, NotApplicable) and _is_too_slow(trace, focus, known):
+            return _estimated(trace, selection, slower=known)
         moved = corrected(trace, known, selection)
-        return moved if isinstance(moved, Trace) else _NotedTrace(trace, moved.reason)
+        return (
+            moved
+            if isinstance(moved, Trace)
+            else _RecordedTrace(trace, _not_corrected(moved.reason))
+        )
     moved = corrected(trace, Pace.given(_step_time(pace)), selection)
     if isinstance(moved, NotApplicable):
         raise UsageError("the times cannot be corrected", why=moved.reason, hint="--pace off")
@@ -176,7 +203,11 @@ def _step_time(pace: str | float) -> float:
 
 def correction_of(trace: Trace) -> Correction | None:
     """Return how a capture was corrected; None for one with the times of its file."""
-    return trace.correction if isinstance(trace, _CorrectedTrace) else None
+    return trace.correction if isinstance(trace, (_CorrectedTrace, _RecordedTrace)) else None
+
+
+def _not_corrected(reason: str) -> str:
+    return f"{NOT_CORRECTED}{reason}"
 
 
 def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Trace | NotApplicable:
@@ -188,13 +219,11 @@ def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Tr
         return NotApplicable("pace", "no steps found, so that a step time cannot be compared", "")
     if pace.step_source == WHOLE_PROGRAM:
         return NotApplicable("pace", "only the time of the whole program is known", "")
-    if clock_shifts(trace):
-        return NotApplicable("pace", "the clocks of host and GPU disagree", "")
-    if _shares_gpu(trace, focus):
-        reason = "another process uses the same GPU, which slows both down without a profiler too"
+    if reason := obstacle(trace, focus):
         return NotApplicable("pace", reason, "")
     slowdown = focus.step_ns / pace.mean_ns
-    if not 1 / MAX_SLOWDOWN < slowdown < MAX_SLOWDOWN:
+    highest = math.inf if counts_on(focus.steps, pace) else MAX_SLOWDOWN
+    if not 1 / MAX_SLOWDOWN < slowdown < highest:
         recorded, plain = (format_time(t, digits=3) for t in (focus.step_ns, pace.mean_ns))
         reason = (
             f"steps take {recorded} in the capture and {plain} without the profiler: these are "
@@ -202,21 +231,141 @@ def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Tr
         )
         return NotApplicable("pace", reason, "")
     schedule = _schedule(trace, focus, focus.steps)
-    part = _schedule(trace, focus, _middle(focus.steps, len(schedule.ops)))
-    overhead = _overhead(part, pace.mean_ns / focus.step_ns)
+    part = _schedule(trace, focus, _middle(focus.steps, len(schedule.ops), MAX_SOLVED_OPS))
+    overhead = known_overhead(part, pace.mean_ns / focus.step_ns)
     events = recorded_events(schedule)
     timing = run_program(overhead.taken_off(calibrate(schedule).program, events))
+    return _moved(overhead, events, schedule, timing, focus, pace)
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """What the profiler of a capture is likely to take, and the steps that were replayed for it."""
+
+    cost: EstimatedOverhead
+    sample: GpuSchedule
+    steps: int
+    """In the sample."""
+    events: Floats
+    recorded_ns: int
+    low_ns: int
+    middle_ns: int
+    high_ns: int
+    """Of the sample: as recorded, and without the highest, the likely and the lowest cost."""
+
+    @property
+    def is_little(self) -> bool:
+        """The profiler hardly slows the steps down."""
+        return self.middle_ns > (1 - MIN_ESTIMATED_SHARE) * self.recorded_ns
+
+
+def _estimate(trace: Trace, focus: StepWindow) -> _Estimate | None:
+    """Estimate the time of some steps; None for a tool that was not measured."""
+    sample, steps = sample_schedule(trace, focus, MAX_ESTIMATED_OPS)
+    cost = estimate_overhead(sample)
+    if cost is None:
+        return None
+    program, events = calibrate(sample).program, recorded_events(sample, cost.weights)
+
+    @cache  # the limits replay the same overheads again
+    def length_ns(overhead: Overhead) -> int:
+        timing = run_program(overhead.taken_off(program, events))
+        return timing.end_ns - timing.start_ns
+
+    cost = cost.limited(length_ns)
+    low_ns, middle_ns, high_ns = map(length_ns, (cost.high, cost.middle, cost.low))
+    recorded_ns = sample.end_ns - sample.start_ns
+    return _Estimate(cost, sample, steps, events, recorded_ns, low_ns, middle_ns, high_ns)
+
+
+def _is_too_slow(trace: Trace, focus: StepWindow, pace: Pace) -> bool:
+    """Return whether steps timed before the recording are no measure of the recorded ones.
+
+    They were slower than the recorded ones without the least that recording costs: the program was
+    not warm yet, or did something else. Where the GPU sets the pace, this cannot be seen.
+    """
+    if pace.how != BEFORE or not focus.steps or obstacle(trace, focus):
+        return False
+    estimate = _estimate(trace, focus)
+    if estimate is None or not estimate.cost.is_used or estimate.is_little:
+        return False
+    return pace.mean_ns > focus.step_ns * estimate.high_ns / estimate.recorded_ns
+
+
+def _estimated(trace: Trace, selection: Selection, *, slower: Pace | None = None) -> Trace:
+    """Return the capture without the overhead that its profiler is likely to have.
+
+    `slower` are steps that were timed, but took too long to be the recorded ones.
+    """
+    focus = step_window(trace, selection)
+    if isinstance(focus, NotApplicable) or not focus.steps or obstacle(trace, focus):
+        return trace
+    estimate = _estimate(trace, focus)
+    if estimate is None:
+        return trace
+    cost, recorded_ns, middle_ns = estimate.cost, estimate.recorded_ns, estimate.middle_ns
+    if estimate.is_little:
+        return _RecordedTrace(
+            trace,
+            correction=Correction(
+                Pace.estimated(focus.step_ns),
+                recorded_ns=focus.step_ns,
+                step_ns=focus.step_ns,
+                overhead=Overhead(0.0),
+                events=float(estimate.events.sum()) / estimate.steps,
+                estimate=(estimate.low_ns / recorded_ns, 1.0),
+                tool=cost.tool,
+            ),
+        )
+    if not cost.is_used:
+        limits = estimate.low_ns / recorded_ns, estimate.high_ns / recorded_ns
+        return _RecordedTrace(trace, estimate=limits)
+    schedule, events = estimate.sample, estimate.events
+    if estimate.steps < len(focus.steps):
+        schedule = _schedule(trace, focus, focus.steps)
+        events = recorded_events(schedule, cost.weights)
+    pace = Pace.estimated(focus.step_ns * middle_ns / recorded_ns)
+    timing = run_program(cost.middle.taken_off(calibrate(schedule).program, events))
+    moved = _moved(cost.middle, events, schedule, timing, focus, pace)
+    limits = estimate.low_ns / middle_ns, estimate.high_ns / middle_ns
+    moved.correction = replace(moved.correction, estimate=limits, tool=cost.tool, slower=slower)
+    return moved
+
+
+def _moved(
+    overhead: Overhead,
+    events: Floats,
+    schedule: GpuSchedule,
+    timing: ScheduleTiming,
+    focus: StepWindow,
+    pace: Pace,
+) -> _CorrectedTrace:
+    """Move all times of a capture to where the replay of its window puts them."""
     steps = len(focus.steps)
     step_ns = (timing.end_ns - timing.start_ns) / steps
     correction = Correction(pace, focus.step_ns, step_ns, overhead, float(events.sum()) / steps)
-    return _CorrectedTrace(trace, focus, _MovedTimes(schedule, timing), correction)
+    moved = _CorrectedTrace(schedule.trace, focus, _MovedTimes(schedule, timing), correction)
+    clocks_agree(moved)
+    return moved
+
+
+def obstacle(trace: Trace, focus: StepWindow) -> str:
+    """Return why the times of a capture cannot be moved; empty where they can."""
+    if clock_shifts(trace):
+        return "the clocks of host and GPU disagree"
+    if _shares_gpu(trace, focus):
+        return "another process uses the same GPU, which slows both down without a profiler too"
+    return ""
 
 
 def _shares_gpu(trace: Trace, focus: StepWindow) -> bool:
     """Return whether another process uses the GPUs of the steps for a part of the window."""
+    process = focus.steps[0].process
+    if process is None:
+        return False
     inside = (pl.col("start_ns") < focus.end_ns) & (pl.col("end_ns") > focus.start_ns)
     work = launched(trace).filter(inside).drop_nulls(["process", "device"])
-    is_own = pl.col("process") == focus.steps[0].process
+    is_own = pl.col("process") == process
     own = work.filter(is_own)
     other = work.filter(~is_own, pl.col("device").is_in(own["device"].unique().implode()))
     own_ns, other_ns = (float((part["end_ns"] - part["start_ns"]).sum()) for part in (own, other))
@@ -238,11 +387,18 @@ def recorded_span(
     return first_ns, last_ns, recorded_row
 
 
-def _middle(steps: Sequence[TraceStep], ops: int) -> Sequence[TraceStep]:
+def _middle(steps: Sequence[TraceStep], ops: int, most: int) -> Sequence[TraceStep]:
     """Choose steps from the middle of the window with few enough GPU activities."""
-    count = max(1, min(len(steps), len(steps) * MAX_SOLVED_OPS // max(1, ops)))
+    count = max(1, min(len(steps), len(steps) * most // max(1, ops)))
     first = (len(steps) - count) // 2
     return steps[first : first + count]
+
+
+def sample_schedule(trace: Trace, focus: StepWindow, most: int) -> tuple[GpuSchedule, int]:
+    """Lay out steps from the middle of a window, `most` GPU activities; returns how many too."""
+    work = launched(trace)["launch_ns"].is_between(focus.host_start_ns, focus.end_ns).sum()
+    steps = _middle(focus.steps, int(work), most)
+    return _schedule(trace, focus, steps), len(steps)
 
 
 def _schedule(trace: Trace, focus: StepWindow, steps: Sequence[TraceStep]) -> GpuSchedule:
@@ -262,87 +418,6 @@ def _schedule(trace: Trace, focus: StepWindow, steps: Sequence[TraceStep]) -> Gp
     return build_schedule(trace, start_ns, end_ns, process=steps[0].process, marks=marks)
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
-    """What a profiler adds to the host's time."""
-
-    event_ns: float
-    """Per recorded event."""
-    share: float = 0.0
-    """Of all that is left of the host's time."""
-
-    @classmethod
-    def of(cls, amount: float) -> Overhead:
-        """Return more overhead for a larger amount: up to 1 per event, up to 2 of all time too."""
-        return cls(min(amount, 1.0) * MAX_EVENT_NS, max(0.0, amount - 1))
-
-    def taken_off(self, program: ReplayProgram, events: Ints) -> ReplayProgram:
-        """Return a program without the overhead."""
-        if not self.event_ns:
-            return program
-        gap_ns, own_ns = (
-            self._reduced(host_ns, count)
-            for host_ns, count in ((program.gap_ns, events[0]), (program.own_ns, events[1]))
-        )
-        movable_ns = np.minimum(program.movable_ns, np.maximum(gap_ns, 0))
-        return program.changed(gap_ns=gap_ns, movable_ns=movable_ns, own_ns=own_ns)
-
-    def _reduced(self, host_ns: Ints, events: Ints) -> Ints:
-        """Take events off times that are long against them, and a part off the others."""
-        positive = np.maximum(host_ns, 1)
-        left = (1 - self.share) * positive * np.exp(-events * self.event_ns / positive)
-        reduced: Ints = np.where(host_ns > 0, left, host_ns).astype(np.int64)
-        return reduced
-
-
-def _overhead(schedule: GpuSchedule, share: float) -> Overhead:
-    """Find the overhead without which the replay takes this share of its time.
-
-    Where the GPU needs more than that, the smallest one with which it does not wait for the host.
-    """
-    program = calibrate(schedule).program
-    events = recorded_events(schedule)
-
-    def length_ns(amount: float) -> int:
-        timing = run_program(Overhead.of(amount).taken_off(program, events))
-        return timing.end_ns - timing.start_ns
-
-    low, high = 0.0, 2.0
-    wanted_ns = max(share * length_ns(low), (1 + TOLERANCE) * length_ns(high))
-    if length_ns(low) <= wanted_ns:
-        return Overhead(0.0)
-    for _ in range(_MAX_REPLAYS):
-        middle = (low + high) / 2
-        missed_ns = length_ns(middle) - wanted_ns
-        if abs(missed_ns) < TOLERANCE * wanted_ns:
-            return Overhead.of(middle)
-        low, high = (middle, high) if missed_ns > 0 else (low, middle)
-    return Overhead.of(high)
-
-
-def recorded_events(schedule: GpuSchedule) -> Ints:
-    """Count what was recorded on its thread in the time before each call, and in it."""
-    calls, trace = schedule.calls, schedule.trace
-    counts = np.zeros((2, len(calls)), np.int64)
-    # Part of what recording a call takes lies outside its own time stamps.
-    counts[0] = calls.kind != CallKind.MARK
-    for table in _EVENT_TABLES:
-        if not trace.has(table):
-            continue
-        frame = trace.table(table, ["start_ns", "process", "thread"])
-        for number, (process, thread) in enumerate(schedule.threads):
-            own = np.flatnonzero(calls.thread == number)
-            times = frame.filter(
-                pl.col("process").fill_null(NONE) == process,
-                pl.col("thread").fill_null(NONE) == thread,
-            )["start_ns"].to_numpy()
-            edges = (schedule.before_calls[own], calls.start_ns[own], calls.end_ns[own])
-            before, start, end = (np.searchsorted(times, edge) for edge in edges)
-            counts[0, own] += np.maximum(start - before, 0)
-            counts[1, own] += np.maximum(end - start, 0)
-    return counts
-
-
 class _MovedTimes:
     """Moves times of a capture to where a replay puts them."""
 
@@ -350,6 +425,7 @@ class _MovedTimes:
         self._schedule = schedule
         self._timing = timing
         self._numbers = {thread: number for number, thread in enumerate(schedule.threads)}
+        self._rows_of: dict[str, list[tuple[int, Ints]]] = {}
 
     @property
     def start_ns(self) -> int:
@@ -374,11 +450,13 @@ class _MovedTimes:
             return self._gpu_times(table).select(columns)
         trace = self._schedule.trace
         moved = {c: trace.table(table, [c])[c].to_numpy().copy() for c in columns}
-        threads = self._threads(table)
-        for thread in np.unique(threads):
-            rows = np.flatnonzero(threads == thread)
+        if table not in self._rows_of:
+            threads = self._threads(table)
+            numbers = np.unique(threads).tolist()
+            self._rows_of[table] = [(n, np.flatnonzero(threads == n)) for n in numbers]
+        for thread, rows in self._rows_of[table]:
             for times in moved.values():
-                times[rows] = self.moments(int(thread), times[rows])
+                times[rows] = self.moments(thread, times[rows])
         return pl.DataFrame(moved)
 
     def _threads(self, table: str) -> Ints:
@@ -491,24 +569,44 @@ class _CorrectedTrace(WindowedTrace):
         if not moved.steps or chosen.kind not in {WindowKind.STEPS, WindowKind.NUMBERED}:
             return moved
         if chosen.steps == self._focus.steps:
-            return replace(moved, start_ns=self.times.start_ns, end_ns=self.times.end_ns)
-        begun, done = step_spans(self, moved.steps)
-        return replace(moved, start_ns=int(begun[0]), end_ns=int(done[-1]))
+            start_ns, end_ns = self.times.start_ns, self.times.end_ns
+        else:
+            begun, done = step_spans(self, moved.steps)
+            start_ns, end_ns = int(begun[0]), int(done[-1])
+        moved = replace(moved, start_ns=start_ns, end_ns=end_ns)
+        return replace(moved, estimate_ns=self.correction.range_ns(moved.step_ns))
 
 
-class _NotedTrace(WindowedTrace):
-    """A capture with its recorded times and a note why they are not corrected."""
+class _RecordedTrace(WindowedTrace):
+    """A capture with its recorded times, and what is known about those without the profiler."""
 
-    def __init__(self, recorded: Trace, reason: str) -> None:
-        super().__init__(MovedSource(recorded, lambda _table, _columns: None))
+    def __init__(
+        self,
+        recorded: Trace,
+        note: str = "",
+        *,
+        correction: Correction | None = None,
+        estimate: tuple[float, float] | None = None,
+    ) -> None:
+        # The same tables, read once: nothing moves.
+        self.__dict__.update(recorded.__dict__)
         self._recorded = recorded
-        self._note = f"not corrected for the profiler: {reason}"
+        self._notes = (note,) if note else ()
+        self.correction = correction
+        self._estimate = estimate
 
     def window(
         self, selection: Selection, *, steps: str | None, window: Bounds | None, warmup: bool
     ) -> StepWindow | NotApplicable:
-        """Choose a window of the capture, and add the note."""
+        """Choose a window of the capture, and add what is known."""
         chosen = step_window(self._recorded, selection, steps=steps, window=window, warmup=warmup)
         if isinstance(chosen, NotApplicable):
             return chosen
-        return replace(chosen, notes=(self._note, *chosen.notes))
+        chosen = replace(chosen, notes=(*self._notes, *chosen.notes))
+        if self._estimate is not None:
+            low, high = self._estimate
+            return replace(chosen, estimate_ns=(low * chosen.step_ns, high * chosen.step_ns))
+        if self.correction is None:
+            return chosen
+        estimate_ns = self.correction.range_ns(chosen.step_ns)
+        return replace(chosen, recorded_step_ns=chosen.step_ns, estimate_ns=estimate_ns)

@@ -201,6 +201,8 @@ class WhatIf:
     notes: tuple[str, ...] = ()
     window: StepWindow | None = None
     """The window of every command; what was simulated may be a sample of its steps."""
+    not_modeled: tuple[str, ...] = ()
+    """What the capture shows and the simulation leaves out, such as other ranks."""
 
     @property
     def title(self) -> str:
@@ -239,6 +241,12 @@ class WhatIf:
             return f"{length}, no steps found"
         return f"{self.steps:,} {'step' if self.steps == 1 else 'steps'} of {length}"
 
+    @property
+    def sample_text(self) -> str:
+        """Name the steps that were simulated: `3 of 13 steps`; empty where it is all of them."""
+        steps = 0 if self.window is None else len(self.window.steps)
+        return f"{self.steps:,} of {steps:,} steps" if 0 < self.steps < steps else ""
+
     def of_device(self, device: int) -> WhatIf:
         """Keep the ledgers of one GPU; all GPUs were replayed."""
         before, after = (
@@ -249,7 +257,8 @@ class WhatIf:
 
     def document(self) -> dict[str, Any]:
         """Return what `--format json` writes, as plain objects."""
-        return {
+        not_modeled = {"not_modeled": list(self.not_modeled)} if self.not_modeled else {}
+        return not_modeled | {
             "window": {"start_ns": self.start_ns, "end_ns": self.end_ns},
             "measured_ns": self.measured_ns,
             "unchanged_ns": self.unchanged_ns,
@@ -346,7 +355,9 @@ def whatif_page(result: WhatIf) -> Composite:
     ]
     ledger_fields = LEDGER_FIELDS if len(result.before.devices) > 1 else LEDGER_FIELDS[1:]
     changes_title = f"Time saved{per_step}"
-    ledger_title = f"Time breakdown{per_step}"
+    # `ledger` is of the whole window: say where this one is not.
+    sample = f" ({result.sample_text})" if result.sample_text else ""
+    ledger_title = f"Time breakdown{per_step}{sample}"
     return Composite(
         "whatif",
         result.title,

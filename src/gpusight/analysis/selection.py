@@ -67,6 +67,8 @@ class Selection:
     """A process by number or by name (glob)."""
     time: TimeWindow | None = None
     """Only what is launched or starts in this window."""
+    rank: str = ""
+    """Why the process was chosen, where nobody named it: `worst of 2`."""
 
     def __bool__(self) -> bool:
         """Return whether anything is left out."""
@@ -238,7 +240,7 @@ class ResolvedSelection:
             times = self.trace.table(table, ["start_ns"])["start_ns"]
             start_ns, end_ns = time.start_ns, time.end_ns
         else:
-            from gpusight.analysis.steps.step_launches import launch_times
+            from gpusight.analysis.launch_index import launch_times
 
             times = launch_times(self.trace, table)
             start_ns, end_ns = time.host_start_ns, time.launch_end_ns

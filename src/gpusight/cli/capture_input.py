@@ -120,6 +120,38 @@ def read_digests(
     return digests_of(paths, make, inputs.notes)
 
 
+def side_paces(
+    args: argparse.Namespace, before: SideInputs, after: SideInputs
+) -> tuple[str | None, str | None]:
+    """Give the step time without a profiler of each side, from `--pace`.
+
+    Times of saved baselines are fixed: a single time is of the other side.
+    """
+    from gpusight.comparison.baseline_file import is_baseline, load_baseline
+    from gpusight.errors import UsageError
+
+    saved = [[path for path in side.paths if is_baseline(path)] for side in (before, after)]
+    one_time = args.pace and "," not in args.pace and args.pace != "off"
+    if one_time and not before.paths:
+        return None, args.pace
+    if not args.pace or not any(saved):
+        return options.paces(args)
+    if one_time and not all(saved):
+        return (None, args.pace) if saved[0] else (args.pace, None)
+    paces = options.paces(args) if not one_time else (args.pace, args.pace)
+    for paths, pace, other in zip(saved, paces, reversed(paces), strict=True):
+        if paths and pace != "off":
+            hint = "omit --pace" if all(saved) else f"give one time, of the other side: {other}"
+            what = f"{paths[0]} is a saved baseline, whose times --pace cannot change"
+            raise UsageError(what, hint=hint)
+        if any(d.recorded_step_ns is not None for path in paths for d in load_baseline(path)):
+            raise UsageError(
+                f"{paths[0]} has times without the profiler, which --pace off cannot undo",
+                hint="omit --pace, or save it again with: gpusight baseline save --pace off",
+            )
+    return paces
+
+
 def typed_part(args: argparse.Namespace, pace: str | None = None) -> list[str]:
     """Give the options that select a part of the captures as they were typed, for a command.
 

@@ -4,7 +4,8 @@ Exit codes: 0 done; 1 a check failed (`gate`, `--fail-over`, `--require`); 2 the
 capture is at fault, or the capture lacks the data; 3 an inconclusive `gate`; 70 a bug in gpusight;
 130 interrupted; 141 broken pipe.
 Errors are one line: `gpusight COMMAND: what: why; what to do`. `--debug`, or
-GPUSIGHT_DEBUG=1, shows the traceback too.
+GPUSIGHT_DEBUG=1, shows the traceback too. With `--format json` standard output has them as a
+document.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import difflib
 import os
 import sys
 import textwrap
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,10 +26,12 @@ from gpusight.cli.commands import COMMANDS, GROUPS
 from gpusight.cli.output import (
     OutputError,
     check_extension,
+    error_json,
     flush_out,
     give_streams,
     present_absent,
     write_error,
+    write_out,
     write_to,
 )
 from gpusight.errors import (
@@ -185,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:  # a panic of Polars is no Exception
         if not is_unexpected(error):
             raise
-        return _report(error, prefix)
+        return _report(error, prefix, as_json=_wants_json(arguments))
     return code
 
 
@@ -199,8 +203,18 @@ def _run_command(args: argparse.Namespace) -> int:
     return code
 
 
-def _report(error: BaseException, prefix: str) -> int:
-    """Write the error as one line, below its traceback with `--debug`."""
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether standard output is to be JSON; the arguments need not be valid."""
+    if "record" in arguments[:1]:  # what follows are arguments of a program
+        return False
+    words = list(takewhile(lambda word: word != "--", arguments))
+    to_file = any(word.startswith(("-o", "--output")) for word in words)
+    is_json = "--format=json" in words or ("--format", "json") in pairwise(words)
+    return is_json and not to_file
+
+
+def _report(error: BaseException, prefix: str, *, as_json: bool = False) -> int:
+    """Write the error as one line, below its traceback with `--debug`; as a document too."""
     if isinstance(error, OutputError):
         _abandon_stdout()
     if shows_tracebacks():
@@ -213,6 +227,10 @@ def _report(error: BaseException, prefix: str) -> int:
             hint="close other programs, or select less with --steps or --window",
         )
     known = error if isinstance(error, GpusightError) else internal_error(error)
+    if as_json and not isinstance(error, OutputError):
+        with contextlib.suppress(OutputError, BrokenPipeError):  # the line below is still written
+            write_out(error_json(known, prefix.rpartition(" ")[2]))
+            flush_out()
     write_error(f"{prefix}: {safe_text(str(known))}")
     return known.exit_code
 

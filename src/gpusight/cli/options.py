@@ -228,13 +228,13 @@ def add_pace(parser: argparse.ArgumentParser, *, sides: str = "") -> None:
     `sides` names the two that each have their own, separated by a comma.
     """
     group = parser.add_argument_group("profiler")
-    each = f" (one for each side: {sides})" if sides else ""
+    each = f" (one for each side, {sides}, but none for a saved baseline)" if sides else ""
     group.add_argument(
         "--pace",
         metavar=f"TIME{',TIME' if sides else ''}|off",
         help=f"step time without a profiler, such as 28.6ms{each}: times are corrected for its "
-        "overhead (default: the time that gpusight record measured); off for the times of the "
-        "capture",
+        "overhead (default: the time that gpusight record measured, else an estimate); off for "
+        "the times of the capture",
     )
 
 

@@ -84,11 +84,29 @@ def present_absent(error: NotApplicableError, args: argparse.Namespace) -> int:
     """
     absent = NotApplicable(args.command, error.what, error.hint)
     if (getattr(args, "format", None) or _extension_format(args)) == "json":
-        from gpusight.render.csv_json import to_json
+        from gpusight.render.csv_json import encode_json, json_document
 
-        emit([to_json(absent)], args)
+        document = json_document(absent) | _no_verdict(args.command, EXIT_NOT_APPLICABLE)
+        emit([encode_json(document)], args)
     write_error(f"gpusight {absent.command}: {sentence(absent)}")
     return EXIT_NOT_APPLICABLE
+
+
+def error_json(error: GpusightError, command: str) -> str:
+    """Write an error as the document that `--format json` gives in place of a result."""
+    from gpusight.render.csv_json import encode_json
+
+    what = f"{error.what}: {error.why}" if error.why else error.what
+    reason = {"reason": what, "hint": error.hint or None, "exit_code": error.exit_code}
+    document = {"meta": {"command": command, "error": reason}, "rows": []}
+    return encode_json(document | _no_verdict(command, error.exit_code))
+
+
+def _no_verdict(command: str, exit_code: int) -> dict[str, Any]:
+    """Give what scripts read of a gate: one that could not be evaluated has not passed."""
+    if command != "gate":
+        return {}
+    return {"passed": False, "outcome": "error", "exit_code": exit_code}
 
 
 def warn_apart(args: argparse.Namespace) -> None:
@@ -252,8 +270,25 @@ def _checked_output() -> Iterator[None]:
 
 
 def write_error(line: str) -> None:
-    """Write one line to standard error."""
-    write_to(sys.stderr, safe_lines(line) + "\n")
+    """Write one line to standard error; on a terminal it is wrapped between words."""
+    text = safe_lines(line)
+    if sys.stderr.isatty():
+        import textwrap
+
+        from gpusight.render.terminal_text import screen_width
+
+        wrapped = (
+            textwrap.fill(
+                part,
+                screen_width(),
+                subsequent_indent="  ",
+                break_long_words=False,  # paths and commands to copy
+                break_on_hyphens=False,
+            )
+            for part in text.split("\n")
+        )
+        text = "\n".join(wrapped)
+    write_to(sys.stderr, text + "\n")
 
 
 def write_to(stream: TextIO, text: str) -> None:

@@ -14,7 +14,9 @@ import numpy as np
 import polars as pl
 
 from gpusight._version import __version__
+from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.capture_completeness import KERNELS
+from gpusight.comparison.comparability import mixed_times
 from gpusight.comparison.digest import FORMAT, MOST_BLOCKS, Digest
 from gpusight.comparison.digest_rows import (
     LONGEST,
@@ -256,6 +258,12 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
                 why=digest.lost[KERNELS],
                 hint="record it again: a gate against it could only report missing data",
             )
+    if mixed := mixed_times(digests):
+        raise UsageError(
+            "these captures cannot be one baseline",
+            why=mixed,
+            hint="record all with gpusight record, or add --pace off for times under the profiler",
+        )
     data = _document(digests).encode()
     if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
         raise UsageError("the baseline would be too large", hint="save fewer captures")
@@ -327,7 +335,13 @@ CAPTURE_FIELDS = (
     Field("max_ns", "Longest", Fmt.TIME, "Longest duration of a step"),
     Field("kernel_ns", "Kernels", Fmt.TIME, "Kernel time per step, summed over GPUs", False),
     Field("blocks", "Blocks", Fmt.COUNT, "Blocks of steps", False),
-    Field("findings", "Findings", Fmt.COUNT, "Findings with a fix; null if unknown", False),
+    Field(
+        "findings",
+        "Findings",
+        Fmt.COUNT,
+        "Findings in the plan of `diagnose`; null if unknown",
+        False,
+    ),
     Field("gpus", "GPUs", Fmt.TEXT, "GPUs in use", False),
     Field("tool", "Profiler", Fmt.TEXT, "Profiler that made the capture", False),
     Field("label", "Capture", Fmt.NAME, "Name of the file"),
@@ -364,12 +378,6 @@ FACTS = (
 )
 
 
-_TYPES = {
-    Fmt.COUNT: pl.Int64(),
-    Fmt.TIME: pl.Float64(),
-    Fmt.TEXT: pl.String(),
-    Fmt.NAME: pl.String(),
-}
 _METRIC_SCHEMA = {
     **dict.fromkeys(("mean", "low", "high"), pl.Float64()),
     "captures": pl.Int64(),
@@ -400,7 +408,7 @@ def baseline_page(baseline: Baseline, *, metrics: bool = True) -> Composite:
     }
     captures = pl.DataFrame(
         [_row(digest) for digest in digests],
-        schema={field.key: _TYPES[field.fmt] for field in CAPTURE_FIELDS},
+        schema=schema_of(CAPTURE_FIELDS, pl.Float64(), counts=pl.Int64()),
     )
     facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in FACTS)
     return Composite(

@@ -11,16 +11,16 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis import capture_completeness
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.kernel_summary import graph_notes
+from gpusight.analysis.launch_index import launched, of_process
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.idle_causes import host_time
-from gpusight.analysis.profiler_correction import without_profiler
+from gpusight.analysis.profiler_correction import correction_of, without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
-from gpusight.analysis.steps.step_launches import launched, of_process
 from gpusight.analysis.steps.step_window import NO_STEPS, step_spans, step_window
 from gpusight.comparison.digest import Digest, DigestFinding, StepBlocks, rounded, rounded_parts
 from gpusight.comparison.digest_rows import (
@@ -171,6 +171,9 @@ def _are_ranges(trace: Trace, selection: Selection, focus: StepWindow) -> bool:
 
 def _digest(of: _StepWork, scope: str) -> Digest:
     trace, focus, blocks = of.trace, of.focus, of.blocks
+    correction = correction_of(trace)
+    # Where the profiler did not slow the steps down, their times are those of the capture.
+    pace = correction.pace if correction is not None and correction.overhead.event_ns else None
     ledgers = _ledgers(of)
     by_step_ns = np.sum(list(ledgers.steps.values()), axis=0)
     step_ns, durations_ns = rounded(blocks.mean(by_step_ns)), blocks.duration_ns
@@ -205,6 +208,9 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         min_ns=float(durations_ns.min()),
         max_ns=float(durations_ns.max()),
         recorded_step_ns=focus.recorded_step_ns,
+        pace_steps=0 if pace is None else pace.steps,
+        pace_spread=0.0 if pace is None else pace.spread,
+        is_estimate=focus.is_estimate,
         stddev_ns=float(durations_ns.std(ddof=1)) if len(durations_ns) > 1 else None,
         ledger=_summing_to(step_ns, {name: blocks.mean(ns) for name, ns in ledgers.steps.items()}),
         kernel_ns=kernels.kernel_ns,
@@ -328,6 +334,7 @@ def _diagnosed(of: _StepWork) -> _Diagnosed:
             step_ns=None if finding.saved_ns is None else finding.saved_ns / steps,
             share=None if finding.saved_ns is None else finding.saved_ns / of.focus.length_ns,
             confidence=finding.confidence.value,
+            in_plan=finding.in_plan,
         )
         for finding in diagnosis.findings
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,9 +12,10 @@ import numpy as np
 
 from gpusight.analysis.capture_completeness import KERNELS
 from gpusight.analysis.ledger.ledger_entries import GRAPH
+from gpusight.analysis.profiler_correction import NOT_CORRECTED
 from gpusight.comparison.build_digest import UNKNOWN_GPU
 from gpusight.comparison.comparison_result import KernelMatch
-from gpusight.comparison.named_metrics import summed
+from gpusight.comparison.named_metrics import slowed_by_profiler, summed
 from gpusight.comparison.phrases import HOST
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
@@ -62,14 +64,14 @@ def other_parts(digests: Sequence[Digest], command: str) -> NotApplicable | None
 
 # Differences that make a comparison inconclusive --------------------------------------------------
 
-INCOMPLETE = "incomplete"
+INCOMPLETE, PROFILER, STEPS = "incomplete", "profiler", "steps"
 KINDS = {
     INCOMPLETE: "a capture lost kernels, or its reader or profiler reports lost data",
     "gpu-model": "another GPU model, or an unknown one",
     "gpus": "another number of GPUs",
-    "profiler": "only some captures are corrected for the profiler's overhead",
+    PROFILER: "only some captures are corrected for the profiler's overhead",
     "processes": "another number of processes that use GPUs",
-    "steps": "another number of steps, or another way of finding them",
+    STEPS: "steps were found in another way, or, for metrics of whole captures, another number",
     "kernels": "another number of kernels, or fewer launch calls, per step",
 }
 """Differences by the name that `--allow-changed` takes."""
@@ -78,6 +80,8 @@ MAX_WORK_CHANGE = 0.1
 users accept an intended change by name, and lost data cannot look like one."""
 MAX_STEPS_CHANGE = 0.1
 """Change of the number of steps above which captures do not cover the same run."""
+WHOLE_CAPTURE = ("memory_peak",)
+"""Metrics of a whole capture, which may grow with its steps; the others are per step."""
 _NUMBER = re.compile(r"\d[\d,]*")
 
 
@@ -90,6 +94,14 @@ class Difference:
     text: str
     data: bool = False
     """Data may be lost: then not even a ceiling passes, which needs no baseline."""
+    whole: bool = False
+    """It concerns metrics of whole captures only (`WHOLE_CAPTURE`), none per step."""
+
+    def concerns(self, metric: str) -> bool:
+        """Return whether it makes the two sides of a metric not comparable."""
+        if self.kind == PROFILER:
+            return slowed_by_profiler(metric)
+        return not self.whole or metric in WHOLE_CAPTURE
 
     def document(self) -> dict[str, str]:
         """Return it as plain objects, for JSON."""
@@ -110,9 +122,11 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
 def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Difference, ...]:
     """List what makes captures not comparable; `before` may be empty."""
     every = (*before, *after)
-    rows = [*_incomplete(every), *_kernels(every, after), *_profiler(every)]
+    kernels = list(_kernels(every, after))
+    rows = [*_incomplete(every), *kernels, *_profiler(every, after)]
     if before:
-        rows += [*_gpus(before, after), *_processes(before, after), *_steps(before, after)]
+        rows += [*_gpus(before, after), *_processes(before, after), *_number_of_steps(every)]
+        rows += _ways_of_steps(before, after, same_work=not kernels)
     order = list(KINDS)
     return tuple(sorted(rows, key=lambda row: order.index(row.kind)))
 
@@ -124,15 +138,38 @@ def _incomplete(digests: Sequence[Digest]) -> Iterator[Difference]:
             yield Difference(INCOMPLETE, f"{digest.label}: {reason}", data=True)
 
 
-def _profiler(digests: Sequence[Digest]) -> Iterator[Difference]:
+def _profiler(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:
     """Find captures with the times of the profiler among those that are corrected for it."""
+    if mixed := mixed_times(digests):
+        hint = "save a new baseline, or use --pace off for all"
+        yield Difference(PROFILER, f"{mixed}; {hint}", data=bool(mixed_times(after)))
+
+
+def mixed_times(digests: Sequence[Digest]) -> str:
+    """Say which captures are corrected for the profiler and which are not; empty if all agree."""
     recorded = [digest for digest in digests if digest.recorded_step_ns is None]
-    if 0 < len(recorded) < len(digests):
-        yield Difference(
-            "profiler",
-            f"profiler: {_labels(recorded)} {'are' if len(recorded) > 1 else 'is'} not corrected "
-            "for its overhead, the others are; use --pace off for all, a new baseline too",
+    others = [digest for digest in digests if digest.recorded_step_ns is not None]
+    if recorded and others:
+        notes = (note for digest in recorded for note in digest.notes)
+        reasons = (n.removeprefix(NOT_CORRECTED) for n in notes if n.startswith(NOT_CORRECTED))
+        why = "".join(f" ({reason})" for reason in islice(reasons, 1))
+        return (
+            f"{_labels(recorded)} {_are(recorded)} not corrected for the profiler{why}, "
+            f"{_labels(others)} {_are(others)}"
         )
+    estimated = [digest for digest in others if digest.is_estimate]
+    measured = [digest for digest in others if not digest.is_estimate]
+    if estimated and measured:
+        return (
+            f"the overhead of the profiler is estimated for {_labels(estimated)}, and measured for "
+            f"{_labels(measured)}"
+        )
+    return ""
+
+
+def all_corrected(digests: Sequence[Digest]) -> bool:
+    """Return whether all times are without the profiler."""
+    return all(digest.recorded_step_ns is not None for digest in digests)
 
 
 def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:
@@ -206,19 +243,28 @@ def _processes(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Di
         yield Difference("processes", f"processes that use GPUs: {numbers}")
 
 
-def _steps(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:
-    """Compare how many steps were recorded, warm-up included, and how they were found."""
-    parts = []
-    total = _changed(
-        (*before, *after), lambda d: float(d.steps + d.steps_left_out), MAX_STEPS_CHANGE
-    )
+def _number_of_steps(digests: Sequence[Digest]) -> Iterator[Difference]:
+    """Compare how many steps were recorded, warm-up included: `record` chooses it by time."""
+    total = _changed(digests, lambda d: float(d.steps + d.steps_left_out), MAX_STEPS_CHANGE)
     if total:
-        parts.append(f"number of steps {total}")
+        yield Difference(STEPS, f"number of steps: {total}", whole=True)
+
+
+def _ways_of_steps(
+    before: Sequence[Digest], after: Sequence[Digest], *, same_work: bool
+) -> Iterator[Difference]:
+    """Compare how steps were found: by another tool, their names differ.
+
+    They are the same steps nevertheless if each capture knows their time without the profiler, and
+    as many kernels run in each.
+    """
+    every = (*before, *after)
+    if all_corrected(every) and same_work and not any(GRAPH in d.ledger for d in every):
+        return
     ways = [frozenset(_NUMBER.sub("", d.steps_found) for d in side) for side in (before, after)]
     if ways[0] != ways[1]:
-        parts.append(f"found by {_differing(before, after, lambda digest: digest.steps_found)}")
-    if parts:
-        yield Difference("steps", f"steps: {'; '.join(parts)}")
+        found = _differing(before, after, lambda digest: digest.steps_found)
+        yield Difference(STEPS, f"steps: found by {found}")
 
 
 def _differing(
@@ -254,13 +300,15 @@ def comparison_notes(
     before: Sequence[Digest], after: Sequence[Digest], comparison: Comparison
 ) -> tuple[str, ...]:
     """List the limitations of a comparison, then the notes of the captures."""
+    known = [metric.key for metric in comparison.metrics if metric.change.delta is not None]
+    concerning = [d for d in comparison.differences if not d.whole or any(map(d.concerns, known))]
     notes = (
-        *(f"different on the two sides: {row.text}" for row in comparison.differences),
+        *(f"different on the two sides: {row.text}" for row in concerning),
         *_on_both_sides(before, after),
         *_how_many(before, after),
         *_tools_and_gpus(before, after),
         *_different_programs((*before, *after), comparison),
-        *_overhead(comparison),
+        *(() if all_corrected((*before, *after)) else _overhead(comparison)),
         *_missing((*before, *after)),
         *_of_captures((*before, *after)),
     )
@@ -271,7 +319,7 @@ def _on_both_sides(before: Sequence[Digest], after: Sequence[Digest]) -> Iterato
     contents = {_content(digest) for digest in after}
     same = [digest for digest in before if _content(digest) in contents]
     if same:
-        yield f"{_labels(same)} {'are' if len(same) > 1 else 'is'} on both sides"
+        yield f"{_labels(same)} {_are(same)} on both sides"
 
 
 def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
@@ -293,7 +341,9 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
 def _tools_and_gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
     tools = _differing(before, after, lambda digest: _VERSION.sub("", digest.tool))
     versions = _differing(before, after, lambda digest: digest.tool)
-    if tools:
+    if tools and all_corrected((*before, *after)):
+        yield f"different profilers ({tools}): step and idle times are without their overhead"
+    elif tools:
         yield (
             f"different profilers ({tools}): their overhead changes host times, idle times and "
             "memory peaks; kernel times are comparable"
@@ -355,3 +405,7 @@ def _of_captures(digests: Sequence[Digest]) -> Iterator[str]:
 def _labels(digests: Sequence[Digest]) -> str:
     more = f" and {len(digests) - 1} more" if len(digests) > 1 else ""
     return f"{digests[0].label}{more}"
+
+
+def _are(digests: Sequence[Digest]) -> str:
+    return "are" if len(digests) > 1 else "is"

@@ -25,9 +25,9 @@ from gpusight.comparison.comparison_result import (
 )
 from gpusight.comparison.explain_change import explain
 from gpusight.comparison.kernel_match import match_kernels
-from gpusight.comparison.named_metrics import LIST, ComparedQuantity, both, changes
+from gpusight.comparison.named_metrics import LIST, ComparedQuantity, both, changes, sampled
 from gpusight.comparison.phrases import NOTHING, bottleneck, busy_share, percent
-from gpusight.comparison.significance import CONFIDENCE, MIN_CONFIDENCE, MIN_EFFECT, SampledChange
+from gpusight.comparison.significance import CONFIDENCE, MIN_CONFIDENCE, MIN_EFFECT
 from gpusight.errors import UsageError
 from gpusight.results import Fmt, NotApplicable
 
@@ -167,6 +167,7 @@ def _side(digests: Sequence[Digest]) -> ComparedSide:
         host_share=host_share,
         busy_share=busy_share(ledger),
         recorded_step_ns=tuple(d.recorded_step_ns for d in digests if d.recorded_step_ns),
+        is_estimate=any(d.is_estimate for d in digests),
         process=digests[0].process if len(digests) == 1 else "",
     )
 
@@ -209,11 +210,16 @@ class _ChangeRows(Generic[_Key, _Row]):
         test: Test,
         series: Callable[[_Row], Sequence[float]],
         keys: Sequence[_Key] | None = None,
+        *,
+        metric: Callable[[_Key], str] = lambda _: "",
     ) -> dict[_Key, MeasuredChange]:
-        """Test a quantity of rows, of all by default."""
+        """Test a quantity of rows, of all by default; `metric` is what `gate --max` calls it."""
         keys = self.keys if keys is None else keys
         pairs = [
-            (_quantity(self._before, key, series), _quantity(self._after, key, series))
+            (
+                _quantity(self._before, key, series, metric(key)),
+                _quantity(self._after, key, series, metric(key)),
+            )
             for key in keys
         ]
         return dict(zip(keys, test(pairs), strict=True))
@@ -228,11 +234,12 @@ def _quantity(
     side: Sequence[tuple[Digest, Mapping[_Key, _Row]]],
     key: _Key,
     series: Callable[[_Row], Sequence[float]],
+    metric: str = "",
 ) -> ComparedQuantity:
     samples = []
     for digest, table in side:
         values = series(table[key]) if key in table else np.zeros(len(digest.blocks))
-        samples.append(SampledChange(digest.blocks, np.array(values, float)[np.newaxis]))
+        samples.append(sampled(digest, np.array(values, float), metric))
     return ComparedQuantity("", "", Fmt.TIME, tuple(samples))
 
 
@@ -244,7 +251,7 @@ def _entries(
 ) -> tuple[EntryChange, ...]:
     entries = []
     rows: _ChangeRows[str, Series] = _ChangeRows.of(before, after, lambda d: d.ledger)
-    for name, change in rows.changes(test, lambda ns: ns).items():
+    for name, change in rows.changes(test, lambda ns: ns, metric=str).items():
         known = change.delta is not None and total_delta_ns
         part = change.delta / total_delta_ns if known else None  # type: ignore[operator]
         entries.append(EntryChange(name, change, part))
@@ -325,10 +332,16 @@ def _calls(
     gpu = rows.changes(test, lambda row: row.gpu_ns or (), with_gpu)
     counts = rows.changes(test, lambda row: row.calls) if part == "api" else {}
     outer = {name: all(row.outer for row in rows.named(name)) for name in rows.keys}
+    prefix = "api:" if part == "api" else "range:"
+
+    def metric(name: str) -> str:
+        return f"{prefix}{name}"
+
     calls = []
     for is_outer, host_test in ((True, test_of_outer), (False, test)):
         names = [name for name in rows.keys if outer[name] is is_outer]
-        for name, host in rows.changes(host_test, lambda row: row.host_ns, names).items():
+        hosts = rows.changes(host_test, lambda row: row.host_ns, names, metric=metric)
+        for name, host in hosts.items():
             numbers = rows.means(lambda row: row.calls, name)
             calls.append(
                 CallChange(

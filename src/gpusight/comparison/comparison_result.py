@@ -40,6 +40,8 @@ class ComparedSide:
     """Share of the step that the host needs even if GPU work takes no time; None if unknown."""
     recorded_step_ns: tuple[float, ...] = ()
     """Step time under the profiler of those captures that were corrected for it."""
+    is_estimate: bool = False
+    """The step time of a capture without the profiler is estimated."""
     process: str = ""
     """Of one capture: whose steps they are, where several processes used the GPU."""
 
@@ -217,6 +219,12 @@ class Comparison:
         return any((*self.before.steps, *self.after.steps))
 
     @property
+    def corrected(self) -> bool:
+        """Whether all times are without the profiler."""
+        sides = (self.before, self.after)
+        return all(len(side.recorded_step_ns) == len(side.labels) for side in sides)
+
+    @property
     def headline(self) -> MetricChange:
         """The metric that the verdict is about: step time."""
         return self.metrics[0]
@@ -274,6 +282,7 @@ def _side(side: ComparedSide) -> dict[str, Any]:
         "steps": list(side.steps),
         "step_ns": list(side.step_ns),
         "recorded_step_ns": list(side.recorded_step_ns),
+        "estimated": side.is_estimate,
         "limit": side.limit,
         "busy_share": side.busy_share,
         "host_share": side.host_share,

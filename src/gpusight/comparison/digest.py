@@ -5,6 +5,7 @@ Series of steps are joined to blocks.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.steps.step_launches import done_ns, rows_of_steps
+from gpusight.analysis.launch_index import done_ns, rows_of_steps
 from gpusight.analysis.steps.step_list import TraceStep
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ FORMAT = 3
 """Raise it when a meaning changes; files of another format are refused."""
 MOST_BLOCKS = 50
 """Blocks that the steps of a capture are joined to."""
+
+_QUARTILES_APART = 1.349
+"""Interquartile range of a normal distribution, in standard deviations."""
 
 Series: TypeAlias = tuple[float, ...]
 """One value for each block: the mean per step."""
@@ -82,6 +86,8 @@ class DigestFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `diagnose`); None where there is no estimate."""
     share: float | None
     confidence: str
+    in_plan: bool = True
+    """Whether the plan of `diagnose` lists it; else it is a note, or saves too little."""
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,6 +147,12 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Rules of `diagnose` that lacked data, and why: a finding of theirs is not known."""
     recorded_step_ns: float | None = None
     """Step time under the profiler, where times were corrected for it; None where they were not."""
+    pace_steps: int = 0
+    """Steps that were timed without the profiler, to correct for it; 0 where they are not known."""
+    pace_spread: float = 0.0
+    """Interquartile range of these times, relative to their median."""
+    is_estimate: bool = False
+    """The step time without the profiler is estimated, not measured."""
     stddev_ns: float | None = None
     """Of the durations of all steps; None for one step, and in older baselines."""
     reported_losses: tuple[str, ...] = ()
@@ -152,6 +164,13 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The options that chose a part of the capture, as they are typed; empty where all counts."""
     process: str = ""
     """Whose steps they are, where several processes used the GPU and none was selected."""
+
+    @property
+    def pace_error(self) -> float:
+        """Standard error of the step time without the profiler, relative to it; 0 if unknown."""
+        if self.pace_steps < 2:
+            return 0.0
+        return self.pace_spread / _QUARTILES_APART / math.sqrt(self.pace_steps)
 
     def document(self) -> dict[str, Any]:
         """Return it as plain objects, for JSON."""

@@ -21,7 +21,6 @@ from gpusight.comparison.phrases import (
     difference,
     entries,
     from_to,
-    in_one_unit,
     interval,
     is_how,
     joined,
@@ -36,6 +35,7 @@ from gpusight.comparison.phrases import (
 )
 from gpusight.comparison.significance import Basis, ChangeVerdict
 from gpusight.results import Fmt
+from gpusight.units import in_one_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def explain(comparison: Comparison) -> tuple[str, ...]:
     """Explain the change of the step time; the first sentence is the verdict."""
     if comparison.headline.change.delta is None:
-        return (f"{_time_name(comparison)} cannot be compared: {comparison.headline.missing}.",)
+        return (f"{time_name(comparison)} cannot be compared: {comparison.headline.missing}.",)
     return (
         _verdict(comparison),
         *_between_steps(comparison),
@@ -69,7 +69,7 @@ def _verdict(comparison: Comparison) -> str:
     ends = interval(change, comparison.confidence)
     if ends and change.basis is not Basis.REPEATS:
         ends += " within these runs"  # others may differ more
-    name = _time_name(comparison)
+    name = time_name(comparison)
     if change.verdict is ChangeVerdict.UNCLEAR:
         against = _why_unclear(comparison, change, ends)
         settled = _settled_by(comparison, change)
@@ -79,9 +79,10 @@ def _verdict(comparison: Comparison) -> str:
     return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
 
 
-def _time_name(comparison: Comparison) -> str:
+def time_name(comparison: Comparison) -> str:
     """Name the time that the verdict is about."""
-    return "Step time" if comparison.has_steps else "Window time"
+    name = "Step time" if comparison.has_steps else "Window time"
+    return f"{name} without the profiler" if comparison.corrected else name
 
 
 def _basis(comparison: Comparison, change: MeasuredChange) -> str:

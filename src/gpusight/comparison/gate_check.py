@@ -13,6 +13,8 @@ from gpusight.analysis.ledger.ledger_entries import COMPUTE
 from gpusight.comparison.comparability import (
     INCOMPLETE,
     ONE_CAPTURE,
+    PROFILER,
+    all_corrected,
     check_kinds,
     differences,
     each_once,
@@ -211,10 +213,20 @@ def _with_context(check: GateCheck, unmatched_text: str, after: Sequence[Digest]
 
 
 def _unless_inconclusive(check: GateCheck, obstacles: Sequence[Difference]) -> GateCheck:
-    """Let nothing pass that may come from lost data, or from another machine or amount of work."""
+    """Let nothing pass that may come from lost data, or from another machine or amount of work.
+
+    What fails, fails nevertheless, but for times with the profiler against times without it.
+    """
     ceiling = check.limit.kind is LimitKind.CEILING
-    concerning = [obstacle for obstacle in obstacles if obstacle.data or not ceiling]
-    if not concerning or check.status is CheckStatus.FAILED or check.doubt in NO_DATA:
+    concerning = [
+        obstacle
+        for obstacle in obstacles
+        if (obstacle.data or not ceiling) and obstacle.concerns(check.limit.metric)
+    ]
+    failed = check.status is CheckStatus.FAILED
+    if not concerning or check.doubt in NO_DATA:
+        return check
+    if failed and not any(obstacle.kind == PROFILER for obstacle in concerning):
         return check
     lost = any(obstacle.kind == INCOMPLETE for obstacle in concerning)
     return replace(
@@ -341,6 +353,8 @@ class Gate:
     allow_changed: tuple[str, ...] = ()
     """Kinds of differences that are accepted."""
     comparison: Comparison | None = None
+    corrected: bool = False
+    """Whether all times are without the profiler."""
     notes: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     command: str = "gate"
@@ -395,6 +409,7 @@ class Gate:
                 "inconclusive": self.inconclusive,
                 "allow_missing": self.allow_missing,
                 "allow_changed": list(self.allow_changed),
+                "without_profiler": self.corrected,
                 "notes": list(self.notes),
                 **self.meta,
             },
@@ -453,6 +468,7 @@ def gate(
         differences=every,
         allow_changed=allowed,
         comparison=comparison,
+        corrected=all_corrected((*before, *after)),
         notes=comparison.notes if comparison else tuple(dict.fromkeys(notes)),
     )
 

@@ -15,6 +15,7 @@ from msgspec import structs
 from gpusight.comparison.baseline_file import is_baseline, load_baseline
 from gpusight.comparison.digest import Digest
 from gpusight.errors import CaptureError, MissingDataError, NotACaptureError, UsageError
+from gpusight.pace import SIDECAR_SUFFIX
 from gpusight.results import NotApplicable
 from gpusight.sniff import is_capture_name
 
@@ -84,6 +85,9 @@ def _meant(text: str) -> list[Path]:
         return [path for part in parts if part for path in _meant(part)]
     if pattern:
         raise CaptureError(f"no file matches {text}", hint="check the pattern")
+    if text.startswith("--"):
+        what = f"{text} stands after --, where everything is a file"
+        raise UsageError(what, hint="write options before --")
     raise CaptureError(f"no such file: {path}", hint="check the path")
 
 
@@ -101,14 +105,15 @@ def _matching(text: str) -> list[Path]:
     matches = glob.iglob(str(_path(text)))  # noqa: PTH207 - that of pathlib refuses absolute ones
     names = list(islice(matches, _MOST_LISTED))
     paths = sorted(map(Path, names), key=_natural)
-    timelines = [path for path in paths if not path.name.lower().endswith(_OTHERS)]
+    others = (*_OTHERS, SIDECAR_SUFFIX)
+    timelines = [path for path in paths if not path.name.lower().endswith(others)]
     return _captures_first([p for path in timelines or paths for p in _expanded(path)])
 
 
 def _captures_first(paths: list[Path]) -> list[Path]:
     """Leave out baselines in a folder or glob of captures: they must be named explicitly."""
     others = [path for path in paths if is_capture_name(path) or not is_baseline(path)]
-    return others if any(path.is_dir() or _is_meant(path) for path in others) else paths
+    return others if any(path.is_dir() or is_comparable(path) for path in others) else paths
 
 
 def _expanded(path: Path) -> list[Path]:
@@ -124,7 +129,7 @@ def _in_folder(folder: Path) -> list[Path]:
         raise CaptureError(f"{folder} cannot be read", why=why) from error
     if any(_TABLES.match(path.name) for path in files):
         return [folder]
-    captures = _captures_first(sorted(filter(_is_meant, files), key=_natural))
+    captures = _captures_first(sorted(filter(is_comparable, files), key=_natural))
     # What `jax.profiler.trace(FOLDER)` wrote.
     profiles = islice(folder.glob("plugins/profile/*/*.xplane.pb"), MAX_CAPTURES)
     captures = captures or sorted(profiles)
@@ -136,7 +141,8 @@ def _in_folder(folder: Path) -> list[Path]:
     return captures
 
 
-def _is_meant(path: Path) -> bool:
+def is_comparable(path: Path) -> bool:
+    """Return whether a file is a baseline, or looks like a capture with a timeline."""
     name = path.name.lower()
     if is_capture_name(path):
         return not name.endswith(_OTHERS)
@@ -208,6 +214,12 @@ def digests_of(
     return digests
 
 
+def not_comparable(path: Path) -> NotACaptureError:
+    """Give the error of a file that is neither a capture nor a baseline."""
+    hint = "create a baseline: gpusight baseline save CAPTURE… -o baseline.json"
+    return NotACaptureError(f"{path} is not a baseline, nor a trace", hint=hint)
+
+
 def _digest_of(
     path: Path, capture: _Source, make: Callable[[_Source], Digest | NotApplicable]
 ) -> Digest:
@@ -217,9 +229,7 @@ def _digest_of(
     except NotACaptureError as error:
         if path.suffix.lower() != ".json":
             raise
-        what = f"{path} is not a baseline, nor a trace"
-        hint = "create a baseline: gpusight baseline save CAPTURE… -o baseline.json"
-        raise NotACaptureError(what, hint=hint) from error
+        raise not_comparable(path) from error
     except (UsageError, MissingDataError) as error:
         what = error.what if path.name in error.what else f"{path.name}: {error.what}"
         raise type(error)(what, why=error.why, hint=error.hint) from error

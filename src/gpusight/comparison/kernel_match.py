@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.launch_alignment import FUSIBLE, LaunchPairs, StepLaunch
+from gpusight.naming.demangle import normal_name
 from gpusight.naming.kernel_names import distinguish
 
 if TYPE_CHECKING:

@@ -114,7 +114,7 @@ def measured(
         if values is None or isinstance(values, float):
             by_capture.append(values)
         else:
-            by_capture.append(SampledChange(digest.blocks, values[np.newaxis]))
+            by_capture.append(sampled(digest, values, key))
     missing = first_loss = next(filter(None, lost), "")
     if None in by_capture and not first_loss:
         digest = digests[by_capture.index(None)]
@@ -122,6 +122,31 @@ def measured(
         why = digest.missing.get(part) or _REASONS.get(part, "not in the capture")
         missing = f"{digest.label}: {why}"
     return ComparedQuantity(key, label, fmt, tuple(by_capture), missing, matched, bool(first_loss))
+
+
+def sampled(digest: Digest, values: Floats, key: str = "") -> SampledChange:
+    """Take the values of a capture's blocks, with the error that their metric has of its pace."""
+    rows = values[np.newaxis]
+    if not digest.pace_error or not slowed_by_profiler(key):
+        return SampledChange(digest.blocks, rows)
+    # GPU work stays as recorded, so that idle time takes all of the error; other times on the host
+    # take their share of it.
+    weights = np.array(digest.blocks, np.float64)
+    whole = _of_ledger(digest, IDLE) if _is_part(key, IDLE) else np.array(digest.step_ns)
+    step_ns, whole_ns, mean_ns = (
+        float(np.average(series, weights=weights)) for series in (digest.step_ns, whole, values)
+    )
+    error_ns = digest.pace_error * step_ns * mean_ns / whole_ns if whole_ns else 0.0
+    return SampledChange(digest.blocks, rows, np.array([error_ns]))
+
+
+def slowed_by_profiler(key: str) -> bool:
+    """Return whether a profiler changes a metric: those with time of the host, not GPU work."""
+    return key in _HOST_TIMES or key.startswith(_HOST_PREFIXES) or _is_part(key, IDLE)
+
+
+_HOST_TIMES = ("step_time", "between_steps", "findings")
+_HOST_PREFIXES = ("range:", "api:", "finding:")
 
 
 def summed(series: Iterable[Sequence[float]], digest: Digest) -> Floats:
@@ -177,7 +202,9 @@ def _stacked(quantities: Sequence[ComparedQuantity]) -> list[SampledChange]:
     for column in zip(*(quantity.by_capture for quantity in quantities), strict=True):
         samples = [value for value in column if isinstance(value, SampledChange)]
         rows = np.vstack([sample.values for sample in samples])
-        stacked.append(SampledChange(samples[0].blocks, rows))
+        no_error = np.zeros(1)
+        errors = [no_error if sample.errors is None else sample.errors for sample in samples]
+        stacked.append(SampledChange(samples[0].blocks, rows, np.concatenate(errors)))
     return stacked
 
 
@@ -250,7 +277,7 @@ def _finding(digests: Sequence[Digest], key: str, rule: str) -> ComparedQuantity
     def value(digest: Digest) -> float | None:
         if "findings" in digest.missing or rule in digest.not_evaluated:
             return None
-        savings = [finding.step_ns for finding in digest.findings if finding.rule == rule]
+        savings = [f.step_ns for f in digest.findings if f.rule == rule and f.in_plan]
         return None if None in savings else float(sum(ns for ns in savings if ns is not None))
 
     needs = (KERNELS, COPIES, API)
@@ -287,13 +314,13 @@ def rules() -> list[str]:
 
 
 def fixes(digest: Digest) -> list[DigestFinding]:
-    """List the findings that a change of the program resolves, not those about the capture."""
+    """List the findings of the plan; those below it are notes, or save too little."""
     if not digest.findings:
         return []
     from gpusight.rules.registry import timeline_rules
 
     about_capture = {name for name, rule in timeline_rules().items() if not rule.is_fix}
-    return [finding for finding in digest.findings if finding.rule not in about_capture]
+    return [f for f in digest.findings if f.in_plan and f.rule not in about_capture]
 
 
 # Metrics by key -----------------------------------------------------------------------------------

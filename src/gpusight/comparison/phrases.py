@@ -19,6 +19,7 @@ from gpusight.units import (
     format_real,
     format_share,
     format_time,
+    in_one_unit,
     unit_of,
 )
 
@@ -86,13 +87,6 @@ def percent(share: float) -> str:
 def from_to(change: MeasuredChange, fmt: Fmt = Fmt.TIME) -> str:
     """Show both values; the unit once where it is the same: `46.9 -> 42.7 ms`."""
     return in_one_unit(shown(change.before, fmt), shown(change.after, fmt), " -> ")
-
-
-def in_one_unit(first: str, second: str, between: str) -> str:
-    """Join two numbers; the unit once where it is the same."""
-    number, _, unit = first.partition(" ")
-    same = unit and unit == second.partition(" ")[2]
-    return f"{number if same else first}{between}{second}"
 
 
 def difference(change: MeasuredChange, fmt: Fmt = Fmt.TIME) -> str:

@@ -229,6 +229,9 @@ class SampledChange:
     """Steps in each block."""
     values: NDArray[np.float64]
     """A row for each quantity, a column for each block; all finite."""
+    errors: NDArray[np.float64] | None = None
+    """Standard error of each mean that blocks do not show: of the step time without the profiler,
+    to which the blocks were scaled. None for 0."""
 
     @property
     def means(self) -> NDArray[np.float64]:
@@ -246,7 +249,11 @@ def compare_series(
     """Compute the changes, row by row; captures have equal weight, whatever their steps."""
     basis = _basis(before, after)
     old, new = _units(before, basis), _units(after, basis)
-    ends = None if basis is Basis.NONE else _scaled_interval(old, new, confidence)
+    ends = None
+    if basis is not Basis.NONE:
+        ends = _scaled_interval(old, new, confidence)
+        error = np.hypot(_error_of_mean(before), _error_of_mean(after))
+        ends = _with_error(ends, new.means - old.means, error, basis, confidence)
     verdicts = _verdicts(old, new, ends, least)
     unknown: list[float | None] = [None] * len(verdicts)
     low, high = (unknown, unknown) if ends is None else (end.tolist() for end in ends)
@@ -381,6 +388,25 @@ def _scaled_interval(before: _Units, after: _Units, confidence: float) -> Ends:
     scale = np.where(largest > 0, largest, 1.0)
     low, high = _interval(before.scaled(scale), after.scaled(scale), confidence)
     return low * scale, high * scale
+
+
+def _error_of_mean(side: Sequence[SampledChange]) -> Floats:
+    """Combine the errors of captures to that of their mean, for each row."""
+    zero = np.zeros(len(side[0].values))
+    errors = [zero if capture.errors is None else capture.errors for capture in side]
+    combined: Floats = np.sqrt(np.sum(np.square(errors), axis=0)) / len(side)
+    return combined
+
+
+def _with_error(ends: Ends, delta: Floats, error: Floats, basis: Basis, confidence: float) -> Ends:
+    """Include errors that the samples do not show.
+
+    Repeats differ by them too, so that only a shorter interval grows; steps of one capture do not.
+    """
+    half = _half(error**2, int(_MOST), confidence)
+    low, high = (np.abs(end - delta) for end in ends)
+    join = np.maximum if basis is Basis.REPEATS else np.hypot
+    return delta - join(low, half), delta + join(high, half)
 
 
 def _interval(before: _Units, after: _Units, confidence: float) -> Ends:

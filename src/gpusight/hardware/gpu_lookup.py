@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_table import GPUS, Gpu, Peaks
 from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 PRECISIONS = tuple(field.name for field in fields(Peaks))
 """Names of the precisions: fp64 fp32 tf32 bf16 fp16 fp8 fp4 int8."""
 
 _GIB = 1 << 30
+_MAX_NEAR = 5
+"""Names that the error for an unknown one suggests."""
+_WELL_KNOWN = ("A100", "H100", "RTX 4090", "T4")
 
 # Words that do not identify a GPU.
 _NOISE = frozenset((
@@ -154,6 +158,51 @@ def _may_report(gpu: Gpu, memory_bytes: int) -> bool:
     """Return whether a driver may report this size: the memory less ECC and what firmware keeps."""
     size = gpu.memory_bytes or 0
     return 0.87 * size <= memory_bytes <= 1.005 * size
+
+
+def listed_gpu(row: Mapping[str, Any]) -> Gpu | None:
+    """Find a row of `devices` in the GPU table; without a name, by SMs, memory and capability."""
+    major = row["compute_major"]
+    return find_gpu(
+        row["name"],
+        sm_count=row["sm_count"],
+        memory_bytes=row["memory_bytes"],
+        compute=None if major is None else (major, row["compute_minor"] or 0),
+    )
+
+
+def table_name(gpu: Gpu | None) -> str | None:
+    """Name a GPU as its driver would: `AMD MI300X`."""
+    return None if gpu is None else f"{gpu.vendor} {gpu.name}"
+
+
+def named_gpu(name: str) -> Gpu:
+    """Find a GPU by the name that the user gives; raises UsageError with near names."""
+    gpu = find_gpu(name) if name.strip() else None
+    if gpu is None:
+        raise unknown_gpu(name)
+    return gpu
+
+
+def unknown_gpu(name: str, *, architectures: bool = False) -> UsageError:
+    """Build the error for a name that no GPU has, with near ones, also of `architectures`."""
+    products = [short for gpu in GPUS if gpu.vendor == "NVIDIA" for short in _short_names(gpu.name)]
+    if architectures:
+        products += [f"sm_{major}{minor}" for major, minor in SM_LIMITS]
+    known = {product.lower(): product for product in dict.fromkeys(products)}
+    wanted = name.strip().lower()
+    near = [known[key] for key in difflib.get_close_matches(wanted, known, _MAX_NEAR, 0.5)]
+    near += [product for key, product in known.items() if wanted and wanted in key]
+    shown = ", ".join(list(dict.fromkeys(near))[:_MAX_NEAR] or _WELL_KNOWN)
+    further = " Architectures: sm_80, 8.0" if architectures else ""
+    return UsageError(f"no GPU named {name!r}", hint=f"did you mean {shown}?{further}")
+
+
+def _short_names(name: str) -> tuple[str, ...]:
+    """Return the prefixes of a name that identify a GPU, and the name."""
+    words = name.split()
+    starts = (" ".join(words[:count]) for count in range(1, len(words)))
+    return *(start for start in starts if find_gpu(start) is not None), name
 
 
 def sm_limits(major: int, minor: int) -> SmLimits | None:

@@ -1,8 +1,8 @@
-"""THE table of what one streaming multiprocessor holds, by CUDA compute capability."""
+"""THE table of what one SM holds, by compute capability, and how many blocks of a kernel fit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _KIB = 1024
 _GUIDE = "CUDA C++ Programming Guide, compute capabilities tables"
@@ -166,3 +166,196 @@ _ROWS = (
 
 SM_LIMITS = {row.compute_capability: row for row in _ROWS}
 """Limits of one SM by (major, minor)."""
+
+
+LIMITS = ("warps", "blocks", "registers", "shared_memory", "barriers")
+"""What can keep a further block off an SM, as `Occupancy.by_limit` names it."""
+_GP100 = (6, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShape:
+    """Resources that one block of a launch needs on an SM."""
+
+    block_threads: int
+    registers: int | None = None
+    """Registers per thread; None when unknown, and then no limit."""
+    static_shared_bytes: int = 0
+    dynamic_shared_bytes: int = 0
+    barriers: int | None = None
+    """Barriers that the code uses; None when unknown."""
+    shared_config_bytes: int | None = None
+    """Shared memory that the driver configured on each SM; None for the largest carve-out."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that the program requested, without what the driver adds."""
+        return self.static_shared_bytes + self.dynamic_shared_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many blocks of a shape are on an SM at once, at best."""
+
+    blocks: int
+    """Resident blocks; 0 when the GPU refuses the launch, and then `refusals` has the reason."""
+    warps: int
+    share: float
+    """Resident warps of those that an SM can hold, 0 to 1: the theoretical occupancy."""
+    by_limit: dict[str, int]
+    """Blocks that each limit alone would allow (keys from `LIMITS`), without those not known."""
+    limiters: tuple[str, ...]
+    """Limits that must give way for one more block to fit: all of them together."""
+    warps_per_block: int
+    registers_allocated: int | None
+    """Registers that a thread gets: those it needs, rounded up."""
+    shared_allocated_bytes: int
+    """Shared memory that a block gets: what it requests and the driver's part, rounded up."""
+    carve_out_bytes: int
+    """Shared memory of the SM: as configured, else the smallest size that holds the blocks."""
+    refusals: tuple[str, ...] = ()
+    """Why no block can run: one sentence for each limit that a single block is over."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the SM holds all the warps that it can."""
+        return self.share >= 1
+
+
+def occupancy(limits: SmLimits, shape: BlockShape) -> Occupancy:
+    """Compute how many blocks of this shape one SM holds at once."""
+    warps_per_block = _warps(limits, shape)
+    by_limit = {
+        "warps": limits.max_warps // warps_per_block,
+        "blocks": limits.max_blocks,
+        **_register_limit(limits, shape),
+        "shared_memory": _shared_limit(limits, shape),
+    }
+    if limits.barriers_per_sm is not None and shape.barriers is not None:
+        by_barriers = limits.barriers_per_sm // max(1, shape.barriers)
+        by_limit["barriers"] = min(limits.max_blocks, by_barriers)
+    refusals = _refusals(limits, shape)
+    by_limit |= dict.fromkeys(refusals, 0)
+    blocks = min(by_limit.values())
+    warps = blocks * warps_per_block
+    registers = shape.registers
+    allocated = _shared_allocated(limits, shape)
+    return Occupancy(
+        blocks=blocks,
+        warps=warps,
+        share=warps / limits.max_warps,
+        by_limit=by_limit,
+        limiters=_limiters(limits, shape, by_limit),
+        warps_per_block=warps_per_block,
+        registers_allocated=(
+            None
+            if registers is None
+            else _registers_per_warp(limits, registers) // limits.warp_size
+        ),
+        shared_allocated_bytes=allocated,
+        carve_out_bytes=shape.shared_config_bytes or _carve_out(limits, blocks * allocated),
+        refusals=tuple(refusals.values()),
+    )
+
+
+def whole_carve_out(shape: BlockShape) -> BlockShape:
+    """Return the same shape where the driver may choose the carve-out anew."""
+    return replace(shape, shared_config_bytes=None)
+
+
+def _warps(limits: SmLimits, shape: BlockShape) -> int:
+    return max(1, _up(shape.block_threads, limits.warp_size) // limits.warp_size)
+
+
+def _registers_per_warp(limits: SmLimits, registers: int) -> int:
+    return _up(registers * limits.warp_size, limits.register_allocation_unit)
+
+
+def _register_limit(limits: SmLimits, shape: BlockShape) -> dict[str, int]:
+    """Fill each sub-partition of the SM with whole warps; blocks may span sub-partitions."""
+    if shape.registers is None:
+        return {}
+    if shape.registers == 0:
+        return {"registers": limits.max_blocks}
+    parts = limits.warp_allocation_granularity
+    warps = parts * (
+        limits.registers_per_sm // parts // _registers_per_warp(limits, shape.registers)
+    )
+    return {"registers": warps // _warps(limits, shape)}
+
+
+def _shared_allocated(limits: SmLimits, shape: BlockShape) -> int:
+    size = shape.shared_bytes + limits.shared_reserved_per_block_bytes
+    return _up(size, limits.shared_allocation_unit_bytes)
+
+
+def _shared_limit(limits: SmLimits, shape: BlockShape) -> int:
+    allocated = _shared_allocated(limits, shape)
+    if allocated == 0:
+        return limits.max_blocks
+    size = shape.shared_config_bytes or limits.shared_per_sm_bytes
+    # A block that is larger than the carve-out makes the driver choose a larger one.
+    return (size if size >= allocated else _carve_out(limits, allocated)) // allocated
+
+
+def _carve_out(limits: SmLimits, size: int) -> int:
+    """Return the smallest carve-out that holds `size` bytes."""
+    fitting = (carve_out for carve_out in limits.carve_outs_bytes if carve_out >= size)
+    return next(fitting, limits.shared_per_sm_bytes)
+
+
+def _limiters(limits: SmLimits, shape: BlockShape, by_limit: dict[str, int]) -> tuple[str, ...]:
+    """Return the tightest limits, without those that only look tight.
+
+    Nsight Compute's numbers tie more often than there are causes: it counts the shared memory of
+    the carve-out that the driver chose, which is just large enough for what the other limits
+    allow, and counts shared memory and barriers also where the program uses none.
+    """
+    tightest = min(by_limit.values())
+    tied = [name for name, blocks in by_limit.items() if blocks == tightest]
+    slack = []
+    if not shape.shared_bytes or _shared_limit(limits, whole_carve_out(shape)) > tightest:
+        slack.append("shared_memory")
+    if (shape.barriers or 0) <= 1:
+        slack.append("barriers")
+    causes = [name for name in tied if name not in slack]
+    return tuple(causes or tied)
+
+
+def _refusals(limits: SmLimits, shape: BlockShape) -> dict[str, str]:
+    """Return, for each limit that a single block exceeds, why the GPU would not launch it."""
+    refusals = {}
+    if shape.block_threads > limits.max_threads_per_block:
+        refusals["warps"] = (
+            f"{shape.block_threads} threads per block (max. {limits.max_threads_per_block})"
+        )
+    most_shared = limits.shared_per_block_optin_bytes + limits.shared_reserved_per_block_bytes
+    if _shared_allocated(limits, shape) > most_shared:
+        refusals["shared_memory"] = (
+            f"{shape.shared_bytes} bytes of shared memory per block "
+            f"(max. {limits.shared_per_block_optin_bytes})"
+        )
+    return refusals | _register_refusal(limits, shape)
+
+
+def _register_refusal(limits: SmLimits, shape: BlockShape) -> dict[str, str]:
+    registers = shape.registers or 0
+    if registers > limits.max_registers_per_thread + 1:  # 256 is what 255 is rounded up to
+        most = limits.max_registers_per_thread
+        return {"registers": f"{registers} registers per thread (max. {most})"}
+    if limits.compute_capability == _GP100:
+        # CUDA refuses on it what other Pascal GPUs, with smaller parts of an SM, could not run.
+        limits = replace(limits, minor=1, warp_allocation_granularity=4)
+    warps = _up(_warps(limits, shape), limits.warp_allocation_granularity)
+    of_block = warps * _registers_per_warp(limits, registers)
+    if of_block > limits.max_registers_per_block:
+        most = limits.max_registers_per_block
+        return {"registers": f"{of_block} registers per block (max. {most})"}
+    if _register_limit(limits, shape).get("registers") == 0:
+        many = f"{_warps(limits, shape)} warps of {registers} registers per thread"
+        return {"registers": f"{many} do not fit the sub-partitions of an SM"}
+    return {}
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

@@ -351,3 +351,41 @@ def parts_of(raw: str) -> tuple[str, KernelNameParts]:
     """Return the demangled name and its parts."""
     demangled = demangle(raw)
     return demangled, take_apart(demangled)
+
+
+_MAX_NESTED_PARENTHESES = 40
+_INSTANCE = re.compile(r"\s?\(instance (\d+)\)")
+_BRACED = re.compile(r"[\[{]lambda[^\[\]{}]*?#?(\d{0,9})[\]}]")
+_PARENTHESES = re.compile(r"\([^()]*\)")
+_UNNAMED = re.compile(r"(?:<?unnamed>|_GLOBAL__N_\w*)(?=::)")
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|struct|class|enum)\b")
+_RETURNS = re.compile(r"\bvoid (?=[\w:])")
+_TYPED = re.compile(r"(?<=[<,])[\w: ]*=(?=-?\d)")
+"""`<int=32>`, as profilers wrote it until 2019."""
+_LITERAL = re.compile(r"(?<![\w.])(-?\d+)(?:ull|ul|ll|u|l)\b", re.IGNORECASE)
+_EMPTY_SCOPE = re.compile(r"(?<![\w>#])::|(?<=::)::")
+_SPACE = re.compile(r"\s+(?!\w)|(?<!\w)\s+")
+
+
+def normal_name(name: str) -> str:
+    """Return the spelling that names of one kernel share; two kernels' names stay different."""
+    text = CLONE.sub("", demangle(name.strip())[:MAX_INPUT])
+    text = _without_parameters(_INSTANCE.sub(r"#\1", text))
+    text = _UNNAMED.sub("", text)
+    text = _RETURNS.sub("", _QUALIFIERS.sub("", text))
+    text = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", text))
+    text = _SPACE.sub("", _LITERAL.sub(r"\1", _TYPED.sub("", text)))
+    return _EMPTY_SCOPE.sub("", text) or name.strip()
+
+
+def _without_parameters(text: str) -> str:
+    """Drop everything in parentheses: parameters, casts, the unnamed namespace.
+
+    A lambda keeps its number, and `operator()` its name.
+    """
+    text = text.replace("operator ()", "operator()").replace("operator()", "operator_call")
+    for _ in range(_MAX_NESTED_PARENTHESES):
+        text, changed = _PARENTHESES.subn("", text)
+        if not changed:
+            break
+    return _BRACED.sub(r"lambda#\1", text)

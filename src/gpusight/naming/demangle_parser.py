@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # fmt: off
 BUILTINS = {
@@ -225,7 +228,7 @@ class MangledNameParser:
         if head.isdecimal():
             node = self.source_name()
         elif self.accept("Ul"):
-            params = self.types_until_end()
+            params = self.until_end(self.type)
             node = NameNode("lambda", str(self.sequence() + 1), params)
         elif self.accept("Ut"):
             node = NameNode("name", f"{{unnamed type#{self.sequence() + 1}}}")
@@ -239,12 +242,12 @@ class MangledNameParser:
             node = NameNode("name", f"{node.text}[abi:{tag.text}]")
         return node
 
-    def types_until_end(self) -> tuple[NameNode, ...]:
-        """Types up to `E`."""
-        types: list[NameNode] = []
+    def until_end(self, parse: Callable[[], NameNode]) -> tuple[NameNode, ...]:
+        """Types, template arguments or other parts up to `E`."""
+        parts: list[NameNode] = []
         while not self.accept("E"):
-            types.append(self.type())
-        return tuple(types)
+            parts.append(parse())
+        return tuple(parts)
 
     def source_name(self) -> NameNode:
         """An identifier with its length in front."""
@@ -316,7 +319,7 @@ class MangledNameParser:
             return NameNode("pointer", {"P": "*", "R": "&", "O": "&&"}[head], (self.type(),))
         if self.accept("F"):  # result and parameters
             self.accept("Y")
-            return NameNode("function_type", kids=self.types_until_end())
+            return NameNode("function_type", kids=self.until_end(self.type))
         if head == "A":
             return self.array_type()
         if head == "T" and self.peek(2)[1:] not in ("s", "u", "e"):
@@ -379,16 +382,9 @@ class MangledNameParser:
         """`I … E`."""
         self.expect("I")
         self.enter()
-        args = self.args_until_end()
+        args = self.until_end(self.template_arg)
         self.depth -= 1
         return args
-
-    def args_until_end(self) -> tuple[NameNode, ...]:
-        """Template arguments up to `E`."""
-        args: list[NameNode] = []
-        while not self.accept("E"):
-            args.append(self.template_arg())
-        return tuple(args)
 
     def template_arg(self) -> NameNode:
         """One argument: a type, a literal, an expression or a pack of them."""
@@ -400,7 +396,7 @@ class MangledNameParser:
             self.expect("E")
             return inner
         if self.accept("J"):
-            return NameNode("pack", kids=self.args_until_end())
+            return NameNode("pack", kids=self.until_end(self.template_arg))
         return self.type()
 
     def literal(self) -> NameNode:

@@ -7,15 +7,17 @@ so that they cannot match inside a longer word. Patterns have bounded repeats on
 
 Label templates: {p} precision, {np} precision unless fp32, {fn} function name, {1} first group;
 the rest is in kernel_names.FILLERS.
+
+`ORIGINS` lists the libraries and frameworks that kernels come from.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 # ruff: noqa: E501  (one row a line, however long its alternatives)
-
 
 CATEGORIES: tuple[str, ...] = (
     "matmul",
@@ -133,7 +135,7 @@ PATTERNS: tuple[KernelPattern, ...] = (
     # Triton's attention from its tutorial and its heirs: _fwd_kernel, _bwd_kernel_dkdv, bwd_kernel_dk_dv
     KernelPattern(r"^_(?:fwd|bwd)_kernel$|bwd_kernel_(?:dk|dq|one_col)|bwd_preprocess_do_o", "attention", "{fn}"),
     # Linear attention and state spaces: chunk_fwd_kernel_o, selective_scan_fwd_kernel, _chunk_state_fwd_kernel
-    KernelPattern(r"delta_rule|selective_scan|selective_state_update|(?:^|_)chunk_(?:\w{1,20}_)?(?:fwd|bwd)_kernel|chunk_(?:scan|state)_|state_passing", "attention", "{fn}"),
+    KernelPattern(r"delta_rule|selective_scan|selective_state_update|(?:^|_)chunk_(?:\w{1,20}_)?(?:fwd|bwd)_kernel|fused_recurrent_|chunk_(?:scan|state)_|state_passing", "attention", "{fn}"),
 
     # --- Losses, softmax and normalization
     # nll_loss_forward_reduce_cuda_kernel_2d, cunn_ClassNLLCriterion_updateOutput_kernel, ctc_loss
@@ -242,6 +244,10 @@ PATTERNS: tuple[KernelPattern, ...] = (
     KernelPattern(r"trsm|syrk|trmm|getrf|potrf|lu_?factor", "matmul", "{base} {p}"),
     # cuSPARSE: cusparse::csrmm_kernel<…>, csrmv_v3_kernel<…>
     KernelPattern(r"csr_?m[mv]|(?:^|_|:)k?spm[mv]", "matmul", "sparse {base} {p}"),
+    # How cuSPARSE splits the rows of a sparse product over blocks
+    KernelPattern(r"cusparse::(?:load_balancing|partition|merge_path)", "matmul", "sparse {base} {p}"),
+    # Conversions between sparse formats: csr2csc_kernel, coo2csr, dense2csr
+    KernelPattern(r"(?:^|_|:)(?:csr|csc|coo|bsr|ell|dense)2(?:csr|csc|coo|bsr|ell|dense)", "copy", "sparse {base} {np}"),
     # ggml: mul_mat_q<…>, mul_mat_vec_q
     KernelPattern(r"(?:^|_|:)mul_mat(?:_|$)", "matmul", "{fn}"),
     # cuDNN's recurrent layers: RNN_blockPersist_fp_LSTM; their cells: LSTM_elementWise_fp, lstm_cell_forward
@@ -333,8 +339,9 @@ PATTERNS: tuple[KernelPattern, ...] = (
     # vllm::act_and_mul_kernel<…silu_kernel…>, swiglu_forward, gelu_kernel, doActivationKernel
     KernelPattern(r"act_and_mul|silu|swiglu|geglu|gelu|relu|sigmoid|tanh|activation", "elementwise", "{fn}"),
 
-    # --- Fourier transforms: vector_fft<…>, regular_fft<256u, 4u, 16u>, multi_bluestein_fft, vkfft
-    KernelPattern(r"(?:^|_|:)(?:vk|roc|cu)?fft(?:_|\d|$|<|kernel)|_fft(?:_|$|<)|bluestein|(?:^|_)[sdhcz]p?radix\d", "fft", "{fn}"),
+    # --- Fourier transforms: vector_fft<…>, regular_fft<256u, 4u, 16u>, multi_bluestein_fft, vkfft,
+    # and what cuFFT runs around real ones: DSpRealComplex::postprocessC2C_kernelMem
+    KernelPattern(r"(?:^|_|:)(?:vk|roc|cu)?fft(?:_|\d|$|<|kernel)|_fft(?:_|$|<)|bluestein|(?:^|_)[sdhcz]p?radix\d|dsprealcomplex::", "fft", "{fn}"),
 
     # --- Parallel-loop frameworks, by construct
     KernelPattern(r"kokkos\S{0,4000}(?:viewfill|zeromemset)", "elementwise", "kokkos fill {p}"),
@@ -368,12 +375,12 @@ PATTERNS: tuple[KernelPattern, ...] = (
     KernelPattern(r" (?:sort|topk|scan|prefix|cumsum|compact|histogram|hist|nms) ", "sort", "{fn}", words=True),
     KernelPattern(r" (?:reduce|reduction|sum|dot|max|min|mean|norm2|argmax|argmin|accumulate) ", "reduction", "{fn}", words=True),
     KernelPattern(r" (?:transpose|copy|memcpy|cpy|permute|cat|concat|pad|reorder|pack|unpack|reshape|split|roll|flip|slice|im 2 col) ", "copy", "{fn}", words=True),
-    KernelPattern(r" (?:stencil|jacobi|laplac\w{0,6}|poisson|heat|fdtd|lbm|advect\w{0,4}|diffusion|gauss seidel|smooth\w{0,3}|halo) ", "stencil", "{fn}", words=True),
+    KernelPattern(r" (?:stencil|jacobi|laplac\w{0,6}|poisson|heat|fdtd|lbm|advect\w{0,4}|diffusion|gauss seidel|smooth\w{0,3}|halo|sobel|blur|gaussian blur|bilateral|erode|dilate) ", "stencil", "{fn}", words=True),
     KernelPattern(r" (?:rand|random|rng|shuffle|dropout) ", "random", "{fn}", words=True),
-    KernelPattern(r" (?:pool|maxpool|avgpool) ", "pooling", "{fn}", words=True),
+    KernelPattern(r" (?:pool|maxpool|avgpool|resize|upsample|downsample|interpolate) ", "pooling", "{fn}", words=True),
     KernelPattern(r" (?:gather|scatter|index|indices|lookup|embed|embedding|get rows) ", "embedding", "{fn}", words=True),
     KernelPattern(r" (?:adam|adamw|sgd|optimizer|optim) ", "optimizer", "{fn}", words=True),
-    KernelPattern(r" (?:vec ?add|add|sub|mul|multiply|div|scale|scal|saxpy|daxpy|axpy|axpby|fill|init|set|zero|memset|relu|exp|sqrt|abs|clamp|cast|convert|elementwise|pointwise|map|where|mask|broadcast|bcast|select|iota|unary) ", "elementwise", "{fn}", words=True),
+    KernelPattern(r" (?:vec ?add|add|addition|sub|subtract|subtraction|mul|multiply|div|scale|scal|saxpy|daxpy|axpy|axpby|fill|init|initiali[sz]e|set|zero|memset|relu|exp|sqrt|abs|clamp|cast|convert|elementwise|eltwise|pointwise|map|where|mask|broadcast|bcast|select|iota|unary) ", "elementwise", "{fn}", words=True),
     KernelPattern(r"vectoradd|vecadd|saxpy|daxpy|initarray", "elementwise", "{fn}"),
     KernelPattern(r"(?<!fb)gemm|matmul|matrixmul", "matmul", "{fn}"),
     KernelPattern(r"reduce|reduction", "reduction", "{fn}"),
@@ -381,17 +388,19 @@ PATTERNS: tuple[KernelPattern, ...] = (
     KernelPattern(r"attention", "attention", "{fn}"),
 
     # --- Names that show the origin but not the kind: parallel loops of the program's own source
-    # __omp_offloading_31_18a80bc_main_l42 (LLVM), nvkernel_solve_F1L210_2 (NVHPC), main$_omp_fn$0 (GCC)
+    # __omp_offloading_31_18a80bc_main_l42 (LLVM), nvkernel_solve_F1L210_2 (NVHPC), main$_omp_fn$0, main._omp_fn.0 (GCC)
     KernelPattern(r"^__omp_offloading_[0-9a-f]{1,16}_[0-9a-f]{1,16}_+(\w{1,80}?)_l(\d{1,6})", "loop", "omp {1} line {2}"),
     KernelPattern(r"^__omp_offloading_", "loop", "omp {base}"),
     KernelPattern(r"^nvkernel_+(\w{1,80}?)_f\d{1,4}l(\d{1,6})", "loop", "omp {1} line {2}"),
-    KernelPattern(r"^(\w{1,80})\$_omp_fn", "loop", "omp {1}"),
+    KernelPattern(r"^(\w{1,80})[$.]_omp_fn", "loop", "omp {1}"),
     # jacobi_42_gpu (NVHPC's OpenACC), main$ck_L42_1 (Cray)
     KernelPattern(r"^_?(\w{1,80}?)_(\d{1,6})_gpu$", "loop", "acc {1} line {2}"),
     KernelPattern(r"^(\w{1,80})\$ck_l(\d{1,6})", "loop", "omp {1} line {2}"),
     # julia_step_1234, gpu_step_ (KernelAbstractions: the function is named gpu_step!)
     KernelPattern(r"^julia_(\w{1,80}?)(?:_\d{1,8})?$", "loop", "julia {1}"),
     KernelPattern(r"^gpu_(\w{1,80})_$", "loop", "julia {1}"),
+    # OptiX calls programs of the application by their kind: __raygen__camera, __closesthit__glass
+    KernelPattern(r"^__(?:raygen|closesthit|anyhit|miss|intersection|exception|direct_callable|continuation_callable)__", "custom", "{fn}"),
     # Whose namespace or first word is that of no library: the program's own CUDA or HIP
     KernelPattern(rf"^(?!{LIBRARIES})", "custom", "{fn}"),
     KernelPattern(r"", "other", "{fn}"),
@@ -416,3 +425,73 @@ def find(subject: str, args: str, words: str) -> tuple[KernelPattern, tuple[str,
         if args_match is not None:
             return row, (*match.groups(""), *args_match.groups(""))
     return PATTERNS[-1], ()
+
+
+ORIGINS: tuple[tuple[str, str], ...] = (
+    # Generated code first: its names list operators of others.
+    ("torch.compile", r"^triton_(?:poi|red|per|tem|for|spl|mix|unk|mm|bmm)_"),
+    (
+        "XLA",
+        (
+            r"^(?:\w{0,60}_)?fusion(?:[._]\d{1,6})?(?:\.clone)?(?:[._]\d{1,6})?$|^fusion_|^wrapped_"
+            r"|^loop_\w{1,60}fusion|gemm_fusion|^triton_(?:softmax|gemm)"
+        ),
+    ),
+    ("NCCL", r"nccl(?:dev|symk?dev)?kernel|ncclsymk|^rccl"),
+    ("NVSHMEM", r"nvshmem"),
+    ("TensorRT", r"__myl_|myelin|tensorrt|\btrt_|nvinfer1::|genericreformat::|_kernel_trt$"),
+    (
+        "PyTorch",
+        (
+            r"\bat::|\bc10::|at_cuda_detail|pytorch_flash|\btorch::|fmha_cutlass|\bcunn_"
+            r"|softmax_warp_(?:for|back)ward|(?:vectorized|unrolled)_elementwise_kernel"
+            r"|elementwise_kernel_with_index|multi_tensor_apply"
+        ),
+    ),
+    ("TensorFlow", r"tensorflow::|eigen::internal"),
+    (
+        "cuDNN",
+        (
+            r"cudnn|xmma_(?:fprop|dgrad|wgrad|conv)|implicit_convolve_|nchwtonhwc|nhwctonchw"
+            r"|\bbn_(?:fw|bw)_"
+        ),
+    ),
+    (
+        "cuBLAS",
+        (
+            r"cublas|nvjet|xmma|splitkreduce|\d_[sdhcz]gemm|gemv2|gemvx|gemmsn_|gemmk1_"
+            r"|\b(?:maxwell|volta|turing|ampere|hopper|sm\d{2,3})_\w{0,60}gemm"
+        ),
+    ),
+    (
+        "cuFFT",
+        r"cufft|\b(?:vector|regular|composite_\dway|multi_bluestein)_fft\b|\bdsprealcomplex::",
+    ),
+    ("cuSPARSE", r"cusparse"),
+    ("cuSOLVER", r"cusolver"),
+    ("CUTLASS", r"cutlass"),
+    ("CUB/Thrust", r"\bcub::|thrust::"),
+    ("MAGMA", r"magma_"),
+    ("RAPIDS", r"cudf::|raft::|cuml::|cugraph::"),
+    ("FlashAttention", r"\bflash::|flash_(?:fwd|bwd)_|flashattn(?:fwd|bwd)"),
+    ("vLLM", r"\bvllm::"),
+    ("FlashInfer", r"flashinfer"),
+    ("xFormers", r"\bxformers::"),
+    ("rocBLAS/hipBLASLt", r"^cijk_|rocblas|hipblas"),
+    ("MIOpen", r"miopen|\bigemm_(?:fwd|bwd|wrw)_gtc"),
+    ("rocPRIM/hipCUB", r"\brocprim::|\bhipcub::"),
+    ("rocFFT", r"rocfft|^fft_rtc_"),
+    ("rocSPARSE", r"\brocsparse"),
+    ("rocSOLVER", r"\brocsolver"),
+)
+"""Libraries and frameworks, and what their kernel names contain in lower case; the first wins."""
+_ORIGINS = tuple((origin, re.compile(pattern)) for origin, pattern in ORIGINS)
+LIBRARY_KERNELS = r"(?i)" + "|".join(f"(?:{pattern})" for _, pattern in ORIGINS)
+"""Matches the kernels that are not the program's own."""
+
+
+@lru_cache(maxsize=4096)
+def kernel_origin(name: str) -> str | None:
+    """Return the library or framework that a kernel belongs to; None for the program's own."""
+    text = name.lower().removeprefix("void ")
+    return next((origin for origin, pattern in _ORIGINS if pattern.search(text)), None)

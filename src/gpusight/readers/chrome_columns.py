@@ -14,8 +14,7 @@ import msgspec
 import polars as pl
 
 from gpusight.readers.chrome_events import NOT_JSON
-from gpusight.readers.frame_source import MAX_DURATION_NS
-from gpusight.readers.name_columns import NAMELESS, encode_names
+from gpusight.readers.tables import MAX_DURATION_NS, NAMELESS, encode_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

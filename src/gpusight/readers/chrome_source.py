@@ -13,6 +13,7 @@ from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.chrome_columns import EventRows
 from gpusight.readers.chrome_events import EventReader
 from gpusight.readers.file_blocks import FileBlocks
+from gpusight.trace.trace import TraceSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from gpusight.trace.trace import Meta, Outline, TraceSource
+    from gpusight.trace.trace import Meta, Outline
 
 
 OPERATOR, ANNOTATION, PYTHON, MEMORY = "operator", "annotation", "python", "memory"
@@ -52,7 +53,8 @@ _CATEGORIES = {
 _INSTANT, _OLD_OPERATOR = "instant", "old operator"
 _MEMORY = "[memory]"
 _COLLECTIVE = b'"Collective name"'
-_TORCH_KEYS = {"schemaVersion", "deviceProperties", "distributedInfo"}
+TORCH_KEYS = frozenset({"schemaVersion", "deviceProperties", "distributedInfo"})
+"""Top-level keys that only PyTorch writes."""
 # The profiler before 2021 had no categories: it named its tracks instead.
 _OLD_TRACKS = {"CPU functions": OPERATOR, "CUDA functions": KERNEL}
 
@@ -197,7 +199,7 @@ def _left_out(path: Path, events: EventSorter) -> Iterable[str]:
         yield f"{count} left out: {reasons}"
 
 
-class ChromeSource:
+class ChromeSource(TraceSource):
     """A source that reads the file, and finds out whose trace it is, when first used."""
 
     def __init__(self, path: Path) -> None:
@@ -213,7 +215,7 @@ class ChromeSource:
                 hint="open the original capture",
             )
         # A PyTorch trace without events is recognized by the keys next to them.
-        if trace.events.rows.keys() - {PLAIN} or _TORCH_KEYS & trace.about.keys():
+        if trace.events.rows.keys() - {PLAIN} or TORCH_KEYS & trace.about.keys():
             from gpusight.readers.torch.torch_source import TorchSource
 
             return TorchSource(self._path, trace)
@@ -222,8 +224,8 @@ class ChromeSource:
     def _jax_source(self, trace: ScannedTrace) -> TraceSource:
         import polars as pl
 
-        from gpusight.readers.frame_source import FrameSource
         from gpusight.readers.jax.jax_profile import is_jax, json_tables
+        from gpusight.readers.tables import FrameSource
 
         if not is_jax(trace.events):
             raise NotACaptureError(
@@ -267,13 +269,7 @@ class ChromeSource:
         """Read these columns; rows sorted by the table's time column, ties in file order."""
         return self._source.load(table, columns)
 
-    def prepare(self, tables: Iterable[str]) -> None:
-        """Do nothing: one pass over the file serves all tables."""
-
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about rows and values left out so far."""
         # If everything came from the cache, the file need not be read for this.
         return self._source.warnings() if "_source" in self.__dict__ else ()
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""

@@ -27,14 +27,14 @@ from gpusight.readers.cache_folder import (
     trim_cache,
 )
 from gpusight.trace.schema import TABLES
-from gpusight.trace.trace import Outline
+from gpusight.trace.trace import Outline, TraceSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gpusight.readers.cache_folder import CacheFolder
-    from gpusight.trace.trace import Meta, TraceSource
+    from gpusight.trace.trace import Meta
 
 
 _MIN_CACHED_ROWS = 50_000
@@ -147,7 +147,7 @@ def flush_caches() -> tuple[str, ...]:
     return tuple(failures)
 
 
-class CachedSource:
+class CachedSource(TraceSource):
     """A source whose large tables are remembered between commands."""
 
     def __init__(self, source: TraceSource, path: Path, name: str) -> None:

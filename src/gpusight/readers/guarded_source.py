@@ -20,13 +20,14 @@ from gpusight.errors import (
     is_unexpected,
     reason_of,
 )
+from gpusight.trace.trace import TraceSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import polars as pl
 
-    from gpusight.trace.trace import Meta, Outline, TraceSource
+    from gpusight.trace.trace import Meta, Outline
 
 
 _LAYOUT = 7
@@ -157,7 +158,7 @@ def _capture_error(path: Path, table: str, error: BaseException) -> CaptureError
     )
 
 
-class GuardedSource:
+class GuardedSource(TraceSource):
     """A source whose every failure names the capture; one that changes meanwhile is a failure."""
 
     def __init__(self, source: TraceSource, path: Path, files: tuple[FileStatus, ...]) -> None:

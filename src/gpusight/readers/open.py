@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.pace import Pace, sidecar_path
+from gpusight.pace import read_sidecar
 from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
@@ -92,10 +92,7 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
 
 def _with_pace(trace: Trace, path: Path) -> Trace:
     """Read the step time without a profiler, where the recorder wrote it next to the capture."""
-    beside = sidecar_path(path)
-    # A name that is too long, or a file that is no pace: the capture is read without it.
-    with contextlib.suppress(OSError, ValueError), beside.open("rb") as file:
-        trace.stored_pace = Pace.from_text(file.read(_SNIFF_BYTES).decode())
+    trace.stored_pace = read_sidecar(path)
     return trace
 
 
@@ -114,7 +111,7 @@ def _source(path: Path, *, cache: bool) -> TraceSource:
         raise DamagedCaptureError(f"{path} is empty", hint="copy or capture it again")
     if head.startswith(SQLITE[: len(head)]) and len(head) < len(SQLITE):
         raise DamagedCaptureError(f"{path} is cut off", why=f"it has only {len(head)} bytes")
-    raw = _nsys_tables(path, head, cache=cache)
+    raw = nsys_tables(path, head, cache=cache)
     return _nsys_source(raw) if raw is not None else _other_source(path, head)
 
 
@@ -124,7 +121,8 @@ def _nsys_source(raw: RawTables) -> TraceSource:
     return NsysSource(raw)
 
 
-def _nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
+def nsys_tables(path: Path, head: bytes, *, cache: bool) -> RawTables | None:
+    """Open a file that nsys wrote, by its first bytes; None for those of other tools."""
     if head.startswith(SQLITE):
         from gpusight.readers.nsys.sqlite_export import SqliteTables
 

@@ -82,6 +82,8 @@ class WindowReport:
     pace: Pace | None = None
     whole_because: str | None = None
     """Why everything was recorded instead of some steps."""
+    mostly_missed: bool = False
+    """Recording began when most of the program's time on the GPU was over."""
 
     @classmethod
     def read(cls, path: Path) -> Iterator[WindowReport]:
@@ -90,7 +92,13 @@ class WindowReport:
             for line in path.read_text(encoding="utf-8").splitlines():
                 facts = json.loads(line)
                 pace = None if facts["pace"] is None else Pace.from_text(facts["pace"])
-                yield cls(facts["steps"], facts["recorded_steps"], pace, facts["whole_because"])
+                yield cls(
+                    facts["steps"],
+                    facts["recorded_steps"],
+                    pace,
+                    facts["whole_because"],
+                    facts.get("mostly_missed", False),
+                )
 
 
 def why_nothing(
@@ -143,12 +151,18 @@ def _why_failed(tool: Tool, ended: ProgramExit) -> tuple[str, str]:
     )
 
 
+def _window_missed(ended: ProgramExit, window: WindowReport | None) -> bool:
+    """Return whether the program ended before the steps came that were to be recorded."""
+    if window is None or window.whole_because is not None:
+        return False
+    return window.steps > 0 or ended.code == 0
+
+
 def _never_came(
     request: RecordRequest, ended: ProgramExit, window: WindowReport | None
 ) -> tuple[str, str] | None:
     """Return what was waited for; None where recording was to begin at once."""
-    counted = window is not None and (window.steps > 0 or ended.code == 0)
-    if window is not None and counted and window.whole_because is None:
+    if window is not None and _window_missed(ended, window):
         why = f"the program ran {window.steps} steps, too few to warm up, time and record"
         if not window.steps:
             why = "no steps were counted, and recording did not start"
@@ -223,6 +237,8 @@ class RecordingPlan:
     """Other ranks run in parallel, and a launcher may end them if this process fails."""
     plain: ToolCommand | None = None
     """Runs the program without a profiler, to measure its pace."""
+    pace: Pace | None = None
+    """Known from an earlier run."""
 
     @property
     def leads(self) -> bool:
@@ -252,6 +268,8 @@ class Recording:
     """The step time without the profiler, where it was measured; of several ranks, of one."""
     recorded_steps: int | None = None
     """How many steps were recorded; None: not counted."""
+    missed_window: bool = False
+    """Nothing or little was recorded because the program had no steps, or too few."""
 
     @property
     def memory_snapshots(self) -> tuple[Path, ...]:
@@ -453,9 +471,34 @@ def record_request(request: RecordRequest) -> Recording:
         ended = run_command(untouched, request.program)
         return Recording((), None, None, untouched, ended.code, ended.seconds)
     done = record(plan)
+    again = plan_again(plan, done)
+    if again is not None:
+        done = record(again)
     if not done.paths:
         raise done.failure()
     return done
+
+
+def plan_again(plan: RecordingPlan, done: Recording) -> RecordingPlan | None:
+    """Plan to record the whole program, where it had too few steps to choose some; else None.
+
+    Not where the user chose the steps, other ranks wait for this one, the program failed, or it ran
+    so long that it should not run twice unasked.
+    """
+    if not done.missed_window or done.exit_code or done.seconds > _AGAIN_LIMIT_S:
+        return None
+    if plan.has_others or plan.request.has_window_numbers or plan.request.stop:
+        return None
+    why, _ = done.why_nothing or ("most of the program was over before recording began", "")
+    request = replace(plan.request, whole=True, pace=False, output=plan.own, overwrite=True)
+    again = plan_recording(request)
+    assert again is not None  # the same process as before
+    note = f"{why}: the program runs again, and all of it is recorded (--whole)"
+    pace = None if done.pace is None else replace(done.pace, how=SECOND_RUN)
+    return replace(again, notes=(note, *again.notes), pace=pace)
+
+
+_AGAIN_LIMIT_S = 300.0
 
 
 def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Recording:
@@ -468,7 +511,7 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
         locked = name_lock(plan.own.with_name(plan.own.name + plan.suffix))
     notes = list(plan.notes)
     with locked, tempfile.TemporaryDirectory(prefix="gpusight-record-") as folder:
-        pace, command = None, plan.command
+        pace, command = plan.pace, _with_pace(plan.command, plan.pace)
         if plan.plain is not None:
             pace, why_none = _plain_pace(plan.plain, plan.request, Path(folder), environ)
             notes += filter(None, [why_none])
@@ -494,6 +537,8 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
     best = max(windows, key=lambda window: (window.recorded_steps, window.steps), default=None)
     window = (best or WindowReport()) if plan.choice.windowed else None
     nothing = None if paths else why_nothing(plan.request, tool, plan.own, ended, damaged, window)
+    missed = nothing is not None and not damaged and _window_missed(ended, window)
+    missed |= window is not None and window.mostly_missed
     code = 0 if paths and _was_stopped(plan, ended) else ended.code
     if pace is not None and VARIABLE not in command.environment:
         for path in paths:
@@ -510,6 +555,7 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
         damaged,
         pace or (None if best is None else best.pace),
         None if best is None or best.whole_because is not None else best.recorded_steps,
+        missed,
     )
 
 

@@ -327,6 +327,42 @@ class ToolCommand:
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.argv)])
 
+    def lines(self, width: int) -> list[str]:
+        """Write it as lines for a shell, each but the last continued with a backslash.
+
+        Options stay with their values. A pattern of several names is broken between them; a name
+        is never broken, so that a line may be wider than `width`.
+        """
+        first, *options = self.argv
+        words = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        words.append(shlex.quote(first))
+        for word in options:
+            quoted = _quoted_pieces(word)
+            if words[-1].startswith("-") and " " not in words[-1] and not word.startswith("-"):
+                words[-1] += f" {quoted}"
+            else:
+                words.append(quoted)
+        lines = [words[0]]
+        for word in words[1:]:
+            start = word.split("\n", 1)[0]
+            # After a pattern that was broken, another line starts.
+            if "\n" in lines[-1] or len(f"{lines[-1]} {start} \\") > width:
+                lines[-1] += " \\"
+                lines.append(f"  {word}")
+            else:
+                lines[-1] += f" {word}"
+        return [line for joined in lines for line in joined.split("\n")]
+
+
+def _quoted_pieces(word: str) -> str:
+    """Quote a word; one with alternatives becomes pieces on lines of their own, which join up."""
+    if "$|^" not in word:
+        return shlex.quote(word)
+    pieces = word.split("$|^")
+    ends = [f"{piece}$|" for piece in pieces[:-1]] + pieces[-1:]
+    starts = [ends[0], *(f"^{piece}" for piece in ends[1:])]
+    return "\\\n".join(map(shlex.quote, starts))
+
 
 HelpOptions = Mapping[str, frozenset[str]]
 """Options that a tool's help lists, each with its values; none where the help lists no values."""

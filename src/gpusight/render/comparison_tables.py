@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gpusight import units
 from gpusight.comparison.comparison_result import FindingFate, KernelMatch
+from gpusight.comparison.explain_change import time_name
 from gpusight.comparison.phrases import (
     HOST,
     NOTHING,
     copy_name,
     from_to,
-    in_one_unit,
     in_words,
     listed,
     shown,
@@ -92,15 +92,9 @@ def mark_legend(comparison: Comparison) -> str:
     )
 
 
-def time_label(comparison: Comparison) -> str:
-    """Name the first metric."""
-    first = comparison.metrics[0].label
-    return first if comparison.has_steps else "Window time"
-
-
 def comparison_headline(comparison: Comparison) -> str:
     """Give the change of the step time in one line."""
-    return time_change(time_label(comparison), comparison.step)
+    return time_change(time_name(comparison), comparison.step)
 
 
 def time_change(name: str, change: MeasuredChange) -> str:
@@ -121,9 +115,10 @@ def side_line(side: ComparedSide) -> str:
     return f"{_captures(side)}: {side_facts(side)}{limit}"
 
 
-def side_facts(side: ComparedSide) -> str:
+def side_facts(side: ComparedSide, *, with_gpus: bool = True) -> str:
     """Give the facts that `diagnose` has in its headline: steps, step time, GPU, GPU busy."""
-    parts = [_steps(side), side.process and f"those of {side.process}", _gpus(side)]
+    gpus = _gpus(side) if with_gpus else ""
+    parts = [_steps(side), side.process and f"those of {side.process}", gpus]
     if side.busy_share is not None:
         parts.append(f"GPU busy {units.format_share(side.busy_share)}")
     return ", ".join(filter(None, parts))
@@ -141,7 +136,7 @@ def _captures(side: ComparedSide) -> str:
 def _steps(side: ComparedSide) -> str:
     times = _span(side.step_ns)
     if side.recorded_step_ns and (recorded := _span(side.recorded_step_ns)) != times:
-        times += f" ({recorded} recorded)"
+        times += f" ({'estimate, ' if side.is_estimate else ''}{recorded} recorded)"
     if not any(side.steps):
         return f"{times}, no steps found"
     counts = [f"{steps:,}" for steps in dict.fromkeys(side.steps)]
@@ -153,7 +148,7 @@ def _steps(side: ComparedSide) -> str:
 
 def _span(times_ns: Sequence[float]) -> str:
     low, high = shown(min(times_ns)), shown(max(times_ns))
-    return low if low == high else in_one_unit(low, high, " to ")
+    return low if low == high else units.in_one_unit(low, high, " to ")
 
 
 def _gpus(side: ComparedSide) -> str:
@@ -300,7 +295,7 @@ def _metrics(comparison: Comparison) -> ComparisonSection:
         if (metric.change.before != 0 or metric.change.after != 0)
         and (comparison.has_steps or metric.key != "between_steps")
     )
-    named = replace(first, label=time_label(comparison))
+    named = first if comparison.has_steps else replace(first, label="Window time")
     rows = tuple(map(_metric, (named, *worth)))
     return ComparisonSection("metrics", title, columns, rows, whole=True)
 

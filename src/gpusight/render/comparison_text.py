@@ -207,18 +207,25 @@ def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[Styled
 
 
 def _side_lines(comparison: Comparison, width: int | None) -> Iterator[StyledLine]:
-    """Describe the captures of each side as `diagnose` does; the name is cut, not the numbers."""
+    """Describe the captures of each side as `diagnose` does.
+
+    Where that does not fit, the GPU goes (another one on the other side is a note), then the name
+    is cut, and then the numbers are wrapped.
+    """
     sides = (comparison.before, comparison.after)
     names = [safe_text(side.labels[0]) for side in sides]
     for label, side, full, other in zip(_SIDES, sides, names, reversed(names), strict=True):
         name = full
         facts = comparison_tables.side_facts(side)
         more = f" and {len(side.labels) - 1} more" if len(side.labels) > 1 else ""
-        lead, rest = label.ljust(8), f"{more}: {facts}"
+        lead = label.ljust(8)
         if width is not None:
-            room = width - display_width(lead + rest)
+            room = width - display_width(f"{lead}{more}: {facts}")
+            if room < min(display_width(name), _MIN_NAME_WIDTH):
+                facts = comparison_tables.side_facts(side, with_gpus=False)
+                room = width - display_width(f"{lead}{more}: {facts}")
             name = _shorten_common(name, other, max(room, _MIN_NAME_WIDTH))
-        yield StyledLine(cut_line(f"{lead}{name}{rest}", width), "dim")
+        yield from wrapped_lines(f"{name}{more}: {facts}", width, lead, "dim")
 
 
 def _shorten_common(name: str, other: str, width: int) -> str:

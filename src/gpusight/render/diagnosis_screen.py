@@ -18,6 +18,7 @@ from gpusight.render.explanation import gain_text
 from gpusight.render.table_layout import GAP, TextColumn, fit_columns
 from gpusight.render.terminal_text import StyledLine, cut_line, note_lines, wrapped_lines
 from gpusight.rules.diagnosis import (
+    COLLECT_ALL,
     JoinedDiagnosis,
     KernelReportDiagnosis,
     TimelineDiagnosis,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 MAX_LINES = 15
 _MAX_HEAD_LINES = 2
 _MAX_NOTE_LINES = 2
-_DETAIL = re.compile(r": (?=\d|about )| \(")
+_DETAIL = re.compile(r": (?=\d|about |GPU idle )| (?=stalls the GPU )| \(")
 """Where the numbers of a title start: `explain` and `--details` have them too."""
 _MIN_FITTED_SHARE = 0.4
 """Share of a column that a shortened text must fill: less would say too little."""
@@ -48,6 +49,8 @@ _MIN_SAVED_SHARE = 0.005
 """Below it, the time before and after the fixes reads the same."""
 _WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}
 _UNLIMITED_WIDTH = 100
+_OVERHEAD, _IN_LEDGER = "profiler-overhead", "profiler"
+"""The rule, and the idle cause, of the profiler's own overhead."""
 _LEAD = 4
 """Columns for the number of a finding."""
 
@@ -63,12 +66,13 @@ def screen_lines(
 
     `typed` are the options of the command line that chose what was diagnosed.
     """
-    max_lines = sys.maxsize if details else MAX_LINES
+    next_lines = _next_lines(diagnosis, typed, look.width)
+    max_lines = sys.maxsize if details else MAX_LINES - max(0, len(next_lines) - 1)
     if isinstance(diagnosis, KernelReportDiagnosis):
         head = _head_lines(summary.kernels_head(diagnosis), look.width)
         head += note_lines(() if details else diagnosis.notes, look.width, _MAX_NOTE_LINES)
         table = _kernel_report_rows(diagnosis, look.width, max_lines - len(head) - 3)
-        return [*head, StyledLine(""), *table, *_next_lines(diagnosis, typed)]
+        return [*head, StyledLine(""), *table, *next_lines]
     timeline = timeline_of(diagnosis)
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
@@ -78,14 +82,20 @@ def screen_lines(
     else:
         below = _section_rows(timeline, look.width)
     plan = list(_plan_lines(timeline, look, max_lines - len(head) - len(below) - 2))
-    return [*head, StyledLine(""), *plan, *below, *_next_lines(diagnosis, typed)]
+    return [*head, StyledLine(""), *plan, *below, *next_lines]
+
+
+_MIN_NAME_WIDTH = 16
 
 
 def _head_lines(text: str, width: int | None) -> list[StyledLine]:
-    """Wrap the headline to two lines; names that need more lose their middle."""
+    """Wrap the headline to two lines; the name of a file that needs more loses its middle."""
     lines = list(wrapped_lines(text, width, "", "bold"))
     if len(lines) > _MAX_HEAD_LINES and width is not None:
-        text = shorten_middle(safe_text(text), _MAX_HEAD_LINES * width - width // 4)
+        name, _, rest = safe_text(text).partition(": ")
+        room = _MAX_HEAD_LINES * width - width // 4 - display_width(rest)
+        text = f"{shorten_middle(name, max(_MIN_NAME_WIDTH, room))}: {rest}"
+        text = shorten_middle(text, _MAX_HEAD_LINES * width - width // 8)
         lines = list(wrapped_lines(text, width, "", "bold"))[:_MAX_HEAD_LINES]
     return lines
 
@@ -101,6 +111,11 @@ def _ledger_lines(timeline: TimelineDiagnosis, look: TableOptions) -> Iterator[S
     if device is None:
         return
     groups = summary.ledger_groups(device)
+    if any(finding.rule == _OVERHEAD for finding in timeline.findings):
+        # Its note has the overhead; only a part of that leaves the GPU idle.
+        groups = [
+            replace(g, parts=tuple(p for p in g.parts if p.name != _IN_LEDGER)) for g in groups
+        ]
     if look.bars:
         width = min(look.width or _UNLIMITED_WIDTH, _UNLIMITED_WIDTH)
         parts, end = [], 0.0
@@ -190,6 +205,12 @@ def _plan_table(
     yield from _numbered_table(columns, ["cyan"] * len(findings), width)
 
 
+def brief_title(title: str) -> str:
+    """Return the title of a finding without its numbers."""
+    detail = _DETAIL.search(title)
+    return title if detail is None else title[: detail.start()]
+
+
 def _fitted(text: str, width: int) -> str:
     """Shorten a text to a width: without its details where much is left, else between words."""
     if display_width(text) <= width:
@@ -228,7 +249,7 @@ def _kernel_report_rows(
     """List the kernels of a report, the one that saves most first."""
     groups = [group for group in diagnosis.groups if group.findings]
     if not groups:
-        yield StyledLine("No kernel has a finding.")
+        yield from wrapped_lines(summary.no_kernel_finding(diagnosis), width, "")
         return
     shown = groups if len(groups) <= max_rows - 2 else groups[: max_rows - 3]
     firsts = [group.findings[0] for group in shown]
@@ -305,13 +326,22 @@ _NOT_TAKEN = {"drill": _NO_PACE, "flops": _NO_PACE, "roofline": (*_NO_PACE, *_NO
 """Options of `diagnose` that a next command does not take."""
 
 
-def _next_lines(diagnosis: AnyDiagnosis, typed: Sequence[str] | None) -> list[StyledLine]:
-    """Give the command to type next: whole, so that it can be pasted and shows the same plan."""
+def _next_lines(
+    diagnosis: AnyDiagnosis, typed: Sequence[str] | None, width: int | None
+) -> list[StyledLine]:
+    """Give the command to type next: whole, so that it can be pasted and shows the same plan.
+
+    One that is too wide is broken between its words with backslashes, but a word that is too wide
+    itself stays where it is.
+    """
     path = diagnosis.meta.get("path")
     if not path:
         return []
     if isinstance(diagnosis, KernelReportDiagnosis):
-        command = "explain" if any(g.findings for g in diagnosis.groups) else "roofline"
+        has_findings = any(group.findings for group in diagnosis.groups)
+        if not has_findings and diagnosis.unevaluated:  # what other commands need is missing too
+            return [StyledLine(f"next: {COLLECT_ALL}", "dim")]
+        command = "explain" if has_findings else "roofline"
     else:
         command = _next_command(timeline_of(diagnosis))
     words = [command, str(path)]
@@ -320,7 +350,16 @@ def _next_lines(diagnosis: AnyDiagnosis, typed: Sequence[str] | None) -> list[St
     words += ["1"] * (command == "explain")
     options = _given_pace(diagnosis) if typed is None else typed
     words += [option for option in options if not option.startswith(_NOT_TAKEN.get(command, ()))]
-    return [StyledLine(f"next: gpusight {shlex.join(map(safe_text, words))}", "dim")]
+    lines = [f"next: gpusight {words[0]}"]
+    for word in (shlex.quote(safe_text(word)) for word in words[1:]):
+        room = sys.maxsize if width is None else width - len(" \\")
+        whole = f"{lines[-1]} {word}"
+        if display_width(whole) > room >= max(display_width(lines[-1]), display_width(f"  {word}")):
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] = whole
+    return [StyledLine(line, "dim") for line in lines]
 
 
 def _given_pace(diagnosis: AnyDiagnosis) -> list[str]:

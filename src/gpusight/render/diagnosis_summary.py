@@ -15,6 +15,7 @@ from gpusight.render.cell_text import safe_text
 from gpusight.render.explanation import NOTHING, gain_text
 from gpusight.results import Field, Fmt, TableResult
 from gpusight.rules.engine import MAX_REPLAY_ERROR, MIN_PLAN_SHARE
+from gpusight.rules.process_sections import worst_of
 from gpusight.rules.rule import TimelineRule
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def diagnosis_head(diagnosis: TimelineDiagnosis) -> str:
     """Say what was looked at: the capture, the GPU, the window, how busy it was."""
     name = Path(str(diagnosis.meta.get("path", ""))).name or "capture"
     process, processes = (diagnosis.meta.get(key) for key in ("process", "processes"))
-    worst = f"process {process} (worst of {processes})" if processes else None
+    worst = f"process {process} ({worst_of(processes)})" if processes else None
     facts = [worst, diagnosis.meta.get("gpu"), window_text(diagnosis), *_busy_text(diagnosis)]
     return safe_text(f"{name}: {', '.join(str(fact) for fact in facts if fact)}")
 
@@ -181,16 +182,42 @@ def _activity(device: DeviceLedger | None) -> str:
     return f": the GPU is busy {units.format_share(device.busy_share)} of it ({kinds_text})"
 
 
+def no_kernel_finding(diagnosis: KernelReportDiagnosis) -> str:
+    """Say that no kernel of a report has a finding, and what could not be looked for."""
+    if not diagnosis.groups:
+        return "No launch was profiled."
+    lacking = len(diagnosis.unevaluated)
+    if not lacking:
+        return "No kernel has a finding."
+    if not any(kernel.held_by for kernel in diagnosis.kernels):
+        return "The report lacks the counters that show what limits its kernels."
+    evaluated = len({rule for kernel in diagnosis.kernels for rule in kernel.clean})
+    return f"No finding by {evaluated} of {evaluated + lacking} rules; the others lack counters."
+
+
 def plan_total(diagnosis: TimelineDiagnosis) -> str:
     """Say what all fixes save: `all 4 fixes: 46.9 -> 10.1 ms/step (4.6x)`.
 
-    With an upper bound among them: `all 4 fixes: 46.9 -> down to 10.1 ms/step (up to 4.6x)`.
+    With an upper bound among them: `all 4 fixes: 46.9 -> down to 10.1 ms/step (up to 4.6x)`. Where
+    rows of the plan have no time estimate: `fixes 1-3: …`, by the numbers of those that have one.
     """
     now_ns, then_ns = diagnosis.step_ns, diagnosis.predicted_step_ns
-    count = len(diagnosis.fixes)
-    name = "this fix" if count == 1 else f"all {count} fixes"
     unit = "/step" if diagnosis.steps else ""
-    return f"{name}: {time_change(now_ns, then_ns, unit, upper_bound=diagnosis.is_upper_bound)}"
+    change = time_change(now_ns, then_ns, unit, upper_bound=diagnosis.is_upper_bound)
+    return f"{_timed_fixes(diagnosis)}: {change}"
+
+
+def _timed_fixes(diagnosis: TimelineDiagnosis) -> str:
+    """Name the fixes of the plan that have a time estimate: `all 4 fixes`, `fixes 1-3`."""
+    numbers = [n for n, f in enumerate(diagnosis.plan, 1) if f.saved_ns is not None]
+    if len(numbers) == len(diagnosis.plan):
+        return "this fix" if len(numbers) == 1 else f"all {len(numbers)} fixes"
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"fix {first}"
+    if last - first + 1 == len(numbers):
+        return f"fixes {first}-{last}"
+    return f"fixes {', '.join(map(str, numbers[:-1]))} and {last}"
 
 
 def speedups_so_far(diagnosis: TimelineDiagnosis) -> tuple[str, ...]:
@@ -341,7 +368,10 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
         return f"saves {alone}{needs}"
     share = units.format_share((finding.saved_ns or 0.0) / max(1, diagnosis.focus.length_ns))
     above = [f.rule for f in diagnosis.fixes].index(finding.rule)
-    after = {0: "in the plan", 1: "after fix 1"}.get(above, f"after fixes 1-{above}")
+    row = [f.rule for f in diagnosis.plan].index(finding.rule)
+    after = {0: "in the plan", 1: f"after fix {row}"}.get(
+        above, f"after fixes {row + 1 - above}-{row}"
+    )
     more = (finding.saved_ns or 0.0) > finding.recoverable_ns
     which = {0: "later fixes", 1: "it"}.get(above, "they")
     verb = ("expose" if more else "remove") + "s" * (above == 1)
@@ -429,7 +459,7 @@ TIMELINE_FINDING_FIELDS = (
 _KERNEL_FIELDS = (
     Field("kernel", "Kernel", Fmt.NAME, "Short kernel name"),
     Field("time_ns", "Time/step", Fmt.TIME, "Its time per step, or in the window"),
-    Field("share", "Share", Fmt.SHARE, "Share of the window"),
+    Field("share", "% of step", Fmt.SHARE, "Share of the step time, or of the window"),
     Field("calls", "N", Fmt.COUNT, "Launches in the window", shown=False),
     Field("finding", "First finding", Fmt.TEXT, "The rule whose fix saves most"),
     Field("speedup", "Speedup", Fmt.TEXT, "Of the kernel, with the fix"),
@@ -451,7 +481,8 @@ def measured_kernel_table(joined: JoinedDiagnosis) -> TableResult:
     rows = [_kernel(joined, kernel) for kernel in joined.kernels]
     fields: tuple[Field, ...] = _KERNEL_FIELDS
     if not joined.timeline.steps:
-        fields = tuple(replace(f, label="Time") if f.key == "time_ns" else f for f in fields)
+        labels = {"time_ns": "Time", "share": "% window"}
+        fields = tuple(replace(f, label=labels.get(f.key, f.label)) for f in fields)
     return _table("kernels", "Kernels profiled by Nsight Compute", fields, rows)
 
 
@@ -468,7 +499,6 @@ def _kernel(joined: JoinedDiagnosis, kernel: TimedKernel) -> list[object]:
 def _table(
     command: str, title: str, fields: tuple[Field, ...], rows: list[list[object]]
 ) -> TableResult:
-    counts = {f.key: pl.Int64() for f in fields if f.fmt is Fmt.COUNT}
-    schema = schema_of(fields, pl.Float64()) | counts
+    schema = schema_of(fields, pl.Float64(), counts=pl.Int64())
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return TableResult(command, title, fields, frame)

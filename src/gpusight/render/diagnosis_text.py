@@ -98,7 +98,8 @@ def explain_in_timeline(diagnosis: JoinedDiagnosis, kernel: TimedKernel) -> Expl
     time_ns = kernel.time_ns / max(1, diagnosis.timeline.steps)
     unit = "/step" if diagnosis.timeline.steps else ""
     share = units.format_share(kernel.time_ns / max(1, diagnosis.timeline.focus.length_ns))
-    here = f"{units.format_time(time_ns, digits=3)}{unit} ({share})"
+    whole = "step" if diagnosis.timeline.steps else "window"
+    here = f"{units.format_time(time_ns, digits=3)}{unit} ({share} of the {whole})"
     return replace(
         explained,
         subtitle=f"{here}; profiled: {explained.subtitle}",
@@ -133,6 +134,8 @@ def _kernel_finding_lines(finding: KernelFinding, width: int | None) -> Iterator
     yield from labeled_lines("why", finding.why, width)
     yield from labeled_lines("fix", finding.fix, width)
     yield from code_lines(finding.code)
+    if finding.caveats:
+        yield from labeled_lines("caveat", finding.caveats, width, "dim")
     if finding.also:
         yield from labeled_lines("also", f"the same cause: {', '.join(finding.also)}", width, "dim")
 
@@ -243,6 +246,8 @@ def finding_lines(
     yield from wrapped_lines(f"{finding.rule}: {finding.title}", width, lead, "bold cyan")
     yield from labeled_lines("gain", parts.timeline_gain(diagnosis, finding), width, "bold yellow")
     yield from labeled_lines("", confidence_sentence(finding), width, "dim")
+    if similar := finding.similar_fixes:
+        yield from labeled_lines("", similar.text(finding.rule), width, "dim")
     yield from evidence_lines(finding.evidence, width)
     yield from _locations(diagnosis, finding, width)
     yield from labeled_lines("why", finding.why, width)
@@ -340,9 +345,11 @@ def finding_markdown(
     """Explain one finding of a timeline."""
     numbered = f"{number}. " if finding.in_plan else ""
     yield from ("", f"### {numbered}{finding.rule}: {markdown_prose(finding.title)}", "")
+    similar = finding.similar_fixes
+    past = "" if similar is None else f" {markdown_prose(similar.text(finding.rule))}."
     yield (
         f"Gain: {escape_markdown(parts.timeline_gain(diagnosis, finding))}. "
-        f"{markdown_prose(confidence_sentence(finding))}."
+        f"{markdown_prose(confidence_sentence(finding))}.{past}"
     )
     yield from evidence_markdown(finding.evidence)
     if heading := parts.where_heading(finding):

@@ -21,7 +21,6 @@ from gpusight.render.html.html_templates import html_page, markup
 from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
-from gpusight.render.terminal_tables import to_plain
 from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines
 from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
@@ -117,15 +116,6 @@ def diagnosis_to_markdown(
     return "\n".join(lines) + "\n"
 
 
-def kernels_text(diagnosis: JoinedDiagnosis, look: TableOptions, *, explained: int) -> str:
-    """Write the profiled kernels of a timeline as plain text, some of them explained."""
-    lines: list[StyledLine] = []
-    first = len(diagnosis.timeline.findings) + 1
-    for number, kernel in enumerate(explained_kernels(diagnosis, explained), first):
-        lines += [StyledLine(""), *diagnosis_text.kernel_lines(kernel, number, look.width)]
-    return to_plain(measured_kernel_table(diagnosis), look) + plain_lines(lines)
-
-
 def kernels_markdown(diagnosis: JoinedDiagnosis, *, limit: int, explained: int | None) -> str:
     """Write the profiled kernels of a timeline as Markdown, some of them explained."""
     lines = [to_markdown(measured_kernel_table(diagnosis), limit=limit)]
@@ -193,7 +183,8 @@ def explanation_lines(explanation: Explanation, width: int | None) -> list[Style
         return [*diagnosis_text.kernel_lines(_explained(diagnosis, finding), number, width)]
     assert not isinstance(diagnosis, KernelReportDiagnosis)
     timeline = timeline_of(diagnosis)
-    return [*diagnosis_text.finding_lines(timeline, finding, number, width)]
+    lines = [*diagnosis_text.finding_lines(timeline, finding, number, width)]
+    return [*lines, *(StyledLine(f"not modeled: {text}") for text in explanation.not_modeled)]
 
 
 def _explained(diagnosis: AnyDiagnosis, group: KernelGroup) -> ExplainedKernel:
@@ -221,7 +212,8 @@ def _explanation_markdown(explanation: Explanation, *, limit: int | None = None)
         assert not isinstance(diagnosis, KernelReportDiagnosis)
         timeline = timeline_of(diagnosis)
         lines = diagnosis_text.finding_markdown(timeline, finding, number)
-    return "\n".join(lines).lstrip("\n") + "\n"
+    unmodeled = [f"\nNot modeled: {text}." for text in explanation.not_modeled]
+    return "\n".join([*lines, *unmodeled]).lstrip("\n") + "\n"
 
 
 def _explanation_document(explanation: Explanation, *, limit: int | None = None) -> dict[str, Any]:
@@ -237,7 +229,10 @@ def _explanation_document(explanation: Explanation, *, limit: int | None = None)
         else finding.document()
     )
     meta = {"command": "explain", "title": explanation.title, **explanation.meta}
-    return {"meta": meta, "number": explanation.number, "finding": described}
+    document = {"meta": meta, "number": explanation.number, "finding": described}
+    if explanation.not_modeled:
+        document["not_modeled"] = list(explanation.not_modeled)
+    return document
 
 
 def _explanation_table(explanation: Explanation) -> TableResult:

@@ -170,7 +170,7 @@ def _subtitle(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> str:
     parts = [f"launch {shown}" if len(numbers) == 1 else f"launches {shown}"]
     if group.duration_ns:
         share = units.format_share(group.duration_ns / diagnosis.duration_ns)
-        parts.append(f"{units.format_time(group.duration_ns)}, {share} of the time")
+        parts.append(f"{units.format_time(group.duration_ns)}, {share} of the profiled time")
     shape = group.longest
     if None not in (*shape.grid, *shape.block):
         parts.append(f"grid {_dims(shape.grid)}, block {_dims(shape.block)}")

@@ -12,7 +12,7 @@ from gpusight.comparison.comparability import INCOMPLETE, ONE_CAPTURE
 from gpusight.comparison.gate_check import EXIT_FAIL, NO_DATA, CheckStatus, Doubt
 from gpusight.comparison.gate_limits import LimitKind
 from gpusight.comparison.significance import MAX_REPEATS, Basis
-from gpusight.render.cell_text import safe_text
+from gpusight.render.cell_text import safe_text, shorten_middle
 from gpusight.render.markdown_tables import (
     escape_markdown,
     markdown_code,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from gpusight.comparison.gate_check import Gate, GateCheck
 
 
+_MAX_METRIC_WIDTH = 40
+"""Characters of a metric, which may be a pattern, in the first line."""
 _MAX_NAMED_CAPTURES = 3
 """Captures of a side that are named."""
 
@@ -111,15 +113,46 @@ def spread(check: GateCheck) -> str:
 
 
 def verdict(gate: Gate) -> str:
-    """Give the outcome in one line, with the number of checks of each status."""
+    """Give the outcome in one line: the exit code, the check that decides, and how many there are.
+
+    Of an inconclusive one also what would settle it.
+    """
     counts = {status: len(gate.having(status)) for status in CheckStatus}
-    parts = [f"{counts[status]} {words}" for status, words in _COUNTED if counts[status]]
+    counted = ", ".join(f"{counts[s]} {words}" for s, words in _COUNTED if counts[s])
     policy = ""
     if gate.outcome is CheckStatus.INCONCLUSIVE:
-        policy = f" (exit code {gate.exit_code})"
-        policy = " (counts as failure)" if gate.exit_code == EXIT_FAIL else policy
-        policy = " (accepted)" if gate.passed else policy
-    return f"Gate {gate.outcome.value.upper()}{policy}: {', '.join(parts)}"
+        policy = ", counts as failure" if gate.exit_code == EXIT_FAIL else ""
+        policy = ", accepted" if gate.passed else policy
+    times = ", times without the profiler" if gate.corrected else ""
+    outcome = f"Gate {gate.outcome.value.upper()} (exit code {gate.exit_code}{policy}){times}"
+    deciding = [] if gate.outcome is CheckStatus.PASSED else gate.having(gate.outcome)
+    if not deciding:
+        return f"{outcome}: {counted}"
+    others = f" ({counted})" if len(gate.checks) > 1 else ""
+    return f"{outcome}: {_in_short(deciding[0])}{others}"
+
+
+def _in_short(check: GateCheck) -> str:
+    """Give a check in a few words: `step_time +4.2% ± 6.0% against +3%`, and what settles it."""
+    metric = shorten_middle(check.limit.metric, _MAX_METRIC_WIDTH)
+    if check.over is None:
+        return f"{metric} is missing"
+    text = f"{metric} {_value_and_error(check)} against {check.limit.text}"
+    if check.doubt is Doubt.NOISE:
+        return f"{text}; {_settles(check)}"
+    return f"{text}, but the captures are not comparable" if check.doubt is not None else text
+
+
+def _value_and_error(check: GateCheck) -> str:
+    """Show the change, or the value under a ceiling, and half of its interval."""
+    row, ceiling = gate_row(check), check.limit.kind is LimitKind.CEILING
+    shown, value = (row.now, check.change.after) if ceiling else (row.change, check.change.delta)
+    if check.low is None or check.high is None or value is None:
+        return shown
+    half = max(check.high - value, value - check.low)
+    relative = check.limit.kind is LimitKind.RELATIVE and check.change.before
+    error = phrases.signed_share(half / relative) if relative else phrases.shown(half, check.fmt)
+    return f"{shown} ± {error.removeprefix('+')}" if half else shown
 
 
 _COUNTED = (
@@ -193,14 +226,30 @@ def _noise(check: GateCheck) -> str:
     basis = _interval_basis(check)
     if check.doubt is not Doubt.NOISE:
         return basis
+    count = _repeats(check)
+    many = check.repeats is None or check.repeats > _MANY_REPEATS
+    if check.limit.metric == STEADY or not many or _is_unmeasured(check):
+        return f"{basis}; {_settles(check)}"
+    return f"{basis}; {STEADY} varies less, this needs {count}"
+
+
+def _settles(check: GateCheck) -> str:
+    """Say how many captures would settle a check."""
+    count = _repeats(check)
+    return f"record {count}" if _is_unmeasured(check) else f"{count} would settle it"
+
+
+def _is_unmeasured(check: GateCheck) -> bool:
+    """Whether nothing shows how much runs differ: then no number of captures can be estimated."""
+    return check.low is None or _is_only_run_noise(check)
+
+
+def _repeats(check: GateCheck) -> str:
     sides = "captures" if check.limit.kind is LimitKind.CEILING else "captures per side"
-    if check.low is None or _is_only_run_noise(check):
-        return f"{basis}; record {check.repeats} or more {sides}"
+    if _is_unmeasured(check):
+        return f"{check.repeats} or more {sides}"
     count = f"more than {MAX_REPEATS}" if check.repeats is None else f"about {check.repeats}"
-    settles = f"{count} {sides} would settle it"
-    if check.limit.metric != STEADY and (check.repeats is None or check.repeats > _MANY_REPEATS):
-        settles = f"{STEADY} varies less, this needs {count} {sides}"
-    return f"{basis}; {settles}"
+    return f"{count} {sides}"
 
 
 STEADY = "kernel_time"
@@ -256,7 +305,8 @@ def hints(gate: Gate, words: OptionWords = COMMAND_LINE) -> Iterator[str]:
     """Say what would settle the gate, and which options accept it."""
     checks = gate.having(CheckStatus.INCONCLUSIVE)
     doubts = {check.doubt for check in checks}
-    kinds = dict.fromkeys(row.kind for row in gate.differences)
+    metrics = [check.limit.metric for check in checks]
+    kinds = dict.fromkeys(d.kind for d in gate.differences if any(map(d.concerns, metrics)))
     changed = [kind for kind in kinds if kind not in gate.allow_changed]
     if any(check.doubt is Doubt.LOST_DATA and check.over is None for check in checks):
         # Without the value no option makes the check pass: any other hint would mislead.

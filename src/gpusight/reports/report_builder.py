@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from gpusight.analysis.capture_gpus import device_names
-from gpusight.analysis.capture_info import info
+from gpusight.analysis.capture_info import device_names, info
 from gpusight.analysis.copy_summary import copies
 from gpusight.analysis.gpu_utilization import DEFAULT_BINS, utilization
 from gpusight.analysis.kernel_summary import kernels
 from gpusight.analysis.ledger.ledger_report import accounting, ledger_report
 from gpusight.analysis.memory.memory_usage import memory
 from gpusight.analysis.occupancy.kernel_occupancy import occupancy
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_report import steps
@@ -41,6 +41,7 @@ from gpusight.rules.diagnosis import (
     TimelineDiagnosis,
     diagnose_captures,
 )
+from gpusight.rules.process_sections import worst_of
 from gpusight.sniff import encodable_text
 from gpusight.viewer.timeline_snapshot import timeline
 
@@ -140,11 +141,18 @@ def _program(trace: Trace, summary: Composite, request: ReportRequest) -> Progra
         "window": request.window,
         "warmup": request.warmup,
     }
-    windowed, _ = with_window(trace, selection, **focus)
+    captured, trace = trace, without_profiler(trace, selection.process)
     # These account for the same time, which is worked out once, and let go of after them.
     known = _accounting(trace, selection, focus)
-    diagnosis = diagnose_captures([trace], replace(_question(request), known=known))
+    diagnosis = diagnose_captures([captured], replace(_question(request), known=known))
     assert isinstance(diagnosis, (TimelineDiagnosis, NotApplicable)), "a timeline was given"
+    if isinstance(diagnosis, TimelineDiagnosis) and "processes" in diagnosis.meta:
+        # Everything else is about the process that the diagnosis shows.
+        rank = worst_of(diagnosis.meta["processes"])
+        selection = replace(diagnosis.selection, rank=rank)
+        trace = without_profiler(captured, selection.process)
+        known = _accounting(trace, selection, focus)
+    windowed, _ = with_window(trace, selection, **focus)
     account = ledger_report(trace, selection, **focus, known=known)
     excerpt = timeline(trace, selection, **focus, known=known)
     del known
@@ -223,7 +231,7 @@ def _measured(
     assert isinstance(diagnosis, (KernelReportDiagnosis, NotApplicable)), "a report was given"
     return MeasuredReport(
         about=_about(trace, summary, list(device_names(trace).values())),
-        diagnosis=_joined(diagnosis, trace, timeline_of, request),
+        diagnosis=_joined(diagnosis, trace, timeline_of),
         kernels=kernels(trace, selection),
         roofline=roofline(trace, selection),
         occupancy=occupancy(trace, selection),
@@ -234,7 +242,6 @@ def _joined(
     diagnosis: KernelReportDiagnosis | NotApplicable,
     trace: Trace,
     timeline_of: tuple[Trace | None, ProgramReport | None],
-    request: ReportRequest,
 ) -> KernelReportDiagnosis | JoinedDiagnosis | NotApplicable:
     """Weight profiled kernels by their time in the timeline, where there is one."""
     captured, program = timeline_of
@@ -244,7 +251,9 @@ def _joined(
         return diagnosis
     from gpusight.rules.kernel_diagnosis import join_diagnoses
 
-    return join_diagnoses(program.diagnosis, diagnosis, (captured, trace), request.selection)
+    selection = program.diagnosis.selection
+    corrected = without_profiler(captured, selection.process)
+    return join_diagnoses(program.diagnosis, diagnosis, (corrected, trace), selection)
 
 
 def _measured_parts(measured: Sequence[MeasuredReport]) -> Iterator[tuple[str, Any]]:

@@ -22,19 +22,22 @@ from gpusight.analysis.attribution.work_causes import (
     names_of_causes,
 )
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
-from gpusight.analysis.capture_gpus import listed_gpu
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
 from gpusight.analysis.kernel_summary import BLOCK, GRID, distinct_short_names, product
 from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
-from gpusight.analysis.replay.window_replay import Replay
+from gpusight.analysis.replay.window_replay import GpuSharing, Replay
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_phases import phases
+from gpusight.hardware.gpu_lookup import listed_gpu
 from gpusight.naming.kernel_names import classify
+from gpusight.trace.intervals import Intervals, clip
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from gpusight.analysis.capture_completeness import IssuedWork
     from gpusight.analysis.gpu_schedule import GpuSchedule
@@ -114,7 +117,42 @@ class RuleContext:
     @cached_property
     def replay(self) -> Replay:
         """Simulates how long the sample would take if something were different."""
-        return Replay(self.schedule, self.hosts)
+        return Replay(self.schedule, self.hosts, self._sharing)
+
+    @cached_property
+    def other_processes(self) -> pl.DataFrame:
+        """Activities of other processes on the same GPU, in the time of the sample.
+
+        Columns: `start_ns`, `end_ns`, `process`, `device`.
+        """
+        own = {process for process, _ in self.schedule.threads}
+        columns = ["start_ns", "end_ns", "process", "device"]
+        parts = [
+            self.trace.table(table, columns).filter(
+                pl.col("process").is_not_null() & ~pl.col("process").is_in(list(own)),
+                pl.col("device") == self.device,
+                pl.col("end_ns") > self.schedule.start_ns,
+                pl.col("start_ns") < self.schedule.end_ns,
+            )
+            for table in GPU_WORK
+            if self.trace.has(table)
+        ]
+        empty = pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
+        return pl.concat([empty, *parts], how="vertical_relaxed") if own else empty
+
+    @property
+    def _sharing(self) -> GpuSharing | None:
+        """How other processes share the GPU; None where there are none."""
+        others, window = self.other_processes, (self.schedule.start_ns, self.schedule.end_ns)
+        if others.is_empty():
+            return None
+        ops = self.schedule.ops
+        on_gpu = np.flatnonzero(ops.device == self.device)
+        own = Intervals.from_arrays(ops.start_ns[on_gpu], ops.end_ns[on_gpu])
+        theirs = Intervals.from_arrays(*(others[c].to_numpy() for c in ("start_ns", "end_ns")))
+        return GpuSharing.of(
+            self.device, clip(own, *window), clip(theirs, *window), self.schedule.length_ns
+        )
 
     @cached_property
     def ops(self) -> pl.DataFrame:
@@ -156,21 +194,37 @@ class RuleContext:
         """Number of the selected GPU, else of the one that was busy longest."""
         if self._device is not None:
             return self._device
-        by_device = self.ops.group_by("device", maintain_order=True).agg(
-            pl.col("duration_ns").sum()
-        )
-        return int(by_device.sort("duration_ns", descending=True)["device"][0])
+        ops = self.schedule.ops
+        devices, first, at = np.unique(ops.device, return_index=True, return_inverse=True)
+        busy_ns = np.bincount(at, ops.end_ns - ops.start_ns)
+        return int(devices[np.lexsort((first, -busy_ns))[0]])
 
     def calls_of(self, *kinds: CallKind) -> pl.DataFrame:
         """Return the calls of some kinds."""
         return self.calls.filter(pl.col("kind").is_in([kind.name.lower() for kind in kinds]))
 
 
+def process_names(context: RuleContext) -> list[str]:
+    """Name the other processes on the GPU as `python3 (4242)`."""
+    processes = context.trace.table("processes", ["process", "pid", "name"])
+    others = context.other_processes["process"].unique().implode()
+    rows = processes.filter(pl.col("process").is_in(others))
+    return [f"{name or 'process'} ({pid})" for _, pid, name in rows.sort("pid").iter_rows()]
+
+
 _MAX_STEP_OPS = 100_000
 """A step with more GPU activities than this is sampled in part."""
-MAX_SAMPLE_OPS = 24_000
-"""GPU activities that are replayed, if a step has no more: one replay then takes some hundredths of
-a second, whatever the size of the capture."""
+MAX_SAMPLE_OPS = 32_000
+"""GPU activities that are replayed, if a step has no more: one replay then takes about a hundredth
+of a second, whatever the size of the capture."""
+MAX_VARIED_OPS = 2 * MAX_SAMPLE_OPS
+"""As many, where the steps that fit are not like all steps: what fixes save then depends on which
+steps are chosen."""
+MAX_SAMPLE_MISS = 0.02
+"""Part by which the mean of a sample may differ from that of the window: half of the typical error
+of a prediction."""
+_SAME_MISS = 0.005
+"""Samples whose means differ by less are equally good: the one nearest to the middle is taken."""
 
 
 _ACTIVITY = [
@@ -199,16 +253,16 @@ def preload_tables(trace: Trace) -> None:
 
 
 def sample_steps(trace: Trace, focus: StepWindow, selection: Selection = EVERYTHING) -> RuleContext:
-    """Take as many whole steps from the middle of the window as can be replayed fast.
+    """Take as many whole steps as can be replayed fast, those that are most like all of them.
 
     A step that is too long by itself is sampled in part.
     """
     process = busiest_process(trace, focus, selection)
-    op_starts = _op_starts(trace, process)
+    op_starts, op_ns = _op_times(trace, process)
     # The replay starts with the host, which may be ahead of the GPU.
     steps, start_ns, end_ns = focus.steps, focus.host_start_ns, focus.end_ns
     if _op_count(op_starts, start_ns, end_ns) > MAX_SAMPLE_OPS and steps:
-        steps = _middle(steps, op_starts)
+        steps = _representative(focus, op_starts, op_ns)
         # The time up to the next step belongs to a step.
         later = focus.steps[focus.steps.index(steps[-1]) + 1 :]
         start_ns, end_ns = steps[0].start_ns, later[0].start_ns if later else focus.end_ns
@@ -267,16 +321,19 @@ def busiest_process(
     return int(by_process.sort("ns", "process", descending=[True, False])["process"][0])
 
 
-def _op_starts(trace: Trace, process: int | None) -> Ints:
-    """Return the sorted start times of all GPU activities."""
+def _op_times(trace: Trace, process: int | None) -> tuple[Ints, Ints]:
+    """Return the sorted start times of all GPU activities, and their durations."""
     parts = []
     for table in GPU_WORK:
         if trace.has(table):
-            frame = trace.table(table, ["start_ns", "process"])
+            frame = trace.table(table, ["start_ns", "end_ns", "process"])
             if process is not None:
                 frame = frame.filter(pl.col("process").is_null() | (pl.col("process") == process))
-            parts.append(frame["start_ns"].to_numpy())
-    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+            parts.append(frame.select("start_ns", (pl.col("end_ns") - pl.col("start_ns"))))
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    ops = pl.concat(parts).sort("start_ns")
+    return ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
 
 
 def _op_count(op_starts: Ints, start_ns: int, end_ns: int) -> int:
@@ -284,17 +341,42 @@ def _op_count(op_starts: Ints, start_ns: int, end_ns: int) -> int:
     return int(last - first)
 
 
-def _middle(steps: Sequence[TraceStep], op_starts: Ints) -> tuple[TraceStep, ...]:
-    """Choose as many steps around the middle as are fast to replay; at least one."""
-    first_op = np.searchsorted(op_starts, [s.start_ns for s in steps])
-    last_op = np.searchsorted(op_starts, [s.end_ns for s in steps])
-    first = last = len(steps) // 2
-    while first > 0 or last < len(steps) - 1:
-        wider = (max(0, first - 1), min(len(steps) - 1, last + 1))
-        if last_op[wider[1]] - first_op[wider[0]] > MAX_SAMPLE_OPS:
+def _representative(focus: StepWindow, op_starts: Ints, op_ns: Ints) -> tuple[TraceStep, ...]:
+    """Choose consecutive steps that are fast to replay and like all steps of the window.
+
+    Alike are the means of step time, GPU time and number of GPU activities. Where no steps that fit
+    are, as where every tenth one also writes a checkpoint, more steps are taken.
+    """
+    edges_ns = np.array([*(step.start_ns for step in focus.steps), focus.end_ns])
+    at = np.searchsorted(op_starts, edges_ns)
+    gpu_ns = np.append(0, np.cumsum(op_ns))[at]
+    # One column each, summed up to the start of every step.
+    totals = np.stack((edges_ns, gpu_ns, at), axis=1).astype(np.float64)
+    for max_ops in (MAX_SAMPLE_OPS, MAX_VARIED_OPS):
+        first, last, miss = _most_alike(totals, max_ops)
+        if miss <= MAX_SAMPLE_MISS:
             break
-        first, last = wider
-    return tuple(steps[first : last + 1])
+    return focus.steps[first:last]
+
+
+def _most_alike(totals: NDArray[np.float64], max_ops: int) -> tuple[int, int, float]:
+    """Return the run of steps whose means miss those of all steps least, and by which part.
+
+    Of runs with at most so many GPU activities, the last column of `totals`; at least one step.
+    """
+    count = len(totals) - 1
+    first, ops = np.arange(count), totals[:, -1]
+    last = np.searchsorted(ops, ops[:-1] + max_ops, side="right") - 1
+    last = np.clip(last, first + 1, count)
+    # Runs that the end of the window cuts short are parts of others.
+    whole = np.append(True, last[1:] > last[:-1])
+    first, last = first[whole], last[whole]
+    means = (totals[last] - totals[first]) / (last - first)[:, None]
+    overall = (totals[-1] - totals[0]) / count
+    miss = np.abs(means / np.maximum(overall, 1) - 1).max(axis=1)
+    off_middle = np.abs(first + last - count)
+    best = int(np.lexsort((off_middle, miss // _SAME_MISS))[0])
+    return int(first[best]), int(last[best]), float(miss[best])
 
 
 # Frames -------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 COMMAND = "diagnose"
+COLLECT_ALL = "ncu --set full -o report PROGRAM"
+"""Collects what every rule needs."""
 _SUSPECTED = re.compile(r"\bmight (?:have )?not\b")
 AnyDiagnosis: TypeAlias = "KernelReportDiagnosis | TimelineDiagnosis | JoinedDiagnosis"
 
@@ -46,6 +48,13 @@ class ReplayFacts:
     """Steps that were replayed; 0 where none are known."""
     length_ns: int
     """Time that was replayed; its findings are scaled to the window."""
+    not_modeled: tuple[str, ...] = ()
+    """What the capture shows and the replay leaves out, such as other processes on the GPU."""
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects; `not_modeled` only where there is any."""
+        facts = asdict(self)
+        return facts if self.not_modeled else {k: v for k, v in facts.items() if k != "not_modeled"}
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,7 @@ class TimelineDiagnosis:
                 "steps_left_out": len(self.focus.left_out),
                 "step_ns": self.step_ns,
                 "recorded_step_ns": self.focus.recorded_step_ns or self.step_ns,
+                "estimate_ns": self.focus.estimate_ns,
                 "inner_loop": None if inner_loop is None else asdict(inner_loop),
             },
             "profiler": None if self.correction is None else self.correction.document(),
@@ -161,7 +171,7 @@ class TimelineDiagnosis:
                 "speedup": self.step_ns / max(1.0, self.predicted_step_ns),
                 "upper_bound": self.is_upper_bound,
             },
-            "replay": None if self.replay is None else asdict(self.replay),
+            "replay": None if self.replay is None else self.replay.document(),
             "findings": [finding.document() for finding in self.findings],
             "incomplete": list(self.incomplete),
             "clean": list(self.clean),
@@ -314,6 +324,12 @@ class KernelReportDiagnosis:
         """Time that the first fix of each group saves."""
         return sum(group.saved_ns for group in self.groups)
 
+    @property
+    def unevaluated(self) -> tuple[str, ...]:
+        """Rules that no launch has the counters for."""
+        names = dict.fromkeys(rule for kernel in self.kernels for rule in kernel.not_applicable)
+        return tuple(rule for rule in names if all(rule in k.not_applicable for k in self.kernels))
+
     def document(self, *, limit: int | None = None) -> dict[str, Any]:
         """Return the document that `--format json` writes, with at most `limit` launches."""
         return {
@@ -437,6 +453,16 @@ class Explanation:
     def notes(self) -> tuple[str, ...]:
         """The notes of the diagnosis."""
         return self.diagnosis.notes
+
+    @property
+    def not_modeled(self) -> tuple[str, ...]:
+        """What the capture shows and the estimate of a timeline's finding leaves out."""
+        if isinstance(self.finding, KernelGroup) or isinstance(
+            self.diagnosis, KernelReportDiagnosis
+        ):
+            return ()
+        replay = timeline_of(self.diagnosis).replay
+        return () if replay is None or self.finding.saved_ns is None else replay.not_modeled
 
 
 def explain_finding(diagnosis: AnyDiagnosis, which: int | str) -> Explanation:
@@ -574,13 +600,12 @@ def _diagnose_both(
     kernels = _diagnose_report(report, replace(options, rules=for_report, selection=EVERYTHING))
     if isinstance(kernels, NotApplicable):
         return kernels
+    from gpusight.analysis.profiler_correction import without_profiler
     from gpusight.rules.kernel_diagnosis import join_diagnoses
 
-    process = program.meta.get("process")
-    selection = options.selection
-    if process is not None:
-        selection = replace(selection, process=str(process))
-    return join_diagnoses(program, kernels, (timeline, report), selection)
+    # The window of the program has the times of the corrected capture.
+    corrected = without_profiler(timeline, program.selection.process)
+    return join_diagnoses(program, kernels, (corrected, report), program.selection)
 
 
 def _diagnose_report(

@@ -192,7 +192,10 @@ def _joined_notes(joined: Sequence[JoinedDiagnosis]) -> list[str]:
         most_ns = max((kernel.saved_ns for kernel in diagnosis.kernels), default=0.0)
         if first is not None and (first.recoverable_ns or 0) > most_ns:
             share = format_share(first.share)
-            notes.append(f"a fix outside the kernels saves more ({share}): {first.title}")
+            whole = "step" if diagnosis.timeline.steps else "window"
+            notes.append(
+                f"a fix outside the kernels saves more ({share} of the {whole}): {first.title}"
+            )
     return notes
 
 

@@ -97,6 +97,38 @@ def run_timeline_rules(
     """Run rules, and order their findings as a plan: what to fix first, and what after that."""
     by_id = {rule.id: rule for rule in rules}
     replays = _PlanReplays(context)
+    cases = _cases(replays, by_id)
+    plan, left_out = _plan(replays, cases.own)
+    _, clean, not_applicable = _by_kind({id_: cases.verdicts[id_] for id_ in by_id})
+    not_applicable |= {
+        rule: RuleNotApplicable(f"same cause as {by}") for rule, by in cases.covered.items()
+    }
+    clean += [case.rule.id for case in left_out]
+    findings = tuple(_timeline_finding(context, case) for case in _with_robustness(context, plan))
+    return RuleResults(findings, tuple(clean), not_applicable, cases.covered)
+
+
+def verdict_among(
+    context: RuleContext, rules: Mapping[str, TimelineRule], name: str
+) -> RuleVerdict:
+    """Return the verdict of one rule as in a plan: general rules get what the others leave."""
+    if not rules[name].is_general:
+        return rules[name].check(context)
+    return _cases(_PlanReplays(context), rules).verdicts[name]
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """The verdicts of all rules, and the matches that may become findings."""
+
+    verdicts: dict[str, RuleVerdict]
+    own: list[_Case]
+    covered: dict[str, str]
+
+
+def _cases(replays: _PlanReplays, by_id: Mapping[str, TimelineRule]) -> _Cases:
+    """Run rules; the general ones last, on what the plan of the others leaves."""
+    context = replays.context
     verdicts = {id_: r.check(context) for id_, r in by_id.items() if not r.is_general}
     cases = [
         replays.case(by_id[id_], match)
@@ -105,21 +137,19 @@ def run_timeline_rules(
     ]
     covered = _covered(context, cases)
     own_cases = [case for case in cases if case.rule.id not in covered]
-    plan, left_out = _plan(replays, own_cases)
+    if not any(rule.is_general for rule in by_id.values()):
+        return _Cases(verdicts, own_cases, covered)
+    plan, _ = _plan(replays, own_cases)
     # What a covered rule would explain has its cause in the finding that covers it.
     explaining = [*plan, *(case for case in cases if case.rule.id in covered)]
     others = [case.match for case in explaining if case.rule.is_fix]
     rest = {id_: r.check_rest(context, others) for id_, r in by_id.items() if r.is_general}
-    if general := {id_: match for id_, match in rest.items() if isinstance(match, RuleMatch)}:
-        own_cases += [replays.case(by_id[id_], match) for id_, match in general.items()]
-        plan, left_out = _plan(replays, own_cases)
-    _, clean, not_applicable = _by_kind({id_: (verdicts | rest)[id_] for id_ in by_id})
-    not_applicable |= {
-        rule: RuleNotApplicable(f"same cause as {by}") for rule, by in covered.items()
-    }
-    clean += [case.rule.id for case in left_out]
-    findings = tuple(_timeline_finding(context, case) for case in _with_robustness(context, plan))
-    return RuleResults(findings, tuple(clean), not_applicable, covered)
+    own_cases += [
+        replays.case(by_id[id_], match)
+        for id_, match in rest.items()
+        if isinstance(match, RuleMatch)
+    ]
+    return _Cases(verdicts | rest, own_cases, covered)
 
 
 def _by_kind(
@@ -342,6 +372,9 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     """Return a finding with times scaled from the sample to the window."""
     match, rule = case.match, case.rule
     scale = context.focus.length_ns / max(1, context.length_ns)
+    # Counts per step are those of the steps of the sample, as in titles and evidence.
+    steps = len(context.focus.steps)
+    count_scale = steps / context.steps if context.steps else scale
     alone_ns = None if case.alone_ns is None else case.alone_ns * scale
     confidence, reason = _confidence(context, match)
     return TimelineFinding(
@@ -365,7 +398,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
             replace(
                 w,
                 ns=None if w.ns is None else w.ns * scale,
-                count=None if w.count is None else round(w.count * scale),
+                count=None if w.count is None else round(w.count * count_scale),
             )
             for w in match.where
         ),

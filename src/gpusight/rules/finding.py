@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpusight.results import Evidence
+from gpusight.rules.past_predictions import PastPredictions, past_predictions
 
 if TYPE_CHECKING:
     from gpusight.rules.rule import FindingLocation
@@ -155,12 +156,19 @@ class TimelineFinding:
         return self.confidence is Confidence.LOW
 
     @property
+    def similar_fixes(self) -> PastPredictions | None:
+        """How far predictions of such fixes were off; None without a prediction, or unknown."""
+        predicts = self.is_fix and self.recoverable_ns is not None
+        return past_predictions().get(self.rule) if predicts else None
+
+    @property
     def in_plan(self) -> bool:
         """A fix that saves enough after those above it, or that has no time estimate."""
         return self.is_fix and (self.saved_ns is not None or self.recoverable_ns is None)
 
     def document(self) -> dict[str, Any]:
         """Return plain objects, for JSON."""
+        similar = self.similar_fixes
         return {
             "rule": self.rule,
             "title": self.title,
@@ -172,6 +180,7 @@ class TimelineFinding:
             "needs": list(self.needs),
             "confidence": self.confidence.value,
             "confidence_reason": self.confidence_reason,
+            "similar_fixes": None if similar is None else similar.document(),
             "effort": self.effort,
             "robust": self.robust,
             "estimate": self.estimate,

@@ -10,7 +10,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.ledger.idle_contributors import RECORD
-from gpusight.naming.kernel_origin import LIBRARY_KERNELS, kernel_origin
+from gpusight.naming.kernel_patterns import LIBRARY_KERNELS, kernel_origin
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
 from gpusight.rules.rule import FindingLocation

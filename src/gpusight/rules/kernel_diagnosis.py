@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.counters.counter_selection import LaunchSelection, no_counters
 from gpusight.analysis.counters.profiled_launch import launches as measured_launches
 from gpusight.analysis.counters.source_lines import (
@@ -323,7 +323,11 @@ def _sum(findings: Sequence[KernelFinding], time_ns: float | None) -> KernelFind
     return replace(longest, time_ns=time_ns, speedup=speedup)
 
 
-def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[str, ...]:
+_MAX_SECTIONS = 2
+"""Sections of Nsight Compute that a command lists; where more are missing, it collects all."""
+
+
+def _notes(kernels: Sequence[LaunchDiagnosis], rules: Mapping[str, object]) -> tuple[str, ...]:
     """Name the rules that most launches have no data for, and what to collect for them."""
     absent = [r for k in kernels for r in k.not_applicable]
     missing = [rule for rule in rules if absent.count(rule) * 2 > len(kernels)]
@@ -331,9 +335,11 @@ def _notes(kernels: Sequence[LaunchDiagnosis], rules: Iterable[str]) -> tuple[st
         return ()
     verdicts = (k.not_applicable.get(rule) for rule in missing for k in kernels)
     sections = sorted({s for verdict in verdicts if verdict is not None for s in verdict.sections})
-    collect = " ".join(f"--section {s}" for s in sections) or "--set full"
-    count = "1 rule" if len(missing) == 1 else f"{len(missing)} rules"
-    return (f"{count} not evaluated; collect with ncu {collect}; rules: {', '.join(missing)}",)
+    collect = " ".join(f"--section {s}" for s in sections)
+    if len(sections) > _MAX_SECTIONS or not sections:
+        collect = "--set full" + (f"; or only {collect}" if sections else "")
+    count = f"{len(missing)} of {len(rules)} rules lack{'s' if len(missing) == 1 else ''} counters"
+    return (f"{count}; collect with ncu {collect}; rules: {', '.join(missing)}",)
 
 
 # Joined with a timeline ---------------------------------------------------------------------------
@@ -358,7 +364,8 @@ def join_diagnoses(
     )
     kernels = _timed_kernels(report.groups, inside)
     notes = (*report.notes, *_join_notes(report, kernels, inside))
-    all_notes = (*timeline.notes, *(f"the report: {note}" for note in notes))
+    doubts = [f"the report: {note}" for note in _doubts(kernels, inside)]
+    all_notes = (*doubts, *timeline.notes, *(f"the report: {note}" for note in notes))
     return JoinedDiagnosis(replace(timeline, notes=all_notes), report, kernels)
 
 
@@ -391,18 +398,38 @@ def _timed_kernels(groups: Sequence[KernelGroup], kernels: pl.DataFrame) -> tupl
     return tuple(sorted(timed, key=lambda k: (-k.saved_ns, -k.time_ns)))
 
 
+_MIN_COVERED_SHARE = 0.1
+"""Share of the kernel time below which a report is probably one of another program."""
+
+
+def _covered_share(inside: pl.DataFrame) -> float | None:
+    """Return the share of the kernel time in the window that the report covers."""
+    measured_ns, total_ns = (
+        float(frame["time_ns"].sum()) for frame in (inside.drop_nulls("launch"), inside)
+    )
+    return measured_ns / total_ns if total_ns else None
+
+
+def _doubts(kernels: Sequence[TimedKernel], inside: pl.DataFrame) -> list[str]:
+    """Return why the report may be of another program: these notes come before all others."""
+    if not kernels:
+        return ["none of its kernels runs in the window: is it of the same program?"]
+    covered = _covered_share(inside)
+    if covered is None or covered >= _MIN_COVERED_SHARE:
+        return []
+    share = format_share(covered)
+    return [f"it covers only {share} of the kernel time in the window: is it of the same program?"]
+
+
 def _join_notes(
     report: KernelReportDiagnosis, kernels: Sequence[TimedKernel], inside: pl.DataFrame
 ) -> list[str]:
     if not kernels:
-        return ["no profiled kernel is in the timeline: is it the same program?"]
+        return []
     notes = []
-    measured_ns, total_ns = (
-        float(frame["time_ns"].sum()) for frame in (inside.drop_nulls("launch"), inside)
-    )
-    if total_ns and measured_ns < total_ns:
-        share = format_share(measured_ns / total_ns)
-        notes.append(f"it covers {share} of the kernel time in the window")
+    covered = _covered_share(inside)
+    if covered is not None and _MIN_COVERED_SHARE <= covered < 1:
+        notes.append(f"it covers {format_share(covered)} of the kernel time in the window")
     unused = len(report.groups) - len(kernels)
     if unused:
         notes.append(f"{unused:,} of its kernels do not run in the window: not shown")

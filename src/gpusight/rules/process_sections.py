@@ -124,6 +124,52 @@ def diagnose_processes(
     return replace(first, sections=tuple(sections[1:]), meta=meta)
 
 
+def first_process(
+    trace: Trace,
+    selection: Selection,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> Selection:
+    """Select the process that `diagnose` shows first, so that all commands are about the same one.
+
+    Where one process used GPUs, or the selection names a process or a range, it does not change.
+    """
+    if selection.process is not None or selection.within is not None:
+        return selection
+    owners = gpu_owners(trace, selection.device)
+    # Others cannot come first, and need no diagnosis.
+    large = [owner for owner in owners if owner.gpu_ns >= MIN_GPU_SHARE * owners[0].gpu_ns]
+    if len(owners) < 2:
+        return selection
+
+    def choose() -> pl.DataFrame:
+        from gpusight.rules.timeline_diagnosis import diagnose_timeline
+
+        pid = large[0].pid
+        if len(large) > 1:
+            diagnosis = diagnose_processes(
+                trace,
+                selection,
+                lambda part: diagnose_timeline(
+                    trace, part, steps=steps, window=window, warmup=warmup
+                ),
+            )
+            if not isinstance(diagnosis, NotApplicable):
+                pid = diagnosis.meta.get("process", pid)
+        return pl.DataFrame({"pid": [pid]})
+
+    key = f"first-process-1 {trace.pace} {selection.device} {steps} {window} {warmup}"
+    pid = trace.derive(key, choose)["pid"][0]
+    return replace(selection, process=str(pid), rank=worst_of(len(owners)))
+
+
+def worst_of(processes: int) -> str:
+    """Say why a process comes first: `worst of 2`."""
+    return f"worst of {processes}"
+
+
 def _section(
     owner: GpuOwner,
     selection: Selection,

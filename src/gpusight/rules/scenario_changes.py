@@ -27,11 +27,13 @@ from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
-from gpusight.rules.context import sample_steps
-from gpusight.rules.engine import MAX_REPLAY_ERROR
+from gpusight.rules.context import memoize, sample_steps
+from gpusight.rules.engine import MAX_REPLAY_ERROR, verdict_among
+from gpusight.rules.not_modeled import not_modeled
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.fp32_gemms import gemms_on_cuda_cores, targets, without_memory_bound
 from gpusight.rules.patterns.host_gaps import before_calls, input_before
+from gpusight.rules.process_sections import first_process
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.rules.rule import RuleMatch, RuleNotApplicable
 from gpusight.trace.intervals import Intervals, clip, contains, coverage
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
     from gpusight.analysis.replay.simulation import Flags, ReplayProgram
     from gpusight.analysis.scenario import Scenario, WhatIf
     from gpusight.rules.context import RuleContext
-    from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.fp32_gemms import TensorFormat
+    from gpusight.rules.rule import RuleVerdict
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -68,9 +70,9 @@ def what_if(
             "whatif needs a change",
             hint="for example --speedup matmul=4x, --remove sync or --graph",
         )
-    focused = {"steps": steps, "window": window, "warmup": warmup}
-    given = selection.process
-    scenarios, selection = _numbers_to_rules(trace, selection, scenarios, focused)
+    focused: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup}
+    selection = first_process(trace, selection, **focused)
+    scenarios = _numbers_to_rules(trace, selection, scenarios, focused)
     trace = without_profiler(trace, selection.process)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
@@ -79,21 +81,19 @@ def what_if(
     if not len(context.schedule.ops):
         return NotApplicable(COMMAND, "no GPU activity in the window", advice_for(trace.meta).gpu)
     changes = [(scenario.text, changes_of_scenario(context, scenario)) for scenario in scenarios]
-    chosen: list[str] = []
-    if selection.process != given:
-        chosen.append(
-            f"fix numbers are those of process {selection.process}, as `diagnose` shows it"
-        )
     result = replayed(
         context.replay,
         changes,
         before=context.ledger,
         steps=context.steps,
         meta={"path": trace.meta.path},
-        notes=(*chosen, *focus.notes, *_notes(context)),
+        notes=(*focus.notes, *_notes(context)),
         window=focus,
     )
-    result = replace(result, notes=(*result.notes, *_slower_notes(result)))
+    unmodeled = not_modeled(context)
+    lines = (f"not modeled: {text}" for text in unmodeled)
+    notes = (*_slower_notes(result), *_limit_notes(context, result, scenarios), *lines)
+    result = replace(result, notes=(*result.notes, *notes), not_modeled=unmodeled)
     return result if selection.device is None else result.of_device(selection.device)
 
 
@@ -108,31 +108,42 @@ def _slower_notes(result: WhatIf) -> list[str]:
     ]
 
 
+def _limit_notes(context: RuleContext, result: WhatIf, scenarios: Sequence[Scenario]) -> list[str]:
+    """Say where `diagnose` counts less for a fix: no more than the idle time that it is about."""
+    notes = []
+    for change, scenario in zip(result.changes, scenarios, strict=True):
+        match = (
+            _match_of(context, scenario.target) if scenario.verb is ScenarioAction.APPLY else None
+        )
+        if match is None or match.min_ns is None:
+            continue
+        limit_ns = max(0.0, result.unchanged_ns - match.min_ns)
+        if change.alone_ns > (1 + _MIN_DIFFERENCE) * limit_ns:
+            limit = format_time(limit_ns / result.per_step, digits=3)
+            notes.append(
+                f"diagnose counts {limit}{'/step' * bool(result.steps)} for the {change.change} "
+                "alone: the idle time that it is about"
+            )
+    return notes
+
+
 def _numbers_to_rules(
     trace: Trace,
     selection: Selection,
     scenarios: Sequence[Scenario],
     focused: dict[str, Any],
-) -> tuple[list[Scenario], Selection]:
-    """Replace the numbers of fixes, as `diagnose` lists them, by their rules.
-
-    Of several processes they are those of the one that it lists first: that one is selected.
-    """
+) -> list[Scenario]:
+    """Replace the numbers of fixes, as `diagnose` lists them, by their rules."""
 
     def is_number(scenario: Scenario) -> bool:
         return scenario.verb is ScenarioAction.APPLY and scenario.target.isdecimal()
 
     if not any(map(is_number, scenarios)):
-        return list(scenarios), selection
-    from gpusight.rules.process_sections import diagnose_processes
+        return list(scenarios)
     from gpusight.rules.timeline_diagnosis import diagnose_timeline
 
-    diagnosis = diagnose_processes(
-        trace, selection, lambda part: diagnose_timeline(trace, part, **focused)
-    )
-    fixes: Sequence[TimelineFinding] = ()
-    if not isinstance(diagnosis, NotApplicable):
-        fixes, selection = diagnosis.plan, diagnosis.selection
+    diagnosis = diagnose_timeline(trace, selection, **focused)
+    fixes = () if isinstance(diagnosis, NotApplicable) else diagnosis.plan
     chosen = []
     for scenario in scenarios:
         if not is_number(scenario):
@@ -144,7 +155,7 @@ def _numbers_to_rules(
             raise UsageError(
                 f"there is no fix {scenario.target}", hint=f"fixes are: {listed or 'none'}"
             )
-    return chosen, selection
+    return chosen
 
 
 def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:
@@ -169,7 +180,7 @@ def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:
 def _notes(context: RuleContext) -> list[str]:
     notes = []
     if context.part:
-        notes.append(f"simulated: {context.part} from the middle of the window")
+        notes.append(f"simulated: {context.part} of the window")
     if context.replay.error > MAX_REPLAY_ERROR:
         error = format_share(context.replay.error)
         notes.append(f"simulation error {error}: small savings are not reliable")
@@ -373,11 +384,26 @@ def _rule_of(scenario: Scenario) -> str:
     return next(rule.id for rule in timeline_rules().values() if rule.scenario == text)
 
 
+_MIN_DIFFERENCE = 0.01
+"""Part by which two savings must differ to read as two numbers."""
+
+
 def _fix_of(context: RuleContext, name: str) -> Changes:
     """Return the change of the fix of a rule."""
-    verdict = select_rules(timeline_rules(), [name])[name].check(context)
+    return _match_of(context, name).change
+
+
+def _match_of(context: RuleContext, name: str) -> RuleMatch:
+    """Return the match of a rule, with the change that `diagnose` replays.
+
+    Raises UsageError where there is none.
+    """
+    select_rules(timeline_rules(), [name])  # which raises for an unknown name
+    verdict = _verdicts(context).get(name)
+    if verdict is None:
+        verdict = _verdicts(context)[name] = verdict_among(context, timeline_rules(), name)
     if isinstance(verdict, RuleMatch) and verdict.change:
-        return verdict.change
+        return verdict
     if isinstance(verdict, RuleNotApplicable):
         raise UsageError(f"{name} cannot be evaluated", why=verdict.reason)
     why = "its finding has no time estimate"
@@ -386,3 +412,9 @@ def _fix_of(context: RuleContext, name: str) -> Changes:
         why=why if isinstance(verdict, RuleMatch) else "the program does not have that problem",
         hint="see: gpusight diagnose FILE",
     )
+
+
+@memoize
+def _verdicts(_: RuleContext) -> dict[str, RuleVerdict]:
+    """Return the verdicts that are known of a context."""
+    return {}

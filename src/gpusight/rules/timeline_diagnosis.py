@@ -11,9 +11,8 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_completeness import lost_sources, recorded_note, reported_losses
-from gpusight.analysis.capture_gpus import names_of_used
+from gpusight.analysis.capture_info import names_of_used
 from gpusight.analysis.clock_alignment import aligned, clock_shifts
-from gpusight.analysis.join.launch_matching import normal_name
 from gpusight.analysis.kernel_summary import graph_notes, short_names
 from gpusight.analysis.profiler_correction import (
     correction_of,
@@ -24,12 +23,14 @@ from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_list import called
 from gpusight.analysis.steps.step_window import step_window
+from gpusight.naming.demangle import normal_name
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
 from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
 from gpusight.rules.diagnosis import COMMAND, ReplayFacts, TimelineDiagnosis
 from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
 from gpusight.rules.locations import CANDIDATES, events_named
+from gpusight.rules.not_modeled import not_modeled
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.units import format_share, format_time
 
@@ -62,8 +63,7 @@ def diagnose_timeline(
     """
     selected = select_rules(timeline_rules() | {rule.id: rule for rule in extra_rules}, rules)
     preload_tables(trace)
-    original, trace = trace, aligned(without_profiler(trace, selection.process))
-    known = known if trace is original else None
+    trace = aligned(without_profiler(trace, selection.process))
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(focus, NotApplicable):
         return replace(focus, command=COMMAND)
@@ -85,7 +85,9 @@ def diagnose_timeline(
         not_applicable={rule: verdict.reason for rule, verdict in results.not_applicable.items()},
         covered=results.covered,
         ledger=whole_ledger(focus, context, selection, known),
-        replay=ReplayFacts(context.replay.error, context.steps, context.length_ns),
+        replay=ReplayFacts(
+            context.replay.error, context.steps, context.length_ns, not_modeled(context)
+        ),
         meta={
             "path": trace.meta.path,
             "tool": trace.meta.tool,
@@ -111,9 +113,7 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
     """Return notes on the size of the sample, the error of its replay and other processes."""
     notes = []
     if context.part:
-        notes.append(
-            f"findings are from {context.part} in the middle of the window, scaled to all of it"
-        )
+        notes.append(f"findings are from {context.part} of the window, scaled to all of it")
     if context.replay.error > MAX_REPLAY_ERROR:
         error = format_share(context.replay.error)
         notes.append(f"simulation error {error}: savings are uncertain")
@@ -179,6 +179,12 @@ class FindingLocator:
             spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("telling"))
         best = _best_locations(spans, self._focus.steps, most)
         return tuple(map(self._recorded, best))
+
+    def of_kernel(self, kernel: str, most: int = MAX_LOCATIONS) -> tuple[TimelineLocation, ...]:
+        """Return the longest launches of a kernel in the window; the window where it has none."""
+        found = locations_of_kernels(self._trace, kernel, self._focus, most)
+        window = TimelineLocation(self._focus.start_ns, self._focus.end_ns, "the evaluated window")
+        return tuple(map(self._recorded, found or (window,)))
 
     def _recorded(self, location: TimelineLocation) -> TimelineLocation:
         """Return a location as the capture shows it, with the times of the profiler."""

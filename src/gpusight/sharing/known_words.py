@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache, lru_cache
 
-from gpusight.readers.name_columns import strip_api_version
+from gpusight.readers.tables import strip_api_version
 
 _ESCAPE = re.compile(r"\\[a-zA-Z]")
 _LITERAL = re.compile(r"[a-z]{2,}")

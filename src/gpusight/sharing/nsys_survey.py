@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.pace import MESSAGE, Pace
 from gpusight.readers.nsys.native_container import NsysContainer
 from gpusight.readers.nsys.sqlite_export import SqliteTables
 from gpusight.readers.protobuf_wire import child, children, integer, text
@@ -111,6 +112,8 @@ class TextCleaner:
         salt = self._options.salt if self._options.hash_names else None
         if role is TextRole.HARDWARE:
             return described(text)
+        if text.startswith(MESSAGE) and (pace := _pace_mark(text)):
+            return pace
         if role is TextRole.OVERHEAD:
             # What follows is a file: dlopen(/home/…/libmine.so).
             text = text.partition("(")[0]
@@ -124,6 +127,14 @@ class TextCleaner:
         if role is TextRole.KERNEL:
             return hash_kernel(text, salt)
         return text if role is TextRole.CALL and is_call(text) else hash_range(text, salt)
+
+
+def _pace_mark(text: str) -> str | None:
+    """Write the step time without a profiler anew: numbers and known words, nothing else."""
+    try:
+        return MESSAGE + Pace.from_text(text.removeprefix(MESSAGE)).to_text()
+    except (ValueError, RecursionError):  # a name of the program that only begins like it
+        return None
 
 
 def thread_name(name: str) -> str:

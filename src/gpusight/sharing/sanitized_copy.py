@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.errors import UsageError
-from gpusight.output_files import staged
+from gpusight.output_files import staged, write_file
+from gpusight.pace import read_sidecar, sidecar_path
 from gpusight.readers.file_blocks import FileBlocks, head_of
 from gpusight.readers.guarded_source import reading
-from gpusight.readers.open import open_trace
+from gpusight.readers.open import nsys_tables, open_trace
 from gpusight.sharing.leak_report import (
     OF_PEOPLE,
     TAKES,
@@ -27,7 +28,7 @@ from gpusight.sharing.leak_report import (
     identifying_values,
 )
 from gpusight.sharing.share_nsys import NsysCleaner
-from gpusight.sniff import BASELINE, JAX_PLANE, NCU_REPORT, NSYS_REPORT, SQLITE
+from gpusight.sniff import BASELINE, JAX_PLANE, NCU_REPORT, NSYS_REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 TO = ("sqlite", "parquet")
 """Forms of a copy of an nsys capture."""
 _HEAD_BYTES = 16_384
-_ARROW_STREAM = b"\xff\xff\xff\xff"
 _BOM = b"\xef\xbb\xbf"
 _SALT_BYTES = 32
 _MAX_NEEDLE_BYTES = 4096
@@ -48,6 +48,7 @@ _BLOCKS_AT_ONCE = 16
 _NAMED_BY_CLOCK = re.compile(r"\d{10}")
 """In names that profilers make of host, process and time: `node7_4711.1700000000000.pt.trace`."""
 _ANY_STEM = "capture"
+_PACE_NOTE = "the step time without the profiler is in {}: send both files"
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,12 @@ def share(
             raise UsageError(what, hint="leave it")
         target = output or Path(f"{_stem(capture)}.shared{cleaner.suffixes[0]}")
         _check_target(capture, target, cleaner, form)
+        pace = read_sidecar(capture)
         with staged(target, replace=False) as part:
             scan = cleaner.write(part, options, name=target.name)
+        if pace is not None:
+            write_file(sidecar_path(target), f"{pace.to_text()}\n".encode())
+        notes = () if pace is None else (_PACE_NOTE.format(sidecar_path(target).name),)
         return SharedCopy(
             capture,
             scan.leaks,
@@ -114,7 +119,7 @@ def share(
             path=target,
             remains=tuple(_leftovers(scan, target)),
             suspects=scan.suspects,
-            notes=scan.notes,
+            notes=(*scan.notes, *notes),
             bytes_before=_size(capture),
             bytes_after=_size(target),
         )
@@ -155,17 +160,7 @@ def _nsys_tables(capture: Path) -> RawTables | None:
         open_trace(capture, cache=False)
     with capture.open("rb") as file:
         head = file.read(len(NSYS_REPORT))
-    if head.startswith(SQLITE):
-        from gpusight.readers.nsys.sqlite_export import SqliteTables
-
-        return SqliteTables(capture)
-    if head.startswith(NSYS_REPORT):
-        from gpusight.readers.nsys.native_report import ReportTables
-
-        return ReportTables(capture, cache=False)
-    if head.startswith(_ARROW_STREAM) and capture.suffix.lower() != ".qdstrm":
-        return FolderTables.from_arrow_file(capture)
-    return None
+    return nsys_tables(capture, head, cache=False)
 
 
 def _stem(capture: Path) -> str:
@@ -183,8 +178,9 @@ def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> N
         raise UsageError(f"{target} is the capture itself", hint="choose another name for -o")
     if not resolved.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent}", hint="create it first")
-    if target.exists() or target.is_symlink():
-        raise UsageError(f"{target} exists already", hint="choose another name for -o")
+    for path in (target, sidecar_path(target)):
+        if path.exists() or path.is_symlink():
+            raise UsageError(f"{path} exists already", hint="choose another name for -o")
     if form == "parquet" and cleaner.suffixes == (".parquet",):
         return
     if not target.name.lower().endswith(cleaner.suffixes):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from gpusight.errors import NotACaptureError
+from gpusight.pace import METADATA_KEY, Pace
 from gpusight.readers import chrome_source
 from gpusight.readers.chrome_events import NOT_JSON, ChromeEvent, EventReader
 from gpusight.readers.file_blocks import FileBlocks
@@ -64,6 +65,8 @@ class TraceHeader:
         for key, clean in (("deviceProperties", self._devices), ("distributedInfo", self._job)):
             if key in header:
                 kept[key] = clean(header[key])
+        with contextlib.suppress(ValueError):  # damaged: then it is removed as any unknown key
+            kept[METADATA_KEY] = Pace.from_values(header.get(METADATA_KEY)).document()
         self._count({key: value for key, value in header.items() if key not in kept})
         return kept
 
@@ -389,8 +392,6 @@ def _escaped(key: str) -> bytes:
 
 _DECODER = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 """Reads events without deciding what their keys mean."""
-_TORCH = frozenset({"schemaVersion", "deviceProperties", "distributedInfo"})
-"""Top-level keys that only PyTorch writes."""
 _NOT_IDENTIFYING = frozenset({chrome_source.PLAIN, chrome_source.SETTING, chrome_source.SILENT})
 """Kinds of events that other programs write too."""
 _GZIP_LEVEL = 6
@@ -440,11 +441,11 @@ class TorchCleaner:
                 f"{self._path} is a timeline exported by gpusight",
                 hint="share the original capture",
             )
-        if not events.kinds and not _TORCH & header.keys():
+        if not events.kinds and not chrome_source.TORCH_KEYS & header.keys():
             raise NotACaptureError(
                 f"{self._path} is not a trace", why="it holds no events", hint=TAKES
             )
-        if not events.kinds - _NOT_IDENTIFYING and not _TORCH & header.keys():
+        if not events.kinds - _NOT_IDENTIFYING and not chrome_source.TORCH_KEYS & header.keys():
             raise NotACaptureError(
                 f"{self._path} is a Chrome trace, but not one of PyTorch",
                 why="traces of other programs cannot be sanitized reliably",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -72,7 +73,10 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceSource(Protocol):
-    """What a reader provides. A source never changes the file it reads."""
+    """What a reader provides. A source never changes the file it reads.
+
+    Sources derive from it: what they need not do has a default here.
+    """
 
     @property
     def meta(self) -> Meta:
@@ -81,7 +85,7 @@ class TraceSource(Protocol):
 
     def outline(self) -> Outline | None:
         """Return what is in the file, if knowing that takes a pass over all of it; else None."""
-        ...
+        return None
 
     def has(self, table: str) -> bool:
         """Return whether the table has rows, without reading them."""
@@ -99,17 +103,17 @@ class TraceSource(Protocol):
         """Read these columns; rows sorted by the table's time column, ties in file order."""
         ...
 
-    def prepare(self, tables: Iterable[str]) -> None:
+    def prepare(self, tables: Iterable[str]) -> None:  # noqa: ARG002 - a default
         """Announce which tables will be read, so that one pass over the file serves them all."""
-        ...
+        return
 
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about rows and values left out so far; tables read later may add more."""
-        ...
+        return ()
 
     def close(self) -> None:
         """Close the file; what was read stays readable."""
-        ...
+        return
 
 
 class FrameStore(Protocol):
@@ -344,3 +348,73 @@ def _known_columns(table: TraceTable, columns: Sequence[str]) -> tuple[str, ...]
                 hint=f"columns are {', '.join(table.column_names)}",
             )
     return tuple(columns)
+
+
+TIMES = ("start_ns", "end_ns", "time_ns")
+"""Columns that hold moments of the capture."""
+
+
+class MoveTimes(Protocol):
+    """Moves the times of a table."""
+
+    def __call__(self, table: str, columns: Sequence[str]) -> pl.DataFrame | None:
+        """Return these columns moved, in the order of the rows; None where the table stays."""
+        ...
+
+
+class MovedSource(TraceSource):
+    """Serves the tables of a trace with moved times, in the order of those."""
+
+    def __init__(self, trace: Trace, move: MoveTimes) -> None:
+        self.trace = trace
+        self._move = move
+        self._orders: dict[str, pl.Series | None] = {}
+
+    @cached_property
+    def meta(self) -> Meta:
+        """What is known about the capture as a whole."""
+        return self.trace.meta
+
+    def has(self, table: str) -> bool:
+        """Return whether the table has rows."""
+        return self.trace.has(table)
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Return whether the capture can fill this column."""
+        return self.trace.has(table, column)
+
+    def row_count(self, table: str) -> int:
+        """Count rows."""
+        return self.trace.row_count(table)
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Read these columns, times moved, in order of the moved start."""
+        frame = self.trace.table(table, columns)
+        order = self._order(table)
+        if order is None:
+            return frame
+        times = [column for column in columns if column in TIMES]
+        moved = self._move(table, times) if times else None
+        return (frame if moved is None else frame.with_columns(moved))[order]
+
+    def _order(self, table: str) -> pl.Series | None:
+        """Return the rows of a table in order of time; None where they do not change."""
+        if table not in self._orders:
+            key = TABLES[table].sort_column
+            moved = None if key is None else self._move(table, [key])
+            order = None if moved is None else moved.to_series().arg_sort()
+            self._orders[table] = order
+        return self._orders[table]
+
+    def recorded_row(self, table: str, row: int) -> int:
+        """Return the row of the trace that a row of a moved table is."""
+        order = self._order(table)
+        return row if order is None else int(order[row])
+
+    def prepare(self, tables: Iterable[str]) -> None:
+        """Announce which tables will be read."""
+        self.trace.prepare(*tables)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return warnings about rows and values left out so far."""
+        return self.trace.losses

@@ -16,8 +16,9 @@ from gpusight.analysis.attribution.work_causes import (
     causes_of_rows,
     names_of_causes,
 )
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.counters import launch_quantities as q
+from gpusight.analysis.counters.kernel_quantities import stall_name
 from gpusight.analysis.counters.launch_quantities import DURATION, measured
 from gpusight.analysis.join.launch_matching import NEEDS, ORDER, cover, in_launch_order
 from gpusight.analysis.kernel_summary import SHAPE
@@ -332,7 +333,7 @@ def _top_stall(launch_trace: Trace) -> Iterator[Fact]:
     waits = {reason: n for reason, n in shares.items() if not _NO_STALLS.fullmatch(reason)}
     if waits:
         reason, value = max(waits.items(), key=lambda wait: wait[1])
-        text = reason.replace("_", " ")
+        text = stall_name(reason)
         yield Fact("stall", "Top stall reason", text, Fmt.TEXT, "Most frequent warp stall")
         total = sum(n for name, n in shares.items() if not name.endswith("_not_issued"))
         share = value / total

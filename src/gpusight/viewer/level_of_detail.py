@@ -48,7 +48,10 @@ class ColorTotals:
     @classmethod
     def of(cls, start_ns: Ints, end_ns: Ints, color: NDArray[np.uint8]) -> ColorTotals:
         """Sum up events block by block."""
-        codes = _present(color)
+        # The colors that occur, rising.
+        seen = np.zeros(_COLORS, np.bool_)
+        seen[color] = True
+        codes = np.flatnonzero(seen)
         column = np.zeros(_COLORS, np.int64)
         column[codes] = np.arange(len(codes))
         # Blocks of two events for each color keep the sums at 8 / 2 bytes an event.
@@ -88,13 +91,6 @@ class ColorTotals:
         else:
             np.add.at(cells_ns, cells, lengths)
         return sums
-
-
-def _present(color: NDArray[np.uint8]) -> Ints:
-    """Return the colors that occur, rising."""
-    seen = np.zeros(_COLORS, np.bool_)
-    seen[color] = True
-    return np.flatnonzero(seen)
 
 
 _Codes: TypeAlias = "NDArray[np.uint8]"

@@ -12,7 +12,7 @@ from gpusight.analysis.attribution.work_causes import FrameworkOperators
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.trace.schema import TABLES
-from gpusight.trace.trace import Trace
+from gpusight.trace.trace import Trace, TraceSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _WHOLE = ("devices", "processes", "threads")
 _PAIRED = ("sequence", "forward_thread")
 
 
-class TraceExcerpt:
+class TraceExcerpt(TraceSource):
     """Some rows of some tables of a trace; a source for a trace of these alone."""
 
     def __init__(self, trace: Trace, rows: Mapping[str, Ints]) -> None:
@@ -47,9 +47,6 @@ class TraceExcerpt:
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
         return self._trace.meta
-
-    def outline(self) -> None:
-        """Need no walk through a file."""
 
     def has(self, table: str) -> bool:
         """Return whether rows of the table were taken."""
@@ -74,15 +71,9 @@ class TraceExcerpt:
             rows = rows.with_columns(c for c in self._pairs().get_columns() if c.name in columns)
         return pl.DataFrame([_only_used(column) for column in rows.get_columns()])
 
-    def prepare(self, tables: Iterable[str]) -> None:
-        """Have everything already."""
-
     def warnings(self) -> tuple[str, ...]:
         """Name rows and values that reading the capture has left out so far."""
         return self._trace.warnings
-
-    def close(self) -> None:
-        """Hold no file."""
 
     def _pairs(self) -> pl.DataFrame:
         """Number backward operators and the forward ones they serve by pairs.

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.ledger.ledger_entries import GRAPH
 from gpusight.errors import UsageError

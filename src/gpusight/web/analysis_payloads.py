@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.ledger.ledger_entries import IDLE
+from gpusight.analysis.profiler_correction import correction_of, without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_window import step_window
@@ -39,7 +40,9 @@ from gpusight.rules.diagnosis import (
     TimelineDiagnosis,
     diagnose_captures,
 )
-from gpusight.rules.timeline_diagnosis import FindingLocator, locations_of_kernels
+from gpusight.rules.process_sections import gpu_owners, worst_of
+from gpusight.rules.timeline_diagnosis import FindingLocator
+from gpusight.units import format_time
 from gpusight.viewer.event_details import event_details
 from gpusight.viewer.ledger_track import ledger_lines
 from gpusight.viewer.track_style import COLORS
@@ -171,6 +174,13 @@ _OF_KERNELS = "kernel fixes save GPU time; a step that is limited by the host do
 
 def findings_payload(timeline: ViewerTimeline, reports: Sequence[Trace]) -> FindingsInfo:
     """Diagnose a capture, with its kernels where a report of Nsight Compute measured them."""
+    return diagnosis_payloads(timeline, reports)[0]
+
+
+def diagnosis_payloads(
+    timeline: ViewerTimeline, reports: Sequence[Trace]
+) -> tuple[FindingsInfo, LedgerInfo | None]:
+    """Give the findings, and the ledger of the same time; no ledger where nothing is diagnosed."""
     part = sample_steps(timeline.trace)
     question = DiagnoseOptions(steps=part.steps, window=part.window)
     notes = [part.note] if part.note else []
@@ -178,14 +188,29 @@ def findings_payload(timeline: ViewerTimeline, reports: Sequence[Trace]) -> Find
         joined = diagnose_captures([timeline.trace, reports[0]], question)
         if isinstance(joined, JoinedDiagnosis):
             notes += [_OF_KERNELS] if len(reports) == 1 else [_FIRST, _OF_KERNELS]
-            return _finding_infos(timeline, joined.timeline, joined.kernels, notes)
+            findings = _finding_infos(timeline, joined.timeline, joined.kernels, notes)
+            return findings, _ledger_of(timeline.trace, joined.timeline)
         assert isinstance(joined, NotApplicable), "a timeline and a report were given"
         notes.append(f"the report: {sentence(joined)}")
     diagnosis = diagnose_captures([timeline.trace], question)
     if isinstance(diagnosis, NotApplicable):
-        return FindingsInfo(FAILED, safe_text(sentence(diagnosis)))
+        return FindingsInfo(FAILED, safe_text(sentence(diagnosis))), None
     assert isinstance(diagnosis, TimelineDiagnosis), "a timeline was given"
-    return _finding_infos(timeline, diagnosis, (), notes)
+    findings = _finding_infos(timeline, diagnosis, (), notes)
+    return findings, _ledger_of(timeline.trace, diagnosis)
+
+
+def _about(diagnosis: TimelineDiagnosis) -> str:
+    """Say whose times these are, and which ones the timeline shows; empty where it is the same."""
+    texts = []
+    if "processes" in diagnosis.meta:
+        rank = worst_of(diagnosis.meta["processes"])
+        texts.append(f"Process {diagnosis.meta.get('process')} ({rank}).")
+    step_ns, recorded_ns = diagnosis.step_ns, diagnosis.focus.recorded_step_ns
+    step, recorded = (format_time(ns, digits=3) for ns in (step_ns, recorded_ns or step_ns))
+    if recorded != step:
+        texts.append(f"Without the profiler; with it (timeline) {recorded}/step.")
+    return " ".join(texts)
 
 
 def _finding_infos(
@@ -211,6 +236,7 @@ def _finding_infos(
         message="",
         step_ns=diagnosis.step_ns,
         steps=diagnosis.steps,
+        about=_about(diagnosis),
         findings=tuple(info for finding, info in infos if finding.in_plan),
         plan=plan_total(diagnosis) if diagnosis.fixes else "",
         needs=tuple(needs_notes(diagnosis)),
@@ -220,7 +246,11 @@ def _finding_infos(
             if not finding.in_plan
         ),
         predicted_step_ns=diagnosis.predicted_step_ns,
-        kernels=tuple(_of_kernel(timeline, diagnosis, k) for k in kernels if k.saved_ns > min_ns),
+        kernels=tuple(
+            _of_kernel(diagnosis, k, _places(timeline, located.of_kernel(k.group.name)))
+            for k in kernels
+            if k.saved_ns > min_ns
+        ),
         notes=tuple(messages),
     )
 
@@ -255,12 +285,11 @@ def _of_timeline(
 
 
 def _of_kernel(
-    timeline: ViewerTimeline, diagnosis: TimelineDiagnosis, kernel: TimedKernel
+    diagnosis: TimelineDiagnosis, kernel: TimedKernel, shown: tuple[ShownPlace, ...]
 ) -> FindingInfo:
     """Describe a profiled kernel by its time in the evaluated steps."""
     finding, focus = kernel.finding, diagnosis.focus
     assert finding is not None, "only a kernel with a finding saves time"
-    shown = _places(timeline, locations_of_kernels(timeline.trace, kernel.group.name, focus))
     return FindingInfo(
         rule=finding.rule,
         title=safe_text(f"{kernel.group.label}: {finding.title}"),
@@ -275,7 +304,7 @@ def _of_kernel(
         fix=safe_text(finding.fix),
         code=_code(finding.code),
         evidence=_evidence(finding.evidence),
-        places=shown or (ShownPlace("the evaluated window", focus.start_ns, focus.end_ns, None),),
+        places=shown,
     )
 
 
@@ -301,8 +330,30 @@ def _place(timeline: ViewerTimeline, place: TimelineLocation) -> ShownPlace:
     return ShownPlace(safe_text(place.label), place.start_ns, place.end_ns, shown)
 
 
+def is_ledger_of_timeline(trace: Trace) -> bool:
+    """Return whether the ledger is of what the timeline shows: recorded times of one process.
+
+    Otherwise it is that of the diagnosis.
+    """
+    return len(gpu_owners(trace)) < 2 and correction_of(without_profiler(trace)) is None
+
+
+def _ledger_of(trace: Trace, diagnosis: TimelineDiagnosis) -> LedgerInfo:
+    """Give the ledger of a diagnosis."""
+    names = device_names(trace)
+    devices = tuple(
+        DeviceInfo(
+            device.device,
+            safe_text(names.get(device.device) or ""),
+            tuple(EntryInfo(entry.entry, entry.ns, entry.share) for entry in device.entries),
+        )
+        for device in diagnosis.ledger.devices
+    )
+    return LedgerInfo(READY, "", diagnosis.steps, devices, _about(diagnosis))
+
+
 def ledger_payload(trace: Trace) -> LedgerInfo:
-    """Sum up the steps without warm-up, as `gpusight ledger` does."""
+    """Sum up the recorded steps without warm-up, as `gpusight ledger` does."""
     focus, lines = step_window(trace), ledger_lines(trace)
     if isinstance(focus, NotApplicable):
         return LedgerInfo(FAILED, safe_text(sentence(focus)))

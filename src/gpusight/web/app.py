@@ -1,9 +1,14 @@
-"""What the server answers: its own three files, and questions about the captures."""
+"""What the server answers: its own three files, and what a page can request of a capture.
+
+What a route needs is imported with it: the server answers sooner so.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,18 +19,212 @@ from starlette.routing import Route
 
 from gpusight.errors import GpusightError, InternalError, UsageError, internal_error, is_unexpected
 from gpusight.web.loaded_capture import ServerStopped
+from gpusight.web.payloads import safe, shown
 from gpusight.web.pool import BusyError, GoneError, Pool
-from gpusight.web.routes import ROUTES, RequestQuery, RouteRequest, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.requests import Request
 
-    from gpusight.web.routes import Route as Question
+    from gpusight.trace.trace import Trace
+    from gpusight.viewer.event_search import NamedEvents
+    from gpusight.viewer.selection_measures import DeviceMeasures, KernelMeasures
+    from gpusight.viewer.track_data import EventPosition
+    from gpusight.web.loaded_capture import LoadedCapture
     from gpusight.web.session import Session
 
     Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+MAX_TIME_NS = 2**62
+"""Times beyond this, 146 years, are a mistake."""
+_MAX_NUMBER_CHARS = 40
+_MAX_SHOWN_CHARS = 40
+
+
+class RequestQuery:
+    """The parameters of a request."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def text(self, name: str, most: int) -> str:
+        """Give a text of at most so many characters."""
+        if name not in self._given:
+            raise UsageError(f"{name} is missing")
+        text = self._given[name]
+        if len(text) > most:
+            raise UsageError(f"{name} is too long", why=f"it may have {most:,} characters")
+        return text
+
+    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """Give a whole number; a fraction, which a page may compute, is cut off."""
+        if default is not None and name not in self._given:
+            return default
+        text = self.text(name, _MAX_NUMBER_CHARS)
+        value = read_whole(text)
+        if value is None or not low <= value <= high:
+            shown = text[:_MAX_SHOWN_CHARS]
+            raise UsageError(f"{name} is {shown!r}, not a number from {low:,} to {high:,}")
+        return value
+
+    def time(self, name: str) -> int:
+        """Give a time in nanoseconds from the capture's origin; it may lie before that."""
+        return self.whole(name, -MAX_TIME_NS, MAX_TIME_NS)
+
+    def stretch(self) -> tuple[int, int]:
+        """Give the stretch of time from `start` to `end`."""
+        start, end = self.time("start"), self.time("end")
+        if end <= start:
+            raise UsageError("end is not after start")
+        return start, end
+
+    def names(self, name: str, most: int, longest: int) -> list[str]:
+        """Give a list separated by commas."""
+        parts = self.text(name, most * (longest + 1)).split(",")
+        kept = list(dict.fromkeys(part for part in parts if part))
+        if len(kept) > most:
+            raise UsageError(f"{name} has {len(kept):,} names", why=f"at most {most:,} at once")
+        return kept
+
+
+def read_whole(text: str) -> int | None:
+    """Read a whole number, or the whole part of another; None for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return math.floor(value) if math.isfinite(value) else None
+
+
+MAX_WINDOW_BINS = 8192
+MAX_WINDOW_TRACKS = 1024
+MAX_SEARCH_RESULTS = 1000
+MAX_KEY_CHARS = 200
+MAX_SEARCH_CHARS = 500
+_MAX_LINE = 1 << 16
+_MAX_ROW = 1 << 32
+_Named = TypeVar("_Named", "NamedEvents", "DeviceMeasures", "KernelMeasures")
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """A question about one capture."""
+
+    served: LoadedCapture
+    query: RequestQuery
+    reports: Sequence[Trace]
+    """Nsight Compute reports of the same program."""
+
+
+RouteHandler: TypeAlias = "Callable[[RouteRequest], object]"
+"""Gives what becomes JSON, or the bytes themselves."""
+
+
+def info(request: RouteRequest) -> object:
+    """Return what a page needs before it loads events."""
+    return request.served.info
+
+
+def window(request: RouteRequest) -> bytes:
+    """Give what a screen shows of some tracks."""
+    from gpusight.web.capture_payloads import encode_window
+
+    start_ns, end_ns = request.query.stretch()
+    bins = request.query.whole("bins", 1, MAX_WINDOW_BINS)
+    keys = request.query.names("tracks", MAX_WINDOW_TRACKS, MAX_KEY_CHARS)
+    answer = encode_window(request.served.timeline.window(keys, start_ns, end_ns, bins))
+    request.served.seen.set()
+    return answer
+
+
+def pick(request: RouteRequest) -> EventPosition | None:
+    """Give the event at a time on a line, or the nearest."""
+    query = request.query
+    spot = request.served.timeline.pick(
+        query.text("track", MAX_KEY_CHARS),
+        query.whole("line", 0, _MAX_LINE),
+        query.time("time"),
+        query.whole("within", 0, MAX_TIME_NS, default=0),
+    )
+    return None if spot is None else safe(spot)
+
+
+def event(request: RouteRequest) -> object:
+    """Return everything about one event."""
+    from gpusight.web.analysis_payloads import event_payload
+
+    table, row = request.query.text("table", MAX_KEY_CHARS), request.query.whole("row", 0, _MAX_ROW)
+    return event_payload(request.served.timeline, table, row, request.reports)
+
+
+def search(request: RouteRequest) -> object:
+    """Find names that hold a text."""
+    from gpusight.viewer.event_search import search as find
+
+    text = request.query.text("q", MAX_SEARCH_CHARS)
+    limit = request.query.whole("limit", 1, MAX_SEARCH_RESULTS, default=50)
+    matches = find(request.served.timeline.trace, text, limit)
+    return replace(matches, groups=tuple(map(_readable, matches.groups)))
+
+
+def following(request: RouteRequest) -> EventPosition | None:
+    """Give the next event of a name, or the one before."""
+    from gpusight.viewer.event_search import next_event
+
+    query, timeline = request.query, request.served.timeline
+    table = query.text("table", MAX_KEY_CHARS)
+    direction = query.whole("direction", -1, 1, default=1) or 1
+    code, time_ns = query.whole("code", 0, _MAX_ROW), query.time("time")
+    row = next_event(timeline.trace, table, code, time_ns, direction)
+    spot = None if row is None else timeline.spot(table, row)
+    return None if spot is None else safe(spot)
+
+
+def measure(request: RouteRequest) -> object:
+    """Add up what lies in a stretch of time."""
+    from gpusight.viewer.selection_measures import measure as measured
+
+    measurement = measured(request.served.timeline, *request.query.stretch())
+    devices, kernels = (
+        tuple(map(_readable, measurement.devices)),
+        tuple(map(_readable, measurement.kernels)),
+    )
+    return replace(measurement, devices=devices, kernels=kernels)
+
+
+def findings(request: RouteRequest) -> object:
+    """Return the findings as a plan."""
+    return request.served.findings
+
+
+def ledger(request: RouteRequest) -> object:
+    """Return where the time goes."""
+    return request.served.ledger
+
+
+def _readable(named: _Named) -> _Named:
+    """Give something whose name, out of a capture, is safe to show."""
+    return replace(named, name=shown(named.name))
+
+
+ROUTES: dict[str, RouteHandler] = {
+    "": info,
+    "/window": window,
+    "/pick": pick,
+    "/event": event,
+    "/search": search,
+    "/next": following,
+    "/measure": measure,
+    "/findings": findings,
+    "/ledger": ledger,
+}
+"""Every question, by the end of its address."""
 
 
 FILES = {
@@ -90,7 +289,7 @@ def _comparison(session: Session) -> Endpoint:
     return answer
 
 
-def _route_endpoint(session: Session, pool: Pool, question: Question) -> Endpoint:
+def _route_endpoint(session: Session, pool: Pool, question: RouteHandler) -> Endpoint:
     async def answer(request: Request) -> Response:
         served = session.capture(_number(request))
         if served is None:
@@ -104,7 +303,7 @@ def _route_endpoint(session: Session, pool: Pool, question: Question) -> Endpoin
     return answer
 
 
-def _route_response(question: Question, routed: RouteRequest) -> Response:
+def _route_response(question: RouteHandler, routed: RouteRequest) -> Response:
     """Answer, and keep a bug from ending the server or printing on its terminal."""
     try:
         return _json_response(question(routed))

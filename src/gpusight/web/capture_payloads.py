@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.capture_gpus import device_names
-from gpusight.analysis.capture_info import serious_messages
+from gpusight.analysis.capture_info import device_names, serious_messages
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError

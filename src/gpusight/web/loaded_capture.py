@@ -137,6 +137,7 @@ class SharedTrace(Trace):
 
     def __init__(self, trace: Trace, stopping: threading.Event) -> None:
         super().__init__(trace._source, trace._memory)
+        self.pace, self.stored_pace = trace.pace, trace.stored_pace
         self._stopping = stopping
         self._reading = threading.RLock()
         self._deriving: dict[str, threading.RLock] = {}

@@ -171,6 +171,8 @@ class LedgerInfo:
     message: str
     steps: int = 0
     devices: Sequence[DeviceInfo] = ()
+    about: str = ""
+    """Whose times these are, where that is not all that the timeline shows; as for findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,8 @@ class FindingsInfo:
     message: str
     step_ns: float | None = None
     steps: int = 0
+    about: str = ""
+    """The process, where there are several, and that times are without the profiler."""
     findings: Sequence[FindingInfo] = ()
     """The plan, in the order to fix."""
     plan: str = ""

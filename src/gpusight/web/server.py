@@ -159,27 +159,30 @@ def serve(
     port: int = 0,
     open_browser: bool = False,
     cache: bool = True,
+    pace: str | float | None = None,
 ) -> Server:
     """Serve captures and give the server, which runs; raises where none can be opened."""
     given = [captures] if isinstance(captures, (str, os.PathLike, Trace)) else list(captures)
     if not given:
         raise UsageError("no capture was given", hint="gpusight serve FILE")
-    server = Server(Session([_opened(path, cache=cache) for path in given]), port)
+    server = Server(Session([_opened(path, cache=cache, pace=pace) for path in given]), port)
     server.start()
     if open_browser:
         webbrowser.open(server.url)
     return server
 
 
-def _opened(capture: Capture, *, cache: bool) -> Opened:
+def _opened(capture: Capture, *, cache: bool, pace: str | float | None = None) -> Opened:
     """Open a capture; one that is opened already is read anew, so that it stays its owner's."""
     if isinstance(capture, Trace):
         path = Path(capture.meta.path)
         if not path.exists():
             return Opened(path.name, capture, owned=False)
-        return _opened(path, cache=cache)
+        return _opened(path, cache=cache, pace=capture.pace)
     path = Path(capture)
     try:
-        return Opened(path.name, open_trace(capture, cache=cache), path=path)
+        trace = open_trace(capture, cache=cache)
     except GpusightError as error:
         return Opened(path.name, error, path=path)
+    trace.pace = pace
+    return Opened(path.name, trace, path=path)

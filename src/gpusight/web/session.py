@@ -153,7 +153,8 @@ class Session:
             capture.settles()
             capture.done.set()
         self.stopping.wait()
-        self._close(capture)
+        if capture.trace is not None and self._files[capture.number].owned:
+            capture.trace.close()
 
     def _read(self, capture: LoadedCapture) -> None:
         try:
@@ -182,18 +183,25 @@ class Session:
             return
         self._let_look(capture)
         from gpusight.web import analysis_payloads  # noqa: F401 - so that the first click need not wait
-        from gpusight.web.analysis_payloads import findings_payload, ledger_payload
+        from gpusight.web.analysis_payloads import (
+            diagnosis_payloads,
+            is_ledger_of_timeline,
+            ledger_payload,
+        )
 
         timeline = capture.timeline
         with self._turn:
             try:
                 timeline.prepare_ledger()
-                capture.ledger = ledger_payload(timeline.trace)
+                if is_ledger_of_timeline(timeline.trace):
+                    capture.ledger = ledger_payload(timeline.trace)
             except GpusightError as error:
                 capture.ledger = LedgerInfo(FAILED, capture.reason(error))
         with self._turn:
             try:
-                capture.findings = findings_payload(timeline, self.reports)
+                capture.findings, ledger = diagnosis_payloads(timeline, self.reports)
+                if capture.ledger.state == COMPUTING:
+                    capture.ledger = ledger or ledger_payload(timeline.trace)
             except GpusightError as error:
                 capture.fails(error)
 
@@ -233,10 +241,6 @@ class Session:
             )
         except GpusightError as error:
             self.comparison = CompareInfo(FAILED, ready[0].reason(ready[1].reason(error)))
-
-    def _close(self, capture: LoadedCapture) -> None:
-        if capture.trace is not None and self._files[capture.number].owned:
-            capture.trace.close()
 
 
 def _only_reports() -> UsageError:

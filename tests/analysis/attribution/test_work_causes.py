@@ -21,7 +21,7 @@ from gpusight.analysis.attribution.work_causes import (
     names_of_causes,
     selected_work,
 )
-from gpusight.readers.frame_source import FrameSource
+from gpusight.readers.tables import FrameSource
 from gpusight.trace.trace import Meta, Trace
 from tests.shared import DATA, EVERY_TORCH_TRACE, SHARED, name, needs_shared, opened
 from tests.traces import Rows, build_trace

@@ -12,7 +12,12 @@ from gpusight.analysis.api_summary import api_calls
 from gpusight.analysis.capture_info import info
 from gpusight.analysis.capture_summary import summary
 from gpusight.analysis.copy_summary import copies
-from gpusight.analysis.counters.counter_selection import kernel_codes, matching, range_names
+from gpusight.analysis.counters.counter_selection import (
+    chosen_metrics,
+    kernel_codes,
+    matching,
+    range_names,
+)
 from gpusight.analysis.counters.counter_tables import FORMS, brief_counters, counters
 from gpusight.analysis.counters.launch_quantities import (
     LaunchQuantity,
@@ -191,6 +196,29 @@ def test_what_matches_nothing_is_said_with_what_there_is() -> None:
     unmarked = [{**row, "ranges": None} for row in PROFILES]
     with pytest.raises(MissingDataError, match=r"ncu --nvtx"):
         counters(trace(profiles=unmarked), Selection(within="step_0"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [
+        ("registers_per_tread", "the nearest are 'launch__registers_per_thread';"),
+        ("lts__t_sector_hit_rat.pct", "the nearest are 'lts__t_sector_hit_rate.pct', 'l1tex"),
+        ("l1_hit_rate", "the nearest are 'l1tex__t_sector_hit_rate.pct', 'lts"),
+        ("achieved_occupancy", "the nearest are 'sm__warps_active.avg.pct_of_peak"),
+        ("nonsense", "the capture has 5 others;"),
+    ],
+)
+def test_the_nearest_metrics_are_suggested(typed: str, suggested: str) -> None:
+    known = [
+        "a__first.sum",
+        "l1tex__t_sector_hit_rate.pct",
+        "launch__registers_per_thread",
+        "lts__t_sector_hit_rate.pct",
+        "sm__warps_active.avg.pct_of_peak_sustained_active",
+    ]
+    with pytest.raises(UsageError, match="no metric matches") as refused:
+        chosen_metrics(known, [typed])
+    assert suggested in str(refused.value)
 
 
 def test_metrics_are_found_by_former_names_and_by_what_pages_call_them() -> None:

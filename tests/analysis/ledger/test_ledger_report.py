@@ -105,7 +105,8 @@ def test_queued_work_is_explained_by_its_own_launch() -> None:
 
 def test_the_document_has_the_promised_form() -> None:
     document = report(ranges=[us(0, 35, name="step_0"), us(35, 70, name="step_1")]).document()
-    assert document["window"] == {"start_ns": 0, "end_ns": 70 * US}
+    times = {"step_ns": 35 * US, "recorded_step_ns": 35 * US, "estimate_ns": None}
+    assert document["window"] == {"start_ns": 0, "end_ns": 70 * US, **times}
     (device,) = document["devices"]
     assert device["device"] == 0
     assert [(e["entry"], e["ns"]) for e in device["entries"]] == [

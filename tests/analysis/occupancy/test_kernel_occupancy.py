@@ -28,9 +28,8 @@ from gpusight.analysis.occupancy.launch_occupancy import (
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.hardware.gpu_lookup import sm_limits
-from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
-from gpusight.hardware.sm_occupancy import LIMITS, BlockShape
-from gpusight.hardware.sm_occupancy import occupancy as work_out
+from gpusight.hardware.sm_limits import LIMITS, SM_LIMITS, BlockShape, SmLimits
+from gpusight.hardware.sm_limits import occupancy as work_out
 from gpusight.readers.open import open_trace
 from gpusight.results import Composite, NotApplicable, TableResult
 from tests.shared import EVERY_TORCH_TRACE, SHARED, needs_shared, opened
@@ -184,6 +183,15 @@ def test_each_shape_of_a_kernel_has_its_row_and_time_is_summed_by_limit() -> Non
     assert [row["limiters"] for row in rows(result)] == ["none", "registers", "shared memory"]
     assert [row["share"] for row in rows(result, "limiters")] == [0.6, 0.3, 0.1]
     assert facts(result)["theoretical"] == pytest.approx(0.6 + 0.3 * 0.125 + 0.1 * 0.0625)
+
+
+def test_each_grid_of_a_kernel_has_its_row() -> None:
+    full, partial = launch(grid=132 * 16 * 2), launch(grid=132 * 8)
+    result = asked(report(full, full, partial))
+    listed = [(row["short_name"], row["calls"], row["grid"], row["waves"]) for row in rows(result)]
+    assert listed == [("k grid 4224", 2, "4224x1x1", 2.0), ("k grid 1056", 1, "1056x1x1", 0.5)]
+    remarks = {row["short_name"]: row["advice"] for row in rows(result, "advice")}
+    assert "50.0% of a wave" in remarks["k grid 1056"]
 
 
 @pytest.mark.parametrize(
@@ -521,6 +529,25 @@ def test_the_calculator() -> None:
     assert [row["blocks"] for row in page["limits"].rows()] == [8, 32, 4, 9]
     assert page["registers"].frame["registers"].to_list() == [255, 128, 80, 64, 48, 40, 32]
     assert len(page["block_sizes"]) == 32
+    assert page.notes == ()
+
+
+def test_the_calculator_explains_what_a_block_size_wastes() -> None:
+    (partial,) = gs.occupancy_of(gpu="A100", block=100, registers=32).notes
+    assert partial.startswith(
+        "100 is not a multiple of 32: the last warp has 4 threads, and 21.9% of the block's warps"
+    )
+    (empty,) = gs.occupancy_of(gpu="A100", block=640, registers=32).notes
+    assert empty.startswith("3 blocks of 20 warps leave 4 of 64 warp slots empty")
+    full = gs.occupancy_of(gpu="A100", block=512, registers=32)
+    assert full.notes == ()
+    assert full.facts["limited_by"] == "none"
+    assert not any(row["limiting"] for row in full["limits"].rows())
+
+
+def test_a_partial_warp_is_remarked() -> None:
+    (row,) = rows(asked(report(launch(block=100, grid=132 * 16, achieved=99.0))))
+    assert row["remark"] == "last warp: 4 of 32 threads"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gpusight.analysis.gpu_schedule import CallKind, build_schedule
 from gpusight.analysis.ledger.idle_causes import host_time
-from gpusight.analysis.replay import changes
-from gpusight.analysis.replay.window_replay import Replay
+from gpusight.analysis.replay import changes, simulation
+from gpusight.analysis.replay.window_replay import GpuSharing, Replay, alone_on_gpu
+from gpusight.trace.intervals import Intervals
 from tests.analysis.replay.simulator import GAP_NS, TAIL_NS, Do, simulate, trace_of
 from tests.traces import PROCESS, THREAD
 
@@ -198,6 +199,12 @@ def test_a_step_is_a_graph_where_nothing_waits() -> None:
     outcome = replay.run(changes.as_graphs())
     # The second graph comes after the first: two launches, and what the first graph takes longer.
     assert outcome.total_ns >= changes.GRAPH_LAUNCH_NS + 40 * 2 * US + 39 * GAP_NS
+    # One graph for both is launched once; its kernels follow each other closer than launches do.
+    gap_ns = GAP_NS // 4
+    one = replay.run(changes.as_graphs(gap_ns=gap_ns, spans_steps=True))
+    in_graph = changes.GRAPH_LAUNCH_NS + 2 * US + 40 * 2 * US + 39 * gap_ns
+    assert one.total_ns == pytest.approx(in_graph, rel=0.05)
+    assert one.total_ns < outcome.total_ns
 
 
 @pytest.mark.parametrize("first", [0, 4, 8])
@@ -295,6 +302,40 @@ def test_the_hosts_of_a_replay_fill_its_time() -> None:
     assert whole.sum() == outcome.timing.call_end_ns[-1]
 
 
+def test_other_processes_keep_their_share_of_the_gpu() -> None:
+    alone = replayed(PROGRAMS["host-bound"])
+    busy_ns = alone.busy_ns(alone.unchanged)
+    sharing = GpuSharing(device=0, others_share=0.4, own_share=1.0)
+    shared = Replay(alone.schedule, alone.hosts, sharing)
+    assert shared.unchanged.total_ns == alone.unchanged.total_ns
+    everything = (changes.free_calls(np.arange(len(alone.schedule.calls))), changes.as_graphs())
+    assert alone.run(*everything).total_ns < busy_ns / 0.6
+    result = shared.run(*everything)
+    assert result.total_ns == pytest.approx(shared.busy_ns(result) / 0.6, abs=2)
+    assert result.timing.end_ns - result.timing.start_ns == result.total_ns
+    assert shared.run(*everything, alone_on_gpu).total_ns == alone.run(*everything).total_ns
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "share", "own_share"),
+    [
+        ([(0, 40)], [(50, 80)], 0.3, 1.0),  # in turns
+        ([(0, 40)], [(0, 40)], 0.2, 0.5),  # at once: each has half of the GPU
+        ([(0, 40)], [(20, 60)], 0.3, 0.75),
+    ],
+)
+def test_what_others_take(
+    own: list[tuple[int, int]], others: list[tuple[int, int]], share: float, own_share: float
+) -> None:
+    own_spans, other_spans = (Intervals.from_arrays(*np.array(p).T) for p in (own, others))
+    sharing = GpuSharing.of(0, own_spans, other_spans, length_ns=100)
+    assert sharing.others_share == pytest.approx(share)
+    assert sharing.own_share == pytest.approx(own_share)
+    assert sharing.gpu_share == pytest.approx(1 - share)
+    # A process that always has work gets half.
+    assert GpuSharing(0, others_share=0.9, own_share=1.0).gpu_share == 0.5
+
+
 scripts = st.lists(
     st.builds(
         Do,
@@ -323,3 +364,34 @@ def test_any_program_is_reproduced_and_nothing_makes_it_slower(script: list[Do])
         changes.remove(ops[::2]),
     ):
         assert replay.run(change).saved_ns >= 0
+    # The more a change takes away, the more it saves.
+    for more, less in (
+        (changes.remove(ops), changes.remove(ops[::2])),
+        (changes.without_waiting(calls), changes.without_waiting(calls[::2])),
+        (
+            changes.set_duration(ops, replay.program.duration_ns // 4),
+            changes.set_duration(ops, replay.program.duration_ns // 2),
+        ),
+    ):
+        assert replay.run(more).saved_ns >= replay.run(less).saved_ns
+
+
+@settings(max_examples=30, deadline=None)
+@given(scripts)
+def test_many_activities_at_once_run_as_one_by_one(script: list[Do]) -> None:
+    replay = replayed(script)
+    ops, calls = np.arange(len(replay.schedule.ops)), np.arange(len(replay.schedule.calls))
+    for change in (
+        changes.without_waiting(calls),
+        changes.remove(ops[::3]),
+        changes.own_stream(ops[::2]),
+    ):
+        timings = []
+        for short in (1, 1 << 30):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(simulation, "_SHORT", short)
+                timings.append(replay.run(change).timing)
+        at_once, one_by_one = timings
+        assert at_once.end_ns == one_by_one.end_ns
+        assert at_once.op_start_ns.tolist() == one_by_one.op_start_ns.tolist()
+        assert at_once.call_end_ns.tolist() == one_by_one.call_end_ns.tolist()

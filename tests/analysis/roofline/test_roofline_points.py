@@ -579,7 +579,10 @@ def test_every_launch_can_be_listed_and_kernels_chosen() -> None:
             {LANES.format("ffma"): 1, "dram__bytes.sum": 1, **ROOFS},
             "FADD, FMUL instructions were not counted",
         ),
-        ({**ROOFS, **ops(fma=60e6), "dram__bytes.sum": 1}, "1 launch above the roof"),
+        (
+            {**ROOFS, **ops(fma=60e6), "dram__bytes.sum": 1},
+            "1 launch above 100% of the roofline (12 TFLOP/s of 10 TFLOP/s, 120.0%, by work)",
+        ),
         ({**DRAM_ROOF, **ops(fma=1), "dram__bytes.sum": 1}, "1 launch without compute peak"),
     ],
 )

@@ -117,6 +117,39 @@ def test_pauses_join_equal_layers_only_where_they_agree() -> None:
     assert alone.length == 3
 
 
+def test_small_pauses_join_layers_where_many_rounds_agree() -> None:
+    """Wherever in a layer as it was cut; a wait between two passes does not matter."""
+    rng = np.random.default_rng(11)
+    codes = np.append(np.tile(np.arange(6), 33 * 4), 9)
+    codes = np.insert(codes, 8 * 24, 9)
+    starts = np.flatnonzero(codes == 0)
+    pauses = rng.integers(9, 14, len(codes))
+    pauses[starts] = rng.integers(10, 25, len(starts))
+    pauses[starts[::4]] += 9
+    waits = codes == 9
+    plain = Activities.plain(codes, pauses, ~waits)
+    sequence = replace(plain, marks=waits, computes=~waits)
+    joined = choose_period([sequence])
+    assert joined is not None
+    assert len(joined.starts) == 33
+    assert set(joined.starts) <= set(starts[::4])
+    pauses[starts] = rng.integers(10, 25, len(starts))
+    alone = choose_period([replace(sequence, pauses=pauses)])
+    assert alone is not None
+    assert alone.length == 6
+
+
+def test_loops_with_as_many_repetitions_are_two() -> None:
+    """Layers of a pass without graphs, then batches: the second loop takes the time."""
+    layers, batches = np.tile(np.arange(6), 48), np.tile([10, 11], 48)
+    codes = np.concatenate([layers, batches])
+    graphs = codes == 11
+    sequence = replace(Activities.plain(codes), marks=graphs, took=np.where(graphs, 500, 1))
+    period = choose_period([sequence])
+    assert period is not None
+    assert (period.length, len(period.starts), period.starts[0]) == (2, 48, len(layers))
+
+
 def test_noise_does_not_hide_a_loop() -> None:
     codes = np.tile(RANDOM.integers(0, 50, 200), 40)
     wrong = RANDOM.random(len(codes)) < 0.01

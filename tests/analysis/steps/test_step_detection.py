@@ -205,7 +205,7 @@ def test_real_traces_without_step_ranges(capture: str, count: int) -> None:
 )
 def test_kernels_give_the_steps_that_ranges_name(capture: str) -> None:
     """The same captures, once by `step_0`, `step_1`, … and once as if those were not there."""
-    from gpusight.analysis.steps.step_launches import launched
+    from gpusight.analysis.launch_index import launched
     from gpusight.analysis.steps.step_sequences import periodic_steps
 
     trace = opened(SHARED / "nsys" / f"{capture}.sqlite")

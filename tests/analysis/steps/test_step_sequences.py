@@ -119,3 +119,32 @@ def test_calls_repeat_where_the_driver_recorded_no_gpu_work() -> None:
     steps = found(build_trace(api_calls=calls))
     assert len(steps.steps) == 6
     assert "API calls" in steps.how
+
+
+@pytest.mark.parametrize(("streams", "count"), [(5, 0), (2, 5)])
+def test_equal_work_at_the_same_time_is_no_loop(streams: int, count: int) -> None:
+    """Unless it takes turns on streams."""
+    calls, kernels = [], []
+    for n in range(5):
+        launch = {"start_ns": 10_000 * n, "end_ns": 10_000 * n + 5_000, "correlation": n}
+        calls.append(launch)
+        start = 20_000 + 10_000 * n
+        own = {"start_ns": start, "end_ns": start + 900_000, "name": "add_one"}
+        kernels.append({**own, "stream": 20 + n % streams, "correlation": n})
+    detected = detect_steps(build_trace(api_calls=calls, kernels=kernels)).steps
+    assert (len(detected.steps) if isinstance(detected, TraceSteps) else 0) == count
+
+
+def test_a_call_that_waits_for_a_full_queue_is_no_pause() -> None:
+    """The host pauses before each pass of three equal layers; launches take as long as kernels."""
+    calls, kernels, now = [], [], 0
+    for n in range(12 * 3 * 2):
+        now += 30_000 if n % 6 == 0 else 5_000
+        took = 100_000 + 40_000 * (n * 7 % 5)
+        call = {"start_ns": now, "end_ns": now + took, "correlation": n + 1}
+        calls.append(call)
+        own = {"start_ns": now + took, "end_ns": now + 2 * took, "correlation": n + 1}
+        kernels.append({**own, "name": ("norm", "gemm")[n % 2]})
+        now += took
+    steps = found(build_trace(api_calls=calls, kernels=kernels)).steps
+    assert len(steps) == 12

@@ -11,7 +11,9 @@ from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_list import TraceStep, parse_steps, parse_window
 from gpusight.analysis.steps.step_window import StepWindow, step_spans, step_window
 from gpusight.errors import UsageError
+from gpusight.pace import BEFORE, MESSAGE, OPTIMIZER, Pace
 from gpusight.results import NotApplicable
+from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Trace
 from tests.analysis.steps.programs import made
 from tests.shared import (
@@ -87,6 +89,27 @@ def test_warm_up_is_left_out(lengths: list[float], kept: list[int]) -> None:
         assert f"{len(found.left_out)} of {len(lengths)} steps excluded" in found.notes[0]
         assert "step_0" in found.notes[0]
     assert numbers(chosen(program(lengths), warmup=True)) == list(range(len(lengths)))
+
+
+@pytest.mark.parametrize(
+    ("name", "timed", "kept"),
+    [
+        ("step {}", 10, [23, 24, 25, 26, 27]),  # only the step in which the profiler starts
+        ("batch_{}", 10, [25, 26, 27]),  # not the recorder's count
+        ("step {}", 40, [25, 26, 27]),  # the timed steps are not before these
+    ],
+)
+def test_the_recorder_has_warmed_up(name: str, timed: int, kept: list[int]) -> None:
+    trace = program([9, 8, 7, 1, 1, 1])
+    tables: dict[str, Any] = {
+        table: trace.table(table).rows(named=True) for table in TABLES if trace.has(table)
+    }
+    for number, step in enumerate(tables["ranges"], 22):
+        step["name"] = name.format(number)
+    pace = Pace(timed, 1e6, 1e6, 0.0, BEFORE, OPTIMIZER)
+    mark = {"name": f"{MESSAGE}{pace.to_text()}", "kind": "mark"}
+    found = chosen(build_trace(**{**tables, "ranges": [mark, *tables["ranges"]]}))
+    assert numbers(found) == kept
 
 
 def test_a_step_that_loads_modules_is_warm_up_sooner() -> None:

@@ -254,10 +254,10 @@ def test_both_are_shown() -> None:
     assert "5.00 µs" in row
     explained = view.explain(number).to_text()
     assert explained.startswith(f"{number}. strided\n")
-    assert "5.00 µs/step (5.0%); profiled: launch 0" in explained
+    assert "5.00 µs/step (5.0% of the step); profiled: launch 0" in explained
     details = view.to_text(details=True)
     assert "uncoalesced-access" in details
-    assert "5.00 µs/step (5.0%); profiled: launch 0" in details
+    assert "5.00 µs/step (5.0% of the step); profiled: launch 0" in details
     told = json.loads(view.to_json())
     assert told["kernels"][0]["time_ns_per_step"] == 5 * US
     assert told["kernels"][0]["findings"][0]["rule"] == "uncoalesced-access"
@@ -268,10 +268,16 @@ def test_both_are_shown() -> None:
     assert "<table>" in view._repr_html_()
 
 
-def test_a_report_of_another_program_is_said() -> None:
+def test_a_report_of_another_program_is_said_on_the_first_screen() -> None:
     found = joined(starved("k"), MEASURED)
     assert found.kernels == ()
-    assert any("no profiled kernel is in the timeline" in note for note in found.notes)
+    lead = "the report: none of its kernels runs in the window"
+    assert found.notes[0] == f"{lead}: is it of the same program?"
+    assert f"note: {lead}" in repr(gs.diagnose([starved("k"), trace_of(MEASURED)]))
+    few = joined(starved("strided(float*)", *["other(int*)"] * 10), MEASURED)
+    assert len(few.kernels) == 1
+    assert few.notes[0].startswith("the report: it covers only 9.1% of the kernel time")
+    assert sum("it covers" in note for note in few.notes) == 1
 
 
 def test_names_of_rules_are_divided_among_the_two() -> None:

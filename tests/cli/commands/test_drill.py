@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from itertools import pairwise
@@ -44,10 +45,21 @@ def test_it_fits_the_screen_but_for_what_is_pasted(
     assert main(["drill", train]) == 0
     lines = capsys.readouterr().out.splitlines()
     wide = [line for line in lines if len(line) > 80]
-    assert len(wide) == 1
-    assert " ncu " in f" {wide[0]}"
-    assert "your_script.py" in wide[0]
+    # Only names of kernels are not broken.
+    assert all(line.startswith(("  --kernel-name 'regex:^", "'^")) for line in wide)
+    assert "your_script.py" in lines[-1]
     assert "note: ncu is not installed here: run this on the machine with the GPU" in lines
+
+
+def test_the_command_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drill", RESNET]) == 0
+    pasted = capsys.readouterr().out.split("PROGRAM\n\n")[-1]
+    assert "$|'\\\n'^" in pasted  # names on lines of their own join up to one pattern
+    words = shlex.split(pasted.replace("\\\n", ""))
+    at = words.index("ncu")
+    (run,) = document(capsys, RESNET)["runs"]
+    assert words[at:] == run["command"]
+    assert words[:at] == [f"{key}={value}" for key, value in run["environment"].items()]
 
 
 def test_json_has_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +170,12 @@ def test_run_measures_and_joins(
     out, err = capfd.readouterr()
     assert "trained" in out
     assert "gpusight drill: $" in err
-    assert "Kernels profiled by Nsight Compute" in out
+    assert "Kernels by what their fix saves" in out
+    assert "Kernels by time" not in out  # one table
+    assert "Profiled kernels" in out
+    first, *_ = [line for line in out.splitlines() if line.startswith("1  ")]
+    label = next(line for line in out.splitlines() if line.startswith("1. ")).removeprefix("1. ")
+    assert f"{label.split()[0]} " in first
     assert "Command, for" not in out
     assert (tmp_path / "train.ncu-rep").exists()
     seen = options_seen(tmp_path, "ncu")
@@ -212,6 +229,7 @@ def test_kernels_that_no_report_holds_are_named(capsys: pytest.CaptureFixture[st
     assert "note: no launch of" in out
     assert "was profiled" in out
     assert "Command, for" in out
+    assert "Kernels to profile" in out
 
 
 def test_the_programs_exit_code_and_a_missing_report_are_told(
@@ -274,7 +292,7 @@ def test_from_python() -> None:
     assert len(view.kernels) == 2
     assert len(view.commands) == 1
     assert "--launch-skip" in view.commands[0]
-    assert "Kernels worth profiling" in repr(view)
+    assert "Kernels to profile" in repr(view)
     assert "<pre>" in view._repr_html_()
     assert json.loads(view.to_json())["anchor"] == "profiler"
     assert "```bash" in view.to_markdown()

@@ -51,7 +51,7 @@ def test_every_finding_has_its_evidence_and_its_fix(
 ) -> None:
     for number, finding in enumerate(diagnosis.answer.findings, 1):
         out = explained(capsys, DEMO, str(number))
-        assert out.startswith(f"{number}. ")
+        assert out.startswith(f"{number}. " if finding.is_fix else f"note: {finding.rule}: ")
         assert finding.rule in out
         for label in ("fix", "verify"):
             assert f"\n   {label}" in out, (finding.rule, label)

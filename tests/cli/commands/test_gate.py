@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpusight.comparison.digest import Digest
 
 PAGE = REPOSITORY / "docs" / "gate.md"
+CI_PAGE = PAGE.with_name("ci.md")
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +69,13 @@ def test_exit_codes(base: str, slower: str, noisy: str, capsys: pytest.CaptureFi
     assert asked("--baseline", base, "--max", "step_time=+3%", slower) == 1
     unsettled = ("--baseline", base, "--max", "step_time=-1%", noisy)
     assert asked(*unsettled) == 3
-    assert "Gate INCONCLUSIVE (exit code 3): 1 inconclusive" in capsys.readouterr().out
+    assert re.search(
+        r"INCONCLUSIVE \(exit code 3\): step_time \S+ ± \S+% against -1%; .* captures per side",
+        " ".join(capsys.readouterr().out.split()),
+    )
     assert asked("--inconclusive", "fail", *unsettled) == 1
     assert asked("--inconclusive", "pass", *unsettled) == 0
-    assert "Gate INCONCLUSIVE (accepted): 1 inconclusive" in capsys.readouterr().out
+    assert "Gate INCONCLUSIVE (exit code 0, accepted): step_time " in capsys.readouterr().out
     assert asked("--baseline", base, "--max", "kernel:gemm=+3%", slower) == 1
     assert asked("--max", "step_time=50ms", slower) == 0
     assert asked("--max", "step_time=5ms", slower) == 1
@@ -126,17 +130,29 @@ def test_captures_that_follow_baselines_are_judged(
         assert "--baseline took all files; write: gpusight gate" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_baseline_is_named(base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.json").write_text("{}", encoding="utf-8")
+    for words in (["bad.json", "new.sqlite"], ["bad.json", "--", base]):
+        Path("new.sqlite").touch()
+        assert asked("--baseline", *words) == 2
+        told = "gpusight gate: bad.json is not a baseline, nor a trace; create a baseline: "
+        assert capsys.readouterr().err.startswith(told)
+    assert asked("--baseline", base, "--", base, "--steps", "2-5") == 2
+    assert "write options before --" in capsys.readouterr().err
+
+
 def test_reports_are_written_beside_the_answer(
     base: str, slower: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--baseline", base, "--junit", "gate.xml", "--markdown", "gate.md", slower)
     assert asked(*words) == 1
-    assert capsys.readouterr().out.startswith("Gate FAIL: 1 over the limit\n")
+    told = "Gate FAIL (exit code 1): step_time +10.0% ± 2.3% against +5%\n"
+    assert capsys.readouterr().out.startswith(told)
     assert ET.parse("gate.xml").getroot().get("failures") == "1"
     assert Path("gate.md").read_text(encoding="utf-8").startswith("## Gate FAIL")
     capsys.readouterr()
     assert asked(*words, "-o", "answer.md") == 1
-    assert capsys.readouterr() == ("", "gpusight gate: Gate FAIL: 1 over the limit\n")
+    assert capsys.readouterr() == ("", f"gpusight gate: {told}")
     assert Path("answer.md").read_bytes() == Path("gate.md").read_bytes()
     assert asked(*words, "-o", "answer.json") == 1
     assert json.loads(Path("answer.json").read_text(encoding="utf-8"))["passed"] is False
@@ -344,7 +360,7 @@ def test_from_python(base: str, slower: str, train: str) -> None:
 
 
 def blocks(language: str) -> list[str]:
-    text = PAGE.read_text(encoding="utf-8")
+    text = "".join(page.read_text(encoding="utf-8") for page in (PAGE, CI_PAGE))
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
@@ -369,6 +385,13 @@ def test_the_commands_of_the_page_are_understood() -> None:
         if words[1] == "gate":
             assert args.file or len(args.baseline) > 1
             assert all(map(read_limit, args.max))
+
+
+def test_the_page_for_ci_shows_each_outcome_and_its_exit_code() -> None:
+    shown = dict(re.findall(r"^Gate ([A-Z]+) \(exit code (\d)\)", CI_PAGE.read_text("utf-8"), re.M))
+    assert shown == {"PASS": "0", "FAIL": "1", "INCONCLUSIVE": "3"}
+    (workflow,) = [text for text in blocks("yaml") if "runs-on" in text]
+    assert workflow.count("# change") == 3  # as the page says
 
 
 def test_the_settings_of_the_page_are_understood(tmp_path: Path) -> None:

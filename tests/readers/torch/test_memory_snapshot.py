@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
-from gpusight.readers.name_columns import shown_file, shown_frame
 from gpusight.readers.open import open_trace
+from gpusight.readers.tables import shown_file, shown_frame
 from gpusight.readers.torch.memory_snapshot import snapshot_source
 from gpusight.trace.trace import Trace
 from tests.shared import DATA

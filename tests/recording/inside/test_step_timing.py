@@ -73,10 +73,26 @@ def test_warm_up_lasts_until_steps_settle_and_no_longer_than_ten(clock: Clock) -
 
 
 def test_short_steps_are_more_and_long_ones_fewer(clock: Clock) -> None:
-    short = phases(schedule(), clock, [1.001] * 400)
-    assert (short.count("t"), short.count("r"), short[-1]) == (50, 200, "|")
+    short = phases(schedule(), clock, [1.001] * 500)
+    assert (short.count("t"), short.count("r"), short[-1]) == (200, 201, "|")
     long = phases(schedule(), clock, [6000.0] * 40)
     assert (long.count("w"), long.count("t"), long.count("r"), long[-1]) == (3, 5, 3, "|")
+
+
+def test_the_start_of_a_profiler_does_not_count(clock: Clock) -> None:
+    chosen = schedule(timed=0)
+    for number in range(3):
+        chosen.begin_step(number, GS_STEP)
+    steps = phases(chosen, clock, [1.001] * 2, first=3)
+    assert steps == "pr"
+    clock.now_ns += 200_000_000
+    chosen.recording_began()
+    assert phases(chosen, clock, [1.001] * 400, first=5).count("r") == 200
+
+
+def test_a_profiler_that_starts_in_the_first_step_does_not_end_the_recording(clock: Clock) -> None:
+    steps = phases(schedule(warmup=3, timed=0), clock, [1.001] * 4 + [900.0] + [1.001] * 400)
+    assert steps == "wwwp" + "r" * 201 + "|"
 
 
 def test_where_the_first_step_of_an_optimizer_began_is_not_known(clock: Clock) -> None:

@@ -166,6 +166,19 @@ def test_kernels_without_flops_are_on_a_bandwidth_axis_of_their_own() -> None:
     assert unknown.footnotes == ("Not shown for lack of counters: 1 kernel (50.0% of the time)",)
 
 
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_a_roofline_without_dots_is_left_out(size: Any) -> None:
+    figure = picture({"copy": launch(0, 9e6), "fill": launch(0, 1e6)})
+    assert figure.footnotes == ("No kernel executes FLOPs: DRAM bandwidth only",)
+    frame = lay_out_figure(figure, size_of(figure, size))
+    assert frame.plots == [frame.panel]
+    assert frame.panel is not None
+    assert frame.panel.start == frame.start
+    assert "arithmetic intensity" not in draw(figure, "svg").decode()
+    both = picture(typical())
+    assert len(lay_out_figure(both, size_of(both, size)).plots) == 2
+
+
 def test_a_report_without_bytes_shows_shares_of_the_dram_peak() -> None:
     busy = {"dram__throughput.avg.pct_of_peak_sustained_elapsed": 44.0}
     drawn = picture({"copy": {**SM_ROOF, **DRAM_ROOF, **busy}})

@@ -139,7 +139,7 @@ def test_the_findings_are_those_of_the_command(dataload: tuple[Trace, str]) -> N
     assert told is not None
     headings = Document(page).headings
     for finding in told.findings:
-        assert finding.title.replace("`", "") in headings
+        assert finding.title.replace("`", "") in (headings if finding.is_fix else page)
         assert html.escape(finding.code.splitlines()[0]) in page
         assert f"<code>{finding.rule}</code>" in page
     first = re.search(r'<ol class="gains">.*?data-v="([^"]+)"', page, re.DOTALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.analysis.counters.kernel_quantities import stall_name
 from gpusight.analysis.counters.profiled_launch import launches
 from gpusight.rules.rule import RuleNotApplicable
 from tests.rules.kernel.rule_launches import L1_DATA, SHARED_PIPE, matched, speedup
@@ -27,7 +28,25 @@ def test_a_ladder_of_barriers_gives_more_than_half_of_one_wait() -> None:
     assert speedup(verdict) == pytest.approx(2.5, rel=0.2)
     assert "shfl" in verdict.code
     # Barriers around something else than shared memory: no such advice.
-    assert "shfl" not in matched("latency-bound", {**ladder, SHARED_PIPE: 5}).code
+    other = matched("latency-bound", {**ladder, SHARED_PIPE: 5})
+    assert "shfl" not in other.code
+    assert other.title == "Stall Barrier 38% (barriers)"
+    assert other.evidence[1].meaning == (
+        "Stall Long Scoreboard: warp time stalled on global or local memory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        ("long_scoreboard", "Stall Long Scoreboard"),
+        ("lg_throttle", "Stall LG Throttle"),
+        ("imc_miss", "Stall IMC Miss"),
+        ("wait", "Stall Wait"),
+    ],
+)
+def test_stalls_have_the_names_of_nsight_compute(reason: str, name: str) -> None:
+    assert stall_name(reason) == name
 
 
 def test_a_total_counts_where_no_unit_is_known() -> None:

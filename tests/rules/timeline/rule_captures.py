@@ -129,7 +129,11 @@ def opened(capture: str) -> RuleContext:
     return sample_steps(trace, chosen)
 
 
-@lru_cache(maxsize=64)
 def diagnosed_file(path: Path) -> TimelineDiagnosis | NotApplicable:
     """Diagnose a capture that is in a file."""
+    return _diagnosed_file(path, shared.file_state(path))
+
+
+@lru_cache(maxsize=64)
+def _diagnosed_file(path: Path, _state: tuple[int, ...]) -> TimelineDiagnosis | NotApplicable:
     return diagnose_timeline(shared.opened(path))

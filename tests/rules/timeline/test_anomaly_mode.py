@@ -22,7 +22,12 @@ ANY = (
 
 
 def training(
-    *, checks: bool, thread: int = 12, operators: int = 15, traceback_us: float = 0.0
+    *,
+    checks: bool,
+    thread: int = 12,
+    operators: int = 15,
+    traceback_us: float = 0.0,
+    query: bool = False,
 ) -> Capture:
     """Four steps: forward in the main thread, backward in autograd's, each result checked."""
     capture, at = Capture(), 0.0
@@ -46,6 +51,9 @@ def training(
         begun = at
         for _ in range(operators):
             at += traceback_us
+            if query:
+                capture.call("cudaStreamIsCapturing", at, at + 0.5, thread=11)
+                at += 0.5
             launch(GEMM_BF16, 11)
             if checks and thread == 11:
                 check(11)
@@ -70,8 +78,11 @@ def test_found() -> None:
     assert RULE.locate(timeline, None).height == 60  # type: ignore[arg-type]
 
 
-def test_tracebacks_of_the_forward_pass_count() -> None:
-    plain, traced = (training(checks=True, traceback_us=us).timeline() for us in (0.0, 200.0))
+@pytest.mark.parametrize("query", [False, True], ids=["launches", "a query before each launch"])
+def test_tracebacks_of_the_forward_pass_count(query: bool) -> None:
+    plain, traced = (
+        training(checks=True, traceback_us=us, query=query).timeline() for us in (0.0, 200.0)
+    )
     saved = [saved_us(found(RULE, timeline), timeline) for timeline in (plain, traced)]
     assert saved[1] - saved[0] == pytest.approx(15 * 200, rel=0.1)
 

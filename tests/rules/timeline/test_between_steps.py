@@ -88,7 +88,7 @@ def kernels_in_a_row(pause_us: float) -> Capture:
 def test_a_long_stretch_inside_steps_counts_as_well() -> None:
     timeline = kernels_in_a_row(2_000).timeline()
     verdict = found(RULE, timeline)
-    assert verdict.title.startswith("Host work stalls the GPU 2.0")
+    assert verdict.title.startswith("Long host stalls inside steps: GPU idle 2.0")
     assert evidence(verdict)["between_ns"] == 0
     assert saved_us(verdict, timeline) == pytest.approx(2_000, rel=0.05)
     assert RULE.check(kernels_in_a_row(900).timeline()) is CLEAN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.blocking_launches import BlockingLaunches
@@ -39,6 +40,16 @@ def test_found() -> None:
     # Without blocking, kernels follow each other: 51 us instead of 70.
     assert saved_us(verdict, timeline) == pytest.approx(20 * 18, rel=0.15)
     assert "unset CUDA_LAUNCH_BLOCKING" in verdict.code
+
+
+def test_time_in_a_launch_that_blocks_is_a_wait() -> None:
+    """It is no host time: neither a graph nor a faster host saves it."""
+    timeline = launches(blocking=True).timeline()
+    blocked = timeline.calls.filter("waits")
+    assert blocked.height == 60
+    assert blocked["waited_ns"].min() == 54_000
+    assert timeline.replay.run(as_graphs()).saved_ns < 0.01 * timeline.length_ns
+    assert not launches(blocking=False).timeline().calls["waits"].any()
 
 
 def test_what_blocking_launches_cause_is_one_finding() -> None:

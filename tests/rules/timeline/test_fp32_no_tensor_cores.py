@@ -83,6 +83,17 @@ def test_targets(gpu: str, formats: list[str]) -> None:
     assert [t.precision for t in targets(known)] == formats
 
 
+def test_advice_names_only_formats_of_the_gpu() -> None:
+    capture = program(PRODUCTS)
+    for row in capture.tables["devices"]:
+        row["name"] = "Tesla V100-SXM2-16GB"
+    verdict = found(RULE, capture.timeline())
+    assert verdict.verify.startswith("`gpusight kernels` shows FP16 kernels.")
+    assert "float16" in verdict.code
+    for absent in ("TF32", "BF16", "bfloat16"):
+        assert absent not in f"{verdict.verify} {verdict.code} {verdict.fix}"
+
+
 @pytest.mark.parametrize(
     "kernels",
     [

@@ -43,12 +43,12 @@ def waiting(*, idle_us: float, source: str = "nsys-sqlite") -> Capture:
 @pytest.mark.parametrize(
     ("table", "name", "title"),
     [
-        ("ranges", "gloo:all_reduce", "host waits (`gloo:all_reduce`)"),
-        ("os_calls", "clock_nanosleep", "host waits (`clock_nanosleep`)"),
-        ("ranges", "solve on CPU", "host is between launches (`solve on CPU`)"),
-        ("api_calls", "cuModuleLoadData", "host is in setup calls (`cuModuleLoadData`)"),
-        ("api_calls", "cudaMalloc", "host allocates or frees memory (`cudaMalloc`)"),
-        (None, "", "host runs its own code"),
+        ("ranges", "gloo:all_reduce", "Host waits (`gloo:all_reduce`)"),
+        ("os_calls", "clock_nanosleep", "Host waits (`clock_nanosleep`)"),
+        ("ranges", "solve on CPU", "Python/framework time (`solve on CPU`)"),
+        ("api_calls", "cuModuleLoadData", "CUDA setup calls (`cuModuleLoadData`)"),
+        ("api_calls", "cudaMalloc", "Memory allocation on the host (`cudaMalloc`)"),
+        (None, "", "Host code (no CUDA calls)"),
     ],
 )
 def test_what_the_host_does_is_named(table: str | None, name: str, title: str) -> None:
@@ -59,11 +59,40 @@ def test_what_the_host_does_is_named(table: str | None, name: str, title: str) -
             capture.event(table, name, at + 100, at + 1_990)
     timeline = capture.timeline()
     verdict = found(RULE, timeline)
-    assert verdict.title == f"GPU idle 2.01 ms/step: {title}"
+    assert verdict.title == f"{title}: GPU idle 2.01 ms/step"
     assert evidence(verdict)["idle_ns"] == pytest.approx(2_010_000, rel=0.01)
     assert saved_us(verdict, timeline) == pytest.approx(1_950, rel=0.1)
     assert "`kernel_0`" in verdict.fix
     assert verdict.measured_ns == pytest.approx(4 * 2_010_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "to_paste"),
+    [
+        ("ranges", "gloo:all_reduce", 'init_process_group("nccl")'),
+        ("ranges", "solve on CPU", "executor.submit(host_work, batch)"),
+        ("api_calls", "cudaMalloc", "once, before the loop"),
+        ("cpu_ops", "aten::add", "torch.compile(model)"),
+        (None, "", "executor.submit(host_work, batch)"),
+    ],
+)
+def test_code_acts_on_what_the_host_does(table: str | None, name: str, to_paste: str) -> None:
+    capture = waiting(idle_us=2_000, source="torch-json")
+    for step in range(4 if table is not None else 0):
+        capture.event(str(table), name, step * 2_310 + 100, step * 2_310 + 1_990)
+    change, verification = found(RULE, capture.timeline()).code.split("# to verify")
+    assert to_paste in change
+    assert "nvtx.range" in verification
+
+
+def test_host_work_before_an_h2d_copy_goes_to_workers() -> None:
+    capture, at = Capture("torch-json"), 0.0
+    for step in range(4):
+        capture.range(f"step_{step}", at, at + 2_300)
+        capture.copy((at + 2_000, at + 2_005), (at + 2_007, at + 2_020), kind="Host-to-Device")
+        capture.launch((at + 2_030, at + 2_035), (at + 2_040, at + 2_290), "kernel")
+        at += 2_300
+    assert "DataLoader(dataset, num_workers=8" in found(RULE, capture.timeline()).code
 
 
 def test_a_busy_gpu_is_clean() -> None:
@@ -120,7 +149,7 @@ def test_without_calls_the_idle_time_is_still_told() -> None:
     kernels = [{"start_ns": 1_000 * i, "end_ns": 1_000 * i + 300, "name": "k"} for i in range(9)]
     timeline = judged(kernels=kernels)
     (finding,) = run_timeline_rules(timeline, [RULE]).findings
-    assert finding.title.endswith("the launching thread is not known")
+    assert finding.title.startswith("Unknown launching thread: GPU idle ")
     assert finding.recoverable_ns is None
     assert "gpusight record" in finding.fix
 
@@ -132,7 +161,7 @@ def test_a_thread_that_waits_is_named_rather_than_its_lock() -> None:
     threads = [{"thread": MAIN, "name": "pt_gloo_runloop"}]
     timeline = judged({"source": "nsys-sqlite"}, threads=threads, **capture.tables)
     verdict = found(RULE, timeline)
-    assert verdict.title.endswith("host waits (`pt_gloo_runloop`)")
+    assert verdict.title.startswith("Host waits (`pt_gloo_runloop`): GPU idle ")
     assert "`pthread_cond_wait`" in verdict.fix
     assert "launched by `pt_gloo_runloop`" in verdict.fix
 
@@ -157,7 +186,7 @@ def test_the_name_of_the_program_says_less_than_the_call(
         processes=[{"name": "/usr/bin/python3.11"}],
         **capture.tables,
     )
-    assert found(RULE, timeline).title.endswith(f"host waits (`{named}`)")
+    assert found(RULE, timeline).title.startswith(f"Host waits (`{named}`): GPU idle ")
 
 
 def test_causes_are_those_measured_where_the_other_fixes_only_move_the_idle_time() -> None:
@@ -170,16 +199,16 @@ def test_causes_are_those_measured_where_the_other_fixes_only_move_the_idle_time
     moving = replace(found(RULE, timeline), change=(in_launches,), measured_ns=None)
     verdict = RULE.check_rest(timeline, [moving])
     assert isinstance(verdict, RuleMatch)
-    assert verdict.title.endswith("host runs its own code")
+    assert verdict.title.startswith("Other host code (no CUDA calls): GPU idle ")
 
 
 def test_a_short_call_does_not_name_the_idle_time() -> None:
-    """Of 2 ms in which the host runs its own code, 100 us are in a call."""
+    """Of 2 ms in which the host runs code with no CUDA call, 100 us are in a call."""
     capture = waiting(idle_us=2_000)
     for step in range(4):
         capture.event("os_calls", "writev", step * 2_310 + 10, step * 2_310 + 110)
     verdict = found(RULE, capture.timeline())
-    assert verdict.title.endswith("host runs its own code")
+    assert verdict.title.startswith("Host code (no CUDA calls): GPU idle ")
     assert "writev" not in verdict.fix
 
 
@@ -194,9 +223,8 @@ def test_the_end_of_the_program_is_no_cause_of_the_rest() -> None:
     results = run_timeline_rules(timeline, [timeline_rules()["startup-bound"], RULE])
     ending, rest = results.findings
     assert ending.title.startswith("Program end: 4.00 ms of 6.5")
-    assert "GPU idle 1.59 ms" in rest.title
-    assert "host is in launch calls" in rest.title
-    assert "own code" not in rest.fix
+    assert rest.title == "Other host time in launch calls (`cudaLaunchKernel`): GPU idle 1.59 ms"
+    assert "no CUDA call" not in rest.fix
 
 
 def test_what_runs_first_may_wait_for_work_from_before_the_capture() -> None:
@@ -206,7 +234,7 @@ def test_what_runs_first_may_wait_for_work_from_before_the_capture() -> None:
         call = 10 * number, 10 * number + 5
         capture.launch(call, (2_000 + 100 * number, 2_099 + 100 * number), f"kernel_{number}")
     verdict = found(RULE, capture.timeline())
-    assert "launched work starts late" in verdict.title
+    assert verdict.title.startswith("Launched work starts late")
     assert "before the first GPU activity of the capture" in verdict.fix
     capture.launch((0, 5), (1, 50), "kernel_9")
     assert "before the first GPU" not in found(RULE, capture.timeline()).fix
@@ -248,5 +276,5 @@ def test_a_rank_that_waits_for_another(capture: str, name: str) -> None:
     timeline = opened(f"ranks/{capture}")
     assert timeline_rules()["input-starved"].check(timeline) is CLEAN
     verdict = found(RULE, timeline)
-    assert f"host waits (`{name}" in verdict.title
+    assert f"Host waits (`{name}" in verdict.title
     assert "straggler" in verdict.fix

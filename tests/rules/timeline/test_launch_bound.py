@@ -50,13 +50,31 @@ def test_short_kernels_with_a_slow_host() -> None:
         "gpu_busy": pytest.approx(100 / 1_005),
         "repeated": 1.0,
     }
-    assert verdict.title == "GPU idle waiting for kernel launches: 900 µs/step"
+    assert verdict.title == "Kernel launch overhead: GPU idle 900 µs/step"
     assert [(w.kind, w.name, w.count) for w in verdict.where] == [("range", "forward", 80)]
     assert verdict.where_time == "host time between launches (framework and launch call)"
     assert verdict.also == ("graph-candidate",)
     assert verdict.confidence is Confidence.HIGH
     # What stays is one launch of a graph, the kernels one after the other, and the wait.
     assert 700 < saved_us(verdict, timeline) < 900
+
+
+def test_launches_of_two_threads_take_no_more_host_time_than_there_is() -> None:
+    """The main thread is in Python while autograd's thread launches: nobody waits for it then."""
+    capture = Capture("torch-json")
+    for step in range(4):
+        at = step * 2_000.0
+        capture.range(f"step_{step}", at, at + 2_000)
+        for number in range(40):
+            start, thread = at + 50 * number, 1 + number // 20
+            correlation = capture.call("cudaLaunchKernel", start, start + 6, thread=thread)
+            capture.event(
+                "kernels", f"kernel_{number}", start + 8, start + 13, correlation=correlation
+            )
+    verdict = found(RULE, capture.timeline())
+    told = evidence(verdict)
+    assert told["launches"] == 40
+    assert told["host_per_launch_ns"] == pytest.approx(50_000, rel=0.02)
 
 
 def test_syncs_between_launches_must_go_first() -> None:
@@ -77,13 +95,19 @@ def test_no_more_is_promised_than_the_gpu_waited() -> None:
     "capture",
     [
         pytest.param(loop(kernel_us=60), id="the GPU is busy"),
-        pytest.param(loop(launches=5), id="too few launches for a graph"),
+        pytest.param(loop(launches=2), id="too few launches for a graph"),
+        pytest.param(loop(launches=5, every_us=150), id="few launches, other host work"),
         pytest.param(loop(launches=12, every_us=2_000), id="what is slow is not launching"),
         pytest.param(loop(steps=1, launches=30), id="no kernel comes again"),
     ],
 )
 def test_clean(capture: Capture) -> None:
     assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_steps_of_few_launches_share_a_graph() -> None:
+    few, many = (found(RULE, loop(launches=n, every_us=40).timeline()) for n in (5, 20))
+    assert [verdict.change[0].spans_steps for verdict in (few, many)] == [True, False]  # type: ignore[attr-defined]
 
 
 def test_other_host_work_is_not_launching() -> None:
@@ -187,7 +211,11 @@ def test_without_calls_it_cannot_be_judged() -> None:
 )
 def test_planted(capture: str, least_ms: float, most_ms: float) -> None:
     timeline = opened(f"nsys/{capture}.sqlite")
-    assert least_ms < saved_us(found(RULE, timeline), timeline) / 1e3 < most_ms
+    verdict = found(RULE, timeline)
+    assert verdict.min_ns is not None
+    # Alone, no more than the GPU waited for launches.
+    most_us = (timeline.replay.unchanged.total_ns - verdict.min_ns) / timeline.per_step / 1e3
+    assert least_ms < min(saved_us(verdict, timeline), most_us) / 1e3 < most_ms
 
 
 @needs_shared

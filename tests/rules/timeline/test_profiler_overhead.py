@@ -40,24 +40,20 @@ def test_recorded_work_of_the_profiler_before_and_inside_calls() -> None:
     assert saved_us(verdict, timeline) == 65
 
 
-def test_operators_that_torch_profiler_recorded() -> None:
-    timeline = loop("torch-json", operators=50).timeline()
+def test_what_torch_profiler_usually_takes_for_operators() -> None:
+    timeline = judged({"tool": "torch.profiler"}, **loop(operators=12).tables)
     verdict = found(RULE, timeline)
-    assert evidence(verdict)["operators_ns"] == 50_000
-    assert verdict.confidence is Confidence.MEDIUM
-    assert saved_us(verdict, timeline) == 50
+    values = evidence(verdict)
+    # In front of the launch: 12 operators of four events each, the call and the step's range.
+    assert 35 * values["event_ns"] < 1_000 * saved_us(verdict, timeline) < 52 * values["event_ns"]
+    assert values["low_ns"] < 1_000 * saved_us(verdict, timeline) < values["high_ns"]
+    assert verdict.title.endswith("/step (estimate)")
+    assert verdict.confidence is Confidence.LOW
 
 
-@pytest.mark.parametrize(
-    "capture",
-    [
-        pytest.param(loop(), id="nothing recorded"),
-        pytest.param(loop("torch-json", operators=2), id="few operators"),
-        pytest.param(loop("nsys-sqlite", operators=50), id="operators of another tool"),
-    ],
-)
-def test_clean(capture: Capture) -> None:
-    assert RULE.check(capture.timeline()) is CLEAN
+@pytest.mark.parametrize("operators", [0, 50])
+def test_a_tool_whose_costs_are_not_known_recorded_no_overhead(operators: int) -> None:
+    assert RULE.check(loop(operators=operators).timeline()) is CLEAN
 
 
 def test_without_calls_it_cannot_be_judged() -> None:
@@ -66,8 +62,8 @@ def test_without_calls_it_cannot_be_judged() -> None:
 
 
 @needs_shared
-@pytest.mark.parametrize("capture", ["healthy", "dataload", "conv", "graph", "pageable"])
-def test_clean_captures(capture: str) -> None:
+@pytest.mark.parametrize("capture", ["healthy", "pageable"])
+def test_programs_that_the_host_does_not_limit_are_clean(capture: str) -> None:
     assert RULE.check(opened(f"nsys/{capture}.sqlite")) is CLEAN
 
 
@@ -75,4 +71,4 @@ def test_clean_captures(capture: str) -> None:
 def test_a_torch_trace_of_a_program_with_many_operators() -> None:
     timeline = opened("torch/gpt_small_train_bf16_fused.json.gz")
     verdict = found(RULE, timeline)
-    assert evidence(verdict)["share"] == pytest.approx(0.10, abs=0.03)
+    assert 0.25 < evidence(verdict)["share"] < 0.7

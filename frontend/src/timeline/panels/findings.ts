@@ -139,7 +139,8 @@ function headline(found: Findings): HTMLElement[] {
   const steps = found.steps === 1 ? "1 step" : `${found.steps} steps`;
   const about = found.steps > 0 ? `/step, ${steps} evaluated` : ", no steps found";
   const plan = el("p", { class: "plan-total", hidden: !found.plan, data: { ns: found.predicted_step_ns ?? "" } }, capital(found.plan));
-  return [el("p", { class: "headline" }, el("b", { class: "big" }, formatTime(found.step_ns, 3)), about), plan];
+  const times = el("p", { class: "times muted", hidden: !found.about }, found.about);
+  return [el("p", { class: "headline" }, el("b", { class: "big" }, formatTime(found.step_ns, 3)), about), times, plan];
 }
 
 function kernelsTitle(): HTMLElement {

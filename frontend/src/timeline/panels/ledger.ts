@@ -35,7 +35,8 @@ export class LedgerPanel implements PanelView {
     if (ledger.state === "computing") return [working(ledger.message || "computing the ledger")];
     if (ledger.state === "failed") return [failure(ledger.message)];
     if (ledger.devices.length === 0) return [hint(ledger.message || "The capture shows no GPU work.")];
-    return ledger.devices.map((device) => this.device(device, ledger.steps));
+    const devices = ledger.devices.map((device) => this.device(device, ledger.steps));
+    return ledger.about ? [el("p", { class: "times muted" }, ledger.about), ...devices] : devices;
   }
 
   private device(device: Device, steps: number): HTMLElement {

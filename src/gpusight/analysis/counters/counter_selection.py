@@ -18,6 +18,7 @@ from gpusight.analysis.selection import (
 )
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.naming.kernel_names import unique_short_names
+from gpusight.naming.metric_label_table import LABELS
 from gpusight.naming.metric_labels import metric_for
 from gpusight.naming.metric_names import canonical
 from gpusight.results import NotApplicable
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _WILDCARDS = frozenset("*?[")
 _MAX_NAME_CHARS = 2_000
 """A pattern looks at no more: a hostile name of a megabyte could keep it busy for hours."""
-_MAX_LISTED_KERNELS = 5
 _MAX_RANGE_DEPTH = 64
 """Max. depth of nested ranges: a hostile name could consist of slashes only."""
 
@@ -122,10 +122,11 @@ def kernel_codes(
     codes = [c for c, texts in names.items() if any(matches(t[:_MAX_NAME_CHARS]) for t in texts)]
     if not codes:
         labels = list(dict.fromkeys(label for _, label in names.values()))
-        listed = ", ".join(repr(label) for label in labels[:_MAX_LISTED_KERNELS])
         raise UsageError(
             f"no {what} matches {pattern!r}",
-            why=f"the capture has {listed}" if listed else "no kernel is selected",
+            why=f"the capture has {near_matches(pattern, labels)}"
+            if labels
+            else "no kernel is selected",
             hint="see: gpusight kernels FILE",
         )
     return codes
@@ -153,15 +154,56 @@ def chosen_metrics(known: Iterable[str], patterns: Sequence[str]) -> list[str]:
             or [name for name in names if name == label]
         )
         if not hits:
-            # Lists of other metrics, which have a colon in their names, are hardly ever meant.
-            near = near_matches(pattern, sorted(names, key=lambda name: ":" in name))
+            near = _nearest_metrics(pattern, names)
+            why = f"the nearest are {near}" if near else f"the capture has {len(names):,} others"
             raise UsageError(
                 f"no metric matches {pattern!r}",
-                why=f"the capture has {near}" if names else "the capture has no metrics",
+                why=why if names else "the capture has no metrics",
                 hint="see: gpusight counters FILE --list",
             )
         chosen.update(hits)
     return [name for name in names if name in chosen]
+
+
+_MAX_NEAREST = 3
+_MIN_WORD_LIKENESS = 0.75
+"""How alike two words must be to count as one, as `difflib` measures it."""
+_MIN_NAME_LIKENESS = 0.5
+"""Share of the words of a pattern that a suggested metric must have."""
+_UNITS = {"l1": "l1tex", "tex": "l1tex", "l2": "lts", "l3": "lts"}
+"""What people call the units that metrics are named after."""
+
+
+def _nearest_metrics(pattern: str, names: Sequence[str]) -> str:
+    """List the metrics that have most words of a pattern, in their names or labels of ncu."""
+    import difflib
+
+    wanted = _words(pattern)
+    labels: dict[str, str] = {}
+    for label, metric in (pair for section in LABELS.values() for pair in section.items()):
+        labels[metric] = f"{labels.get(metric, '')} {label}"
+    words_of = {name: _words(f"{name[:_MAX_NAME_CHARS]} {labels.get(name, '')}") for name in names}
+    every = sorted({word for words in words_of.values() for word in words})
+    likeness = {
+        word: {
+            near: difflib.SequenceMatcher(None, word, near).ratio()
+            for near in difflib.get_close_matches(word, every, 50, _MIN_WORD_LIKENESS)
+        }
+        for word in wanted
+    }
+
+    def score(name: str) -> float:
+        parts = (max(likeness[w].get(n, 0.0) for n in words_of[name] or ("",)) for w in wanted)
+        return sum(parts) / max(1, len(wanted))
+
+    # Lists of other metrics, which have a colon in their names, are hardly ever meant.
+    ranked = sorted(names, key=lambda name: (-round(score(name), 3), ":" in name, len(name)))
+    near = [name for name in ranked[:_MAX_NEAREST] if score(name) >= _MIN_NAME_LIKENESS]
+    return ", ".join(map(repr, near))
+
+
+def _words(text: str) -> list[str]:
+    return [_UNITS.get(word, word) for word in re.findall(r"[a-z0-9]+", text.lower())]
 
 
 def _single_patterns(patterns: Sequence[str], known: set[str]) -> Iterator[str]:

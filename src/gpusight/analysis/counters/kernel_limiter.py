@@ -154,15 +154,23 @@ def memory_unit(launch: ProfiledLaunch) -> tuple[str, float] | None:
 
 
 def limiters(trace: Trace) -> pl.DataFrame:
-    """Return for each profiled launch `limiter`, and `level` of the memory that limits it.
+    """Return for each profiled launch `limiter`, `level` and `limiter_share`.
 
-    The level is `dram`, `l2` or `l1`, null for launches that are not memory-bound.
+    The level of the memory that limits it is `dram`, `l2` or `l1`, null for launches that are not
+    memory-bound. The share is how busy the limiting unit was, as in `memory-bound` and
+    `compute-bound` of `diagnose`; null for latency-bound launches.
     """
     rows = []
     for launch in utilizations(trace):
         limit = limiter(launch)
         unit = memory_unit(launch) if limit == MEMORY else None
         level = None if unit is None else _LEVELS.get(unit[0], unit[0])
-        rows.append((launch.values["launch"], limit, level))
-    schema = {"launch": pl.Int64, "limiter": pl.String, "level": pl.String}
+        unit = busiest(launch, SM_UNITS) if limit == COMPUTE else unit
+        rows.append((launch.values["launch"], limit, level, None if unit is None else unit[1]))
+    schema = {
+        "launch": pl.Int64,
+        "limiter": pl.String,
+        "level": pl.String,
+        "limiter_share": pl.Float64,
+    }
     return pl.DataFrame(rows, schema=schema, orient="row")

@@ -53,7 +53,7 @@ def _pipe(key: str, what: str, *names: str) -> LaunchQuantity:
 
 L1_ELAPSED = _quantity(
     "l1_elapsed",
-    "L1 cache throughput, % of peak",
+    "L1/TEX throughput, % of peak over all cycles (ncu: active cycles)",
     _SPEED,
     percent(f"l1tex__throughput.avg.{_ELAPSED}"),
     *(
@@ -196,13 +196,19 @@ STALLS = (
     "warpgroup_arrive",
 )
 """Reasons for which a warp does not issue, as Nsight Compute names them."""
+_ACRONYMS = {"gmma": "GMMA", "imc": "IMC", "lg": "LG", "mio": "MIO"}
+
+
+def stall_name(reason: str) -> str:
+    """Write a stall reason as Nsight Compute shows it: `Stall Long Scoreboard`."""
+    return " ".join(["Stall", *(_ACRONYMS.get(w, w.capitalize()) for w in reason.split("_"))])
 
 
 def _stall(reason: str) -> LaunchQuantity:
     sampled = "no_instructions" if reason == "no_instruction" else reason
     return _quantity(
         f"stall_{reason}",
-        f"Warps stalled: {reason}",
+        stall_name(reason),
         _STATES,
         metric(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
         metric(f"smsp__pcsamp_warps_issue_stalled_{sampled}"),

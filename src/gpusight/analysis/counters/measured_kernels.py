@@ -17,7 +17,7 @@ from gpusight.analysis.aggregates import (
     timing_fields,
     weighed_mean,
 )
-from gpusight.analysis.capture_gpus import names_of_used
+from gpusight.analysis.capture_info import names_of_used
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import LaunchSelection
 from gpusight.analysis.counters.launch_quantities import DURATION, measured

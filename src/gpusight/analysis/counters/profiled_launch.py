@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analysis.capture_gpus import listed_gpu
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured
@@ -25,8 +24,8 @@ from gpusight.analysis.occupancy.launch_occupancy import (
     limits_of,
     shape_of,
 )
-from gpusight.hardware.gpu_lookup import with_measured
-from gpusight.hardware.sm_occupancy import occupancy
+from gpusight.hardware.gpu_lookup import listed_gpu, with_measured
+from gpusight.hardware.sm_limits import occupancy
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Evidence
 
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.hardware.gpu_table import Gpu
-    from gpusight.hardware.sm_limits import SmLimits
-    from gpusight.hardware.sm_occupancy import BlockShape, Occupancy
+    from gpusight.hardware.sm_limits import BlockShape, Occupancy, SmLimits
     from gpusight.trace.trace import Trace
 
 

@@ -15,17 +15,17 @@ from gpusight.analysis.attribution.work_causes import (
     WorkSelection,
     selected_work,
 )
-from gpusight.analysis.capture_gpus import listed_gpu
 from gpusight.analysis.counters.counter_selection import kernel_codes
 from gpusight.analysis.flops.counted_operators import count_ops
 from gpusight.analysis.flops.flops_tables import CALL_CLASS, OperatorRoofline, roofs_of
 from gpusight.analysis.kernel_summary import SHAPE, no_kernels, short_names
+from gpusight.analysis.launch_index import launched, of_process
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_detection import busiest_process
-from gpusight.analysis.steps.step_launches import launched, of_process
 from gpusight.analysis.steps.step_list import TraceSteps
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
+from gpusight.hardware.gpu_lookup import listed_gpu
 from gpusight.naming.demangle import clean, demangle, split
 from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.recording.parse_request import literal

@@ -67,8 +67,6 @@ class DrillResult:
     meta: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    title = "Kernels worth profiling"
-
     @property
     def chosen(self) -> tuple[DrillKernel, ...]:
         """Kernels to measure, the longest first."""
@@ -80,6 +78,11 @@ class DrillResult:
         if self.measured is None:
             return ()
         return tuple(k for k in self.chosen if not self.measured[k.group].launches)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether kernels are left to measure."""
+        return self.measured is None or bool(self.missing)
 
     @property
     def estimate_s(self) -> float | None:
@@ -240,7 +243,7 @@ def measured_launches_of(
 
 FIELDS = (
     Field("verdict", "Profile", Fmt.TEXT, "`yes`, or why not"),
-    Field("share", "Share", Fmt.SHARE, "Share of the time of all kernels in the window"),
+    Field("share", "% kernels", Fmt.SHARE, "Share of the time of all kernels in the window"),
     Field("time_ns", "Time", Fmt.TIME, "Time per step, or in the window"),
     Field("launches", "Launches", Fmt.COUNT, "Launches per step, or in the window"),
     Field("roof_share", "Roofline", Fmt.SHARE, "Achieved share of the roofline, if known"),
@@ -266,13 +269,13 @@ _MAX_LATER = 3
 """Kernels shown that come after the chosen ones."""
 
 
-def drill_page(drill: DrillResult) -> Composite:
-    """Lay the result out for a screen."""
+def drill_page(drill: DrillResult, profiled: TableResult | None = None) -> Composite:
+    """Lay the result out for a screen: the kernels to profile, or those that were `profiled`."""
     return Composite(
         COMMAND,
-        drill.title,
+        "Kernels to profile" if profiled is None else "Profiled kernels",
         _facts(drill),
-        (kernel_table(drill, max_later=_MAX_LATER),),
+        (kernel_table(drill, max_later=_MAX_LATER) if profiled is None else profiled,),
         meta=dict(drill.meta),
         notes=drill.notes,
     )
@@ -331,7 +334,7 @@ def _facts(drill: DrillResult) -> tuple[Fact, ...]:
         "step_ns": window_ns / drill.steps if window_ns and drill.steps else None,
         "steps": drill.steps or None,
         "kernel_share": drill.kernel_ns / window_ns if window_ns else None,
-        "counted": None if drill.plan is None else drill.plan.why,
+        "counted": drill.plan.why if drill.plan is not None and drill.is_incomplete else None,
         "measures": _measures(drill),
     }
     facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in DRILL_FACTS)

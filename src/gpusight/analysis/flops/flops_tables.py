@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.aggregates import share_of
-from gpusight.analysis.capture_gpus import listed_gpu, table_name
-from gpusight.hardware.gpu_lookup import PRECISIONS, peak_flops, with_measured
+from gpusight.hardware.gpu_lookup import (
+    PRECISIONS,
+    listed_gpu,
+    peak_flops,
+    table_name,
+    with_measured,
+)
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
@@ -192,7 +197,7 @@ CALL_CLASS = ["entry", "precision", "tensor_core", "device"]
 """Columns of `CountedOperators.calls`: calls equal in these cost the same and ran alike."""
 
 OPERATOR_FIELDS = (
-    Field("over_roof_ns", "Above roofline", Fmt.TIME, "GPU time minus the minimum time"),
+    Field("over_roof_ns", "Headroom", Fmt.TIME, "GPU time minus the minimum time"),
     Field("gpu_ns", "GPU time", Fmt.TIME, "Time of the GPU work launched by these calls"),
     Field("gpu_share", "% GPU time", Fmt.SHARE, "Share of the time of all GPU work", shown=False),
     Field("calls", "Calls", Fmt.COUNT, "Calls of the operator", shown=False),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.aggregates import average, prevailing, share_of, weighed_mean, whole_sum
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import no_counters
 from gpusight.analysis.counters.launch_quantities import DURATION, measured
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _QUANTITIES = (q.SM_SHARE, q.MEMORY_SHARE, q.DRAM_SHARE, q.OCCUPANCY)
-_POINTS = ("launch", "flops", "dram_bytes", "roof_share", "bound", "arithmetic", "estimated")
+_POINTS = ("launch", "flops", "dram_bytes", "roof_share", "bound", "limit", "limit_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,17 @@ _SHAPE = (
     Field("block", "Block", Fmt.TEXT, "Threads per block in x, y and z", shown=False),
 )
 KERNEL_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Share of the window, in the timeline"),
+    Field("share", "% window", Fmt.SHARE, "Share of the window, in the timeline"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the timeline"),
     Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline", shown=False),
-    Field("roof_share", "Roofline", Fmt.SHARE, "Achieved share of the roofline"),
-    Field("gap_ns", "Above roofline", Fmt.TIME, "Time above the roofline; sorts the table"),
-    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`"),
+    Field("roof_share", "Roofline", Fmt.SHARE, "Achieved share of its compute or DRAM roofline"),
+    Field("gap_ns", "Headroom", Fmt.TIME, "Time that it would save at the roofline; sorts"),
+    Field("limited_by", "Limited by", Fmt.TEXT, "`latency`, or the limiting unit with its share"),
+    Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`", shown=False),
+    Field("limit", "Limiter", Fmt.TEXT, "The limiting unit, as in `roofline`", shown=False),
+    Field("limit_share", "% limiter", Fmt.SHARE, "Utilization of that unit", shown=False),
     Field("sm_share", "SM", Fmt.SHARE, "SM throughput"),
-    Field("memory_share", "Memory", Fmt.SHARE, "Memory throughput, caches included"),
+    Field("memory_share", "Memory", Fmt.SHARE, "Memory throughput, as Nsight Compute shows it"),
     Field("dram_share", "DRAM", Fmt.SHARE, "DRAM throughput", shown=False),
     Field("occupancy", "Occup.", Fmt.SHARE, "Achieved occupancy", shown=False),
     Field("mean_ns", "Mean", Fmt.TIME, "Average duration in the timeline"),
@@ -137,7 +140,7 @@ KERNEL_FIELDS = (
     *_NAMES,
 )
 UNMEASURED_FIELDS = (
-    Field("share", "Share", Fmt.SHARE, "Share of the window"),
+    Field("share", "% window", Fmt.SHARE, "Share of the window"),
     Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the timeline"),
     Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline"),
     Field("why", "Why", Fmt.TEXT, "`not in the report`, or profiled with another grid or block"),
@@ -158,18 +161,40 @@ UNUSED_FIELDS = (
     *_SHAPE,
     *_NAMES,
 )
-_AVERAGED = ("sm_share", "memory_share", "dram_share", "occupancy", "roof_share")
+_AVERAGED = ("sm_share", "memory_share", "dram_share", "occupancy", "roof_share", "limit_share")
+
+
+def _with_limiters(launches: pl.DataFrame) -> pl.DataFrame:
+    """Set the limiter of every launch to that of most of its kernel's time."""
+    own = launches["bound"].alias("own_bound")
+    frame = prevailing(launches.with_columns(own), ["key"], "bound", _TIME)
+    agrees = pl.col("own_bound") == pl.col("bound")
+    frame = frame.with_columns(
+        pl.when(agrees).then(column).alias(column) for column in ("limit", "limit_share")
+    )
+    return prevailing(frame, ["key"], "limit", _TIME)
+
+
+_UNITS = {"dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM"}
+
+
+def _limited_by(bound: str | None, limit: str | None, share: float | None) -> str | None:
+    """Name the unit that limits a kernel, as `diagnose` does: `L2 87%`, `fp32 72%`, `latency`."""
+    if limit is None:
+        return bound
+    unit = _UNITS.get(limit, limit)
+    return unit if share is None else f"{unit} {share:.0%}"
 
 
 def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableResult:
-    """Sum measured kernels by name and shape, the most time above the roofline first."""
+    """Sum measured kernels by name and shape, the most headroom to the roofline first."""
     all_kernels_ns = int(joined.timeline[_TIME].sum())
     time = pl.col(_TIME)
     frame = (
-        prevailing(joined.covered, ["key"], "bound", _TIME)
+        _with_limiters(joined.covered)
         .group_by("key", maintain_order=True)
         .agg(
-            *(pl.col(c).first() for c in ("name", "bound", *SHAPE)),
+            *(pl.col(c).first() for c in ("name", "bound", "limit", *SHAPE)),
             time.sum().alias("total_ns"),
             pl.len().cast(pl.Int64).alias("calls"),
             time.mean().alias("mean_ns"),
@@ -189,21 +214,30 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
         .sort(["gap_ns", "total_ns"], descending=True, nulls_last=True, maintain_order=True)
     )
     frame = _with_names(frame)
-    facts = frame.select("short_name", "share", "roof_share", "bound")
+    limits = frame.select("bound", "limit", "limit_share").iter_rows()
+    limited_by = [_limited_by(*row) for row in limits]
+    frame = frame.with_columns(pl.Series("limited_by", limited_by, pl.String))
+    facts = frame.select("short_name", "share", "roof_share", "bound", "limited_by")
     sentences = [_sentence(window, *row) for row in facts.iter_rows()]
     frame = frame.with_columns(pl.Series("sentence", sentences, pl.String))
     ranked = frame["gap_ns"].null_count() < frame.height
-    title = "Kernels by time above roofline" if ranked else "Kernels by time"
+    title = "Kernels by headroom to the roofline" if ranked else "Kernels by time"
     return _table("kernels", title, KERNEL_FIELDS, frame)
 
 
 def _sentence(
-    window: str, kernel: str, share: float | None, roof: float | None, bound: str | None
+    window: str,
+    kernel: str,
+    share: float | None,
+    roof: float | None,
+    bound: str | None,
+    limited_by: str | None,
 ) -> str:
     of_time = "runs" if share is None else f"is {_percent(share)} of {window}"
     if roof is None:
         return f"{kernel} {of_time}; its roofline was not measured"
-    limit = f" ({bound}-bound)" if bound else ""
+    unit = f": {limited_by}" if limited_by != bound else ""
+    limit = f" ({bound}-bound{unit})" if bound else ""
     return f"{kernel} {of_time} and at {_percent(roof)} of the roofline{limit}"
 
 
@@ -266,8 +300,10 @@ _MIN_SPEED_DIFFERENCE = 0.05
 _MAX_SPEED_RATIO = 3.0
 """From here on, other clocks and cold caches do not explain the difference."""
 
+_NEXT = "bottlenecks and fixes: gpusight diagnose TIMELINE REPORT"
+
 JOIN_FACTS = (
-    Fact("first", "First", None, Fmt.TEXT, "The kernel with most time above the roofline"),
+    Fact("first", "First", None, Fmt.TEXT, "The kernel with most headroom to the roofline"),
     Fact("window_ns", "Window", None, Fmt.TIME, "Time that shares refer to"),
     Fact("kernel_ns", "Kernel time", None, Fmt.TIME, "Sum of kernel durations in the timeline"),
     Fact("covered_share", "Profiled", None, Fmt.SHARE, "Share of it that the report covers"),
@@ -337,6 +373,7 @@ def join(
             *_partner_notes(joined),
             *_speed_notes(joined),
             *_gpu_notes(timeline, report),
+            _NEXT,
         ),
     )
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.kernel_summary import SHAPE
-from gpusight.naming.demangle import demangle
+from gpusight.naming.demangle import normal_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,55 +23,13 @@ if TYPE_CHECKING:
     """Row numbers; -1 stands for none."""
 
 
-# Kernel names -------------------------------------------------------------------------------------
-
-
-_MAX_NAME_CHARS = 20_000
-_MAX_NESTED_PARENTHESES = 40
-
-_ENDINGS = re.compile(r" \[clone [^\]]{0,40}\]|\.kd$")
-_INSTANCE = re.compile(r"\s?\(instance (\d+)\)")
-_BRACED = re.compile(r"[\[{]lambda[^\[\]{}]*?#?(\d{0,9})[\]}]")
-_PARENTHESES = re.compile(r"\([^()]*\)")
-_UNNAMED = re.compile(r"(?:<?unnamed>|_GLOBAL__N_\w*)(?=::)")
-_QUALIFIERS = re.compile(r"\b(?:const|volatile|struct|class|enum)\b")
-_RETURNS = re.compile(r"\bvoid (?=[\w:])")
-_TYPED = re.compile(r"(?<=[<,])[\w: ]*=(?=-?\d)")
-"""`<int=32>`, as profilers wrote it until 2019."""
-_LITERAL = re.compile(r"(?<![\w.])(-?\d+)(?:ull|ul|ll|u|l)\b", re.IGNORECASE)
-_EMPTY_SCOPE = re.compile(r"(?<![\w>#])::|(?<=::)::")
 _SCOPE = re.compile(r"\b[A-Za-z_]\w*::(?=(?!lambda#|operator_call)[A-Za-z_])")
 """A namespace, which printed pages of ncu leave out at times; not the scope of a lambda."""
-_SPACE = re.compile(r"\s+(?!\w)|(?<!\w)\s+")
-
-
-def normal_name(name: str) -> str:
-    """Return the spelling that names of one kernel share; two kernels' names stay different."""
-    text = _ENDINGS.sub("", demangle(name.strip())[:_MAX_NAME_CHARS])
-    text = _without_parameters(_INSTANCE.sub(r"#\1", text))
-    text = _UNNAMED.sub("", text)
-    text = _RETURNS.sub("", _QUALIFIERS.sub("", text))
-    text = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", text))
-    text = _SPACE.sub("", _LITERAL.sub(r"\1", _TYPED.sub("", text)))
-    return _EMPTY_SCOPE.sub("", text) or name.strip()
 
 
 def base_name(normal: str) -> str:
     """Return the function of a normal name, without namespace and template arguments."""
     return normal.split("<", 1)[0].rsplit("::", 1)[-1]
-
-
-def _without_parameters(text: str) -> str:
-    """Drop everything in parentheses: parameters, casts, the unnamed namespace.
-
-    A lambda keeps its number, and `operator()` its name.
-    """
-    text = text.replace("operator ()", "operator()").replace("operator()", "operator_call")
-    for _ in range(_MAX_NESTED_PARENTHESES):
-        text, changed = _PARENTHESES.subn("", text)
-        if not changed:
-            break
-    return _BRACED.sub(r"lambda#\1", text)
 
 
 NEEDS = ("name", "mangled_name", *SHAPE)

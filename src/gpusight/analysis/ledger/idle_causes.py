@@ -13,9 +13,8 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
-from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads
+from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads, unnamed_input
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.ledger.unnamed_input import unnamed_input
 from gpusight.trace.intervals import (
     Intervals,
     contains,

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.capture_completeness import lost_work_notes
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.gpu_schedule import NONE, OpKind
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount, DeviceLedger, Ledger
@@ -155,8 +155,16 @@ class LedgerReport:
 
     def document(self) -> dict[str, Any]:
         """Return what `--format json` writes, as plain objects."""
+        document, focus = self.ledger.document(), self.focus
+        if focus.steps:
+            recorded_ns = focus.recorded_step_ns
+            document["window"] |= {
+                "step_ns": focus.step_ns,
+                "recorded_step_ns": focus.step_ns if recorded_ns is None else recorded_ns,
+                "estimate_ns": focus.estimate_ns,
+            }
         return {
-            **self.ledger.document(),
+            **document,
             "devices": [device.document() for device in self.devices],
             "steps": list(self._steps()),
             "meta": dict(self.meta),

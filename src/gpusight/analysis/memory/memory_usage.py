@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.capture_gpus import device_names
+from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.memory.allocations import AllocationSource, reserved_parts, segments
 from gpusight.analysis.memory.device_memory import DeviceMemories, allocated_at, growth, reserved_at
 from gpusight.analysis.memory.memory_peak import (

@@ -14,6 +14,8 @@ from gpusight.analysis.nsys_stats.stats_reports import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpusight.analysis.nsys_stats.stats_reports import ReportArguments
     from gpusight.trace.trace import Trace
 
@@ -27,67 +29,35 @@ VIDEO = {**time_headers(_CALLS), "Event Type": StatsCell.TEXT, "Name": StatsCell
 
 
 def _summary(
-    trace: Trace, source: str, category: str = "", *, count: str = "Instances", name: str = "Name"
-) -> pl.DataFrame:
-    """Sum up what one library did, by category and name."""
-    columns = ["start_ns", "end_ns", "name", "category", "source"]
-    rows = trace.table("ranges", columns).filter(pl.col("source").cast(pl.String) == source)
-    if category:
-        rows = rows.filter(pl.col("category").cast(pl.String) == category)
-    summary = summarize_times(rows, ["category", "name"], count=count)
-    texts = summary.with_columns(pl.col("category", "name").cast(pl.String))
-    return rank_times(texts.rename({"name": name}), [name])
+    source: str,
+    category: str = "",
+    *,
+    count: str = "Instances",
+    name: str = "Name",
+    category_as: str = "category",
+) -> Callable[[Trace, ReportArguments], pl.DataFrame]:
+    """Make the report that sums up what one library did, by category and name."""
+
+    def report(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
+        del arguments
+        columns = ["start_ns", "end_ns", "name", "category", "source"]
+        rows = trace.table("ranges", columns).filter(pl.col("source").cast(pl.String) == source)
+        if category:
+            rows = rows.filter(pl.col("category").cast(pl.String) == category)
+        summary = summarize_times(rows, ["category", "name"], count=count)
+        texts = summary.with_columns(pl.col("category", "name").cast(pl.String))
+        return rank_times(texts.rename({"name": name}), [name]).rename({"category": category_as})
+
+    return report
 
 
-def mpi(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """mpi_event_sum; a wait for several requests counts once, not once per request."""
-    del arguments
-    return _summary(trace, "MPI").rename({"category": "Source"})
-
-
-def openmp(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """openmp_sum."""
-    del arguments
-    return _summary(trace, "OpenMP", count="Count")
-
-
-def openacc(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """openacc_sum."""
-    del arguments
-    return _summary(trace, "OpenACC", count=_CALLS)
-
-
-def vulkan_calls(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """vulkan_api_sum."""
-    del arguments
-    return _summary(trace, "Vulkan", "calls", count=_CALLS)
-
-
-def vulkan_markers(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """vulkan_marker_sum."""
-    del arguments
-    return _summary(trace, "Vulkan", "markers", name="Range")
-
-
-def opengl_markers(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """opengl_khr_range_sum."""
-    del arguments
-    return _summary(trace, "OpenGL", "markers", name="Range")
-
-
-def direct3d_11_markers(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """dx11_pix_sum."""
-    del arguments
-    return _summary(trace, "Direct3D 11", "markers", name="Range")
-
-
-def direct3d_12_markers(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """dx12_pix_sum."""
-    del arguments
-    return _summary(trace, "Direct3D 12", "markers", name="Range")
-
-
-def video(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """nvvideo_api_sum."""
-    del arguments
-    return _summary(trace, "video", count=_CALLS).rename({"category": "Event Type"})
+mpi = _summary("MPI", category_as="Source")
+"""A wait for several requests counts once, not once per request."""
+openmp = _summary("OpenMP", count="Count")
+openacc = _summary("OpenACC", count=_CALLS)
+vulkan_calls = _summary("Vulkan", "calls", count=_CALLS)
+vulkan_markers = _summary("Vulkan", "markers", name="Range")
+opengl_markers = _summary("OpenGL", "markers", name="Range")
+direct3d_11_markers = _summary("Direct3D 11", "markers", name="Range")
+direct3d_12_markers = _summary("Direct3D 12", "markers", name="Range")
+video = _summary("video", count=_CALLS, category_as="Event Type")

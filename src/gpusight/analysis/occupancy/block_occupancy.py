@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.aggregates import schema_of
-from gpusight.analysis.capture_gpus import unknown_gpu
 from gpusight.errors import UsageError
-from gpusight.hardware.gpu_lookup import find_gpu
-from gpusight.hardware.sm_limits import SM_LIMITS
-from gpusight.hardware.sm_occupancy import BlockShape, Occupancy, occupancy, whole_carve_out
+from gpusight.hardware.gpu_lookup import find_gpu, unknown_gpu
+from gpusight.hardware.sm_limits import SM_LIMITS, BlockShape, Occupancy, occupancy, whole_carve_out
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.units import format_share
 
@@ -248,7 +246,12 @@ def limited_by(result: Occupancy) -> str:
 def detail(limits: SmLimits, shape: BlockShape, now: Occupancy) -> tuple[TableResult, ...]:
     """Return all tables about one shape, which their `meta` holds."""
     uses = (
-        (_LIMIT_WORDS[name], *_use(name, limits, shape, now), blocks, name in now.limiters)
+        (
+            _LIMIT_WORDS[name],
+            *_use(name, limits, shape, now),
+            blocks,
+            name in now.limiters and not now.is_full,
+        )
         for name, blocks in now.by_limit.items()
     )
     current_size = -(-shape.block_threads // limits.warp_size) * limits.warp_size
@@ -390,13 +393,12 @@ def occupancy_of(
             f"the kernel cannot be launched on {_title(gpu, limits)}",
             why="; ".join(result.refusals),
         )
-    notes: tuple[str, ...] = ()
+    notes = [*_block_notes(limits, shape, result)]
     if shared_bytes > limits.shared_per_block_bytes:
-        note = (
+        notes.append(
             f"more than {limits.shared_per_block_bytes} bytes of shared memory per block must be "
             "dynamic, and enabled with cudaFuncSetAttribute"
         )
-        notes = (note,)
     return Composite(
         "occupancy",
         f"Occupancy of blocks of {_many(block, 'thread')} with {_many(registers, 'register')} and "
@@ -409,8 +411,28 @@ def occupancy_of(
             "shared_bytes": shared_bytes,
             "compute_capability": f"{limits.major}.{limits.minor}",
         },
-        notes=notes,
+        notes=tuple(notes),
     )
+
+
+def _block_notes(limits: SmLimits, shape: BlockShape, result: Occupancy) -> Iterator[str]:
+    """Explain what a block size wastes: threads of its last warp, and warp slots of the SM."""
+    threads = shape.block_threads % limits.warp_size
+    if threads:
+        slots = result.warps_per_block * limits.warp_size
+        unused = format_share(1 - shape.block_threads / slots)
+        yield (
+            f"{shape.block_threads} is not a multiple of {limits.warp_size}: the last warp has "
+            f"{threads} threads, and {unused} of the block's warps is unused; occupancy counts "
+            "whole warps"
+        )
+    empty = limits.max_warps - result.warps
+    if empty and "warps" in result.limiters:
+        blocks = "1 block" if result.blocks == 1 else f"{result.blocks} blocks"
+        yield (
+            f"{blocks} of {result.warps_per_block} warps leave {empty} of {limits.max_warps} warp "
+            "slots empty: too few for another block"
+        )
 
 
 def _check(limits: SmLimits, shape: BlockShape) -> None:

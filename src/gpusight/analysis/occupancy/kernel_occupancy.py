@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.aggregates import share_of, shown_if_filled, weighed_mean
-from gpusight.analysis.capture_gpus import device_names, names_of_used
-from gpusight.analysis.kernel_summary import graph_notes, no_kernels, short_names
+from gpusight.analysis.capture_info import device_names, names_of_used
+from gpusight.analysis.kernel_summary import SHAPE as LAUNCH_SHAPE
+from gpusight.analysis.kernel_summary import (
+    graph_notes,
+    no_kernels,
+    shape_texts,
+    short_names_by_shape,
+)
 from gpusight.analysis.occupancy.block_occupancy import (
     REGISTER_CHANGE,
     SHARED_MEMORY_CHANGE,
@@ -29,9 +35,9 @@ from gpusight.analysis.occupancy.launch_occupancy import (
     with_answers,
 )
 from gpusight.analysis.selection import EVERYTHING, Selection
-from gpusight.hardware.sm_occupancy import LIMITS, whole_carve_out
-from gpusight.hardware.sm_occupancy import occupancy as work_out
-from gpusight.naming.kernel_origin import kernel_origin
+from gpusight.hardware.sm_limits import LIMITS, whole_carve_out
+from gpusight.hardware.sm_limits import occupancy as work_out
+from gpusight.naming.kernel_patterns import kernel_origin
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_mean, format_share
 
@@ -40,8 +46,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.occupancy.block_occupancy import OccupancyChange
     from gpusight.analysis.occupancy.launch_occupancy import OccupancyLaunches
-    from gpusight.hardware.sm_limits import SmLimits
-    from gpusight.hardware.sm_occupancy import BlockShape
+    from gpusight.hardware.sm_limits import BlockShape, SmLimits
     from gpusight.trace.trace import Trace
 
 
@@ -81,6 +86,7 @@ FIELDS = (
     Field("remark", "Note", Fmt.NAME, "Whether it matters, and why achieved is lower", False),
     Field("change", "Change", Fmt.TEXT, "Most effective change to raise it", shown=False),
     Field("block_threads", "Block", Fmt.COUNT, "Threads per block", shown=False),
+    Field("grid", "Grid", Fmt.TEXT, "Blocks in x, y and z", shown=False),
     Field("registers", "Regs", Fmt.COUNT, "Registers per thread", shown=False),
     Field("shared_bytes", "Shared", Fmt.BYTES, "Shared memory per block, as requested", False),
     Field("static_shared_bytes", "Static", Fmt.BYTES, "Fixed at compile time", shown=False),
@@ -136,6 +142,8 @@ ADVICE_FIELDS = (
 )
 
 
+_WARP = 32
+"""Threads of a warp, of every NVIDIA GPU."""
 _FULL_SHARE = 0.9999
 """Profilers print percentages rounded."""
 _MIN_GAP = 0.10
@@ -154,7 +162,7 @@ def _remarks(row: Mapping[str, Any]) -> list[str]:
     if row["theoretical"] is None:
         return []
     more_would_fit = row["theoretical"] < _FULL_SHARE
-    texts = (_gap(row), _clusters(row), _busy(row) if more_would_fit else None)
+    texts = (_gap(row), _clusters(row), _busy(row) if more_would_fit else None, _threads(row))
     return list(dict.fromkeys(text for text in texts if text))
 
 
@@ -181,6 +189,12 @@ def _busy(row: Mapping[str, Any]) -> str | None:
     return f"{name} already {format_share(share)} busy"
 
 
+def _threads(row: Mapping[str, Any]) -> str | None:
+    """Remark that the last warp of a block is not full: occupancy counts whole warps."""
+    threads = (row["block_threads"] or 0) % _WARP
+    return f"last warp: {threads} of {_WARP} threads" if threads else None
+
+
 def _clusters(row: Mapping[str, Any]) -> str | None:
     """Remark that clusters, which need SMs of one GPC, leave room for blocks empty."""
     size, active, sms, blocks = (
@@ -191,7 +205,7 @@ def _clusters(row: Mapping[str, Any]) -> str | None:
     return f"clusters of {size} fill {format_share(active * size / (blocks * sms))}"
 
 
-_GROUP = ("name", *SHAPE)
+_GROUP = ("name", *SHAPE, "grid_blocks", *LAUNCH_SHAPE)
 _AVERAGED = ("theoretical", "achieved", "reported", "waves", "sm_share", "memory_share")
 _OF_SHAPE = (
     *("blocks", "warps", *(f"limit_{name}" for name in LIMITS), "limiters", "refused", "change"),
@@ -236,7 +250,7 @@ def occupancy(
     rows = _without_library_changes(rows)
     libraries = rows["change"].count() < changeable
     frame = _kernels(rows)
-    frame = frame.with_columns(short_names(frame["name"]))
+    frame = frame.with_columns(short_names_by_shape(frame))
     table = TableResult("kernels", "Occupancy by kernel", FIELDS, _named(frame))
     details = _details(launches, frame, other) if kernel is not None or closely else ()
     return Composite(
@@ -344,6 +358,7 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     rows = frame.iter_rows(named=True)
     return frame.with_columns(
         pl.col("name").cast(pl.String),
+        shape_texts()[0],
         (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
         pl.Series("remark", ["; ".join(_remarks(row)) or None for row in rows], pl.String),
     ).select([field.key for field in FIELDS])

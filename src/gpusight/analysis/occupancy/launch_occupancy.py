@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION
-from gpusight.analysis.capture_gpus import listed_gpu
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import LaunchSelection, of_kernel
 from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured, metric
@@ -21,8 +20,8 @@ from gpusight.analysis.occupancy.block_occupancy import (
     limited_by,
 )
 from gpusight.analysis.selection import ResolvedSelection, Selection
-from gpusight.hardware.sm_limits import SM_LIMITS
-from gpusight.hardware.sm_occupancy import LIMITS, BlockShape, occupancy, whole_carve_out
+from gpusight.hardware.gpu_lookup import listed_gpu
+from gpusight.hardware.sm_limits import LIMITS, SM_LIMITS, BlockShape, occupancy, whole_carve_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,9 +167,9 @@ class OccupancyLaunches:
     """Launches, and what an SM holds, by GPU and compute capability."""
 
     frame: pl.DataFrame
-    """One row per launch: `name`, `SHAPE`, `duration_ns`, `grid_blocks`, `cluster_blocks`,
-    `active_clusters`, `sm_count`, and as measured `achieved`, `sm_share`, `memory_share`,
-    `reported` (the theoretical occupancy that the report holds)."""
+    """One row per launch: `name`, `SHAPE`, sizes of grid and block, `duration_ns`, `grid_blocks`,
+    `cluster_blocks`, `active_clusters`, `sm_count`, and as measured `achieved`, `sm_share`,
+    `memory_share`, `reported` (the theoretical occupancy that the report holds)."""
     limits: dict[tuple[int | None, int | None, int | None], SmLimits]
     measured: bool
     """Whether hardware counters were measured, so that the achieved occupancy can be known."""
@@ -194,6 +193,7 @@ def profiled_launches(trace: Trace, selection: Selection, kernel: str | None) ->
         whole("reported_shared_limit"),
         "duration_ns",
         pl.coalesce(product(GRID), whole(q.GRID_SIZE.key)).alias("grid_blocks"),
+        *_whole(*GRID, *BLOCK),
         pl.col("occupancy").alias("achieved"),
         "sm_share",
         "memory_share",
@@ -236,6 +236,7 @@ def timeline_launches(trace: Trace, selection: Selection, kernel: str | None) ->
         pl.lit(None, pl.Int64).alias("reported_shared_limit"),
         DURATION,
         product(GRID).alias("grid_blocks"),
+        *_whole(*GRID, *BLOCK),
         *(pl.lit(None, pl.Float64).alias(key) for key in ("achieved", "sm_share", "memory_share")),
         pl.lit(None, pl.Float64).alias("reported"),
         product(_CLUSTER).alias("cluster_blocks"),

@@ -35,8 +35,7 @@ from gpusight.analysis.occupancy.launch_occupancy import (
 )
 from gpusight.analysis.roofline.roofline_points import measure
 from gpusight.hardware.gpu_lookup import find_gpu
-from gpusight.hardware.sm_limits import SM_LIMITS
-from gpusight.hardware.sm_occupancy import BlockShape, occupancy
+from gpusight.hardware.sm_limits import SM_LIMITS, BlockShape, occupancy
 from gpusight.results import NotApplicable
 
 if TYPE_CHECKING:

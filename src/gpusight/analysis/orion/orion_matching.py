@@ -28,7 +28,7 @@ from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.schema import TABLES
 from gpusight.trace.schema_columns import ColumnKind
-from gpusight.trace.trace import Trace
+from gpusight.trace.trace import Trace, TraceSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -194,7 +194,7 @@ def merge(first: Trace, second: Trace) -> Trace:
     return Trace(_MergedSource(first, second))
 
 
-class _MergedSource:
+class _MergedSource(TraceSource):
     """Serves launches and counters of both; other tables of the second, if it has them."""
 
     def __init__(self, first: Trace, second: Trace) -> None:
@@ -209,9 +209,6 @@ class _MergedSource:
             notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
             warnings=tuple(dict.fromkeys((*first.warnings, *second.warnings))),
         )
-
-    def outline(self) -> None:
-        """Do nothing: both are open already."""
 
     def has(self, table: str) -> bool:
         """Return whether either has the table."""

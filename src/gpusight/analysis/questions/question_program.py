@@ -12,6 +12,7 @@ import polars as pl
 from gpusight.analysis.aggregates import DURATION, names_of
 from gpusight.analysis.attribution.work_causes import WorkSelection
 from gpusight.analysis.kernel_summary import graph_notes
+from gpusight.analysis.launch_index import launched, of_process
 from gpusight.analysis.questions.forward_passes import (
     ForwardPasses,
     described,
@@ -21,7 +22,6 @@ from gpusight.analysis.questions.forward_passes import (
 )
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_detection import busiest_process
-from gpusight.analysis.steps.step_launches import launched, of_process
 from gpusight.analysis.steps.step_list import TraceSteps
 from gpusight.analysis.steps.step_phases import as_phases, phases_of
 from gpusight.analysis.steps.step_window import StepWindow, step_window

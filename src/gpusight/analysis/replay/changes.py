@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from gpusight.analysis.gpu_schedule import NONE
-from gpusight.analysis.replay.simulation import CallWait, LatencyBase, ReplayProgram, marked, put
+from gpusight.analysis.replay.simulation import (
+    CallWait,
+    LatencyBase,
+    ReplayProgram,
+    marked,
+    owners,
+    put,
+)
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.simulation import Flags
@@ -85,6 +92,10 @@ class GraphLaunches:
     launch_ns: int
     kept: Ints | None
     """Calls whose time before them stays."""
+    gap_ns: int | None = None
+    """The most that is between kernels of a graph; None where streams keep their gaps."""
+    spans_steps: bool = False
+    """A graph may hold several steps, where nothing waits between them."""
 
     def __call__(self, program: ReplayProgram) -> ReplayProgram:
         """Return the program with graph launches."""
@@ -96,7 +107,9 @@ class GraphLaunches:
         called = np.isin(program.latency_base, (LatencyBase.CALL_END, LatencyBase.CALL_START))
         launches[program.call[called & ~program.gone]] = True
         launches &= plain
-        segment = _segments(program.host_thread, program.mark | (program.wait != CallWait.NOTHING))
+        ends = program.wait != CallWait.NOTHING
+        ends = ends if self.spans_steps else ends | program.mark
+        segment = _segments(program.host_thread, ends)
         cost = np.where(plain, program.own_ns, 0) + program.movable_ns
         segment_ns = np.bincount(segment, cost, minlength=n)
         worth = (np.bincount(segment, launches, minlength=n) > 1) & (segment_ns > self.launch_ns)
@@ -105,16 +118,26 @@ class GraphLaunches:
         first = first[(launches & merged)[first]]
         own = np.where(plain & merged, 0, program.own_ns)
         movable = np.where(merged, np.minimum(program.movable_ns, np.maximum(program.gap_ns, 0)), 0)
-        return program.changed(
+        graphs = program.changed(
             own_ns=put(own, first, self.launch_ns),
             gap_ns=program.gap_ns - movable,
             movable_ns=np.where(merged, 0, program.movable_ns),
         )
+        if self.gap_ns is None:
+            return graphs
+        in_graph = np.append(plain & merged, [False])[program.call]
+        return set_gap(np.flatnonzero(in_graph), self.gap_ns)(graphs)
 
 
-def as_graphs(*, launch_ns: int = GRAPH_LAUNCH_NS, kept: Ints | None = None) -> Change:
+def as_graphs(
+    *,
+    launch_ns: int = GRAPH_LAUNCH_NS,
+    kept: Ints | None = None,
+    gap_ns: int | None = None,
+    spans_steps: bool = False,
+) -> Change:
     """Let all launches between two waits of a step be one graph launch (`GraphLaunches`)."""
-    return GraphLaunches(launch_ns, kept)
+    return GraphLaunches(launch_ns, kept, gap_ns, spans_steps)
 
 
 def _segments(thread: Ints, ends: Flags) -> Ints:
@@ -182,16 +205,7 @@ def _without_launches(program: ReplayProgram, ops: Ints) -> ReplayProgram:
 
 def _leading_to(program: ReplayProgram, calls: Ints) -> Ints:
     """Return calls and the small ones since the last call of their thread with an effect."""
-    n = len(program.gap_ns)
-    acts = (program.wait != CallWait.NOTHING) | ~program.mergeable
-    acts[program.call[program.call < n]] = True
-    order = np.argsort(program.host_thread, kind="stable")
-    # Each call belongs to the next one of its thread with an effect.
-    at = np.where(acts[order], np.arange(n), n)
-    following = np.minimum.accumulate(at[::-1])[::-1]
-    owner = np.append(order, NONE)[following]
-    same = (owner >= 0) & (program.host_thread[owner] == program.host_thread[order])
-    leading: Ints = order[same & np.isin(owner, calls)]
+    leading: Ints = np.flatnonzero(np.isin(owners(program), calls))
     return leading
 
 

@@ -36,6 +36,12 @@ _FULL_QUEUE = 256
 _BLOCKED_LAUNCH_NS = 100_000
 _SILENT_NS = 20_000
 _RETURNS_WITHIN_NS = 200_000
+BLOCKING_KERNEL_NS = 20_000
+"""Of a shorter kernel, the launch may return later than it ends without waiting for it."""
+BLOCKING_SHARE = 0.9
+"""Share of the launches of longer kernels that return after their kernel where launches block."""
+BLOCKING_LAUNCHES = 20
+"""Launches of such kernels; fewer prove nothing."""
 AT_ONCE_NS = 5_000
 """An activity that started within this time after the end of another started because of it."""
 _DRAINING_NS = 50_000
@@ -69,6 +75,7 @@ class CallWaits:
         codes = names.to_physical().to_numpy().astype(np.int64)
         self._code = np.append(codes, NONE)[self._calls.row]
         self._find_blocking_copies()
+        self._find_blocking_launches()
         if len(self._ops):
             self._find_synchronizations()
             self._find_full_queues()
@@ -101,15 +108,34 @@ class CallWaits:
         ran = (ops.start_ns[copies] >= calls.start_ns[call]) & (
             ops.end_ns[copies] <= calls.end_ns[call] + early_ns
         )
-        copies, call = copies[ran], call[ran]
-        self.wait[call], self.target[call] = CallWait.OP, copies
-        self.inside[self.target[call]] = np.isin(calls.kind[call], (CallKind.COPY, CallKind.MEMSET))
-        self.tail_ns[call] = calls.end_ns[call] - ops.end_ns[copies]
+        self._wait_for_own(copies[ran])
+
+    def _find_blocking_launches(self) -> None:
+        """Launches that return after their kernel, all of them: CUDA_LAUNCH_BLOCKING=1."""
+        ops, calls = self._ops, self._calls
+        launched = np.flatnonzero((ops.kind == OpKind.KERNEL) & (ops.call >= 0))
+        launched = launched[calls.kind[ops.call[launched]] == CallKind.LAUNCH]
+        call = ops.call[launched]
+        inside = (ops.start_ns[launched] >= calls.start_ns[call]) & (
+            ops.end_ns[launched] <= calls.end_ns[call]
+        )
+        long = ops.end_ns[launched] - ops.start_ns[launched] >= BLOCKING_KERNEL_NS
+        if np.count_nonzero(long) >= BLOCKING_LAUNCHES and inside[long].mean() >= BLOCKING_SHARE:
+            self._wait_for_own(launched[inside])
+
+    def _wait_for_own(self, ran: Ints) -> None:
+        """Note that the calls of these activities waited for them."""
+        ops, calls = self._ops, self._calls
+        call = ops.call[ran]
+        self.wait[call], self.target[call] = CallWait.OP, ran
+        issuing = (CallKind.COPY, CallKind.MEMSET, CallKind.LAUNCH)
+        self.inside[self.target[call]] = np.isin(calls.kind[call], issuing)
+        self.tail_ns[call] = calls.end_ns[call] - ops.end_ns[ran]
         self._waited[call] = True
-        # Besides the wait the call only sets the copy up; until the activity before the copy is
-        # done it waits, too.
-        set_up_from = np.maximum(calls.start_ns[call], self._before_in_stream()[copies])
-        self.own_ns[call] = np.minimum(self.own_ns[call], ops.start_ns[copies] - set_up_from)
+        # Besides the wait the call only sets the activity up; until the one before it is done it
+        # waits, too.
+        set_up_from = np.maximum(calls.start_ns[call], self._before_in_stream()[ran])
+        self.own_ns[call] = np.minimum(self.own_ns[call], ops.start_ns[ran] - set_up_from)
 
     def _pageable(self) -> Flags:
         """Return which activities copy from or to pageable memory of the host."""

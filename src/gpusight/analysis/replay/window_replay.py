@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from gpusight.analysis.replay.schedule_waits import (
     waits_between_streams,
 )
 from gpusight.analysis.replay.simulation import LatencyBase, ReplayProgram, put, run_program
-from gpusight.trace.intervals import Intervals
+from gpusight.trace.intervals import Intervals, intersect
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import ApiCalls, GpuOps, GpuSchedule, ScheduleTiming
@@ -31,6 +31,8 @@ LATENCY_NS = 2_000
 """Launch latency where the capture shows none."""
 STREAM_GAP_NS = 1_200
 """Gap between activities of a stream where the capture shows none."""
+SLICE_SHARE = 0.5
+"""Share of the GPU that a process gets while another one has work: the driver alternates."""
 _MAX_LATENCY_NS = 100_000
 _MAX_GAP_NS = 20_000
 """What takes longer than these has another reason than the launch or the stream: where most
@@ -236,18 +238,57 @@ class ReplayResult:
     timing: ScheduleTiming
 
 
+@dataclass(frozen=True)
+class GpuSharing:
+    """What other processes do on the GPU, and go on doing whatever changes in this one."""
+
+    device: int
+    others_share: float
+    """Share of the window in which the GPU works for others."""
+    own_share: float
+    """Share of this program's GPU time in which the GPU works for it: in the rest, time slices of
+    others interrupt its kernels."""
+
+    @classmethod
+    def of(cls, device: int, own: Intervals, others: Intervals, length_ns: int) -> GpuSharing:
+        """Measure how processes share a GPU whose driver alternates between them."""
+        sliced_ns = (1 - SLICE_SHARE) * intersect(own, others).length_ns
+        return cls(
+            device,
+            (others.length_ns - sliced_ns) / max(1, length_ns),
+            1 - sliced_ns / max(1, own.length_ns),
+        )
+
+    @property
+    def gpu_share(self) -> float:
+        """Share of the GPU that is left: no less than a process gets when all always have work."""
+        return 1 - min(self.others_share, 1 - SLICE_SHARE)
+
+
+def alone_on_gpu(program: ReplayProgram) -> ReplayProgram:
+    """Change: no other process uses the GPU."""
+    return replace(program, gpu_share=1.0)
+
+
 class Replay:
     """A window that can be replayed with changes."""
 
-    def __init__(self, schedule: GpuSchedule, hosts: HostTime) -> None:
+    def __init__(
+        self, schedule: GpuSchedule, hosts: HostTime, sharing: GpuSharing | None = None
+    ) -> None:
         self.schedule = schedule
         self.hosts = hosts
+        self.sharing = sharing
         calibration = calibrate(schedule)
         calls, program = schedule.calls, calibration.program
         gap_ns = np.maximum(program.gap_ns, 0)
         in_gap = hosts.spent(calls.host_thread, calls.start_ns - gap_ns, calls.start_ns)
         movable_ns = in_gap[:, [IdleCause.FRAMEWORK, IdleCause.LAUNCHING]].sum(axis=1)
-        self.program: ReplayProgram = program.changed(movable_ns=movable_ns)
+        self.program: ReplayProgram = replace(
+            program,
+            movable_ns=movable_ns,
+            gpu_share=1.0 if sharing is None else sharing.gpu_share,
+        )
         """Costs and dependencies as measured."""
         self.launch_latency_ns = calibration.latency_ns
         """Usual time from the end of a launch call to the start of its activity."""
@@ -272,14 +313,21 @@ class Replay:
             program = change(program)
         timing = run_program(program)
         total_ns = timing.end_ns - timing.start_ns
+        if self.sharing is not None and program.gpu_share < 1:
+            # Other processes keep their share of the GPU, however close own kernels follow.
+            alone_ns = self._busy_ns(timing, self.sharing.device) * self.sharing.own_share
+            total_ns = max(total_ns, round(alone_ns / program.gpu_share))
+            timing = replace(timing, end_ns=timing.start_ns + total_ns)
         return ReplayResult(total_ns, self.unchanged.total_ns - total_ns, timing)
+
+    def _busy_ns(self, timing: ScheduleTiming, device: int) -> int:
+        ops = np.flatnonzero(self.schedule.ops.device == device)
+        return Intervals.from_arrays(timing.op_start_ns[ops], timing.op_end_ns[ops]).length_ns
 
     def busy_ns(self, result: ReplayResult) -> int:
         """Return how long the GPU with most work was busy in a replay."""
-        device, timing = self.schedule.ops.device, result.timing
-        by_gpu = [np.flatnonzero(device == number) for number in np.unique(device)]
-        spans = [(timing.op_start_ns[ops], timing.op_end_ns[ops]) for ops in by_gpu]
-        return max((Intervals.from_arrays(*both).length_ns for both in spans), default=0)
+        devices = np.unique(self.schedule.ops.device).tolist()
+        return max((self._busy_ns(result.timing, device) for device in devices), default=0)
 
     def hosts_of(self, result: ReplayResult) -> HostTime:
         """Return what the host did at every instant of a replay."""

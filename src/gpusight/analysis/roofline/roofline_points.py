@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analysis.capture_gpus import named_gpu
 from gpusight.analysis.counters.kernel_limiter import COMPUTE, LATENCY, MEMORY, SATURATED, limiters
 from gpusight.analysis.counters.launch_quantities import (
     DURATION,
@@ -42,7 +41,7 @@ from gpusight.analysis.roofline.launch_work import (
     memory_traffic,
     total_flops,
 )
-from gpusight.hardware.gpu_lookup import PRECISIONS, peak_flops
+from gpusight.hardware.gpu_lookup import PRECISIONS, named_gpu, peak_flops
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -183,7 +182,8 @@ COLUMNS = (
     "launch", DURATION, "flops", "flop_per_s", "arithmetic", "dram_bytes_per_s",
     "dram_bytes", "l2_bytes", "l1_bytes", "dram_intensity", "l2_intensity", "l1_intensity",
     "compute_roof", "memory_roof", "knee", "compute_share", "memory_share", "l2_share", "l1_share",
-    "sm_share", "roof_share", "bound", "limit", "l2_roof", "l1_roof", "estimated", "roofs_from",
+    "sm_share", "roof_share", "bound", "limit", "limit_share", "l2_roof", "l1_roof", "estimated",
+    "roofs_from",
 )  # fmt: skip
 """Columns of `points`, before those of each kind of arithmetic: `flops_…` and `peak_…`."""
 
@@ -225,8 +225,8 @@ def measure(trace: Trace, gpu: str | None = None) -> RooflinePoints:
     frame = estimate_tensor_flops(frame).with_columns(total_flops().alias("flops"))
     frame = frame.with_columns(*_rates(), *_arithmetic_shares())
     frame = frame.with_columns(_compute()).with_columns(_uses()).with_columns(_bound())
-    frame = frame.with_columns(
-        _limit(),
+    frame = frame.with_columns(_limit()).with_columns(
+        _limit_share(),
         _roof_share(),
         _roofs_from(),
         (pl.col("compute_roof") / pl.col("dram_roof")).alias("knee"),
@@ -360,6 +360,25 @@ def _limit() -> pl.Expr:
         .when(memory & l2_first.not_())
         .then(pl.lit("l1"))
         .alias("limit")
+    )
+
+
+def _limit_share() -> pl.Expr:
+    """Return how busy the part was that limits; null for latency-bound launches."""
+    limit, of_unit = pl.col("limit"), pl.col("limiter_share")
+    dram = pl.max_horizontal("reached_dram", "dram_share")
+    return (
+        pl.when(limit == "dram")
+        .then(pl.coalesce(of_unit, dram))
+        .when(limit == "l2")
+        .then(pl.coalesce(of_unit, "l2_share"))
+        .when(limit == "l1")
+        .then(pl.coalesce(of_unit, "l1_share"))
+        .when(limit == "sm")
+        .then(pl.coalesce(of_unit, "computing"))
+        .when(limit.is_not_null())  # a kind of arithmetic: its FLOPs against their peak
+        .then(pl.col("compute_share"))
+        .alias("limit_share")
     )
 
 

@@ -15,7 +15,7 @@ from gpusight.analysis.aggregates import (
     weighed_mean,
     whole_sum,
 )
-from gpusight.analysis.capture_gpus import device_names, names_of_used
+from gpusight.analysis.capture_info import device_names, names_of_used
 from gpusight.analysis.counters.counter_selection import LaunchSelection
 from gpusight.analysis.counters.launch_quantities import DURATION
 from gpusight.analysis.kernel_summary import (
@@ -30,7 +30,7 @@ from gpusight.analysis.roofline.roofline_points import measure
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
-from gpusight.units import format_rate
+from gpusight.units import format_rate, format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,8 +46,8 @@ _TERA = 1e12
 _SUMS = ("flops", "dram_bytes", "l2_bytes", "l1_bytes", *(f"flops_{kind.key}" for kind in KINDS))
 _MEANS = (
     "compute_roof", "memory_roof", "l2_roof", "l1_roof", "knee", "compute_share", "memory_share",
-    "l2_share", "l1_share", "sm_share", "roof_share", "flop_per_s", "dram_bytes_per_s",
-    "dram_intensity", "l2_intensity", "l1_intensity",
+    "l2_share", "l1_share", "sm_share", "roof_share", "limit_share", "flop_per_s",
+    "dram_bytes_per_s", "dram_intensity", "l2_intensity", "l1_intensity",
 )  # fmt: skip
 _PREVAILING = ("arithmetic", "bound", "limit", "roofs_from")
 
@@ -64,7 +64,7 @@ _PLACE = (
         "roof_share",
         "Roofline",
         Fmt.SHARE,
-        "Share of the roofline; of DRAM without FLOPs",
+        "Achieved share of its compute or DRAM roofline, the lower of the two",
     ),
     Field("tflop_per_s", "TFLOP/s", Fmt.REAL, "Achieved TFLOP/s, all precisions"),
     Field("dram_bytes_per_s", "DRAM", Fmt.RATE, "Achieved DRAM bandwidth"),
@@ -72,10 +72,11 @@ _PLACE = (
     Field("memory_share", "% DRAM", Fmt.SHARE, "Achieved share of the DRAM bandwidth"),
 )
 _MORE = (
+    Field("limit_share", "% limiter", Fmt.SHARE, "Utilization of the limiting unit"),
     Field("arithmetic", "Arithmetic", Fmt.TEXT, "Arithmetic type that is closest to its peak"),
     Field("compute_share", "% compute", Fmt.SHARE, "Achieved share of the peak of its arithmetic"),
     Field("l2_share", "% L2", Fmt.SHARE, "L2 utilization"),
-    Field("l1_share", "% L1", Fmt.SHARE, "L1 utilization"),
+    Field("l1_share", "% L1", Fmt.SHARE, "L1/TEX utilization over all cycles (ncu: active)"),
     Field("sm_share", "% SM", Fmt.SHARE, "SM throughput, all instructions"),
     Field("flops", "FLOPs", Fmt.REAL, "FLOPs, all precisions"),
     Field("dram_bytes", "DRAM bytes", Fmt.BYTES, "DRAM bytes read and written"),
@@ -139,7 +140,9 @@ def _by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
     rows = prevailing(rows, _GROUP, "bound").join(own, on="launch", maintain_order="left")
     # Only launches with the bound of the group decide its limiter.
     agrees = pl.col("own_bound") == pl.col("bound")
-    rows = rows.with_columns(pl.when(agrees).then("limit").alias("limit"))
+    rows = rows.with_columns(
+        pl.when(agrees).then(column).alias(column) for column in ("limit", "limit_share")
+    )
     for column in ("arithmetic", "limit", "roofs_from"):
         rows = prevailing(rows, _GROUP, column)
     return rows.group_by(_GROUP, maintain_order=True).agg(
@@ -246,16 +249,30 @@ def _notes(points: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Ite
     yield from _missing(rows)
     yield from _roof_notes(rows, name_gpu=name_gpu)
     yield from _uncounted(points, rows)
-    above = rows.filter(pl.col("roof_share") > _ABOVE).height
-    if above:
-        yield (
-            f"{_count(above)} above the roofline: counters come from several passes, which differ, "
-            "or the peaks are those of another GPU"
-        )
+    yield from _above_peak(rows)
     yield from _peak_ranges(rows)
     devices = rows.get_column("device").n_unique()
     if devices > 1:
         yield f"launches ran on {devices} GPUs, each with its own rooflines"
+
+
+def _above_peak(rows: pl.DataFrame) -> Iterator[str]:
+    """Note launches above 100% of their roofline: what was measured, the peak, and why."""
+    above = rows.filter(pl.col("roof_share") > _ABOVE)
+    for row in above.sort("roof_share", descending=True).head(1).iter_rows(named=True):
+        by_compute = (row["compute_share"] or 0.0) >= (row["memory_share"] or 0.0)
+        amount, peak = (
+            (row["flop_per_s"], row["compute_roof"])
+            if by_compute
+            else (row["dram_bytes_per_s"], row["memory_roof"])
+        )
+        text = _format_flops if by_compute else format_rate
+        numbers = "" if None in (amount, peak) else f"{text(amount)} of {text(peak)}, "
+        yield (
+            f"{_count(above.height)} above 100% of the roofline ({numbers}"
+            f"{format_share(row['roof_share'])}, by {classify(str(row['name'])).short}): counters "
+            "come from several passes, which differ, or the peak is of another GPU or clock"
+        )
 
 
 _MIN_PEAK_RANGE = 1.1

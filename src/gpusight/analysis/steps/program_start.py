@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.launch_index import launched
 from gpusight.analysis.ledger.idle_causes import is_compiling
-from gpusight.analysis.steps.step_launches import launched
 from gpusight.trace.intervals import Intervals, coverage, union
 
 if TYPE_CHECKING:

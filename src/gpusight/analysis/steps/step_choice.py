@@ -7,13 +7,20 @@ well; `_is_tail` distinguishes it. `_is_loop` distinguishes steps from layers of
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusight.analysis.steps.step_periods import Activities, Period, periods_around, periods_of
+from gpusight.analysis.steps.step_periods import (
+    Activities,
+    Period,
+    periods_around,
+    periods_of,
+    with_earlier,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,8 +66,11 @@ _FEW = 0.2
 _MAX_LAYERS = 128
 """More repetitions than any network has layers."""
 _MAX_PAUSES = 4096
+"""Layers whose pauses are compared."""
+_CHANCE = 1e-3
+"""Probability that pauses differ so much by chance at any place that is looked at."""
 _MIN_ROUNDS = 8
-"""Pauses that are compared; rounds of them that do not agree by chance."""
+"""Rounds of layers that do not agree by chance."""
 _MUCH_LONGER = 2
 """Times the other pauses of a round."""
 
@@ -94,7 +104,8 @@ def choose_period(
     later = choose_period(rest, compared.since(step.next_start), min_kinds=min_kinds)
     if later is None or not _is_start_up(compared, step, later.moved(step.next_start)):
         return step
-    return later.moved(step.next_start)
+    # Its first periods may have been taken for the end of the start-up.
+    return with_earlier(compared, later.moved(step.next_start))
 
 
 def _covering_most(
@@ -222,12 +233,12 @@ def _is_loop(sequence: Activities, period: Period) -> bool:
     if count > _MAX_LAYERS or _share_with(sequence, "updates", period) >= _NEARLY_ALL:
         return True
     sure = period.same_counts and period.coverage >= _NEARLY_ALL
-    if not sure and not _is_marked(sequence, period):
+    if not sure and not is_marked(sequence, period):
         return False
     return not _output_follows(sequence, period)
 
 
-def _is_marked(sequence: Activities, period: Period) -> bool:
+def is_marked(sequence: Activities, period: Period) -> bool:
     """Return whether periods have what steps have and layers do not."""
     return _share_with(sequence, "marks", period) >= _NEARLY_ALL or _pauses(sequence, period)
 
@@ -252,43 +263,77 @@ def _pauses(sequence: Activities, period: Period) -> bool:
 def _joined_by_pauses(sequence: Activities, loop: Period) -> Period:
     """Join equal layers to passes where nothing but the host's pauses shows where one starts.
 
-    In nearly every round of so many periods the host pauses longest before the same one of them.
+    Once in each round of so many layers, at the same place, the host pauses longer than at this
+    place of the others.
     """
     kinds = ("marks", "backward")
     if loop.inner is not None or not loop.same_counts or len(loop.starts) < 2 * _MIN_REPETITIONS:
         return loop
     if max(_share_with(sequence, kind, loop) for kind in kinds) > _FEW:
         return loop
-    pauses = sequence.pauses[loop.starts][:_MAX_PAUSES]
-    counts = range(2, min(_MAX_LAYERS, len(pauses) // _MIN_REPETITIONS) + 1)
-    rounds = [(*_longest_at(pauses, each), each) for each in counts]
-    agree, first, each = max(rounds, key=lambda r: r[0])
-    return _joined(loop, first, each) if agree >= _NEARLY_ALL else loop
+    starts = loop.starts[loop.starts <= len(sequence) - loop.length][:_MAX_PAUSES]
+    pauses = sequence.pauses[starts[:, None] + np.arange(loop.length)]
+    # A pass starts where the host usually pauses: at one of a few places of a layer.
+    places = np.argsort(-np.median(pauses, axis=0), kind="stable")[:_MAX_LOOKED_AT]
+    largest = min(_MAX_LAYERS, len(starts) // _MIN_REPETITIONS)
+    ranks = np.argsort(np.argsort(pauses[:, places], axis=0, kind="stable"), axis=0)
+    rounds = [_longest_at(ranks / len(starts), each) for each in range(2, largest + 1)]
+    deviations, place, first, each = max(rounds, default=(0.0, 0, 0, 0))
+    tried = len(places) * largest * (largest + 1) / 2
+    if tried * math.erfc(deviations / math.sqrt(2)) / 2 <= _CHANCE:
+        place = int(places[place])
+        own, others = pauses[first::each, place], np.delete(pauses[:, place], np.s_[first::each])
+        if np.median(own) >= _LONGER * np.median(others):
+            return _joined(sequence, loop, place, first, each)
+    agreed = [(*_agreeing(pauses[:, 0], each), each) for each in range(2, largest + 1)]
+    share, first, each = max(agreed, default=(0.0, 0, 0))
+    return _joined(sequence, loop, 0, first, each) if share >= _NEARLY_ALL else loop
 
 
-def _longest_at(pauses: Ints, each: int) -> tuple[float, int]:
-    """Return in what part of the rounds of so many pauses the same one is longest, and which."""
+def _agreeing(pauses: Ints, each: int) -> tuple[float, int]:
+    """Return in what part of the rounds the pause of the same layer is longest, and which."""
     rounds = pauses[: len(pauses) // each * each].reshape(-1, each)[1:]  # the first warms up
-    position = int(np.bincount(rounds.argmax(axis=1)).argmax())
-    others = np.delete(rounds, position, axis=1).max(axis=1)
+    first = int(np.bincount(rounds.argmax(axis=1)).argmax())
+    others = np.delete(rounds, first, axis=1).max(axis=1)
     # Few rounds may agree by chance, but not by a pause that is much longer.
     factor = 1 if len(rounds) >= _MIN_ROUNDS else _MUCH_LONGER
-    return float(np.mean(rounds[:, position] > factor * others)), position
+    return float(np.mean(rounds[:, first] > factor * others)), first
 
 
-def _joined(loop: Period, first: int, each: int) -> Period:
-    """Make one period of so many, from the first on; parts of one at either end are left out."""
-    count = (len(loop.starts) - first) // each
-    starts = loop.starts[first::each][:count]
-    after = np.append(loop.starts, loop.next_start)[first + each :: each][:count]
-    last = int(loop.ends[first + count * each - 1])
+def _longest_at(ranks: Floats, each: int) -> tuple[float, int, int, int]:
+    """Return by how many standard deviations pauses are longest at one layer of each round.
+
+    With the place in the layer, the layer in the round and the layers of a round. `ranks` are
+    from 0 to 1, one row per layer: of ordinary pauses their mean is 1/2, their variance 1/12.
+    """
+    count = len(ranks) // each
+    means = ranks[: count * each].reshape(count, each, -1).mean(axis=0)
+    first, place = np.unravel_index(int(means.argmax()), means.shape)
+    deviation = np.sqrt((1 - 1 / each) / 12 / count)
+    return float((means[first, place] - 0.5) / deviation), int(place), int(first), each
+
+
+def _joined(sequence: Activities, loop: Period, place: int, first: int, each: int) -> Period:
+    """Make one period of so many, from a place in the first on; parts of one are left out."""
+    bounds = loop.starts + place
+    earlier = int(bounds[0]) - loop.length
+    if place and earlier >= 0:
+        bounds, first = np.append(earlier, bounds), first + 1
+    bounds = np.append(bounds, bounds[-1] + loop.length)
+    bounds = bounds[bounds <= len(sequence)][first % each :: each]
+    # Where the host waits, the next pass starts after it.
+    opens = np.append(np.flatnonzero(sequence.opens), len(sequence))
+    bounds = np.unique(opens[np.searchsorted(opens, bounds)])
+    starts = bounds[:-1]
+    if len(starts) < 2:
+        return loop
     return replace(
         loop,
         starts=starts,
-        ends=np.append(after[:-1], last),
+        ends=bounds[1:],
         length=each * loop.length,
-        whole=np.ones(count, np.bool_),
-        next_start=int(after[-1]),
+        whole=np.ones(len(starts), np.bool_),
+        next_start=int(bounds[-1]),
         inner=loop,
     )
 
@@ -299,7 +344,16 @@ def _output_follows(sequence: Activities, period: Period) -> bool:
     inside = np.unique(sequence.codes[period.starts[0] : period.starts[-1]])
     own = sequence.codes[after][sequence.heavy[after]]
     short = int(sequence.computes[after].sum()) <= 2 * max(period.length, _LONG)
-    return short and bool((~np.isin(own, inside)).any())
+    if not short or np.isin(own, inside).all():
+        return False
+    if len(period.starts) < _MIN_REPETITIONS:
+        return True
+    # Where each period has GEMMs of its own, as for other sizes, so has the last.
+    first = np.zeros(len(sequence), np.int64)
+    first[np.unique(sequence.codes, return_index=True)[1]] = 1
+    new = np.append(0, np.cumsum(first & sequence.heavy))
+    middle = slice(1, -1)
+    return float(np.mean(new[period.ends[middle]] > new[period.starts[middle]])) < _MOST
 
 
 def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool) -> bool:
@@ -325,10 +379,13 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if fed:
         # Parts of a batch in turn, on several streams: the host pauses after all of them only.
         return _pauses(sequence, inner) or not _pauses(sequence, outer)
-    if not inner.same_counts or not _is_marked(sequence, inner):
+    if not inner.same_counts:
         return False
     if len(outer.starts) < _MIN_REPETITIONS:
-        return True
+        # Two halves of a program may be the same but for an event that was lost.
+        return is_marked(sequence, inner) or kernels <= _SMALL * own_kernels
+    if not is_marked(sequence, inner):
+        return False
     if backward:
         return kernels <= _SMALL * own_kernels
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
+from gpusight.analysis.launch_index import launched, launches_of, of_process
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_choice import choose_period
-from gpusight.analysis.steps.step_launches import launched, launches_of, of_process
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
     UNNAMED,

@@ -11,11 +11,12 @@ import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of
 from gpusight.errors import UsageError
+from gpusight.pace import BEFORE, MESSAGE, Pace
 from gpusight.results import NotApplicable
 from gpusight.units import AMOUNT, TIME_UNITS, Amount, parse_step_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpusight.trace.trace import Trace
 
@@ -207,7 +208,8 @@ WARM_UP = f"(?i){_WARM_UP}"
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MAX_NAME = 200
 _HINTS = {
-    "nsys": "put each step in a numbered range, such as torch.cuda.nvtx.range(f'step_{i}')",
+    "nsys": "put each step in a numbered NVTX range: torch.cuda.nvtx.range(f'step_{i}') in "
+    'PyTorch, nvtxRangePush("step_0") in C++',
     "torch": "call the profiler's step() once per step, or put each step in a numbered range, "
     "such as torch.profiler.record_function(f'step_{i}')",
     "jax": "put each step in jax.profiler.StepTraceAnnotation('train', step_num=i)",
@@ -390,3 +392,43 @@ def phase_of(name: str) -> str | None:
         if pattern.search(plain):
             return phase
     return "forward" if forward else None
+
+
+# Steps of the recorder ----------------------------------------------------------------------------
+
+_OF_RECORDER = re.compile(r"(?:step |ProfilerStep#)\d+")
+"""How `gpusight record` names the steps that it counts."""
+
+
+def known_pace(trace: Trace, process: int | None = None) -> Pace | None:
+    """Return the step time without a profiler that the recorder stored with the capture.
+
+    Each process marks its own: with `process`, the one of that process.
+    """
+    known = trace.stored_pace or trace.meta.pace
+    if known is not None or not trace.has("ranges"):
+        return known
+    names = names_of(trace.table("ranges", ["name"])["name"])
+    codes = [code for code, name in enumerate(names) if name.startswith(MESSAGE)]
+    if not codes:
+        return None
+    is_mark = pl.col("name").to_physical().is_in(codes)
+    if process is not None:
+        is_mark &= pl.col("process").is_null() | (pl.col("process") == process)
+    marks = trace.table("ranges", ["name", "process"]).filter(is_mark)["name"]
+    try:
+        return None if marks.is_empty() else Pace.from_text(marks[0].removeprefix(MESSAGE))
+    except (ValueError, RecursionError):
+        # Damaged, or of another version: then times are those of the capture.
+        return None
+
+
+def counts_on(steps: Sequence[TraceStep], pace: Pace) -> bool:
+    """Return whether the recorder counted these steps on from those that it timed: the same unit.
+
+    The program had warmed up before both.
+    """
+    if pace.how != BEFORE or not steps:
+        return False
+    names = all(_OF_RECORDER.fullmatch(step.name) for step in steps)
+    return names and steps[0].number > pace.steps

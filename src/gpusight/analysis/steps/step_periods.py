@@ -32,6 +32,8 @@ _MAX_COUNTS = 20
 _MANY = 1 << 17
 """Numbers of segments that are tried, those that most kinds of places suggest first; half as many
 in a sequence this long."""
+_MAX_LOOPS = 3
+"""Loops with one number of segments that are tried."""
 _NEAR = 0.1
 """Part by which two numbers of segments differ that are the same loop, cut at other places."""
 _MIN_SPAN = 0.15
@@ -193,47 +195,79 @@ class _Kinds:
     variation: Floats
     """Of the distance from one to the next."""
     pause: Floats
-    first: Ints
+    at: Ints
     """Position of its first place in `places`."""
     places: Ints
+
+    @classmethod
+    def of(cls, sequence: Activities, levels: list[Ints]) -> _Kinds:
+        """Describe the kinds of all levels."""
+        each = [_kinds(sequence, level) for level in levels]
+        offsets = np.cumsum([0, *(len(k.places) for k in each[:-1])])
+        at = np.concatenate([k.at + offset for k, offset in zip(each, offsets, strict=True)])
+        names = ("count", "variation", "pause", "places")
+        count, variation, pause, places = (
+            np.concatenate([getattr(k, name) for k in each]) for name in names
+        )
+        return cls(count, variation, pause, at, places)
+
+    @cached_property
+    def first(self) -> Ints:
+        """The first place of each kind."""
+        first: Ints = self.places[self.at]
+        return first
+
+    @cached_property
+    def last(self) -> Ints:
+        """The last one."""
+        last: Ints = self.places[self.at + self.count - 1]
+        return last
+
+    def places_of(self, kind: int) -> Ints:
+        """Return the places of a kind."""
+        at = int(self.at[kind])
+        return self.places[at : at + int(self.count[kind])]
+
+    def openings(self, kinds: Ints, number: int) -> tuple[int, ...]:
+        """Choose the kinds of places with which periods may begin, the likeliest first."""
+        first, count, pause = self.first[kinds], self.count[kinds], self.pause[kinds]
+        # A step begins at the place that comes first and most often, or after the longest pause.
+        earliest, paused = int(np.lexsort((first, -count))[0]), int(np.argmax(pause))
+        chosen = [earliest, paused]
+        if pause[paused] > 2 * pause[earliest]:
+            chosen.reverse()
+        # A copy of the start-up may look like one of each step: most kinds have none there.
+        usual = np.flatnonzero(count == number)
+        if len(usual):
+            chosen.append(int(usual[np.argmin(first[usual])]))
+        return tuple(kinds[list(dict.fromkeys(chosen))].tolist())
 
 
 def periods_of(sequence: Activities) -> list[Period]:
     """List the loops of a sequence: for each number of segments the best places to cut it at."""
     levels = _places(sequence)
-    kinds = [_kinds(sequence, places) for places in levels]
-    count, variation, pause = (
-        np.concatenate([getattr(k, name) for k in kinds])
-        for name in ("count", "variation", "pause")
-    )
-    level = np.repeat(np.arange(len(kinds)), [len(k.count) for k in kinds])
-    if not len(count):
-        return []
-    first = np.concatenate([k.places[k.first] for k in kinds])
-    numbers, support = np.unique(count, return_counts=True)
+    kinds = _Kinds.of(sequence, levels)
+    numbers, support = np.unique(kinds.count, return_counts=True)
     periods: list[Period] = []
     tried: list[int] = []
     for number in numbers[np.argsort(-support, kind="stable")].tolist():
         if any(abs(number - other) <= _NEAR * max(number, other) for other in tried):
             continue
         tried.append(number)
-        own = np.flatnonzero(np.abs(count - number) <= _NEAR * number)
-        own = own[variation[own] <= 2 * variation[own].min() + _NEAR]
-        # A step begins at the place that comes first and most often, or after the longest pause.
-        earliest = int(own[np.lexsort((first[own], -count[own]))[0]])
-        paused = int(own[np.argmax(pause[own])])
-        pair = (paused, earliest) if pause[paused] > 2 * pause[earliest] else (earliest, paused)
-        places = []
-        for kind in dict.fromkeys(pair):
-            of_level = kinds[level[kind]]
-            at = int(of_level.first[kind - int(np.searchsorted(level, level[kind]))])
-            places.append(of_level.places[at : at + int(count[kind])])
-        cut = [p for p in (_period(sequence, own_places) for own_places in places) if p is not None]
-        cut = [p for p in cut if _same_order(levels[-1], p)]
-        if cut:
-            periods.append(
-                max(cut, key=lambda p: (round(p.coverage, 1), p.same_counts, len(p.starts)))
-            )
+        own = np.flatnonzero(np.abs(kinds.count - number) <= _NEAR * number)
+        for _ in range(_MAX_LOOPS):
+            variation = kinds.variation[own]
+            openings = kinds.openings(own[variation <= 2 * variation.min() + _NEAR], number)
+            cut = [_period(sequence, kinds.places_of(kind)) for kind in openings]
+            same = [p for p in cut if p is not None and _same_order(levels[-1], p)]
+            if not same:
+                break
+            best = max(same, key=lambda p: (round(p.coverage, 1), p.same_counts, len(p.starts)))
+            periods.append(best)
+            # As many repetitions of another loop may follow: layers of a pass, then batches.
+            own = own[(kinds.last[own] <= best.starts[0]) | (kinds.first[own] >= best.next_start)]
+            if not len(own):
+                break
         if len(tried) == (_MAX_COUNTS if len(sequence) < _MANY else _MAX_COUNTS // 2):
             break
     return periods
@@ -511,6 +545,22 @@ def _with_earlier(sequence: Activities, starts: Ints, length: int) -> Ints:
         return starts
     same = _shared(codes, before, first, length)
     return np.append(before, starts) if same >= _ALIKE else starts
+
+
+def with_earlier(sequence: Activities, period: Period) -> Period:
+    """Add the periods right before the first one that are like it."""
+    if not period.same_counts:
+        return period
+    starts = period.starts
+    while len(more := _with_earlier(sequence, starts, period.length)) > len(starts):
+        starts = more
+    added = len(starts) - len(period.starts)
+    return replace(
+        period,
+        starts=starts,
+        ends=np.append(starts[1 : added + 1], period.ends),
+        whole=np.append(np.ones(added, np.bool_), period.whole),
+    )
 
 
 def _typical_end(codes: Ints, typical: Floats) -> int:

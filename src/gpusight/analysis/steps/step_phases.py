@@ -12,8 +12,8 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 from gpusight.analysis.attribution.work_causes import main_threads
+from gpusight.analysis.launch_index import launched
 from gpusight.analysis.selection import GPU_WORK
-from gpusight.analysis.steps.step_launches import launched
 from gpusight.analysis.steps.step_list import PHASES, closed_ranges, phase_of
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable

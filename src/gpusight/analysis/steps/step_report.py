@@ -10,8 +10,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import share_of, shown_if_filled
 from gpusight.analysis.gpu_time import busy_share
-from gpusight.analysis.selection import EVERYTHING, Selection
-from gpusight.analysis.steps.step_launches import (
+from gpusight.analysis.launch_index import (
     count_in,
     done_ns,
     launched,
@@ -19,6 +18,7 @@ from gpusight.analysis.steps.step_launches import (
     rows_of_steps,
     took_ns,
 )
+from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.step_list import absent, frame_of
 from gpusight.analysis.steps.step_phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.analysis.steps.step_window import (

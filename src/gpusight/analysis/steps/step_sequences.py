@@ -11,13 +11,13 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind, kind_of
-from gpusight.analysis.launch_index import tables_with_rows
+from gpusight.analysis.launch_index import of_process, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
-from gpusight.analysis.steps.step_choice import choose_period, most_repeated
-from gpusight.analysis.steps.step_launches import of_process
+from gpusight.analysis.steps.step_choice import choose_period, is_marked, most_repeated
 from gpusight.analysis.steps.step_list import UNNAMED, InnerLoop, StepEvidence, TraceSteps
 from gpusight.analysis.steps.step_periods import Activities
 from gpusight.naming.kernel_names import classify
+from gpusight.trace.intervals import Intervals, coverage, union
 from gpusight.units import format_count
 
 if TYPE_CHECKING:
@@ -42,13 +42,21 @@ _VAGUE = ["other", "generated", ""]
 _HEAVY = {"matmul", "convolution", "attention"}
 _MIN_KINDS = 3
 """Kinds of kernels that a step must have where names without numbers or categories count."""
+_MIN_REPETITIONS = 3
+"""Repetitions of a loop seen by names from which on no vaguer coding is tried."""
 _MIN_ACTIVITIES = 3
 _MIN_SHORT_NS = 100_000
 """Activities of a step; how long one with fewer must take on the host or the GPU."""
+_MIN_OVERLAP = 0.5
+"""Part of a period that runs at the same time as the next one; part of the periods that do."""
 _ENOUGH = 0.8
 """Coverage at which no vaguer coding is tried."""
+_NEARLY_ALL = 0.95
+"""Coverage at which nothing is left for a loop around one that has no mark of a step."""
 _GAIN = 0.2
 """Coverage that a vaguer coding must gain."""
+_SAME_NAMES = 0.95
+"""Part of the activities of a period whose names the one before has as well."""
 _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
 _MANY_NAMES = 20_000
@@ -60,8 +68,9 @@ _RESETS = re.compile(
 _FLAGS = ("updates", "backward", "heavy", "feeds", "reads", "resets", "with_host")
 _SCHEMA = {
     "launch_ns": pl.Int64(),
-    "call_end_ns": pl.Int64(),
+    "start_ns": pl.Int64(),
     "end_ns": pl.Int64(),
+    "stream": pl.Int64(),
     "took_ns": pl.Int64(),
     "thread": pl.Int64(),
     "table": pl.Int8(),
@@ -84,7 +93,8 @@ def periodic_steps(
     if launches.height < 2:
         return None
     loads = _loads(trace, launches, work["process"][0])
-    strict = [_activities(launches, coding, loads) for coding in _CODINGS[:2]]
+    pauses = _pauses(trace, launches)
+    strict = [_activities(launches, coding, pauses, loads) for coding in _CODINGS[:2]]
     if any_loop:
         loop = most_repeated(strict[1])
         return None if loop is None else _steps(launches, loop, work["process"][0])
@@ -92,15 +102,23 @@ def periodic_steps(
         strict = strict[1:]  # both distinguish the same kernels
     step = choose_period(strict, strict[-1])
     for coding in _CODINGS[2:]:
-        if step is not None and step.same_counts and step.coverage >= _ENOUGH:
+        if step is not None and _is_certain(strict[-1], step):
             break
-        sequence = _activities(launches, coding, loads)
+        sequence = _activities(launches, coding, pauses, loads)
         vague = choose_period([sequence], strict[-1], min_kinds=_MIN_KINDS)
-        if vague is not None and (step is None or _is_better(vague, step)):
+        if vague is not None and (step is None or _is_better(vague, step, strict[-1])):
             step = vague
-    if step is None or _is_too_small(launches, step):
+    if step is None or _is_too_small(launches, step) or _is_concurrent(launches, step):
         return None
     return _steps(launches, step, work["process"][0])
+
+
+def _is_certain(by_name: Activities, step: Period) -> bool:
+    """Return whether no vaguer coding need be tried."""
+    if not step.same_counts or len(step.starts) < _MIN_REPETITIONS or step.coverage < _ENOUGH:
+        return False
+    # What has no mark of a step may be a loop inside one, whose other kernels change their names.
+    return step.coverage >= _NEARLY_ALL or is_marked(by_name, step)
 
 
 def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
@@ -115,19 +133,55 @@ def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
     return bool(each < _MIN_ACTIVITIES and length_ns < _MIN_SHORT_NS)
 
 
-def _is_better(vague: Period, step: Period) -> bool:
+def _is_concurrent(launches: pl.DataFrame, step: Period) -> bool:
+    """Return whether periods are work that runs at the same time, each on streams of its own.
+
+    Steps come one after the other, or take turns on streams.
+    """
+    number = np.searchsorted(step.starts, np.arange(launches.height), side="right") - 1
+    own = launches.with_columns(pl.Series("period", number)).filter(
+        pl.col("period") >= 0, pl.col("table") != _WAITS
+    )
+    streams = own.drop_nulls("stream").unique(["stream", "period"])
+    if streams.is_empty() or streams["stream"].n_unique() < streams.height:
+        return False
+    spans = own.group_by("period").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    start, end = (spans.sort("period")[c].to_numpy() for c in ("start_ns", "end_ns"))
+    both = np.minimum(end[1:], end[:-1]) - np.maximum(start[1:], start[:-1])
+    shorter = np.minimum(*((end - start)[part] for part in (np.s_[1:], np.s_[:-1])))
+    return bool(np.mean(both >= _MIN_OVERLAP * shorter) >= _MIN_OVERLAP)
+
+
+def _is_better(vague: Period, step: Period, by_name: Activities) -> bool:
     """Return whether a loop seen by a vaguer coding explains more than one seen by names.
 
     Names differ from step to step where kernels depend on the size of a batch.
     """
     if not vague.same_counts:
         return False
+    count = len(vague.starts)
+    if len(step.starts) < _MIN_REPETITIONS and step.same_counts:
+        # Sizes that come in turn: both repetitions hold the same steps, each under other names.
+        return count > len(step.starts) and vague.coverage >= _ENOUGH * step.coverage
     same_length = step.length <= 2 * vague.length <= 3 * step.length
     if vague.coverage >= step.coverage + _GAIN and same_length:
         return True
+    around = vague.length >= _MIN_REPETITIONS * step.length and count >= _MIN_REPETITIONS
+    if around and min(vague.coverage, _NEARLY_ALL) > step.coverage:
+        # An inner loop may have the same names in all steps, whatever their other kernels are.
+        return not _same_names(vague, by_name)
     # A number of inner loops that varies is a reason for steps that differ.
     explained = step.inner is not None and step.inner.coverage >= _ENOUGH * step.coverage
     return not step.same_counts and not explained and vague.coverage >= step.coverage
+
+
+def _same_names(period: Period, by_name: Activities) -> bool:
+    """Return whether most periods hold the kernels of the one before: names show this loop too."""
+    recur = [
+        float(np.isin(by_name.codes[b:c], by_name.codes[a:b]).mean())
+        for a, b, c in zip(period.starts, period.starts[1:], period.ends[1:], strict=False)
+    ]
+    return float(np.median(recur)) >= _SAME_NAMES
 
 
 def _launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
@@ -137,8 +191,8 @@ def _launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         if table in tables_with_rows(trace, GPU_WORK):
             own = work.filter(pl.col("table") == number)
             own = own.with_columns(
-                pl.col("launch_ns").alias("call_end_ns"),
                 (pl.col("end_ns") - pl.col("start_ns")).alias("took_ns"),
+                trace.table(table, ["stream"])["stream"][own["row"]],
             )
             what = _what(trace, table, own["row"])
             parts.append(pl.concat([own, what], how="horizontal").filter("counts").select(*_SCHEMA))
@@ -258,8 +312,9 @@ def _waits(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     key = pl.col("name").to_physical().cast(pl.UInt64)
     return own.select(
         pl.col("start_ns").alias("launch_ns"),
-        pl.col("end_ns").alias("call_end_ns"),
+        "start_ns",
         "end_ns",
+        pl.lit(None, pl.Int64).alias("stream"),
         pl.lit(0, pl.Int64).alias("took_ns"),
         "thread",
         pl.lit(_WAITS, pl.Int8).alias("table"),
@@ -277,15 +332,32 @@ def _loads(trace: Trace, launches: pl.DataFrame, process: int | None) -> Ints:
     return np.diff(before, prepend=0).astype(np.int64)
 
 
-def _activities(launches: pl.DataFrame, coding: str, loads: Ints) -> Activities:
+def _pauses(trace: Trace, launches: pl.DataFrame) -> Ints:
+    """Return the time before each launch that the launching threads spend in no call or operator.
+
+    The length of a call is no pause of the program: it waits where the GPU's queue is full.
+    """
     times = launches["launch_ns"].to_numpy()
-    before = np.maximum.accumulate(launches["call_end_ns"].to_numpy())
+    before = np.append(times[:1], times[:-1])
+    threads = launches["thread"].unique().implode()
+    inside = Intervals.empty()
+    for table in ("api_calls", "cpu_ops"):
+        calls = trace.table(table, ["start_ns", "end_ns", "thread"])
+        own = calls.filter(pl.col("thread").is_in(threads))
+        spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+        inside = union(inside, spans)
+    pauses: Ints = times - before - coverage(inside, before, times)
+    return pauses
+
+
+def _activities(launches: pl.DataFrame, coding: str, pauses: Ints, loads: Ints) -> Activities:
+    times = launches["launch_ns"].to_numpy()
     table = launches["table"].to_numpy()
     flags = {flag: launches[flag].to_numpy() for flag in _FLAGS}
     with_host = flags.pop("with_host")
     return Activities(
         codes=_numbered(launches[coding]),
-        pauses=np.maximum(times - np.append(times[:1], before[:-1]), 0),
+        pauses=pauses,
         opens=table != _WAITS,
         computes=(table == _KERNELS) | (table == _GRAPHS),
         marks=(table == _WAITS) | (table == _GRAPHS) | with_host | flags["updates"],

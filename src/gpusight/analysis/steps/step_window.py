@@ -14,6 +14,14 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.launch_index import (
+    count_in,
+    done_ns,
+    launched,
+    launches_of,
+    of_process,
+    took_ns,
+)
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import (
     ACTIVITY,
@@ -23,14 +31,6 @@ from gpusight.analysis.selection import (
     TimeWindow,
 )
 from gpusight.analysis.steps.step_detection import DetectedSteps, detect_steps
-from gpusight.analysis.steps.step_launches import (
-    count_in,
-    done_ns,
-    launched,
-    launches_of,
-    of_process,
-    took_ns,
-)
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
     WARM_UP,
@@ -41,7 +41,9 @@ from gpusight.analysis.steps.step_list import (
     absent,
     called,
     closed_ranges,
+    counts_on,
     find_steps,
+    known_pace,
     named_like,
     parse_steps,
     shortened,
@@ -50,7 +52,7 @@ from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.trace.intervals import Intervals, contains
 from gpusight.trace.trace import Trace
-from gpusight.units import format_time
+from gpusight.units import format_time, in_one_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,6 +109,8 @@ class StepWindow:
     kind: WindowKind = WindowKind.STEPS
     recorded_step_ns: float | None = None
     """Step time under the profiler, where times are those without it (`profiler_correction`)."""
+    estimate_ns: tuple[float, float] | None = None
+    """Lowest and highest step time without the profiler, where that is estimated."""
     inner_loop: InnerLoop | None = None
     """The loop inside each step, where steps were found by repetition and one has a loop."""
     process: str = ""
@@ -123,6 +127,11 @@ class StepWindow:
         return self.length_ns / max(1, len(self.steps))
 
     @property
+    def is_estimate(self) -> bool:
+        """The step time is an estimate of that without the profiler, and not the recorded one."""
+        return self.estimate_ns is not None and self.recorded_step_ns not in (None, self.step_ns)
+
+    @property
     def host_start_ns(self) -> int:
         """When the host starts the first step: before the window where the GPU is behind."""
         return min(self.start_ns, self.steps[0].start_ns) if self.steps else self.start_ns
@@ -131,7 +140,7 @@ class StepWindow:
     def text(self) -> str:
         """Name the window as every headline does: `3 steps of 46.9 ms (2 warm-up steps excluded)`.
 
-        Of several processes with that of the steps: `…, those of process 7 (most GPU work of 2)`.
+        Of several processes with that of the steps: `…, those of process 7 (worst of 2; …)`.
         Where no steps are known: `whole capture, 1.2 s, no steps found`.
         """
         if not self.process or not self.steps:
@@ -145,7 +154,14 @@ class StepWindow:
         if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
             step = format_time(self.step_ns, digits=3)
             recorded = format_time(self.recorded_step_ns or self.step_ns, digits=3)
-            if recorded != step:
+            if self.estimate_ns is not None and self.recorded_step_ns != self.step_ns:
+                without = "without the profiler (estimate)"
+                if self.is_estimate:  # its limits are in the note on what was taken off
+                    step = f"about {step} {without}, {recorded} recorded"
+                else:
+                    low, high = (format_time(ns, digits=3) for ns in self.estimate_ns)
+                    step = f"{step} recorded, about {in_one_unit(low, high, ' to ')} {without}"
+            elif recorded != step:
                 step = f"{step} without the profiler, {recorded} with it"
             return f"{steps} of {step}{self._excluded}"
         length = format_time(self.length_ns, digits=3)
@@ -256,7 +272,12 @@ def _chosen_window(
         chosen = _usual(trace, detected, detected.steps, warmup=warmup)
     if isinstance(chosen, NotApplicable):
         return chosen
-    return replace(chosen, process=detected.process)
+    if not selection.rank:
+        return replace(chosen, process=detected.process)
+    process = f"process {selection.process}"
+    note = f"steps are those of {process}, the {selection.rank}; --process selects another"
+    process = f"{process} ({selection.rank}; others: --process)"
+    return replace(chosen, process=process, notes=(note, *chosen.notes))
 
 
 def _without_start(trace: Trace, focus: StepWindow) -> StepWindow:
@@ -335,7 +356,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
         return _window_frame(chosen)
 
-    frame = trace.derive("window-10", find)
+    frame = trace.derive("window-12", find)
     row = frame.row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
@@ -598,6 +619,8 @@ _WHOLE_LAUNCHES = 0.95
 """Share of the usual launches that a step has, next to steps whose GPU work is missing."""
 _VARYING = 0.1
 """Variation of the launches of steps from which on their time is compared per launch."""
+_MAX_STARTING = 1
+"""Steps that are slow because the profiler starts, where the recorder let the program warm up."""
 _MIN_STEPS = 3
 """Steps needed to find out which of them are unlike the others."""
 
@@ -640,7 +663,10 @@ def unrepresentative_steps(
     measured = 0
     if len(whole) >= _MIN_STEPS:
         whole_ns = took[first : len(steps) - last]
-        measured = min(_measured(whole_ns, _prepares(trace, whole)), len(whole) // 2)
+        pace = known_pace(trace, steps[0].process)
+        is_warm = pace is not None and counts_on(steps, pace)
+        most = _MAX_STARTING if is_warm else len(whole) // 2
+        measured = min(_measured(whole_ns, _prepares(trace, whole)), most)
     count = max(named, measured)
     why = "" if not count else "named so" if named >= measured else "longer than later ones"
     return UnrepresentativeSteps(count, first, last, why)

@@ -78,17 +78,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from gpusight import api
-    from gpusight.cli.capture_input import read_digests
+    from gpusight.cli.capture_input import read_digests, side_paces
     from gpusight.cli.output import chosen_format, present
     from gpusight.comparison.inputs import side_inputs
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
     form = chosen_format(args)
     before, after = map(side_inputs, _sides(args))
-    before_pace, after_pace = options.paces(args)
+    before_pace, after_pace = side_paces(args, before, after)
     _keep_captures([*before.paths, *after.paths], args)
     whole = args.details or args.top is not None or args.wide or args.full_names
-    shown = {"details": whole, "hints": _hints(args, details=whole)} if form == "table" else {}
+    shown = (
+        {"details": whole, "hints": _hints(args, after_pace, details=whole)}
+        if form == "table"
+        else {}
+    )
     args.file, args.vs = str(before.paths[0]), [str(path) for path in after.paths]
     try:
         digests = read_digests(before, args, before_pace), read_digests(after, args, after_pace)
@@ -153,7 +157,7 @@ def _keep_captures(paths: Sequence[Path], args: argparse.Namespace) -> None:
             refuse_capture(Path(args.output), str(path))
 
 
-def _hints(args: argparse.Namespace, *, details: bool) -> tuple[str, ...]:
+def _hints(args: argparse.Namespace, pace: str | None, *, details: bool) -> tuple[str, ...]:
     """Give the next commands, ready to paste; before the arguments are replaced by paths."""
     import shlex
 
@@ -167,5 +171,5 @@ def _hints(args: argparse.Namespace, *, details: bool) -> tuple[str, ...]:
     after = side_paths(args.vs or args.file[1:])[0]
     if is_baseline(after):  # a summary, which cannot be diagnosed
         return ()
-    part = typed_part(args, options.paces(args)[1])
+    part = typed_part(args, pace)
     return (f"gpusight diagnose {shlex.join([str(after), *part])}",)

@@ -189,9 +189,10 @@ def _announce(drill: DrillResult) -> None:
     import shlex
     import sys
 
-    from gpusight.cli.output import write_error
+    from gpusight.cli.output import write_to
     from gpusight.render.cell_text import safe_text
 
     for command in drill.commands:
-        write_error(f"gpusight drill: $ {safe_text(shlex.join(command.argv))}")
+        # Not wrapped: it is a command to copy.
+        write_to(sys.stderr, f"gpusight drill: $ {safe_text(shlex.join(command.argv))}\n")
     sys.stderr.flush()

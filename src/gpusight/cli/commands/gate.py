@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpusight.comparison.gate_limits import GateConfig
     from gpusight.comparison.inputs import SideInputs
+    from gpusight.errors import GpusightError
     from gpusight.render.result_view import GateView
 
 SUMMARY = "fail CI when a capture is slower than its baseline"
@@ -22,10 +23,10 @@ DESCRIPTION = (
     "Checks captures against limits: growth over a baseline (`gpusight baseline save`, or "
     "captures), or ceilings. Exit code 0: PASS, every limit holds; 1: FAIL, a limit is exceeded by "
     "more than noise; 3: INCONCLUSIVE; 2: error. INCONCLUSIVE means: over the limit but within "
-    "noise, data is missing, or the captures are not comparable (another GPU, number of steps or "
-    "of kernels). It prints the reason and, for noise, about how many captures per side would "
-    "settle it. Limits, baseline and options can be in gpusight.toml. "
-    f"Metrics, and workflows for GitHub and GitLab: {DOCS_URL}/gate.md"
+    "noise, data is missing, or the captures are not comparable (another GPU or number of "
+    "kernels). It prints the reason and, for noise, about how many captures per side would settle "
+    "it. Limits, baseline and options can be in gpusight.toml. "
+    f"Metrics: {DOCS_URL}/gate.md. Workflows for GitHub and GitLab: {DOCS_URL}/ci.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight gate --baseline baseline.json --max step_time=+3% run_1.nsys-rep run_2.nsys-rep",
@@ -132,8 +133,9 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the gate; return the exit code."""
+    from gpusight.cli.capture_input import side_paces
     from gpusight.comparison.inputs import side_inputs
-    from gpusight.errors import GpusightError, NotApplicableError, reason_of
+    from gpusight.errors import GpusightError, NotApplicableError, internal_error, reason_of
 
     # Where errors go is known before anything can fail; settings of a file may add to it.
     reports = _reports(args)
@@ -142,18 +144,20 @@ def run(args: argparse.Namespace) -> int:
         settings = _settings(args)
         reports = [settings.junit, settings.markdown]
         old, new = side_inputs(settings.baseline), side_inputs(args.file)
-        next_command = _next_command(args, settings.baseline, new.paths[0])
+        paces = side_paces(args, old, new)
+        next_command = _next_command(args, settings.baseline, new.paths[0], paces[1])
         args.file = str(new.paths[0])
         inputs = [*old.paths, *new.paths, *([settings.path] if settings.path else [])]
         _check_outputs(inputs, args, settings)
-        result = _result(old, new, args, settings)
+        result = _result((old, new), paces, args, settings)
     except NotApplicableError as error:
         _write_error(error.what, *reports)
         raise
     except BaseException as error:
         reason = str(error) if isinstance(error, GpusightError) else reason_of(error)
         _write_error(reason, *reports)
-        _write_error_answer(reason, args)
+        known = error if isinstance(error, GpusightError) else internal_error(error)
+        _write_error_answer(reason, known, args)
         raise
     next_command = "" if result.passed else _data_command(result, new.paths[0]) or next_command
     _write(result, args, settings, next_command)
@@ -180,7 +184,9 @@ def _data_command(result: GateView, capture: Path) -> str:
     return f"gpusight {_LISTS.get(metric.partition(':')[0], 'info')} {shlex.quote(str(capture))}"
 
 
-def _next_command(args: argparse.Namespace, baseline: Sequence[str], capture: Path) -> str:
+def _next_command(
+    args: argparse.Namespace, baseline: Sequence[str], capture: Path, pace: str | None
+) -> str:
     """Give the command that shows why a gate does not pass; empty where there is none."""
     from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
@@ -188,7 +194,7 @@ def _next_command(args: argparse.Namespace, baseline: Sequence[str], capture: Pa
     if baseline:
         part = typed_part(args)
         return f"gpusight compare {shlex.join([*baseline, *part, '--vs', *args.file])}"
-    part = typed_part(args, options.paces(args)[1])
+    part = typed_part(args, pace)
     return "" if is_baseline(capture) else f"gpusight diagnose {shlex.join([str(capture), *part])}"
 
 
@@ -210,13 +216,12 @@ def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None
         write_file(markdown, [error_markdown(reason)])
 
 
-def _write_error_answer(reason: str, args: argparse.Namespace) -> None:
+def _write_error_answer(reason: str, error: GpusightError, args: argparse.Namespace) -> None:
     """Replace the answer of an earlier run in the file of `-o`."""
     from pathlib import Path
 
-    from gpusight.cli.output import chosen_format, write_file
+    from gpusight.cli.output import chosen_format, error_json, write_file
     from gpusight.errors import UsageError
-    from gpusight.render.csv_json import encode_json
     from gpusight.render.gate_view import error_markdown
 
     if not args.output or args.output == "-":
@@ -225,10 +230,9 @@ def _write_error_answer(reason: str, args: argparse.Namespace) -> None:
         form = chosen_format(args)
     except UsageError:  # the name is of a picture, which no gate wrote
         return
-    document = {"meta": {"command": "gate"}, "passed": False, "outcome": "error", "error": reason}
     answers = {
         "table": (b"Gate ", f"Gate error\n{reason}\n"),
-        "json": (b'{\n  "meta": {\n    "command": "gate"', encode_json(document)),
+        "json": (b'{\n  "meta": {\n    "command": "gate"', error_json(error, "gate")),
         "markdown": (b"## Gate", error_markdown(reason)),
     }
     heading, text = answers.get(form, (b"", ""))
@@ -289,16 +293,20 @@ def _settings(args: argparse.Namespace) -> GateConfig:
 
 
 def _result(
-    old: SideInputs, new: SideInputs, args: argparse.Namespace, settings: GateConfig
+    sides: tuple[SideInputs, SideInputs],
+    paces: tuple[str | None, str | None],
+    args: argparse.Namespace,
+    settings: GateConfig,
 ) -> GateView:
     from gpusight import api
     from gpusight.cli.capture_input import read_digests
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
-    old_pace, new_pace = options.paces(args)
-    baseline = read_digests(old, args, old_pace)
+    baseline, captures = (
+        read_digests(side, args, pace) for side, pace in zip(sides, paces, strict=True)
+    )
     return api.gate(
-        read_digests(new, args, new_pace),
+        captures,
         baseline=baseline,
         limits=[str(limit) for limit in settings.limits],
         confidence=CONFIDENCE if settings.confidence is None else settings.confidence,
@@ -315,7 +323,7 @@ def _split_inputs(args: argparse.Namespace) -> None:
     Only where it is unambiguous: files of `baseline save` first, then captures.
     """
     from gpusight.comparison.baseline_file import is_baseline
-    from gpusight.comparison.inputs import side_paths
+    from gpusight.comparison.inputs import is_comparable, not_comparable, side_paths
     from gpusight.errors import UsageError
 
     if args.file:
@@ -325,6 +333,9 @@ def _split_inputs(args: argparse.Namespace) -> None:
         raise UsageError("no capture was given", hint="gpusight gate --baseline FILE -- CAPTURE")
     kinds = [{is_baseline(path) for path in side_paths([text])} for text in given]
     count = next((n for n, kind in enumerate(kinds) if kind != {True}), len(kinds))
+    for path in (path for text in given for path in side_paths([text])):
+        if path.is_file() and not is_comparable(path):
+            raise not_comparable(path)
     if not 0 < count < len(given) or any(kind != {False} for kind in kinds[count:]):
         *first, last = given
         raise UsageError(

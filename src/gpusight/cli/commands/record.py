@@ -21,7 +21,8 @@ DESCRIPTION = (
     "version, and print the path of the capture. Of a PyTorch program, some steps are recorded: "
     "after a warm-up, steps are timed without the profiler, then steps are recorded, then the "
     "program goes on. The time without the profiler, the pace, is stored in the capture. Programs "
-    "without steps that can be counted are recorded as a whole. Input, output, signals and exit "
+    "without steps that can be counted are recorded as a whole: a short one that has ended before "
+    "that was known runs again. Input, output, signals and exit "
     "code of the program are unchanged. The exit code is 2 if the program succeeds but nothing is "
     "recorded (never for one rank of several). Under mpirun, srun or torchrun, each selected rank "
     "writes its own file; the other ranks run unprofiled. The program starts after `--`, or at the "
@@ -195,7 +196,7 @@ def run(args: argparse.Namespace) -> int:
     import os
 
     from gpusight.recording.launch_program import exec_program
-    from gpusight.recording.record_program import plan_recording, record
+    from gpusight.recording.record_program import plan_again, plan_recording, record
 
     request = _request(args)
     plan = plan_recording(request, dry_run=args.dry_run)
@@ -206,6 +207,11 @@ def run(args: argparse.Namespace) -> int:
     _check_writing(plan, args)
     _announce(plan, args)
     done = record(plan)
+    again = plan_again(plan, done)
+    if again is not None:
+        plan = again
+        _announce(plan, args)
+        done = record(plan)
     return _report(plan, done, args)
 
 

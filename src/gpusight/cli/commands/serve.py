@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the local port to listen on (default: a free one)",
     )
     group.add_argument("--open", action="store_true", help="open the page in the browser")
+    options.add_pace(parser)
 
 
 def _port(text: str) -> int:
@@ -60,7 +61,10 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.web.server import serve
 
     cache = not args.no_cache
-    with _stop_event() as stopped, serve(args.file, port=args.port, cache=cache) as server:
+    with (
+        _stop_event() as stopped,
+        serve(args.file, port=args.port, cache=cache, pace=args.pace) as server,
+    ):
         _print_address(server, args)
         _wait(server, stopped)
     return 0

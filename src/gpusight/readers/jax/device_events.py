@@ -17,7 +17,7 @@ from gpusight.readers.jax.plane_events import (
     enumerated,
 )
 from gpusight.readers.jax.xspace import named
-from gpusight.readers.name_columns import demangle_names
+from gpusight.readers.tables import demangle_names
 from gpusight.trace.intervals import nest
 
 if TYPE_CHECKING:

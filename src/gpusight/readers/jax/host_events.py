@@ -18,7 +18,7 @@ from gpusight.readers.jax.plane_events import (
     details_of,
 )
 from gpusight.readers.jax.xspace import named
-from gpusight.readers.name_columns import strip_api_version
+from gpusight.readers.tables import strip_api_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

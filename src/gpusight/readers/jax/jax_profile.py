@@ -20,7 +20,6 @@ from gpusight.readers.chrome_columns import (
     thread_labels,
 )
 from gpusight.readers.file_blocks import FileBlocks
-from gpusight.readers.frame_source import EPOCH_NS, FrameSource, concat_tables
 from gpusight.readers.jax import device_events, host_events
 from gpusight.readers.jax.device_events import device_number, read_device
 from gpusight.readers.jax.host_events import HostThreads, read_host
@@ -36,6 +35,7 @@ from gpusight.readers.jax.xspace import (
     read_space,
 )
 from gpusight.readers.protobuf_wire import BYTES, VARINT, WireError, read_varint
+from gpusight.readers.tables import EPOCH_NS, FrameSource, concat_tables
 from gpusight.sniff import GZIP, not_a_capture
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Meta

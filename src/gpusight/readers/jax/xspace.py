@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.readers import protobuf_wire
-from gpusight.readers.name_columns import encode_names
 from gpusight.readers.protobuf_wire import BYTES, FIXED32, FIXED64, VARINT, WireError
+from gpusight.readers.tables import encode_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

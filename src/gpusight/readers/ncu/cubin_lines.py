@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from gpusight.readers.name_columns import shown_file
 from gpusight.readers.ncu.ncu_container import MessageSpan
 from gpusight.readers.protobuf_wire import NUMBER, children, fields, integer, parse, signed, text
+from gpusight.readers.tables import shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,8 +11,6 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError
 from gpusight.naming.metric_names import canonical, unit_of
-from gpusight.readers.frame_source import as_table
-from gpusight.readers.name_columns import demangle_names, encode_names, file_name
 from gpusight.readers.ncu.counter_values import (
     count_instances,
     has_instances,
@@ -30,11 +28,13 @@ from gpusight.readers.ncu.report_messages import (
     rule_rows,
 )
 from gpusight.readers.protobuf_wire import WireError
+from gpusight.readers.tables import as_table, demangle_names, encode_names, file_name
 from gpusight.trace.schema import TABLES
+from gpusight.trace.trace import TraceSource
 from gpusight.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from gpusight.readers.ncu.ncu_container import NcuContainer
@@ -308,7 +308,7 @@ _INSTANCE_COUNT = "instances"
 """A column of `counters` that takes a walk through all their instances."""
 
 
-class NcuSource:
+class NcuSource(TraceSource):
     """Tables of a report; each is built when it is needed."""
 
     def __init__(self, path: Path) -> None:
@@ -331,9 +331,6 @@ class NcuSource:
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
         return self._report.meta
-
-    def outline(self) -> None:
-        """Return nothing: opening the report has read what there is."""
 
     def has(self, table: str) -> bool:
         """Return whether the table has rows."""
@@ -376,9 +373,6 @@ class NcuSource:
             empty = pl.DataFrame([c.empty() for c in TABLES[name].columns])
             self._built[name] = as_table(name, frame) if frame.height else empty
         return self._built[name]
-
-    def prepare(self, tables: Iterable[str]) -> None:
-        """Do nothing: opening the report has read everything."""
 
     def warnings(self) -> tuple[str, ...]:
         """Count values that were left out; what the walk through the file found is in `meta`."""

@@ -10,7 +10,6 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpusight.readers.name_columns import NAMELESS
 from gpusight.readers.ncu.ncu_container import MessageSpan
 from gpusight.readers.protobuf_wire import (
     NUMBER,
@@ -24,6 +23,7 @@ from gpusight.readers.protobuf_wire import (
     signed,
     text,
 )
+from gpusight.readers.tables import NAMELESS
 from gpusight.trace.schema_gpu import BETWEEN_STACKS
 from gpusight.trace.trace import Meta
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.naming.demangle import take_apart
-from gpusight.readers.name_columns import NAMELESS, demangle_names, file_name
 from gpusight.readers.ncu.report_messages import in_domain
+from gpusight.readers.tables import NAMELESS, demangle_names, file_name
 from gpusight.trace.schema_gpu import BETWEEN_STACKS
 
 if TYPE_CHECKING:

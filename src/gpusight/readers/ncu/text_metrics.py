@@ -12,9 +12,9 @@ import polars as pl
 
 from gpusight.naming.metric_labels import is_recent, metric_for
 from gpusight.naming.metric_names import canonical, scale_of, unit_of
-from gpusight.readers.name_columns import encode_names
 from gpusight.readers.ncu.text_launches import PrintedLaunches, capability
 from gpusight.readers.ncu.text_rows import is_metric_name, with_unit
+from gpusight.readers.tables import encode_names
 from gpusight.units import format_count
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.readers.name_columns import NAMELESS
 from gpusight.readers.ncu.text_launches import stacks
 from gpusight.readers.ncu.text_metrics import VALUE_SCHEMA, MetricLabel
 from gpusight.readers.ncu.text_rows import (
@@ -30,6 +29,7 @@ from gpusight.readers.ncu.text_tables import (
     add_long,
     add_session,
 )
+from gpusight.readers.tables import NAMELESS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

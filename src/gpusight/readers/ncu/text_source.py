@@ -11,14 +11,13 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.file_blocks import FileBlocks
-from gpusight.readers.frame_source import FrameSource
-from gpusight.readers.name_columns import file_name
 from gpusight.readers.ncu.counter_values import known_duration
 from gpusight.readers.ncu.report_messages import device_row
 from gpusight.readers.ncu.text_launches import process_rows, profile_rows
 from gpusight.readers.ncu.text_metrics import CollectedTables, CollectedValues
 from gpusight.readers.ncu.text_pages import PrintedFile
 from gpusight.readers.ncu.text_rows import MAX_COLUMNS
+from gpusight.readers.tables import FrameSource, file_name
 from gpusight.trace.trace import Meta
 from gpusight.units import format_count
 

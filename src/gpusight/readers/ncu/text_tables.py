@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.naming.metric_labels import SAMPLED_STALLS
-from gpusight.readers.name_columns import shown_file
 from gpusight.readers.ncu.text_metrics import VALUE_SCHEMA, MetricLabel
 from gpusight.readers.ncu.text_rows import (
     FILES,
@@ -21,6 +20,7 @@ from gpusight.readers.ncu.text_rows import (
     split_cells,
     with_unit,
 )
+from gpusight.readers.tables import shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.readers.name_columns import (
+from gpusight.readers.nsys import raw_tables
+from gpusight.readers.nsys.raw_tables import Ends, process_of
+from gpusight.readers.tables import (
     demangle_names,
     encode_codes,
     encode_names,
     first_name_of,
 )
-from gpusight.readers.nsys import raw_tables
-from gpusight.readers.nsys.raw_tables import Ends, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,6 +19,7 @@ from gpusight.readers.nsys.columnar_files import (
 from gpusight.readers.nsys.raw_tables import (
     NOT_A_NUMBER,
     REAL_COLUMNS,
+    RawTables,
     decode_text,
     whole_numbers,
 )
@@ -44,7 +45,7 @@ def table_files(folder: Path) -> dict[str, Path]:
     return {f.stem: f for f in sorted(folder.iterdir()) if f.suffix.lower() in SUFFIXES}
 
 
-class FolderTables:
+class FolderTables(RawTables):
     """The tables of an nsys export to Parquet or Arrow."""
 
     def __init__(
@@ -104,16 +105,6 @@ class FolderTables:
             return pl.DataFrame([_plain(s, marked=marked) for s in frame.get_columns()])
         except pl.exceptions.PolarsError as error:
             raise self._damaged(table, error) from error
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
-
-    def preload(self, tables: Sequence[str]) -> None:
-        """Do nothing: every table is a file of its own."""
-
-    def notes(self) -> list[str]:
-        """Return none: everything in the export is decoded."""
-        return []
 
     def warnings(self) -> list[str]:
         """Return warnings about files that look like tables but are none."""

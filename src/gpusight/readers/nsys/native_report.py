@@ -20,9 +20,8 @@ from gpusight.readers.nsys import native_fields
 from gpusight.readers.nsys.native_container import NsysContainer
 from gpusight.readers.nsys.native_events import metric_types, run_pass, table_columns
 from gpusight.readers.nsys.native_info import InfoTables
-from gpusight.readers.nsys.sqlite_export import SqliteTables
+from gpusight.readers.nsys.raw_tables import RawTables
 from gpusight.readers.protobuf_wire import WireError
-from gpusight.recording.tools import ToolVersion, installed_version, on_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from gpusight.readers.cache_folder import CacheFolder
     from gpusight.readers.nsys.native_events import EventCensus
-    from gpusight.readers.nsys.raw_tables import RawTables, RowFilter
+    from gpusight.readers.nsys.raw_tables import RowFilter
 
 
 _EVENT_TABLES = frozenset(
@@ -42,7 +41,7 @@ _ALWAYS_SMALL = frozenset({"DIAGNOSTIC_EVENT", "PROCESSES"})
 _OVERHEAD_TYPE_SINCE = (2025, 5, 2)
 
 
-class RepTables:
+class RepTables(RawTables):
     """The tables of one `.nsys-rep` or `.qdrep` file, decoded when first read.
 
     Decoding goes through the whole file: `preload` the tables that will be needed together.
@@ -141,10 +140,6 @@ class RepTables:
             frame = frame.filter(pl.col(only.column).is_in(only.values) | is_unknown)
         return frame.select(columns)
 
-    def warnings(self) -> list[str]:
-        """Return none: no table is left out."""
-        return []
-
     def notes(self) -> list[str]:
         """Return notes on what of the file is not decoded."""
         census = self._counts()
@@ -218,7 +213,7 @@ _EXPORT, _CHECKSUM = "export.sqlite", "export.record"
 _BLOCK_BYTES = 1 << 24
 
 
-class ReportTables:
+class ReportTables(RawTables):
     """The tables of a native report, decoded here or by an installed nsys."""
 
     source = "nsys-rep"
@@ -294,6 +289,10 @@ class ReportTables:
 
     def _exported(self, error: UndecodableReportError) -> RawTables:
         """Let nsys export the report; without an nsys that can, raise the native reader's error."""
+        # Rarely needed: this reader decodes what it knows.
+        from gpusight.readers.nsys.sqlite_export import SqliteTables
+        from gpusight.recording.tools import ToolVersion, installed_version, on_path
+
         nsys = on_path("nsys")
         if nsys is None:
             raise error

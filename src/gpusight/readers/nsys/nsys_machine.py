@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from gpusight.readers.frame_source import DEVICE_LIMITS, as_column
-from gpusight.readers.name_columns import encode_names, file_name
 from gpusight.readers.nsys import raw_tables
 from gpusight.readers.nsys.raw_tables import MISSING, RowFilter, process_of
+from gpusight.readers.tables import DEVICE_LIMITS, as_column, encode_names, file_name
 from gpusight.trace.schema import DEVICES
 from gpusight.trace.schema_columns import ColumnKind
 from gpusight.trace.trace import Meta

@@ -9,8 +9,6 @@ import msgspec
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.readers.frame_source import concat_tables, time_order, within_limits
-from gpusight.readers.name_columns import encode_names, first_name_of
 from gpusight.readers.nsys import nsys_machine, raw_tables
 from gpusight.readers.nsys.column_rules import ROW
 from gpusight.readers.nsys.raw_tables import (
@@ -28,8 +26,16 @@ from gpusight.readers.nsys.raw_tables import (
     without_wrong,
 )
 from gpusight.readers.nsys.table_mapping import PARTS
+from gpusight.readers.tables import (
+    concat_tables,
+    encode_names,
+    first_name_of,
+    time_order,
+    within_limits,
+)
 from gpusight.trace.schema import TABLES
 from gpusight.trace.schema_columns import ColumnKind
+from gpusight.trace.trace import TraceSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +63,7 @@ _PART_OF = {part.raw: (table, part) for table, parts in PARTS.items() for part i
 """Each raw table is part of one table of the trace."""
 
 
-class NsysSource:
+class NsysSource(TraceSource):
     """Reads model tables out of an nsys capture's raw tables."""
 
     def __init__(self, raw: RawTables) -> None:
@@ -79,9 +85,6 @@ class NsysSource:
         """Return warnings about rows and values left out so far."""
         left_out = (warning for rows in self._checked.values() for warning in rows.warnings)
         return (*left_out, *self._wrong_values.values())
-
-    def outline(self) -> None:
-        """Return nothing: every form of the file has a table of contents."""
 
     def _unread_tables(self) -> list[str]:
         """Return a note on raw tables with rows that no table of the trace is made from."""

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import polars as pl
 
-from gpusight.readers.frame_source import (
+from gpusight.readers.tables import (
     BYTE_LIMITS,
     DEVICE_LIMITS,
     MAX_DURATION_NS,
     TIME_LIMITS,
+    encode_names,
+    gather_names,
     is_inside,
 )
-from gpusight.readers.name_columns import encode_names, gather_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +47,10 @@ class RowFilter(NamedTuple):
 
 
 class RawTables(Protocol):
-    """The tables of one nsys capture, under the names of nsys's own SQLite export."""
+    """The tables of one nsys capture, under the names of nsys's own SQLite export.
+
+    Its forms derive from it: what they need not do has a default here.
+    """
 
     path: Path
     source: str
@@ -85,19 +89,19 @@ class RawTables(Protocol):
 
     def close(self) -> None:
         """Close the file; what was read stays readable."""
-        ...
+        return
 
-    def preload(self, tables: Sequence[str]) -> None:
+    def preload(self, tables: Sequence[str]) -> None:  # noqa: ARG002 - a default
         """Announce which tables will be read, so that one pass over the file serves them all."""
-        ...
+        return
 
     def notes(self) -> list[str]:
         """Return notes on what of the file is not decoded."""
-        ...
+        return []
 
     def warnings(self) -> list[str]:
         """Return warnings about tables that were not read."""
-        ...
+        return []
 
 
 MISSING = "[name missing from capture]"

@@ -30,7 +30,7 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys import nsys_machine, sqlite_journal
-from gpusight.readers.nsys.raw_tables import NOT_A_NUMBER, PAYLOADS, decode_text
+from gpusight.readers.nsys.raw_tables import NOT_A_NUMBER, PAYLOADS, RawTables, decode_text
 from gpusight.readers.nsys.table_mapping import PARTS
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _Span(NamedTuple):
         return cls(f"{row_id} >= {first} AND {row_id} < {end}", max_rows)
 
 
-class SqliteTables:
+class SqliteTables(RawTables):
     """The tables of an nsys SQLite export of any schema version."""
 
     source = "nsys-sqlite"
@@ -190,9 +190,6 @@ class SqliteTables:
         """Delete the private copy, where there is one; no connection stays open."""
         if self._discard is not None:
             self._discard()
-
-    def preload(self, tables: Sequence[str]) -> None:
-        """Do nothing: SQLite reads each table on its own."""
 
     def notes(self) -> list[str]:
         """Return notes on how the file was read."""

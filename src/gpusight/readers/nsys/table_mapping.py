@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpusight.readers.name_columns import demangle_names, file_name, strip_api_version
 from gpusight.readers.nsys import column_rules as rules
 from gpusight.readers.nsys import nsys_machine, raw_tables
 from gpusight.readers.nsys.column_rules import (
@@ -27,6 +26,7 @@ from gpusight.readers.nsys.column_rules import (
     word_for_number,
 )
 from gpusight.readers.nsys.raw_tables import Ends, RowFilter
+from gpusight.readers.tables import demangle_names, file_name, strip_api_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

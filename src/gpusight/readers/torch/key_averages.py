@@ -13,8 +13,7 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.file_blocks import FileBlocks
-from gpusight.readers.frame_source import FrameSource
-from gpusight.readers.name_columns import NAMELESS, shown_frame
+from gpusight.readers.tables import NAMELESS, FrameSource, shown_frame
 from gpusight.trace.trace import Meta
 from gpusight.units import TIME_UNITS, format_count, format_share, parse_amount
 

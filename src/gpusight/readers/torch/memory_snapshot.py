@@ -10,8 +10,7 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.file_blocks import FileBlocks
-from gpusight.readers.frame_source import FrameSource
-from gpusight.readers.name_columns import encode_names, shown_file
+from gpusight.readers.tables import FrameSource, encode_names, shown_file
 from gpusight.readers.torch.unpickle import (
     UnexpectedDataError,
     as_text,

@@ -12,7 +12,7 @@ import polars as pl
 from gpusight.pace import METADATA_KEY, Pace
 from gpusight.readers import chrome_source
 from gpusight.readers.chrome_columns import process_labels, thread_key, thread_labels
-from gpusight.readers.frame_source import (
+from gpusight.readers.tables import (
     EPOCH_NS,
     as_table,
     concat_tables,
@@ -21,10 +21,10 @@ from gpusight.readers.frame_source import (
 )
 from gpusight.readers.torch.torch_tables import PARTS, EventColumnRule, EventTablePart
 from gpusight.trace.schema import TABLES
-from gpusight.trace.trace import Meta, Outline
+from gpusight.trace.trace import Meta, Outline, TraceSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gpusight.readers.chrome_columns import EventRows
@@ -67,11 +67,12 @@ def _version(about: dict[str, Any]) -> str | None:
 
 def machine_tables(events: EventSorter, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
     """Build the tables about the machine and the job."""
+    tracks = [events.of(kind).tid for kind in chrome_source.GPU_WORK_KINDS]
     return {
         "devices": _devices(events, about),
         "processes": _processes(events),
         "threads": _threads(events),
-        "streams": _streams(events),
+        "streams": pl.DataFrame({"stream": pl.concat(tracks).unique().sort()}),
         "process_groups": _process_groups(about),
         "diagnostics": _diagnostics(about),
     }
@@ -145,11 +146,6 @@ def _thread_name(label: str | None) -> str | None:
         return None
     match = _THREAD_LABEL.match(label)
     return match["name"] if match else label
-
-
-def _streams(events: EventSorter) -> pl.DataFrame:
-    tracks = [events.of(kind).tid for kind in chrome_source.GPU_WORK_KINDS]
-    return pl.DataFrame({"stream": pl.concat(tracks).unique().sort()})
 
 
 def _process_groups(about: dict[str, Any]) -> pl.DataFrame:
@@ -226,7 +222,7 @@ _TIMED_KINDS = (
 )
 
 
-class TorchSource:
+class TorchSource(TraceSource):
     """Builds tables from the events that were scanned in a PyTorch trace."""
 
     def __init__(self, path: Path, scanned: ScannedTrace) -> None:
@@ -289,9 +285,6 @@ class TorchSource:
             return column in frame.columns and frame[column].null_count() < frame.height
         return any(_fills(part.rules.get(column), rows) for part, rows in self._parts(table))
 
-    def prepare(self, tables: Iterable[str]) -> None:
-        """Do nothing: one walk through the file has scanned all events."""
-
     def warnings(self) -> tuple[str, ...]:
         """Count values that were left out so far; `meta` counts events."""
         wrong = (
@@ -300,9 +293,6 @@ class TorchSource:
             for key, count in rows.arguments.wrong.items()
         )
         return (*wrong, *self._out_of_range.values())
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
 
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Read these columns; rows sorted by the table's time column, ties in file order."""
@@ -366,24 +356,22 @@ class TorchSource:
     def host_process(self) -> int | None:
         """The only process of the host; None where there are several."""
         # A few frames of the interpreter's start are of process 0.
-        pids = {
-            pid for kind in chrome_source.HOST_KINDS for pid in self._of(kind).pid.unique() if pid
-        }
+        host = (self._scanned.events.of(kind) for kind in chrome_source.HOST_KINDS)
+        pids = {pid for rows in host for pid in rows.pid.unique() if pid}
         return pids.pop() if len(pids) == 1 else None
-
-    def _of(self, kind: str) -> EventRows:
-        return self._scanned.events.of(kind)
 
     @cached_property
     def origin_ns(self) -> int:
         """The time, on the file's own clock, from which the tables count."""
-        first = [self._of(kind).start_ns.min() for kind in _TIMED_KINDS if self._of(kind).height]
+        timed = (self._scanned.events.of(kind) for kind in _TIMED_KINDS)
+        first = [rows.start_ns.min() for rows in timed if rows.height]
         return min((int(t) for t in first), default=0)  # type: ignore[arg-type]
 
     @cached_property
     def duration_ns(self) -> int:
         """How long the trace lasts, from its first event to its last."""
-        ends = [self._of(k).start_ns + self._of(k).duration_ns for k in _TIMED_KINDS]
+        timed = (self._scanned.events.of(kind) for kind in _TIMED_KINDS)
+        ends = [rows.start_ns + rows.duration_ns for rows in timed]
         last = [int(e.max()) for e in ends if len(e)]  # type: ignore[arg-type]
         return max(last, default=self.origin_ns) - self.origin_ns
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from gpusight.readers import chrome_source
 from gpusight.readers.chrome_columns import ArgumentColumn, NumberBuilder, TextBuilder
-from gpusight.readers.name_columns import (
+from gpusight.readers.tables import (
     demangle_names,
     encode_names,
     shown_frame,

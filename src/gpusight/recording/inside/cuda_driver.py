@@ -81,12 +81,11 @@ def wait_for_gpus() -> None:
     reported it.
     """
     torch = torch_with_gpu()
-    if torch is not None:
-        try:
-            if torch.cuda.is_current_stream_capturing():
-                return
-        except RuntimeError:  # the GPU has failed
+    try:
+        if is_capturing():
             return
+    except RuntimeError:  # the GPU has failed
+        return
     driver = _loaded_driver()
     if driver is None:
         if torch is not None:
@@ -112,6 +111,18 @@ def _loaded_driver() -> ctypes.CDLL | None:
         except OSError:
             return None
     return _LOADED[0]
+
+
+CAPTURED_GRAPHS: set[int] = set()
+"""Graphs of PyTorch that are being captured, on whatever thread, where that is known."""
+
+
+def is_capturing() -> bool:
+    """Return whether work goes into a CUDA graph now: to wait for the GPU would spoil it."""
+    torch = torch_with_gpu()
+    return bool(CAPTURED_GRAPHS) or (
+        torch is not None and bool(torch.cuda.is_current_stream_capturing())
+    )
 
 
 def torch_with_gpu() -> Any:

@@ -39,7 +39,7 @@ from gpusight.recording.inside.cupti_write import (
     unwanted_functions,
     write_capture,
 )
-from gpusight.recording.inside.recording_window import mark_pace
+from gpusight.recording.inside.recording_window import NoRecorder, mark_pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ _OPTIONAL = (DRIVER, MEMCPY_PEER, SYNCHRONIZATION, MARKER, MARKER_DATA, OVERHEAD
 _WORK = (KERNEL, MEMCPY, MEMCPY_PEER, MEMSET, RUNTIME, DRIVER)
 
 
-class CuptiRecorder:
+class CuptiRecorder(NoRecorder):
     """Switches CUPTI on and off, and writes what it recorded in the layout of an nsys export.
 
     Kernels of CUDA graphs are always recorded one by one, with or without `--graph-nodes`: CUPTI's
@@ -115,7 +115,6 @@ class CuptiRecorder:
     """
 
     suffix = ".sqlite"
-    on_main_thread = False
 
     def __init__(self, plan: RecorderPlan, load: Callable[[], Cupti] = load_cupti) -> None:
         self._plan = plan
@@ -159,12 +158,6 @@ class CuptiRecorder:
             raise
         for domain, function in self._unwanted:
             self._cupti.switch_off(domain, function)
-
-    def step_began(self, number: int) -> None:
-        """Do nothing: steps are marked through NVTX."""
-
-    def step_ended(self, number: int) -> None:
-        """Do nothing."""
 
     def store_pace(self, text: str) -> None:
         """Mark it."""

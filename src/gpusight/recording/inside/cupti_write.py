@@ -174,19 +174,15 @@ class _Marker(NamedTuple):
 
 def write_ranges(database: sqlite3.Connection, main_thread: int) -> None:
     """Put ranges and marks into the capture's own table; `StringIds` must be filled."""
-    domains = _number_domains(database, main_thread)
-    markers = map(_Marker._make, database.execute(_MARKERS_ORDERED))
-    database.executemany(_MARKERS_INSERT, _ranges(markers, domains))
-
-
-def _number_domains(database: sqlite3.Connection, main_thread: int) -> dict[int, int]:
-    """Number domains as nsys does: 0 is the default one, others are announced by name."""
+    # Number domains as nsys does: 0 is the default one, others are announced by name.
     query = "SELECT DISTINCT domain FROM markers WHERE domain > 0 ORDER BY rowid"
     numbers = {text: number for number, (text,) in enumerate(database.execute(query), 1)}
     for text, number in numbers.items():
         row = (0, None, _DOMAIN, None, None, None, text, main_thread, None, number, *_NO_PAYLOAD)
         database.execute(_MARKERS_INSERT, row)
-    return numbers | {0: 0}
+    domains = numbers | {0: 0}
+    markers = map(_Marker._make, database.execute(_MARKERS_ORDERED))
+    database.executemany(_MARKERS_INSERT, _ranges(markers, domains))
 
 
 def _ranges(markers: Iterator[_Marker], domains: dict[int, int]) -> Iterator[tuple[Any, ...]]:

@@ -95,7 +95,7 @@ def mark_pace(text: str) -> None:
 
 
 class NoRecorder:
-    """Records nothing: the run is only timed."""
+    """Records nothing: the run is only timed. Others derive from it, for what they need not do."""
 
     suffix: str | None = None
     on_main_thread = False
@@ -117,34 +117,26 @@ class NoRecorder:
         """Return False: nothing is missed."""
         return False
 
-    def why_empty(self) -> None:
+    def why_empty(self) -> str | None:
         """Return None: it is not."""
+        return None
 
     def write(self, path: Path) -> None:
         """Refuse: there is nothing."""
         raise RecordError(f"nothing was recorded for {path}")
 
 
-class ProfilerApiRecorder:
+class ProfilerApiRecorder(NoRecorder):
     """Switches the profiler around this process, nsys or ncu, on and off.
 
     Before the program uses CUDA there is nothing to record, and cudaProfilerStart would initialize
     CUDA on device 0 of a process that may fork, or choose another device. So it waits for that.
     """
 
-    suffix: str | None = None
-    on_main_thread = False
-
     def __init__(self) -> None:
         self._started = self._is_refused = False
         self._over = threading.Event()
         self._lock = threading.Lock()
-
-    def prepare(self) -> None:
-        """Do nothing: the other tool is ready."""
-
-    def cancel(self) -> None:
-        """Do nothing."""
 
     def start(self) -> None:
         """Switch it on, now or when the program first uses CUDA."""
@@ -153,12 +145,6 @@ class ProfilerApiRecorder:
             self._switch_on()
         else:
             threading.Thread(target=self._wait, name="gpusight", daemon=True).start()
-
-    def step_began(self, number: int) -> None:
-        """Do nothing: steps are marked through NVTX."""
-
-    def step_ended(self, number: int) -> None:
-        """Do nothing."""
 
     def store_pace(self, text: str) -> None:
         """Mark it, if the tool records."""
@@ -295,6 +281,8 @@ class RecordingWindow:
         self.steps_seen = 0
         self.whole_because: str | None = None
         """Why everything from some moment on is recorded instead of chosen steps."""
+        self._used_s: float | None = None
+        self._started_s: float | None = None
         self._schedule: TimingSchedule | None = None
         self._timers: list[threading.Timer] = []
 
@@ -335,9 +323,19 @@ class RecordingWindow:
         else:
             self.start()
 
-    def start_whole(self, why: str) -> None:
-        """Begin now, from whatever thread, and record to the end: there are no steps to choose."""
-        self.whole_because = why
+    @property
+    def mostly_missed(self) -> bool:
+        """Return whether more of the program ran on the GPU before recording began than after."""
+        if self._used_s is None or self._started_s is None:
+            return False
+        return time.monotonic() - self._started_s < self._started_s - self._used_s
+
+    def start_whole(self, why: str, *, used_s: float | None = None) -> None:
+        """Begin now, from whatever thread, and record to the end: there are no steps to choose.
+
+        `used_s`: since when the process uses the GPU, by the monotonic clock.
+        """
+        self.whole_because, self._used_s = why, used_s
         if self._recorder.on_main_thread:
             run_on_main_thread(self.start)
         else:
@@ -379,6 +377,7 @@ class RecordingWindow:
                 self.stop()
         elif phase is TimingPhase.RECORDED:
             self.start()
+            self._schedule.recording_began()
 
     def range_began(self, name: str) -> None:
         """Begin with the first range of the name; one inside it changes nothing."""
@@ -414,6 +413,7 @@ class RecordingWindow:
             if not self._guarded("starting the recording", self._recorder.start):
                 return
             self._store_pace()
+            self._started_s = time.monotonic()
         try:
             self._opened()
             if self._plan.duration_s is not None:

@@ -200,6 +200,7 @@ class ProcessRecording:
             source=HUB.source,
             pace=None if pace is None else pace.to_text(),
             whole_because=self._window.whole_because,
+            mostly_missed=self._window.mostly_missed,
         )
 
     def _torch_imported(self, module: ModuleType) -> None:
@@ -262,10 +263,10 @@ class ProcessRecording:
             if self._is_exiting:
                 return
             time.sleep(_POLL_S)
-        if "torch" not in sys.modules and not HUB.explicit:
-            self._window.start_whole("the program uses the GPU without PyTorch")
-            return
         used_s = seen_s = time.monotonic()
+        if "torch" not in sys.modules and not HUB.explicit:
+            self._window.start_whole("the program uses the GPU without PyTorch", used_s=used_s)
+            return
         steps, longest_s = 0, 0.0
         while self._window.state is WindowState.WAITING and not self._is_exiting:
             now_s = time.monotonic()
@@ -278,10 +279,11 @@ class ProcessRecording:
             if signs_s or steps:
                 least_s = _UNCOUNTABLE_S if HUB.source == MODULE else _STALLED_S
                 patience_s = max(least_s, _STALLED_STEPS * longest_s)
-            if now_s - max(used_s, seen_s, *signs_s) > patience_s:
+            is_late = now_s - max(used_s, seen_s, *signs_s) > patience_s
+            if is_late and not cuda_driver.is_capturing():
                 why = f"no steps were found for {patience_s:.0f} s"
                 log_line(f"{why}: everything from here on is recorded")
-                self._window.start_whole(why)
+                self._window.start_whole(why, used_s=used_s)
                 return
             time.sleep(_WATCH_S)
 

@@ -209,7 +209,11 @@ class OptimizerSteps:
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         compiler = getattr(self._torch, "compiler", None)
         is_compiling = getattr(compiler, "is_compiling", lambda: False)
-        if not is_compiling() and self._is_ours(optimizer):
+        from gpusight.recording.inside import cuda_driver  # ctypes, not before it is needed
+
+        if is_compiling() or cuda_driver.is_capturing():
+            return
+        if self._is_ours(optimizer):
             self._next()
 
     def _is_ours(self, optimizer: Any) -> bool:

@@ -20,9 +20,10 @@ _MAX_WARMUP_S = 15.0
 _SETTLED_RATIO = 1.2
 """The longest of three steps to the shortest: allocators, autotuning and compilers are done."""
 _SETTLING_STEPS = 3
-_MIN_TIMED, _MIN_SLOW_TIMED, _MIN_TIMED_S, _MAX_TIMED_S = 10, 5, 0.05, 10.0
+_MIN_TIMED, _MIN_SLOW_TIMED, _MIN_TIMED_S, _MAX_TIMED_S = 10, 5, 0.2, 10.0
 _MIN_RECORDED, _MIN_SLOW_RECORDED, _MIN_RECORDED_S, _MAX_RECORDED_S = 10, 3, 0.2, 10.0
-"""Ten steps or more, until they took this long; fewer where they take longer."""
+"""Ten steps or more, until they took this long; fewer where they take longer. Timed and recorded
+ones as long: calls of a model vary, and both must have the same mix."""
 _RANK_WARMUP, _RANK_TIMED, _RANK_RECORDED = 5, 10, 10
 """Ranks record the same steps, so none may decide by its own clock."""
 _NAMED_WARMUP, _MIN_NAMED_TIMED = 2, 2
@@ -56,7 +57,7 @@ class StepTimer:
         """Note that a step begins."""
         self._host_ns.append(time.perf_counter_ns())
         torch = cuda_driver.torch_with_gpu()
-        if torch is not None and not torch.cuda.is_current_stream_capturing():
+        if torch is not None and not cuda_driver.is_capturing():
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             self._events.append(event)
@@ -128,14 +129,21 @@ class TimingSchedule:
         else:
             self._named_phase(number, self._first)
         if self.phase is TimingPhase.RECORDED and self._first_recorded is None:
-            self._first_recorded, self._recorded_since_s = number, time.monotonic()
+            self._first_recorded = number
+            self.recording_began()
         return self.phase
+
+    def recording_began(self) -> None:
+        """Note that the recorder runs: how long it took to start does not count."""
+        self._recorded_since_s = time.monotonic()
 
     def end_step(self, number: int) -> bool:
         """Return whether the step that ends now was the last one to record."""
         if self._first_recorded is None or number < self._first_recorded:
             return False
         self.recorded_steps = number - self._first_recorded + 1
+        if self.recorded_steps == 1:
+            self.recording_began()  # nsys may still start in the first step
         if self._first is not None:
             return self._last is not None and number >= self._last
         if self._recorded is not None:

@@ -172,8 +172,8 @@ NARROW = ChartSize(390, 500)
 
 NARROW_PIXELS = 600.0
 """A picture below this width is for a telephone."""
-_PANEL_SHARE, _LARGE_PANEL_SHARE = 0.3, 0.5
-"""Part of the width that a panel takes, and takes where the plot next to it has no dots."""
+_PANEL_SHARE = 0.3
+"""Part of the width that a panel takes."""
 _PANEL_HEIGHT = 250.0
 """Height of a panel below the plot, with its heading."""
 _PANEL_GAP = 20.0
@@ -184,8 +184,14 @@ _MAX_SPREAD = 0.45
 
 def size_of(figure: Figure, usual: ChartSize = WIDE) -> ChartSize:
     """Give the size of a picture, as tall as it needs to be."""
-    below = _PANEL_HEIGHT if figure.panel is not None and usual.width < NARROW_PIXELS else 0.0
+    has_both = figure.panel is not None and _has_dots(figure)
+    below = _PANEL_HEIGHT if has_both and usual.width < NARROW_PIXELS else 0.0
     return ChartSize(usual.width, usual.height + figure.taller + below)
+
+
+def _has_dots(figure: Figure) -> bool:
+    """Return whether a plot that has a panel shows anything itself: lines alone say nothing."""
+    return any(isinstance(series, DotSeries) and series.x for series in figure.series)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +230,13 @@ class ChartFrame:
     panel: ChartFrame | None = None
     names_left: float | None = None
     """Where the column of names begins; None where names stand next to their dots."""
+
+    @property
+    def plots(self) -> list[ChartFrame]:
+        """The plots that are drawn; one that has no dots is left out where its panel has some."""
+        if self.panel is None:
+            return [self]
+        return [self, self.panel] if _has_dots(self.figure) else [self.panel]
 
     def x(self, value: float) -> float:
         """Give the pixel of a value across, kept inside the plot."""
@@ -341,13 +354,14 @@ def lay_out_figure(figure: Figure, size: ChartSize) -> ChartFrame:
     bottom = size.height - PAD - 2 * SMALL_FONT - 10 - len(notes) * NOTE_LINE
     footnotes = [(t, bottom + 42 + n * NOTE_LINE) for n, t in enumerate(notes, start=1)]
     top, panel = below + 26, None
-    if figure.panel is not None and size.width < NARROW_PIXELS:
+    if figure.panel is not None and not _has_dots(figure):
+        panel = _lay_out_panel(figure.panel, size, PAD, top, bottom)
+    elif figure.panel is not None and size.width < NARROW_PIXELS:
         panel_top = bottom - _PANEL_HEIGHT + 76
         panel = _lay_out_panel(figure.panel, size, PAD, panel_top, bottom + 30)
         bottom -= _PANEL_HEIGHT
     elif figure.panel is not None:
-        has_dots = any(isinstance(s, DotSeries) and s.x for s in figure.series)
-        right -= size.width * (_PANEL_SHARE if has_dots else _LARGE_PANEL_SHARE)
+        right -= size.width * _PANEL_SHARE
         panel = _lay_out_panel(figure.panel, size, right + _PANEL_GAP, top, bottom)
     x_ticks = tuple(across.ticks(max(3, round((right - left) / 110))))
     return ChartFrame(

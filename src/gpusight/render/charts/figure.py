@@ -184,7 +184,8 @@ class Figure:
     taller: float = 0.0
     """Pixels that it needs beyond the usual height."""
     panel: Figure | None = None
-    """A plot to its right, below it on a narrow screen, for dots that have a y only.
+    """A plot to its right, below it on a narrow screen, for dots that have a y only; in its place
+    where it has no dots itself.
 
     They are spread sideways so that none covers another, and named in a column."""
 

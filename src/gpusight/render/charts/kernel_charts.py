@@ -73,7 +73,7 @@ def roofline_figure(result: Composite) -> Figure:
     """Draw the result of `gpusight roofline`; raises where no kernel can be drawn.
 
     Kernels without FLOPs have no arithmetic intensity: a panel of their own shows their DRAM
-    bandwidth.
+    bandwidth. Where all are without, there is only that panel.
     """
     rows, roof_rows, others = _of_one_gpu(result)
     roofs = _roofs(roof_rows)
@@ -299,6 +299,8 @@ def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int, rate: str) ->
         yield f"{_EDGE.strip()} at the edge: higher arithmetic intensity than shown"
     if rows.height and not rows["tflop_per_s"].count():
         yield "FLOPs were not counted: profile with ncu --set roofline"
+    elif rows.height and not rows["tflop_per_s"].max():
+        yield "No kernel executes FLOPs: DRAM bandwidth only"
     left_out = pl.when(_without_flops()).then(pl.col(rate).is_null())
     unknown = rows.filter(left_out.otherwise(pl.col("dram_intensity").is_null()))
     if unknown.height:
@@ -339,19 +341,15 @@ def occupancy_figure(result: Composite, over: str = "block") -> Figure:
         raise MissingDataError("the launch shape of no kernel is known")
     curve = _dots(section.frame, key) if over == "block" else _levels(section.frame, key)
     facts = {fact.key: fact.value for fact in result.facts}
+    _, _, kernel = section.title.partition(": ")
     return Figure(
-        _title(result, section),
+        f"Occupancy of {kernel}" if kernel else result.title,
         axis,
         ChartAxis("", Fmt.SHARE, low=0, high=_TOP),
         (*curve, *_achieved(section, key)),
         subtitle=" · ".join(filter(None, (facts.get("gpu") or facts.get("gpus"), _limit(section)))),
         marks=_now(section, key, over),
     )
-
-
-def _title(result: Composite, section: TableResult) -> str:
-    _, _, kernel = section.title.partition(": ")
-    return f"Occupancy of {kernel}" if kernel else result.title
 
 
 def _limit(section: TableResult) -> str:

@@ -67,14 +67,20 @@ _MAX_LEGENDS = 4
 
 def ledger_figure(report: LedgerReport) -> StripChart:
     """Draw where the time went: the numbers are those of `gpusight ledger`."""
-    laps = _laps(report)
+    # Count the steps of the thread that has most: those of several threads run side by side.
+    threads = Counter((step.process, step.thread) for step in report.focus.steps)
+    laps = max(threads.values(), default=0)
     bars = [_ledger_bar(device, laps) for device in report.devices]
     longest = _longest(bars)
+    window = format_time(report.ledger.end_ns - report.ledger.start_ns)
+    steps = len(report.focus.steps)
+    name = PurePath(str(report.meta.get("path", ""))).name
+    of_steps = f"{steps:,} {'step' if steps == 1 else 'steps'} in {window}"
     return StripChart(
         "Where the time of a step goes" if laps else "Where the time goes",
         ChartAxis("time per step" if laps else "time", Fmt.TIME, low=0.0, high=longest),
         tuple(_rows(bars)),
-        subtitle=_ledger_subtitle(report),
+        subtitle=" · ".join(filter(None, (name, of_steps if steps else window))),
         footnotes=tuple(_footnotes(bars, longest)),
         width=_WIDTH,
     )
@@ -125,12 +131,6 @@ def _ledger_bar(device: DeviceLedgerReport, laps: int) -> _LedgerBar:
         device.steps.ns[:, columns].astype(np.float64),
         tuple(f"step {step.number}" for step in device.steps.steps),
     )
-
-
-def _laps(report: LedgerReport) -> int:
-    """Count the steps of the thread that has most: those of several threads run side by side."""
-    threads = Counter((step.process, step.thread) for step in report.focus.steps)
-    return max(threads.values(), default=0)
 
 
 # Rows ---------------------------------------------------------------------------------------------
@@ -233,14 +233,6 @@ def _keys(bars: Sequence[_LedgerBar]) -> StripLegend:
 # Texts --------------------------------------------------------------------------------------------
 
 
-def _ledger_subtitle(report: LedgerReport) -> str:
-    window = format_time(report.ledger.end_ns - report.ledger.start_ns)
-    steps = len(report.focus.steps)
-    name = PurePath(str(report.meta.get("path", ""))).name
-    of_steps = f"{steps:,} {'step' if steps == 1 else 'steps'} in {window}"
-    return " · ".join(filter(None, (name, of_steps if steps else window)))
-
-
 def _longest(bars: Sequence[_LedgerBar]) -> float:
     """Give where the axis ends."""
     means = max((bar.total_ns for bar in bars), default=0.0)
@@ -317,20 +309,16 @@ def waterfall(comparison: Comparison) -> Figure:
     places = {row: float(len(rows) - 1 - n) for n, row in enumerate(rows)}
     names = tuple(shorten_middle(safe_text(row), _MAX_ENTRY_CHARACTERS) for row in reversed(rows))
     most = max(max(bar.start, bar.end) for bar in bars)
+    before, after = (_named(side.labels) for side in (comparison.before, comparison.after))
     return Figure(
         comparison_tables.comparison_headline(comparison),
         ChartAxis(_waterfall_axis(comparison), Fmt.TIME, low=0.0, high=1.02 * most),
         ChartAxis("", Fmt.TEXT, low=-0.6, high=len(rows) - 0.4, names=names),
         tuple(_series(bars, places)),
-        subtitle=_waterfall_subtitle(comparison),
+        subtitle=f"before: {before}; after: {after}",
         footnotes=("Faint: time that was saved. ~ marks changes that are not significant.",),
         taller=_MARGIN_PIXELS + _ROW * len(rows) - _USUAL_HEIGHT,
     )
-
-
-def _waterfall_subtitle(comparison: Comparison) -> str:
-    before, after = (_named(side.labels) for side in (comparison.before, comparison.after))
-    return f"before: {before}; after: {after}"
 
 
 def _named(labels: tuple[str, ...]) -> str:
@@ -372,7 +360,7 @@ def _side(comparison: Comparison, side: str, total: float) -> Iterator[_Waterfal
     """Lay what a side is made of end to end; the last part is labeled with the whole."""
     parts = dict.fromkeys((*_ORDER, _OTHER), 0.0)
     for _, kind, change in _changed_entries(comparison):
-        parts[kind] += _of(change, side)
+        parts[kind] += (change.before if side == "before" else change.after) or 0.0
     held = [(kind, ns) for kind, ns in parts.items() if ns > 0] or [(_OTHER, total)]
     start = 0.0
     for number, (kind, ns) in enumerate(held, 1):
@@ -384,10 +372,6 @@ def _side(comparison: Comparison, side: str, total: float) -> Iterator[_Waterfal
             side, kind, start, end, label, title, joined=is_last and side == "before"
         )
         start = end
-
-
-def _of(change: MeasuredChange, side: str) -> float:
-    return (change.before if side == "before" else change.after) or 0.0
 
 
 def kind_of(entry: str) -> str:

@@ -101,13 +101,12 @@ def figure_body(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:
     """Draw everything; `pointed` when a page's script shows what the pointer is at."""
     yield from _head(frame)
     yield from (_key(key) for key in frame.keys)
-    plots = [frame] if frame.panel is None else [frame, frame.panel]
-    for plot in plots:
+    for plot in frame.plots:
         yield from _plot(plot, pointed=pointed)
     yield tag("line", "cursor", x1=0, x2=0, y1=frame.top, y2=frame.bottom, visibility="hidden")
     yield from (_mark(frame, mark, number) for number, mark in enumerate(frame.figure.marks))
     if pointed:
-        yield from _targets(plots, len(frame.figure.marks))
+        yield from _targets(frame.plots, len(frame.figure.marks))
 
 
 def _plot(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:

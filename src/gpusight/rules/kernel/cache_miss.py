@@ -54,7 +54,7 @@ class CacheMiss(KernelRule):
     )
     code = """\
 // sort the indices of a gather by address
-thrust::sort(index, index + n);
+thrust::sort(thrust::device, index, index + n);
 // tiles: all uses of a tile before the next one
 for (int t = 0; t < tiles; ++t)
   for (int step = 0; step < steps; ++step) use(tile[t], step);

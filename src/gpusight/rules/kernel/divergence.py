@@ -54,7 +54,7 @@ class Divergence(KernelRule):
 // before: every warp sees all kinds
 switch (kind[i]) { ... }
 // after: indices sorted by kind, one kind per warp
-thrust::sort_by_key(kind, kind + n, index);
+thrust::sort_by_key(thrust::device, kind, kind + n, index);
 int i = index[blockIdx.x * blockDim.x + threadIdx.x];
 // or without a branch
 x = flag ? a : b;

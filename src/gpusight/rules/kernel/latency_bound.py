@@ -187,7 +187,7 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
         return KernelRuleMatch(
             title=LAUNCH_OVERHEAD
             if overhead(launch) >= MAX_OVERHEAD_CORRECTION
-            else f"Warps stalled {share:.0%}: {STALLS[reason].what}",
+            else f"{q.stall_name(reason)} {share:.0%} ({STALLS[reason].what})",
             time_share=remaining,
             estimate="warp shuffles: no barriers, no shared memory, half of the instructions"
             if ladder
@@ -196,7 +196,10 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
             evidence=(
                 *(
                     Evidence(
-                        f"stall_{name}", part, "share", f"Warp time stalled on {STALLS[name].what}"
+                        f"stall_{name}",
+                        part,
+                        "share",
+                        f"{q.stall_name(name)}: warp time stalled on {STALLS[name].what}",
                     )
                     for name, part in reasons[:MAX_REASONS_SHOWN]
                 ),

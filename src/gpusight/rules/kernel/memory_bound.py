@@ -77,6 +77,9 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
         assert unit is not None
         name, share = unit
         reached = steady(launch, share)
+        # Without the overhead of its launch, a short kernel is as near to its peak as a long one,
+        # though over its whole duration it is not at the roofline.
+        is_short = share < ROOF.value <= reached
         at_roof = reached >= ROOF.value
         remaining = 1.0 if at_roof else roof_distance(launch, share)
         confidence, reason = Confidence.HIGH, "measured"
@@ -86,7 +89,9 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             confidence = Confidence.MEDIUM
             reason = "excess sectors were not measured: collect SourceCounters"
         return KernelRuleMatch(
-            title=f"At the {UNIT_NAMES[name]} roofline ({share:.0%}{_busy(share, reached)})"
+            title=f"{UNIT_NAMES[name]} {share:.0%} ({reached:.0%} without launch overhead)"
+            if is_short
+            else f"At the {UNIT_NAMES[name]} roofline ({share:.0%})"
             if at_roof
             else f"Limited by {UNIT_NAMES[name]} ({share:.0%} of peak)",
             time_share=remaining,
@@ -103,12 +108,8 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             ),
             confidence=confidence,
             confidence_reason=reason,
+            at_roofline=not is_short,
         )
-
-
-def _busy(share: float, reached: float) -> str:
-    """Give the share without launch overhead, where the one over the whole launch is low."""
-    return "" if share >= ROOF.value else f", {reached:.0%} without launch overhead"
 
 
 def _passed(launch: ProfiledLaunch, name: str) -> str:

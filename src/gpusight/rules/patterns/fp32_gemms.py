@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.flops.operator_cost import cost_of
-from gpusight.analysis.flops.operator_inputs import OperatorCost
 from gpusight.analysis.replay.changes import more_launches
 from gpusight.hardware.gpu_lookup import peak_flops
 from gpusight.rules.patterns.kernel_groups import launch_ns, scale_durations
@@ -122,6 +120,10 @@ def _flops(operator: str | None, shapes: str | None, *, ridge_point: float) -> f
     """Return the FLOPs of a GEMM whose intensity is below the ridge point; else None."""
     if operator is None or shapes is None:
         return None
+    # Formulas of all operators, which only captures with shapes need.
+    from gpusight.analysis.flops.operator_cost import cost_of
+    from gpusight.analysis.flops.operator_inputs import OperatorCost
+
     cost = cost_of(operator, shapes, json.dumps(["float"] * len(json.loads(shapes))))
     if not isinstance(cost, OperatorCost):
         return None

@@ -466,7 +466,8 @@ def waits(context: RuleContext) -> pl.DataFrame:
     A value that is read back is a copy and a synchronizing call after it: one wait. Columns:
     `calls` (positions), `start_ns`, `waited_ns`, `step` (calls after a step count to it),
     `copies` (it waits for its own copy), `large` (mostly for one that other rules look at,
-    not for the work before it), `reads` (for a copy to the host),
+    not for the work before it), `reads` (for a copy to the host), `last_call` (what issued the
+    last activity before it: that copy),
     `at_edge` (nothing was launched before it in its step, or nothing after it), and the `range`,
     `operator`, `site` and `name` of its first call.
     """
@@ -484,6 +485,7 @@ def waits(context: RuleContext) -> pl.DataFrame:
             (pl.col("last_kind") == "copy").any().alias("copies"),
             (pl.col("last_bytes") > MIN_COPY_BYTES.value).any().alias("large"),
             pl.col("last_duration_ns").max(),
+            pl.col("last_call").first(),
             pl.col("reads").fill_null(value=False).any(),
         )
         # A value that is read back blocks the host although the GPU happens to be done already.
@@ -523,6 +525,7 @@ def _calls_with_launches(context: RuleContext) -> pl.DataFrame:
         .with_columns(
             _IS_LAUNCH.cum_sum().over(in_step).alias("launched"),
             _last_issued("kind", pl.String).alias("last_kind"),
+            _last_issued("call", pl.Int64).alias("last_call"),
             _last_issued("bytes", pl.Int64).alias("last_bytes"),
             _last_issued("copied_ns", pl.Int64).alias("last_duration_ns"),
             _last_issued("to_host", pl.Boolean).alias("reads"),

@@ -289,8 +289,31 @@ MIN_REPEATED_SHARE = Threshold(
     0.5, "share of the launches that most steps must repeat for a CUDA graph to pay off"
 )
 MIN_LAUNCHES_PER_STEP = Threshold(10, "launches per step from which a CUDA graph pays off")
+MAX_FEW_LAUNCH_NS = Threshold(
+    50_000,
+    "ns of host time per launch up to which steps of fewer launches are bound by these: operators "
+    "of frameworks take tens of µs, more is other host work",
+)
+GRAPH_GAP_NS = Threshold(
+    500,
+    "ns between kernels of a graph, assumed: 1,000 to 1,400 ns were measured between single "
+    "launches; GPUs before Hopper and their drivers were not measured",
+)
+HOPPER_GRAPH_GAP_NS = Threshold(
+    150,
+    "ns between kernels of a graph on Hopper and later GPUs: 130 ns were measured on an H200, step "
+    "times of graphs there imply 80 to 150 ns; later GPUs are assumed to be alike",
+)
+_HOPPER = (9, 0)
 _MIN_REPETITIONS = 3
 """Runs of a kernel from which on it counts as repeated, where no steps are known."""
+
+
+def graph_gap_ns(context: RuleContext) -> int:
+    """Return the gap between kernels of a graph on this GPU."""
+    capability = None if context.gpu is None else context.gpu.compute_capability
+    measured = capability is not None and capability >= _HOPPER
+    return int((HOPPER_GRAPH_GAP_NS if measured else GRAPH_GAP_NS).value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from gpusight.analysis.occupancy.block_occupancy import (
     SHARED_MEMORY_CHANGE,
     reductions,
 )
-from gpusight.hardware.sm_occupancy import BlockShape, occupancy, whole_carve_out
+from gpusight.hardware.sm_limits import BlockShape, occupancy, whole_carve_out
 from gpusight.naming.kernel_names import classify
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.rule import CLEAN, KernelRuleMatch, RuleNotApplicable, RuleVerdict, Threshold
+from gpusight.units import format_speedup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.hardware.sm_limits import SmLimits
@@ -168,50 +169,77 @@ def room(launch: ProfiledLaunch, *, without: str, at_most: float) -> WarpSlots |
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceTarget:
-    """What a block may use so that more warps fit."""
+class ResourceStep:
+    """What a block may use so that more warps fit, and the speedup of that."""
 
-    text: str
-    code: str
+    value: int
+    """Registers per thread, or bytes of shared memory per block."""
+    blocks: int
+    warps: int
+    speedup: float | None
 
 
-def resource_target(launch: ProfiledLaunch, limit: str, warps: int) -> ResourceTarget | None:
-    """Return the registers or shared memory with which so many warps fit; None for other limits.
+def resource_steps(launch: ProfiledLaunch, limit: str, warps: int) -> tuple[ResourceStep, ...]:
+    """Return the smallest reduction with which more warps fit, and the one with which `warps` do.
 
-    Its steps are the changes that `gpusight occupancy` lists.
+    These are the changes that `gpusight occupancy` lists; none for other limits than registers and
+    shared memory.
     """
     fit, sm, shape = launch.fit, launch.sm, launch.shape
     if fit is None or sm is None or shape is None or limit not in _RESOURCES:
-        return None
+        return ()
     better = reductions(
         sm, shape, REGISTER_CHANGE if limit == "registers" else SHARED_MEMORY_CHANGE
     )
     enough = next((s for s in better if s.occupancy.warps >= warps), None)
     if enough is None:
-        return None
-    first, blocks = better[0], enough.occupancy.blocks
-    unit = "registers" if limit == "registers" else "bytes"
-    lines = [
-        f"// {step.value} {unit}: {step.occupancy.warps} warps per SM"
-        for step in ((first,) if first is enough else (first, enough))
-    ]
+        return ()
+    steps = []
+    for step in (better[0],) if enough is better[0] else (better[0], enough):
+        remaining = time_left_with(launch, min(step.occupancy.warps, warps) / fit.warps)
+        speedup = None if remaining is None else 1 / remaining
+        steps.append(ResourceStep(step.value, step.occupancy.blocks, step.occupancy.warps, speedup))
+    return tuple(steps)
+
+
+def _step_comment(number: int, step: ResourceStep, unit: str) -> str:
+    gain = "" if step.speedup is None else f", {format_speedup(step.speedup)}"
+    return f"// step {number}: {step.value} {unit}, {step.warps} warps per SM{gain}"
+
+
+def _resource_code(limit: str, threads: int, steps: Sequence[ResourceStep]) -> str:
+    """Write the smallest step as code to paste, and the further one as a comment below it."""
     if limit == "registers":
+        lines = []
+        for number, step in enumerate(steps, 1):
+            bounds = f"__launch_bounds__({threads}, {step.blocks})"
+            if number == 1:
+                declared = f"__global__ void {bounds} kernel(...)"
+                lines += [_step_comment(number, step, "registers"), declared]
+            else:
+                comment = _step_comment(number, step, "registers")
+                lines += [f"{comment} unless it spills", f"//   {bounds}"]
         lines += [
-            f"__global__ void __launch_bounds__({shape.block_threads}, {blocks}) kernel(...)",
-            f"// or for a whole file: nvcc -maxrregcount={enough.value}",
+            "// check each step: nvcc -Xptxas -v must print 0 bytes spill stores",
             "#pragma unroll 4                          // instead of a full unroll",
         ]
-        return ResourceTarget(f"{enough.value} registers per thread", "\n".join(lines) + "\n")
+        return "\n".join(lines) + "\n"
+    lines = [_step_comment(number, step, "bytes") for number, step in enumerate(steps, 1)]
     lines += [
-        f"size_t bytes = ...;                       // at most {enough.value}",
-        f"kernel<<<blocks, {shape.block_threads}, bytes>>>(...);",
+        f"size_t bytes = ...;                       // at most {steps[0].value}",
+        f"kernel<<<blocks, {threads}, bytes>>>(...);",
         "// raise the shared-memory carveout",
         "cudaFuncSetAttribute(kernel,",
         "                     cudaFuncAttributePreferredSharedMemoryCarveout,",
         "                     cudaSharedmemCarveoutMaxShared);",
     ]
-    text = f"{enough.value:,} B of shared memory per block"
-    return ResourceTarget(text, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def _resource_text(limit: str, step: ResourceStep) -> str:
+    if limit == "registers":
+        return f"{step.value} registers per thread"
+    return f"{step.value:,} B of shared memory per block"
 
 
 def _blocks_without(limit: str, sm: SmLimits, shape: BlockShape) -> int:
@@ -334,15 +362,23 @@ def _occupancy_match(
     what: str,
 ) -> KernelRuleMatch:
     rate = issue_rate(launch) or 0.0
-    target = resource_target(launch, limit, spare.warps_then)
-    needs = "" if target is None else f" ({target.text})"
+    steps = resource_steps(launch, limit, spare.warps_then)
+    needs = f" ({_resource_text(limit, steps[-1])})" if steps else ""
+    first = ""
+    if len(steps) > 1 and steps[0].speedup is not None:
+        first = f"; {format_speedup(steps[0].speedup)} with {steps[0].warps} warps"
+        first += f" ({_resource_text(limit, steps[0])})"
+    spills = "; less if registers spill" if limit == "registers" else ""
+    threads = launch.block or 0
     roof = busiest(launch)
     return KernelRuleMatch(
         title=f"Occupancy {share:.0%}, limited by {what}",
         time_share=remaining,
         estimate=f"with {spare.warps_then} warps per SM{needs} instead of {spare.warps}, "
         f"schedulers issue in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
-        + (f"; busiest unit at {roof[1]:.0%}" if roof else ""),
+        + (f"; busiest unit at {roof[1]:.0%}" if roof else "")
+        + first
+        + spills,
         evidence=(
             Evidence("theoretical_occupancy", share, "share", shared.THEORETICAL_OCCUPANCY.meaning),
             Evidence("warps_per_sm", spare.warps, "", "Max. resident warps per SM"),
@@ -351,7 +387,7 @@ def _occupancy_match(
             Evidence("issue_rate", rate, "share", "Issue slot utilization"),
             *launch.evidence(shared.OCCUPANCY, q.WARPS),
         ),
-        code="" if target is None else target.code,
+        code=_resource_code(limit, threads, steps) if steps else "",
         confidence=Confidence.MEDIUM if launch.stalls else Confidence.LOW,
         confidence_reason="whether the kernel can use less is unknown"
         if launch.stalls

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpusight.naming.kernel_names import classify
-from gpusight.naming.kernel_origin import kernel_origin
+from gpusight.naming.kernel_patterns import kernel_origin
 from gpusight.rules.formatting import Framework
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time
+from gpusight.analysis.replay.simulation import owners
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import (
@@ -138,21 +138,27 @@ def _without_tracebacks(context: RuleContext, checks: _NanChecks) -> Change:
     """Let the host take no longer between launches of the forward pass than of the backward pass.
 
     The time before a call counts where it is the framework's: not data loading, not the optimizer.
+    Time before the small calls that lead to a launch, such as queries, is of that launch.
     """
     program, schedule = context.replay.program, context.schedule
+    owner = owners(program)
+    leading = np.flatnonzero(owner >= 0)
+    host_ns = np.bincount(owner[leading], program.movable_ns[leading], len(owner)).astype(np.int64)
     autograd = backward_threads(context)
-    launches = context.calls_of(CallKind.LAUNCH)
+    # GEMMs clear their result by a memset first.
+    launches = context.calls.filter(pl.col("kind").cast(pl.String).is_in(("launch", "memset")))
     in_backward = pl.col("thread").is_in(autograd)
     of_checks = schedule.ops.call[checks.rows["op"].to_numpy()]
     # One operator launches several kernels in a row: the time between those is not an operator's.
     backward = np.setdiff1d(launches.filter(in_backward)["call"].to_numpy(), of_checks)
-    between_ns = program.movable_ns[backward]
-    between_ns = between_ns[between_ns >= _MIN_OPERATOR_NS]
+    between_ns = host_ns[backward][host_ns[backward] >= _MIN_OPERATOR_NS]
     optimizer = schedule.ops.call[parts_of(context).optimizer.group >= 0]
     forward = np.setdiff1d(launches.filter(~in_backward)["call"].to_numpy(), optimizer)
     usual_ns = int(np.median(between_ns)) if len(between_ns) else _MAX_NS
-    longer_ns = np.maximum(program.movable_ns[forward] - usual_ns, 0)
-    return without_host_time(forward, longer_ns)
+    kept = np.minimum(1, usual_ns / np.maximum(host_ns, 1))
+    in_forward = leading[np.isin(owner[leading], forward)]
+    removed_ns = (program.movable_ns * (1 - kept[owner]))[in_forward].astype(np.int64)
+    return without_host_time(in_forward, removed_ns)
 
 
 @dataclass(frozen=True)

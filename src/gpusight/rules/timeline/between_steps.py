@@ -261,12 +261,14 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     between = other.between_ns >= 0.9 * other.idle_ns
     loads_data = _loads_data(context, other, where)
     near = _Readback() if loads_data else _readback(context, other)
-    what = "Host work between steps" if between else "Host work"
+    inside = other.between_ns <= 0.1 * other.idle_ns
+    what = "Long host stalls inside steps" if inside else "Long host stalls"
+    what = "Host work between steps" if between else what
     copies = step_evidence(context, "copies", other.read.height, "", "D2H copies between steps")
     reading = context.calls.filter(pl.col("call").is_in(other.read["call"].unique()))
     reading_ns = int(reading["duration_ns"].sum())
     return RuleMatch(
-        title=f"{what} stalls the GPU {time_per_step(context, other.idle_ns)}",
+        title=f"{what}: GPU idle {time_per_step(context, other.idle_ns)}",
         evidence=(
             step_evidence(
                 context, "idle_ns", other.idle_ns, "ns", "GPU idle time due to this work"

@@ -8,6 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.replay import schedule_waits
+from gpusight.analysis.replay.changes import without_waiting
 from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.analysis.replay.window_replay import LATENCY_NS
 from gpusight.rules.finding import Confidence, Evidence
@@ -34,15 +36,17 @@ if TYPE_CHECKING:
 
 
 MIN_KERNEL_NS = Threshold(
-    20_000,
+    schedule_waits.BLOCKING_KERNEL_NS,
     "ns; a shorter kernel may end before its launch returns without any blocking, since profilers "
     "make calls longer",
 )
 MIN_BLOCKED_SHARE = Threshold(
-    0.9, "share of the launches that return after their kernel ended; without blocking, few do"
+    schedule_waits.BLOCKING_SHARE,
+    "share of the launches that return after their kernel ended; without blocking, few do",
 )
-MIN_LAUNCHES = Threshold(20, "launches of such kernels; fewer prove nothing")
-LAUNCH_NS = Threshold(5_000, "ns that a launch takes the host without blocking, under a profiler")
+MIN_LAUNCHES = Threshold(
+    schedule_waits.BLOCKING_LAUNCHES, "launches of such kernels; fewer prove nothing"
+)
 
 
 class BlockingLaunches(TimelineRule):
@@ -68,15 +72,15 @@ grep -rn CUDA_LAUNCH_BLOCKING .        # scripts, Dockerfiles and os.environ set
         "kernels does too."
     )
     estimate = (
-        f"Simulation in which each launch takes the host {LAUNCH_NS.value / 1000:.0f} µs at most, "
-        "and does not wait. Host work between launches remains."
+        "Simulation in which no launch waits. It takes the host the measured time from its call to "
+        f"the start of its kernel, less {LATENCY_NS / 1000:.0f} µs launch latency. Host work "
+        "between launches remains."
     )
     effort = "config"
     thresholds: ClassVar = {
         "min_kernel_ns": MIN_KERNEL_NS,
         "min_blocked_share": MIN_BLOCKED_SHARE,
         "min_launches": MIN_LAUNCHES,
-        "launch_ns": LAUNCH_NS,
     }
     min_share = None
     removes_work = True
@@ -135,20 +139,27 @@ grep -rn CUDA_LAUNCH_BLOCKING .        # scripts, Dockerfiles and os.environ set
 def _launches(context: RuleContext) -> pl.DataFrame:
     """Return the kernels of launch calls: when they ended, and whether the call had returned."""
     calls = context.calls.filter(pl.col("kind").cast(pl.String) == "launch")
-    ends = calls.select("call", pl.col("end_ns").alias("returned_ns"))
+    ends = calls.select(
+        "call", pl.col("start_ns").alias("called_ns"), pl.col("end_ns").alias("returned_ns")
+    )
     launched = context.kernels.select("op", "call", "start_ns", "end_ns", "duration_ns")
     return launched.join(ends, on="call").with_columns(
         (pl.col("returned_ns") >= pl.col("end_ns")).alias("blocked"),
         (pl.col("returned_ns") - pl.col("start_ns")).clip(lower_bound=0).alias("waited_ns"),
+        (pl.col("start_ns") - pl.col("called_ns") - LATENCY_NS).alias("launch_ns"),
     )
 
 
 def _without_blocking(rows: pl.DataFrame) -> Change:
     """Let launches return at once; their kernels start when their stream is free."""
-    calls, ops = rows["call"].unique().to_numpy(), rows["op"].to_numpy()
+    ops = rows["op"].to_numpy()
+    # Nothing is queued ahead of a kernel, so that it starts when its launch is prepared.
+    launches = rows.group_by("call").agg(pl.col("launch_ns").min().clip(lower_bound=0))
+    calls, launch_ns = (launches[column].to_numpy() for column in ("call", "launch_ns"))
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        own_ns = np.minimum(program.own_ns[calls], round(LAUNCH_NS.value))
+        program = without_waiting(calls)(program)
+        own_ns = np.minimum(program.own_ns[calls], launch_ns)
         return program.changed(
             own_ns=put(program.own_ns, calls, own_ns),
             latency_ns=put(program.latency_ns, ops, LATENCY_NS),

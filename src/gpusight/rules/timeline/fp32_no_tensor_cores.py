@@ -67,8 +67,9 @@ class Fp32NoTensorCores(TimelineRule):
         "that has Tensor Cores."
     )
     why = (
-        "Tensor Cores run GEMMs several times faster than CUDA cores. TF32 keeps FP32 tensors and "
-        "rounds the inputs of each GEMM. Half precision also halves the memory traffic."
+        "Tensor Cores run GEMMs several times faster than CUDA cores. TF32 (Ampere and newer) "
+        "keeps FP32 tensors and rounds the inputs of each GEMM. Half precision also halves the "
+        "memory traffic."
     )
     fix = "Enable TF32, or use mixed precision (autocast)."
     code = """\
@@ -76,20 +77,31 @@ torch.set_float32_matmul_precision("high")      # TF32 for matmuls
 torch.backends.cudnn.allow_tf32 = True          # TF32 for convolutions (the default)
 """
     half_code = """\
-with torch.autocast("cuda", dtype=torch.float16):         # bfloat16 on Ampere and newer
+with torch.autocast("cuda", dtype=torch.bfloat16):
     loss = loss_of(model(inputs), targets)
-scaler.scale(loss).backward()                             # torch.amp.GradScaler for float16
+loss.backward()
+"""
+    scaled_half_code = """\
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = loss_of(model(inputs), targets)
+scaler.scale(loss).backward()                             # scaler = torch.amp.GradScaler("cuda")
 """
     half_inference_code = """\
-with torch.inference_mode(), torch.autocast("cuda", dtype=torch.float16):
-    output = model(inputs)                                # bfloat16 on Ampere and newer
+with torch.inference_mode(), torch.autocast("cuda", dtype=torch.{dtype}):
+    output = model(inputs)
 """
     cuda_code = """\
 cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);
 // or cublasGemmEx with CUDA_R_16BF operands and CUBLAS_COMPUTE_32F
 """
+    half_cuda_code = """\
+// cublasGemmEx with {operands} operands and CUBLAS_COMPUTE_32F
+"""
     jax_code = """\
 jax.config.update("jax_default_matmul_precision", "tensorfloat32")
+"""
+    half_jax_code = """\
+params = jax.tree.map(lambda x: x.astype(jnp.{dtype}), params)
 """
     verify = (
         "`gpusight kernels` shows TF32 (or BF16) kernels. Compare the loss curve or the results "
@@ -150,9 +162,7 @@ def _match(
         _Gain(t, float(context.replay.run(*t.change(context, rows)).saved_ns)) for t in possible
     ]
     first = gains[0]
-    half_code = Fp32NoTensorCores.half_code
-    if not is_training(context):
-        half_code = Fp32NoTensorCores.half_inference_code
+    formats = " or ".join(target.precision.upper() for target in possible)
     return RuleMatch(
         title=f"FP32 GEMMs not on Tensor Cores ({title_share(share)} of kernel time)",
         evidence=_evidence(context, rows, share, gains),
@@ -161,13 +171,26 @@ def _match(
         "peak FLOP/s",
         change=first.target.change(context, rows),
         fix=_fix(context, rows, gains),
-        code=framework_of(context.trace).choose(
-            torch=half_code if first.target.casts else Fp32NoTensorCores.code,
-            cuda=Fp32NoTensorCores.cuda_code,
-            jax=Fp32NoTensorCores.jax_code,
-        ),
+        code=_code(context, first.target),
+        verify=Fp32NoTensorCores.verify.replace("TF32 (or BF16)", formats),
         where=locations_of(context, rows),
     )
+
+
+def _code(context: RuleContext, target: TensorFormat) -> str:
+    """Choose the snippet by format: GPUs before Ampere have neither TF32 nor BF16."""
+    rule = Fp32NoTensorCores
+    if not target.casts:
+        torch_code, cuda_code, jax_code = rule.code, rule.cuda_code, rule.jax_code
+    else:
+        bf16 = target.precision == "bf16"
+        dtype = "bfloat16" if bf16 else "float16"
+        torch_code = rule.half_code if bf16 else rule.scaled_half_code
+        if not is_training(context):
+            torch_code = rule.half_inference_code.format(dtype=dtype)
+        cuda_code = rule.half_cuda_code.format(operands="CUDA_R_16BF" if bf16 else "CUDA_R_16F")
+        jax_code = rule.half_jax_code.format(dtype=dtype)
+    return framework_of(context.trace).choose(torch=torch_code, cuda=cuda_code, jax=jax_code)
 
 
 def _evidence(
@@ -203,7 +226,9 @@ def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
         torch=f"TF32 is one line and adds no launches. {casts}" if has_tf32 else casts,
         cuda=f"{'TF32 is one call per cuBLAS or cuDNN handle.' if has_tf32 else half} "
         f"{own_kernels}",
-        jax="The matmul precision is one setting. bfloat16 parameters save more.",
+        jax="The matmul precision is one setting. bfloat16 parameters save more."
+        if has_tf32
+        else "Use half-precision parameters; with float16, scale the loss.",
     )
     if gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
         way = f"That is little now, but more once other fixes make the GPU the bottleneck. {way}"

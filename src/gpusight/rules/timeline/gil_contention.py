@@ -73,9 +73,9 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
             return unknown
         if not context.trace.has("os_calls"):
             return RuleNotApplicable("the capture has no OS calls: waits for the GIL are not shown")
-        if not _is_python(context):
+        if not is_python(context):
             return RuleNotApplicable("the program is not a Python program, by its name")
-        waits = _lock_waits(context)
+        waits = lock_waits(context)
         waited_ns = int(waits["duration_ns"].sum())
         if waits.height < MIN_WAITS.value or (waited_ns < MIN_WAIT_SHARE.value * context.length_ns):
             return CLEAN
@@ -107,7 +107,7 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
         )
 
 
-def _is_python(context: RuleContext) -> bool:
+def is_python(context: RuleContext) -> bool:
     """Return whether the process runs Python, by its framework or its name."""
     if framework_of(context.trace) is not Framework.CUDA:
         return True
@@ -117,7 +117,7 @@ def _is_python(context: RuleContext) -> bool:
 
 
 @memoize
-def _lock_waits(context: RuleContext) -> pl.DataFrame:
+def lock_waits(context: RuleContext) -> pl.DataFrame:
     """Return the waits for the lock on the threads of the launching host thread."""
     schedule = context.schedule
     on_thread = np.unique(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.selection import GPU_WORK
-from gpusight.rules.context import memoize
+from gpusight.analysis.replay import window_replay
+from gpusight.rules.context import memoize, process_names
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import step_evidence, title_share
 from gpusight.rules.locations import each_op
@@ -27,7 +27,8 @@ MIN_SHARED_SHARE = Threshold(
     0.05, "share of the time in which activities of both processes run at once"
 )
 SLICE_SHARE = Threshold(
-    0.5, "share of the GPU that a process gets while another one runs: the driver alternates"
+    window_replay.SLICE_SHARE,
+    "share of the GPU that a process gets while another one runs: the driver alternates",
 )
 
 
@@ -63,7 +64,7 @@ nvidia-cuda-mps-control -d                     # or: run kernels of both at once
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Measure how long activities of other processes run along with those of this one."""
-        others = _others(context)
+        others = context.other_processes
         if others.is_empty():
             return CLEAN
         shared_ns = _shared_ns(context)
@@ -78,7 +79,7 @@ nvidia-cuda-mps-control -d                     # or: run kernels of both at once
         duration_ns = np.maximum(context.ops["duration_ns"].to_numpy()[at], 1)
         left = 1 - SLICE_SHARE.value * np.minimum(shared_ns[at] / duration_ns, 1.0)
         share = both_ns / context.length_ns
-        names = _process_names(context, others)
+        names = process_names(context)
         return RuleMatch(
             title=f"Another process uses the GPU in {title_share(share)} of the time",
             evidence=(
@@ -94,7 +95,7 @@ nvidia-cuda-mps-control -d                     # or: run kernels of both at once
             ),
             confidence=Confidence.LOW,
             confidence_reason="the capture does not show how the GPU is divided",
-            change=(scale_durations(at, left),),
+            change=(scale_durations(at, left), window_replay.alone_on_gpu),
             fix=f"{', '.join(names)} also {'run' if len(names) > 1 else 'runs'} on GPU "
             f"{context.device}. Give each process a GPU of its own, or start MPS, so that kernels "
             "of both run at once.",
@@ -107,26 +108,6 @@ nvidia-cuda-mps-control -d                     # or: run kernels of both at once
         return each_op(context, context.ops.filter(pl.col("op").is_in(shared.tolist())))
 
 
-@memoize
-def _others(context: RuleContext) -> pl.DataFrame:
-    """Return the activities of other processes on the same GPU, in the sample."""
-    schedule = context.schedule
-    own = {process for process, _ in schedule.threads}
-    columns = ["start_ns", "end_ns", "process", "device"]
-    parts = [
-        context.trace.table(table, columns).filter(
-            pl.col("device") == context.device,
-            pl.col("process").is_not_null() & ~pl.col("process").is_in(list(own)),
-            pl.col("end_ns") > schedule.start_ns,
-            pl.col("start_ns") < schedule.end_ns,
-        )
-        for table in GPU_WORK
-        if context.trace.has(table)
-    ]
-    empty = pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
-    return pl.concat([empty, *parts], how="vertical_relaxed") if own else empty
-
-
 def _spans(rows: pl.DataFrame) -> Intervals:
     return Intervals.from_arrays(*(rows[c].to_numpy() for c in ("start_ns", "end_ns")))
 
@@ -136,12 +117,5 @@ def _shared_ns(context: RuleContext) -> Ints:
     """Return how long activities of other processes ran during each activity."""
     ops = context.schedule.ops
     on_gpu = ops.device == context.device
-    shared: Ints = coverage(_spans(_others(context)), ops.start_ns, ops.end_ns)
+    shared: Ints = coverage(_spans(context.other_processes), ops.start_ns, ops.end_ns)
     return np.where(on_gpu, shared, 0)
-
-
-def _process_names(context: RuleContext, others: pl.DataFrame) -> list[str]:
-    """Name processes as `python3 (4242)`."""
-    processes = context.trace.table("processes", ["process", "pid", "name"])
-    rows = processes.filter(pl.col("process").is_in(others["process"].unique().implode()))
-    return [f"{name or 'process'} ({pid})" for _, pid, name in rows.sort("pid").iter_rows()]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.replay.changes import as_graphs, set_gap
+from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
@@ -28,8 +28,11 @@ from gpusight.rules.patterns.host_gaps import (
     idle_ns,
 )
 from gpusight.rules.patterns.kernel_groups import (
+    GRAPH_GAP_NS,
+    HOPPER_GRAPH_GAP_NS,
     MIN_LAUNCHES_PER_STEP,
     MIN_REPEATED_SHARE,
+    graph_gap_ns,
     repetition,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -44,11 +47,6 @@ if TYPE_CHECKING:
 
 
 MAX_MEDIAN_KERNEL_NS = Threshold(20_000, "ns of the median kernel up to which gaps of 1 µs matter")
-GRAPH_GAP_NS = Threshold(
-    500,
-    "ns between kernels of a graph, assumed: 130 ns were measured on an H200, 1,000 to 1,400 ns "
-    "between single launches; other GPUs and drivers were not measured",
-)
 MIN_EQUAL_STEPS = Threshold(0.5, "share of the steps that must have the same sequence of kernels")
 _BETWEEN_KERNELS = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK, IdleCause.QUEUED)
 
@@ -81,12 +79,14 @@ for batch in batches:
         "The gap inside graphs depends on GPU and driver. Each input shape needs its own graph."
     )
     estimate = (
-        "Simulation with one graph launch for all launches between two syncs, and gaps of at most "
-        "0.5 µs between kernels of a stream. Alone, limited to the GPU idle time between kernels."
+        "Simulation with one graph launch for all launches between two syncs. Its kernels are at "
+        "most 0.5 µs apart, 0.15 µs on Hopper and later GPUs. Alone, limited to the GPU "
+        "idle time between kernels."
     )
     thresholds: ClassVar = {
         "max_median_kernel_ns": MAX_MEDIAN_KERNEL_NS,
         "graph_gap_ns": GRAPH_GAP_NS,
+        "hopper_graph_gap_ns": HOPPER_GRAPH_GAP_NS,
         "min_launches_per_step": MIN_LAUNCHES_PER_STEP,
         "min_repeated_share": MIN_REPEATED_SHARE,
         "min_equal_steps": MIN_EQUAL_STEPS,
@@ -139,10 +139,7 @@ def _match(
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the gap between kernels of a graph is assumed",
-        change=(
-            as_graphs(kept=stalled),
-            set_gap(rows["op"].to_numpy(), int(GRAPH_GAP_NS.value)),
-        ),
+        change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context)),),
         min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
         fix=_fix(context, where, median_ns),
         code=framework_of(context.trace).choose(

@@ -74,11 +74,24 @@ _DOING = {
     IdleCause.SETUP: "host is in setup calls",
     IdleCause.INPUT: "host loads data",
     IdleCause.WAITING: "host waits",
-    IdleCause.FRAMEWORK: "host is between launches",
-    IdleCause.HOST: "host runs its own code",
+    IdleCause.FRAMEWORK: "host is in Python or the framework between launches",
+    IdleCause.HOST: "host runs code with no CUDA call",
     IdleCause.UNKNOWN: "the launching thread is not known",
 }
 """What happens while the GPU is idle, by cause; the profiler has a rule of its own."""
+_TITLES = {
+    IdleCause.QUEUED: ("launched work starts late", ""),
+    IdleCause.SYNCHRONIZING: ("host returns late from syncs", ""),
+    IdleCause.ALLOCATING: ("memory allocation on the host", ""),
+    IdleCause.LAUNCHING: ("host time in launch calls", ""),
+    IdleCause.SETUP: ("CUDA setup calls", ""),
+    IdleCause.INPUT: ("data loading", ""),
+    IdleCause.WAITING: ("host waits", ""),
+    IdleCause.FRAMEWORK: ("Python/framework time", "between launches"),
+    IdleCause.HOST: ("host code", "no CUDA calls"),
+    IdleCause.UNKNOWN: ("unknown launching thread", ""),
+}
+"""Titles by cause, and what they mean where no range, operator or call names it better."""
 
 
 class HostBound(TimelineRule):
@@ -98,8 +111,10 @@ class HostBound(TimelineRule):
         "it less often, or do it after the next launches."
     )
     code = """\
-with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, then record again
-    result = host_work()
+future = executor.submit(host_work, batch)     # on another thread, while the GPU computes
+# to verify, name the parts of the loop and record again:
+with torch.cuda.nvtx.range("host work"):
+    result = host_work(batch)
 """
     verify = "`gpusight ledger` shows less `idle`, and the causes that remain."
     caveats = (
@@ -138,7 +153,7 @@ with torch.cuda.nvtx.range("host work"):       # name the parts of the loop, the
         min_ns = MIN_IDLE_SHARE.value * context.length_ns
         if idle < min_ns or left_ns < min(min_ns, MIN_LEFT_SHARE.value * idle):
             return CLEAN
-        return _match(context, by_cause, left_ns, changes)
+        return _match(context, by_cause, left_ns, changes, others=bool(others))
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the longest idle gaps, in the events that the finding names if any."""
@@ -173,6 +188,8 @@ def _match(
     by_cause: dict[IdleCause, int],
     left_ns: int,
     changes: Sequence[Change],
+    *,
+    others: bool,
 ) -> RuleMatch:
     total_ns = sum(by_cause.values())
     causes = [c for c, ns in by_cause.items() if ns >= MIN_CAUSE_SHARE.value * total_ns]
@@ -200,8 +217,7 @@ def _match(
         for cause in causes
     ]
     return RuleMatch(
-        title=f"GPU idle {time_per_step(context, left_ns)}: {_DOING[causes[0]]}"
-        + (f" ({source})" if source else ""),
+        title=_title(context, causes[0], left_ns, source, others=others),
         evidence=(
             step_evidence(context, "idle_ns", left_ns, "ns", "GPU idle after all other fixes"),
             *parts,
@@ -214,13 +230,25 @@ def _match(
         min_ns=at_most(context, left_ns),
         measured_ns=left_ns,
         fix=_fix(context, causes, by_cause, activity, threads, early=early),
-        code=framework_of(context.trace).choose(torch=HostBound.code, cuda=_CUDA, jax=_JAX),
+        code=_code(context, causes[0], activity[causes[0]]),
+        where_time="GPU idle time as measured, before the other fixes" if others else "",
         where=largest(
             *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
             [w for w in activity[causes[0]] if w.kind == "kernel"],
             threads[:1],
         ),
     )
+
+
+def _title(
+    context: RuleContext, cause: IdleCause, left_ns: int, source: str, *, others: bool
+) -> str:
+    """Say what the idle time is spent on; `others`: the fixes of other findings are made."""
+    what, meaning = _TITLES[cause]
+    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
+    detail = source or meaning
+    what = f"{what} ({detail})" if detail else what
+    return f"{what}: GPU idle {time_per_step(context, left_ns)}"
 
 
 def _is_process_name(context: RuleContext, thread: str) -> bool:
@@ -254,7 +282,7 @@ def _activity(context: RuleContext, cause: IdleCause) -> tuple[FindingLocation, 
     """
     places = behind(context, cause)
     ends = places.pop("kernel")
-    if cause in (IdleCause.HOST, IdleCause.FRAMEWORK):
+    if cause in _OWN_CODE:
         # A thread that waits while another one works has no part in the work.
         places["call"] = [place for place in places["call"] if not is_waiting(place.name)]
     if cause in _HOST_CODE and not places["site"]:
@@ -397,12 +425,81 @@ def _how_to_learn(
     )
 
 
-_CUDA = """\
-nvtxRangePushA("host work");                   // name the parts, then record again
+def _code(context: RuleContext, cause: IdleCause, activity: tuple[FindingLocation, ...]) -> str:
+    """Choose what to change by what the capture shows; then the ranges that verify it."""
+    framework = framework_of(context.trace)
+    next_on_gpu = next((place.name for place in activity if place.kind == "kernel"), "")
+    if cause is IdleCause.WAITING and any("gloo" in place.name for place in activity):
+        change = framework.choose(torch=_TORCH_COLLECTIVES, cuda="", jax="")
+    elif cause is IdleCause.INPUT or (cause in _OWN_CODE and next_on_gpu == _H2D_COPY):
+        # Host work right before an H2D copy makes the input of the step.
+        change = framework.choose(torch=_TORCH_LOADER, cuda=_CUDA_AHEAD, jax=_JAX_AHEAD)
+    elif cause is IdleCause.HOST or (cause in _OWN_CODE and named(activity, "range", "site")):
+        change = framework.choose(torch=_TORCH_THREAD, cuda=_CUDA_FIRST, jax=_JAX_FIRST)
+    elif cause in {IdleCause.LAUNCHING, IdleCause.FRAMEWORK}:
+        change = framework.choose(torch=_TORCH_COMPILE, cuda=_CUDA_FIRST, jax=_JAX_SCAN)
+    elif cause is IdleCause.ALLOCATING:
+        change = framework.choose(torch=_TORCH_BUFFER, cuda=_CUDA_BUFFER, jax="")
+    else:
+        change = ""
+    return change + framework.choose(torch=_TORCH_RANGE, cuda=_CUDA_RANGE, jax=_JAX_RANGE)
+
+
+_OWN_CODE = (IdleCause.HOST, IdleCause.FRAMEWORK)
+_H2D_COPY = "H2D copy"
+_TORCH_LOADER = """\
+loader = DataLoader(dataset, num_workers=8, pin_memory=True, persistent_workers=True)
+for batch in loader:                           # prepared ahead by the workers
+    batch = batch.to("cuda", non_blocking=True)
+"""
+_TORCH_THREAD = """\
+future = executor.submit(host_work, batch)     # on another thread, while the GPU computes
+"""
+_TORCH_COMPILE = """\
+model = torch.compile(model)                   # less Python and fewer operators per step
+"""
+_TORCH_COLLECTIVES = """\
+torch.distributed.init_process_group("nccl")   # collectives on the GPU; gloo runs on the host
+"""
+_TORCH_BUFFER = """\
+buffer = torch.empty(shape, device="cuda")     # once, before the loop
+torch.matmul(a, b, out=buffer)                 # each step
+"""
+_TORCH_RANGE = """\
+# to verify, name the parts of the loop and record again:
+with torch.cuda.nvtx.range("host work"):
+    result = host_work(batch)
+"""
+_CUDA_AHEAD = """\
+auto next = std::async(std::launch::async, prepare, i + 1);  // while the GPU computes
+launch_step(i, stream);
+batch = next.get();
+"""
+_CUDA_FIRST = """\
+launch_step(i + 1, stream);                    // keep the GPU busy first
+host_work(i);                                  // then do the host work
+"""
+_CUDA_BUFFER = """\
+cudaMallocAsync(&buffer, bytes, stream);       // once, before the loop; or from a memory pool
+"""
+_CUDA_RANGE = """\
+nvtxRangePushA("host work");                   // to verify, name the parts and record again
 host_work();
 nvtxRangePop();
 """
-_JAX = """\
-with jax.profiler.TraceAnnotation("host work"):  # name the parts of the loop, then record again
+_JAX_AHEAD = """\
+upcoming = executor.submit(lambda: jax.device_put(prepare(batch)))  # while the GPU computes
+state = step(state, upcoming.result())
+"""
+_JAX_FIRST = """\
+state = step(state, batch)                     # dispatched, not awaited
+host_work()                                    # while the GPU computes
+"""
+_JAX_SCAN = """\
+state, losses = jax.lax.scan(step, state, batches)  # one dispatch for many steps, under jax.jit
+"""
+_JAX_RANGE = """\
+# to verify, name the parts of the loop and record again:
+with jax.profiler.TraceAnnotation("host work"):
     host_work()
 """

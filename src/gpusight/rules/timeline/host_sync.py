@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.replay.changes import without_waiting
+from gpusight.analysis.replay.changes import free_calls, remove, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     Framework,
@@ -90,8 +90,11 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
         "launch-bound program, syncs cost little until that is fixed."
     )
     estimate = (
-        "Simulation in which these calls do not block. Host work on the values remains, but "
-        "overlaps with the GPU. Syncs at the end of steps remain."
+        "Simulation in which these calls do not block, without the copies that read values back "
+        "or move one number to the GPU. Where a flag of one byte is read (`isnan().any()`), the "
+        "kernels that compute it go too. "
+        "Host work on the values remains, but overlaps with the GPU. Syncs at the end of steps "
+        "remain."
     )
     thresholds: ClassVar = {
         "min_cost_share": MIN_COST_SHARE,
@@ -114,8 +117,8 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
             return _jax_readbacks(context)
         if inside.is_empty():
             return CLEAN
-        change = without_waiting(inside["calls"].explode().to_numpy())
-        saved_ns = context.replay.run(change).saved_ns
+        change = _without_readbacks(context, inside)
+        saved_ns = context.replay.run(*change).saved_ns
         costly = saved_ns >= MIN_COST_SHARE.value * context.length_ns
         many = context.steps > 0 and inside.height >= MIN_SYNCS_PER_STEP.value * context.steps
         measured_ns = idle_during(context, inside["calls"].explode().to_numpy())
@@ -194,8 +197,64 @@ def _serialized_ns(context: RuleContext, ends_ns: Ints) -> float:
     return float(np.minimum(busy_ns, np.diff(edges) - busy_ns).mean() * len(edges))
 
 
+def _without_readbacks(context: RuleContext, inside: pl.DataFrame) -> tuple[Change, ...]:
+    """Let these calls not block: values are not read back, single numbers are not copied."""
+    awaited = inside.filter("copies")["last_call"]
+    to_host = pl.col("direction") == "Device-to-Host"
+    copies = context.ops.filter(
+        pl.col("call").is_in(awaited.implode()),
+        pl.col("bytes") <= pl.when(to_host).then(MIN_COPY_BYTES.value).otherwise(_NUMBER_BYTES),
+    )
+    calls = np.union1d(inside["calls"].explode().to_numpy(), copies["call"].to_numpy())
+    syncs = calls[context.schedule.calls.kind[calls] == CallKind.SYNC]
+    checks = _check_kernels(context, copies.filter(to_host))
+    return (
+        without_waiting(calls),
+        free_calls(syncs),
+        remove(np.union1d(copies["op"].to_numpy(), checks)),
+    )
+
+
+_NUMBER_BYTES = 8
+"""One number, which can be an argument of a kernel instead of a tensor on the GPU."""
+_FLAG_BYTES = 1
+"""A boolean: what `if tensor:` and `tensor.any().item()` read."""
+_CHECKS = r"^elementwise (?:compare|abs|logical|bitwise|is(?:nan|inf|finite))|^reduce (?:or|and)\b"
+"""Kernels of a check for NaN, infinity or a bound: comparisons, and whether any or all is true."""
+_FLAG_PRODUCT = r"^elementwise mul int"
+"""`isfinite` multiplies two flags."""
+
+
+def _check_kernels(context: RuleContext, copies: pl.DataFrame) -> Ints:
+    """Return the kernels whose only result is a flag that is read back.
+
+    They are the comparisons, the reductions of flags, and the memsets for these that its stream
+    ran just before the copy, one after the other.
+    """
+    flags = copies.filter(pl.col("bytes") == _FLAG_BYTES)["op"].to_list()
+    label = pl.col("label").cast(pl.String)
+    is_check = label.str.contains(_CHECKS) | label.str.contains(_FLAG_PRODUCT)
+    memset = pl.col("kind").cast(pl.String) == "memset"
+    part = context.ops.select((is_check.fill_null(value=False) | memset).alias("part"))["part"]
+    ops = context.schedule.ops
+    order = np.lexsort((ops.start_ns, ops.stream_id))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    # Nothing runs across from one stream to the next: the walk ends there.
+    ends = ~part.to_numpy()[order]
+    ends[np.flatnonzero(np.diff(ops.stream_id[order], prepend=-1))] = True
+    last_end = np.maximum.accumulate(np.where(ends, np.arange(len(order)), -1))
+    chains = [order[last_end[at - 1] + 1 : at] for at in place[flags].tolist() if at > 0]
+    return np.concatenate(chains) if chains else np.empty(0, np.int64)
+
+
 def _match(
-    context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame, change: Change, *, costly: bool
+    context: RuleContext,
+    inside: pl.DataFrame,
+    ends: pl.DataFrame,
+    change: tuple[Change, ...],
+    *,
+    costly: bool,
 ) -> RuleMatch:
     inside = _by_item(context, inside)
     where = largest(
@@ -208,9 +267,11 @@ def _match(
         evidence=_evidence(context, inside, ends),
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",
-        change=(change,),
+        change=change,
         fix=_fix(context, inside, where, costly=costly),
-        code=framework_of(context.trace).choose(torch=code, cuda=_CUDA, jax=_JAX),
+        code=framework_of(context.trace).choose(
+            torch=code, cuda=_CUDA if inside["copies"].any() else _CUDA_IN_ORDER, jax=_JAX
+        ),
         where=where,
     )
 
@@ -262,7 +323,10 @@ def _fix(
             "steps. Copy small tensors from pinned memory with non_blocking=True. Replace boolean "
             "indexing and nonzero by torch.where.",
             cuda="Branch on the GPU (device-side flags, conditional graph nodes), or read results "
-            "back through pinned memory and query an event in a later step.",
+            "back through pinned memory and query an event in a later step."
+            if inside["copies"].any()
+            else "Nothing is read back: delete these calls. Kernels of one stream run in order, "
+            "and cudaStreamWaitEvent orders streams without the host.",
             jax="Do not convert arrays to Python numbers or NumPy in the step. Read metrics back "
             "every N steps.",
         )
@@ -291,6 +355,10 @@ cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream);  // pinned
 cudaEventRecord(ready, stream);
 next_step<<<grid, block, 0, stream>>>();       // launched before the event is queried
 if (cudaEventQuery(ready) == cudaSuccess) use(host);
+"""
+_CUDA_IN_ORDER = """\
+produce<<<grid, block, 0, stream>>>(x);
+consume<<<grid, block, 0, stream>>>(x);        // after `produce`, without cudaDeviceSynchronize
 """
 _JAX = """\
 metrics.append(value)                          # stays on the GPU

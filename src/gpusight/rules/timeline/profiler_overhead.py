@@ -10,6 +10,7 @@ import polars as pl
 from gpusight.analysis.ledger.idle_causes import without_loading
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.profiler_correction import correction_of
+from gpusight.analysis.profiler_costs import estimate_overhead, recorded_events
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.replay.simulation import put
 from gpusight.rules.finding import Confidence, Evidence
@@ -20,7 +21,7 @@ from gpusight.rules.formatting import (
     time_per_step,
 )
 from gpusight.rules.locations import idle_by_cause
-from gpusight.rules.patterns.host_gaps import before_calls, host_unknown, spent_before
+from gpusight.rules.patterns.host_gaps import host_unknown, spent_before
 from gpusight.rules.rule import (
     CLEAN,
     FindingLocation,
@@ -29,9 +30,10 @@ from gpusight.rules.rule import (
     Threshold,
     TimelineRule,
 )
-from gpusight.units import format_share, format_time
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
+    from gpusight.analysis.profiler_costs import EstimatedOverhead, Overhead
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
@@ -40,12 +42,7 @@ if TYPE_CHECKING:
     from gpusight.trace.intervals import Ints
 
 
-NS_PER_OPERATOR = Threshold(
-    1_000,
-    "ns that torch.profiler adds per recorded operator, assumed: in six programs it was 0.7 to "
-    "7.7 µs more than under nsys, one run each; near the minimum",
-)
-MIN_OVERHEAD_SHARE = Threshold(0.01, "share of host time that the profiler must take")
+MIN_OVERHEAD_SHARE = Threshold(0.01, "share of the time that the profiler must take")
 
 
 class ProfilerOverhead(TimelineRule):
@@ -53,8 +50,8 @@ class ProfilerOverhead(TimelineRule):
 
     id = "profiler-overhead"
     detects = (
-        "Looks for overhead that the profiler recorded (buffer flushes and requests), and "
-        "estimates what torch.profiler adds per operator."
+        "Estimates what nsys, CUPTI and torch.profiler add per recorded event. For other tools, "
+        "looks for overhead that they recorded (buffer flushes and requests)."
     )
     why = (
         "A profiler slows down the host, not the GPU. Under it, a program may look launch-bound, "
@@ -72,63 +69,86 @@ torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
     verify = "The step time is close to that without a profiler."
     effort = "config"
     caveats = (
-        "Overhead per call or operator is not recorded. It is estimated for torch.profiler only."
+        "Overhead per event is estimated from other programs on one machine. Where steps are "
+        "known, times are corrected instead, unless --pace is off."
     )
     estimate = (
-        "Simulation without the recorded overhead and, for torch.profiler, without 1 µs per "
-        "operator. Not a fix: the speed of the program without a profiler."
+        "Simulation without the estimated cost of each recorded event, or without the recorded "
+        "overhead. Not a fix: the speed of the program without a profiler."
     )
-    thresholds: ClassVar = {
-        "ns_per_operator": NS_PER_OPERATOR,
-        "min_overhead_share": MIN_OVERHEAD_SHARE,
-    }
+    thresholds: ClassVar = {"min_overhead_share": MIN_OVERHEAD_SHARE}
     min_share = 0.01
     is_fix = False
     scenario = "remove overhead"
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Sum what was recorded, and what operators cost."""
+        """Estimate what recording takes; for other tools, sum what they recorded of it."""
         if correction_of(context.trace) is not None:
             return RuleNotApplicable("times are corrected for the profiler's overhead")
         if (unknown := host_unknown(context)) is not None:
             return unknown
-        before = spent_before(context)
+        before = spent_before(context)[:, IdleCause.PROFILER]
         calls = context.schedule.calls
         in_calls = context.hosts.spent(calls.host_thread, calls.start_ns, calls.end_ns)
         in_calls_ns = in_calls[:, IdleCause.PROFILER]
-        # What an operator costs is part of the framework's time, and never all of it.
-        operators_ns = np.minimum(
-            _operator_counts(context) * int(NS_PER_OPERATOR.value),
-            before[:, IdleCause.FRAMEWORK] // 2,
-        )
-        recorded_ns = int(before[:, IdleCause.PROFILER].sum() + in_calls_ns.sum())
-        assumed_ns = int(operators_ns.sum())
-        if recorded_ns + assumed_ns < MIN_OVERHEAD_SHARE.value * context.length_ns:
+        recorded_ns = int(before.sum() + in_calls_ns.sum())
+        estimate = estimate_overhead(context.schedule)
+        if estimate is not None:
+            return _estimated(context, recorded_ns, estimate)
+        if recorded_ns < MIN_OVERHEAD_SHARE.value * context.length_ns:
             return CLEAN
-        before_ns = before[:, IdleCause.PROFILER] + operators_ns
-        later = np.flatnonzero(before_ns)
-        changes = (without_host_time(later, before_ns[later]), _shorter_calls(in_calls_ns))
-        return _match(context, recorded_ns, assumed_ns, changes)
+        later = np.flatnonzero(before)
+        changes = (without_host_time(later, before[later]), _shorter_calls(in_calls_ns))
+        return RuleMatch(
+            title=f"Profiler overhead: {time_per_step(context, recorded_ns)}",
+            evidence=_evidence(context, recorded_ns, recorded_ns),
+            confidence=Confidence.HIGH,
+            confidence_reason="the profiler recorded its overhead",
+            change=changes,
+            fix=_fix(context, recorded_ns),
+            where=_locations(context),
+        )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time due to the profiler."""
         return idle_by_cause(context, finding, IdleCause.PROFILER)
 
 
-def _operator_counts(context: RuleContext) -> Ints:
-    """Count the operators that began in the time before each call, on its thread."""
-    schedule, trace = context.schedule, context.trace
-    counts = np.zeros(len(schedule.calls), np.int64)
-    if not trace.has("cpu_ops") or not trace.meta.source.startswith("torch"):
-        return counts
-    begun = trace.table("cpu_ops", ["start_ns", "thread"])
-    starts, ends = before_calls(context)
-    for number, (_, key) in enumerate(schedule.threads):
-        own = np.flatnonzero(schedule.calls.thread == number)
-        times = begun.filter(pl.col("thread") == key)["start_ns"].to_numpy()
-        first, after = (np.searchsorted(times, t[own]) for t in (starts, ends))
-        counts[own] = np.maximum(after - first, 0)
-    return counts
+def _estimated(context: RuleContext, recorded_ns: int, estimate: EstimatedOverhead) -> RuleVerdict:
+    """Replay without what the tool usually takes: the same estimate as of corrected times."""
+    events = recorded_events(context.schedule, estimate.weights)
+
+    def without(overhead: Overhead) -> Change:
+        return lambda program: overhead.taken_off(program, events)
+
+    estimate = estimate.limited(lambda overhead: context.replay.run(without(overhead)).total_ns)
+    unchanged_ns = context.replay.unchanged.total_ns
+    middle_ns, low_ns, high_ns = (
+        unchanged_ns - context.replay.run(without(overhead)).total_ns
+        for overhead in (estimate.middle, estimate.low, estimate.high)
+    )
+    if middle_ns < MIN_OVERHEAD_SHARE.value * context.length_ns:
+        return CLEAN
+    low, high = (time_per_step(context, ns) for ns in (low_ns, high_ns))
+    return RuleMatch(
+        title=f"Profiler overhead: about {time_per_step(context, middle_ns)} (estimate)",
+        evidence=(
+            *_evidence(context, recorded_ns, middle_ns),
+            step_evidence(context, "low_ns", low_ns, "ns", "Lowest estimate of the overhead"),
+            step_evidence(context, "high_ns", high_ns, "ns", "Highest estimate of the overhead"),
+            Evidence(
+                "event_ns",
+                estimate.middle.event_ns,
+                "ns",
+                f"Cost of a recorded event, usual for {estimate.tool}",
+            ),
+        ),
+        confidence=Confidence.LOW,
+        confidence_reason=f"estimated: {low} to {high}",
+        change=(without(estimate.middle),),
+        fix=_fix(context, middle_ns),
+        where=_locations(context),
+    )
 
 
 def _shorter_calls(ns: Ints) -> Change:
@@ -142,50 +162,25 @@ def _shorter_calls(ns: Ints) -> Change:
     return change
 
 
-def _match(
-    context: RuleContext, recorded_ns: int, assumed_ns: int, changes: tuple[Change, ...]
-) -> RuleMatch:
-    total_ns = recorded_ns + assumed_ns
-    share = total_ns / max(1, context.length_ns)
-    evidence = [
-        step_evidence(
-            context,
-            "recorded_ns",
-            recorded_ns,
-            "ns",
-            "Profiler overhead recorded on the launching threads",
-        ),
-        Evidence("share", share, "share", "Share of the time"),
-    ]
-    if assumed_ns:
-        meaning = (
-            f"Operator recording, {format_time(NS_PER_OPERATOR.value, digits=3)} each (assumed)"
-        )
-        evidence.insert(1, step_evidence(context, "operators_ns", assumed_ns, "ns", meaning))
-    about = "about " if assumed_ns else ""
-    return RuleMatch(
-        title=f"Profiler overhead: {about}{time_per_step(context, total_ns)}",
-        evidence=tuple(evidence),
-        confidence=Confidence.MEDIUM if assumed_ns else Confidence.HIGH,
-        confidence_reason="the overhead per operator is assumed"
-        if assumed_ns
-        else "the profiler recorded its overhead",
-        change=changes,
-        fix=_fix(context, share),
-        where=_locations(context),
+def _evidence(context: RuleContext, recorded_ns: int, total_ns: int) -> tuple[Evidence, ...]:
+    recorded = "Profiler overhead recorded on the launching threads"
+    return (
+        step_evidence(context, "recorded_ns", recorded_ns, "ns", recorded),
+        Evidence("share", total_ns / max(1, context.length_ns), "share", "Share of the time"),
     )
 
 
-def _fix(context: RuleContext, share: float) -> str:
+def _fix(context: RuleContext, total_ns: int) -> str:
     way = "Capture fewer steps after a warm-up, and trace only cuda and nvtx."
     if context.trace.meta.source.startswith("torch"):
         way = (
             "Record fewer steps, without shapes, memory and stacks, or use nsys, which has less "
             "overhead."
         )
+    share = format_share(total_ns / max(1, context.length_ns))
     return (
-        f"The profiler takes {format_share(share)} of the launching thread's time. Without it, "
-        f"findings about the host are smaller by that much. {way}"
+        f"The profiler takes {share} of the time. Without it, findings about the host are smaller "
+        f"by that much. {way}"
     )
 
 

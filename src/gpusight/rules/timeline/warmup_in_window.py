@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.launch_index import launched, took_ns
 from gpusight.analysis.steps import program_start
 from gpusight.analysis.steps.program_start import PREPARES, find_start
-from gpusight.analysis.steps.step_launches import launched, took_ns
 from gpusight.analysis.steps.step_list import called
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations

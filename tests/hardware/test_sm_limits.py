@@ -12,8 +12,14 @@ import pytest
 from gpusight.analysis.occupancy.launch_occupancy import LIMIT_QUANTITIES
 from gpusight.analysis.occupancy.launch_occupancy import limits_of as limits_with
 from gpusight.hardware.gpu_lookup import sm_limits
-from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
-from gpusight.hardware.sm_occupancy import LIMITS, BlockShape, occupancy, whole_carve_out
+from gpusight.hardware.sm_limits import (
+    LIMITS,
+    SM_LIMITS,
+    BlockShape,
+    SmLimits,
+    occupancy,
+    whole_carve_out,
+)
 from gpusight.readers.open import open_trace
 from tests.shared import SHARED, needs_shared
 from tests.shared import name as capture_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.naming.kernel_origin import kernel_origin
+from gpusight.naming.kernel_patterns import kernel_origin
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ from gpusight.naming.kernel_origin import kernel_origin
         ("triton_poi_fused_add_0", "torch.compile"),
         ("loop_add_fusion_2", "XLA"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "NCCL"),
+        ("void DSpRealComplex::postprocessC2C_kernelMem<unsigned int, float>()", "cuFFT"),
+        ("nvshmemi_proxy_kernel", "NVSHMEM"),
+        ("void genericReformat::copyVectorizedKernel<double, float>()", "TensorRT"),
+        ("Cijk_Alik_Bljk_HHS_BH_Bias_HAS_SAV_UserArgs_MT256x128x64", "rocBLAS/hipBLASLt"),
+        ("void rocprim::detail::block_reduce_kernel<true, float>()", "rocPRIM/hipCUB"),
+        ("fft_rtc_fwd_len256_factors_4_4_4_4_wgs_64_tpt_64", "rocFFT"),
+        ("void xformers::sparse24::meta_kernel<float>()", "xFormers"),
+        ("__omp_offloading_10305_2c4b8f_relax_l88", None),
+        ("__raygen__camera", None),
         ("copy_strided(const float *, float *, unsigned long, int)", None),
         ("void softmax_kernel<float>(float*)", None),
         ("matmul_kernel", None),
