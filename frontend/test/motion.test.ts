@@ -23,6 +23,17 @@ test("a glide ends exactly where it was sent", () => {
   assert.ok(seen.length > 5 && seen.length < 30);
 });
 
+test("where a glide ends is reported, however near its last frame was", () => {
+  const motion = new Motion(limits);
+  const end = { start_ns: 10e6, end_ns: 12e6 };
+  motion.glideTo(view, end, 0);
+  const near = { start_ns: 10e6 + 1, end_ns: 12e6 };
+  assert.ok(!motion.isNews(end, near), "too little to see on the way");
+  motion.step(view, 450e6, 10_000);
+  assert.ok(motion.isNews(end, near));
+  assert.ok(!motion.isNews(end, end));
+});
+
 test("a tap zooms a little, and stops by itself", () => {
   const motion = new Motion(limits);
   motion.hold("in", 0);

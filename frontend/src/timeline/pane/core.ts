@@ -8,7 +8,7 @@ import type { CaptureInfo, Overview, PaneEvents, Spot, TimeRange } from "../type
 import { Labels } from "./labels";
 import { FINGER_HEIGHTS, foldedAtFirst, HEIGHTS, layOut, type Layout, placeOf, rowsWithin } from "./layout";
 import { Loader, type Shown } from "./loader";
-import { alike, Motion } from "./motion";
+import { Motion } from "./motion";
 import { overviewTracks } from "./overview";
 import type { Scene } from "./scene";
 import { buildSkeleton } from "./skeleton";
@@ -213,7 +213,7 @@ export class Core {
     if (this.motion.moving) this.view = this.motion.step(this.view, this.anchor(), now);
     this.stage.paint(this.scene);
     if (this.motion.moving) this.redraw();
-    if (!alike(this.view, this.reported)) this.report();
+    if (this.motion.isNews(this.view, this.reported)) this.report();
     this.drawn();
     this.loader.wake();
   }

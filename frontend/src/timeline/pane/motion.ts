@@ -74,6 +74,12 @@ export class Motion {
     return moved;
   }
 
+  /** Whether a view is another than the last one reported: as one sees it while moving, exactly at rest. */
+  isNews(view: TimeRange, reported: TimeRange): boolean {
+    if (this.moving) return !alike(view, reported);
+    return view.start_ns !== reported.start_ns || view.end_ns !== reported.end_ns;
+  }
+
   private glideStep({ from, to, since, lasts }: NonNullable<typeof this.glide>, now: number): TimeRange {
     const progress = Math.min(1, Math.max(0, (now - since) / lasts));
     if (progress === 1) {
@@ -92,7 +98,7 @@ function run(view: TimeRange, way: Way, at_ns: number, seconds: number, held: nu
 }
 
 /** Whether two ranges look the same on a screen. */
-export function alike(one: TimeRange, other: TimeRange): boolean {
+function alike(one: TimeRange, other: TimeRange): boolean {
   const least = spanOf(one) * 1e-6;
   return Math.abs(one.start_ns - other.start_ns) <= least && Math.abs(one.end_ns - other.end_ns) <= least;
 }
