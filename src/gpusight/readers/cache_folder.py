@@ -100,7 +100,11 @@ def check_cache_folder(capture: Path | None = None) -> Path:
     folder = cache_dir()
     resolved = Path(os.path.realpath(folder))
     if capture is not None:
-        _check_apart(folder, resolved, Path(os.path.realpath(capture)))
+        capture = Path(os.path.realpath(capture))
+        if resolved in (capture, *capture.parents):
+            raise _refused(folder, "the capture is inside its folder")
+        if capture in resolved.parents:
+            raise _refused(folder, "its folder is inside the capture")
     if not os.path.lexists(folder):
         return resolved
     if not resolved.exists():
@@ -123,13 +127,6 @@ def check_cache_folder(capture: Path | None = None) -> Path:
             f"set GPUSIGHT_CACHE_DIR to an empty folder (this one contains {min(foreign)!r}{more})",
         )
     return resolved
-
-
-def _check_apart(folder: Path, resolved: Path, capture: Path) -> None:
-    if resolved in (capture, *capture.parents):
-        raise _refused(folder, "the capture is inside its folder")
-    if capture in resolved.parents:
-        raise _refused(folder, "its folder is inside the capture")
 
 
 def _is_expected(entry: os.DirEntry[str]) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 import polars as pl
 
 from gpusight.readers.chrome_events import NOT_JSON
-from gpusight.readers.tables import MAX_DURATION_NS, NAMELESS, encode_names
+from gpusight.readers.tables import MAX_DURATION_NS, NAMELESS, encode_names, is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -150,23 +150,16 @@ class EventArguments:
             text = b"[%b]" % block
             try:
                 yield decoder.decode(text)
-            except NOT_JSON:
-                yield decoder.decode(b"[%b]" % b",".join(_objects(text, decoder)))
-
-
-def _objects(text: bytes, decoder: Any) -> Iterator[bytes]:
-    """Yield arguments that can be decoded unchanged, others as empty ones.
-
-    The first decoding skipped text that is not UTF-8, or nests too deep.
-    """
-    text = text.decode("utf-8", "replace").encode()
-    for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
-        arguments = bytes(raw)
-        try:
-            decoder.decode(b"[%b]" % arguments)
-        except NOT_JSON:
-            arguments = b"{}"
-        yield arguments
+            except NOT_JSON:  # the first decoding skipped text that is not UTF-8, or nests too deep
+                text = text.decode("utf-8", "replace").encode()
+                structs = []
+                for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
+                    arguments = b"[%b]" % bytes(raw)
+                    try:
+                        structs += decoder.decode(arguments)
+                    except NOT_JSON:
+                        structs.append(struct())
+                yield structs
 
 
 def _first(structs: list[Any], fields: list[str], *, raw: bool) -> list[Any]:
@@ -189,14 +182,11 @@ def json_number(value: object, dtype: type[pl.DataType]) -> int | float | None:
         return None
     if dtype is not pl.Int64:
         return real
-    integer = value if isinstance(value, int) else _as_integer(value, real)
-    return integer if integer is not None and abs(integer) < 1 << 63 else None
-
-
-def _as_integer(value: object, real: float) -> int | None:
     if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
-        return int(value) if len(value) < 24 else None
-    return int(real) if abs(real) < 1 << 63 else None
+        value = int(value) if len(value) < 24 else 1 << 63
+    elif not isinstance(value, int):
+        value = int(real) if abs(real) < 1 << 63 else 1 << 63
+    return value if abs(value) < 1 << 63 else None
 
 
 def compact(raw: bytes) -> str:
@@ -235,8 +225,10 @@ class EventRows:
         times = exact_ns if exact else microseconds
         starts = times([e.ts for e in events])
         durations = starts.clip(0, 0) if instant else times([e.dur for e in events])
-        if not _usable(starts, durations):
-            problems = _problems(starts, durations)
+        longest = MAX_DURATION_NS if durations.dtype == pl.Int64 else MAX_DURATION_NS // 1000
+        within = durations.is_empty() or is_inside(durations, 0, longest)
+        if not within or starts.null_count() or durations.null_count():
+            problems = _problems(starts, durations, longest)
             self.left_out.update(problems.drop_nulls())
             usable = problems.is_null()
             events = [event for event, keep in zip(events, usable, strict=True) if keep]
@@ -307,28 +299,13 @@ def microseconds(times: list[Any]) -> pl.Series:
         values = pl.Series(times, dtype=pl.Float64)
     except (TypeError, pl.exceptions.PolarsError):  # a text among them, which may be a number
         values = pl.Series([json_number(time, pl.Float64) for time in times], dtype=pl.Float64)
-    least, most = values.min(), values.max()
-    if (
-        isinstance(least, float)
-        and isinstance(most, float)
-        and -_LIMIT_US < least <= most < _LIMIT_US
-    ):
+    if is_inside(values, -_LIMIT_US, _LIMIT_US):
         return values
     usable = values.is_finite() & (values.abs() < _LIMIT_US)
     return values.to_frame("v").select(pl.when(usable).then(pl.col("v"))).to_series()
 
 
-def _usable(starts: pl.Series, durations: pl.Series) -> bool:
-    """Return, quickly, whether every event has a time and a duration."""
-    if starts.null_count() or durations.null_count():
-        return False
-    least, most = durations.min(), durations.max()
-    if not isinstance(least, (int, float)) or not isinstance(most, (int, float)):
-        return True  # no events
-    return least >= 0 and most <= _longest(durations)
-
-
-def _problems(starts: pl.Series, durations: pl.Series) -> pl.Series:
+def _problems(starts: pl.Series, durations: pl.Series, longest: int) -> pl.Series:
     """Return for each event why it cannot be used; null where it can be."""
     duration = pl.col("duration")
     return pl.select(start=starts, duration=durations).select(
@@ -338,14 +315,10 @@ def _problems(starts: pl.Series, durations: pl.Series) -> pl.Series:
         .then(pl.lit("no duration"))
         .when(duration < 0)
         .then(pl.lit("a negative duration"))
-        .when(duration > _longest(durations))
+        .when(duration > longest)
         .then(pl.lit("a duration over 30 days"))
         .alias("why")
     )["why"]
-
-
-def _longest(durations: pl.Series) -> int:
-    return MAX_DURATION_NS if durations.dtype == pl.Int64 else MAX_DURATION_NS // 1000
 
 
 def _nanoseconds(parts: list[pl.Series]) -> pl.Series:
@@ -404,26 +377,24 @@ def _joined(parts: list[pl.Series], dtype: pl.DataType | type[pl.DataType]) -> p
 
 def process_labels(settings: Iterable[Any]) -> dict[int | None, str]:
     """Return the name of each process, by its number; the last event counts."""
-    return {
-        number_of(event.pid): name
-        for event in settings
-        if event.name == "process_name" and (name := _name(event)) is not None
-    }
+    return {number_of(event.pid): name for event, name in _named(settings, "process_name")}
 
 
 def thread_labels(settings: Iterable[Any]) -> dict[tuple[int | None, int | None], str]:
     """Return the name of each thread, by the numbers of its process and its own."""
     return {
         (number_of(event.pid), number_of(event.tid)): name
-        for event in settings
-        if event.name == "thread_name" and (name := _name(event)) is not None
+        for event, name in _named(settings, "thread_name")
     }
 
 
-def _name(event: Any) -> str | None:
-    try:
-        arguments = msgspec.json.decode(bytes(event.args).decode("utf-8", "replace"))
-    except NOT_JSON:
-        return None
-    name = arguments.get("name") if isinstance(arguments, dict) else None
-    return name if isinstance(name, str) else None
+def _named(settings: Iterable[Any], kind: str) -> Iterator[tuple[Any, str]]:
+    for event in settings:
+        if event.name == kind:
+            try:
+                arguments = msgspec.json.decode(bytes(event.args).decode("utf-8", "replace"))
+            except NOT_JSON:
+                continue
+            name = arguments.get("name") if isinstance(arguments, dict) else None
+            if isinstance(name, str):
+                yield event, name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
+from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.sniff import BOM
 
 if TYPE_CHECKING:
@@ -29,25 +29,6 @@ _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _LAST = re.compile(rb"\}\s*,?\s*\]")
 # A string that the buffer cuts off reaches to its end: nothing inside it is a bracket.
 _TOKENS = re.compile(rb'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
-
-
-class JsonChunk(NamedTuple):
-    """Positions of whole objects in a buffer, and what follows them."""
-
-    ends: list[tuple[int, int]]
-    """First byte and last-plus-one of each object."""
-    rest: int
-    """Where the text after them begins."""
-    closed: bool
-    """The list ends there."""
-
-
-def guess_ends(buffer: bytes, *, last: bool) -> Iterator[tuple[int, int]]:
-    """Yield likely ends of the last whole object, the latest first, and where the rest begins."""
-    pattern = _LAST if last else _BETWEEN
-    matches = [m.span() for m in pattern.finditer(buffer, max(0, len(buffer) - _WINDOW))]
-    for start, end in matches[: -_GUESSES - 1 : -1]:
-        yield start + 1, end
 
 
 _NOT_NUMBERS = re.compile(rb"(:\s*)-?(?:inf|nan|infinity)\b", re.IGNORECASE)
@@ -89,17 +70,11 @@ class ChromeEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = _NO_ARGS
 
 
-class ExactChromeEvent(msgspec.Struct, gc=False):
+class ExactChromeEvent(ChromeEvent, gc=False):
     """One event of a trace whose times have more digits than a double keeps."""
 
-    ph: str = ""
-    cat: str | None = None
-    name: str | None = None
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
-    ts: msgspec.Raw = _NULL
-    dur: msgspec.Raw = _NULL
-    args: msgspec.Raw = _NO_ARGS
+    ts: msgspec.Raw = _NULL  # type: ignore[assignment]
+    dur: msgspec.Raw = _NULL  # type: ignore[assignment]
 
 
 class EventReader:
@@ -135,7 +110,7 @@ class EventReader:
             if closed or size < min_size:
                 continue
             buffer = b"".join(waiting)
-            events, rest, closed = self._cut(buffer)
+            events, rest, closed = self._cut(buffer, last=False)
             waiting = [buffer[rest:].lstrip()]
             size = len(waiting[0])
             min_size = max(_CHUNK_BYTES, 2 * size)
@@ -144,9 +119,16 @@ class EventReader:
             yield events
         tail = b"".join(waiting)
         if not closed:
-            events, tail = self._finish(tail)
+            events, rest, closed = self._cut(tail, last=True)
+            tail = tail[rest:]
             yield events
-        self._read_tail(tail)
+        self.cut_off = not closed
+        if closed and (tail := tail.strip()) not in (b"", b"}"):
+            about = _object(b'{"":0' + tail)
+            if about is None or "traceEvents" in about:
+                self.left_over = True
+            else:
+                self.about |= {key: value for key, value in about.items() if key}
 
     def _endless(self) -> DamagedCaptureError:
         return DamagedCaptureError(
@@ -154,8 +136,6 @@ class EventReader:
             why="it has an event without an end",
             hint="copy or export it again",
         )
-
-    # Around the events ---------------------------------------------------------------------------
 
     def _read_head(self, blocks: Iterator[bytes]) -> bytes:
         """Read up to the first event; return what was read beyond."""
@@ -176,46 +156,33 @@ class EventReader:
             if not block:
                 break
             buffer += block
-        raise self._no_events(buffer)
-
-    def _no_events(self, text: bytes) -> CaptureError:
-        if self._blocks.problem or _object(text) is None:
-            return DamagedCaptureError(
-                f"{self._path} is cut off or damaged",
-                why="it has no list of events (traceEvents)",
-                hint="copy or export it again",
+        why = "it has no list of events (traceEvents)"
+        if self._blocks.problem or _object(buffer) is None:
+            raise DamagedCaptureError(
+                f"{self._path} is cut off or damaged", why=why, hint="copy or export it again"
             )
-        return NotACaptureError(
+        raise NotACaptureError(
             f"{self._path} is JSON, but not a trace",
-            why="it has no list of events (traceEvents)",
+            why=why,
             hint="export one with: prof.export_chrome_trace('trace.json.gz')",
         )
 
-    def _read_tail(self, tail: bytes) -> None:
-        if self.cut_off:
-            return
-        tail = tail.strip()
-        if not tail or tail == b"}":
-            return
-        rest = _object(b'{"":0' + tail)
-        if rest is None or "traceEvents" in rest:
-            self.left_over = True
-        else:
-            self.about |= {k: v for k, v in rest.items() if k}
-
-    # The events ----------------------------------------------------------------------------------
-
-    def _cut(self, buffer: bytes) -> tuple[list[Any], int, bool]:
+    def _cut(self, buffer: bytes, *, last: bool) -> tuple[list[Any], int, bool]:
         """Decode the whole events of a buffer; return them, where the rest begins, if it ended."""
-        for end, rest in guess_ends(buffer, last=False):
-            events = self._try(buffer[:end])
+        pattern = _LAST if last else _BETWEEN
+        matches = [m.span() for m in pattern.finditer(buffer, max(0, len(buffer) - _WINDOW))]
+        for start, end in matches[: -_GUESSES - 1 : -1]:  # likely ends, the latest first
+            events = self._try(buffer[: start + 1])
             if events is not None:
-                return events, rest, False
-        chunk = self._scan(buffer)
-        return self._decode_each(buffer, chunk), chunk.rest, chunk.closed
+                return events, end, last
+        ends, rest, closed = self._scan(buffer)
+        return self._decode_each(buffer, ends), rest, closed
 
-    def _scan(self, buffer: bytes) -> JsonChunk:
-        """Find every whole object of a list from the start of one, the slow and certain way."""
+    def _scan(self, buffer: bytes) -> tuple[list[tuple[int, int]], int, bool]:
+        """Find every whole object of a list from the start of one, the slow and certain way.
+
+        Returns where each begins and ends, where the rest begins, and if the list ends there.
+        """
         ends: list[tuple[int, int]] = []
         depth = start = 0
         for count, match in enumerate(_TOKENS.finditer(buffer)):
@@ -228,52 +195,40 @@ class EventReader:
             elif token in b"}]":
                 depth -= 1
                 if depth < 0:
-                    return JsonChunk(ends, match.end(), closed=True)
+                    return ends, match.end(), True
                 if depth == 0:
                     ends.append((start, match.end()))
         rest = ends[-1][1] if ends else 0
         comma = re.match(rb"\s*,", buffer[rest : rest + 64]) if ends else None
-        return JsonChunk(ends, rest + comma.end() if comma else rest, closed=False)
+        return ends, rest + comma.end() if comma else rest, False
 
-    def _finish(self, buffer: bytes) -> tuple[list[Any], bytes]:
-        for end, rest in guess_ends(buffer, last=True):
-            events = self._try(buffer[:end])
-            if events is not None:
-                return events, buffer[rest:]
-        chunk = self._scan(buffer)
-        self.cut_off = not chunk.closed
-        return self._decode_each(buffer, chunk), buffer[chunk.rest :]
-
-    def _decode_each(self, buffer: bytes, chunk: JsonChunk) -> list[Any]:
-        """Decode the objects of a chunk; those that cannot be decoded are left out and counted."""
-        if not chunk.ends:
+    def _decode_each(self, buffer: bytes, ends: list[tuple[int, int]]) -> list[Any]:
+        """Decode objects of a buffer; those that cannot be decoded are left out and counted."""
+        if not ends:
             return []
-        events = self._try(buffer[chunk.ends[0][0] : chunk.ends[-1][1]])
+        events = self._try(buffer[ends[0][0] : ends[-1][1]])
         if events is not None:
             return events
-        decoded = [self._try(repaired(buffer[start:end])) for start, end in chunk.ends]
+        decoded = [self._try(repaired(buffer[start:end])) for start, end in ends]
         self.unreadable += decoded.count(None)
         return [event for events in decoded if events is not None for event in events]
 
     def _try(self, text: bytes) -> list[Any] | None:
+        """Decode events; None if they are not JSON."""
+        text = b"[%b]" % text
         try:
-            return self._decode(b"[%b]" % text)
+            events: list[Any] = self._decoder.decode(text)
+            if not self._settled:
+                # The first events with a time show whether doubles would round it.
+                times = [e.ts for e in events if isinstance(e.ts, float) and e.ts]
+                self._settled = bool(times)
+                if times and max(times) >= _EXACT_BELOW and _FRACTION.search(text):
+                    self.exact = True
+                    self._decoder = msgspec.json.Decoder(list[ExactChromeEvent])
+                    events = self._decoder.decode(text)
         except NOT_JSON:
             return None
-
-    def _decode(self, text: bytes) -> list[Any]:
-        events: list[Any] = self._decoder.decode(text)
-        if not self._settled and self._needs_exact(events, text):
-            self._decoder = msgspec.json.Decoder(list[ExactChromeEvent])
-            self.exact = True
-            return self._decoder.decode(text)  # type: ignore[no-any-return]
         return events
-
-    def _needs_exact(self, events: list[Any], text: bytes) -> bool:
-        """Return, by the first events with a time, whether doubles would round the times."""
-        times = [e.ts for e in events if isinstance(e.ts, float) and e.ts]
-        self._settled = bool(times)
-        return bool(times) and max(times) >= _EXACT_BELOW and bool(_FRACTION.search(text))
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

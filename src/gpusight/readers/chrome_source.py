@@ -16,7 +16,7 @@ from gpusight.readers.file_blocks import FileBlocks
 from gpusight.trace.trace import TraceSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -91,21 +91,13 @@ class EventSorter:
         elif kind == SETTING:
             self.settings += events
         elif kind != SILENT:
-            rows = self._rows(kind)
+            rows = self.rows.setdefault(kind, EventRows())
             rows.add(events, exact=exact, instant=kind == MEMORY)
             if kind in (OPERATOR, KERNEL) and rows.arguments.ends_with_mention(_COLLECTIVE):
                 # Collectives are added a second time, for the arguments that only they have.
                 collectives = [event for event in events if _COLLECTIVE in bytes(event.args)]
-                self._rows(f"{kind} {COLLECTIVE}").add(collectives, exact=exact)
-
-    def left_out(self) -> Iterator[tuple[str, int, Counter[str]]]:
-        """Yield kinds with unusable events: the number of all events, and counts by reason."""
-        for kind, rows in self.rows.items():
-            if rows.left_out and not kind.endswith(COLLECTIVE):  # those were added twice
-                yield kind, rows.height + rows.left_out.total(), rows.left_out
-
-    def _rows(self, kind: str) -> EventRows:
-        return self.rows.setdefault(kind, EventRows())
+                rows = self.rows.setdefault(f"{kind} {COLLECTIVE}", EventRows())
+                rows.add(collectives, exact=exact)
 
     def of(self, kind: str) -> EventRows:
         """Return the rows of a kind; an empty table if there are none."""
@@ -164,27 +156,29 @@ def scan_trace(path: Path) -> ScannedTrace:
     events = EventSorter()
     for chunk in reader:
         events.add(chunk, exact=reader.exact)
-    warnings = (*_warnings(reader, blocks), *_left_out(path, events))
+    warnings = []
+    if blocks.problem or reader.cut_off:
+        why = blocks.problem or "it ends inside its list of events, as after a killed job"
+        warnings.append(f"the trace is cut off: {why}; only the first part is shown")
+    if reader.left_over:
+        warnings.append("data after the list of events was skipped")
+    if reader.unreadable:
+        warnings.append(f"{reader.unreadable:,} events are not valid JSON and were skipped")
+    warnings += _left_out(path, events)
     notes: tuple[str, ...] = ()
     if events.unknown:
         named = ", ".join(f"{name} ({n:,})" for name, n in events.unknown.most_common(8))
         notes = (f"not read: events of {named}",)
-    return ScannedTrace(events, reader.about, notes, warnings)
-
-
-def _warnings(reader: EventReader, blocks: FileBlocks) -> Iterable[str]:
-    if blocks.problem or reader.cut_off:
-        why = blocks.problem or "it ends inside its list of events, as after a killed job"
-        yield f"the trace is cut off: {why}; only the first part is shown"
-    if reader.left_over:
-        yield "data after the list of events was skipped"
-    if reader.unreadable:
-        yield f"{reader.unreadable:,} events are not valid JSON and were skipped"
+    return ScannedTrace(events, reader.about, notes, tuple(warnings))
 
 
 def _left_out(path: Path, events: EventSorter) -> Iterable[str]:
     """Yield warnings about unusable events; a trace of mostly unusable ones is damaged."""
-    for kind, total, why in events.left_out():
+    for kind, rows in events.rows.items():
+        why = rows.left_out
+        if not why or kind.endswith(COLLECTIVE):  # those were added twice
+            continue
+        total = rows.height + why.total()
         reasons = ", ".join(
             f"{n:,} {'has' if n == 1 else 'have'} {reason}" for reason, n in why.most_common()
         )
@@ -219,9 +213,6 @@ class ChromeSource(TraceSource):
             from gpusight.readers.torch.torch_source import TorchSource
 
             return TorchSource(self._path, trace)
-        return self._jax_source(trace)
-
-    def _jax_source(self, trace: ScannedTrace) -> TraceSource:
         import polars as pl
 
         from gpusight.readers.jax.jax_profile import is_jax, json_tables

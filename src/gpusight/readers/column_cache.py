@@ -187,12 +187,18 @@ class CachedSource(TraceSource):
 
     @cached_property
     def _outline(self) -> Outline | None:
-        outline = self._cached_outline()
-        if outline is not None:
-            self._costly = True  # else it would not have been cached
-            # The capture may have another path now, which is not part of its identity.
-            meta = msgspec.structs.replace(outline.meta, path=str(self._path))
-            return msgspec.structs.replace(outline, meta=meta)
+        record = self._read(_OUTLINE)
+        if record is not None:
+            self._add_warnings(_OUTLINE, record.warnings)
+            try:
+                cached = msgspec.json.decode(record.frame.item(0, "outline"), type=Outline)
+            except (msgspec.MsgspecError, pl.exceptions.PolarsError):
+                self._damaged.add(_OUTLINE)
+            else:
+                self._costly = True  # else it would not have been cached
+                # The capture may have another path now, which is not part of its identity.
+                meta = msgspec.structs.replace(cached.meta, path=str(self._path))
+                return msgspec.structs.replace(cached, meta=meta)
         began = time.perf_counter()
         with self._collecting_warnings(_OUTLINE):
             outline = self._source.outline()
@@ -205,17 +211,6 @@ class CachedSource(TraceSource):
             frame = pl.DataFrame({"outline": [text]})
             self._write({_OUTLINE: CacheRecord(frame, tuple(self._warnings[_OUTLINE]))})
         return outline
-
-    def _cached_outline(self) -> Outline | None:
-        record = self._read(_OUTLINE)
-        if record is None:
-            return None
-        self._add_warnings(_OUTLINE, record.warnings)
-        try:
-            return msgspec.json.decode(record.frame.item(0, "outline"), type=Outline)
-        except (msgspec.MsgspecError, pl.exceptions.PolarsError):
-            self._damaged.add(_OUTLINE)
-            return None
 
     def has(self, table: str) -> bool:
         """Return whether the table has rows."""

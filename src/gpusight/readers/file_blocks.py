@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from gpusight.errors import DamagedCaptureError, NotACaptureError, UsageError
+from gpusight.errors import DamagedCaptureError, GpusightError, NotACaptureError, UsageError
 from gpusight.sniff import GZIP, XZ, ZSTANDARD
 from gpusight.units import format_bytes
 
@@ -53,7 +53,7 @@ class FileBlocks:
             head = file.read(len(XZ))
             file.seek(0)
             if head.startswith(GZIP):
-                yield from self._bounded(_split(_ahead(self._inflated(file))))
+                yield from self._bounded(_ahead(self._inflated(file)))
             elif head.startswith((XZ, ZSTANDARD)):
                 yield from self._bounded(self._unpacked(file, is_xz=head.startswith(XZ)))
             else:
@@ -150,50 +150,42 @@ def _xz(file: IO[bytes]) -> Iterator[bytes]:
         waiting = stream.unused_data.lstrip(b"\0")
 
 
-def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Cut decompressed pieces into blocks that stay in the processor's cache."""
-    for piece in pieces:
-        for start in range(0, len(piece), BLOCK_BYTES):
-            yield piece[start : start + BLOCK_BYTES]
-
-
 def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Make pieces on a thread of their own, a few ahead of the consumer."""
+    """Inflate on a thread of its own, a few pieces ahead; cut them to blocks that fit a cache."""
     with ThreadPoolExecutor(1, thread_name_prefix="gpusight-inflate") as pool:
         ready = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
         while (piece := ready.popleft().result()) is not None:
             ready.append(pool.submit(next, pieces, None))
-            yield piece
+            for start in range(0, len(piece), BLOCK_BYTES):
+                yield piece[start : start + BLOCK_BYTES]
 
 
 _MAX_KERNEL_INFO_BYTES = 1 << 28
 """A file of a million kernels has a fifth of this."""
+_MAX_TIMINGS_BYTES = 1 << 26
+"""Ten times what a million timings take."""
 
 
 def read_kernel_info(path: Path) -> str:
     """Read a kernel-info file; refuse binary or huge ones."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_KERNEL_INFO_BYTES + 1)
-    except OSError as error:
-        raise NotACaptureError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    content = _start_of(path, _MAX_KERNEL_INFO_BYTES + 1, NotACaptureError)
     if len(content) > _MAX_KERNEL_INFO_BYTES or b"\0" in content:
         why = "it is far too large" if len(content) > _MAX_KERNEL_INFO_BYTES else "it is not text"
         raise NotACaptureError(f"{path} is not a kernel-info file", why=why)
     return content.decode("utf-8", "replace")
 
 
-_MAX_TIMINGS_BYTES = 1 << 26
-"""Ten times what a million timings take."""
+def _start_of(path: Path, length: int, failure: type[GpusightError]) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(length)
+    except OSError as error:
+        raise failure(f"cannot read {path}", why=error.strerror or str(error)) from error
 
 
 def read_timings_file(path: Path) -> str:
     """Read a CSV file of timings; refuse binary or huge ones."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_TIMINGS_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    content = _start_of(path, _MAX_TIMINGS_BYTES + 1, UsageError)
     if len(content) > _MAX_TIMINGS_BYTES or b"\0" in content:
         raise UsageError(f"{path} holds no timings", why="it is not a CSV file of a few megabytes")
     try:

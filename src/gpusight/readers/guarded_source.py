@@ -81,8 +81,14 @@ def capture_identity(path: Path, files: Sequence[FileStatus]) -> str:
             indices: Iterable[int] = (i * (blocks - 1) // (samples - 1) for i in range(samples))
         else:
             indices = range(blocks)
-        for crc in _checksums(folder / file.name, indices):
-            digest.update(crc.to_bytes(4, "little"))
+        location = folder / file.name
+        # Not every file of a folder need be regular, and opening a pipe would wait for its writer.
+        if stat.S_ISREG(location.stat().st_mode):
+            with location.open("rb", buffering=0) as handle:
+                for index in indices:
+                    handle.seek(index * _BLOCK_BYTES)
+                    crc = isal_zlib.crc32(handle.read(_BLOCK_BYTES))
+                    digest.update(crc.to_bytes(4, "little"))
     return digest.hexdigest()[:32]
 
 
@@ -92,14 +98,8 @@ def _status(file: Path) -> FileStatus | None:
     except OSError:
         # Missing or not accessible: opening it raises the error for the user.
         return None
-    return FileStatus(
-        file.name,
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    device, inode, size = status.st_dev, status.st_ino, status.st_size
+    return FileStatus(file.name, device, inode, size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _is_fresh(file: FileStatus) -> bool:
@@ -107,16 +107,6 @@ def _is_fresh(file: FileStatus) -> bool:
     newest = max(file.modified_ns, file.changed_ns)
     tick_ns = _TICK_NS if newest % 1_000_000_000 else _COARSE_TICK_NS
     return time.time_ns() - newest < tick_ns
-
-
-def _checksums(file: Path, block_indices: Iterable[int]) -> Iterator[int]:
-    # Not every file of a folder need be regular, and opening a pipe would wait for its writer.
-    if not stat.S_ISREG(file.stat().st_mode):
-        return
-    with file.open("rb", buffering=0) as handle:
-        for index in block_indices:
-            handle.seek(index * _BLOCK_BYTES)
-            yield isal_zlib.crc32(handle.read(_BLOCK_BYTES))
 
 
 MAX_DEVICES = 256
@@ -137,25 +127,17 @@ def reading(path: Path, table: str = "") -> Iterator[None]:
 
 
 def _capture_error(path: Path, table: str, error: BaseException) -> CaptureError:
-    where = f"table {table}: " if table else ""
+    what, where = f"{path} cannot be read", f"table {table}: " if table else ""
     if isinstance(error, MemoryError):
-        return CaptureError(
-            f"{path} cannot be read",
-            why=f"{where}not enough memory",
-            hint="close other programs, or record fewer steps",
-        )
+        hint = "close other programs, or record fewer steps"
+        return CaptureError(what, why=f"{where}not enough memory", hint=hint)
     if isinstance(error, PermissionError):
-        return CaptureError(
-            f"{path} cannot be read", why="permission denied", hint="check its access rights"
-        )
+        return CaptureError(what, why="permission denied", hint="check its access rights")
     if isinstance(error, OSError):
         why = f"{where}{error.strerror or error}"
-        return CaptureError(f"{path} cannot be read", why=why, hint="check the disk, or copy it")
-    return DamagedCaptureError(
-        f"{path} cannot be read",
-        why=where + reason_of(error),
-        hint="copy or capture it again; --debug shows where reading failed",
-    )
+        return CaptureError(what, why=why, hint="check the disk, or copy it")
+    hint = "copy or capture it again; --debug shows where reading failed"
+    return DamagedCaptureError(what, why=where + reason_of(error), hint=hint)
 
 
 class GuardedSource(TraceSource):

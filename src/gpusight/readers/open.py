@@ -83,22 +83,20 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         protect_capture(location)
         files = file_status(location)
         source = GuardedSource(_source(location, cache=cache), location, files)
-        if not cache:
-            return _with_pace(Trace(source), location)
-        cached = CachedSource(source, location, capture_identity(location, files))
-        source.check()
-        return _with_pace(Trace(cached, cached), location)
-
-
-def _with_pace(trace: Trace, path: Path) -> Trace:
-    """Read the step time without a profiler, where the recorder wrote it next to the capture."""
-    trace.stored_pace = read_sidecar(path)
-    return trace
+        if cache:
+            cached = CachedSource(source, location, capture_identity(location, files))
+            source.check()
+            trace = Trace(cached, cached)
+        else:
+            trace = Trace(source)
+        # The step time without a profiler, where the recorder wrote it next to the capture.
+        trace.stored_pace = read_sidecar(location)
+        return trace
 
 
 def _source(path: Path, *, cache: bool) -> TraceSource:
     if path.is_dir():
-        return _folder_source(path)
+        return _nsys_source(_folder_tables(path))
     if not path.exists():
         raise CaptureError(f"no such file: {path}", hint="check the path")
     if not path.is_file():
@@ -256,12 +254,12 @@ def _unknown_error(path: Path, head: bytes) -> CaptureError:
     return not_a_capture(path)
 
 
-def _folder_source(path: Path) -> TraceSource:
+def _folder_tables(path: Path) -> RawTables:
     from gpusight.readers.nsys.export_folder import FolderTables, table_files
 
     files = table_files(path)
     if "StringIds" in files or any(name.startswith("CUPTI_") for name in files):
-        return _nsys_source(FolderTables(path, files))
+        return FolderTables(path, files)
     inside = sorted(f.name for f in path.iterdir() if is_capture_name(f))
     # jax.profiler.trace(FOLDER) writes into subfolders.
     profiles = islice(path.glob("plugins/profile/*/*.xplane.pb"), _MAX_PROFILES_LISTED)

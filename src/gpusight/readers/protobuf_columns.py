@@ -92,17 +92,6 @@ def _varints(buffer: MessageBuffer, words: UInt64, at: Int64, loaded: int) -> tu
     return values, size
 
 
-def _varint_sizes(buffer: MessageBuffer, words: UInt64, at: Int64, loaded: int) -> Int64:
-    """Measure varints without decoding them."""
-    if not (words & _U(0x80)).any():
-        return np.ones(len(words), np.int64)
-    _, size = _ends(words, loaded)
-    long = np.flatnonzero(size == 0)
-    if len(long):
-        _, size[long] = _long_varints(buffer, at[long])
-    return size
-
-
 def _ends(words: UInt64, loaded: int) -> tuple[UInt64, Int64]:
     """Find the last byte of each varint: its top bit alone, and the size; 0 if not loaded."""
     stops = ~words
@@ -135,18 +124,16 @@ _COMPACTION = (
 def _long_varints(buffer: MessageBuffer, at: Int64) -> tuple[UInt64, Int64]:
     """Decode varints of up to ten bytes: negative numbers and ids with high bits."""
     words, tail = buffer.words(at), buffer.words(at + 8)
-    stops = ~words & _TOP_BITS
-    short = stops != 0
-    lowest = stops & -stops
+    lowest, sizes = _ends(words, 8)
+    short = sizes != 0
     values = _compact(words & (lowest - _U(1)))
-    sizes = ((lowest >> _U(7)) * _LOWEST_TO_SIZE) >> _U(56)
     ninth, tenth = tail & _U(0xFF), (tail >> _U(8)) & _U(0xFF)
     ten = ninth >= 0x80
     if (~short & ten & (tenth >= 0x80)).any():
         raise WireError("a number is longer than ten bytes")
     high = ((ninth & _U(0x7F)) << _U(56)) | np.where(ten, tenth << _U(63), _U(0))
     values = np.where(short, values, values | high)
-    return values, np.where(short, sizes.view(np.int64), 9 + ten.astype(np.int64))
+    return values, np.where(short, sizes, 9 + ten.astype(np.int64))
 
 
 def value_counts(values: NDArray[np.int64] | NDArray[np.float64]) -> dict[int, int]:
@@ -272,8 +259,19 @@ class MessageCursor:
         """Step over the field in front of these cursors, by wire type."""
         tags = self.tags[rows]
         tag = int(tags[0])
-        if tag & 7 == VARINT and (tags == tag).all():
-            self._skip_integer(rows, tag)
+        if tag & 7 == VARINT and (tags == tag).all():  # by far the most frequent case
+            used = _tag_size(tag)
+            words = self._words[rows] >> _U(8 * used)
+            at = self._at[rows] + used
+            if (words & _U(0x80)).any():
+                _, size = _ends(words, 8 - used)
+                long = np.flatnonzero(size == 0)
+                if len(long):
+                    _, size[long] = _long_varints(self._buffer, at[long])
+                at += size
+            else:
+                at += 1
+            self._move(rows, at)
             return
         kinds = tags & _U(7)
         if (kinds == tag & 7).all():
@@ -282,13 +280,6 @@ class MessageCursor:
         index = np.arange(len(self.tags), dtype=np.int64) if isinstance(rows, slice) else rows
         for kind in np.unique(kinds).tolist():
             self._skip_kind(index[kinds == kind], kind)
-
-    def _skip_integer(self, rows: Rows, tag: int) -> None:
-        """Step over the same varint field in all these messages: by far the most frequent case."""
-        used = _tag_size(tag)
-        words = self._words[rows] >> _U(8 * used)
-        at = self._at[rows] + used
-        self._move(rows, at + _varint_sizes(self._buffer, words, at, 8 - used))
 
     def _skip_kind(self, rows: Rows, kind: int) -> None:
         at = self._at[rows] + _tag_sizes(self.tags[rows])
@@ -373,25 +364,18 @@ def text_column(buffer: MessageBuffer, start: Int64, end: Int64) -> pl.Series:
         return _python_strings(buffer, start, end)
     length = end - start
     long = length > _MAX_HASHED_BYTES
-    if long.any():
-        return _by_length(buffer, start, end, long)
+    if long.any():  # the few long texts one by one, the others together
+        short, rest = np.flatnonzero(~long), np.flatnonzero(long)
+        texts = _python_strings(buffer, start[rest], end[rest])
+        texts = pl.concat([text_column(buffer, start[short], end[short]), texts])
+        index = np.empty(len(start), np.int64)
+        index[np.concatenate([short, rest])] = np.arange(len(start), dtype=np.int64)
+        return texts.gather(pl.Series(index))
     first, code = _distinct(_hashes(buffer, start, length))
     distinct = _strings(buffer, start[first], end[first])
     if len(first) == len(start):
         return distinct
     return distinct.gather(pl.Series(code.astype(np.uint32)))
-
-
-def _by_length(
-    buffer: MessageBuffer, start: Int64, end: Int64, long: NDArray[np.bool_]
-) -> pl.Series:
-    """Treat the few long texts one by one, the others together."""
-    short, rest = np.flatnonzero(~long), np.flatnonzero(long)
-    texts = _python_strings(buffer, start[rest], end[rest])
-    texts = pl.concat([text_column(buffer, start[short], end[short]), texts])
-    index = np.empty(len(start), np.int64)
-    index[np.concatenate([short, rest])] = np.arange(len(start), dtype=np.int64)
-    return texts.gather(pl.Series(index))
 
 
 def _hashes(buffer: MessageBuffer, start: Int64, length: Int64) -> UInt64:

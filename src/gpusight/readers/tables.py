@@ -38,11 +38,6 @@ def encode_codes(codes: pl.Series, words: dict[int, str], other: str = "Unknown"
     return gather_names(encode_names(texts), used, codes)
 
 
-def concat_names(parts: list[pl.Series]) -> pl.Series:
-    """Join name columns whose Enums differ."""
-    return pl.concat(_with_common_names(parts))
-
-
 def first_name_of(columns: list[pl.Series]) -> pl.Series:
     """Take each row's name from the first column that has one."""
     merged = columns[-1]
@@ -247,8 +242,9 @@ def concat_tables(frames: list[pl.DataFrame]) -> pl.DataFrame:
     columns = []
     for column in frames[0].columns:
         parts = [frame.get_column(column) for frame in frames]
-        joined = concat_names(parts) if isinstance(parts[0].dtype, pl.Enum) else pl.concat(parts)
-        columns.append(joined.alias(column))
+        if isinstance(parts[0].dtype, pl.Enum):
+            parts = _with_common_names(parts)
+        columns.append(pl.concat(parts).alias(column))
     return pl.DataFrame(columns)
 
 
@@ -266,15 +262,15 @@ def limits_of(column: TraceColumn) -> tuple[int, int] | None:
 def within_limits(column: TraceColumn, series: pl.Series) -> tuple[pl.Series, int]:
     """Make values outside the limits null; return how many there were."""
     limits = limits_of(column)
-    if limits is None or series.dtype != pl.Int64 or series.is_empty():
-        return series, 0
-    if is_inside(series, *limits):
+    if limits is None or series.dtype != pl.Int64 or is_inside(series, *limits):
         return series, 0
     outside = ~series.is_between(*limits).fill_null(value=True)
     return series.set(outside, None), int(outside.sum())
 
 
-def is_inside(series: pl.Series, low: int, high: int) -> bool:
-    """Return whether all values lie within limits; False if there are none."""
+def is_inside(series: pl.Series, low: float, high: float) -> bool:
+    """Return whether all numbers lie within limits; False if there are none."""
     least, most = series.min(), series.max()
-    return isinstance(least, int) and isinstance(most, int) and low <= least <= most <= high
+    if not isinstance(least, (int, float)) or not isinstance(most, (int, float)):
+        return False
+    return low <= least <= most <= high
