@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys.native_report import RepTables
 from gpusight.readers.open import open_trace
+from gpusight.trace.schema import TABLES
 
 PID = 1 << 48 | 77 << 24
 TID = PID | 78
@@ -270,6 +272,69 @@ def test_calls_of_mpi_are_no_ranges_of_nvtx(tmp_path: Path) -> None:
         ("step", None, None, 2),  # as numbered in the export, where MPI has its own tables
         ("MPI_Waitall", "MPI", "start-wait", None),
         ("MPI_Allreduce", None, None, 3),  # a range that the program itself calls so
+    ]
+
+
+EXPORTED_LIBRARIES = f"""
+CREATE TABLE StringIds (id INTEGER, value TEXT);
+INSERT INTO StringIds VALUES (0, 'MPI_Allreduce'), (1, 'step'), (2, 'MPI_Wait'), (3, 'ucp_put_nbx'),
+  (4, 'Parallel region'), (5, 'Compute Construct'), (6, 'vkQueueSubmit'), (7, 'main'),
+  (8, 'MPI_Isend'), (9, 'MPI_Init');
+CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, globalTid INT,
+  textId INT, domainId INT, category INT, endGlobalTid INT, rangeId INT, color INT);
+INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, textId, domainId) VALUES
+  (1, NULL, 75, 'MPI', {TID}, NULL, 1), (1, NULL, 75, 'UCX', {TID}, NULL, 2),
+  (10, 90, 59, NULL, {TID}, 1, 0);
+CREATE TABLE MPI_COLLECTIVES_EVENTS (start INT, end INT, globalTid INT, textId INT);
+INSERT INTO MPI_COLLECTIVES_EVENTS VALUES (20, 30, {TID}, 0);
+CREATE TABLE MPI_START_WAIT_EVENTS (start INT, end INT, globalTid INT, textId INT, handle INT);
+INSERT INTO MPI_START_WAIT_EVENTS VALUES (32, 34, {TID}, 2, 100);
+CREATE TABLE MPI_P2P_EVENTS (start INT, end INT, globalTid INT, textId INT);
+INSERT INTO MPI_P2P_EVENTS VALUES (35, 36, {TID}, 8);
+CREATE TABLE MPI_OTHER_EVENTS (start INT, end INT, globalTid INT, textId INT);
+INSERT INTO MPI_OTHER_EVENTS VALUES (2, 4, {TID}, 9);
+CREATE TABLE UCP_SUBMIT_EVENTS (start INT, end INT, globalTid INT, textId INT);
+INSERT INTO UCP_SUBMIT_EVENTS VALUES (22, 28, {TID}, 3);
+CREATE TABLE OPENMP_EVENT_KIND_PARALLEL (start INT, end INT, eventClass INT, globalTid INT,
+  nameId INT);
+INSERT INTO OPENMP_EVENT_KIND_PARALLEL VALUES (40, 41, 78, {TID}, 4);
+CREATE TABLE CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH (start INT, end INT, eventClass INT, globalTid INT,
+  nameId INT);
+INSERT INTO CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH VALUES (50, 51, 48, {TID}, 5);
+CREATE TABLE VULKAN_API (start INT, end INT, eventClass INT, globalTid INT, nameId INT);
+INSERT INTO VULKAN_API VALUES (60, 61, 53, {TID}, 6);
+"""
+
+
+def test_libraries_give_the_same_ranges_as_in_an_export(tmp_path: Path) -> None:
+    """MPI and UCX are NVTX ranges in a report, the others trace events; an export has tables."""
+    export = tmp_path / "made.sqlite"
+    with sqlite3.connect(export) as db:
+        db.executescript(EXPORTED_LIBRARIES)
+        strings = [text for (text,) in db.execute("SELECT value FROM StringIds ORDER BY id")]
+
+    def ranged(start: int, end: int, name: int, domain: int) -> bytes:
+        fields = ((1, 59), (2, start), (9, TID), (10, end), (12, name), (13, domain))
+        return event(59, 102, *fields)
+
+    def traced(event_class: int, start: int, name: int) -> bytes:
+        fields = ((1, start), (2, start + 1), (6, event_class), (7, name), (13, TID))
+        return event(48, 108, *fields)
+
+    domains = {1: "MPI", 2: "UCX"}
+    events = [
+        event(75, 102, (1, 75), (2, 1), (7, n), (9, TID), (13, d)) for d, n in domains.items()
+    ]
+    events += [ranged(2, 4, 9, 1), ranged(10, 90, 1, 0), ranged(20, 30, 0, 1), ranged(22, 28, 3, 2)]
+    events += [ranged(32, 34, 2, 1), ranged(35, 36, 8, 1)]
+    events += [traced(78, 40, 4), traced(48, 50, 5), traced(53, 60, 6)]
+    native = save(tmp_path, report([b"".join(events)], strings=strings, events=len(events)))
+    # A domain's number is NVTX's own in a report; an export has none for these libraries.
+    columns = [name for name in TABLES["ranges"].column_names if name != "domain_key"]
+    ranges = [open_trace(path, cache=False).table("ranges", columns) for path in (native, export)]
+    assert ranges[0].to_dicts() == ranges[1].to_dicts()
+    assert ranges[0]["source"].to_list() == [
+        *("MPI", None, "MPI", "UCX", "MPI", "MPI", "OpenMP", "OpenACC", "Vulkan")
     ]
 
 

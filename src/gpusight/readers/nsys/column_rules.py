@@ -60,9 +60,19 @@ class RawTablePart:
 # Rules ------------------------------------------------------------------------------------------
 
 
+def computed(expression: pl.Expr, *needs: str) -> RawColumnRule:
+    """Compute a column from raw columns."""
+    return RawColumnRule(lambda _, raw: raw.select(expression).to_series(), needs)
+
+
 def column(name: str) -> RawColumnRule:
     """Take a raw column unchanged."""
     return RawColumnRule(lambda _, raw: raw.get_column(name), (name,))
+
+
+def renamed(**names: str) -> dict[str, RawColumnRule]:
+    """Take raw columns unchanged, under the names that a trace gives them."""
+    return {name: column(raw) for name, raw in names.items()}
 
 
 def word_for_number(name: str, words: dict[int, str]) -> RawColumnRule:
@@ -81,25 +91,15 @@ def string(
     )
 
 
-def inline_text(name: str) -> RawColumnRule:
-    """Take text that is stored in the table itself."""
-    return RawColumnRule(lambda _, raw: encode_names(raw.get_column(name)), (name,))
-
-
 def flag(name: str) -> RawColumnRule:
     """Take 0 and 1 as a Boolean."""
     return RawColumnRule(lambda _, raw: raw.get_column(name).cast(pl.Boolean), (name,))
 
 
-def constant(word: str, needs: str) -> RawColumnRule:
-    """Fill a column with one word, in captures that have the raw column `needs`."""
-    series = encode_names(pl.Series([word]))
-    return RawColumnRule(lambda _, raw: series.new_from_index(0, raw.height), (needs,))
-
-
-def constant_number(value: int, needs: str) -> RawColumnRule:
-    """Fill a column with one number, in captures that have the raw column `needs`."""
-    series = pl.Series([value], dtype=pl.Int64)
+def constant(value: str | int, needs: str) -> RawColumnRule:
+    """Fill a column with one word or number, in captures that have the raw column `needs`."""
+    series = pl.Series([value])
+    series = encode_names(series) if isinstance(value, str) else series
     return RawColumnRule(lambda _, raw: series.new_from_index(0, raw.height), (needs,))
 
 
@@ -122,13 +122,8 @@ def _device(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
     return context.device_of(process_of(raw.get_column("globalPid")), device)
 
 
-def _only_device(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """All activity of a capture with one GPU ran on that."""
-    return pl.Series([context.only_device()], dtype=pl.Int64).new_from_index(0, raw.height)
-
-
 _ON_ONLY_DEVICE = RawColumnRule(
-    _only_device,
+    lambda context, raw: pl.Series([context.only_device()]).new_from_index(0, raw.height),
     (),
     warning="all of it is assigned to the only GPU",
     applies=lambda context: context.only_device() is not None,
@@ -138,22 +133,14 @@ TIMES = {"start_ns": column("start"), "end_ns": RawColumnRule(_end, ("start", "e
 ON_THREAD = {"thread": column("globalTid"), "process": process("globalTid")}
 ON_DEVICE = {
     "device": DEVICE,
-    "context": column("contextId"),
-    "stream": column("streamId"),
-    "correlation": column("correlationId"),
+    **renamed(context="contextId", stream="streamId", correlation="correlationId"),
     "process": process("globalPid"),
 }
 GPU_ACTIVITY = {
     **TIMES,
     **ON_DEVICE,
-    "cuda_device": column("deviceId"),
-    "green_context": column("greenContextId"),
+    **renamed(cuda_device="deviceId", green_context="greenContextId"),
 }
-
-
-def api_of(symbol: str) -> str:
-    """Return which CUDA API a function belongs to."""
-    return "runtime" if symbol.startswith("cuda") else "driver"
 
 
 # Ranges ------------------------------------------------------------------------------------------
@@ -167,11 +154,6 @@ def range_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
     if "text" in raw.columns:
         names.append(encode_names(raw.get_column("text")))
     return first_name_of([*names, encode_names(pl.Series([""])).new_from_index(0, raw.height)])
-
-
-def range_kind(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Name the kind of NVTX event."""
-    return encode_codes(raw.get_column("eventType"), raw_tables.RANGE_KINDS)
 
 
 def range_is_open(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
@@ -297,23 +279,8 @@ def openacc_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
 # Other tables ------------------------------------------------------------------------------------
 
 
-def os_callchain(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Chains of OS calls count from 1, where 0 is none; those of API calls from 0."""
-    chain = raw.get_column("callchainId")
-    return chain.set(chain == 0, None)
-
-
-_HOMES = r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":;,]+|/root\b"
-
-
-def without_homes(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Replace home directories, which hold user names."""
-    return raw.get_column("text").str.replace_all(_HOMES, "~")
-
-
-def metric_device(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """The lowest byte of a metric's type is the GPU it was sampled on."""
-    return raw.select(pl.col("typeId") & 0xFF).to_series()
+HOMES = r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":;,]+|/root\b"
+"""Home directories, which hold user names."""
 
 
 def metric_value(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
@@ -332,11 +299,6 @@ def sync_kind(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
         older = raw.get_column("deprecatedSyncType")
         kind = older.zip_with((kind == 0) & older.is_not_null(), kind)
     return encode_codes(kind, raw_tables.SYNC_KINDS, other="unknown")
-
-
-def shared_bytes(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
-    """Add static and dynamic shared memory."""
-    return raw.get_column("staticSharedMemory") + raw.get_column("dynamicSharedMemory")
 
 
 def _other_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:

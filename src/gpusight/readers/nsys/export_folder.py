@@ -87,10 +87,6 @@ class FolderTables(RawTables):
             return 0
         return int(self._collect(table, self._rows(table, only).select(pl.len())).item())
 
-    def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
-        """Return whether a table has no rows, or none of those."""
-        return self.row_count(table, only) == 0
-
     def read(
         self,
         table: str,
@@ -123,8 +119,15 @@ class FolderTables(RawTables):
         """Refuse a table that takes more memory than its file warrants."""
         if table in self._counted:
             return
-        size = self._files[table].stat().st_size
-        unpacked_bytes = self._unpacked_bytes(table)
+        file = self._files[table]
+        size = file.stat().st_size
+        try:
+            if self.source == "nsys-parquet":
+                unpacked_bytes = parquet_bytes(file)
+            else:
+                unpacked_bytes = arrow_bytes(file, *self._spans.get(table, ()))
+        except (WireError, OSError) as error:
+            raise self._damaged(table, error) from error
         if unpacked_bytes > max_unpacked_bytes(size):
             growth = f"it would expand to {format_bytes(unpacked_bytes)}"
             raise self._damaged(table, ValueError(growth))
@@ -132,16 +135,6 @@ class FolderTables(RawTables):
         if rows > _SPARE_ROWS + _ROWS_A_BYTE * size:
             raise self._damaged(table, ValueError(f"{rows:,} rows in a file of its size"))
         self._counted.add(table)
-
-    def _unpacked_bytes(self, table: str) -> int:
-        file = self._files[table]
-        try:
-            if self.source == "nsys-parquet":
-                return parquet_bytes(file)
-            span = self._spans.get(table)
-            return arrow_bytes(file) if span is None else arrow_bytes(file, *span)
-        except (WireError, OSError) as error:
-            raise self._damaged(table, error) from error
 
     def _rows(self, table: str, only: RowFilter | None) -> pl.LazyFrame:
         self._check_rows(table)

@@ -92,23 +92,14 @@ class NsysContainer:
 
     def damaged(self, why: str) -> UndecodableReportError:
         """Build the error for a file that contradicts itself, naming what to type instead."""
-        if why == _CUT_OFF:
-            return UndecodableReportError(
-                f"{self.path} is cut off",
-                why=why,
-                hint="copy or record it again",
-                version=self.version,
-            )
-        number = self.version.partition("-")[0]
-        needs = f"nsys >= {number}" if number else "an nsys at least as recent as the file"
-        names = shlex.join([f"{self.path.stem}.sqlite", str(self.path)])
-        command = f"nsys export --type sqlite --force-overwrite true -o {names}"
-        return UndecodableReportError(
-            f"{self.path} cannot be read natively",
-            why=why,
-            hint=f"try: {command} (needs {needs})",
-            version=self.version,
-        )
+        what, hint = f"{self.path} is cut off", "copy or record it again"
+        if why != _CUT_OFF:
+            number = self.version.partition("-")[0]
+            needs = f"nsys >= {number}" if number else "an nsys at least as recent as the file"
+            names = shlex.join([f"{self.path.stem}.sqlite", str(self.path)])
+            command = f"nsys export --type sqlite --force-overwrite true -o {names}"
+            what, hint = f"{self.path} cannot be read natively", f"try: {command} (needs {needs})"
+        return UndecodableReportError(what, why=why, hint=hint, version=self.version)
 
     def section(self, name: str) -> bytes:
         """Copy one section; empty when the file has none of that name."""
@@ -175,7 +166,13 @@ class NsysContainer:
         raw = RawSections(
             system, header, tuple(blocks), string_block, threads, target, schema_block
         )
-        _check_counts(raw)
+        # Counts that the bytes present cannot hold are refused before anyone allocates by them.
+        inflated = sum(block.inflated for block in blocks)
+        if not 0 <= raw.event_count <= inflated // _MIN_EVENT_BYTES:
+            raise WireError(f"it cannot hold the {raw.event_count} events that it names")
+        named, listed = protobuf_wire.integer(header, 5) or 0, len(threads.get(1, ()))
+        if named != listed:
+            raise WireError(f"it names {named} threads but lists {listed}")
         return raw
 
     def _message_at(self, at: int, end: int) -> tuple[protobuf_wire.Message, int]:
@@ -255,17 +252,6 @@ def _open_report(path: Path) -> _Bytes:
     raise NotACaptureError(f"{path} is not an nsys report", why=why, hint=hint)
 
 
-def _check_counts(raw: RawSections) -> None:
-    """Refuse counts that the bytes present cannot hold before anyone allocates by them."""
-    inflated = sum(block.inflated for block in raw.event_blocks)
-    if not 0 <= raw.event_count <= inflated // _MIN_EVENT_BYTES:
-        raise WireError(f"it cannot hold the {raw.event_count} events that it names")
-    named = protobuf_wire.integer(raw.header, 5) or 0
-    threads = len(raw.threads.get(1, ()))
-    if named != threads:
-        raise WireError(f"it names {named} threads but lists {threads}")
-
-
 # Events inside blocks ---------------------------------------------------------------------------
 
 _EVENT_TAG, _GENERIC_TAG = 0x0A, 0x12
@@ -298,25 +284,20 @@ def read_batch(parts: list[bytes], *, has_generic: bool) -> BlockBatch:
     if has_generic:
         tags |= content == _GENERIC_TAG
     tag_at, start, end = _frame(buffer, tags, _MAX_EVENTS_A_BLOCK * len(parts))
-    _check_block_bounds(parts, tag_at, buffer.size)
+    bounds = np.cumsum([0, *(len(part) for part in parts)])[:-1]
+    bounds = bounds[bounds < buffer.size]
+    event = np.searchsorted(tag_at, bounds)
+    if (event >= len(tag_at)).any() or (tag_at[event] != bounds).any():
+        raise WireError("an event reaches beyond its block")
     generic = buffer.bytes[tag_at] == _GENERIC_TAG
-    payloads = _by_payload(buffer, start[~generic], end[~generic])
+    payloads: dict[int, PayloadEvents] = {}
+    if not generic.all():  # each event is { 1: type, N: payload }: sort them by N
+        cursor = MessageCursor(buffer, start[~generic], end[~generic])
+        numbers, spans = cursor.last_spans(above=1)
+        for number, count in value_counts(numbers).items():
+            rows = slice(None) if count == len(numbers) else np.flatnonzero(numbers == number)
+            payloads[number] = PayloadEvents(spans.start[rows], spans.end[rows])
     return BlockBatch(buffer, payloads, PayloadEvents(start[generic], end[generic]), len(start))
-
-
-def _by_payload(buffer: MessageBuffer, start: Int64, end: Int64) -> dict[int, PayloadEvents]:
-    """Open each event = { 1: type, N: payload } and sort the events by N."""
-    if not len(start):
-        return {}
-    numbers, spans = MessageCursor(buffer, start, end).last_spans(above=1)
-    first = int(numbers[0])
-    if (numbers == first).all():
-        return {first: PayloadEvents(spans.start, spans.end)}
-    groups: dict[int, PayloadEvents] = {}
-    for number in value_counts(numbers):
-        rows = np.flatnonzero(numbers == number)
-        groups[number] = PayloadEvents(spans.start[rows], spans.end[rows])
-    return groups
 
 
 def _frame(
@@ -330,8 +311,10 @@ def _frame(
         return _walk(buffer, max_events)
     reached = np.zeros(buffer.size + 1, np.bool_)
     for _ in range(_MAX_ROUNDS):
-        if _is_chain(at, end, buffer.size):
+        if not len(at) and not buffer.size:
             return at, start, end
+        if len(at) and at[0] == 0 and end[-1] == buffer.size and (at[1:] == end[:-1]).all():
+            return at, start, end  # they follow each other from the first byte to the last
         reached[:] = False
         reached[0] = True
         reached[end] = True
@@ -357,12 +340,6 @@ def _candidates(buffer: MessageBuffer, at: Int64) -> tuple[Int64, Int64, Int64]:
     return (at, start, end) if len(keep) == len(at) else (at[keep], start[keep], end[keep])
 
 
-def _is_chain(at: Int64, end: Int64, size: int) -> bool:
-    if not len(at):
-        return size == 0
-    return bool(at[0] == 0 and end[-1] == size and (at[1:] == end[:-1]).all())
-
-
 def _walk(buffer: MessageBuffer, max_events: int) -> tuple[Int64, Int64, Int64]:
     """Follow the lengths one by one: for events that do not start with their type."""
     data = buffer.bytes.tobytes()
@@ -378,12 +355,3 @@ def _walk(buffer: MessageBuffer, max_events: int) -> tuple[Int64, Int64, Int64]:
         at = end
     columns = np.array(events, np.int64).reshape(-1, 3)
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
-
-
-def _check_block_bounds(parts: list[bytes], tag_at: Int64, size: int) -> None:
-    """Raise if an event reaches from one block into the next."""
-    bounds = np.cumsum([0, *(len(part) for part in parts)])[:-1]
-    bounds = bounds[bounds < size]
-    event = np.searchsorted(tag_at, bounds)
-    if (event >= len(tag_at)).any() or (tag_at[event] != bounds).any():
-        raise WireError("an event reaches beyond its block")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpusight.readers.nsys.native_container import BlockBatch, EventBlock, NsysContainer
-    from gpusight.readers.nsys.native_fields import ChainTableFields, EventTableFields, Numbers
+    from gpusight.readers.nsys.native_fields import ChainTableFields, EventTableFields
     from gpusight.readers.protobuf_columns import Int64, MessageBuffer
 
 
@@ -197,10 +197,18 @@ def _chain_rows(
     buffer: MessageBuffer, events: PayloadEvents, chain: ChainTableFields, table: EventTableFields
 ) -> TableRows:
     """Decode the call-chain frames of the events of one table."""
-    rows, depth, start, end = _chain_spans(MessageCursor(buffer, *events), chain.frames)
+    levels = MessageCursor(buffer, *events).repeated_spans(chain.frames)
     count = len(events.start)
-    if not len(rows):
+    if not levels:
         return TableRows(pl.DataFrame(), 0 if table.numbered else count)
+    # The frames of all events, each event's together and in order.
+    numbers = np.arange(count, dtype=np.int64)
+    rows = np.concatenate([numbers[spans.rows] for spans in levels])
+    depth = np.repeat(np.arange(len(levels), dtype=np.int64), [len(s.start) for s in levels])
+    order = np.argsort(rows, kind="stable")
+    rows, depth = rows[order], depth[order]
+    start = np.concatenate([spans.start for spans in levels])[order]
+    end = np.concatenate([spans.end for spans in levels])[order]
     if table.numbered:
         first = np.concatenate([[True], rows[1:] != rows[:-1]])
         ids = np.cumsum(first, dtype=np.int64)
@@ -211,21 +219,6 @@ def _chain_rows(
     columns = _named_columns(native_fields.FRAME_COLUMNS, decoded)
     frame = decoded.select(id=pl.Series(ids), stackDepth=pl.Series(depth), **columns)
     return TableRows(frame, used)
-
-
-def _chain_spans(cursor: MessageCursor, number: int) -> tuple[Int64, Int64, Int64, Int64]:
-    """Collect the repeated messages of all events, each event's together and in order."""
-    levels = cursor.repeated_spans(number)
-    if not levels:
-        empty = np.zeros(0, np.int64)
-        return empty, empty, empty, empty
-    events = np.arange(len(cursor.tags), dtype=np.int64)
-    row = np.concatenate([events[spans.rows] for spans in levels])
-    depth = np.repeat(np.arange(len(levels), dtype=np.int64), [len(s.start) for s in levels])
-    order = np.argsort(row, kind="stable")
-    start = np.concatenate([spans.start for spans in levels])[order]
-    end = np.concatenate([spans.end for spans in levels])[order]
-    return row[order], depth[order], start, end
 
 
 BATCH_BYTES = 1_500_000
@@ -284,7 +277,12 @@ def run_pass(
                 census.add(counts)
             for name, part in rows.items():
                 parts[name].append(part)
-    _check_event_count(container, total, census if count else None)
+    named, generic = container.raw.event_count, container.raw.generic_event_count
+    # Whether the first count includes generic events is not known for every version.
+    if total not in (named, named + generic):
+        raise WireError(f"it names {named} events but holds {total}")
+    if count and generic and sum(census.generic.values()) != generic:
+        raise WireError(f"it does not hold the {generic} generic events that it names")
     tables = {name: _assemble(name, table_parts) for name, table_parts in parts.items()}
     return census if count else None, tables
 
@@ -300,16 +298,6 @@ def _batches(blocks: Sequence[EventBlock]) -> Iterator[list[EventBlock]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _check_event_count(container: NsysContainer, total: int, census: EventCensus | None) -> None:
-    named = container.raw.event_count
-    generic = container.raw.generic_event_count
-    # Whether the first count includes generic events is not known for every version.
-    if total not in (named, named + generic):
-        raise WireError(f"it names {named} events but holds {total}")
-    if census is not None and generic and sum(census.generic.values()) != generic:
-        raise WireError(f"it does not hold the {generic} generic events that it names")
 
 
 def _assemble(name: str, parts: list[TableRows]) -> pl.DataFrame:
@@ -420,7 +408,17 @@ def read_metrics(buffer: MessageBuffer, events: PayloadEvents, types: MetricType
             continue
         rows = np.flatnonzero(type_ids.values == type_id)
         values = _record_values(buffer, records.start[rows], records.end[rows], kind)
-        parts.append(_metric_rows(rows, times.values[rows], kind, values))
+        samples, metrics = values.shape
+        time = np.repeat(times.values[rows], metrics)
+        columns = {
+            "event": np.repeat(rows, metrics),
+            "rawTimestamp": time,
+            "timestamp": time,
+            "typeId": np.full(samples * metrics, kind.type_id, np.int64),
+            "metricId": np.tile(np.arange(metrics, dtype=np.int64), samples),
+            "value": values.reshape(-1),
+        }
+        parts.append(pl.DataFrame(columns))
     if not parts:
         return pl.DataFrame()
     frame = pl.concat(parts)
@@ -440,18 +438,3 @@ def _record_values(buffer: MessageBuffer, start: Int64, end: Int64, kind: Metric
         words = buffer.words(start + metric.offset)
         values[:, index] = ((words << unused) >> unused).view(np.int64)
     return values
-
-
-def _metric_rows(rows: Int64, times: Numbers, kind: MetricType, values: Int64) -> pl.DataFrame:
-    samples, metrics = values.shape
-    time = np.repeat(times, metrics)
-    return pl.DataFrame(
-        {
-            "event": np.repeat(rows, metrics),
-            "rawTimestamp": time,
-            "timestamp": time,
-            "typeId": np.full(samples * metrics, kind.type_id, np.int64),
-            "metricId": np.tile(np.arange(metrics, dtype=np.int64), samples),
-            "value": values.reshape(-1),
-        }
-    )

@@ -255,14 +255,24 @@ class InfoTables:
     def _table_builders(self) -> dict[str, Callable[[], pl.DataFrame]]:
         raw = self._container.raw
         builders: dict[str, Callable[[], pl.DataFrame]] = {
-            "StringIds": self._string_ids,
+            "StringIds": lambda: pl.DataFrame(
+                {"value": pl.Series(self.strings(), dtype=pl.String)}
+            ).select(pl.int_range(pl.len()).alias("id"), "value"),
             "ProcessStreams": lambda: _frame(
                 _row(m, _STREAM_FILE) for m in children(self._string_block, 2)
             ),
             "ANALYSIS_FILE": self._analysis_files,
             "ThreadNames": lambda: _frame(_row(m, _THREAD) for m in children(raw.threads, 1)),
-            "TARGET_INFO_GPU": self._gpus,
-            "TARGET_INFO_CUDA_DEVICE": self._cuda_devices,
+            "TARGET_INFO_GPU": lambda: _frame(
+                {"vmId": integer(machine, 1), **_row(gpu, _GPU)}
+                for machine in children(raw.target, 1)
+                for gpu in children(child(machine, 2), 7)
+            ),
+            "TARGET_INFO_CUDA_DEVICE": lambda: _frame(
+                _row(device, _CUDA_DEVICE)
+                for machine in children(raw.target, 1)
+                for device in children(child(machine, 2), 9)
+            ),
             "TARGET_INFO_SYSTEM_ENV": lambda: _frame(system_env(raw.system)),
             "TARGET_INFO_SESSION_START_TIME": lambda: _frame(
                 session_start(raw.system, self._container.section("Time Conversion Data"))
@@ -270,7 +280,10 @@ class InfoTables:
             "ANALYSIS_DETAILS": self._analysis_details,
             "META_DATA_EXPORT": self._product,
             "GENERIC_EVENT_SOURCES": self._generic_sources,
-            "GENERIC_EVENT_TYPES": self._generic_types,
+            "GENERIC_EVENT_TYPES": lambda: _frame(
+                {"typeId": kind.type_id, "sourceId": kind.source_id, "nameId": kind.name_id}
+                for kind in self._used_types().values()
+            ),
             "GENERIC_EVENT_TYPE_FIELDS": self._generic_fields,
             "TARGET_INFO_GPU_METRICS": self._metrics,
             "NVTX_PAYLOAD_SCHEMAS": lambda: self._payload_schemas()[0],
@@ -293,11 +306,6 @@ class InfoTables:
     def _string_block(self) -> Message:
         return parse(self._container.inflate(self._container.raw.string_block))
 
-    def _string_ids(self) -> pl.DataFrame:
-        texts = self.strings()
-        ids = pl.int_range(len(texts), eager=True)
-        return pl.DataFrame({"id": ids, "value": pl.Series(texts, dtype=pl.String)})
-
     def _analysis_files(self) -> pl.DataFrame:
         streams = self.read("ProcessStreams")
         if not streams.height:
@@ -307,24 +315,6 @@ class InfoTables:
             names, on="filenameId", how="left", maintain_order="left"
         )
         return files.select(pl.col("id").cast(pl.Int64), "filename", "contentId", "globalPid")
-
-    def _machines(self) -> Iterable[tuple[int | None, Message]]:
-        for machine in children(self._container.raw.target, 1):
-            yield integer(machine, 1), child(machine, 2)
-
-    def _gpus(self) -> pl.DataFrame:
-        return _frame(
-            {"vmId": vm, **_row(gpu, _GPU)}
-            for vm, machine in self._machines()
-            for gpu in children(machine, 7)
-        )
-
-    def _cuda_devices(self) -> pl.DataFrame:
-        return _frame(
-            _row(device, _CUDA_DEVICE)
-            for _, machine in self._machines()
-            for device in children(machine, 9)
-        )
 
     def _analysis_details(self) -> pl.DataFrame:
         system = self._container.raw.system
@@ -352,12 +342,6 @@ class InfoTables:
         used = {kind.source_id for kind in self._used_types().values()}
         rows = (_row(m, _SOURCE) for m in children(self._container.raw.header, 13))
         return _frame(row for row in rows if row["sourceId"] in used)
-
-    def _generic_types(self) -> pl.DataFrame:
-        return _frame(
-            {"typeId": kind.type_id, "sourceId": kind.source_id, "nameId": kind.name_id}
-            for kind in self._used_types().values()
-        )
 
     def _generic_fields(self) -> pl.DataFrame:
         return _frame(

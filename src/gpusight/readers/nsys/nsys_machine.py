@@ -292,10 +292,12 @@ def _streams(capture: NsysSource) -> pl.DataFrame:
     keys = rows.with_columns(
         process=pl.col("hwId") * (1 << 32) + pl.col("vmId") * (1 << 24) + pl.col("processId")
     ).drop_nulls(["process", "streamId"])
-    names = _stream_names(raw)
-    joined = keys.join(
-        names, on=["processId", "contextId", "streamId"], how="left", maintain_order="left"
-    )
+    owner, named = ["processId", "contextId", "streamId"], "TARGET_INFO_NVTX_CUDA_STREAM"
+    types = dict.fromkeys(owner, pl.Int64) | {"name": pl.String}
+    names = pl.DataFrame(schema=types)
+    if raw.columns(named) >= types.keys():
+        names = _read_as(raw, named, types).unique(owner, keep="first", maintain_order=True)
+    joined = keys.join(names, on=owner, how="left", maintain_order="left")
     # A priority is a signed 32-bit number that some versions store unsigned.
     priority = pl.when(pl.col("priority") >= 1 << 31).then(pl.col("priority") - (1 << 32))
     return joined.select(
@@ -305,14 +307,6 @@ def _streams(capture: NsysSource) -> pl.DataFrame:
         priority=priority.otherwise("priority"),
         name=encode_names(joined.get_column("name")),
     )
-
-
-def _stream_names(raw: RawTables) -> pl.DataFrame:
-    table, columns = "TARGET_INFO_NVTX_CUDA_STREAM", ["processId", "contextId", "streamId", "name"]
-    types = dict.fromkeys(columns[:3], pl.Int64) | {"name": pl.String}
-    if not raw.columns(table).issuperset(columns):
-        return pl.DataFrame(schema=types)
-    return _read_as(raw, table, types).unique(columns[:3], keep="first", maintain_order=True)
 
 
 # GPU metrics -------------------------------------------------------------------------------------

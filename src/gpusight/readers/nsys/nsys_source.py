@@ -56,9 +56,8 @@ _LONG_TABLES = (
     "CUPTI_ACTIVITY_KIND_MEMCPY",
     "CUPTI_ACTIVITY_KIND_RUNTIME",
     "OSRT_API",
+    "NVTX_EVENTS",
 )
-
-
 _PART_OF = {part.raw: (table, part) for table, parts in PARTS.items() for part in parts}
 """Each raw table is part of one table of the trace."""
 
@@ -77,23 +76,19 @@ class NsysSource(TraceSource):
     @cached_property
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
-        known = nsys_machine.meta(self.raw, self._unread_tables())
+        unread = sorted(  # raw tables with rows that no table of the trace is made from
+            table
+            for table in self.raw.tables() - _PART_OF.keys() - nsys_machine.USED_RAW_TABLES
+            if not table.startswith(nsys_machine.IGNORED_PREFIXES) and not self.raw.is_empty(table)
+        )
+        notes = [f"not read: {', '.join(unread)}"] if unread else []
         warnings = (*self.raw.warnings(), *self._missing_columns())
-        return msgspec.structs.replace(known, warnings=warnings)
+        return msgspec.structs.replace(nsys_machine.meta(self.raw, notes), warnings=warnings)
 
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about rows and values left out so far."""
         left_out = (warning for rows in self._checked.values() for warning in rows.warnings)
         return (*left_out, *self._wrong_values.values())
-
-    def _unread_tables(self) -> list[str]:
-        """Return a note on raw tables with rows that no table of the trace is made from."""
-        others = sorted(
-            table
-            for table in self.raw.tables() - _PART_OF.keys() - nsys_machine.USED_RAW_TABLES
-            if not table.startswith(nsys_machine.IGNORED_PREFIXES) and not self.raw.is_empty(table)
-        )
-        return [f"not read: {', '.join(others)}"] if others else []
 
     def _missing_columns(self) -> Iterable[str]:
         """Yield warnings about missing columns that gpusight needs, and what is used instead."""
@@ -139,15 +134,17 @@ class NsysSource(TraceSource):
         """Count rows without reading them."""
         if table in nsys_machine.TABLES:
             return self.load(table, TABLES[table].column_names[:1]).height
-        parts = [p for p in PARTS.get(table, ()) if not self._is_empty(p)]
-        return sum(self._usable_rows(table, part) for part in parts)
-
-    def _usable_rows(self, table: str, part: RawTablePart) -> int:
-        if part.raw not in self._checked:
-            if not self._checks(table, part):
-                return self.raw.row_count(part.raw, self._only(part))
-            self._usable(table, part, [])
-        return self._checked[part.raw].rows
+        count = 0
+        for part in PARTS.get(table, ()):
+            if self._is_empty(part):
+                continue
+            if part.raw not in self._checked and not self._checks(table, part):
+                count += self.raw.row_count(part.raw, self._only(part))
+                continue
+            if part.raw not in self._checked:
+                self._usable(table, part, [])
+            count += self._checked[part.raw].rows
+        return count
 
     def _checks(self, table: str, part: RawTablePart) -> tuple[RowCheck, ...]:
         """Return the checks of raw columns without which a row of the part cannot be used."""
@@ -311,14 +308,13 @@ class NsysSource(TraceSource):
         """The time at which an open range is cut."""
         if self.meta.duration_ns is not None:
             return self.meta.duration_ns
-        return max(self._last_end(table) for table in (*_LONG_TABLES, "NVTX_EVENTS"))
-
-    def _last_end(self, table: str) -> int:
-        if self.raw.is_empty(table) or "end" not in self.raw.columns(table):
-            return 0
-        ends = self._usable(*_PART_OF[table], ["end"]).get_column("end")
-        latest = ends.filter(ends < raw_tables.FOREVER).max()
-        return int(latest) if isinstance(latest, int) else 0
+        last = 0
+        for table in _LONG_TABLES:
+            if "end" in self.raw.columns(table) and not self.raw.is_empty(table):
+                ends = self._usable(*_PART_OF[table], ["end"]).get_column("end")
+                latest = ends.filter(ends < raw_tables.FOREVER).max()
+                last = max(last, latest) if isinstance(latest, int) else last
+        return last
 
     def domain_names(self, process: pl.Series, domain: pl.Series) -> pl.Series:
         """Name NVTX domains; the default domain's name is empty."""

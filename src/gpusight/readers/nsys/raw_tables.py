@@ -70,7 +70,7 @@ class RawTables(Protocol):
 
     def is_empty(self, table: str, only: RowFilter | None = None) -> bool:
         """Return whether a table has no rows, or none of those, cheaply."""
-        ...
+        return self.row_count(table, only) == 0
 
     def read(
         self,
@@ -450,17 +450,16 @@ def _problem_of_end(
 
 
 def _counted(reasons: pl.Series) -> str:
+    """Put reasons behind their counts: `1 has no number as end`, `2 end before they start`."""
     counts = reasons.drop_nulls().value_counts().sort("count", "reason", descending=[True, False])
-    return ", ".join(
-        f"{count:,} {_predicate(str(reason), count)}" for reason, count in counts.rows()
-    )
-
-
-def _predicate(reason: str, count: int) -> str:
-    """Put a reason behind its count: `1 has no number as end`, `2 end before they start`."""
-    if reason == "end before they start":
-        return reason if count != 1 else "ends before it starts"
-    return f"{'has' if count == 1 else 'have'} {reason}"
+    texts = []
+    for reason, count in counts.rows():
+        if reason == "end before they start":
+            predicate = reason if count != 1 else "ends before it starts"
+        else:
+            predicate = f"{'has' if count == 1 else 'have'} {reason}"
+        texts.append(f"{count:,} {predicate}")
+    return ", ".join(texts)
 
 
 def _endless(part: RawTablePart, frame: pl.DataFrame) -> list[str]:

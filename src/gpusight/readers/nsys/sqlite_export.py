@@ -67,10 +67,6 @@ class _Span(NamedTuple):
     max_rows: int
     """How many there can be."""
 
-    @classmethod
-    def between(cls, row_id: str, first: int, end: int, max_rows: int) -> _Span:
-        return cls(f"{row_id} >= {first} AND {row_id} < {end}", max_rows)
-
 
 class SqliteTables(RawTables):
     """The tables of an nsys SQLite export of any schema version."""
@@ -251,7 +247,10 @@ class SqliteTables(RawTables):
             return self._sparse_spans(table, str(row_id), first)
         pieces = -(-rows // _PIECE_ROWS)
         bounds = [first + rows * i // pieces for i in range(pieces + 1)]
-        return [_Span.between(str(row_id), lo, hi, hi - lo) for lo, hi in pairwise(bounds)]
+        return [
+            _Span(f"{row_id} >= {low} AND {row_id} < {high}", high - low)
+            for low, high in pairwise(bounds)
+        ]
 
     def _sparse_spans(self, table: str, row_id: str, first: int) -> list[_Span]:
         """Cut where rows are, which takes a pass over the table."""
@@ -263,7 +262,7 @@ class SqliteTables(RawTables):
             if not following or len(spans) * _PIECE_ROWS > self._max_rows:
                 return [*spans, _Span(f"{row_id} >= {first}", _PIECE_ROWS)]
             end = following[0][0]
-            spans.append(_Span.between(row_id, first, end, _PIECE_ROWS))
+            spans.append(_Span(f"{row_id} >= {first} AND {row_id} < {end}", _PIECE_ROWS))
             first = end
 
     def _fetch(self, query: str) -> pl.DataFrame:
@@ -340,17 +339,17 @@ class SqliteTables(RawTables):
         return self._stored[table, column]
 
     def _damaged(self, why: str | Exception) -> NoReturn:
+        cause = None
+        if isinstance(why, Exception):
+            # SQLite's own message follows those of ADBC and of the query.
+            cause, first = why, (str(why).splitlines() or [""])[0]
+            message = first.rpartition("[SQLite] ")[2].rpartition("query: ")[2]
+            why = message or type(cause).__name__
         raise DamagedCaptureError(
             f"{self.path} cannot be read as an nsys export",
-            why=why if isinstance(why, str) else _reason(why),
+            why=why,
             hint="export it again: nsys export --type sqlite --force-overwrite true X.nsys-rep",
-        ) from (why if isinstance(why, Exception) else None)
-
-
-def _reason(error: Exception) -> str:
-    """Return SQLite's own message, which follows those of ADBC and of the query."""
-    first = (str(error).splitlines() or [""])[0]
-    return first.rpartition("[SQLite] ")[2].rpartition("query: ")[2] or type(error).__name__
+        ) from cause
 
 
 def _check_length(file: Path, path: Path) -> None:

@@ -33,8 +33,14 @@ def log_files(path: Path) -> list[Path]:
 
 def is_pending(path: Path) -> bool:
     """Return whether a SQLite file has logs with changes that SQLite would apply."""
-    pending = [_has_changes(file) for file in log_files(path)]  # each is checked, or refused
-    return any(pending)
+    pending = False
+    for file in log_files(path):  # each is checked, or refused
+        if not file.is_file():  # opening a pipe would block
+            raise CaptureError(f"{file} is not a regular file", hint="move it elsewhere")
+        with file.open("rb") as opened:
+            is_log = file.name.endswith("-wal")
+            pending |= _is_log(opened) if is_log else _is_journal(opened, file)
+    return pending
 
 
 def settled_copy(path: Path, folder: Path) -> Path:
@@ -64,14 +70,6 @@ def settled_copy(path: Path, folder: Path) -> Path:
             f"{path} cannot be read", why=f"the changes next to it do not match it: {error}"
         ) from error
     return copy
-
-
-def _has_changes(file: Path) -> bool:
-    """Return whether a log or a journal holds changes that SQLite would apply."""
-    if not file.is_file():  # opening a pipe would block
-        raise CaptureError(f"{file} is not a regular file", hint="move it elsewhere")
-    with file.open("rb") as opened:
-        return _is_log(opened) if file.name.endswith("-wal") else _is_journal(opened, file)
 
 
 def _is_log(file: IO[bytes]) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from gpusight.readers.nsys import column_rules as rules
 from gpusight.readers.nsys import nsys_machine, raw_tables
 from gpusight.readers.nsys.column_rules import (
@@ -17,16 +19,16 @@ from gpusight.readers.nsys.column_rules import (
     RawTablePart,
     coalesce,
     column,
+    computed,
     constant,
-    constant_number,
     flag,
-    inline_text,
     process,
+    renamed,
     string,
     word_for_number,
 )
 from gpusight.readers.nsys.raw_tables import Ends, RowFilter
-from gpusight.readers.tables import demangle_names, file_name, strip_api_version
+from gpusight.readers.tables import demangle_names, encode_names, file_name, strip_api_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +121,7 @@ def _traced_ranges() -> Iterator[RawTablePart]:
             "kind": constant("push_pop", "start"),
             "domain": constant(source, "start"),
             # Negative numbers are no domains of NVTX.
-            "domain_key": constant_number(-1 - _SOURCES.index(source), "start"),
+            "domain_key": constant(-1 - _SOURCES.index(source), "start"),
             "category": constant(category, "start"),
             "source": constant(source, "start"),
             "open": RawColumnRule(lambda _, raw: raw.get_column("start").is_null(), ("start",)),
@@ -133,35 +135,27 @@ def _traced_ranges() -> Iterator[RawTablePart]:
             yield RawTablePart(raw, columns, only, once=once)
 
 
+_OS_CALLCHAIN = pl.when(pl.col("callchainId") != 0).then("callchainId")
+"""Chains of OS calls count from 1, where 0 is none; those of API calls from 0."""
 _KERNEL_RULES: dict[str, RawColumnRule] = {
     **GPU_ACTIVITY,
     "name": replace(string("demangledName", demangle_names), fallback=rules.OTHER_NAME),
     "base_name": string("shortName", rules.base_name),
     "mangled_name": string("mangledName"),
     "recorded_name": string("demangledName"),
-    "grid_x": column("gridX"),
-    "grid_y": column("gridY"),
-    "grid_z": column("gridZ"),
-    "block_x": column("blockX"),
-    "block_y": column("blockY"),
-    "block_z": column("blockZ"),
+    **renamed(grid_x="gridX", grid_y="gridY", grid_z="gridZ"),
+    **renamed(block_x="blockX", block_y="blockY", block_z="blockZ"),
+    **renamed(cluster_x="clusterX", cluster_y="clusterY", cluster_z="clusterZ"),
     "registers_per_thread": column("registersPerThread"),
-    "static_shared_bytes": column("staticSharedMemory"),
-    "dynamic_shared_bytes": column("dynamicSharedMemory"),
-    "shared_bytes": RawColumnRule(
-        rules.shared_bytes, ("staticSharedMemory", "dynamicSharedMemory")
+    **renamed(static_shared_bytes="staticSharedMemory", dynamic_shared_bytes="dynamicSharedMemory"),
+    "shared_bytes": computed(
+        pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory"),
+        *("staticSharedMemory", "dynamicSharedMemory"),
     ),
     "executed_shared_bytes": column("sharedMemoryExecuted"),
-    "local_per_thread_bytes": column("localMemoryPerThread"),
-    "local_total_bytes": column("localMemoryTotal"),
-    "launch_type": column("launchType"),
-    "cache_config": column("cacheConfig"),
-    "grid": column("gridId"),
-    "graph_node": column("graphNodeId"),
-    "graph": column("graphId"),
-    "cluster_x": column("clusterX"),
-    "cluster_y": column("clusterY"),
-    "cluster_z": column("clusterZ"),
+    **renamed(local_per_thread_bytes="localMemoryPerThread", local_total_bytes="localMemoryTotal"),
+    **renamed(launch_type="launchType", cache_config="cacheConfig"),
+    **renamed(grid="gridId", graph_node="graphNodeId", graph="graphId"),
 }
 
 PARTS: dict[str, tuple[RawTablePart, ...]] = {
@@ -175,11 +169,9 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
                 "kind": word_for_number("copyKind", raw_tables.COPY_KINDS),
                 "src_kind": word_for_number("srcKind", raw_tables.MEMORY_KINDS),
                 "dst_kind": word_for_number("dstKind", raw_tables.MEMORY_KINDS),
-                "src_device": column("srcDeviceId"),
-                "dst_device": column("dstDeviceId"),
-                "copy_count": column("copyCount"),
+                **renamed(src_device="srcDeviceId", dst_device="dstDeviceId"),
                 "migration_cause": word_for_number("migrationCause", raw_tables.MIGRATION_CAUSES),
-                "virtual_address": column("virtualAddress"),
+                **renamed(copy_count="copyCount", virtual_address="virtualAddress"),
                 "graph_node": column("graphNodeId"),
             },
             ends=Ends.NEEDED,
@@ -190,8 +182,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
             "CUPTI_ACTIVITY_KIND_MEMSET",
             {
                 **GPU_ACTIVITY,
-                "bytes": column("bytes"),
-                "value": column("value"),
+                **renamed(bytes="bytes", value="value"),
                 "memory_kind": word_for_number("memKind", raw_tables.MEMORY_KINDS),
                 "graph_node": column("graphNodeId"),
             },
@@ -201,7 +192,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
     "graph_launches": (
         RawTablePart(
             "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-            {**GPU_ACTIVITY, "graph": column("graphId"), "graph_exec": column("graphExecId")},
+            {**GPU_ACTIVITY, **renamed(graph="graphId", graph_exec="graphExecId")},
             ends=Ends.NEEDED,
         ),
     ),
@@ -219,7 +210,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
     "event_records": (
         RawTablePart(
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
-            {**ON_DEVICE, "event": column("eventId"), "event_sync": column("eventSyncId")},
+            {**ON_DEVICE, **renamed(event="eventId", event_sync="eventSyncId")},
         ),
     ),
     "graph_nodes": (
@@ -229,8 +220,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
                 **TIMES,
                 **ON_THREAD,
                 "name": string("nameId", strip_api_version),
-                "graph_node": column("graphNodeId"),
-                "original_node": column("originalGraphNodeId"),
+                **renamed(graph_node="graphNodeId", original_node="originalGraphNodeId"),
             },
         ),
     ),
@@ -242,9 +232,8 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
                 **ON_THREAD,
                 "name": string("nameId", strip_api_version),
                 "symbol": string("nameId"),
-                "api": string("nameId", rules.api_of),
-                "correlation": column("correlationId"),
-                "return_value": column("returnValue"),
+                "api": string("nameId", lambda s: "runtime" if s.startswith("cuda") else "driver"),
+                **renamed(correlation="correlationId", return_value="returnValue"),
                 "callchain": column("callchainId"),
             },
         ),
@@ -258,7 +247,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
                 "start_ns": column("start"),
                 "end_ns": RawColumnRule(rules.range_end, ("start", "end", "eventType")),
                 "name": RawColumnRule(rules.range_name, (), ("text", "textId")),
-                "kind": RawColumnRule(rules.range_kind, ("eventType",)),
+                "kind": word_for_number("eventType", raw_tables.RANGE_KINDS),
                 "domain": RawColumnRule(rules.range_domain, ("globalTid", "domainId")),
                 "domain_key": column("domainId"),
                 "category": RawColumnRule(
@@ -302,9 +291,8 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
                 **TIMES,
                 **ON_THREAD,
                 "name": string("nameId"),
-                "return_value": column("returnValue"),
-                "nesting": column("nestingLevel"),
-                "callchain": RawColumnRule(rules.os_callchain, ("callchainId",)),
+                **renamed(return_value="returnValue", nesting="nestingLevel"),
+                "callchain": computed(_OS_CALLCHAIN, "callchainId"),
             },
             only=RowFilter("eventClass", (raw_tables.OS_CALL,), or_unknown=True),
         ),
@@ -313,11 +301,8 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
         RawTablePart(
             "COMPOSITE_EVENTS",
             {
-                "time_ns": column("start"),
-                "cpu": column("cpu"),
+                **renamed(time_ns="start", cpu="cpu", cycles="cpuCycles", state="threadState"),
                 **ON_THREAD,
-                "cycles": column("cpuCycles"),
-                "state": column("threadState"),
                 "callchain": column("id"),
             },
         ),
@@ -326,8 +311,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
         RawTablePart(
             "SCHED_EVENTS",
             {
-                "time_ns": column("start"),
-                "cpu": column("cpu"),
+                **renamed(time_ns="start", cpu="cpu"),
                 "scheduled_in": flag("isSchedIn"),
                 **ON_THREAD,
             },
@@ -343,12 +327,10 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
             "CUDA_GPU_MEMORY_USAGE_EVENTS",
             {
                 **ON_DEVICE,
-                "time_ns": column("start"),
+                **renamed(time_ns="start", address="address", bytes="bytes"),
                 "operation": word_for_number("memoryOperationType", raw_tables.MEMORY_OPERATIONS),
                 "memory_kind": word_for_number("memKind", raw_tables.MEMORY_KINDS),
-                "address": column("address"),
-                "bytes": column("bytes"),
-                "variable": inline_text("name"),
+                "variable": RawColumnRule(lambda _, raw: encode_names(raw["name"]), ("name",)),
             },
         ),
     ),
@@ -356,10 +338,9 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
         RawTablePart(
             "CUDA_UM_CPU_PAGE_FAULT_EVENTS",
             {
-                "start_ns": column("start"),
+                **renamed(start_ns="start", address="address"),
                 "side": constant("cpu", "start"),
                 "process": process("globalPid"),
-                "address": column("address"),
                 "module": string("module", file_name),
                 "symbol": string("CpuInstruction", demangle_names),
                 "source_file": string("sourceFile", file_name),
@@ -373,8 +354,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
                 "side": constant("gpu", "start"),
                 "device": DEVICE,
                 "process": process("globalPid"),
-                "address": column("address"),
-                "faults": column("numberOfPageFaults"),
+                **renamed(address="address", faults="numberOfPageFaults"),
                 "access": word_for_number("faultAccessType", raw_tables.ACCESS_KINDS),
             },
         ),
@@ -384,7 +364,8 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
             "GPU_METRICS",
             {
                 "time_ns": column("timestamp"),
-                "device": RawColumnRule(rules.metric_device, ("typeId",)),
+                # The lowest byte of a metric's type is the GPU that it was sampled on.
+                "device": computed(pl.col("typeId") & 0xFF, "typeId"),
                 "metric": RawColumnRule(
                     lambda context, raw: nsys_machine.metric_names(context.raw, raw),
                     ("typeId", "metricId"),
@@ -405,7 +386,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
             {
                 "time_ns": column("timestamp"),
                 "severity": word_for_number("severity", raw_tables.SEVERITIES),
-                "text": RawColumnRule(rules.without_homes, ("text",)),
+                "text": computed(pl.col("text").str.replace_all(rules.HOMES, "~"), "text"),
             },
         ),
     ),
