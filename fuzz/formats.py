@@ -88,7 +88,7 @@ def _nsys_report(path: Path) -> object:
 
 
 def _ncu_report(path: Path) -> object:
-    from gpusight.readers.ncu.ncu_report import NcuReport as Report
+    from gpusight.readers.ncu.ncu_report import NcuSource as Report
 
     report = Report(path)
     try:

@@ -112,11 +112,6 @@ def _memory_kind(kind: str | None) -> str | None:
     return None if kind is None else _MEMORY_KINDS.get(kind.lower(), "Unknown")
 
 
-def _context_details(text: str) -> Details:
-    """Read the number of a CUDA context, which is written as `$$1`."""
-    return {"context": _integer(text.removeprefix("$$"))}
-
-
 OVERLAY = "overlay"
 _MODULE, _OPERATOR, _ANNOTATION = "module", "operator", "annotation"
 _RANGE_KINDS = {
@@ -158,18 +153,6 @@ def _merged(activities: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _drawn_ranges(events: pl.DataFrame, names: Sequence[str], lines: Sequence[str]) -> pl.DataFrame:
-    """Return the ranges that the profiler drew on lines of its own, where steps are numbers."""
-    kinds = pl.Series([_RANGE_KINDS.get(line) for line in lines], dtype=pl.String)
-    steps = pl.Series([line == "Steps" for line in lines], dtype=pl.Boolean)
-    texts = pl.Series(names, dtype=pl.String).gather(events["kind"])
-    numbered = steps.gather(events["line"]) & texts.str.contains(r"^\d+$")
-    return events.with_columns(
-        name=pl.when(numbered).then("step#" + texts).otherwise(texts),
-        kind=kinds.gather(events["line"]),
-    ).select(_RANGE)
-
-
 def _overlay_ranges(
     overlay: pl.DataFrame, words: Sequence[str], scopes: Mapping[int, int], drawn: set[str]
 ) -> Iterator[pl.DataFrame]:
@@ -189,7 +172,16 @@ def _overlay_ranges(
         (_ANNOTATION, pl.coalesce(*programs), pl.col("scope")),
     ):
         if kind not in drawn:
-            ranges = _executions(overlay.with_columns(owner=owner, execution=execution))
+            activities = overlay.with_columns(owner=owner, execution=execution)
+            ordered = activities.filter(pl.col("owner").is_not_null()).sort("line", "start_ns")
+            # Where the execution is unknown, consecutive activities of one owner are one.
+            differs = [pl.col(c).ne_missing(pl.col(c).shift()) for c in ("line", "owner")]
+            run = pl.any_horizontal(differs).cum_sum().cast(pl.Int64)
+            ranges = (
+                ordered.with_columns(execution=pl.coalesce("execution", -1 - run))
+                .group_by("line", "execution", "owner", maintain_order=True)
+                .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+            )
             names = pl.Series(words, dtype=pl.String).gather(ranges["owner"])
             yield ranges.with_columns(names.alias("name"), kind=pl.lit(kind)).select(_RANGE)
 
@@ -205,18 +197,6 @@ def _roots(scope: pl.Series, scopes: Mapping[int, int]) -> dict[int, int]:
             outer = scopes[outer]
         roots[inner] = outer
     return roots
-
-
-def _executions(activities: pl.DataFrame) -> pl.DataFrame:
-    """Group activities by execution, or where that is unknown by consecutive owner."""
-    ordered = activities.filter(pl.col("owner").is_not_null()).sort("line", "start_ns")
-    differs = [pl.col(c).ne_missing(pl.col(c).shift()) for c in ("line", "owner")]
-    run = pl.any_horizontal(differs).cum_sum().cast(pl.Int64)
-    return (
-        ordered.with_columns(execution=pl.coalesce("execution", -1 - run))
-        .group_by("line", "execution", "owner", maintain_order=True)
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    )
 
 
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):(\d{1,5})$")
@@ -422,7 +402,12 @@ class _DeviceTables:
 
     def _activities(self, events: pl.DataFrame, *more: str | pl.Series | pl.Expr) -> pl.DataFrame:
         """Select time, stream and launch of GPU activities, and `more`."""
-        context = details_by_row(events["context"], self._words, _context_details, _CONTEXT_SCHEMA)
+        context = details_by_row(
+            events["context"],
+            self._words,
+            lambda text: {"context": _integer(text.removeprefix("$$"))},  # written as `$$1`
+            _CONTEXT_SCHEMA,
+        )
         return events.select(
             "start_ns",
             "end_ns",
@@ -475,10 +460,18 @@ class _DeviceTables:
     def _ranges(
         self, outer: pl.DataFrame, overlay: pl.DataFrame, scopes: Mapping[int, int]
     ) -> pl.DataFrame:
-        drawn = [
-            _drawn_ranges(events, self._names, self._lines) for events in (self._take(DRAWN), outer)
-        ]
-        kinds = {kind for frame in drawn for kind in frame["kind"].unique()}
-        ranges = pl.concat([*drawn, *_overlay_ranges(overlay, self._words, scopes, kinds)])
+        # Those that the profiler drew on lines of its own, where steps are numbers.
+        columns = [*EVENT_COLUMNS]
+        events = pl.concat([self._take(DRAWN).select(columns), outer.select(columns)])
+        kinds = pl.Series([_RANGE_KINDS.get(line) for line in self._lines], dtype=pl.String)
+        steps = pl.Series([line == "Steps" for line in self._lines], dtype=pl.Boolean)
+        texts = pl.Series(self._names, dtype=pl.String).gather(events["kind"])
+        numbered = steps.gather(events["line"]) & texts.str.contains(r"^\d+$")
+        drawn = events.with_columns(
+            name=pl.when(numbered).then("step#" + texts).otherwise(texts),
+            kind=kinds.gather(events["line"]),
+        ).select(_RANGE)
+        over = _overlay_ranges(overlay, self._words, scopes, set(drawn["kind"].unique()))
+        ranges = pl.concat([drawn, *over])
         stream = self._streams.gather(ranges["line"])
         return ranges.select("start_ns", "end_ns", "name", "kind", stream, *self._constants)

@@ -183,8 +183,11 @@ class HostTables:
     def all(self, vendor: str) -> dict[str, pl.DataFrame]:
         """Build all of them, with or without rows."""
         annotations, operations = self._annotations_and_operations()
+        nvtx = self._take(NVTX)
+        names = named(nvtx["kind"], self._names, lambda name: name.removeprefix(_NVTX))
+        nvtx = self._ranges(nvtx, names.cast(pl.String))
         return {
-            "ranges": pl.concat([annotations, self._steps(), self._nvtx_ranges()]),
+            "ranges": pl.concat([annotations, self._steps(), nvtx]),
             "cpu_ops": operations,
             "api_calls": self._api_calls(self._take(CALL), vendor),
             "python_calls": self._calls(self._take(PYTHON), python_name),
@@ -230,11 +233,6 @@ class HostTables:
         numbered = names + "#" + events["step"].cast(pl.String)
         names = numbered.zip_with(numbered.is_not_null(), names)
         return self._ranges(events, names, events["step"])
-
-    def _nvtx_ranges(self) -> pl.DataFrame:
-        events = self._take(NVTX)
-        names = named(events["kind"], self._names, lambda name: name.removeprefix(_NVTX))
-        return self._ranges(events, names.cast(pl.String))
 
     def _ranges(
         self, events: pl.DataFrame, names: pl.Series, number: pl.Series | None = None

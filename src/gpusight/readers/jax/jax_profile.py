@@ -23,7 +23,13 @@ from gpusight.readers.file_blocks import FileBlocks
 from gpusight.readers.jax import device_events, host_events
 from gpusight.readers.jax.device_events import device_number, read_device
 from gpusight.readers.jax.host_events import HostThreads, read_host
-from gpusight.readers.jax.plane_events import EventBatch, PlaneTables, batches, enumerated
+from gpusight.readers.jax.plane_events import (
+    EventBatch,
+    EventStats,
+    PlaneTables,
+    batches,
+    enumerated,
+)
 from gpusight.readers.jax.xspace import (
     PLANE,
     PlaneLine,
@@ -94,10 +100,13 @@ def _meta(space: XSpace, path: Path, source: str, notes: Iterable[str]) -> Meta:
     start, stop = (_integer(_stat(space, f"profile_{end}_time")) for end in ("start", "stop"))
     version = _stat(space, "jax_version") or _stat(space, "jaxlib_version")
     cuda = _integer(_stat(space, "cuda_driver_version") or _stat(space, "cuda_version"))
+    kinds = (name for plane in space.planes for name in plane.kinds.texts)
+    # TensorFlow has the same format.
+    is_jax_profile = version or any(name.startswith(_JAX_CALL) for name in kinds)
     return Meta(
         path=str(path),
         source=source,
-        tool="JAX profiler" if version or _calls_jax(space) else "XLA profiler",
+        tool="JAX profiler" if is_jax_profile else "XLA profiler",
         tool_version=version if isinstance(version, str) else None,
         start_utc_ns=start or _origin_ns(space) or None,
         duration_ns=stop - start if start and stop and stop > start else None,
@@ -105,11 +114,6 @@ def _meta(space: XSpace, path: Path, source: str, notes: Iterable[str]) -> Meta:
         notes=tuple(notes),
         warnings=tuple(_left_out(space)),
     )
-
-
-def _calls_jax(space: XSpace) -> bool:
-    """Return whether a profile is of JAX, not of TensorFlow, which has the same format."""
-    return any(name.startswith(_JAX_CALL) for plane in space.planes for name in plane.kinds.texts)
 
 
 def _diagnostics(space: XSpace) -> pl.DataFrame:
@@ -140,19 +144,8 @@ def _devices(space: XSpace) -> pl.DataFrame:
         if number is not None:
             stats.setdefault(number, {}).update(plane.stats)
     rows = [_device(number, own) for number, own in stats.items()]
-    return pl.DataFrame(rows, schema=_DEVICE_COLUMNS, orient="row")
-
-
-_DEVICE_COLUMNS = {
-    "device": pl.Int64,
-    "name": pl.String,
-    "compute_major": pl.Int64,
-    "compute_minor": pl.Int64,
-    "sm_count": pl.Int64,
-    "clock_hz": pl.Int64,
-    "memory_bytes": pl.Int64,
-    "memory_bandwidth": pl.Int64,
-}
+    schema = {name: pl.String if name == "name" else pl.Int64 for name in _device(0, {})}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _device(number: int, stats: dict[str, StatValue]) -> dict[str, int | str | None]:
@@ -446,28 +439,24 @@ def _batch(plane: XPlane, part: pl.DataFrame) -> EventBatch:
     return EventBatch(events, _JsonStats(stats, plane.words))
 
 
-class _JsonStats:
-    """The stats of a plane's events; null where an event lacks the stat."""
+class _JsonStats(EventStats):
+    """Texts of JSON."""
 
     def __init__(self, columns: dict[str, pl.Series], words: ReferencedNames) -> None:
         self._columns = columns
         self._words = words
 
     def has(self, *names: str) -> pl.Series:
-        """Return which events carry one of these stats."""
         frame = pl.DataFrame({name: self._columns[name] for name in names})
         return frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
 
     def integers(self, name: str) -> pl.Series:
-        """Return the integers of a stat."""
         return self._columns[name].cast(pl.String).cast(pl.Int64, strict=False)
 
     def reals(self, name: str) -> pl.Series:
-        """Return the numbers of a stat."""
         return self._columns[name].cast(pl.String).cast(pl.Float64, strict=False)
 
     def texts(self, name: str) -> pl.Series:
-        """Return the texts of a stat, as indices into the plane's words."""
         texts = self._columns[name].cast(pl.String)
         distinct = texts.drop_nulls().unique(maintain_order=True)
         places = {text: self._words.add(text) for text in distinct}

@@ -91,8 +91,8 @@ class MessageFields(NamedTuple):
         return self.at(np.flatnonzero(self.tag == number << 3 | kind))
 
 
-class WireStats:
-    """The stats of a batch of events, decoded from protobuf."""
+class _WireStats(EventStats):
+    """Decoded from protobuf."""
 
     def __init__(
         self, buffer: MessageBuffer, plane: XPlane, owner: Rows, parts: MessageFields, n: int
@@ -105,11 +105,8 @@ class WireStats:
         number[numbers.row] = numbers.value.view(np.int64)
         name = plane.words.places(number)
         values = parts.at(np.flatnonzero(parts.tag != 1 << 3 | VARINT))
-        self._owner = owner[values.row]
-        self._sort(name[values.row], values)
-
-    def _sort(self, name: Rows, values: MessageFields) -> None:
-        """Sort values by name, so that those of one name are a slice."""
+        name = name[values.row]
+        # Values are sorted by name, so that those of one name are a slice.
         names = np.flatnonzero(np.bincount(name + 1)) - 1
         small = np.uint16 if len(names) < 1 << 16 else np.uint32
         rank = np.zeros(int(names.max(initial=-1)) + 2, small)
@@ -118,74 +115,59 @@ class WireStats:
         order = np.argsort(ranks, kind="stable")
         bounds = np.searchsorted(ranks[order], np.arange(len(names) + 1))
         self._values = values.at(order)
-        self._owner = self._owner[order]
+        self._owner = owner[values.row][order]
         self._slices = {
             int(place): slice(int(lo), int(hi))
             for place, lo, hi in zip(names, bounds, bounds[1:], strict=False)
         }
 
     def has(self, *names: str) -> pl.Series:
-        """Return which events carry one of these stats."""
         has_stat = np.zeros(self._events, np.bool_)
         for name in names:
             has_stat[self._owner[self._slice(name)]] = True
         return pl.Series(has_stat)
 
     def integers(self, name: str) -> pl.Series:
-        """Return the integers of a stat."""
-        column = _Column(self._events, np.int64)
-        for form in (UINT, INT):
-            rows, values = self._values_of(name, form, VARINT)
-            column.put(rows, values.value.view(np.int64))
-        return column.series(name)
+        return self._numbers(name, self._slice(name), np.int64, UINT, INT)
 
     def reals(self, name: str) -> pl.Series:
-        """Return the numbers of a stat."""
-        column = _Column(self._events, np.float64)
-        rows, values = self._values_of(name, DOUBLE, FIXED64)
-        column.put(rows, values.value.view(np.float64))
-        for form in (UINT, INT):
-            rows, values = self._values_of(name, form, VARINT)
-            column.put(rows, values.value.view(np.int64))
-        return column.series(name)
+        return self._numbers(name, self._slice(name), np.float64, DOUBLE, UINT, INT)
 
     def texts(self, name: str) -> pl.Series:
-        """Return the texts of a stat, as indices into the plane's words."""
         column = _Column(self._events, np.int32)
-        rows, values = self._values_of(name, REFERENCE, VARINT)
+        rows, values = self._values_of(self._slice(name), REFERENCE, VARINT)
         places = self._words.places(values.value.view(np.int64))
         column.put(rows[places >= 0], places[places >= 0])
-        rows, values = self._values_of(name, TEXT, BYTES)
-        if len(rows):
-            column.put(rows, self._added(values))
+        rows, values = self._values_of(self._slice(name), TEXT, BYTES)
+        if len(rows):  # texts stored in the events themselves
+            start = values.start.astype(np.int64)
+            texts = text_column(self._buffer, start, start + values.value.view(np.int64))
+            added = {text: self._words.add(text) for text in texts.unique(maintain_order=True)}
+            column.put(rows, texts.replace_strict(added, return_dtype=pl.Int32).to_numpy())
         return column.series(name)
 
     def any_number(self) -> pl.Series:
-        """Return the number of any stat of an event: samples of counters carry just one."""
-        column = _Column(self._events, np.float64)
-        for form, kind in ((DOUBLE, FIXED64), (UINT, VARINT), (INT, VARINT)):
-            at = np.flatnonzero(self._values.tag == form << 3 | kind)
-            bits = self._values.value[at]
-            column.put(self._owner[at], bits.view(np.float64 if form == DOUBLE else np.int64))
-        return column.series("value")
+        return self._numbers("value", slice(None), np.float64, DOUBLE, UINT, INT)
+
+    def _numbers(
+        self, name: str, where: slice, dtype: type[np.int64 | np.float64], *forms: int
+    ) -> pl.Series:
+        column = _Column(self._events, dtype)
+        for form in forms:
+            is_real = form == DOUBLE
+            rows, values = self._values_of(where, form, FIXED64 if is_real else VARINT)
+            column.put(rows, values.value.view(np.float64 if is_real else np.int64))
+        return column.series(name)
 
     def _slice(self, name: str) -> slice:
         place = self._words.find(name)
         return slice(0, 0) if place is None else self._slices.get(place, slice(0, 0))
 
-    def _values_of(self, name: str, form: int, kind: int) -> tuple[Rows, MessageFields]:
-        """Return the values of a stat that are stored in this form, and their events."""
-        where = self._slice(name)
+    def _values_of(self, where: slice, form: int, kind: int) -> tuple[Rows, MessageFields]:
+        """Return the values of a slice that are stored in this form, and their events."""
         values = self._values.at(where)
         fits = values.tag == form << 3 | kind
         return self._owner[where][fits], values if fits.all() else values.at(fits)
-
-    def _added(self, values: MessageFields) -> Rows:
-        """Add texts stored in the events themselves to the plane's words."""
-        start = values.start.astype(np.int64)
-        texts = text_column(self._buffer, start, start + values.value.view(np.int64))
-        places = {text: self._words.add(text) for text in texts.unique(maintain_order=True)}
-        return texts.replace_strict(places, return_dtype=pl.Int32).to_numpy()
 
 
 class _Column:
@@ -255,7 +237,7 @@ def _decode(data: memoryview, plane: XPlane, marks: Ints, line: Rows, origins: I
     stats = parts.take(4, BYTES)
     start = stats.start.astype(np.int64)
     inner = split(buffer, start, start + stats.value.view(np.int64))
-    return EventBatch(events, WireStats(buffer, plane, stats.row, inner, n))
+    return EventBatch(events, _WireStats(buffer, plane, stats.row, inner, n))
 
 
 def _numbers(parts: MessageFields, number: int, n: int) -> Ints:

@@ -40,8 +40,14 @@ class CounterValues(NamedTuple):
 def read_counters(data: memoryview, launches: Sequence[ReportLaunch]) -> pl.DataFrame:
     """Return `launch`, `name` (index of the string), `value` and `text` of all counters."""
     empty = {"launch": pl.Int64, "name": pl.Int64, "value": pl.Float64, "text": pl.String}
-    frames = [_counters(data, batch) for batch in _batches(launches)]
-    return pl.concat([pl.DataFrame(schema=empty), *frames])
+    frames = [pl.DataFrame(schema=empty)]
+    for batch in _batches(launches):
+        messages = _messages(data, batch)
+        cursor = MessageCursor(messages.buffer, messages.start, messages.end)
+        values = _values(messages.buffer, len(messages.launch), cursor.spans(_VALUE))
+        columns = (messages.launch, messages.name, values.numbers, values.texts)
+        frames.append(pl.DataFrame(dict(zip(empty, columns, strict=True))))
+    return pl.concat(frames)
 
 
 def count_instances(data: memoryview, launches: Iterable[ReportLaunch]) -> pl.Series:
@@ -113,20 +119,6 @@ def _messages(data: memoryview, launches: Sequence[ReportLaunch]) -> _CounterMes
     if indices is not None:
         name[indices.rows] = indices.values
     return _CounterMessages(buffer, number, name, start, end)
-
-
-def _counters(data: memoryview, launches: Sequence[ReportLaunch]) -> pl.DataFrame:
-    messages = _messages(data, launches)
-    cursor = MessageCursor(messages.buffer, messages.start, messages.end)
-    values = _values(messages.buffer, len(messages.launch), cursor.spans(_VALUE))
-    return pl.DataFrame(
-        {
-            "launch": messages.launch,
-            "name": messages.name,
-            "value": values.numbers,
-            "text": values.texts,
-        }
-    )
 
 
 def _instances(data: memoryview, launch: ReportLaunch) -> pl.DataFrame:

@@ -48,13 +48,15 @@ _DEVICE = ("launch__device_id", f"{_ATTRIBUTE}device_index")
 _MAJOR, _MINOR = f"{_ATTRIBUTE}compute_capability_major", f"{_ATTRIBUTE}compute_capability_minor"
 _BLOCKS = "launch__grid_size"
 _WANTED = (_DURATION, *_DEVICE, _MAJOR, _MINOR, _BLOCKS)
+_INSTANCE_COUNT = "instances"
+"""A column of `counters` that takes a walk through all their instances."""
 
 
-class NcuReport:
-    """The content of a report file, as the frames that tables are made of."""
+class NcuSource(TraceSource):
+    """Tables of a report; each is built when it is needed."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._path = path
         self._content = read_content(path)
         self._data = self._content.data
         self._container: NcuContainer = read_container(str(path), self._data)
@@ -62,50 +64,51 @@ class NcuReport:
         # The profiler numbers launches process by process, however they took turns.
         results = sorted(self._container.results, key=lambda r: r.process.pid if r.process else 0)
         launches = [read_launch(self._data, number, r) for number, r in enumerate(results)]
-        self.launches = [launch for launch in launches if launch is not None]
-        self._undecoded = len(launches) - len(self.launches)
-        self.code = ReportBinaries(self._data, self._container.sources)
+        self._launches = [launch for launch in launches if launch is not None]
+        self._undecoded = len(launches) - len(self._launches)
+        self._code = ReportBinaries(self._data, self._container.sources)
         self._cut = self._content.problem or self._container.problem
-        if self._cut and not self.launches:
+        if self._cut and not self._launches:
             raise DamagedCaptureError(
                 f"{path} has no complete launch", why=self._cut, hint="copy or capture it again"
             )
+        self._built: dict[str, pl.DataFrame] = {}
 
     @contextlib.contextmanager
-    def decoding(self) -> Iterator[None]:
+    def _decoding(self) -> Iterator[None]:
         """Raise `DamagedCaptureError` for a message that cannot be decoded."""
         try:
             yield
         except (WireError, OverflowError) as error:
             raise DamagedCaptureError(
-                f"{self.path} cannot be decoded",
+                f"{self._path} cannot be decoded",
                 why=str(error),
                 hint="print it with the ncu that made it, and pass that: "
-                f"ncu --import {self.path.name} --page raw --csv > report.csv",
+                f"ncu --import {self._path.name} --page raw --csv > report.csv",
             ) from error
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file; tables that were read stay readable."""
         self._content.close()
 
     @cached_property
     def meta(self) -> Meta:
-        """What is known about the report as a whole."""
+        """What is known about the capture as a whole."""
         notes, problems = [], []
-        if any(launch.locked is False for launch in self.launches):
+        if any(launch.locked is False for launch in self._launches):
             notes.append("GPU clocks were not locked while profiling: durations vary")
         if self._cut:
-            count = len(self.launches)
+            count = len(self._launches)
             launches = "one launch" if count == 1 else f"{format_count(count)} launches"
             problems.append(f"the report is damaged: {self._cut}; whole before that: {launches}")
         if self._undecoded:
             undecoded = format_count(self._undecoded)
             problems.append(f"launches of the report that cannot be decoded: {undecoded}")
-        with self.decoding():
-            return read_meta(str(self.path), self._container.session, notes, "; ".join(problems))
+        with self._decoding():
+            return read_meta(str(self._path), self._container.session, notes, "; ".join(problems))
 
     def warnings(self) -> tuple[str, ...]:
-        """Count the values that the tables read so far had to leave out."""
+        """Count values that were left out; what the walk through the file found is in `meta`."""
         return tuple(self._left_out)
 
     def _warn(self, count: int, what: str) -> None:
@@ -113,12 +116,53 @@ class NcuReport:
             warning = f"the report has {what}, which are left out: {format_count(count)}"
             self._left_out[warning] = None
 
+    def has(self, table: str) -> bool:
+        """Return whether the table has rows."""
+        if table != "counter_instances":
+            return self.row_count(table) > 0
+        with self._decoding():
+            return self._has_instances
+
+    def has_column(self, table: str, column: str) -> bool:
+        """Return whether the capture can fill this column."""
+        if not self.has(table):
+            return False
+        if (table, column) == ("counters", _INSTANCE_COUNT):
+            return self.has("counter_instances")
+        if table == "counter_instances":
+            return True  # each row fills what it needs, and there are very many
+        return self._table(table).get_column(column).null_count() < self.row_count(table)
+
+    def row_count(self, table: str) -> int:
+        """Count rows; instances of counters without decoding them."""
+        if table == "counter_instances" and table not in self._built:
+            with self._decoding():
+                return int(self._instance_counts.sum())
+        return self._table(table).height if table in _BUILDERS else 0
+
+    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Return these columns."""
+        if table not in _BUILDERS:
+            return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
+        frame = self._table(table)
+        if _INSTANCE_COUNT in columns and table == "counters":
+            with self._decoding():
+                frame = frame.with_columns(self._instance_counts.alias(_INSTANCE_COUNT))
+        return frame.select(columns)
+
+    def _table(self, name: str) -> pl.DataFrame:
+        if name not in self._built:
+            with self._decoding():
+                frame = _BUILDERS[name](self)
+            empty = pl.DataFrame([c.empty() for c in TABLES[name].columns])
+            self._built[name] = as_table(name, frame) if frame.height else empty
+        return self._built[name]
+
     # Tables -------------------------------------------------------------------------------------
 
-    def profiles(self) -> pl.DataFrame:
-        """Return one row for each launch."""
+    def _profiles(self) -> pl.DataFrame:
         known = self._known
-        rows = [self._profile(launch, known.get(launch.number, {})) for launch in self.launches]
+        rows = [self._profile(launch, known.get(launch.number, {})) for launch in self._launches]
         frame = pl.DataFrame(rows, infer_schema_length=None)
         if not rows:
             return frame
@@ -133,7 +177,7 @@ class NcuReport:
         capability = (
             (int(known[_MAJOR]), int(known.get(_MINOR, 0)))
             if _MAJOR in known
-            else self.code.capability(launch.source)
+            else self._code.capability(launch.source)
         )
         major, minor = capability or (None, None)
         return {
@@ -153,8 +197,8 @@ class NcuReport:
             "compute_major": major,
             "compute_minor": minor,
             "ranges": launch.ranges,
-            "binary": self.code.numbers.get(launch.source) if launch.source else None,
-            "address": self.code.addresses.get((launch.source or 0, launch.mangled or "")),
+            "binary": self._code.numbers.get(launch.source) if launch.source else None,
+            "address": self._code.addresses.get((launch.source or 0, launch.mangled or "")),
         }
 
     @cached_property
@@ -167,8 +211,7 @@ class NcuReport:
             known.setdefault(launch, {}).setdefault(self._names[name], value)
         return known
 
-    def counters(self) -> pl.DataFrame:
-        """Return every counter of every launch."""
+    def _all_counters(self) -> pl.DataFrame:
         units = [unit_of(name) or None for name in self._names]
         names = zip(self._container.strings, self._names, strict=True)
         labels = [written if written != name else None for written, name in names]
@@ -180,23 +223,20 @@ class NcuReport:
         )
 
     @cached_property
-    def instance_counts(self) -> pl.Series:
+    def _instance_counts(self) -> pl.Series:
         """The number of instances of every counter, in the order of `counters`."""
-        return count_instances(self._data, self.launches).filter(self._is_named)
+        return count_instances(self._data, self._launches).filter(self._is_named)
 
     @cached_property
-    def has_instances(self) -> bool:
-        """Whether any counter has instances."""
-        return has_instances(self._data, self.launches)
+    def _has_instances(self) -> bool:
+        return has_instances(self._data, self._launches)
 
-    def instances(self) -> pl.DataFrame:
-        """Return every instance of every counter."""
-        instances = read_instances(self._data, self.launches)
+    def _instances(self) -> pl.DataFrame:
+        instances = read_instances(self._data, self._launches)
         is_named = pl.col("name").is_between(0, len(self._names) - 1)
         return self._with_metric(instances.filter(is_named))
 
-    def rules(self) -> pl.DataFrame:
-        """Return the messages of the profiler's own rules."""
+    def _rules(self) -> pl.DataFrame:
         schema = {
             "launch": pl.Int64, "rule": pl.String, "title": pl.String, "section": pl.String,
             "kind": pl.String, "message": pl.String, "speedup_kind": pl.String,
@@ -204,15 +244,27 @@ class NcuReport:
         }  # fmt: skip
         rows = [
             row
-            for launch in self.launches
+            for launch in self._launches
             for start, end in launch.rules
             for row in rule_rows(launch.number, bytes(self._data[start:end]))
         ]
         return pl.DataFrame(rows, schema=schema)
 
-    def devices(self) -> pl.DataFrame:
+    def _devices(self) -> pl.DataFrame:
         """Describe the GPUs, from the session and from the attributes among the counters."""
-        by_launches = self._launch_attributes()
+        # Older sessions have none, but the first launch on each GPU does.
+        first: dict[int, int] = {}
+        for launch, known in self._known.items():
+            first.setdefault(_device(known) or 0, launch)
+        attributes = [i for i, name in enumerate(self._names) if name.startswith(_ATTRIBUTE)]
+        counters = self._counters.filter(pl.col("name").is_in(attributes))
+        by_launches = {
+            device: {
+                self._names[name].removeprefix(_ATTRIBUTE): value if text is None else text
+                for _, name, value, text in counters.filter(pl.col("launch") == launch).iter_rows()
+            }
+            for device, launch in first.items()
+        }
         by_session = read_attributes(self._container.session)
         rows = [
             device_row(number, {**by_launches.get(number, {}), **by_session.get(number, {})})
@@ -220,24 +272,9 @@ class NcuReport:
         ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
-    def _launch_attributes(self) -> dict[int, dict[str, Any]]:
-        """Return the attributes in the first launch on each GPU; older sessions have none."""
-        first: dict[int, int] = {}
-        for launch, known in self._known.items():
-            first.setdefault(_device(known) or 0, launch)
-        attributes = [i for i, name in enumerate(self._names) if name.startswith(_ATTRIBUTE)]
-        rows = self._counters.filter(pl.col("name").is_in(attributes))
-        return {
-            device: {
-                self._names[name].removeprefix(_ATTRIBUTE): value if text is None else text
-                for _, name, value, text in rows.filter(pl.col("launch") == launch).iter_rows()
-            }
-            for device, launch in first.items()
-        }
-
-    def processes(self) -> pl.DataFrame:
+    def _processes(self) -> pl.DataFrame:
         """Return the processes that launched something; of their paths only the file name."""
-        processes = (launch.process for launch in self.launches)
+        processes = (launch.process for launch in self._launches)
         paths = {process.pid: process.name or "" for process in processes if process is not None}
         rows = [
             {"process": pid, "pid": pid, "host": 0, "name": file_name(path.rstrip("\0")) or None}
@@ -245,19 +282,18 @@ class NcuReport:
         ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
-    def threads(self) -> pl.DataFrame:
-        """Return the threads that launched something."""
+    def _threads(self) -> pl.DataFrame:
         threads = {
             launch.thread: launch.process.pid if launch.process else None
-            for launch in self.launches
+            for launch in self._launches
             if launch.thread is not None
         }
         rows = [{"thread": tid, "process": pid, "tid": tid} for tid, pid in threads.items()]
         return pl.DataFrame(rows, infer_schema_length=None)
 
-    def diagnostics(self) -> pl.DataFrame:
+    def _diagnostics(self) -> pl.DataFrame:
         """Return what of the binaries in the report cannot be read."""
-        texts = pl.Series("text", sorted(set(self.code.problems())), dtype=pl.String)
+        texts = pl.Series("text", sorted(set(self._code.problems())), dtype=pl.String)
         return texts.to_frame().with_columns(severity=pl.lit("warning"))
 
     # Names ----------------------------------------------------------------------------------------
@@ -268,7 +304,7 @@ class NcuReport:
 
     @cached_property
     def _decoded(self) -> pl.DataFrame:
-        return read_counters(self._data, self.launches)
+        return read_counters(self._data, self._launches)
 
     @cached_property
     def _is_named(self) -> pl.Series:
@@ -304,80 +340,15 @@ def _grid_blocks(launch: ReportLaunch, blocks: float | None) -> tuple[int, int, 
     return (x, y, z) if x * y * z == blocks else launch.grid
 
 
-_INSTANCE_COUNT = "instances"
-"""A column of `counters` that takes a walk through all their instances."""
-
-
-class NcuSource(TraceSource):
-    """Tables of a report; each is built when it is needed."""
-
-    def __init__(self, path: Path) -> None:
-        self._report = report = NcuReport(path)
-        self._built: dict[str, pl.DataFrame] = {}
-        self._builders: dict[str, Callable[[], pl.DataFrame]] = {
-            "profiles": report.profiles,
-            "counters": report.counters,
-            "counter_instances": report.instances,
-            "rule_results": report.rules,
-            "source_files": report.code.files,
-            "code_lines": report.code.lines,
-            "diagnostics": report.diagnostics,
-            "devices": report.devices,
-            "processes": report.processes,
-            "threads": report.threads,
-        }
-
-    @property
-    def meta(self) -> Meta:
-        """What is known about the capture as a whole."""
-        return self._report.meta
-
-    def has(self, table: str) -> bool:
-        """Return whether the table has rows."""
-        if table != "counter_instances":
-            return self.row_count(table) > 0
-        with self._report.decoding():
-            return self._report.has_instances
-
-    def has_column(self, table: str, column: str) -> bool:
-        """Return whether the capture can fill this column."""
-        if not self.has(table):
-            return False
-        if (table, column) == ("counters", _INSTANCE_COUNT):
-            return self.has("counter_instances")
-        if table == "counter_instances":
-            return True  # each row fills what it needs, and there are very many
-        return self._table(table).get_column(column).null_count() < self.row_count(table)
-
-    def row_count(self, table: str) -> int:
-        """Count rows; instances of counters without decoding them."""
-        if table == "counter_instances" and table not in self._built:
-            with self._report.decoding():
-                return int(self._report.instance_counts.sum())
-        return self._table(table).height if table in self._builders else 0
-
-    def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Return these columns."""
-        if table not in self._builders:
-            return pl.DataFrame([TABLES[table].column(c).empty() for c in columns])
-        frame = self._table(table)
-        if _INSTANCE_COUNT in columns and table == "counters":
-            with self._report.decoding():
-                frame = frame.with_columns(self._report.instance_counts.alias(_INSTANCE_COUNT))
-        return frame.select(columns)
-
-    def _table(self, name: str) -> pl.DataFrame:
-        if name not in self._built:
-            with self._report.decoding():
-                frame = self._builders[name]()
-            empty = pl.DataFrame([c.empty() for c in TABLES[name].columns])
-            self._built[name] = as_table(name, frame) if frame.height else empty
-        return self._built[name]
-
-    def warnings(self) -> tuple[str, ...]:
-        """Count values that were left out; what the walk through the file found is in `meta`."""
-        return self._report.warnings()
-
-    def close(self) -> None:
-        """Release the file; tables that were read stay readable."""
-        self._report.close()
+_BUILDERS: dict[str, Callable[[NcuSource], pl.DataFrame]] = {
+    "profiles": NcuSource._profiles,
+    "counters": NcuSource._all_counters,
+    "counter_instances": NcuSource._instances,
+    "rule_results": NcuSource._rules,
+    "source_files": lambda source: source._code.files(),
+    "code_lines": lambda source: source._code.lines(),
+    "diagnostics": NcuSource._diagnostics,
+    "devices": NcuSource._devices,
+    "processes": NcuSource._processes,
+    "threads": NcuSource._threads,
+}

@@ -109,7 +109,14 @@ class DetailsPage:
             return
         if not line.strip():
             return
-        if not self._read_owner(line) and self._launch is not None:
+        # The process, GPU or launch of the lines below, or a line of the launch announced last.
+        if process := _PROCESS.fullmatch(line):
+            self._process, self._launch = process.groupdict(), None
+        elif device := _DEVICE.fullmatch(line):
+            self._device = device.groupdict()
+        elif launch := self._announced(line):
+            self._begin(launch)
+        elif self._launch is not None:
             self._read_inside(line)
 
     def finish(self) -> None:
@@ -124,18 +131,6 @@ class DetailsPage:
 
     # Process, GPU, launch ------------------------------------------------------------------------
 
-    def _read_owner(self, line: str) -> bool:
-        """Read a line that announces the process, GPU or launch of the lines below it."""
-        if process := _PROCESS.fullmatch(line):
-            self._process, self._launch = process.groupdict(), None
-        elif device := _DEVICE.fullmatch(line):
-            self._device = device.groupdict()
-        elif launch := self._announced(line):
-            self._begin(launch)
-        else:
-            return False
-        return True
-
     def _begin(self, announced: dict[str, str | None]) -> None:
         self._end_rule()
         cells = {**self._process, **self._device, **{k: v for k, v in announced.items() if v}}
@@ -147,7 +142,6 @@ class DetailsPage:
         self._columns, self._nvtx = [], None
 
     def _read_inside(self, line: str) -> None:
-        """Read a line of the launch that was announced last."""
         section, table = _SECTION.fullmatch(line), _TABLE.fullmatch(line)
         rule = _RULE.fullmatch(line)
         if section:

@@ -153,6 +153,10 @@ def _read(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
     tables = CollectedTables(collected)
     frames = _frames(collected, tables)
     session = collected.session
+    warnings = [f"the file is damaged: {text.problem}"] if text.problem else []
+    if collected.unreadable:
+        unreadable = format_count(collected.unreadable)
+        warnings.append(f"truncated or broken rows, skipped: {unreadable}")
     meta = Meta(
         path=str(path),
         source="ncu-csv",
@@ -161,7 +165,7 @@ def _read(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
         cuda_version=session.get("cuda version"),
         driver_version=session.get("display driver version"),
         notes=tuple(_notes(collected, tables)),
-        warnings=tuple(_warnings(collected, text.problem)),
+        warnings=tuple(warnings),
     )
     return meta, frames
 
@@ -273,41 +277,25 @@ def _notes(collected: CollectedValues, tables: CollectedTables) -> Iterator[str]
         yield f"values given twice that differ (the first is used): {count}"
 
 
-def _warnings(collected: CollectedValues, problem: str | None) -> Iterator[str]:
-    if problem:
-        yield f"the file is damaged: {problem}"
-    if collected.unreadable:
-        yield f"truncated or broken rows, skipped: {format_count(collected.unreadable)}"
-
-
 def _nothing_in(
     path: Path, collected: CollectedValues, problem: str | None, *, has_heading: bool
 ) -> DamagedCaptureError | NotACaptureError:
     """Return an error with the reason why there is nothing in the file, as ncu did where it did."""
-    messages = " ".join(collected.messages)
+    messages, what = " ".join(collected.messages), f"{path} has no launches"
     if _NO_PERMISSION in messages:
-        return DamagedCaptureError(
-            f"{path} has no launches",
-            why="ncu had no permission to read GPU performance counters",
-            hint="run ncu as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
-        )
+        why = "ncu had no permission to read GPU performance counters"
+        hint = "run ncu as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+        return DamagedCaptureError(what, why=why, hint=hint)
     if _NO_KERNELS in messages:
-        return DamagedCaptureError(
-            f"{path} has no launches",
-            why="ncu profiled no kernels",
-            hint="check its filters (-k, --launch-skip, --nvtx-include) and that the program "
-            "launches kernels",
-        )
+        filters = "-k, --launch-skip, --nvtx-include"
+        hint = f"check its filters ({filters}) and that the program launches kernels"
+        return DamagedCaptureError(what, why="ncu profiled no kernels", hint=hint)
     if collected.notes:
-        return NotACaptureError(
-            f"{path} has source code, but no metrics",
-            hint="export metrics with: ncu --import REPORT.ncu-rep --csv --page raw",
-        )
+        hint = "export metrics with: ncu --import REPORT.ncu-rep --csv --page raw"
+        return NotACaptureError(f"{path} has source code, but no metrics", hint=hint)
     if problem or collected.unreadable:
         why = problem or "its rows are truncated or broken"
         return DamagedCaptureError(f"{path} cannot be read", why=why, hint=_HINT)
     if has_heading:
-        return DamagedCaptureError(
-            f"{path} has no launches", why="its table has no rows", hint=_HINT
-        )
+        return DamagedCaptureError(what, why="its table has no rows", hint=_HINT)
     return NotACaptureError(f"{path} has no Nsight Compute table", hint=_HINT)

@@ -65,8 +65,13 @@ class WideTable:
     """A table that has a row for each launch; its second line may say the units."""
 
     def __init__(self, heading: TableHeading) -> None:
-        self._names = [heading.cells[column] for column in heading.metrics]
-        self._units = [with_unit(name)[1] for name in self._names]
+        names = [heading.cells[column] for column in heading.metrics]
+        names_and_units = [with_unit(name) for name in names]
+        self._names = [
+            name if unit else heading
+            for heading, (name, unit) in zip(names, names_and_units, strict=True)
+        ]
+        self._units = [unit for _, unit in names_and_units]
         self._columns = [str(column) for column in heading.metrics]
 
     def add(self, frame: pl.DataFrame, collected: CollectedValues) -> None:
@@ -86,17 +91,12 @@ class WideTable:
             rows = rows.with_columns(id=pl.int_range(before, before + pl.len()).cast(pl.String))
         launches = collected.launches.numbers(rows)
         labels = [
-            collected.labels.number(MetricLabel("", "", _without_unit(name), unit))
+            collected.labels.number(MetricLabel("", "", name, unit))
             for name, unit in zip(self._names, self._units, strict=True)
         ]
         values = rows.select(launches, *self._columns).unpivot(index="launch", value_name="printed")
         label = pl.Series("label", labels, dtype=pl.UInt32).repeat_by(rows.height).explode()
         collected.add_values(values.drop("variable").with_columns(label))
-
-
-def _without_unit(heading: str) -> str:
-    name, unit = with_unit(heading)
-    return name if unit else heading
 
 
 class TurnedTable:
@@ -115,7 +115,8 @@ class TurnedTable:
         skipped = {0, self._unit, self._section}
         first = self.rows[0]
         columns = [at for at in range(len(first)) if at not in skipped and first[at].strip()]
-        metrics = [row for row in self.rows if self._is_metric(row)]
+        rows = self.rows[1:] if self._of_metrics else self.rows
+        metrics = [row for row in rows if row[0].strip() and role_of(row[0]) is None]
         if not metrics or not columns:
             return
         launches = [
@@ -133,11 +134,6 @@ class TurnedTable:
                 schema=VALUE_SCHEMA,
             )
         )
-
-    def _is_metric(self, row: Sequence[str]) -> bool:
-        if row is self.rows[0] and self._of_metrics:
-            return False
-        return bool(row[0].strip()) and role_of(row[0]) is None
 
     def _launches(self, columns: Sequence[int]) -> list[dict[str, str | None]]:
         """Return what the rows that hold no metric say of each launch."""

@@ -220,12 +220,15 @@ def _read(
 ) -> tuple[Meta, dict[str, pl.DataFrame]]:
     table = tables[0]
     totals = _totals(table)
-    meta = Meta(
-        path=str(path),
-        source="torch-key-averages",
-        tool="torch.profiler",
-        notes=(*_file_notes(tables, is_complete=is_complete), *_table_notes(table, totals)),
-    )
+    notes = ["it has printed totals only: no events, and numbers with the printed precision"]
+    if len(tables) > 1:
+        count = f"{len(tables)}" if len(tables) < _MAX_TABLES else f"at least {len(tables)}"
+        notes.append(f"the file holds {count} tables; the first is read")
+    if not is_complete:
+        notes.append("the file is long: only its beginning was searched for tables")
+    notes += _table_notes(table, totals)
+    source = "torch-key-averages"
+    meta = Meta(path=str(path), source=source, tool="torch.profiler", notes=tuple(notes))
     footers = pl.DataFrame({"text": pl.Series(table.footers, dtype=pl.String)})
     diagnostics = footers.with_columns(severity=pl.lit("information"))
     return meta, {"op_totals": totals, "diagnostics": diagnostics}
@@ -235,7 +238,11 @@ def _read(
 
 
 def _totals(table: PrintedTable) -> pl.DataFrame:
-    columns = [_names(table)]
+    names = [name or NAMELESS for name in table.column(NAME)]
+    if _OVERLOAD in table.headings:  # it follows its operator as in PyTorch: `aten::add.Tensor`
+        overloads = table.column(_OVERLOAD)
+        names = [f"{n}.{o}" if o else n for n, o in zip(names, overloads, strict=True)]
+    columns = [pl.Series("name", names, dtype=pl.String)]
     for heading, amount in _amounts(table.headings):
         values = [_value(cell, amount.units) for cell in table.column(heading)]
         columns.append(pl.Series(amount.column, values, dtype=pl.Int64))
@@ -247,16 +254,13 @@ def _totals(table: PrintedTable) -> pl.DataFrame:
         frames = ((shown_frame(line) for line in (cell, *row.stack) if line) for cell, row in rows)
         stacks = [";".join(stack) or None for stack in frames]
         columns.append(pl.Series("stack", stacks, dtype=pl.String))
-    return _with_side(pl.DataFrame(columns))
-
-
-def _names(table: PrintedTable) -> pl.Series:
-    """Return the names; an overload follows its operator as in PyTorch, `aten::add.Tensor`."""
-    names = [name or NAMELESS for name in table.column(NAME)]
-    if _OVERLOAD in table.headings:
-        overloads = table.column(_OVERLOAD)
-        names = [f"{n}.{o}" if o else n for n, o in zip(names, overloads, strict=True)]
-    return pl.Series("name", names, dtype=pl.String)
+    totals = pl.DataFrame(columns)
+    cpu = [pl.col(c) == 0 for c in ("self_cpu_ns", "cpu_ns") if c in totals.columns]
+    gpu = [pl.col(c) > 0 for c in ("self_gpu_ns", "gpu_ns") if c in totals.columns]
+    if not cpu or not gpu:
+        return totals.with_columns(side=pl.lit("host"))
+    only_gpu = pl.all_horizontal(cpu) & pl.any_horizontal(gpu)  # it took no CPU time
+    return totals.with_columns(side=pl.when(only_gpu).then(pl.lit("gpu")).otherwise(pl.lit("host")))
 
 
 def _amounts(headings: Sequence[str]) -> Iterator[tuple[str, _Amount]]:
@@ -308,26 +312,7 @@ def _shapes(cell: str) -> str | None:
     return text if text.endswith("]") and text.count("[") == text.count("]") else f"{text}{_CUT}"
 
 
-def _with_side(totals: pl.DataFrame) -> pl.DataFrame:
-    """Add the side that each row ran on: what ran on the GPU took no CPU time."""
-    cpu = [pl.col(c) == 0 for c in ("self_cpu_ns", "cpu_ns") if c in totals.columns]
-    gpu = [pl.col(c) > 0 for c in ("self_gpu_ns", "gpu_ns") if c in totals.columns]
-    if not cpu or not gpu:
-        return totals.with_columns(side=pl.lit("host"))
-    only_gpu = pl.all_horizontal(cpu) & pl.any_horizontal(gpu)
-    return totals.with_columns(side=pl.when(only_gpu).then(pl.lit("gpu")).otherwise(pl.lit("host")))
-
-
 # Notes -------------------------------------------------------------------------------------------
-
-
-def _file_notes(tables: Sequence[PrintedTable], *, is_complete: bool) -> Iterator[str]:
-    yield "it has printed totals only: no events, and numbers with the printed precision"
-    if len(tables) > 1:
-        count = f"{len(tables)}" if len(tables) < _MAX_TABLES else f"at least {len(tables)}"
-        yield f"the file holds {count} tables; the first is read"
-    if not is_complete:
-        yield "the file is long: only its beginning was searched for tables"
 
 
 def _table_notes(table: PrintedTable, totals: pl.DataFrame) -> Iterator[str]:

@@ -35,7 +35,7 @@ MACHINE_TABLES = frozenset(
     {"devices", "processes", "threads", "streams", "process_groups", "diagnostics"}
 )
 _HOST = (*chrome_source.HOST_KINDS, chrome_source.MEMORY)
-_THREAD_LABEL = re.compile(r"thread -?\d+ \((?P<name>.*)\)\s*$")
+_THREAD_LABEL = re.compile(r"^thread -?\d+ \((?P<name>.*)\)\s*$")
 _DEVICE_KEYS = {
     "compute_major": ("computeMajor",),
     "compute_minor": ("computeMinor",),
@@ -63,19 +63,6 @@ def _version(about: dict[str, Any]) -> str | None:
     if hip:
         return f"HIP {hip // 10**7}.{hip // 10**5 % 100}.{hip % 10**5}"
     return None
-
-
-def machine_tables(events: EventSorter, about: dict[str, Any]) -> dict[str, pl.DataFrame]:
-    """Build the tables about the machine and the job."""
-    tracks = [events.of(kind).tid for kind in chrome_source.GPU_WORK_KINDS]
-    return {
-        "devices": _devices(events, about),
-        "processes": _processes(events),
-        "threads": _threads(events),
-        "streams": pl.DataFrame({"stream": pl.concat(tracks).unique().sort()}),
-        "process_groups": _process_groups(about),
-        "diagnostics": _diagnostics(about),
-    }
 
 
 def _devices(events: EventSorter, about: dict[str, Any]) -> pl.DataFrame:
@@ -113,16 +100,13 @@ def _device(number: int, properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _processes(events: EventSorter) -> pl.DataFrame:
-    names = process_labels(events.settings)
+    labels = process_labels(events.settings)
     seen = sorted({pid for kind in _HOST for pid in events.of(kind).pid.unique()})
+    executables = [re.split(r"[/\\]", labels.get(pid, "").strip())[-1] or None for pid in seen]
     return pl.DataFrame(
-        {"process": seen, "pid": seen, "name": [_executable(names.get(p)) for p in seen]},
+        {"process": seen, "pid": seen, "name": executables},
         schema={"process": pl.Int64, "pid": pl.Int64, "name": pl.String},
     )
-
-
-def _executable(name: str | None) -> str | None:
-    return None if name is None else re.split(r"[/\\]", name.strip())[-1] or None
 
 
 def _threads(events: EventSorter) -> pl.DataFrame:
@@ -130,7 +114,8 @@ def _threads(events: EventSorter) -> pl.DataFrame:
     host_events = [events.of(kind) for kind in _HOST]
     tracks = [pl.DataFrame({"pid": rows.pid, "tid": rows.tid}) for rows in host_events]
     seen = pl.concat(tracks).unique().sort("pid", "tid")
-    labels = [_thread_name(names.get(key)) for key in seen.iter_rows()]
+    labels = [names.get(key) for key in seen.iter_rows()]
+    labels = [_THREAD_LABEL.sub(r"\g<name>", text) if text else text for text in labels]
     return pl.DataFrame(
         {
             "thread": thread_key(seen["pid"], seen["tid"]),
@@ -139,13 +124,6 @@ def _threads(events: EventSorter) -> pl.DataFrame:
             "name": pl.Series(labels, dtype=pl.String),
         }
     ).unique("thread", keep="first", maintain_order=True)
-
-
-def _thread_name(label: str | None) -> str | None:
-    if label is None:
-        return None
-    match = _THREAD_LABEL.match(label)
-    return match["name"] if match else label
 
 
 def _process_groups(about: dict[str, Any]) -> pl.DataFrame:
@@ -317,26 +295,21 @@ class TorchSource(TraceSource):
         arguments = iter(rows.arguments.columns(wanted) if wanted else ())
         built = []
         for name, rule in rules.items():
+            column = TABLES[table].column(name)
             if rule is None:
-                built.append(TABLES[table].column(name).nulls(rows.height))
-            else:
-                own = [next(arguments) for _ in rule.arguments]
-                column = rule.build(self, rows, own).alias(name)
-                built.append(self._within_limits(table, part, column))
+                built.append(column.nulls(rows.height))
+                continue
+            own = [next(arguments) for _ in rule.arguments]
+            series, wrong = within_limits(column, rule.build(self, rows, own).alias(name))
+            if wrong:  # implausible sizes and numbers
+                instead = "count as 0" if column.required else "left out"
+                self._out_of_range[part.kind, name] = (
+                    f"{wrong:,} of {len(series):,} {part.kind} events have {name} out of range,"
+                    f" {instead}"
+                )
+                series = series.fill_null(0) if column.required else series
+            built.append(series)
         return pl.DataFrame(built)
-
-    def _within_limits(self, table: str, part: EventTablePart, series: pl.Series) -> pl.Series:
-        """Leave out implausible sizes and numbers."""
-        column = TABLES[table].column(series.name)
-        series, wrong = within_limits(column, series)
-        if not wrong:
-            return series
-        instead = "count as 0" if column.required else "left out"
-        self._out_of_range[part.kind, column.name] = (
-            f"{wrong:,} of {len(series):,} {part.kind} events have {column.name} out of range,"
-            f" {instead}"
-        )
-        return series.fill_null(0) if column.required else series
 
     def _order(self, table: str) -> pl.Series | None:
         """Return the order of rows by time, ties in file order; None where they are in order."""
@@ -347,10 +320,20 @@ class TorchSource(TraceSource):
 
     @cached_property
     def _machine_tables(self) -> dict[str, pl.DataFrame]:
-        tables = machine_tables(self._scanned.events, self._scanned.about)
+        """The tables about the machine and the job."""
+        events, about = self._scanned.events, self._scanned.about
+        tracks = [events.of(kind).tid for kind in chrome_source.GPU_WORK_KINDS]
+        tables = {
+            "devices": _devices(events, about),
+            "processes": _processes(events),
+            "threads": _threads(events),
+            "streams": pl.DataFrame({"stream": pl.concat(tracks).unique().sort()}),
+            "process_groups": _process_groups(about),
+            "diagnostics": _diagnostics(about),
+        }
         return {name: as_table(name, frame) for name, frame in tables.items()}
 
-    # What column rules need (torch_tables.EventContext) ------------------------------------------
+    # What column rules need ----------------------------------------------------------------------
 
     @cached_property
     def host_process(self) -> int | None:

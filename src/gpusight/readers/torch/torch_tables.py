@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpusight.readers.chrome_columns import EventRows
+    from gpusight.readers.torch.torch_source import TorchSource
 
 
 _OP_KEYS = ("External id", "external id")
@@ -53,24 +54,10 @@ _MEMSET = re.compile(r"\((?P<kind>[\w ]+)\)")
 _THREAD_OF_STREAMS = 0xFFFFFFFF
 
 
-class EventContext(Protocol):
-    """What a column needs to know of the whole trace."""
-
-    @property
-    def origin_ns(self) -> int:
-        """The time from which the tables count."""
-        ...
-
-    @property
-    def host_process(self) -> int | None:
-        """The only process of the host; None where there are several."""
-        ...
-
-
 class EventColumnRule(NamedTuple):
     """How one column is made: of arguments, and of what every event has."""
 
-    build: Callable[[EventContext, EventRows, list[pl.Series]], pl.Series]
+    build: Callable[[TorchSource, EventRows, list[pl.Series]], pl.Series]
     arguments: tuple[ArgumentColumn, ...] = ()
 
 
@@ -141,10 +128,6 @@ def _json(*keys: str) -> EventColumnRule:
     return _of_arguments(_unchanged, ArgumentColumn(keys, lambda: TextBuilder(raw=True)))
 
 
-def _shown_stack(frames: str) -> str:
-    return ";".join(map(shown_frame, frames.split(";")))
-
-
 def _or_track(column: pl.Series, track: pl.Series) -> pl.Series:
     """Return the argument, or where an event has none the number of its track."""
     return column.zip_with(column.is_not_null(), track)
@@ -159,10 +142,11 @@ def _gpu_op(op: pl.Series, correlation: pl.Series) -> pl.Series:
     return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(op)) if is_repeated else op
 
 
-def _host_process(context: EventContext, rows: EventRows, _columns: list[pl.Series]) -> pl.Series:
-    return pl.Series([context.host_process], dtype=pl.Int64).new_from_index(0, rows.height)
-
-
+_HOST_PROCESS = EventColumnRule(
+    lambda context, rows, _: pl.Series([context.host_process], dtype=pl.Int64).new_from_index(
+        0, rows.height
+    )
+)
 _OP = _of_arguments(_gpu_op, _integers(*_OP_KEYS), _integers("correlation"))
 _BYTES = _of_arguments(lambda column: column.fill_null(0), _integers("bytes"))
 _START = EventColumnRule(lambda context, rows, _: rows.start_ns - context.origin_ns)
@@ -188,32 +172,14 @@ _GPU_ACTIVITY = {
         lambda _, rows, columns: _or_track(columns[0], rows.tid), (_integers("stream"),)
     ),
     "correlation": _positive("correlation"),
-    "process": EventColumnRule(_host_process),
+    "process": _HOST_PROCESS,
     "op": _OP,
 }
 
 
-def _copy_part(part: str) -> Callable[[str], str | None]:
-    def find(name: str) -> str | None:
-        match = _COPY.search(name)
-        return match[part] if match else None
-
-    return find
-
-
-def _direction(name: str) -> str:
-    way = _copy_part("way")(name)
-    return _DIRECTIONS.get(way or "", "Unknown")
-
-
-def _memset_kind(name: str) -> str | None:
-    match = _MEMSET.search(name)
-    return match["kind"] if match else None
-
-
-def _stream_of_sync(stream: pl.Series) -> pl.Series:
-    """Return the stream; a synchronization of a whole context has none."""
-    return stream.set((stream < 0) | (stream == _THREAD_OF_STREAMS), None)
+def _group_of(name: str, pattern: re.Pattern[str], group: str) -> str | None:
+    match = pattern.search(name)
+    return match[group] if match else None
 
 
 def _size(elements: pl.Series, dtype: pl.Series) -> pl.Series:
@@ -297,9 +263,11 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
             {
                 **_GPU_ACTIVITY,
                 "bytes": _BYTES,
-                "kind": _of_names(_direction),
-                "src_kind": _of_names(_copy_part("src")),
-                "dst_kind": _of_names(_copy_part("dst")),
+                "kind": _of_names(
+                    lambda name: _DIRECTIONS.get(_group_of(name, _COPY, "way") or "", "Unknown")
+                ),
+                "src_kind": _of_names(lambda name: _group_of(name, _COPY, "src")),
+                "dst_kind": _of_names(lambda name: _group_of(name, _COPY, "dst")),
             },
         ),
     ),
@@ -309,7 +277,7 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
             {
                 **_GPU_ACTIVITY,
                 "bytes": _BYTES,
-                "memory_kind": _of_names(_memset_kind),
+                "memory_kind": _of_names(lambda name: _group_of(name, _MEMSET, "kind")),
             },
         ),
     ),
@@ -318,7 +286,10 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
             chrome_source.SYNC,
             {
                 **_GPU_ACTIVITY,
-                "stream": _of_arguments(_stream_of_sync, _integers("stream")),
+                # A synchronization of a whole context has no stream.
+                "stream": _of_arguments(
+                    lambda s: s.set((s < 0) | (s == _THREAD_OF_STREAMS), None), _integers("stream")
+                ),
                 "kind": _of_names(lambda name: _SYNC_KINDS.get(name.lower(), "unknown")),
                 "event": _int("wait_on_cuda_event_id"),
             },
@@ -343,7 +314,7 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
                 "types": _json("Input type"),
                 "concrete": _json("Concrete Inputs"),
                 "flops": _int("flops", "Flops", "FLOPs"),
-                "stack": _text("Call stack", change=_shown_stack),
+                "stack": _text("Call stack", lambda s: ";".join(map(shown_frame, s.split(";")))),
             },
         ),
     ),
@@ -374,7 +345,7 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
                 "kind": _constant("annotation"),
                 "device": _of_events(lambda rows: rows.pid),
                 "stream": _of_events(lambda rows: rows.tid),
-                "process": EventColumnRule(_host_process),
+                "process": _HOST_PROCESS,
                 "op": _int(*_OP_KEYS),
             },
         ),
