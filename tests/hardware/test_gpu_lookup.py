@@ -22,7 +22,6 @@ from gpusight.hardware.gpu_lookup import (
     find_gpu,
     named_gpu,
     peak_flops,
-    sm_limits,
     with_measured,
 )
 from gpusight.hardware.gpu_table import GPUS, Gpu
@@ -366,10 +365,10 @@ def test_peak_flops_names_the_precisions_it_knows() -> None:
 
 
 def test_sm_limits() -> None:
-    hopper = sm_limits(9, 0)
+    hopper = SM_LIMITS.get((9, 0))
     assert hopper is not None
     assert (hopper.max_threads, hopper.max_warps, hopper.max_blocks) == (2048, 64, 32)
-    assert sm_limits(3, 5) is None
+    assert SM_LIMITS.get((3, 5)) is None
 
 
 @pytest.mark.parametrize("limits", SM_LIMITS.values(), ids=lambda sm: f"{sm.major}.{sm.minor}")
@@ -514,7 +513,7 @@ def test_the_table_agrees_with_captures(found: dict[str, Any]) -> None:
 @needs_captures
 @pytest.mark.parametrize("found", CAPTURED.values(), ids=CAPTURED.keys())
 def test_the_sm_limits_agree_with_captures(found: dict[str, Any]) -> None:
-    limits = sm_limits(found["computeMajor"], found["computeMinor"])
+    limits = SM_LIMITS.get((found["computeMajor"], found["computeMinor"]))
     assert limits is not None
     assert limits.max_warps == found["maxWarpsPerSm"]
     assert limits.max_blocks == (found["maxBlocksPerSm"] or limits.max_blocks)
@@ -541,7 +540,7 @@ def test_the_table_agrees_with_nsight_compute() -> None:
         header, _units, first, *_ = csv.reader(stream)
     metric = dict(zip(header, first, strict=True))
     gpu = find_gpu(metric["device__attribute_display_name"])
-    limits = sm_limits(9, 0)
+    limits = SM_LIMITS.get((9, 0))
     assert gpu is not None
     assert limits is not None
     assert gpu.sm_count == number(metric["device__attribute_multiprocessor_count"])

@@ -11,7 +11,6 @@ import pytest
 
 from gpusight.analysis.occupancy.launch_occupancy import LIMIT_QUANTITIES
 from gpusight.analysis.occupancy.launch_occupancy import limits_of as limits_with
-from gpusight.hardware.gpu_lookup import sm_limits
 from gpusight.hardware.sm_limits import (
     LIMITS,
     SM_LIMITS,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def limits_of(major: int, minor: int) -> SmLimits:
-    found = sm_limits(major, minor)
+    found = SM_LIMITS.get((major, minor))
     assert found is not None
     return found
 

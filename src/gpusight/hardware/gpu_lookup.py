@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_table import GPUS, Gpu, Peaks
-from gpusight.hardware.sm_limits import SM_LIMITS, SmLimits
+from gpusight.hardware.sm_limits import SM_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -186,7 +186,12 @@ def named_gpu(name: str) -> Gpu:
 
 def unknown_gpu(name: str, *, architectures: bool = False) -> UsageError:
     """Build the error for a name that no GPU has, with near ones, also of `architectures`."""
-    products = [short for gpu in GPUS if gpu.vendor == "NVIDIA" for short in _short_names(gpu.name)]
+    products: list[str] = []
+    for gpu in GPUS:
+        if gpu.vendor == "NVIDIA":  # its name, and the starts of it that identify a GPU
+            words = gpu.name.split()
+            starts = (" ".join(words[:count]) for count in range(1, len(words)))
+            products += [*(start for start in starts if find_gpu(start) is not None), gpu.name]
     if architectures:
         products += [f"sm_{major}{minor}" for major, minor in SM_LIMITS]
     known = {product.lower(): product for product in dict.fromkeys(products)}
@@ -196,18 +201,6 @@ def unknown_gpu(name: str, *, architectures: bool = False) -> UsageError:
     shown = ", ".join(list(dict.fromkeys(near))[:_MAX_NEAR] or _WELL_KNOWN)
     further = " Architectures: sm_80, 8.0" if architectures else ""
     return UsageError(f"no GPU named {name!r}", hint=f"did you mean {shown}?{further}")
-
-
-def _short_names(name: str) -> tuple[str, ...]:
-    """Return the prefixes of a name that identify a GPU, and the name."""
-    words = name.split()
-    starts = (" ".join(words[:count]) for count in range(1, len(words)))
-    return *(start for start in starts if find_gpu(start) is not None), name
-
-
-def sm_limits(major: int, minor: int) -> SmLimits | None:
-    """Return what one SM of this compute capability holds, None when it is not in the table."""
-    return SM_LIMITS.get((major, minor))
 
 
 def peak_flops(gpu: Gpu, precision: str, *, tensor: bool) -> float | None:
@@ -246,7 +239,14 @@ def with_measured(
             fp32_tflops = 2 * limits.fp32_cores * sm_count * clock_hz / 1e12
             base = replace(gpu, vector=Peaks(fp32=fp32_tflops))
     else:
-        base = _at_measured_speed(gpu, sm_count, clock_hz)
+        clocks = clock_hz / 1e6 / gpu.boost_clock_mhz if clock_hz and gpu.boost_clock_mhz else 1.0
+        factor = clocks * (sm_count / gpu.sm_count if sm_count and gpu.sm_count else 1.0)
+        base = replace(
+            gpu,
+            vector=gpu.vector.scaled(factor),
+            tensor=gpu.tensor.scaled(factor),
+            tensor_clock_mhz=gpu.tensor_clock_mhz and gpu.tensor_clock_mhz * clocks,
+        )
     cc = gpu.compute_capability
     if gpu.vendor != "AMD" and compute_major:
         cc = (compute_major, compute_minor or 0)
@@ -260,18 +260,6 @@ def with_measured(
         memory_bandwidth_bytes_s=memory_bandwidth_bytes_s or gpu.memory_bandwidth_bytes_s,
         l2_bytes=l2_bytes or gpu.l2_bytes,
         source=f"{gpu.source}; the capture" if gpu.source else "the capture",
-    )
-
-
-def _at_measured_speed(gpu: Gpu, sm_count: int | None, clock_hz: float | None) -> Gpu:
-    clocks = clock_hz / 1e6 / gpu.boost_clock_mhz if clock_hz and gpu.boost_clock_mhz else 1.0
-    factor = clocks * (sm_count / gpu.sm_count if sm_count and gpu.sm_count else 1.0)
-    tensor_clock = gpu.tensor_clock_mhz and gpu.tensor_clock_mhz * clocks
-    return replace(
-        gpu,
-        vector=gpu.vector.scaled(factor),
-        tensor=gpu.tensor.scaled(factor),
-        tensor_clock_mhz=tensor_clock,
     )
 
 

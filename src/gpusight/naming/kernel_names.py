@@ -37,10 +37,12 @@ CONVOLUTION = re.compile(
     r"(fprop|dgrad|wgrad)|igemm_(fwd|bwd|wrw)|depthwise2d_(forward|backward|grad_weight)"
 )
 CONVOLUTION_PASSES = {
-    **dict.fromkeys(("fwd", "forward"), "fprop"),
-    **dict.fromkeys(("bwd", "backward"), "dgrad"),
-    **dict.fromkeys(("wrw", "grad_weight"), "wgrad"),
+    "": "",
+    **dict.fromkeys(("fprop", "fwd", "forward"), "fprop"),
+    **dict.fromkeys(("dgrad", "bwd", "backward"), "dgrad"),
+    **dict.fromkeys(("wgrad", "wrw", "grad_weight"), "wgrad"),
 }
+"""Forward, data gradient or weight gradient."""
 DATA_LAYOUT = re.compile(r"_(nhwc|nchw|ndhwc|ncdhw)(?:_|$)")
 HEAD_DIM = re.compile(
     r"kernel_traits<(\d{2,3})|_h(?:dim)?(\d{2,3})(?:_|$)|(?:bfloat16|e4m3|fp16)h(\d{2,3})"
@@ -138,22 +140,11 @@ def extras(parts: KernelNameParts) -> str:
     return " ".join(words)
 
 
-def convolution_pass(parts: KernelNameParts) -> str:
-    """Forward, data gradient or weight gradient."""
-    name = _first_group(CONVOLUTION, parts.subject)
-    return CONVOLUTION_PASSES.get(name, name)
-
-
 def head_dim(parts: KernelNameParts) -> str:
     """The attention head's size."""
     text = f"{parts.subject}<{parts.args.lower()}"
     size = _first_group(HEAD_DIM, text) or _first_group(TUPLE_DIM, text)
     return f"d{size}" if size else ""
-
-
-def triton_name(parts: KernelNameParts) -> str:
-    """A generated kernel's name without its generator's prefix."""
-    return TRITON.sub("", parts.base).strip("_") or parts.base
 
 
 def collective(parts: KernelNameParts) -> str:
@@ -199,10 +190,10 @@ FILLERS: dict[str, Callable[[KernelNameParts], str]] = {
     "tile": tile,
     "layout": layout,
     "extras": extras,
-    "conv": convolution_pass,
+    "conv": lambda parts: CONVOLUTION_PASSES[_first_group(CONVOLUTION, parts.subject)],
     "data": lambda parts: _first_group(DATA_LAYOUT, parts.subject),
     "d": head_dim,
-    "triton": triton_name,
+    "triton": lambda parts: TRITON.sub("", parts.base).strip("_") or parts.base,
     "coll": collective,
     "op": operation,
     "reduce": lambda parts: _first_group(REDUCTION, parts.args.lower()),
@@ -283,18 +274,14 @@ _VALUE = re.compile(r"(\d{1,20})u?l{0,2}|true|false")
 
 def _types(parts: KernelNameParts) -> str:
     """The data types of the template arguments."""
-    found = dict.fromkeys(_TYPES[word] for word in _TYPE.findall(parts.args[:2000]))
-    return "/".join(list(found)[:_MAX_TYPES])
-
-
-def _precision(parts: KernelNameParts) -> str:
-    precision = classify(parts.text).precision
-    return SHORT_PRECISION.get(precision, precision)
+    types = dict.fromkeys(_TYPES[word] for word in _TYPE.findall(parts.args[:2000]))
+    return "/".join(list(types)[:_MAX_TYPES])
 
 
 # What sets kernels of one label apart, in the order in which people look for it.
 _DIFFERENCES: tuple[Callable[[KernelNameParts], str], ...] = (
-    _precision, direction, tile, layout, extras, operation, head_dim, _types, access,
+    lambda parts: SHORT_PRECISION.get(p := classify(parts.text).precision, p),
+    direction, tile, layout, extras, operation, head_dim, _types, access,
     lambda parts: _OPERAND_WORDS.get(_first_group(_OPERANDS, parts.args[:2000]), ""),
     lambda parts: _first_group(_LIBRARY, parts.subject),
 )  # fmt: skip

@@ -27,7 +27,6 @@ from gpusight.analysis.occupancy.launch_occupancy import (
 )
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import MissingDataError, UsageError
-from gpusight.hardware.gpu_lookup import sm_limits
 from gpusight.hardware.sm_limits import LIMITS, SM_LIMITS, BlockShape, SmLimits
 from gpusight.hardware.sm_limits import occupancy as work_out
 from gpusight.readers.open import open_trace
@@ -456,10 +455,8 @@ def test_gpus_are_found_by_name_and_by_architecture(name: str, cc: tuple[int, in
 # What would raise it
 
 
-def limits_for(*cc: int) -> SmLimits:
-    found = sm_limits(*cc)
-    assert found is not None
-    return found
+def limits_for(major: int, minor: int) -> SmLimits:
+    return SM_LIMITS[major, minor]
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,6 @@ def _copy_details(text: str) -> Details:
     }
 
 
-def _memset_details(text: str) -> Details:
-    details = details_of(text)
-    kind = _memory_kind(details.get("kind"))
-    return {"bytes": _integer(details.get("num_bytes")), "memory_kind": kind}
-
-
 def _memory_kind(kind: str | None) -> str | None:
     return None if kind is None else _MEMORY_KINDS.get(kind.lower(), "Unknown")
 
@@ -450,7 +444,12 @@ class _DeviceTables:
         )
 
     def _memsets(self, events: pl.DataFrame) -> pl.DataFrame:
-        details = details_by_row(events["filled"], self._words, _memset_details, _MEMSET_SCHEMA)
+        def parse(text: str) -> Details:
+            details = details_of(text)
+            kind = _memory_kind(details.get("kind"))
+            return {"bytes": _integer(details.get("num_bytes")), "memory_kind": kind}
+
+        details = details_by_row(events["filled"], self._words, parse, _MEMSET_SCHEMA)
         return self._sized(self._activities(events, "graph_node", *details))
 
     def _sized(self, rows: pl.DataFrame) -> pl.DataFrame:

@@ -397,9 +397,15 @@ def json_tables(path: Path, events: EventSorter, notes: Iterable[str]) -> Conten
     )
     by_pid = {pid: part for (pid,), part in frame.group_by("pid", maintain_order=True)}
     texts = rows.distinct_names
-    planes = {
-        pid: _plane(name, pid, by_pid.get(pid), threads, texts) for pid, name in names.items()
-    }
+    planes = {pid: XPlane(name) for pid, name in names.items()}
+    for pid, plane in planes.items():
+        part = by_pid.get(pid)
+        if part is not None:
+            for code in part["code"].unique().sort():
+                plane.kinds.put(code, texts[code])
+            for tid, count in part.group_by("tid").len().sort("tid").iter_rows():
+                thread = threads.get((pid, tid), "")
+                plane.lines.append(PlaneLine(id=tid, name=thread, events=count))
     pid_of = {id(plane): pid for pid, plane in planes.items()}
 
     def decode(plane: XPlane) -> Iterator[EventBatch]:
@@ -409,22 +415,6 @@ def json_tables(path: Path, events: EventSorter, notes: Iterable[str]) -> Conten
 
     space = XSpace(list(planes.values()), [], [], [])
     return profile_tables(path, "jax-chrome", space, decode, notes)
-
-
-def _plane(
-    name: str,
-    pid: int | None,
-    part: pl.DataFrame | None,
-    threads: dict[tuple[int | None, int | None], str],
-    texts: list[str],
-) -> XPlane:
-    plane = XPlane(name)
-    if part is not None:
-        for code in part["code"].unique().sort():
-            plane.kinds.put(code, texts[code])
-        for tid, count in part.group_by("tid").len().sort("tid").iter_rows():
-            plane.lines.append(PlaneLine(id=tid, name=threads.get((pid, tid), ""), events=count))
-    return plane
 
 
 def _batch(plane: XPlane, part: pl.DataFrame) -> EventBatch:

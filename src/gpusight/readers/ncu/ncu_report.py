@@ -73,6 +73,7 @@ class NcuSource(TraceSource):
                 f"{path} has no complete launch", why=self._cut, hint="copy or capture it again"
             )
         self._built: dict[str, pl.DataFrame] = {}
+        self._any_instances: bool | None = None
 
     @contextlib.contextmanager
     def _decoding(self) -> Iterator[None]:
@@ -120,8 +121,10 @@ class NcuSource(TraceSource):
         """Return whether the table has rows."""
         if table != "counter_instances":
             return self.row_count(table) > 0
-        with self._decoding():
-            return self._has_instances
+        if self._any_instances is None:
+            with self._decoding():
+                self._any_instances = has_instances(self._data, self._launches)
+        return self._any_instances
 
     def has_column(self, table: str, column: str) -> bool:
         """Return whether the capture can fill this column."""
@@ -226,10 +229,6 @@ class NcuSource(TraceSource):
     def _instance_counts(self) -> pl.Series:
         """The number of instances of every counter, in the order of `counters`."""
         return count_instances(self._data, self._launches).filter(self._is_named)
-
-    @cached_property
-    def _has_instances(self) -> bool:
-        return has_instances(self._data, self._launches)
 
     def _instances(self) -> pl.DataFrame:
         instances = read_instances(self._data, self._launches)

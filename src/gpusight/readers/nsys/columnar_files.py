@@ -105,7 +105,10 @@ def find_streams(path: Path) -> dict[str, StreamSpan]:
                     continue
                 metadata = file.read(length)
                 message = Flatbuffer(metadata, struct.unpack_from("<I", metadata, 0)[0])
-                name = _table_name(message) or name
+                schema = message.table(_MESSAGE_HEADER)
+                if message.byte(_MESSAGE_TYPE) == _SCHEMA_MESSAGE and schema is not None:
+                    about = {p.text(0): p.text(1) for p in schema.tables(_SCHEMA_METADATA)}
+                    name = about.get("table_name") or name
                 body = message.int64(_MESSAGE_BODY_LENGTH)
             except (struct.error, IndexError) as error:
                 raise _damaged(path, at, error) from error
@@ -115,14 +118,6 @@ def find_streams(path: Path) -> dict[str, StreamSpan]:
     if name:
         raise _damaged(path, size, "the file ends inside a table")
     return spans
-
-
-def _table_name(message: Flatbuffer) -> str:
-    schema = message.table(_MESSAGE_HEADER)
-    if message.byte(_MESSAGE_TYPE) != _SCHEMA_MESSAGE or schema is None:
-        return ""
-    pairs = {pair.text(0): pair.text(1) for pair in schema.tables(_SCHEMA_METADATA)}
-    return pairs.get("table_name", "")
 
 
 def _damaged(path: Path, at: int, why: object) -> DamagedCaptureError:

@@ -72,6 +72,7 @@ class NsysSource(TraceSource):
         self._owners: dict[tuple[str, str], pl.Series] = {}
         self._checked: dict[str, CheckedRows] = {}
         self._wrong_values: dict[tuple[str, str], str] = {}
+        self._renamed: pl.DataFrame | None = None
 
     @cached_property
     def meta(self) -> Meta:
@@ -292,16 +293,13 @@ class NsysSource(TraceSource):
 
     def device_of(self, process: pl.Series, cuda_device: pl.Series) -> pl.Series:
         """Turn a process's CUDA device number into the capture's device key."""
-        renamed = self._renamed_devices
-        if renamed.is_empty():
+        if self._renamed is None:
+            self._renamed = nsys_machine.renamed_devices(self)
+        if self._renamed.is_empty():
             return cuda_device
         rows = pl.DataFrame({"process": process, "cuda": cuda_device})
-        joined = rows.join(renamed, on=["process", "cuda"], how="left", maintain_order="left")
+        joined = rows.join(self._renamed, on=["process", "cuda"], how="left", maintain_order="left")
         return joined.select(pl.coalesce("device", "cuda")).to_series()
-
-    @cached_property
-    def _renamed_devices(self) -> pl.DataFrame:
-        return nsys_machine.renamed_devices(self)
 
     @cached_property
     def end_of_capture_ns(self) -> int:

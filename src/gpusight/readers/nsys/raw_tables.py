@@ -355,7 +355,7 @@ def without_wrong(frame: pl.DataFrame, table: str) -> tuple[pl.DataFrame, dict[s
 def keep_rows(part: RawTablePart, frame: pl.DataFrame, checks: Sequence[RowCheck]) -> CheckedRows:
     """Return which rows of a part count; `frame` holds the columns of the checks."""
     checks, doubts = _with_plausible_end(part, frame, checks)
-    if all(_passes(frame, check) for check in checks) and _runs_forward(frame, checks):
+    if not frame.height or _all_count(frame, checks):
         return CheckedRows(frame.height, warnings=doubts)
     reasons = frame.select(_first_problem(part, frame, checks).alias("reason")).to_series()
     mask = reasons.is_null()
@@ -390,17 +390,16 @@ def _with_plausible_end(
     return lifted, (doubt,) if end.high < TIME_LIMITS[1] else ()
 
 
-def _passes(frame: pl.DataFrame, check: RowCheck) -> bool:
-    series = frame.get_column(check.column)
-    high = min(FOREVER - 1, check.high) if check.column == _END else check.high
-    return series.null_count() == 0 and (not len(series) or is_inside(series, check.low, high))
-
-
-def _runs_forward(frame: pl.DataFrame, checks: Sequence[RowCheck]) -> bool:
+def _all_count(frame: pl.DataFrame, checks: Sequence[RowCheck]) -> bool:
+    """Return, quickly, whether all rows pass the checks and end after they start."""
+    for check in checks:
+        series = frame.get_column(check.column)
+        high = min(FOREVER - 1, check.high) if check.column == _END else check.high
+        if series.null_count() or not is_inside(series, check.low, high):
+            return False
     if not {_START, _END} <= {check.column for check in checks}:
         return True
-    duration_ns = frame.get_column(_END) - frame.get_column(_START)
-    return not len(duration_ns) or is_inside(duration_ns, 0, MAX_DURATION_NS)
+    return is_inside(frame.get_column(_END) - frame.get_column(_START), 0, MAX_DURATION_NS)
 
 
 def _first_problem(part: RawTablePart, frame: pl.DataFrame, checks: Sequence[RowCheck]) -> pl.Expr:

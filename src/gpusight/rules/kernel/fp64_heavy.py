@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters.kernel_limiter import SATURATED, waits_left
 from gpusight.analysis.counters.profiled_launch import SCHEDULERS, WARP
-from gpusight.hardware.gpu_lookup import sm_limits
+from gpusight.hardware.sm_limits import SM_LIMITS
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
@@ -120,4 +120,4 @@ def fp64_rate(launch: ProfiledLaunch) -> float:
 
 def _listed(launch: ProfiledLaunch) -> SmLimits | None:
     """Find the SM in the table: of one that is not there a capture states limits, but no rates."""
-    return None if launch.sm is None else sm_limits(*launch.sm.compute_capability)
+    return None if launch.sm is None else SM_LIMITS.get(launch.sm.compute_capability)
