@@ -163,7 +163,12 @@ class StepWindow:
                     step = f"{step} recorded, about {in_one_unit(low, high, ' to ')} {without}"
             elif recorded != step:
                 step = f"{step} without the profiler, {recorded} with it"
-            return f"{steps} of {step}{self._excluded}"
+            if self.kind is WindowKind.NUMBERED or not self.left_out:
+                return f"{steps} of {step}"
+            counts = {"warm-up": len(self.left_out) - self.partial, "partial": self.partial}
+            kinds = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+            out = "step" if len(self.left_out) == 1 else "steps"
+            return f"{steps} of {step} ({kinds} {out} excluded)"
         length = format_time(self.length_ns, digits=3)
         known = steps if count else "no steps found"
         if self.before_ns:
@@ -173,14 +178,6 @@ class StepWindow:
             return f"whole capture, {length}, {known}"
         chosen = "window" if self.kind is WindowKind.TIME else "range"
         return f"{chosen} of {length}" + (f", {steps}" if count else "")
-
-    @property
-    def _excluded(self) -> str:
-        if self.kind is WindowKind.NUMBERED or not self.left_out:
-            return ""
-        counts = {"warm-up": len(self.left_out) - self.partial, "partial": self.partial}
-        kinds = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-        return f" ({kinds} {'step' if len(self.left_out) == 1 else 'steps'} excluded)"
 
     @property
     def time(self) -> TimeWindow:
@@ -265,7 +262,7 @@ def _chosen_window(
     elif selection.within is not None:
         chosen = _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
     elif isinstance(detected.steps, NotApplicable):
-        why = _why(detected.steps) + _suggestions(trace, detected)
+        why = NO_STEPS + detected.steps.reason + _suggestions(trace, detected)
         chosen = StepWindow(whole.start_ns, whole.end_ns, notes=(*detected.notes, why))
         chosen = chosen if warmup else _without_start(trace, chosen)
     else:
@@ -354,23 +351,26 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
 
     def find() -> pl.DataFrame:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
-        return _window_frame(chosen)
+        if isinstance(chosen, NotApplicable):
+            row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
+        else:
+            row = {key: getattr(chosen, key) for key in _PLAIN}
+            row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
+            row["notes"] = list(chosen.notes)
+            row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
+        return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
-    frame = trace.derive("window-12", find)
-    row = frame.row(0, named=True)
+    row = trace.derive("window-12", find).row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
     kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)
-    whole = row["start_ns"], row["end_ns"]
-    notes = tuple(row["notes"])
-    before_ns, partial = row["before_ns"], row["partial"]
-    chosen = StepWindow(
-        *whole, kept, left_out, row["how"], notes, before_ns, partial, process=row["process"]
-    )
     inner = None if row["inner_loop"] is None else InnerLoop(**row["inner_loop"])
-    return replace(chosen, inner_loop=inner)
+    plain = {key: row[key] for key in _PLAIN}
+    notes = tuple(row["notes"])
+    return StepWindow(steps=kept, left_out=left_out, notes=notes, inner_loop=inner, **plain)
 
 
+_PLAIN = ("start_ns", "end_ns", "how", "process", "before_ns", "partial")
 _STEP_LISTS = ("steps", "left_out")
 _WINDOW_SCHEMA = {
     "start_ns": pl.Int64(),
@@ -385,19 +385,6 @@ _WINDOW_SCHEMA = {
     "reason": pl.String(),
     "hint": pl.String(),
 }
-
-
-def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
-    """Return a window as a table of one row, as a trace keeps it."""
-    if isinstance(chosen, NotApplicable):
-        row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
-    else:
-        keys = ("start_ns", "end_ns", "how", "process", "before_ns", "partial")
-        row = {key: getattr(chosen, key) for key in keys}
-        row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
-        row["notes"] = list(chosen.notes)
-        row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
-    return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
 
 def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: bool) -> StepWindow:
@@ -501,7 +488,7 @@ def _by_time(
     start, end = first, last
     kind = WindowKind.ALL if window == (None, None) else WindowKind.TIME
     if isinstance(detected.steps, NotApplicable):
-        return StepWindow(start, end, notes=(*notes, _why(detected.steps)), kind=kind)
+        return StepWindow(start, end, notes=(*notes, NO_STEPS + detected.steps.reason), kind=kind)
     inside = _inside(detected.steps.steps, start, end)
     kept = set(inside)
     out = tuple(step for step in detected.steps.steps if step not in kept)
@@ -541,16 +528,13 @@ def _by_range(
     start, last = int(ranges["start_ns"].min()), int(ranges["end_ns"].max())  # type: ignore[arg-type]
     end = work_end(trace, start, last, process)
     if isinstance(detected.steps, NotApplicable):
-        notes = (*detected.notes, _why(detected.steps))
+        notes = (*detected.notes, NO_STEPS + detected.steps.reason)
         return StepWindow(start, end, notes=notes, kind=WindowKind.RANGE)
     inside = _inside(detected.steps.steps, start, last)
     how, inner = (detected.steps.how, detected.steps.inner_loop) if inside else ("", None)
-    chosen = StepWindow(start, end, inside, (), how, detected.notes, kind=WindowKind.RANGE)
-    return replace(chosen, inner_loop=inner)
-
-
-def _why(absent: NotApplicable) -> str:
-    return f"{NO_STEPS}{absent.reason}"
+    return StepWindow(
+        start, end, inside, (), how, detected.notes, kind=WindowKind.RANGE, inner_loop=inner
+    )
 
 
 def _inside(steps: Sequence[TraceStep], start: int, end: int) -> tuple[TraceStep, ...]:
@@ -565,8 +549,8 @@ def _of_steps(
     notes: list[str],
 ) -> StepWindow:
     begun, done = step_spans(trace, kept)
-    chosen = StepWindow(int(begun[0]), int(done[-1]), kept, out, steps.how, tuple(notes))
-    return replace(chosen, inner_loop=steps.inner_loop)
+    bounds = int(begun[0]), int(done[-1])
+    return StepWindow(*bounds, kept, out, steps.how, tuple(notes), inner_loop=steps.inner_loop)
 
 
 def step_spans(trace: Trace, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
