@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RUN = str(DATA / "dataload.sqlite")
 OTHER = str(DATA / "healthy.json.gz")
-ESTIMATED = profiler_correction._estimated
+ESTIMATED = profiler_correction._estimate
 """As users have it: most tests see recorded times."""
 
 
@@ -219,7 +219,7 @@ def test_the_page_shows_what_is_printed(
     marker, _, rest = page.partition("<!-- compare ")[2].partition(" -->\n```text\n")
     shown = rest.partition("```")[0]
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(profiler_correction, "_estimated", ESTIMATED)
+    monkeypatch.setattr(profiler_correction, "_estimate", ESTIMATED)
     # Copies: answers about captures are kept, and other tests had those of recorded times.
     copies = [shutil.copy(SHARED / "nsys" / name, tmp_path) for name in marker.split()]
     out = told(capsys, *map(str, copies))
