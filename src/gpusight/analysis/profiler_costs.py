@@ -265,7 +265,9 @@ def estimate_overhead(schedule: GpuSchedule) -> EstimatedOverhead | None:
     cost = COSTS[tool]
     shown_ns = capture_unit_ns(schedule, tool) or cost.unit_ns
     event_ns = cost.units * min(shown_ns, MAX_UNIT * cost.unit_ns)
-    high = cost.high * (BACKTRACE_HIGH if trace.has("callchains") else 1.0)
+    # A sanitized copy has the times of samples, but no stacks.
+    with_stacks = trace.has("callchains") or trace.has("cpu_samples")
+    high = cost.high * (BACKTRACE_HIGH if with_stacks else 1.0)
     middle, low, high_overhead = (Overhead(event_ns * factor) for factor in (1.0, cost.low, high))
     launches = np.count_nonzero(schedule.calls.kind == CallKind.LAUNCH)
     is_used = cost.is_used and int(launches) >= MIN_LAUNCHES
