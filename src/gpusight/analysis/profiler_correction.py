@@ -36,6 +36,7 @@ from gpusight.analysis.steps.step_window import (
     WindowKind,
     step_spans,
     step_window,
+    with_uneven_note,
 )
 from gpusight.errors import UsageError
 from gpusight.pace import BEFORE, WHOLE_PROGRAM, Pace
@@ -554,7 +555,7 @@ class _CorrectedTrace(WindowedTrace):
         else:
             begun, done = step_spans(self, moved.steps)
             start_ns, end_ns = int(begun[0]), int(done[-1])
-        moved = replace(moved, start_ns=start_ns, end_ns=end_ns)
+        moved = with_uneven_note(self, replace(moved, start_ns=start_ns, end_ns=end_ns))
         return replace(moved, estimate_ns=self.correction.range_ns(moved.step_ns))
 
 

@@ -360,7 +360,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
             row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
         return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
-    row = trace.derive("window-12", find).row(0, named=True)
+    row = trace.derive("window-13", find).row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
     kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)
@@ -405,19 +405,43 @@ def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: 
         notes.append(f"excluded as partial steps, cut off by the capture: {_names(cut)}")
     kept = all_steps[first:last]
     chosen = _of_steps(trace, steps, kept, (*all_steps[:first], *all_steps[last:]), notes)
-    return replace(chosen, partial=len(cut), notes=(*chosen.notes, *_between(trace, chosen)))
+    return replace(chosen, partial=len(cut))
 
 
-def _between(trace: Trace, chosen: StepWindow) -> tuple[str, ...]:
-    """Note that the step time is not what a typical step takes, where it is far from it."""
-    typical = float(np.median(took_ns(launched(trace), chosen.steps)))
-    other = chosen.step_ns - typical
-    if len(chosen.steps) < _MIN_STEPS or other < (1 - 1 / _LONG) * chosen.step_ns:
+def with_uneven_note(trace: Trace, chosen: StepWindow) -> StepWindow:
+    """Note that the step time, a mean, is far from what most steps take; with these times."""
+    notes = tuple(note for note in chosen.notes if not note.startswith(_UNEVEN))
+    return replace(chosen, notes=(*notes, *_uneven(trace, chosen)))
+
+
+def _uneven(trace: Trace, chosen: StepWindow) -> tuple[str, ...]:
+    if len(chosen.steps) < _MIN_STEPS:
         return ()
-    shown, more = (format_time(time, digits=3) for time in (typical, other))
-    return (
-        f"a typical step takes {shown}; {more} of the step time is between steps or in slow ones",
-    )
+    begun, done = step_spans(trace, chosen.steps)
+    took = done - begun
+    median = float(np.median(took))
+    if not 1 / _LONG <= chosen.step_ns / max(median, 1.0) <= _LONG:
+        text = f"{_UNEVEN[0]} {format_time(median, digits=3)}; "
+        far = np.abs(took - median)
+        at = int(np.argmax(far))
+        if far[at] < far.sum() / 2:
+            count = int((far > (1 - 1 / _LONG) * median).sum())
+            return (f"{text}{count:,} steps differ from it: gpusight steps FILE lists them",)
+        text += f"{called(chosen.steps[at])} takes {format_time(int(took[at]), digits=3)}"
+        # The longer part of the window before or after it.
+        others = max(chosen.steps[:at], chosen.steps[at + 1 :], key=len)
+        first, last = others[0].number, others[-1].number
+        return (f"{text}; without it: --steps {first}-{last}",)
+    typical = float(np.median(took_ns(launched(trace), chosen.steps)))
+    between = chosen.step_ns - typical
+    if between < (1 - 1 / _LONG) * chosen.step_ns:
+        return ()
+    shown, more = (format_time(time, digits=3) for time in (typical, between))
+    return (f"{_UNEVEN[1]} {shown}; {more} of the step time is between steps",)
+
+
+_UNEVEN = ("median step", "a typical step takes")
+"""How the notes begin that are made with the times of each window."""
 
 
 _GPU_SHARE = 0.9
@@ -549,8 +573,8 @@ def _of_steps(
     notes: list[str],
 ) -> StepWindow:
     begun, done = step_spans(trace, kept)
-    bounds = int(begun[0]), int(done[-1])
-    return StepWindow(*bounds, kept, out, steps.how, tuple(notes), inner_loop=steps.inner_loop)
+    chosen = StepWindow(int(begun[0]), int(done[-1]), kept, out, steps.how, tuple(notes))
+    return with_uneven_note(trace, replace(chosen, inner_loop=steps.inner_loop))
 
 
 def step_spans(trace: Trace, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
