@@ -154,25 +154,14 @@ def _read_and_answered_once(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-_RECORDED = {
-    "test_readme.py",
-    *("test_analysis_payloads.py", "test_report_page.py", "test_diagnosis_view.py"),
-    *("test_locations.py", "test_timeline_diagnosis.py"),
-    *("test_compare_digests.py", "test_comparability.py", "test_build_digest.py"),
-    *("test_explain_change.py", "test_diagnose.py", "test_compare.py", "test_gate.py"),
-    *("test_capture_info.py", "test_scenario.py", "test_step_window_agreement.py"),
-}
-"""Files that know what a capture holds to the digit. All others see what users see."""
+@pytest.fixture
+def recorded_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the recorded times, for tests that know a capture to the digit.
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _recorded_times(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keep the recorded times in some files: the overhead of the profiler is not estimated."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.path.name in _RECORDED:
-            patch.setattr(profiler_correction, "_estimated", lambda trace, _selection: trace)
-            patch.setitem(TIMES, "recorded", True)
-        yield
+    All others see what users see: times without the estimated overhead of the profiler.
+    """
+    monkeypatch.setattr(profiler_correction, "_estimate", lambda _trace, _focus: None)
+    monkeypatch.setitem(TIMES, "recorded", True)
 
 
 def _open_once(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:

@@ -15,7 +15,6 @@ from markdown_it.token import Token
 from tools.page_blocks import repository_url
 
 import gpusight as gs
-from gpusight.analysis import profiler_correction
 from gpusight.cli.main import build_parser
 from tests.shared import REPOSITORY, SHARED, needs_shared
 
@@ -27,7 +26,6 @@ else:
 README = (REPOSITORY / "README.md").read_text("utf-8")
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
 PAGES = ("README.md", "docs/usage.md", "docs/guide.md")
-ESTIMATED = profiler_correction._estimated
 URL = repository_url()
 RAW = URL.replace("github.com", "raw.githubusercontent.com")
 

@@ -376,6 +376,7 @@ def test_step_time_and_window_are_those_of_diagnose() -> None:
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_faster_matmuls_do_little_for_a_program_that_the_host_holds_up() -> None:
     view = gpusight.whatif(
         SHARED / "nsys/gpt_small_train.sqlite", speedup={"matmul": 6}, graph=True
@@ -402,6 +403,7 @@ def test_every_capture_has_an_answer_whose_ledger_adds_up(path: Path) -> None:
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_the_real_pair_of_half_precision_and_a_fused_optimizer() -> None:
     result = gpusight.whatif(
         gpusight.open(SHARED / "nsys/gpt_small_train.sqlite"), precision="bf16", fuse=["optimizer"]

@@ -10,6 +10,7 @@ import pytest
 
 from gpusight.analysis.capture_summary import summary
 from gpusight.analysis.ledger.device_ledger import Accounting
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.step_window import step_window, with_window
 from gpusight.comparison.baseline_file import fault
@@ -317,7 +318,7 @@ def test_the_cheapest_kernels_are_one_row_and_sums_hold() -> None:
 @pytest.mark.parametrize("path", EVERY_SMALL, ids=map(name, EVERY_SMALL))
 def test_parts_sum_to_the_whole_on_every_capture(path: Path) -> None:
     try:
-        trace = opened(path)
+        trace = without_profiler(opened(path))
     except GpusightError:
         pytest.skip("not a capture")
     digest = make_digest(trace)
@@ -382,6 +383,7 @@ def agrees_with_summary(trace: Trace, digest: Digest) -> None:
         ("gpt_tiny_train_tf32_r3", 20.71, 2.40),
     ],
 )
+@pytest.mark.usefixtures("recorded_times")
 def test_step_and_kernel_times_are_the_known_ones(
     capture: str, step_ms: float, kernel_ms: float
 ) -> None:

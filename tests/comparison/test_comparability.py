@@ -136,6 +136,7 @@ def test_a_torch_trace_without_its_kernels(tmp_path: Path) -> None:
         assert set(told.values()) == {"inconclusive"}
 
 
+@pytest.mark.usefixtures("recorded_times")
 def test_the_command_is_red_and_says_why(
     changed: Callable[..., str],
     tmp_path: Path,
@@ -163,6 +164,7 @@ def test_the_command_is_red_and_says_why(
     assert "dependency-stall was not evaluated" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("recorded_times")
 def test_compare_claims_nothing_of_lost_kernels(changed: Callable[..., str]) -> None:
     view = gs.compare(changed("whole"), changed("broken", *HALF))
     found = view.answer
@@ -191,6 +193,7 @@ def test_compare_claims_nothing_of_lost_kernels(changed: Callable[..., str]) -> 
         ("steps", ("DELETE FROM NVTX_EVENTS",)),
     ],
 )
+@pytest.mark.usefixtures("recorded_times")
 def test_another_capture_is_inconclusive_until_it_is_accepted(
     changed: Callable[..., str], kind: str, statements: Iterable[str]
 ) -> None:

@@ -436,6 +436,7 @@ def sides(*stems: str) -> list[str]:
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_noise_of_a_shared_machine_is_no_change() -> None:
     before = sides(*(f"gpt_tiny_train_r{n}" for n in (1, 2, 3)))
     after = sides(*(f"gpt_tiny_train_tf32_r{n}" for n in (1, 2, 3)))
@@ -452,6 +453,7 @@ def test_noise_of_a_shared_machine_is_no_change() -> None:
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_a_faster_gpu_that_waits_for_its_host() -> None:
     comparison = gs.compare(*sides("gpt_small_train", "gpt_small_train_bf16_fused")).answer
     assert comparison.step.before == pytest.approx(46.86e6, rel=1e-3)

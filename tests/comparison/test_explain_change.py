@@ -385,6 +385,7 @@ def test_hostile_names_do_not_reach_the_sentences() -> None:
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_the_faster_gpu_of_gpt_small() -> None:
     paths = [SHARED / "nsys" / f"gpt_small_train{end}.sqlite" for end in ("", "_bf16_fused")]
     comparison = gs.compare(*paths).answer
@@ -402,6 +403,7 @@ def test_the_faster_gpu_of_gpt_small() -> None:
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_the_noise_of_gpt_tiny() -> None:
     sides = [
         [SHARED / "nsys" / f"gpt_tiny_train{kind}_r{n}.sqlite" for n in (1, 2, 3)]

@@ -167,6 +167,7 @@ def test_copies_are_shown_themselves() -> None:
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_kernels_of_an_optimizer_are_shown_as_one_stretch_of_each_step() -> None:
     trace = opened(SHARED / "nsys" / "gpt_small_train.sqlite")
     diagnosis = diagnosed(trace)

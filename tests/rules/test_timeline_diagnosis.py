@@ -60,6 +60,7 @@ def of(name: str) -> TimelineDiagnosis:
 
 @needs_shared
 @pytest.mark.parametrize("name", FIRST)
+@pytest.mark.usefixtures("recorded_times")
 def test_the_planted_defect_comes_first(name: str) -> None:
     assert of(name).findings[0].rule in FIRST[name]
 
@@ -72,6 +73,7 @@ def test_what_else_is_there_is_found(name: str) -> None:
 
 @needs_shared
 @pytest.mark.parametrize(("name", "rule"), STEP_MS)
+@pytest.mark.usefixtures("recorded_times")
 def test_a_fix_gives_what_the_prototype_predicted(name: str, rule: str) -> None:
     diagnosis = of(name)
     gains = {finding.rule: finding.step_ns for finding in diagnosis.findings}
@@ -130,6 +132,7 @@ def test_the_replay_fits_what_was_measured() -> None:
 
 @needs_shared
 @pytest.mark.parametrize("name", ["gpt_small_train", "conv", "item", "tiny"])
+@pytest.mark.usefixtures("recorded_times")
 def test_torch_traces_say_what_the_profiler_takes(name: str) -> None:
     findings = diagnosed(str(TORCH / f"{name}.json.gz")).findings
     assert "profiler-overhead" in [finding.rule for finding in findings]

@@ -136,9 +136,7 @@ def _check_session(report: Path, folder: Path) -> None:
 def _ask(command: str, capture: Path) -> Any:
     out, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
-        recorded = ["--pace", "off"] if command == "steps" else []
-        words = [command, str(capture), "--format", "json", "--no-cache", "--top", "0"]
-        code = main([*words, *recorded])
+        code = main([command, str(capture), "--format", "json", "--no-cache", "--top", "0"])
     text = out.getvalue().replace(str(capture), "FILE").replace(capture.name, "FILE")
     return [code, _without_owners(json.loads(text)) if text else None]
 

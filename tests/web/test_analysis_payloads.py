@@ -33,6 +33,7 @@ CAPTURES = [DATA / name for name in ("dataload.sqlite", "torch_odd.json.gz", "od
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: str(path.name))
+@pytest.mark.usefixtures("recorded_times")
 def test_the_ledger_is_that_of_the_command(path: Path) -> None:
     trace = opened(path)
     said = gs.ledger(trace).answer.document()

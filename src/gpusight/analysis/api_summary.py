@@ -41,14 +41,16 @@ def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | 
     has_return_values = trace.has("api_calls", "return_value")
     # cuDNN and cuBLAS calls contain CUDA calls: a share is of the library's own total.
     library = pl.col("api").fill_null("").replace({"driver": "cuda", "runtime": "cuda"})
-    total_ns = pl.col("total_ns")
+    total_ns, code = pl.col("total_ns"), pl.col("return_value")
+    is_query = pl.col("name").cast(pl.String).str.contains(_QUERIES).first()
+    failures = ((code != 0) & ~(is_query & code.is_in(_NOT_READY))).sum().cast(pl.Int64)
     frame = (
         calls.lazy()
         .with_columns(DURATION)
         .group_by("name", "api")
         .agg(
             *timing(),
-            (_failures() if has_return_values else pl.lit(None, pl.Int64)).alias("errors"),
+            (failures if has_return_values else pl.lit(None, pl.Int64)).alias("errors"),
             pl.col("thread").n_unique().cast(pl.Int64).alias("threads"),
         )
         .with_columns(pl.col("name", "api").cast(pl.String))
@@ -68,10 +70,3 @@ def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | 
         meta={"calls": calls.height, "total_ns": int(frame["total_ns"].sum()), "errors": errors},
         notes=(*scope.notes, note) if libraries else scope.notes,
     )
-
-
-def _failures() -> pl.Expr:
-    """Count the calls that failed."""
-    is_query = pl.col("name").cast(pl.String).str.contains(_QUERIES).first()
-    code = pl.col("return_value")
-    return ((code != 0) & ~(is_query & code.is_in(_NOT_READY))).sum().cast(pl.Int64)

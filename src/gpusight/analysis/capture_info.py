@@ -17,7 +17,6 @@ from gpusight.trace.schema import TABLES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpusight.hardware.gpu_table import Gpu
     from gpusight.trace.trace import Meta, Trace
 
 
@@ -80,14 +79,19 @@ _LAST_SECOND = 253_402_300_799
 def info(trace: Trace) -> Composite:
     """Describe a capture; of its events only the process columns are read."""
     sections = [_devices(trace), _processes(trace), *_groups(trace), *_rules(trace)]
-    sections += [_contents(trace), _missing(trace)]
+    contents = [
+        {"table": name, "rows": trace.row_count(name), "meaning": table.meaning}
+        for name, table in sorted(TABLES.items(), key=lambda item: not trace.has(item[0]))
+    ]
+    sections.append(table_of("contents", "Contents", CONTENT_FIELDS, contents))
+    sections.append(_missing(trace))
     messages = serious_messages(trace)
     if messages.height:
         sections.append(TableResult("messages", "Profiler warnings", MESSAGE_FIELDS, messages))
     return Composite(
         "info",
         "About this capture",
-        (*_facts(trace.meta), *_measured_facts(trace)),
+        tuple(f for f in (*_facts(trace.meta), *_measured_facts(trace)) if f.value is not None),
         tuple(sections),
         notes=trace.meta.notes,
     )
@@ -95,11 +99,17 @@ def info(trace: Trace) -> Composite:
 
 def _facts(meta: Meta) -> tuple[Fact, ...]:
     tool = meta.tool if meta.tool_version is None else f"{meta.tool} {meta.tool_version}"
-    facts = (
+    started = meta.start_utc_ns
+    if started is not None and 0 <= started // 10**9 <= _LAST_SECOND:
+        date = datetime.fromtimestamp(started // 10**9, timezone.utc)
+        start_utc = date.strftime("%Y-%m-%d %H:%M:%S UTC")
+    else:
+        start_utc = None
+    return (
         Fact("tool", "Captured with", tool, Fmt.TEXT, "Profiler that wrote the capture"),
         Fact("source", "Format", meta.source, Fmt.TEXT, "Format of the file"),
         Fact("schema_version", "Schema", meta.schema_version, Fmt.TEXT, "Version of its layout"),
-        Fact("start_utc", "Started", _utc(meta.start_utc_ns), Fmt.TEXT, "Start of the capture"),
+        Fact("start_utc", "Started", start_utc, Fmt.TEXT, "Start of the capture"),
         Fact("duration_ns", "Duration", meta.duration_ns, Fmt.TIME, "Length of the capture"),
         Fact("driver_version", "Driver", meta.driver_version, Fmt.TEXT, "NVIDIA driver"),
         Fact("cuda_version", "CUDA", meta.cuda_version, Fmt.TEXT, "CUDA version"),
@@ -109,7 +119,6 @@ def _facts(meta: Meta) -> tuple[Fact, ...]:
         Fact("world_size", "World size", meta.world_size, Fmt.COUNT, "Processes of that job"),
         Fact("backend", "Backend", meta.backend, Fmt.TEXT, "Library they communicate through"),
     )
-    return tuple(fact for fact in facts if fact.value is not None)
 
 
 def _measured_facts(trace: Trace) -> list[Fact]:
@@ -120,15 +129,14 @@ def _measured_facts(trace: Trace) -> list[Fact]:
     timed = rows["duration_ns"].null_count() < rows.height
     metrics = trace.table("counters", ["metric"])["metric"].n_unique()
     total_ns = float(rows["duration_ns"].sum()) if timed else None
-    facts = (
+    return [
         Fact("launches", "Launches", rows.height, Fmt.COUNT, "Launches that were measured"),
         Fact("kernel_names", "Kernels", rows["name"].n_unique(), Fmt.COUNT, "Different kernels"),
         Fact("metrics", "Metrics", metrics, Fmt.COUNT, "Different metrics"),
         Fact(
             "total_ns", "GPU time", total_ns, Fmt.TIME, "Time of all launches, each measured alone"
         ),
-    )
-    return [fact for fact in facts if fact.value is not None]
+    ]
 
 
 def _rules(trace: Trace) -> list[TableResult | NotApplicable]:
@@ -148,12 +156,6 @@ def _rules(trace: Trace) -> list[TableResult | NotApplicable]:
     return [TableResult("rules", "Rules of Nsight Compute", RULE_FIELDS, counted.select(keys))]
 
 
-def _utc(start_ns: int | None) -> str | None:
-    if start_ns is None or not 0 <= start_ns // 10**9 <= _LAST_SECOND:
-        return None
-    return datetime.fromtimestamp(start_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def _devices(trace: Trace) -> TableResult | NotApplicable:
     if not trace.has("devices"):
         return NotApplicable("devices", "the capture does not describe its GPUs")
@@ -163,7 +165,19 @@ def _devices(trace: Trace) -> TableResult | NotApplicable:
 
 def _device(row: dict[str, Any]) -> dict[str, Any]:
     gpu = listed_gpu(row)
-    listed = _listed(gpu) if gpu else {}
+    listed: dict[str, Any] = {}
+    if gpu:
+        cc, clock = gpu.compute_capability, gpu.boost_clock_mhz
+        bandwidth = gpu.memory_bandwidth_bytes_s
+        listed = {
+            "name": table_name(gpu),
+            "compute_capability": f"{cc[0]}.{cc[1]}" if cc else gpu.gfx,
+            "sm_count": gpu.sm_count,
+            "clock_hz": None if clock is None else round(clock * 1e6),
+            "memory_bytes": gpu.memory_bytes,
+            "memory_bandwidth": None if bandwidth is None else round(bandwidth),
+            "l2_bytes": gpu.l2_bytes,
+        }
     major = row["compute_major"]
     # ROCm reports a part of the gfx version in place of a compute capability.
     has_capability = major is not None and (gpu is None or gpu.gfx is None)
@@ -179,20 +193,6 @@ def _device(row: dict[str, Any]) -> dict[str, Any]:
         **captured,
         **{k: listed[k] for k in filled},
         "from_table": ", ".join(filled) or None,
-    }
-
-
-def _listed(gpu: Gpu) -> dict[str, Any]:
-    cc, clock = gpu.compute_capability, gpu.boost_clock_mhz
-    bandwidth = gpu.memory_bandwidth_bytes_s
-    return {
-        "name": table_name(gpu),
-        "compute_capability": f"{cc[0]}.{cc[1]}" if cc else gpu.gfx,
-        "sm_count": gpu.sm_count,
-        "clock_hz": None if clock is None else round(clock * 1e6),
-        "memory_bytes": gpu.memory_bytes,
-        "memory_bandwidth": None if bandwidth is None else round(bandwidth),
-        "l2_bytes": gpu.l2_bytes,
     }
 
 
@@ -227,14 +227,6 @@ def _groups(trace: Trace) -> list[TableResult | NotApplicable]:
     names = [f.key for f in GROUP_FIELDS if f.fmt is not Fmt.COUNT]
     frame = frame.with_columns(pl.col(names).cast(pl.String))
     return [TableResult("process_groups", "Process groups", GROUP_FIELDS, frame)]
-
-
-def _contents(trace: Trace) -> TableResult:
-    rows = [
-        {"table": name, "rows": trace.row_count(name), "meaning": table.meaning}
-        for name, table in sorted(TABLES.items(), key=lambda item: not trace.has(item[0]))
-    ]
-    return table_of("contents", "Contents", CONTENT_FIELDS, rows)
 
 
 def _missing(trace: Trace) -> TableResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,12 @@ READS = {
     "ranges": (*_HOST, "kind", "domain", "domain_key", "open", "end_thread", "source"),
 }
 """Columns that the sections use together."""
+_TIME_PARTS = (
+    ("busy_share", "busy", "Part of the window with a kernel or copy running"),
+    ("copy_only_share", "copies only", "Part with a copy or memset but no kernel"),
+    ("other_share", "other work", "Part with only work from outside the selection"),
+    ("idle_share", "idle", "Part with nothing running"),
+)
 _LOST = ("Not all", "dropped", "lost", "incomplete", "buffer")
 
 
@@ -63,7 +70,12 @@ def summary(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     work, times = kernels(trace, selection), gpu_time(trace, selection)
     calls, moved = (f(trace, selection) for f in (api_calls, copies))
     named = ranges(trace, selection, top=TOP_RANGES)
-    operators = _operators(trace, selection)
+    operators: list[TableResult | NotApplicable] = []
+    if trace.has("cpu_ops") or trace.has("op_totals"):
+        # Captures of nsys, which have none, need not wait for what operators need.
+        from gpusight.analysis.operator_summary import ops
+
+        operators = [s for s in [_top(ops(trace, selection), TOP_OPS)] if _has_rows(s)]
     # Where nothing ran on a GPU, what the host did is the answer; why comes after it.
     sections: list[TableResult | NotApplicable] = [*operators, work]
     if isinstance(work, TableResult):
@@ -97,30 +109,28 @@ def categories(work: TableResult) -> TableResult:
     return TableResult("categories", "GPU time by category", CATEGORY_FIELDS, frame.select(keys))
 
 
-def _operators(trace: Trace, selection: Selection) -> list[TableResult | NotApplicable]:
-    """Return the costliest operators, in captures of frameworks that record them."""
-    if not (trace.has("cpu_ops") or trace.has("op_totals")):
-        return []
-    # Captures of nsys, which have none, need not wait for what operators need.
-    from gpusight.analysis.operator_summary import ops
-
-    section = _top(ops(trace, selection), TOP_OPS)
-    return [section] if _has_rows(section) else []
-
-
 def _facts(
     scope: ResolvedSelection,
     work: TableResult | NotApplicable,
     times: TableResult | NotApplicable,
     calls: TableResult | NotApplicable,
 ) -> tuple[Fact, ...]:
-    window_ns = scope.window.length_ns
+    window_ns, trace = scope.window.length_ns, scope.trace
+    # The GPUs that worked, or those of the machine where none did.
+    used = times.frame["name"] if isinstance(times, TableResult) else device_names(trace).values()
+    counts = Counter(name for name in used if name)
+    gpus = ", ".join(name if n == 1 else f"{n} × {name}" for name, n in counts.items())
     facts = [
-        _device_fact(scope.trace, times),
-        Fact("duration_ns", "Captured", scope.trace.meta.duration_ns, Fmt.TIME, "Whole capture"),
+        Fact("gpus", "GPU", gpus or None, Fmt.TEXT, "GPUs that did work"),
+        Fact("duration_ns", "Captured", trace.meta.duration_ns, Fmt.TIME, "Whole capture"),
         Fact("window_ns", "Window", window_ns or None, Fmt.TIME, "Time that shares refer to"),
-        *_time_facts(times),
     ]
+    if isinstance(times, TableResult):  # the mean of the GPUs; with several, a table shows each
+        facts += [
+            Fact(f"gpu_{key}", f"GPU {label}", mean_share(times, key), Fmt.SHARE, meaning)
+            for key, label, meaning in _TIME_PARTS
+            if key != "other_share" or times.frame["other_ns"].sum()
+        ]
     if isinstance(work, TableResult):
         count, total = work.meta["kernels"], work.meta["total_ns"]
         rate = count * 1e9 / window_ns if window_ns else None
@@ -130,42 +140,13 @@ def _facts(
             Fact("kernels_per_s", "Kernels/s", rate, Fmt.REAL, "Kernels per second of the window"),
         ]
     if isinstance(calls, TableResult):
-        facts.append(_api_fact(calls, window_ns, advice_for(scope.trace.meta).calls_short))
+        # Of the runtime's and driver's own calls: those of libraries contain them.
+        own = calls.frame.filter(pl.col("api").fill_null("runtime").is_in(["runtime", "driver"]))
+        share = int(own["total_ns"].sum()) / window_ns if window_ns else None
+        name = advice_for(trace.meta).calls_short
+        meaning = f"Host time in {name} over the window; threads add up"
+        facts.append(Fact("api_share", f"In {name}", share, Fmt.SHARE, meaning))
     return tuple(fact for fact in facts if fact.value is not None)
-
-
-def _device_fact(trace: Trace, times: TableResult | NotApplicable) -> Fact:
-    """Name the GPUs that worked, or those of the machine where none did."""
-    used = times.frame["name"] if isinstance(times, TableResult) else device_names(trace).values()
-    names = [name for name in used if name]
-    counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    text = ", ".join(name if n == 1 else f"{n} × {name}" for name, n in counts.items())
-    return Fact("gpus", "GPU", text or None, Fmt.TEXT, "GPUs that did work")
-
-
-def _time_facts(times: TableResult | NotApplicable) -> list[Fact]:
-    """Return the shares, the mean of the GPUs; with several, a table shows each."""
-    if isinstance(times, NotApplicable):
-        return []
-    parts = (
-        ("busy_share", "busy", "Part of the window with a kernel or copy running"),
-        ("copy_only_share", "copies only", "Part with a copy or memset but no kernel"),
-        ("other_share", "other work", "Part with only work from outside the selection"),
-        ("idle_share", "idle", "Part with nothing running"),
-    )
-    return [
-        Fact(f"gpu_{key}", f"GPU {label}", mean_share(times, key), Fmt.SHARE, meaning)
-        for key, label, meaning in parts
-        if key != "other_share" or times.frame["other_ns"].sum()
-    ]
-
-
-def _api_fact(calls: TableResult, window_ns: int, name: str) -> Fact:
-    """Relate the runtime's and driver's own calls to the window; library calls contain those."""
-    own = calls.frame.filter(pl.col("api").fill_null("runtime").is_in(["runtime", "driver"]))
-    share = int(own["total_ns"].sum()) / window_ns if window_ns else None
-    meaning = f"Host time in {name} over the window; threads add up"
-    return Fact("api_share", f"In {name}", share, Fmt.SHARE, meaning)
 
 
 def _notes(

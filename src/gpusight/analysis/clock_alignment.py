@@ -27,7 +27,6 @@ TOLERANCE_NS = 200_000
 """Clocks that differ by less count as equal: time stamps of one capture differ by some µs."""
 _MIN_WRONG_SHARE = 0.05
 """Part of the launches, or of the waits, that must contradict the clocks: single records do."""
-_MIN_COMPARED = 1
 _SHIFTED = (*GPU_WORK, "gpu_ranges")
 _WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context|Thread)Synchronize")
 _WAITS_FOR_STREAM = re.compile(r"StreamSynchronize")
@@ -93,12 +92,11 @@ def _find_shifts(trace: Trace) -> tuple[ClockShift, ...]:
         ],
         how="vertical_relaxed",
     )
-    found = []
-    for (device,), own in slack.group_by("device", maintain_order=True):
-        shift = _shift(int(str(device)), own["early"].drop_nulls(), own["late"].drop_nulls())
-        if shift is not None:
-            found.append(shift)
-    return tuple(sorted(found, key=lambda shift: shift.device))
+    shifts = (
+        _shift(int(str(device)), own["early"].drop_nulls(), own["late"].drop_nulls())
+        for (device,), own in slack.group_by("device", maintain_order=True)
+    )
+    return tuple(sorted(filter(None, shifts), key=lambda shift: shift.device))
 
 
 def _shift(device: int, early: pl.Series, late: pl.Series) -> ClockShift | None:
@@ -109,9 +107,10 @@ def _shift(device: int, early: pl.Series, late: pl.Series) -> ClockShift | None:
     """
     for slack, is_early in ((late, False), (early, True)):
         wrong = int((slack < -TOLERANCE_NS).sum())
-        if len(slack) < _MIN_COMPARED or wrong < _MIN_WRONG_SHARE * len(slack):
+        if not len(slack) or wrong < _MIN_WRONG_SHARE * len(slack):
             continue
-        apart_ns = -_quantile(slack.filter(slack < -TOLERANCE_NS), 0.05)
+        # A value that nearly all are above: the extremes may be single broken records.
+        apart_ns = -int(slack.filter(slack < -TOLERANCE_NS).quantile(0.05, "lower") or 0)
         shift_ns = apart_ns if is_early else -apart_ns
         other = late if is_early else early
         others_wrong = int((other + (-shift_ns if is_early else shift_ns) < -TOLERANCE_NS).sum())
@@ -121,16 +120,12 @@ def _shift(device: int, early: pl.Series, late: pl.Series) -> ClockShift | None:
     return None
 
 
-def _quantile(values: pl.Series, share: float) -> int:
-    """Return a value that nearly all are above; the extremes may be single broken records."""
-    return int(values.quantile(share, "lower") or 0)
-
-
 def _launched(trace: Trace, tables: Sequence[str]) -> pl.DataFrame:
     """List GPU activities with the times of the calls that launched them, by end of the call."""
     api = trace.table("api_calls", ["start_ns", "end_ns", "process", "correlation", "name"])
     index = KeyIndex(api["process"], api["correlation"])
-    blocking = [_blocks(name) for name in names_of(api["name"])]
+    # Copies that return only when they are done.
+    blocking = ["Memcpy" in n and _ASYNC.search(n) is None for n in names_of(api["name"])]
     parts = []
     for table in tables:
         work = trace.table(
@@ -150,11 +145,6 @@ def _launched(trace: Trace, tables: Sequence[str]) -> pl.DataFrame:
             ).filter(pl.col("call_start").is_not_null(), pl.col("device").is_not_null())
         )
     return pl.concat(parts).sort("call_end")
-
-
-def _blocks(name: str) -> bool:
-    """Return whether a call named like a copy returns only when the copy is done."""
-    return "Memcpy" in name and _ASYNC.search(name) is None
 
 
 def _waited(trace: Trace, launched: pl.DataFrame) -> pl.DataFrame:

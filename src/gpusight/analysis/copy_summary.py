@@ -46,7 +46,8 @@ def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | Not
     scope = ResolvedSelection(trace, selection)
     scope.prepare(*GPU_WORK)
     rows = _with_hidden(trace, operations(scope))
-    size = pl.col("bytes")
+    size, total = pl.col("bytes"), pl.col("total_ns")
+    pageable = [pl.col(key).eq_missing(pl.lit("Pageable")) for key in ("src_kind", "dst_kind")]
     frame = (
         rows.lazy()
         .with_columns(DURATION)
@@ -58,7 +59,12 @@ def copies(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | Not
             size.max().alias("max_bytes"),
             size.sum(),
         )
-        .with_columns(*_derived())
+        .with_columns(
+            share_of(total, total.sum()).alias("share"),
+            (total - pl.col("hidden_ns")).alias("exposed_ns"),
+            share_of(size * 1e9, total).alias("bandwidth_bytes_s"),
+            pl.any_horizontal(pageable).alias("pageable"),
+        )
         .sort(["total_ns", *_KEYS], descending=[True, False, False, False])
         .select([f.key for f in FIELDS])
         .collect()
@@ -79,12 +85,12 @@ def operations(scope: ResolvedSelection) -> pl.DataFrame:
     parts = []
     if scope.trace.has("copies"):
         frame = scope.gpu("copies", [*_GPU, "kind", "src_kind", "dst_kind"])
-        parts.append(_plain(frame, pl.col("kind"), pl.col("src_kind"), pl.col("dst_kind")))
+        parts.append(frame.rename({"kind": "operation"}))
     if scope.trace.has("memsets"):
-        frame = scope.gpu("memsets", [*_GPU, "memory_kind"])
-        nothing = pl.lit(None, pl.String)
-        parts.append(_plain(frame, pl.lit("Memset"), nothing, pl.col("memory_kind")))
-    return pl.concat(parts).sort("start_ns", maintain_order=True)
+        frame = scope.gpu("memsets", [*_GPU, "memory_kind"]).rename({"memory_kind": "dst_kind"})
+        parts.append(frame.with_columns(operation=pl.lit("Memset"), src_kind=None))
+    plain = [part.select(*_GPU, pl.col(_KEYS).cast(pl.String)) for part in parts]
+    return pl.concat(plain).sort("start_ns", maintain_order=True)
 
 
 def _with_hidden(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
@@ -96,21 +102,3 @@ def _with_hidden(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         parts.append(part.with_columns(pl.Series("hidden_ns", hidden, pl.Int64)))
     empty = rows.with_columns(pl.lit(0, pl.Int64).alias("hidden_ns"))
     return pl.concat(parts) if parts else empty
-
-
-def _plain(
-    frame: pl.DataFrame, operation: pl.Expr, src_kind: pl.Expr, dst_kind: pl.Expr
-) -> pl.DataFrame:
-    keys = zip(_KEYS, (operation, src_kind, dst_kind), strict=True)
-    return frame.select(*_GPU, *(expr.cast(pl.String).alias(key) for key, expr in keys))
-
-
-def _derived() -> list[pl.Expr]:
-    total = pl.col("total_ns")
-    pageable = [pl.col(key).eq_missing(pl.lit("Pageable")) for key in ("src_kind", "dst_kind")]
-    return [
-        share_of(total, total.sum()).alias("share"),
-        (total - pl.col("hidden_ns")).alias("exposed_ns"),
-        share_of(pl.col("bytes") * 1e9, total).alias("bandwidth_bytes_s"),
-        pl.any_horizontal(pageable).alias("pageable"),
-    ]

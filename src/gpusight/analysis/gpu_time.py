@@ -11,12 +11,13 @@ from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_list import TraceSteps
+from gpusight.analysis.steps.step_list import TraceSteps, called
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage, intersect, subtract, union
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
+    from gpusight.analysis.selection import SelectedWindow
     from gpusight.trace.trace import Trace
 
 
@@ -56,7 +57,10 @@ def gpu_time(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | N
 
 
 def _per_device(scope: ResolvedSelection) -> pl.DataFrame:
-    names, streams = device_names(scope.trace), _count_streams(scope)
+    names = device_names(scope.trace)
+    keys = ["device", "process", "context", "stream"]
+    used = [scope.gpu(table, keys).unique() for table in GPU_WORK if scope.trace.has(table)]
+    streams = dict(pl.concat(used).unique().group_by("device").len().iter_rows()) if used else {}
     part = scope.selection.whole_time
     running = _by_device(ResolvedSelection(scope.trace), GPU_WORK) if part else {}
     if scope.selection.time is None or part.within is not None:
@@ -64,29 +68,13 @@ def _per_device(scope: ResolvedSelection) -> pl.DataFrame:
     else:
         # All that runs in the window keeps the GPU busy, also what was launched before it.
         whole = ResolvedSelection(scope.trace, part)
-        computing, copying = (
-            _clipped(scope, _by_device(whole, tables)) for tables in (_COMPUTE, _COPY)
-        )
+        computing, copying = (_by_device(whole, t, scope.window) for t in (_COMPUTE, _COPY))
     rows = [
         {"name": names.get(device), "device": device, "streams": streams.get(device, 0)}
         | _split(scope, *(spans.get(device, _NOTHING) for spans in (computing, copying, running)))
         for device in sorted(computing.keys() | copying.keys())
     ]
     return pl.DataFrame(rows, schema=schema_of(FIELDS))
-
-
-def _clipped(
-    scope: ResolvedSelection, by_device: dict[int, pl.DataFrame]
-) -> dict[int, pl.DataFrame]:
-    """Cut GPU work to the window; devices without any in it are left out."""
-    start, end = scope.window.start_ns, scope.window.end_ns
-    clipped = {
-        device: rows.filter(pl.col("end_ns") > start, pl.col("start_ns") < end).with_columns(
-            pl.col("start_ns", "end_ns").clip(start, end)
-        )
-        for device, rows in by_device.items()
-    }
-    return {device: rows for device, rows in clipped.items() if rows.height}
 
 
 def busy_share(trace: Trace, selection: Selection = EVERYTHING) -> float | None:
@@ -140,21 +128,22 @@ def _split(
     }
 
 
-def _by_device(scope: ResolvedSelection, tables: tuple[str, ...]) -> dict[int, pl.DataFrame]:
-    """Return the selected rows of some tables by GPU."""
+def _by_device(
+    scope: ResolvedSelection, tables: tuple[str, ...], window: SelectedWindow | None = None
+) -> dict[int, pl.DataFrame]:
+    """Return the selected rows of some tables by GPU, cut to a window where one is given."""
     parts = [scope.gpu(table, _NOTHING.columns) for table in tables if scope.trace.has(table)]
-    apart = pl.concat([_NOTHING, *parts]).partition_by("device", as_dict=True)
-    return {int(device): rows for (device,), rows in apart.items()}
+    rows = pl.concat([_NOTHING, *parts])
+    if window is not None:
+        start, end = window.start_ns, window.end_ns
+        rows = rows.filter(pl.col("end_ns") > start, pl.col("start_ns") < end)
+        rows = rows.with_columns(pl.col("start_ns", "end_ns").clip(start, end))
+    apart = rows.partition_by("device", as_dict=True)
+    return {int(device): own for (device,), own in apart.items()}
 
 
 def _union(spans: pl.DataFrame) -> Intervals:
     return Intervals.from_arrays(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
-
-
-def _count_streams(scope: ResolvedSelection) -> dict[int, int]:
-    keys = ["device", "process", "context", "stream"]
-    used = [scope.gpu(table, keys).unique() for table in GPU_WORK if scope.trace.has(table)]
-    return dict(pl.concat(used).unique().group_by("device").len().iter_rows()) if used else {}
 
 
 def _ratio(part: int, whole: int) -> float | None:
@@ -208,11 +197,7 @@ def _inside(lost: Intervals, steps: TraceSteps | NotApplicable | None) -> str:
         return ""
     bounds = [np.array([getattr(s, b) for s in steps.steps]) for b in ("start_ns", "end_ns")]
     overlaps = coverage(lost, *bounds) > 0
-    names = [
-        step.name if str(step.number) in step.name else f"{step.name} {step.number}"
-        for step, overlap in zip(steps.steps, overlaps, strict=True)
-        if overlap
-    ]
+    names = [called(steps.steps[at]) for at in np.flatnonzero(overlaps)]
     if not names:
         return ""
     more = f" and {len(names) - _MAX_STEPS_NAMED} more" if len(names) > _MAX_STEPS_NAMED else ""

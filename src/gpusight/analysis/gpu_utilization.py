@@ -116,22 +116,10 @@ def sampled(
     trace: Trace, devices: Sequence[int], edges: NDArray[np.int64]
 ) -> list[TableResult | NotApplicable]:
     """Return `_BUSY_METRICS` of these GPUs: the mean of all, and between the edges of bins."""
-    over_time = _over_time(trace, devices, edges)
-    if isinstance(over_time, NotApplicable):
-        return [over_time]
-    means = over_time.frame.group_by("device", "metric", maintain_order=True).agg(
-        pl.col("share").mean().alias("mean_share"), pl.col("share").max().alias("max_share")
-    )
-    return [TableResult("metric_means", "GPU metrics", MEAN_FIELDS, means), over_time]
-
-
-def _over_time(
-    trace: Trace, devices: Sequence[int], edges: NDArray[np.int64]
-) -> TableResult | NotApplicable:
     if not trace.has("gpu_metrics"):
         wanted = (w for w in advice_for(trace.meta).wanted if w.table == "gpu_metrics")
         hint = next((f"capture with: {w.how}" for w in wanted), "")
-        return NotApplicable(_SECTION, "no GPU metrics were sampled", hint)
+        return [NotApplicable(_SECTION, "no GPU metrics were sampled", hint)]
     frame = trace.table("gpu_metrics", ["time_ns", "device", "metric", "value"])
     labels = [_label(name) for name in names_of(frame["metric"])]
     frame = frame.with_columns(pl.col("metric").to_physical().alias("code")).filter(
@@ -145,8 +133,15 @@ def _over_time(
         for (device, code), own in frame.group_by("device", "code", maintain_order=True)
     ]
     if not any(part.height for part in rows):
-        return NotApplicable(_SECTION, "no metric of SMs or memory was sampled in the window")
-    return TableResult(_SECTION, "GPU metrics over time", METRIC_FIELDS, pl.concat(rows))
+        return [NotApplicable(_SECTION, "no metric of SMs or memory was sampled in the window")]
+    over_time = pl.concat(rows)
+    means = over_time.group_by("device", "metric", maintain_order=True).agg(
+        pl.col("share").mean().alias("mean_share"), pl.col("share").max().alias("max_share")
+    )
+    return [
+        TableResult("metric_means", "GPU metrics", MEAN_FIELDS, means),
+        TableResult(_SECTION, "GPU metrics over time", METRIC_FIELDS, over_time),
+    ]
 
 
 def _label(name: str) -> str | None:
@@ -285,17 +280,13 @@ def utilization(
     work = work_of(trace, selection, chosen)
     if not work:
         return NotApplicable(COMMAND, "no GPU work in the selection")
-    return _report(trace, chosen, work, _edges(chosen, bins))
+    # Where the bins begin, and where the last one ends; none is shorter than 1 ns.
+    count = max(1, min(bins, chosen.length_ns))
+    edges = [chosen.start_ns + n * chosen.length_ns // count for n in range(count + 1)]
+    return _report(trace, chosen, work, np.array(edges, np.int64))
 
 
 # Over time ----------------------------------------------------------------------------------------
-
-
-def _edges(chosen: StepWindow, bins: int) -> Ints:
-    """Return where the bins begin, and where the last one ends; none is shorter than 1 ns."""
-    count = max(1, min(bins, chosen.length_ns))
-    edges = [chosen.start_ns + n * chosen.length_ns // count for n in range(count + 1)]
-    return np.array(edges, np.int64)
 
 
 def _report(

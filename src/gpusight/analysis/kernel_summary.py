@@ -218,20 +218,13 @@ def _listed_kernels(trace: Trace) -> pl.DataFrame:
         # The printed total includes every kernel and no annotation.
         pl.lit(value=True) if printed_gpu_ns is None else pl.col("total_ns") <= printed_gpu_ns,
     ).drop("on_gpu")
+    # Drop rows with the name of a host row, unless they are surely the kernel that it launched.
+    # They are when their calls and time equal those of the host row and of no other GPU row: an
+    # annotation around one kernel takes as long as that kernel.
     triton = [c for c, name in enumerate(names) if name.startswith(_TRITON)]
-    return _without_annotations(on_gpu, listed.filter(~pl.col("on_gpu")), triton)
-
-
-def _without_annotations(
-    on_gpu: pl.DataFrame, on_host: pl.DataFrame, kept: list[int]
-) -> pl.DataFrame:
-    """Drop rows with the name of a host row, unless they are surely the kernel that it launched.
-
-    They are when their calls and time equal those of the host row and of no other GPU row: an
-    annotation around one kernel takes as long as that kernel.
-    """
+    on_host = listed.filter(~pl.col("on_gpu"))
     key = ["calls", "total_ns"]
-    shared = pl.col("code").is_in(on_host["code"].to_list()) & ~pl.col("code").is_in(kept)
+    shared = pl.col("code").is_in(on_host["code"].to_list()) & ~pl.col("code").is_in(triton)
     alone = on_gpu.filter(~shared)
     launched = (
         on_gpu.filter(shared)

@@ -30,7 +30,6 @@ from gpusight.units import format_time
 if TYPE_CHECKING:
     from gpusight.analysis.attribution.work_causes import SelectedWork
     from gpusight.analysis.kernel_summary import PrintedTotals
-    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
@@ -186,12 +185,28 @@ _AMOUNTS = (
 
 def _operator_totals(trace: Trace, selection: Selection, by: str) -> TableResult | NotApplicable:
     """Return the operators of a printed table, without the kernels in it."""
-    refusal = _refusal(trace, selection, by)
-    if refusal is not None:
-        return refusal
+    advice = advice_for(trace.meta)
+    if selection:
+        reason = "totals cannot be split by range, GPU or process"
+        return NotApplicable("ops", reason, advice.select)
+    if by == "shapes" and not trace.has("op_totals", "shapes"):
+        reason = "the totals in the capture are not grouped by input shapes"
+        return NotApplicable("ops", reason, _how_to_record(trace, "op_totals", "shapes"))
+    if by in _PYTHON:
+        reason = f"the capture has totals by operator, not by {by}"
+        return NotApplicable("ops", reason, advice.ranges)
     table = trace.table("op_totals")
     operators = table.filter((pl.col("side") == "host").fill_null(value=True))
-    rows = _summed(operators, by)
+    # Rows that differ only in what `by` does not group by: shapes, stacks.
+    shapes = pl.col("shapes").sort_by("calls", descending=True).first()
+    rows = (
+        operators.with_columns(pl.col("name", "shapes").cast(pl.String))
+        .group_by(["name", "shapes"] if by == "shapes" else ["name"])
+        .agg(
+            *(pl.when(pl.col(a).count() > 0).then(pl.col(a).sum()) for a in _AMOUNTS),
+            *([] if by == "shapes" else [shapes]),
+        )
+    )
     gpu = trace.has("op_totals", "self_gpu_ns")
     printed = printed_totals(trace)
     gpu_ns = printed.gpu_ns or int(operators["self_gpu_ns"].sum())
@@ -210,33 +225,6 @@ def _operator_totals(trace: Trace, selection: Selection, by: str) -> TableResult
         meta={"operators": int(rows["calls"].sum()), "gpu_ns": gpu_ns if gpu else None},
         notes=(*notes, *trace.meta.notes),
     )
-
-
-def _summed(operators: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Sum up rows that differ only in what `by` does not group by: shapes, stacks."""
-    shapes = pl.col("shapes").sort_by("calls", descending=True).first()
-    return (
-        operators.with_columns(pl.col("name", "shapes").cast(pl.String))
-        .group_by(["name", "shapes"] if by == "shapes" else ["name"])
-        .agg(
-            *(pl.when(pl.col(a).count() > 0).then(pl.col(a).sum()) for a in _AMOUNTS),
-            *([] if by == "shapes" else [shapes]),
-        )
-    )
-
-
-def _refusal(trace: Trace, selection: Selection, by: str) -> NotApplicable | None:
-    advice = advice_for(trace.meta)
-    if selection:
-        reason = "totals cannot be split by range, GPU or process"
-        return NotApplicable("ops", reason, advice.select)
-    if by == "shapes" and not trace.has("op_totals", "shapes"):
-        reason = "the totals in the capture are not grouped by input shapes"
-        return NotApplicable("ops", reason, _how_to_record(trace, "op_totals", "shapes"))
-    if by in _PYTHON:
-        reason = f"the capture has totals by operator, not by {by}"
-        return NotApplicable("ops", reason, advice.ranges)
-    return None
 
 
 def _basis(totals: PrintedTotals, *, gpu: bool) -> str:
@@ -315,7 +303,12 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
     nested = NestedIntervals.of(
         calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy(), calls["thread"]
     )
-    place = _places(calls["row"].to_numpy(), nested, callers)
+    # The place of each caller, a row of `python_calls`; -1 where it is not among these calls.
+    rows, wanted = calls["row"].to_numpy(), callers.fill_null(NONE).to_numpy()
+    place = np.full(len(wanted), NONE, dtype=np.int64)
+    if len(rows):
+        at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
+        place = np.where(rows[at] == wanted, nested.places()[at], NONE)
     known = place >= 0
     gpu, count = (np.zeros(calls.height, dtype=np.int64) for _ in range(2))
     np.add.at(gpu, place[known], work.frame.select(DURATION).to_series().to_numpy()[known])
@@ -327,7 +320,7 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
     tree = ModuleTree.of(nested, codes.to_numpy(), names) if by == "module" else None
     if tree is not None:
         codes = pl.Series(tree.nodes, dtype=pl.Int64)
-    rows = pl.DataFrame(
+    by_place = pl.DataFrame(
         {
             "group": codes,
             "calls": counted,
@@ -339,7 +332,7 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
         }
     )
     groups = codes.gather(optional(place))
-    sums = rows.group_by("group").sum()
+    sums = by_place.group_by("group").sum()
     if tree is None:
         of_group = pl.Series(names, dtype=pl.String).gather(sums["group"])
         return sums.with_columns(of_group.alias("name")), groups
@@ -365,15 +358,6 @@ def _calls(scope: WorkSelection, by: str, callers: pl.Series) -> pl.DataFrame:
     inside = pl.col("row").is_in(selected.implode())
     counted = named if by == "module" else named & inside
     return calls.with_columns(inside.alias("selected")).filter(counted | used)
-
-
-def _places(rows: Ints, nested: NestedIntervals, callers: pl.Series) -> Ints:
-    """Find the place of each caller, a row of `python_calls`; -1 where it is not among `rows`."""
-    wanted = callers.fill_null(NONE).to_numpy()
-    if not len(rows):
-        return np.full(len(wanted), NONE, dtype=np.int64)
-    at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
-    return np.where(rows[at] == wanted, nested.places()[at], NONE)
 
 
 def _by_stacks(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.DataFrame, pl.Series]:
@@ -445,9 +429,14 @@ def ops(
 def _ops(trace: Trace, selection: Selection, by: str) -> TableResult | NotApplicable:
     if trace.has("op_totals") and not trace.has("cpu_ops"):
         return _operator_totals(trace, selection, by)
-    refusal = _why_not_applicable(trace, by)
-    if refusal is not None:
-        return refusal
+    if not trace.has("cpu_ops"):
+        hint = _how_to_record(trace, "cpu_ops") or _OPERATORS
+        if trace.has("ranges"):
+            hint = f"for time by range: gpusight ranges FILE; {hint}"
+        return NotApplicable("ops", "the capture has no framework operators", hint)
+    if by == "shapes" and not trace.has("cpu_ops", "shapes"):
+        reason = "the capture has no input shapes of operators"
+        return NotApplicable("ops", reason, _how_to_record(trace, "cpu_ops", "shapes"))
     scope = WorkSelection(trace, selection)
     work = selected_work(scope)
     if by in _PYTHON:
@@ -463,16 +452,3 @@ def _ops(trace: Trace, selection: Selection, by: str) -> TableResult | NotApplic
         meta={**sums.meta, **meta},
         notes=(*scope.notes, *work.notes, *_work_notes(meta, "operators and annotations")),
     )
-
-
-def _why_not_applicable(trace: Trace, by: str) -> NotApplicable | None:
-    """Return why the operators are unknown; None where they are known."""
-    if not trace.has("cpu_ops"):
-        hint = _how_to_record(trace, "cpu_ops") or _OPERATORS
-        if trace.has("ranges"):
-            hint = f"for time by range: gpusight ranges FILE; {hint}"
-        return NotApplicable("ops", "the capture has no framework operators", hint)
-    if by == "shapes" and not trace.has("cpu_ops", "shapes"):
-        reason = "the capture has no input shapes of operators"
-        return NotApplicable("ops", reason, _how_to_record(trace, "cpu_ops", "shapes"))
-    return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from gpusight.analysis.profiler_costs import (
     estimate_overhead,
     known_overhead,
     recorded_events,
+    replayed_length,
 )
 from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
@@ -35,6 +36,7 @@ from gpusight.analysis.steps.step_window import (
     WindowKind,
     step_spans,
     step_window,
+    with_uneven_note,
 )
 from gpusight.errors import UsageError
 from gpusight.pace import BEFORE, WHOLE_PROGRAM, Pace
@@ -169,26 +171,23 @@ def without_profiler(trace: Trace, process: str | None = None) -> Trace:
 def _chosen(trace: Trace, pace: str | float | None, selection: Selection) -> Trace:
     if pace == OFF:
         return trace
-    if pace is None:
-        if known_pace(trace) is None:
-            return _estimated(trace, selection)
-        focus = step_window(trace, selection)
-        steps = () if isinstance(focus, NotApplicable) else focus.steps
-        known = known_pace(trace, steps[0].process if steps else None)
-        if known is None:
-            reason = "the step time without it is known of another process only"
-            return _RecordedTrace(trace, _not_corrected(reason))
-        if not isinstance(focus, NotApplicable) and _is_too_slow(trace, focus, known):
-            return _estimated(trace, selection, slower=known)
-        moved = corrected(trace, known, selection)
-        return (
-            moved
-            if isinstance(moved, Trace)
-            else _RecordedTrace(trace, _not_corrected(moved.reason))
-        )
-    moved = corrected(trace, Pace.given(_step_time(pace)), selection)
+    if pace is not None:
+        moved = corrected(trace, Pace.given(_step_time(pace)), selection)
+        if isinstance(moved, NotApplicable):
+            raise UsageError("the times cannot be corrected", why=moved.reason, hint="--pace off")
+        return moved
+    focus = step_window(trace, selection)
+    steps = () if isinstance(focus, NotApplicable) else focus.steps
+    known = known_pace(trace, steps[0].process if steps else None)
+    if known is None and known_pace(trace) is not None:
+        reason = "the step time without it is known of another process only"
+        return _RecordedTrace(trace, NOT_CORRECTED + reason)
+    estimate = _estimate(trace, focus) if known is None or known.how == BEFORE else None
+    if known is None or (estimate is not None and estimate.excludes(known)):
+        return trace if estimate is None else _estimated(estimate, slower=known)
+    moved = corrected(trace, known, selection)
     if isinstance(moved, NotApplicable):
-        raise UsageError("the times cannot be corrected", why=moved.reason, hint="--pace off")
+        return _RecordedTrace(trace, NOT_CORRECTED + moved.reason)
     return moved
 
 
@@ -204,10 +203,6 @@ def _step_time(pace: str | float) -> float:
 def correction_of(trace: Trace) -> Correction | None:
     """Return how a capture was corrected; None for one with the times of its file."""
     return trace.correction if isinstance(trace, (_CorrectedTrace, _RecordedTrace)) else None
-
-
-def _not_corrected(reason: str) -> str:
-    return f"{NOT_CORRECTED}{reason}"
 
 
 def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Trace | NotApplicable:
@@ -242,6 +237,7 @@ def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Tr
 class _Estimate:
     """What the profiler of a capture is likely to take, and the steps that were replayed for it."""
 
+    focus: StepWindow
     cost: EstimatedOverhead
     sample: GpuSchedule
     steps: int
@@ -258,52 +254,38 @@ class _Estimate:
         """The profiler hardly slows the steps down."""
         return self.middle_ns > (1 - MIN_ESTIMATED_SHARE) * self.recorded_ns
 
+    def excludes(self, pace: Pace) -> bool:
+        """Return whether steps timed before the recording are no measure of the recorded ones.
 
-def _estimate(trace: Trace, focus: StepWindow) -> _Estimate | None:
+        They were slower than the recorded ones without the least that recording costs: the program
+        was not warm yet, or did something else. Where the GPU sets the pace, this cannot be seen.
+        """
+        if not self.cost.is_used or self.is_little:
+            return False
+        return pace.mean_ns > self.focus.step_ns * self.high_ns / self.recorded_ns
+
+
+def _estimate(trace: Trace, focus: StepWindow | NotApplicable) -> _Estimate | None:
     """Estimate the time of some steps; None for a tool that was not measured."""
+    if isinstance(focus, NotApplicable) or not focus.steps or obstacle(trace, focus):
+        return None
     sample, steps = sample_schedule(trace, focus, MAX_ESTIMATED_OPS)
     cost = estimate_overhead(sample)
     if cost is None:
         return None
-    program, events = calibrate(sample).program, recorded_events(sample, cost.weights)
-
-    @cache  # the limits replay the same overheads again
-    def length_ns(overhead: Overhead) -> int:
-        timing = run_program(overhead.taken_off(program, events))
-        return timing.end_ns - timing.start_ns
-
+    length_ns, events = replayed_length(sample, cost.weights)
     cost = cost.limited(length_ns)
-    low_ns, middle_ns, high_ns = map(length_ns, (cost.high, cost.middle, cost.low))
-    recorded_ns = sample.end_ns - sample.start_ns
-    return _Estimate(cost, sample, steps, events, recorded_ns, low_ns, middle_ns, high_ns)
+    lengths = map(length_ns, (cost.high, cost.middle, cost.low))
+    return _Estimate(focus, cost, sample, steps, events, sample.end_ns - sample.start_ns, *lengths)
 
 
-def _is_too_slow(trace: Trace, focus: StepWindow, pace: Pace) -> bool:
-    """Return whether steps timed before the recording are no measure of the recorded ones.
-
-    They were slower than the recorded ones without the least that recording costs: the program was
-    not warm yet, or did something else. Where the GPU sets the pace, this cannot be seen.
-    """
-    if pace.how != BEFORE or not focus.steps or obstacle(trace, focus):
-        return False
-    estimate = _estimate(trace, focus)
-    if estimate is None or not estimate.cost.is_used or estimate.is_little:
-        return False
-    return pace.mean_ns > focus.step_ns * estimate.high_ns / estimate.recorded_ns
-
-
-def _estimated(trace: Trace, selection: Selection, *, slower: Pace | None = None) -> Trace:
+def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
     """Return the capture without the overhead that its profiler is likely to have.
 
     `slower` are steps that were timed, but took too long to be the recorded ones.
     """
-    focus = step_window(trace, selection)
-    if isinstance(focus, NotApplicable) or not focus.steps or obstacle(trace, focus):
-        return trace
-    estimate = _estimate(trace, focus)
-    if estimate is None:
-        return trace
-    cost, recorded_ns, middle_ns = estimate.cost, estimate.recorded_ns, estimate.middle_ns
+    trace, focus, cost = estimate.sample.trace, estimate.focus, estimate.cost
+    recorded_ns, middle_ns = estimate.recorded_ns, estimate.middle_ns
     if estimate.is_little:
         return _RecordedTrace(
             trace,
@@ -573,7 +555,7 @@ class _CorrectedTrace(WindowedTrace):
         else:
             begun, done = step_spans(self, moved.steps)
             start_ns, end_ns = int(begun[0]), int(done[-1])
-        moved = replace(moved, start_ns=start_ns, end_ns=end_ns)
+        moved = with_uneven_note(self, replace(moved, start_ns=start_ns, end_ns=end_ns))
         return replace(moved, estimate_ns=self.correction.range_ns(moved.step_ns))
 
 

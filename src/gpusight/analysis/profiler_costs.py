@@ -35,6 +35,8 @@ the host limits. What is more than this slows the host down as a whole."""
 TOLERANCE = 0.002
 """How exactly the replay must take the time that is known."""
 _MAX_REPLAYS = 24
+_MAX_AMOUNT = 2.0
+"""Largest amount of `Overhead.of`."""
 EVENT_TABLES = ("api_calls", "cpu_ops", "ranges", "os_calls", "python_calls")
 """What a profiler records of the host; each row costs the program time."""
 
@@ -72,30 +74,52 @@ class Overhead:
         return reduced
 
 
+Lengths: TypeAlias = "Callable[[Overhead], int]"
+"""Replays a program without an overhead, and returns how long it takes."""
+
+
+def replayed_length(
+    schedule: GpuSchedule, weights: Mapping[str, float] | None = None
+) -> tuple[Lengths, Floats]:
+    """Return what replays a schedule without an overhead, and its recorded events."""
+    program, events = calibrate(schedule).program, recorded_events(schedule, weights)
+
+    @cache  # the searches replay the same overheads again
+    def length_ns(overhead: Overhead) -> int:
+        timing = run_program(overhead.taken_off(program, events))
+        return timing.end_ns - timing.start_ns
+
+    return length_ns, events
+
+
 def known_overhead(schedule: GpuSchedule, share: float) -> Overhead:
     """Find the overhead without which the replay takes this share of its time.
 
     Where the GPU needs more than that, the smallest one with which it does not wait for the host.
     """
-    program = calibrate(schedule).program
-    events = recorded_events(schedule)
+    length_ns, _ = replayed_length(schedule)
+    none, most = Overhead.of(0.0), Overhead.of(_MAX_AMOUNT)
+    wanted_ns = max(share * length_ns(none), (1 + TOLERANCE) * length_ns(most))
+    if length_ns(none) <= wanted_ns:
+        return none
+    return _found(length_ns, wanted_ns, Overhead.of, _MAX_AMOUNT)
 
-    @cache
-    def length_ns(amount: float) -> int:
-        timing = run_program(Overhead.of(amount).taken_off(program, events))
-        return timing.end_ns - timing.start_ns
 
-    low, high = 0.0, 2.0
-    wanted_ns = max(share * length_ns(low), (1 + TOLERANCE) * length_ns(high))
-    if length_ns(low) <= wanted_ns:
-        return Overhead(0.0)
+def _found(
+    length_ns: Lengths, wanted_ns: float, overhead_of: Callable[[float], Overhead], most: float
+) -> Overhead:
+    """Find the overhead without which the replay takes `wanted_ns`.
+
+    `overhead_of` returns more of it for a larger amount, up to `most`.
+    """
+    low, high = 0.0, most
     for _ in range(_MAX_REPLAYS):
-        middle = (low + high) / 2
-        missed_ns = length_ns(middle) - wanted_ns
+        overhead = overhead_of((low + high) / 2)
+        missed_ns = length_ns(overhead) - wanted_ns
         if abs(missed_ns) < TOLERANCE * wanted_ns:
-            return Overhead.of(middle)
-        low, high = (middle, high) if missed_ns > 0 else (low, middle)
-    return Overhead.of(high)
+            return overhead
+        low, high = ((low + high) / 2, high) if missed_ns > 0 else (low, (low + high) / 2)
+    return overhead_of(high)
 
 
 def recorded_events(schedule: GpuSchedule, weights: Mapping[str, float] | None = None) -> Floats:
@@ -206,8 +230,6 @@ MIN_LAUNCHES = 20
 """Kernel launches on which an estimate is based. Of fewer, the host does something else than
 launch, which no program of the fit did, and the estimate is only shown."""
 _MICROSECOND_NS = 1_000
-_MAX_LIMIT_REPLAYS = 8
-_LIMIT_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,31 +243,17 @@ class EstimatedOverhead:
     weights: Mapping[str, float]
     is_used: bool
 
-    def limited(self, length_ns: Callable[[Overhead], int]) -> EstimatedOverhead:
-        """Return an estimate that shortens steps by no more than was ever measured.
-
-        `length_ns` replays the steps without an overhead.
-        """
+    def limited(self, length_ns: Lengths) -> EstimatedOverhead:
+        """Return an estimate that shortens steps by no more than was ever measured."""
         usual, most = COSTS[self.tool].max_slowdown
-        middle = _limited(self.middle, length_ns, usual)
-        return replace(self, middle=middle, high=_limited(self.high, length_ns, most))
-
-
-def _limited(
-    overhead: Overhead, length_ns: Callable[[Overhead], int], max_slowdown: float
-) -> Overhead:
-    """Reduce an overhead until the steps are at most so many times as long with it."""
-    min_ns = length_ns(Overhead(0.0)) / max_slowdown
-    if length_ns(overhead) >= min_ns:
-        return overhead
-    low, high = 0.0, overhead.event_ns
-    for _ in range(_MAX_LIMIT_REPLAYS):
-        middle = (low + high) / 2
-        missed_ns = length_ns(Overhead(middle)) - min_ns
-        low, high = (middle, high) if missed_ns > 0 else (low, middle)
-        if 0 <= missed_ns < _LIMIT_TOLERANCE * min_ns:
-            break
-    return Overhead(low)
+        recorded_ns = length_ns(Overhead(0.0))
+        middle, high = (
+            overhead
+            if length_ns(overhead) >= recorded_ns / slowdown
+            else _found(length_ns, recorded_ns / slowdown, Overhead, overhead.event_ns)
+            for overhead, slowdown in ((self.middle, usual), (self.high, most))
+        )
+        return replace(self, middle=middle, high=high)
 
 
 def estimate_overhead(schedule: GpuSchedule) -> EstimatedOverhead | None:
@@ -257,7 +265,9 @@ def estimate_overhead(schedule: GpuSchedule) -> EstimatedOverhead | None:
     cost = COSTS[tool]
     shown_ns = capture_unit_ns(schedule, tool) or cost.unit_ns
     event_ns = cost.units * min(shown_ns, MAX_UNIT * cost.unit_ns)
-    high = cost.high * (BACKTRACE_HIGH if trace.has("callchains") else 1.0)
+    # A sanitized copy has the times of samples, but no stacks.
+    with_stacks = trace.has("callchains") or trace.has("cpu_samples")
+    high = cost.high * (BACKTRACE_HIGH if with_stacks else 1.0)
     middle, low, high_overhead = (Overhead(event_ns * factor) for factor in (1.0, cost.low, high))
     launches = np.count_nonzero(schedule.calls.kind == CallKind.LAUNCH)
     is_used = cost.is_used and int(launches) >= MIN_LAUNCHES

@@ -100,6 +100,23 @@ def test_one_kernel_is_a_step_only_if_it_takes_a_while(gpu_us: float, count: int
 # Without GPU work -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("iterations", "waits", "count"), [(2_000, True, 2_000), (20, True, 0), (2_000, False, 0)]
+)
+def test_a_program_of_one_short_kernel_and_a_wait_is_a_loop_of_steps(
+    iterations: int, waits: bool, count: int
+) -> None:
+    """Of other programs it is a part; without the wait, nothing shows that an iteration ends."""
+    record = Recorder(np.random.default_rng(1))
+    record.h2d()
+    for _ in range(iterations):
+        record.kernel("saxpy", gpu_us=5)
+        if waits:
+            record.sync()
+    steps = detect_steps(record.trace()).steps
+    assert (len(steps.steps) if isinstance(steps, TraceSteps) else 0) == count
+
+
 def operators(names: str, **row: Any) -> list[dict[str, Any]]:
     return [
         {"start_ns": n * 1000, "end_ns": n * 1000 + 900, "name": f"op_{name}", **row}

@@ -459,12 +459,31 @@ def test_a_step_whose_end_was_not_seen_is_partial() -> None:
     assert found.text.endswith("(1 partial step excluded)")
 
 
-def test_step_time_and_a_typical_step_that_differ_are_explained() -> None:
-    found = chosen(program([1, 1, 1, 30, 1, 1, 1]))
+@pytest.mark.parametrize(
+    ("took", "options"),
+    [
+        ([1, 1, 1, 30, 1, 1, 1, 1], "--steps 4-7"),
+        ([1, 1, 1, 1, 30, 1, 1], "--steps 0-3"),
+        ([1, 1, 1, 1, 30], "--steps 0-3"),
+    ],
+)
+def test_a_mean_that_one_step_dominates_is_explained(took: list[int], options: str) -> None:
+    trace = program(took)
+    found = chosen(trace)
+    slow = took.index(30)
     assert found.step_ns > 4 * MS
-    assert "a typical step takes 1.00 ms" in found.notes[-1]
-    assert "between steps or in slow ones" in found.notes[-1]
+    (note,) = (note for note in found.notes if note.startswith("median step"))
+    assert note == f"median step 1.10 ms; step_{slow} takes 30.1 ms; without it: {options}"
+    without = chosen(trace, steps=options.removeprefix("--steps "))
+    assert without.step_ns < 1.2 * MS
+    assert not [note for note in without.notes if note.startswith("median")]
     assert chosen(program([1, 1, 1, 1, 1])).notes == ()
+
+
+def test_several_slow_steps_are_counted() -> None:
+    found = chosen(program([1, 1, 30, 1, 1, 30, 1, 30, 1, 1]))
+    note = "median step 1.10 ms; 3 steps differ from it: gpusight steps FILE lists them"
+    assert note in found.notes
 
 
 def test_windows_are_suggested_where_there_are_no_steps() -> None:

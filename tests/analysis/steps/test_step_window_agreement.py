@@ -8,6 +8,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.analysis.ledger.ledger_tables import ledger_page
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection, TimeWindow
 from gpusight.analysis.steps.step_window import StepWindow, step_window, with_window
 from gpusight.errors import GpusightError, NotApplicableError, UsageError
@@ -48,7 +49,7 @@ def window_of(trace: Trace) -> StepWindow:
 
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
 def test_commands_agree_on_the_window(path: Path) -> None:
-    trace = opened(path)
+    trace = without_profiler(opened(path))
     found = window_of(trace)
     ledger = facts(ledger_page(gs.ledger(trace).answer))
     utilization = gs.utilization(trace, bins=5).answer
@@ -83,7 +84,7 @@ def test_commands_agree_on_the_window(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
 def test_listings_name_the_window_in_their_headline(path: Path) -> None:
-    trace = opened(path)
+    trace = without_profiler(opened(path))
     text = window_of(trace).text
     for command in LISTINGS:
         try:
@@ -97,7 +98,7 @@ def test_listings_name_the_window_in_their_headline(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
 def test_kernels_of_the_window_are_those_of_its_steps(path: Path) -> None:
-    trace = opened(path)
+    trace = without_profiler(opened(path))
     found = window_of(trace)
     if not found.steps or not trace.has("kernels"):
         pytest.skip("no kernels of steps")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpusight.analysis import profiler_correction
 from gpusight.cli.main import main
 from tests.profiled_loops import profiled_loop, write_torch
 from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 RUN = str(DATA / "dataload.sqlite")
 OTHER = str(DATA / "healthy.json.gz")
-ESTIMATED = profiler_correction._estimated
 """As users have it: most tests see recorded times."""
 
 
@@ -127,6 +125,7 @@ def test_several_captures_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert by_glob["metrics"] == document["metrics"]
 
 
+@pytest.mark.usefixtures("recorded_times")
 def test_options_reach_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--least-effect", "7%", "--confidence", "80%", "--format", "json")
     meta = json.loads(told(capsys, RUN, OTHER, *options))["meta"]
@@ -192,6 +191,7 @@ def test_a_baseline_is_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_faster_kernels_that_the_host_hides(capsys: pytest.CaptureFixture[str]) -> None:
     runs = (SHARED / "nsys" / f"gpt_small_train{end}.sqlite" for end in ("", "_bf16_fused"))
     out = told(capsys, *map(str, runs), "--details")
@@ -219,7 +219,6 @@ def test_the_page_shows_what_is_printed(
     marker, _, rest = page.partition("<!-- compare ")[2].partition(" -->\n```text\n")
     shown = rest.partition("```")[0]
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(profiler_correction, "_estimated", ESTIMATED)
     # Copies: answers about captures are kept, and other tests had those of recorded times.
     copies = [shutil.copy(SHARED / "nsys" / name, tmp_path) for name in marker.split()]
     out = told(capsys, *map(str, copies))

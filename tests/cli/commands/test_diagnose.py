@@ -80,6 +80,7 @@ def test_every_rule_is_accounted_for_once() -> None:
     assert sorted(told) == sorted(TIMELINE_RULES)
 
 
+@pytest.mark.usefixtures("recorded_times")
 def test_the_demo_in_every_form(
     train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -421,6 +421,7 @@ def test_the_page_names_what_can_be_accepted() -> None:
 
 
 @needs_shared
+@pytest.mark.usefixtures("recorded_times")
 def test_the_noise_of_a_shared_machine_is_inconclusive() -> None:
     base, now = (
         [str(SHARED / "nsys" / f"{name}_r{number}.sqlite") for number in (1, 2, 3)]

@@ -143,13 +143,14 @@ class IdleContributors:
         position = self._host_threads.threads_at(host_thread, times) if known.any() else host_thread
         threads = self._threads(position, known, {})
         range_threads = self._threads(position, known, self._ranges.stand_in)
-        call = self._calls(stretches, known)
+        ranges, call = self._ranges.frame, self._calls(stretches, known)
+        open_range = _innermost(ranges, times, range_threads)
         op, os_call = (
             _innermost(trace.table(table, ["start_ns", "end_ns", "thread"]), times, threads)
             for table in ("cpu_ops", "os_calls")
         )
         return [
-            ("range", self._range_names(times, range_threads)),
+            ("range", _families(ranges["name"].gather(optional(open_range)))),
             ("op", _names(trace, "cpu_ops", op)),
             ("api call", _names(trace, "api_calls", call)),
             ("os call", _names(trace, "os_calls", os_call)),
@@ -161,10 +162,6 @@ class IdleContributors:
         keys = [stand_in.get(at, thread) for at, (_, thread) in enumerate(self._schedule.threads)]
         column = pl.Series(keys, dtype=pl.Int64)
         return column.gather(optional(np.where(known, position, NONE)))
-
-    def _range_names(self, times: Ints, threads: pl.Series) -> pl.Series:
-        frame = self._ranges.frame
-        return _families(frame["name"].gather(optional(_innermost(frame, times, threads))))
 
     def _calls(self, stretches: _Stretches, known: Any) -> Ints:
         """Return the row of the API call that each stretch lies in; `NONE` for none."""

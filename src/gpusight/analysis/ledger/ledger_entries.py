@@ -142,16 +142,15 @@ def _kernel_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
     names = trace.table(OpKind.KERNEL.table, ["name"])["name"]
     codes = names.to_physical().to_numpy()[rows].astype(np.int64)
     used = np.flatnonzero(np.bincount(codes))
-    texts = names_of(names)
-    return np.searchsorted(used, codes), [_kernel_label(texts[code]) for code in used]
-
-
-def _kernel_label(name: str) -> EntryLabel:
-    kernel = classify(name)
-    if kernel.category == COMMUNICATION:
-        return EntryLabel(COMMUNICATION, ActivityPriority.COMMUNICATION)
-    entry = f"{COMPUTE}/{kernel.category}"
-    return EntryLabel(entry, ActivityPriority.COMPUTE, kernel.precision, kernel.tensor_core)
+    texts, labels = names_of(names), []
+    for kernel in (classify(texts[code]) for code in used):
+        if kernel.category == COMMUNICATION:
+            label = EntryLabel(COMMUNICATION, ActivityPriority.COMMUNICATION)
+        else:
+            entry, uses = f"{COMPUTE}/{kernel.category}", (kernel.precision, kernel.tensor_core)
+            label = EntryLabel(entry, ActivityPriority.COMPUTE, *uses)
+        labels.append(label)
+    return np.searchsorted(used, codes), labels
 
 
 def _copy_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
@@ -159,14 +158,11 @@ def _copy_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
     frame = trace.table(OpKind.COPY.table, columns)
     distinct = frame.unique(maintain_order=True).with_row_index("code")
     codes = frame.join(distinct, on=columns, nulls_equal=True, maintain_order="left")["code"]
-    labels = [_copy_label(*row) for row in distinct.select(columns).iter_rows()]
+    labels = []
+    for kind, src_kind, dst_kind in distinct.select(columns).iter_rows():
+        unified = kind.startswith("Unified")
+        direction = "unified" if unified else _DIRECTIONS.get(kind, "other")
+        host_kind = {"h2d": src_kind, "d2h": dst_kind}.get(direction)
+        memory = _HOST_MEMORY.get(host_kind or "")
+        labels.append(EntryLabel(f"{COPY}/{direction}", ActivityPriority.COPY, memory=memory))
     return codes.to_numpy()[rows].astype(np.int64), labels
-
-
-def _copy_label(kind: str, src_kind: str | None, dst_kind: str | None) -> EntryLabel:
-    if kind.startswith("Unified"):
-        return EntryLabel(f"{COPY}/unified", ActivityPriority.COPY)
-    direction = _DIRECTIONS.get(kind, "other")
-    host_kind = {"h2d": src_kind, "d2h": dst_kind}.get(direction)
-    memory = _HOST_MEMORY.get(host_kind or "")
-    return EntryLabel(f"{COPY}/{direction}", ActivityPriority.COPY, memory=memory)

@@ -163,18 +163,9 @@ class LedgerReport:
                 "recorded_step_ns": focus.step_ns if recorded_ns is None else recorded_ns,
                 "estimate_ns": focus.estimate_ns,
             }
-        return {
-            **document,
-            "devices": [device.document() for device in self.devices],
-            "steps": list(self._steps()),
-            "meta": dict(self.meta),
-            "notes": list(self.notes),
-        }
-
-    def _steps(self) -> Iterable[dict[str, Any]]:
         entries = [dict(zip(d.steps.steps, d.steps.documents(), strict=True)) for d in self.devices]
-        for step in self.focus.steps:
-            yield {
+        steps = [
+            {
                 "step": step.name,
                 "number": step.number,
                 "start_ns": step.start_ns,
@@ -186,6 +177,15 @@ class LedgerReport:
                     if step in known
                 ],
             }
+            for step in focus.steps
+        ]
+        return {
+            **document,
+            "devices": [device.document() for device in self.devices],
+            "steps": steps,
+            "meta": dict(self.meta),
+            "notes": list(self.notes),
+        }
 
 
 def ledger_report(
@@ -220,7 +220,7 @@ def ledger_report(
             names.get(account.device),
             device_overlap(schedule, account.labels, account.device),
             contributors.of(account),
-            _step_times(trace, account, _steps_of(schedule, account.device, chosen.steps)),
+            _step_times(trace, schedule, account, chosen.steps),
         )
         for account in accounts
     )
@@ -241,18 +241,19 @@ def accounting(trace: Trace, selection: Selection, chosen: StepWindow) -> Accoun
     return Accounting(trace, chosen.start_ns, chosen.end_ns, process)
 
 
-def _steps_of(schedule: GpuSchedule, device: int, steps: Iterable[TraceStep]) -> list[TraceStep]:
-    """Return the steps of the processes that use a GPU; all where that is not known."""
-    calls = schedule.ops.call[schedule.ops.device == device]
+def _step_times(
+    trace: Trace, schedule: GpuSchedule, account: DeviceAccount, steps: Iterable[TraceStep]
+) -> StepTimes:
+    """Split the time of a GPU by step, as the durations of `steps` do.
+
+    The steps are those of the processes that use the GPU; all where that is not known.
+    """
+    calls = schedule.ops.call[schedule.ops.device == account.device]
     used = np.unique(schedule.calls.thread[calls[calls != NONE]])
     processes = {schedule.threads[at][0] for at in used}
-    return [s for s in steps if not processes or s.process is None or s.process in processes]
-
-
-def _step_times(trace: Trace, account: DeviceAccount, steps: list[TraceStep]) -> StepTimes:
-    """Split the time of a GPU by step, as the durations of `steps` do."""
-    bounds = step_spans(trace, steps) if steps else (np.empty(0, np.int64),) * 2
-    return StepTimes(tuple(steps), account.names, account.between(*bounds))
+    own = [s for s in steps if not processes or s.process is None or s.process in processes]
+    bounds = step_spans(trace, own) if own else (np.empty(0, np.int64),) * 2
+    return StepTimes(tuple(own), account.names, account.between(*bounds))
 
 
 def _notes(
@@ -262,16 +263,12 @@ def _notes(
     notes = [*chosen.notes, *graph_notes(trace), *lost]
     if not len(schedule.calls):
         notes.append("no API calls in the window: the causes of idle time are unknown")
-    else:
-        notes += [note for device in devices for note in _idle_notes(device, len(devices) > 1)]
+        return tuple(dict.fromkeys(notes))
+    for device in devices:
+        gpu = f"GPU {device.ledger.device}" if len(devices) > 1 else "the GPU"
+        window = max(sum(entry.ns for entry in device.ledger.entries), 1)
+        for cause, why in _NOTED_CAUSES.items():
+            share = device.ledger.ns(cause.entry) / window
+            if share > _MIN_NOTED_SHARE:
+                notes.append(f"{gpu} is idle {format_share(share)} of the window {why}")
     return tuple(dict.fromkeys(notes))
-
-
-def _idle_notes(device: DeviceLedgerReport, several: bool) -> Iterable[str]:
-    """Note where idle time is not caused by the program, or cannot be explained."""
-    gpu = f"GPU {device.ledger.device}" if several else "the GPU"
-    window = max(sum(entry.ns for entry in device.ledger.entries), 1)
-    for cause, why in _NOTED_CAUSES.items():
-        share = device.ledger.ns(cause.entry) / window
-        if share > _MIN_NOTED_SHARE:
-            yield f"{gpu} is idle {format_share(share)} of the window {why}"

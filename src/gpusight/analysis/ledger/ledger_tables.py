@@ -79,8 +79,13 @@ _GROUPS = (
     (COMMUNICATION, "Communication", "Part in which only communication runs"),
     (IDLE, "Idle", "Part in which nothing runs"),
 )
+_OVERLAPS = (
+    ("kernels_ns", "Kernels overlap", "Two or more kernels run"),
+    ("copy_hidden_ns", "Copies hidden", "Memcpys and memsets that overlap kernels"),
+    ("communication_hidden_ns", "Comm. hidden", "Communication that overlaps kernels"),
+)
 _MIN_ENTRY_SHARE = 0.005
-"""Idle entries below this part of the window are not explained on the screen."""
+"""Idle causes below this part of the window are not explained on the screen."""
 _MIN_CONTRIBUTOR_SHARE = 0.05
 """Contributors below this part of their entry are not shown on the screen."""
 _MAX_DEVICES = 4
@@ -94,8 +99,6 @@ _KIND_TEXTS = {
 _OPTIONAL = frozenset({"step_ns", "copy_share", "communication_share"})
 
 
-_MIN_EXPLAINED_SHARE = 0.005
-"""Share of the window from which an idle cause is explained."""
 _IDLE_MEANINGS = {
     IdleCause.QUEUED: "launched, but another stream or event came first",
     IdleCause.SYNCHRONIZING: "the host waited for the GPU",
@@ -110,25 +113,20 @@ _IDLE_MEANINGS = {
 }
 
 
-def _idle_legend(report: LedgerReport) -> list[str]:
-    """Explain the idle causes that have a part of the time, in one line."""
-    causes = [
-        cause
-        for cause in _IDLE_MEANINGS
-        if any(
-            device.ns(cause.entry)
-            >= _MIN_EXPLAINED_SHARE * (report.ledger.end_ns - report.ledger.start_ns)
-            for device in report.ledger.devices
-        )
-    ]
-    meanings = "; ".join(f"{cause.name.lower()}: {_IDLE_MEANINGS[cause]}" for cause in causes)
-    return [f"idle causes: {meanings}"] if meanings else []
-
-
 def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     """Lay a ledger out for a screen."""
     several = len(report.devices) > 1
-    sections = [_table("gpus", "By GPU", _GPU_FIELDS, _gpus(report))] if several else []
+    sections = []
+    if several:
+        gpus = [
+            {
+                "device": device.ledger.device,
+                "name": device.name,
+                **_groups({entry.entry: entry.ns for entry in device.ledger.entries}),
+            }
+            for device in report.devices
+        ]
+        sections.append(_table("gpus", "By GPU", _GPU_FIELDS, gpus))
     for device in report.devices[:_MAX_DEVICES]:
         title = "Time by cause"
         title = f"GPU {device.ledger.device}: time by cause" if several else title
@@ -140,9 +138,22 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
         title = f"Host activity while GPU {idlest.ledger.device} is idle" if several else title
         sections.append(_table("idle", f"{title}: shares of each cause", _IDLE_FIELDS, idle))
     if by_step:
-        steps = list(_steps(report))
+        steps = []
+        for device in report.devices:
+            for step, lines in zip(device.steps.steps, device.steps.documents(), strict=True):
+                entries = {line["entry"]: line["ns"] for line in lines}
+                own = {"step": called(step), "duration_ns": sum(entries.values())}
+                steps.append({"device": device.ledger.device, **own, **_groups(entries)})
         sections.append(_table("steps", "By step", _STEP_FIELDS, steps, device=several))
-    notes = (*report.notes, *_idle_legend(report))
+    explained_ns = _MIN_ENTRY_SHARE * (report.ledger.end_ns - report.ledger.start_ns)
+    meanings = [
+        f"{cause.name.lower()}: {meaning}"
+        for cause, meaning in _IDLE_MEANINGS.items()
+        if any(device.ns(cause.entry) >= explained_ns for device in report.ledger.devices)
+    ]
+    notes = report.notes
+    if meanings:
+        notes = (*notes, f"idle causes: {'; '.join(meanings)}")
     if len(report.devices) > _MAX_DEVICES:
         notes = (*notes, f"only {_MAX_DEVICES} GPUs are shown in full; others: --device N")
     return Composite(
@@ -163,19 +174,17 @@ def ledger_lines_table(report: LedgerReport) -> TableResult:
         window: dict[str, Any] = {"device": device.ledger.device, "step": None, "number": None}
         entries = device.ledger.entries
         rows = [{**window, "entry": e.entry, "ns": e.ns, "share": e.share} for e in entries]
-        parts += [_frame(LINE_FIELDS, rows), _step_lines(device)]
+        steps, lines = device.steps.steps, device.steps.lines
+        names = pl.Series([step.name for step in steps], dtype=pl.String)
+        numbers = pl.Series([step.number for step in steps], dtype=pl.Int64)
+        by_step = lines.with_columns(
+            device=pl.lit(device.ledger.device, pl.Int64),
+            step=names.gather(lines["step"]),
+            number=numbers.gather(lines["step"]),
+        )
+        keys = [field.key for field in LINE_FIELDS]
+        parts += [_frame(LINE_FIELDS, rows), by_step.select(keys)]
     return TableResult("ledger", "Ledger", LINE_FIELDS, pl.concat(parts))
-
-
-def _step_lines(device: DeviceLedgerReport) -> pl.DataFrame:
-    steps, lines = device.steps.steps, device.steps.lines
-    names = pl.Series([step.name for step in steps], dtype=pl.String)
-    numbers = pl.Series([step.number for step in steps], dtype=pl.Int64)
-    return lines.with_columns(
-        device=pl.lit(device.ledger.device, pl.Int64),
-        step=names.gather(lines["step"]),
-        number=numbers.gather(lines["step"]),
-    ).select(field.key for field in LINE_FIELDS)
 
 
 def _facts(report: LedgerReport) -> tuple[Fact, ...]:
@@ -195,41 +204,20 @@ def _facts(report: LedgerReport) -> tuple[Fact, ...]:
     busy = sum(device.ledger.busy_share for device in report.devices) / len(report.devices)
     meaning = "Part of the window with GPU work, mean of the GPUs"
     facts.append(Fact("busy_share", "GPU busy", busy, Fmt.SHARE, meaning))
-    if len(report.devices) == 1:
-        facts += _device_facts(report.devices[0], window)
-    return tuple(facts)
-
-
-def _device_facts(device: DeviceLedgerReport, window: int) -> list[Fact]:
-    facts = [
-        Fact(f"{group}_share", label, device.ledger.ns(group) / window, Fmt.SHARE, meaning)
+    if len(report.devices) > 1:
+        return tuple(facts)
+    ledger, overlap = report.devices[0].ledger, report.devices[0].overlap
+    facts += [
+        Fact(f"{group}_share", label, ledger.ns(group) / window, Fmt.SHARE, meaning)
         for group, label, meaning in _GROUPS
-        if window and (device.ledger.ns(group) or group in {COMPUTE, IDLE})
+        if window and (ledger.ns(group) or group in {COMPUTE, IDLE})
     ]
-    overlap = device.overlap
-    hidden = (
-        ("kernels_ns", "Kernels overlap", "Two or more kernels run"),
-        ("copy_hidden_ns", "Copies hidden", "Memcpys and memsets that overlap kernels"),
-        ("communication_hidden_ns", "Comm. hidden", "Communication that overlaps kernels"),
-    )
     facts += [
         Fact(key, label, getattr(overlap, key), Fmt.TIME, meaning)
-        for key, label, meaning in hidden
+        for key, label, meaning in _OVERLAPS
         if getattr(overlap, key)
     ]
-    return facts
-
-
-def _gpus(report: LedgerReport) -> list[dict[str, Any]]:
-    """Return a row for each GPU."""
-    return [
-        {
-            "device": device.ledger.device,
-            "name": device.name,
-            **_groups({entry.entry: entry.ns for entry in device.ledger.entries}),
-        }
-        for device in report.devices
-    ]
+    return tuple(facts)
 
 
 def _groups(entries: dict[str, int]) -> dict[str, Any]:
@@ -294,14 +282,6 @@ def _contributors(device: DeviceLedgerReport) -> Iterator[dict[str, Any]]:
             if share >= _MIN_CONTRIBUTOR_SHARE:
                 kind = _KIND_TEXTS.get(largest.kind, largest.kind)
                 yield {**largest.document(), "share": share, "entry": entry.entry, "kind": kind}
-
-
-def _steps(report: LedgerReport) -> Iterator[dict[str, Any]]:
-    for device in report.devices:
-        for step, lines in zip(device.steps.steps, device.steps.documents(), strict=True):
-            entries = {line["entry"]: line["ns"] for line in lines}
-            own = {"step": called(step), "duration_ns": sum(entries.values())}
-            yield {"device": device.ledger.device, **own, **_groups(entries)}
 
 
 def _table(

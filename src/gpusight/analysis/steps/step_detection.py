@@ -143,12 +143,15 @@ def _steps(level: pl.DataFrame, work: pl.DataFrame) -> TraceSteps | None:
 
 
 def _range_steps(level: pl.DataFrame, period: Period, work: pl.DataFrame) -> TraceSteps | None:
-    """Make steps of ranges that repeat, where they hold most of the work."""
+    """Make steps of ranges that repeat, where they hold most launches and about as many each."""
     names = level["name"].cast(pl.String)
     start, end = (level[c].to_numpy() for c in ("start_ns", "end_ns"))
     times = work["launch_ns"].to_numpy()
     starts, ends = _bounds(start, end, period, times)
-    if not _plausible(_launches_in(starts, ends, times), len(times)):
+    launches = _launches_in(starts, ends, times)
+    usual = float(np.median(launches))
+    alike = np.abs(launches - usual) <= _MAX_DIFFERENCE * usual
+    if launches.sum() < _MIN_LAUNCH_SHARE * len(times) or alike.mean() < _MOST_LAUNCHES:
         return None
     first = period.starts[-len(starts) :]
     are_ranges = np.array_equal(start[first], starts) and np.array_equal(end[first], ends)
@@ -161,13 +164,6 @@ def _range_steps(level: pl.DataFrame, period: Period, work: pl.DataFrame) -> Tra
         "thread",
     )
     return TraceSteps.of(frame, _range_note(names, period), StepEvidence.REPEATED)
-
-
-def _plausible(launches: Ints, total: int) -> bool:
-    """Return whether steps hold most launches, and most of them about as many as the others."""
-    usual = float(np.median(launches))
-    alike = np.abs(launches - usual) <= _MAX_DIFFERENCE * usual
-    return bool(launches.sum() >= _MIN_LAUNCH_SHARE * total and alike.mean() >= _MOST_LAUNCHES)
 
 
 def _bounds(start: Ints, end: Ints, period: Period, times: Ints) -> tuple[Ints, Ints]:
@@ -269,9 +265,7 @@ def repetition(trace: Trace, work: pl.DataFrame, *, ranges: bool = True) -> Dete
     if work.is_empty():
         steps = operator_steps(trace)
         return None if steps is None else DetectedSteps(steps)
-    every, process = work, busiest_process(trace, work, _STEPS_OF)[0]
-    work = of_process(work, process)
-    work = work.filter(pl.col("device") == _busiest(work, "device"))
+    every, work = work, _most_work(work)
     steps = repeated_steps(trace, work) if ranges else None
     steps = steps or periodic_steps(trace, work)
     if steps is None and ranges:
@@ -284,20 +278,18 @@ def _by_name_alone(trace: Trace, work: pl.DataFrame) -> DetectedSteps:
     steps = find_steps(trace)
     if isinstance(steps, TraceSteps):
         return _of_one_process(trace, _one_thread(steps, work), work)
-    loops = _loops(trace, work)
+    loops = None if work.is_empty() else periodic_steps(trace, _most_work(work), any_loop=True)
     rest = "there is no GPU work" if work.is_empty() else "GPU work does not repeat itself"
     if loops is not None:
         rest = "GPU work as a whole does not repeat itself"
     return DetectedSteps(replace(steps, reason=f"{steps.reason}, and {rest}"), loops=loops)
 
 
-def _loops(trace: Trace, work: pl.DataFrame) -> TraceSteps | None:
-    """Find a loop of the busiest process and GPU, whether or not it may be a step."""
-    if work.is_empty():
-        return None
-    work = of_process(work, busiest_process(trace, work, _STEPS_OF)[0])
-    work = work.filter(pl.col("device") == _busiest(work, "device"))
-    return periodic_steps(trace, work, any_loop=True)
+def _most_work(work: pl.DataFrame) -> pl.DataFrame:
+    """Keep the work of the busiest process, on the GPU that it uses most."""
+    named = work["process"].null_count() < work.height
+    work = of_process(work, _busiest(work, "process") if named else None)
+    return work.filter(pl.col("device") == _busiest(work, "device"))
 
 
 _STEPS_OF = "steps are those of"
@@ -309,7 +301,16 @@ def busiest_process(
     """Return the process with most GPU work, None where none is named; of several, a note."""
     count = work["process"].drop_nulls().n_unique()
     process = _busiest(work, "process") if count else None
-    return process, _process_note(trace, process, count, subject)
+    if count <= 1:
+        return process, ()
+    number = _pid(trace, process)
+    return process, (f"{subject} process {number}, the one of {count} with the most GPU work",)
+
+
+def _pid(trace: Trace, process: int | None) -> int | None:
+    """Return the number of a process, as the operating system has it."""
+    pids = trace.table("processes", ["process", "pid"]).filter(pl.col("process") == process)
+    return pids["pid"][0] if pids.height else process
 
 
 def _busiest(work: pl.DataFrame, column: str) -> int:
@@ -319,23 +320,13 @@ def _busiest(work: pl.DataFrame, column: str) -> int:
     return int(sums.sort("took_ns", descending=True, maintain_order=True)[column][0])
 
 
-def _process_note(trace: Trace, process: int | None, count: int, subject: str) -> tuple[str, ...]:
-    """Note which process was chosen, where there are several."""
-    if count <= 1:
-        return ()
-    pids = trace.table("processes", ["process", "pid"]).filter(pl.col("process") == process)
-    number = pids["pid"][0] if pids.height else process
-    return (f"{subject} process {number}, the one of {count} with the most GPU work",)
-
-
 def _of_one_process(trace: Trace, steps: TraceSteps, work: pl.DataFrame) -> DetectedSteps:
     """Name the process of the steps where several of the selected ones used the GPU."""
     process, count = steps.steps[0].process, work["process"].drop_nulls().n_unique()
     if process is None or count <= 1:
         return DetectedSteps(steps)
     is_busiest = process == _busiest(work, "process")
-    pids = trace.table("processes", ["process", "pid"]).filter(pl.col("process") == process)
-    number = pids["pid"][0] if pids.height else process
+    number = _pid(trace, process)
     rank = f"most GPU work of {count}" if is_busiest else f"one of {count}"
     which = f"the one of {count} with the most GPU work" if is_busiest else f"one of {count}"
     note = f"{_STEPS_OF} process {number}, {which}; --process selects another"
@@ -371,31 +362,22 @@ def _one_thread(steps: TraceSteps, work: pl.DataFrame) -> TraceSteps:
 def _within(trace: Trace, selection: Selection, work: pl.DataFrame) -> DetectedSteps:
     """Take the occurrences of a range for steps, unless a step holds several of them."""
     usual = detect_steps(trace, replace(selection, within=None))
-    ranges = _occurrences(trace, selection)
+    key = ["process", "start_ns", "end_ns"]
+    selected = ResolvedSelection(trace, selection).matching_ranges.unique(key)
+    ranges = closed_ranges(trace).with_columns(pl.col("name").cast(pl.String))
+    ranges = ranges.join(selected, on=key, how="semi", nulls_equal=True, maintain_order="left")
     if ranges.is_empty():
         return DetectedSteps(usual.steps, usual.notes, ranges)
     chosen = _one_thread(_steps_of_ranges(ranges), work)
     process = chosen.steps[0].process
     ranges = ranges.filter(pl.col("process").eq_missing(process))
-    if isinstance(usual.steps, TraceSteps) and not _one_each(chosen, usual.steps):
-        return replace(usual, ranges=ranges)
+    if isinstance(usual.steps, TraceSteps):
+        # Ranges are the repetition themselves where no step holds two of them.
+        holding = usual.steps.holding(chosen.frame["start_ns"], chosen.frame["process"])
+        step = holding.drop_nulls()
+        if len(chosen.steps) < 2 or step.n_unique() < len(step):
+            return replace(usual, ranges=ranges)
     return replace(_of_one_process(trace, chosen, work), ranges=ranges)
-
-
-def _one_each(chosen: TraceSteps, usual: TraceSteps) -> bool:
-    """Return whether ranges are the repetition themselves: no step holds two of them."""
-    if len(chosen.steps) < 2:
-        return False
-    step = usual.holding(chosen.frame["start_ns"], chosen.frame["process"]).drop_nulls()
-    return step.n_unique() == len(step)
-
-
-def _occurrences(trace: Trace, selection: Selection) -> pl.DataFrame:
-    """List the closed ranges that the selection names."""
-    key = ["process", "start_ns", "end_ns"]
-    selected = ResolvedSelection(trace, selection).matching_ranges.unique(key)
-    ranges = closed_ranges(trace).with_columns(pl.col("name").cast(pl.String))
-    return ranges.join(selected, on=key, how="semi", nulls_equal=True, maintain_order="left")
 
 
 def _steps_of_ranges(ranges: pl.DataFrame) -> TraceSteps:

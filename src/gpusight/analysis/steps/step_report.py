@@ -33,10 +33,7 @@ from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableRe
 from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from gpusight.analysis.steps.step_list import TraceStep
-    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 
@@ -122,7 +119,7 @@ def steps(
     return Composite(
         "steps",
         "Steps",
-        _facts(trace, chosen, table.frame, busy_share(trace, _of_window(selection, chosen))),
+        _facts(trace, selection, chosen, table.frame),
         (table, _phases(trace, chosen)),
         meta={
             "start_ns": chosen.start_ns,
@@ -132,11 +129,6 @@ def steps(
         notes=chosen.notes,
         window=chosen.text,
     )
-
-
-def _of_window(selection: Selection, chosen: StepWindow) -> Selection:
-    """Return the window as a selection of all that runs in it."""
-    return replace(selection, within=None, time=chosen.time)
 
 
 def _table(trace: Trace, chosen: StepWindow) -> TableResult:
@@ -152,11 +144,13 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     took = ended - begun
     # A pause before a step makes it slow, but a short one, or none before the first, not fast.
     outlier = outliers(took, kept) & (took > np.median(took[kept])) | outliers(own_ns, kept)
+    # Work of the next step may run in one too: on another stream, or of another thread.
+    busy = Intervals.from_arrays(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
     start, end = pl.col("start_ns"), pl.col("end_ns")
     frame = frame_of(tuple(all_steps)).with_columns(
         (end - start).alias("duration_ns"),
         pl.Series("took_ns", took),
-        pl.Series("gpu_busy_ns", _busy_ns(work, begun, ended)),
+        pl.Series("gpu_busy_ns", coverage(busy, begun, ended)),
         pl.Series("lag_ns", done) - end,
         pl.Series("kernels", count_in(launch_ns[kernels], all_steps)),
         pl.Series("gpu_ops", count_in(launch_ns, all_steps)),
@@ -181,27 +175,14 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     return TableResult("steps", "Steps", fields, frame)
 
 
-def _pauses(steps: Sequence[TraceStep], ended: Ints) -> Ints:
-    """Return the time between each step and the one before, when neither runs; 0 for the first."""
-    starts = np.array([step.start_ns for step in steps], np.int64)
-    return np.maximum(starts - np.append(starts[:1], ended[:-1]), 0)
-
-
-def _busy_ns(work: pl.DataFrame, begun: Ints, ended: Ints) -> Ints:
-    """Measure the part of each step in which GPU work runs.
-
-    Work of the next step may run in it too: on another stream, or launched by another thread.
-    """
-    busy = Intervals.from_arrays(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
-    return coverage(busy, begun, ended)
-
-
 def _facts(
-    trace: Trace, chosen: StepWindow, frame: pl.DataFrame, gpu_share: float | None
+    trace: Trace, selection: Selection, chosen: StepWindow, frame: pl.DataFrame
 ) -> tuple[Fact, ...]:
     kept = frame.filter("kept")
-    pauses = _pauses(chosen.steps, step_spans(trace, chosen.steps)[1])
-    between_ns = float(pauses.sum()) / kept.height
+    # Between each step and the one before, when neither runs.
+    starts = np.array([step.start_ns for step in chosen.steps], np.int64)
+    ended = step_spans(trace, chosen.steps)[1]
+    between_ns = float(np.maximum(starts[1:] - ended[:-1], 0).sum()) / kept.height
     took = kept["took_ns"]
     spread, total = took.std(), int(took.sum())
     values = {
@@ -215,7 +196,7 @@ def _facts(
         "max_ns": took.max(),
         "stddev_ns": spread,
         "variation": spread / took.mean() if spread is not None and total else None,  # type: ignore[operator]
-        "gpu_share": gpu_share,
+        "gpu_share": busy_share(trace, replace(selection, within=None, time=chosen.time)),
         "outliers": int(kept["outlier"].sum()),
         "window_ns": chosen.length_ns,
     }

@@ -47,6 +47,8 @@ _MIN_REPETITIONS = 3
 _MIN_ACTIVITIES = 3
 _MIN_SHORT_NS = 100_000
 """Activities of a step; how long one with fewer must take on the host or the GPU."""
+_MIN_ITERATIONS = 100
+"""Iterations of a loop that is a whole program, of a kernel and a wait for it."""
 _MIN_OVERLAP = 0.5
 """Part of a period that runs at the same time as the next one; part of the periods that do."""
 _ENOUGH = 0.8
@@ -122,8 +124,14 @@ def _is_certain(by_name: Activities, step: Period) -> bool:
 
 
 def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
-    """Return whether a loop of one or two short kernels is all there is: no step to look into."""
+    """Return whether a loop of one or two short kernels is all there is: no step to look into.
+
+    One that waits for them in each iteration is a step, if nearly all of the program is this loop.
+    """
     table = launches["table"].to_numpy()
+    waits = np.add.reduceat(table == _WAITS, step.starts) > 0
+    if len(waits) >= _MIN_ITERATIONS and min(waits.mean(), step.coverage) >= _NEARLY_ALL:
+        return False
     # A graph is many activities.
     works = np.where(table == _GRAPHS, _MIN_ACTIVITIES, table != _WAITS)
     each = np.median(np.add.reduceat(works, step.starts))

@@ -163,7 +163,12 @@ class StepWindow:
                     step = f"{step} recorded, about {in_one_unit(low, high, ' to ')} {without}"
             elif recorded != step:
                 step = f"{step} without the profiler, {recorded} with it"
-            return f"{steps} of {step}{self._excluded}"
+            if self.kind is WindowKind.NUMBERED or not self.left_out:
+                return f"{steps} of {step}"
+            counts = {"warm-up": len(self.left_out) - self.partial, "partial": self.partial}
+            kinds = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+            out = "step" if len(self.left_out) == 1 else "steps"
+            return f"{steps} of {step} ({kinds} {out} excluded)"
         length = format_time(self.length_ns, digits=3)
         known = steps if count else "no steps found"
         if self.before_ns:
@@ -173,14 +178,6 @@ class StepWindow:
             return f"whole capture, {length}, {known}"
         chosen = "window" if self.kind is WindowKind.TIME else "range"
         return f"{chosen} of {length}" + (f", {steps}" if count else "")
-
-    @property
-    def _excluded(self) -> str:
-        if self.kind is WindowKind.NUMBERED or not self.left_out:
-            return ""
-        counts = {"warm-up": len(self.left_out) - self.partial, "partial": self.partial}
-        kinds = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-        return f" ({kinds} {'step' if len(self.left_out) == 1 else 'steps'} excluded)"
 
     @property
     def time(self) -> TimeWindow:
@@ -265,7 +262,7 @@ def _chosen_window(
     elif selection.within is not None:
         chosen = _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
     elif isinstance(detected.steps, NotApplicable):
-        why = _why(detected.steps) + _suggestions(trace, detected)
+        why = NO_STEPS + detected.steps.reason + _suggestions(trace, detected)
         chosen = StepWindow(whole.start_ns, whole.end_ns, notes=(*detected.notes, why))
         chosen = chosen if warmup else _without_start(trace, chosen)
     else:
@@ -354,23 +351,26 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
 
     def find() -> pl.DataFrame:
         chosen = _chosen_window(trace, EVERYTHING, steps=None, window=None, warmup=False)
-        return _window_frame(chosen)
+        if isinstance(chosen, NotApplicable):
+            row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
+        else:
+            row = {key: getattr(chosen, key) for key in _PLAIN}
+            row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
+            row["notes"] = list(chosen.notes)
+            row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
+        return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
-    frame = trace.derive("window-12", find)
-    row = frame.row(0, named=True)
+    row = trace.derive("window-13", find).row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
     kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)
-    whole = row["start_ns"], row["end_ns"]
-    notes = tuple(row["notes"])
-    before_ns, partial = row["before_ns"], row["partial"]
-    chosen = StepWindow(
-        *whole, kept, left_out, row["how"], notes, before_ns, partial, process=row["process"]
-    )
     inner = None if row["inner_loop"] is None else InnerLoop(**row["inner_loop"])
-    return replace(chosen, inner_loop=inner)
+    plain = {key: row[key] for key in _PLAIN}
+    notes = tuple(row["notes"])
+    return StepWindow(steps=kept, left_out=left_out, notes=notes, inner_loop=inner, **plain)
 
 
+_PLAIN = ("start_ns", "end_ns", "how", "process", "before_ns", "partial")
 _STEP_LISTS = ("steps", "left_out")
 _WINDOW_SCHEMA = {
     "start_ns": pl.Int64(),
@@ -385,19 +385,6 @@ _WINDOW_SCHEMA = {
     "reason": pl.String(),
     "hint": pl.String(),
 }
-
-
-def _window_frame(chosen: StepWindow | NotApplicable) -> pl.DataFrame:
-    """Return a window as a table of one row, as a trace keeps it."""
-    if isinstance(chosen, NotApplicable):
-        row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
-    else:
-        keys = ("start_ns", "end_ns", "how", "process", "before_ns", "partial")
-        row = {key: getattr(chosen, key) for key in keys}
-        row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
-        row["notes"] = list(chosen.notes)
-        row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
-    return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
 
 def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: bool) -> StepWindow:
@@ -418,19 +405,43 @@ def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: 
         notes.append(f"excluded as partial steps, cut off by the capture: {_names(cut)}")
     kept = all_steps[first:last]
     chosen = _of_steps(trace, steps, kept, (*all_steps[:first], *all_steps[last:]), notes)
-    return replace(chosen, partial=len(cut), notes=(*chosen.notes, *_between(trace, chosen)))
+    return replace(chosen, partial=len(cut))
 
 
-def _between(trace: Trace, chosen: StepWindow) -> tuple[str, ...]:
-    """Note that the step time is not what a typical step takes, where it is far from it."""
-    typical = float(np.median(took_ns(launched(trace), chosen.steps)))
-    other = chosen.step_ns - typical
-    if len(chosen.steps) < _MIN_STEPS or other < (1 - 1 / _LONG) * chosen.step_ns:
+def with_uneven_note(trace: Trace, chosen: StepWindow) -> StepWindow:
+    """Note that the step time, a mean, is far from what most steps take; with these times."""
+    notes = tuple(note for note in chosen.notes if not note.startswith(_UNEVEN))
+    return replace(chosen, notes=(*notes, *_uneven(trace, chosen)))
+
+
+def _uneven(trace: Trace, chosen: StepWindow) -> tuple[str, ...]:
+    if len(chosen.steps) < _MIN_STEPS:
         return ()
-    shown, more = (format_time(time, digits=3) for time in (typical, other))
-    return (
-        f"a typical step takes {shown}; {more} of the step time is between steps or in slow ones",
-    )
+    begun, done = step_spans(trace, chosen.steps)
+    took = done - begun
+    median = float(np.median(took))
+    if not 1 / _LONG <= chosen.step_ns / max(median, 1.0) <= _LONG:
+        text = f"{_UNEVEN[0]} {format_time(median, digits=3)}; "
+        far = np.abs(took - median)
+        at = int(np.argmax(far))
+        if far[at] < far.sum() / 2:
+            count = int((far > (1 - 1 / _LONG) * median).sum())
+            return (f"{text}{count:,} steps differ from it: gpusight steps FILE lists them",)
+        text += f"{called(chosen.steps[at])} takes {format_time(int(took[at]), digits=3)}"
+        # The longer part of the window before or after it.
+        others = max(chosen.steps[:at], chosen.steps[at + 1 :], key=len)
+        first, last = others[0].number, others[-1].number
+        return (f"{text}; without it: --steps {first}-{last}",)
+    typical = float(np.median(took_ns(launched(trace), chosen.steps)))
+    between = chosen.step_ns - typical
+    if between < (1 - 1 / _LONG) * chosen.step_ns:
+        return ()
+    shown, more = (format_time(time, digits=3) for time in (typical, between))
+    return (f"{_UNEVEN[1]} {shown}; {more} of the step time is between steps",)
+
+
+_UNEVEN = ("median step", "a typical step takes")
+"""How the notes begin that are made with the times of each window."""
 
 
 _GPU_SHARE = 0.9
@@ -501,7 +512,7 @@ def _by_time(
     start, end = first, last
     kind = WindowKind.ALL if window == (None, None) else WindowKind.TIME
     if isinstance(detected.steps, NotApplicable):
-        return StepWindow(start, end, notes=(*notes, _why(detected.steps)), kind=kind)
+        return StepWindow(start, end, notes=(*notes, NO_STEPS + detected.steps.reason), kind=kind)
     inside = _inside(detected.steps.steps, start, end)
     kept = set(inside)
     out = tuple(step for step in detected.steps.steps if step not in kept)
@@ -541,16 +552,13 @@ def _by_range(
     start, last = int(ranges["start_ns"].min()), int(ranges["end_ns"].max())  # type: ignore[arg-type]
     end = work_end(trace, start, last, process)
     if isinstance(detected.steps, NotApplicable):
-        notes = (*detected.notes, _why(detected.steps))
+        notes = (*detected.notes, NO_STEPS + detected.steps.reason)
         return StepWindow(start, end, notes=notes, kind=WindowKind.RANGE)
     inside = _inside(detected.steps.steps, start, last)
     how, inner = (detected.steps.how, detected.steps.inner_loop) if inside else ("", None)
-    chosen = StepWindow(start, end, inside, (), how, detected.notes, kind=WindowKind.RANGE)
-    return replace(chosen, inner_loop=inner)
-
-
-def _why(absent: NotApplicable) -> str:
-    return f"{NO_STEPS}{absent.reason}"
+    return StepWindow(
+        start, end, inside, (), how, detected.notes, kind=WindowKind.RANGE, inner_loop=inner
+    )
 
 
 def _inside(steps: Sequence[TraceStep], start: int, end: int) -> tuple[TraceStep, ...]:
@@ -566,7 +574,7 @@ def _of_steps(
 ) -> StepWindow:
     begun, done = step_spans(trace, kept)
     chosen = StepWindow(int(begun[0]), int(done[-1]), kept, out, steps.how, tuple(notes))
-    return replace(chosen, inner_loop=steps.inner_loop)
+    return with_uneven_note(trace, replace(chosen, inner_loop=steps.inner_loop))
 
 
 def step_spans(trace: Trace, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
