@@ -158,23 +158,6 @@ def _total_ns(rows: pl.DataFrame) -> float:
     return float(rows[DURATION].sum())
 
 
-def _with_shape_and_names(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add sizes of grid, block and shared memory, and what the kernel names show."""
-    names = classified(frame["name"])
-    by_shape = "calls" in frame.columns
-    return frame.with_columns(
-        product(GRID).alias("blocks"),
-        product(BLOCK).alias("block_threads"),
-        *shape_texts(),
-        (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
-        pl.col("name").cast(pl.String),
-        short_names_by_shape(frame) if by_shape else short_names(frame["name"]),
-        pl.Series("category", [str(name.category) for name in names], pl.String),
-        pl.Series("precision", [name.precision for name in names], pl.String),
-        pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
-    )
-
-
 def _result(
     scope: LaunchSelection,
     command: str,
@@ -183,7 +166,21 @@ def _result(
     frame: pl.DataFrame,
     rows: pl.DataFrame,
 ) -> TableResult:
-    frame = _with_shape_and_names(frame).select([f.key for f in fields])
+    names = classified(frame["name"])
+    by_shape = "calls" in frame.columns
+    frame = (
+        frame.with_columns(
+            product(GRID).alias("blocks"),
+            product(BLOCK).alias("block_threads"),
+            *shape_texts(),
+            (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
+            pl.col("name").cast(pl.String),
+            short_names_by_shape(frame) if by_shape else short_names(frame["name"]),
+            pl.Series("category", [str(name.category) for name in names], pl.String),
+            pl.Series("precision", [name.precision for name in names], pl.String),
+            pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
+        )
+    ).select([f.key for f in fields])
     return TableResult(
         command,
         title,
@@ -239,17 +236,6 @@ def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     frame = table.frame.head(_TOP_KERNELS)
     more = f": top {_TOP_KERNELS} of {table.frame.height:,}"
     title = table.title + (more if table.frame.height > frame.height else "")
-    return Composite(
-        "summary",
-        "Summary" + (f" of {selection.within}" if selection.within else ""),
-        _facts(trace, table),
-        (replace(table, fields=fields, frame=frame, title=title, notes=()),),
-        meta={"path": trace.meta.path},
-        notes=tuple(dict.fromkeys((*table.notes, *trace.meta.notes, _NEXT))),
-    )
-
-
-def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
     meta = table.meta
     gpus = names_of_used(trace, table.frame["device"])
     facts = [
@@ -261,7 +247,14 @@ def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
     for key, label, meaning in _AVERAGES:
         facts.append(Fact(key, label, average(table.frame, key, "total_ns"), Fmt.SHARE, meaning))
     facts.append(Fact("bounds", "Bound by", _bounds(table.frame), Fmt.TEXT, "Share of the time"))
-    return tuple(fact for fact in facts if fact.value is not None)
+    return Composite(
+        "summary",
+        "Summary" + (f" of {selection.within}" if selection.within else ""),
+        tuple(fact for fact in facts if fact.value is not None),
+        (replace(table, fields=fields, frame=frame, title=title, notes=()),),
+        meta={"path": trace.meta.path},
+        notes=tuple(dict.fromkeys((*table.notes, *trace.meta.notes, _NEXT))),
+    )
 
 
 def _bounds(frame: pl.DataFrame) -> str | None:

@@ -95,24 +95,19 @@ def source_lines(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult 
     if metrics:
         names = frame["metric"].unique()
         title = f"{names[0] if len(names) == 1 else 'Counters'} by source line"
-    return TableResult(
-        COMMAND,
-        title,
-        _shown(fields, frame),
-        frame,
-        meta={"launches": counted["launch"].n_unique()},
-        notes=_notes(placed, by_time=not metrics),
-    )
-
-
-def _shown(fields: tuple[Field, ...], frame: pl.DataFrame) -> tuple[Field, ...]:
-    """Hide empty columns; with several kernels there is no room for all others."""
     several = frame["kernel"].n_unique() > 1
     hidden = {"samples", "executed", "stall"} if several else {"kernel"}
     if "metric" in frame.columns:
         hidden |= {"text"} if frame["metric"].n_unique() > 1 else {"metric"}
     kept = (replace(f, shown=f.shown and f.key not in hidden) for f in fields)
-    return shown_if_filled(kept, frame)
+    return TableResult(
+        COMMAND,
+        title,
+        shown_if_filled(kept, frame),
+        frame,
+        meta={"launches": counted["launch"].n_unique()},
+        notes=_notes(placed, by_time=not metrics),
+    )
 
 
 def _notes(placed: pl.DataFrame, *, by_time: bool) -> tuple[str, ...]:
@@ -205,9 +200,25 @@ def _by_time(placed: pl.DataFrame) -> pl.DataFrame:
         for column, names in (("samples", SAMPLES), ("executed", EXECUTED))
         if present.isdisjoint(names)
     ]
+    reason = pl.col("metric").str.strip_prefix(_STALLS).alias("stall")
+    stalls = placed.filter(pl.col("metric").str.starts_with(_STALLS)).with_columns(reason)
+    samples = pl.col("value").sum()
+    by_reason = stalls.group_by(*_KEY, "stall").agg(samples)
+    stalled = by_reason.filter(~pl.col("stall").is_in(_NOT_STALLED), pl.col("value") > 0)
+    all_samples = by_reason.group_by(_KEY).agg(samples.alias("all"))
+    most = stalled.sort(["value", "stall"], descending=[True, False]).unique(_KEY, keep="first")
     return (
         sums.join(_times(placed), on=_KEY, how="left", nulls_equal=True)
-        .join(_main_stall(placed), on=_KEY, how="left", nulls_equal=True)
+        .join(
+            most.join(all_samples, on=_KEY, how="left", nulls_equal=True).select(
+                *_KEY,
+                pl.col("stall").str.replace_all("_", " "),
+                share_of(pl.col("value"), pl.col("all")).alias("stall_share"),
+            ),
+            on=_KEY,
+            how="left",
+            nulls_equal=True,
+        )
         .with_columns(unknown)
         .filter(pl.col("part") > 0)
         .sort(_KEY)
@@ -232,22 +243,6 @@ def _times(placed: pl.DataFrame) -> pl.DataFrame:
         .agg(weighed)
         # Samples estimate time; the number of executions does not.
         .with_columns(pl.when(timed).then(pl.col("part")).alias("time_ns"))
-    )
-
-
-def _main_stall(placed: pl.DataFrame) -> pl.DataFrame:
-    """Find the most frequent stall reason of each line."""
-    reason = pl.col("metric").str.strip_prefix(_STALLS).alias("stall")
-    stalls = placed.filter(pl.col("metric").str.starts_with(_STALLS)).with_columns(reason)
-    samples = pl.col("value").sum()
-    by_reason = stalls.group_by(*_KEY, "stall").agg(samples)
-    stalled = by_reason.filter(~pl.col("stall").is_in(_NOT_STALLED), pl.col("value") > 0)
-    all_samples = by_reason.group_by(_KEY).agg(samples.alias("all"))
-    most = stalled.sort(["value", "stall"], descending=[True, False]).unique(_KEY, keep="first")
-    return most.join(all_samples, on=_KEY, how="left", nulls_equal=True).select(
-        *_KEY,
-        pl.col("stall").str.replace_all("_", " "),
-        share_of(pl.col("value"), pl.col("all")).alias("stall_share"),
     )
 
 

@@ -100,6 +100,14 @@ class DrillResult:
     def document(self) -> dict[str, Any]:
         """Return what `--format json` writes, as plain objects."""
         plan = self.plan
+        runs = [] if self.plan is None else [run.document() for run in self.plan.runs]
+        for run, command in zip(runs, self.commands, strict=False):
+            run |= {
+                "command": list(command.argv),
+                "environment": dict(command.environment),
+                "report": str(command.produces),
+                "notes": list(command.notes),
+            }
         return {
             "meta": {"command": COMMAND, **self.meta},
             "window_ns": self.window_ns,
@@ -110,24 +118,13 @@ class DrillResult:
             "anchor": None if plan is None else plan.anchor.value,
             "why": None if plan is None else plan.why,
             "exact": None if plan is None else plan.exact,
-            "runs": self._runs(),
+            "runs": runs,
             "tool": self.tool or None,
             "installed": self.installed,
             "program": None if self.program is None else list(self.program),
             "estimate_s": self.estimate_s,
             "notes": list(self.notes),
         }
-
-    def _runs(self) -> list[dict[str, Any]]:
-        runs = [] if self.plan is None else [run.document() for run in self.plan.runs]
-        for run, command in zip(runs, self.commands, strict=False):
-            run |= {
-                "command": list(command.argv),
-                "environment": dict(command.environment),
-                "report": str(command.produces),
-                "notes": list(command.notes),
-            }
-        return runs
 
     def measured_of(self, kernel: DrillKernel) -> MeasuredLaunches | None:
         """Return what the reports hold of a kernel; None where it was not looked for."""
@@ -271,10 +268,20 @@ _MAX_LATER = 3
 
 def drill_page(drill: DrillResult, profiled: TableResult | None = None) -> Composite:
     """Lay the result out for a screen: the kernels to profile, or those that were `profiled`."""
+    window_ns = drill.window_ns
+    values: dict[str, Any] = {
+        "window_ns": None if drill.steps else window_ns,
+        "step_ns": window_ns / drill.steps if window_ns and drill.steps else None,
+        "steps": drill.steps or None,
+        "kernel_share": drill.kernel_ns / window_ns if window_ns else None,
+        "counted": drill.plan.why if drill.plan is not None and drill.is_incomplete else None,
+        "measures": _measures(drill),
+    }
+    facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in DRILL_FACTS)
     return Composite(
         COMMAND,
         "Kernels to profile" if profiled is None else "Profiled kernels",
-        _facts(drill),
+        tuple(fact for fact in facts if fact.value is not None),
         (kernel_table(drill, max_later=_MAX_LATER) if profiled is None else profiled,),
         meta=dict(drill.meta),
         notes=drill.notes,
@@ -325,20 +332,6 @@ def _row(drill: DrillResult, kernel: DrillKernel) -> dict[str, Any]:
 
 def _shape(sizes: tuple[int | None, ...]) -> str | None:
     return None if None in sizes else "x".join(map(str, sizes))
-
-
-def _facts(drill: DrillResult) -> tuple[Fact, ...]:
-    window_ns = drill.window_ns
-    values: dict[str, Any] = {
-        "window_ns": None if drill.steps else window_ns,
-        "step_ns": window_ns / drill.steps if window_ns and drill.steps else None,
-        "steps": drill.steps or None,
-        "kernel_share": drill.kernel_ns / window_ns if window_ns else None,
-        "counted": drill.plan.why if drill.plan is not None and drill.is_incomplete else None,
-        "measures": _measures(drill),
-    }
-    facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in DRILL_FACTS)
-    return tuple(fact for fact in facts if fact.value is not None)
 
 
 def _measures(drill: DrillResult) -> str | None:

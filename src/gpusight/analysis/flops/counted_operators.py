@@ -91,7 +91,22 @@ def count_ops(scope: WorkSelection) -> CountedOperators:
     nearest = nested.nearest_rows(entry_of >= 0)
     owners = _owners(nested, entries, entry_of)
     selected = selected_work(scope)
-    work = _described(trace, selected, owners, nearest)
+    calls = trace.table("api_calls", ["start_ns", "process"])
+    ops = trace.table("cpu_ops", ["start_ns", "process"])
+    call, op = pl.col("call"), pl.col("op")
+    work = (
+        selected.frame.select("start_ns", "end_ns", "device", "kind", "label", "call", "op")
+        .with_columns(
+            DURATION.alias("gpu_ns"),
+            pl.coalesce(_at(calls["start_ns"], call), _at(ops["start_ns"], op), "start_ns").alias(
+                "launched_ns"
+            ),
+            pl.coalesce(_at(calls["process"], call), _at(ops["process"], op)).alias("process"),
+            _known(_at(pl.Series(owners), op)).alias("owner"),
+            _known(_at(pl.Series(nearest), op)).alias("known"),
+        )
+        .join(_classified(selected), on=["kind", "label"], how="left", maintain_order="left")
+    )
     return CountedOperators(
         entries,
         names,
@@ -155,26 +170,6 @@ def _owners(nested: NestedIntervals, entries: list[Entry], entry_of: Ints) -> In
 
 
 # GPU activities -----------------------------------------------------------------------------------
-
-
-def _described(trace: Trace, selected: SelectedWork, owners: Ints, nearest: Ints) -> pl.DataFrame:
-    """Add to each activity when it was launched, what it is, and the call it is counted for."""
-    calls = trace.table("api_calls", ["start_ns", "process"])
-    ops = trace.table("cpu_ops", ["start_ns", "process"])
-    call, op = pl.col("call"), pl.col("op")
-    return (
-        selected.frame.select("start_ns", "end_ns", "device", "kind", "label", "call", "op")
-        .with_columns(
-            DURATION.alias("gpu_ns"),
-            pl.coalesce(_at(calls["start_ns"], call), _at(ops["start_ns"], op), "start_ns").alias(
-                "launched_ns"
-            ),
-            pl.coalesce(_at(calls["process"], call), _at(ops["process"], op)).alias("process"),
-            _known(_at(pl.Series(owners), op)).alias("owner"),
-            _known(_at(pl.Series(nearest), op)).alias("known"),
-        )
-        .join(_classified(selected), on=["kind", "label"], how="left", maintain_order="left")
-    )
 
 
 def _at(values: pl.Series, rows: pl.Expr) -> pl.Expr:

@@ -164,17 +164,6 @@ UNUSED_FIELDS = (
 _AVERAGED = ("sm_share", "memory_share", "dram_share", "occupancy", "roof_share", "limit_share")
 
 
-def _with_limiters(launches: pl.DataFrame) -> pl.DataFrame:
-    """Set the limiter of every launch to that of most of its kernel's time."""
-    own = launches["bound"].alias("own_bound")
-    frame = prevailing(launches.with_columns(own), ["key"], "bound", _TIME)
-    agrees = pl.col("own_bound") == pl.col("bound")
-    frame = frame.with_columns(
-        pl.when(agrees).then(column).alias(column) for column in ("limit", "limit_share")
-    )
-    return prevailing(frame, ["key"], "limit", _TIME)
-
-
 _UNITS = {"dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM"}
 
 
@@ -190,8 +179,14 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
     """Sum measured kernels by name and shape, the most headroom to the roofline first."""
     all_kernels_ns = int(joined.timeline[_TIME].sum())
     time = pl.col(_TIME)
+    own = joined.covered["bound"].alias("own_bound")
+    frame = prevailing(joined.covered.with_columns(own), ["key"], "bound", _TIME)
+    agrees = pl.col("own_bound") == pl.col("bound")
+    frame = frame.with_columns(
+        pl.when(agrees).then(column).alias(column) for column in ("limit", "limit_share")
+    )
     frame = (
-        _with_limiters(joined.covered)
+        prevailing(frame, ["key"], "limit", _TIME)
         .group_by("key", maintain_order=True)
         .agg(
             *(pl.col(c).first() for c in ("name", "bound", "limit", *SHAPE)),
