@@ -17,8 +17,6 @@ from gpusight.units import format_count, format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import polars as pl
-
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.comparison_result import Comparison
@@ -298,33 +296,23 @@ def _plan(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
 def _time(program: ProgramReport) -> HeadlineNumber:
     """Give the step time with its spread, or the window where no steps are known."""
     if isinstance(program.steps, Composite):
-        facts = {fact.key: fact.value for fact in program.steps.facts}
-        count = facts["kept"]
-        mean = facts["window_ns"] / count
-        return HeadlineNumber("step_ns", "Step time", mean, Fmt.TIME, _spread(program.steps, mean))
+        facts = facts_of(program.steps)
+        mean = facts["window_ns"] / facts["kept"]
+        detail = "1 step"
+        if facts["kept"] > 1:
+            span = f"{format_time(facts['min_ns'])} to {format_time(facts['max_ns'])}"
+            detail = f"{facts['kept']:,} steps, {span}"
+            if facts["between_ns"] > _MIN_SPREAD_SHARE * mean:
+                detail += f"; {format_time(facts['between_ns'])} between steps"
+        return HeadlineNumber("step_ns", "Step time", mean, Fmt.TIME, detail)
     if isinstance(program.ledger, NotApplicable):
         return HeadlineNumber("step_ns", "Step time", None, Fmt.TIME, program.steps.reason)
     window = program.ledger.focus.length_ns
-    return HeadlineNumber("window_ns", "Window", window, Fmt.TIME, _without_steps(program, window))
-
-
-def _without_steps(program: ProgramReport, window_ns: int) -> str:
-    """State that there are no steps, and how much of the window the findings cover."""
+    detail = "no steps found"
     diagnosis = program.diagnosis
-    if isinstance(diagnosis, NotApplicable) or diagnosis.focus.length_ns >= window_ns:
-        return "no steps found"
-    return f"no steps found; findings are about {format_time(diagnosis.focus.length_ns)} of it"
-
-
-def _spread(steps: Composite, mean_ns: float) -> str:
-    facts = {fact.key: fact.value for fact in steps.facts}
-    count = facts["kept"]
-    if count == 1:
-        return "1 step"
-    text = f"{count:,} steps, {format_time(facts['min_ns'])} to {format_time(facts['max_ns'])}"
-    if facts["between_ns"] > _MIN_SPREAD_SHARE * mean_ns:
-        text += f"; {format_time(facts['between_ns'])} between steps"
-    return text
+    if not isinstance(diagnosis, NotApplicable) and diagnosis.focus.length_ns < window:
+        detail += f"; findings are about {format_time(diagnosis.focus.length_ns)} of it"
+    return HeadlineNumber("window_ns", "Window", window, Fmt.TIME, detail)
 
 
 def _busy(program: ProgramReport) -> HeadlineNumber:
@@ -376,16 +364,12 @@ def _kernels(program: ProgramReport) -> HeadlineNumber:
     of = "1 kernel name" if names == 1 else f"{format_count(names)} kernel names"
     if not isinstance(program.steps, Composite):
         return HeadlineNumber("kernels", "Kernels", every, Fmt.COUNT, of)
-    kept = _kept(program.steps)["kernels"]
+    step_table = program.steps.sections[0]
+    assert isinstance(step_table, TableResult), "the answer has a table of steps"
+    kept = step_table.frame.filter("kept")["kernels"]
     mean = int(kept.sum()) / len(kept)
     detail = f"{format_count(every)} total, {of}"
     return HeadlineNumber("kernels_per_step", "Kernels/step", mean, Fmt.COUNT, detail)
-
-
-def _kept(steps: Composite) -> pl.DataFrame:
-    table = steps.sections[0]
-    assert isinstance(table, TableResult), "the answer has a table of steps"
-    return table.frame.filter("kept")
 
 
 def _memory(program: ProgramReport) -> HeadlineNumber:
@@ -401,7 +385,12 @@ def _memory(program: ProgramReport) -> HeadlineNumber:
 
 
 def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
-    diagnoses = [diagnosis for diagnosis in map(_diagnosis, measured) if diagnosis is not None]
+    reports = [report.diagnosis for report in measured]
+    diagnoses = [
+        diagnosis.report if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
+        for diagnosis in reports
+        if not isinstance(diagnosis, NotApplicable)
+    ]
     total = sum(diagnosis.duration_ns for diagnosis in diagnoses) or None
     launches = sum(len(diagnosis.kernels) for diagnosis in diagnoses)
     groups = sorted(
@@ -437,10 +426,3 @@ def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
         HeadlineNumber("saved_ns", "Fixes save", saved, Fmt.TIME, part),
     )
     return Headline(numbers, tuple(plan), "GPU time" if plan else "", total)
-
-
-def _diagnosis(report: MeasuredReport) -> KernelReportDiagnosis | None:
-    diagnosis = report.diagnosis
-    if isinstance(diagnosis, NotApplicable):
-        return None
-    return diagnosis.report if isinstance(diagnosis, JoinedDiagnosis) else diagnosis

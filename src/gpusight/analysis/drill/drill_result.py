@@ -298,7 +298,28 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
     ]
     later = [k for k in kernels if k.verdict is DrillChoice.NEXT][max_later:] if max_later else []
     hidden = {k.group for k in later}
-    rows = [_row(drill, kernel) for kernel in kernels if kernel.group not in hidden]
+    planned = (drill.plan.hits if drill.plan is not None else None) or {}
+    steps = max(1, drill.steps)
+    rows = []
+    for kernel in kernels:
+        measured = drill.measured_of(kernel)
+        row = {
+            "verdict": "yes" if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
+            "share": kernel.share,
+            "time_ns": kernel.time_ns / steps,
+            "launches": kernel.launches / steps,
+            "roof_share": kernel.roof_share,
+            "planned": planned.get(kernel.group) if measured is None else None,
+            "measured": None if measured is None else measured.launches,
+            "grid": _shape(kernel.shape[:3]),
+            "block": _shape(kernel.shape[3:]),
+            "short_name": kernel.short_name,
+            "why": kernel.why,
+            "function": kernel.function,
+            "name": kernel.name,
+        }
+        if kernel.group not in hidden:
+            rows.append(row)
     schema = {f.key: pl.Float64() if f.fmt in _NUMBERS else pl.String() for f in FIELDS}
     frame = pl.DataFrame(rows, schema=schema)
     empty = {f.key for f in FIELDS if frame[f.key].null_count() == frame.height}
@@ -307,27 +328,6 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
     more = f"{len(hidden)} more kernels take {format_share(MIN_TIME_SHARE)} or more each"
     notes = (f"{more}: gpusight kernels FILE",) if hidden else ()
     return TableResult("kernels", f"Kernels by time {each}", fields, frame, notes=notes)
-
-
-def _row(drill: DrillResult, kernel: DrillKernel) -> dict[str, Any]:
-    measured = drill.measured_of(kernel)
-    planned = (drill.plan.hits if drill.plan is not None else None) or {}
-    steps = max(1, drill.steps)
-    return {
-        "verdict": "yes" if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
-        "share": kernel.share,
-        "time_ns": kernel.time_ns / steps,
-        "launches": kernel.launches / steps,
-        "roof_share": kernel.roof_share,
-        "planned": planned.get(kernel.group) if measured is None else None,
-        "measured": None if measured is None else measured.launches,
-        "grid": _shape(kernel.shape[:3]),
-        "block": _shape(kernel.shape[3:]),
-        "short_name": kernel.short_name,
-        "why": kernel.why,
-        "function": kernel.function,
-        "name": kernel.name,
-    }
 
 
 def _shape(sizes: tuple[int | None, ...]) -> str | None:

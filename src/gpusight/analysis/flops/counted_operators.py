@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from gpusight.analysis.attribution.nested_intervals import NestedIntervals
-    from gpusight.analysis.attribution.work_causes import SelectedWork, WorkSelection
+    from gpusight.analysis.attribution.work_causes import WorkSelection
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -94,6 +94,13 @@ def count_ops(scope: WorkSelection) -> CountedOperators:
     calls = trace.table("api_calls", ["start_ns", "process"])
     ops = trace.table("cpu_ops", ["start_ns", "process"])
     call, op = pl.col("call"), pl.col("op")
+    kernels = selected.frame.filter(pl.col("kind") == "kernel").select("kind", "label").unique()
+    known_names = [classify(selected.labels[label]) for label in kernels["label"]]
+    classified = kernels.with_columns(
+        pl.Series("category", [name.category for name in known_names], pl.String),
+        pl.Series("precision", [name.precision for name in known_names], pl.String),
+        pl.Series("tensor_core", [name.tensor_core for name in known_names], pl.Boolean),
+    )
     work = (
         selected.frame.select("start_ns", "end_ns", "device", "kind", "label", "call", "op")
         .with_columns(
@@ -105,7 +112,7 @@ def count_ops(scope: WorkSelection) -> CountedOperators:
             _known(_at(pl.Series(owners), op)).alias("owner"),
             _known(_at(pl.Series(nearest), op)).alias("known"),
         )
-        .join(_classified(selected), on=["kind", "label"], how="left", maintain_order="left")
+        .join(classified, on=["kind", "label"], how="left", maintain_order="left")
     )
     return CountedOperators(
         entries,
@@ -179,17 +186,6 @@ def _at(values: pl.Series, rows: pl.Expr) -> pl.Expr:
 
 def _known(rows: pl.Expr) -> pl.Expr:
     return pl.when(rows >= 0).then(rows)
-
-
-def _classified(selected: SelectedWork) -> pl.DataFrame:
-    """Classify the kernels by their names, each distinct one once."""
-    kernels = selected.frame.filter(pl.col("kind") == "kernel").select("kind", "label").unique()
-    names = [classify(selected.labels[label]) for label in kernels["label"]]
-    return kernels.with_columns(
-        pl.Series("category", [name.category for name in names], pl.String),
-        pl.Series("precision", [name.precision for name in names], pl.String),
-        pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
-    )
 
 
 def _calls(trace: Trace, work: pl.DataFrame, entries: list[Entry], entry_of: Ints) -> pl.DataFrame:
