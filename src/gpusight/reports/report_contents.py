@@ -88,11 +88,8 @@ def _notes(
     for name, answer in (*of_captures, *parts):
         for note in getattr(answer, "notes", ()):
             names_of.setdefault(note, []).append(name)
-    return (_note(text, names) for text, names in names_of.items())
-
-
-def _note(text: str, parts: Sequence[str]) -> LimitationNote:
-    return LimitationNote(tuple(dict.fromkeys(parts)), text)
+    for text, names in names_of.items():
+        yield LimitationNote(tuple(dict.fromkeys(names)), text)
 
 
 def _tables(about: Sequence[Composite], name: str) -> tuple[TableResult, ...]:
@@ -259,12 +256,7 @@ def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredRep
     """Choose the numbers and fixes at the top."""
     if program is None:
         return _of_kernels(measured)
-    numbers = (
-        _time(program),
-        _busy(program),
-        _kernels(program),
-        _memory(program),
-    )
+    numbers = (_time(program), _busy(program), _kernels(program), _memory(program))
     if isinstance(program.diagnosis, NotApplicable):
         return Headline(numbers)
     diagnosis = program.diagnosis
@@ -319,7 +311,8 @@ def _busy(program: ProgramReport) -> HeadlineNumber:
     ledger = program.ledger
     if isinstance(ledger, NotApplicable):
         return HeadlineNumber("busy_share", "GPU busy", None, Fmt.SHARE, ledger.reason)
-    device = _evaluated_report(program, ledger.devices)
+    wanted = evaluated_gpu(program)
+    device = next((d for d in ledger.devices if d.ledger.device == wanted), ledger.devices[0])
     share = device.ledger.busy_share
     every = [report.ledger.busy_share for report in ledger.devices]
     if len(every) > 1:
@@ -334,13 +327,6 @@ def evaluated_gpu(program: ProgramReport) -> int | None:
     """Give the number of the GPU that the findings are of; None where there are none."""
     diagnosis = program.diagnosis
     return None if isinstance(diagnosis, NotApplicable) else diagnosis.meta.get("device")
-
-
-def _evaluated_report(
-    program: ProgramReport, devices: Sequence[DeviceLedgerReport]
-) -> DeviceLedgerReport:
-    wanted = evaluated_gpu(program)
-    return next((report for report in devices if report.ledger.device == wanted), devices[0])
 
 
 def _idle(device: DeviceLedgerReport) -> str:

@@ -168,18 +168,16 @@ def _result(
 ) -> TableResult:
     names = classified(frame["name"])
     by_shape = "calls" in frame.columns
-    frame = (
-        frame.with_columns(
-            product(GRID).alias("blocks"),
-            product(BLOCK).alias("block_threads"),
-            *shape_texts(),
-            (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
-            pl.col("name").cast(pl.String),
-            short_names_by_shape(frame) if by_shape else short_names(frame["name"]),
-            pl.Series("category", [str(name.category) for name in names], pl.String),
-            pl.Series("precision", [name.precision for name in names], pl.String),
-            pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
-        )
+    frame = frame.with_columns(
+        product(GRID).alias("blocks"),
+        product(BLOCK).alias("block_threads"),
+        *shape_texts(),
+        (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
+        pl.col("name").cast(pl.String),
+        short_names_by_shape(frame) if by_shape else short_names(frame["name"]),
+        pl.Series("category", [str(name.category) for name in names], pl.String),
+        pl.Series("precision", [name.precision for name in names], pl.String),
+        pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
     ).select([f.key for f in fields])
     return TableResult(
         command,

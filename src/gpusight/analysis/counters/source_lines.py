@@ -207,18 +207,14 @@ def _by_time(placed: pl.DataFrame) -> pl.DataFrame:
     stalled = by_reason.filter(~pl.col("stall").is_in(_NOT_STALLED), pl.col("value") > 0)
     all_samples = by_reason.group_by(_KEY).agg(samples.alias("all"))
     most = stalled.sort(["value", "stall"], descending=[True, False]).unique(_KEY, keep="first")
+    main_stalls = most.join(all_samples, on=_KEY, how="left", nulls_equal=True).select(
+        *_KEY,
+        pl.col("stall").str.replace_all("_", " "),
+        share_of(pl.col("value"), pl.col("all")).alias("stall_share"),
+    )
     return (
         sums.join(_times(placed), on=_KEY, how="left", nulls_equal=True)
-        .join(
-            most.join(all_samples, on=_KEY, how="left", nulls_equal=True).select(
-                *_KEY,
-                pl.col("stall").str.replace_all("_", " "),
-                share_of(pl.col("value"), pl.col("all")).alias("stall_share"),
-            ),
-            on=_KEY,
-            how="left",
-            nulls_equal=True,
-        )
+        .join(main_stalls, on=_KEY, how="left", nulls_equal=True)
         .with_columns(unknown)
         .filter(pl.col("part") > 0)
         .sort(_KEY)
@@ -252,19 +248,17 @@ def _described(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
     short = unique_short_names(names)
     codes = frame["kernel_code"].to_list()
     texts = source_texts(trace)
-    rows = list(zip(frame["path"], frame["line"], frame["offset"], strict=True))
+    places, lines = [], []
+    for path, line, offset in zip(frame["path"], frame["line"], frame["offset"], strict=True):
+        file = (path or "?").replace("\\", "/").rsplit("/", 1)[-1]
+        places.append(f"+0x{offset or 0:x}" if line is None else f"{file}:{line}")
+        lines.append(line_text(texts, path, line))
     return frame.with_columns(
         pl.Series("kernel", [short[names[c]] for c in codes], pl.String),
         pl.Series("name", [names[c] for c in codes], pl.String),
-        pl.Series("place", [_place(*row) for row in rows], pl.String),
-        pl.Series("text", [line_text(texts, path, line) for path, line, _ in rows], pl.String),
+        pl.Series("place", places, pl.String),
+        pl.Series("text", lines, pl.String),
     )
-
-
-def _place(path: str | None, line: int | None, offset: int | None) -> str:
-    if line is None:
-        return f"+0x{offset or 0:x}"
-    return f"{(path or '?').replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
 
 
 def source_texts(trace: Trace) -> dict[str, list[str]]:

@@ -175,35 +175,25 @@ class DrillOptions:
     def of(
         cls,
         *,
-        selection: Selection = EVERYTHING,
-        top: int = DEFAULT_TOP_KERNELS,
-        kernel: str | None = None,
         level: str = "quick",
         program: str | Sequence[str | os.PathLike[str]] | None = None,
         output: str | os.PathLike[str] | None = None,
         rank: str | int = "all",
-        overwrite: bool = False,
-        steps: str | None = None,
-        window: tuple[int | None, int | None] | None = None,
-        warmup: bool = False,
+        **others: Any,
     ) -> DrillOptions:
         """Parse the options; a program given as one text is split like a shell command."""
         words = split_command(program or ())
-        if top < 0:
-            raise UsageError(f"cannot select {top} kernels", hint="use 0 for all that matter")
-        return cls(
-            selection,
-            top,
-            kernel,
-            enum_value(NcuLevel, level, "level"),
-            words or None,
-            None if output is None else capture_names.output_path(str(output), words),
-            Ranks.read(str(rank)),
-            overwrite,
-            steps,
-            window,
-            warmup,
+        options = cls(
+            level=enum_value(NcuLevel, level, "level"),
+            program=words or None,
+            output=None if output is None else capture_names.output_path(str(output), words),
+            ranks=Ranks.read(str(rank)),
+            **others,
         )
+        if options.top < 0:
+            what = f"cannot select {options.top} kernels"
+            raise UsageError(what, hint="use 0 for all that matter")
+        return options
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,11 @@ def _left_join(frame: pl.DataFrame, other: pl.DataFrame, key: str) -> pl.DataFra
     return frame.join(other.unique(key), on=key, how="left", maintain_order="left")
 
 
+def each(cell: StatsCell, *headers: str) -> dict[str, StatsCell]:
+    """Return headings whose values are printed alike."""
+    return dict.fromkeys(headers, cell)
+
+
 TIME_SUMMARY = {
     "Avg (ns)": StatsCell.TENTHS,
     "Med (ns)": StatsCell.TENTHS,
