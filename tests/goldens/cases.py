@@ -171,6 +171,10 @@ stats {NSYS} -r cuda_gpu_trace,nvtx_gpu_proj_trace --format csv
 stats {NSYS} -r cuda_kern_exec_sum,cuda_kern_exec_trace,cuda_api_trace --format csv
 stats {NSYS} -r cuda_api_gpu_sum,nvtx_pushpop_sum,nvtx_gpu_proj_sum,nvtx_kern_sum --format json
 stats {NSYS} {FORWARD} -o out
+stats {NSYS} -r cuda_gpu_kern_sum,cuda_api_sum -f tsv,column --timeunit msec
+stats {NSYS} -r cuda_gpu_sum,cuda_gpu_trace,nvtx_kern_sum
+stats --help-reports ALL
+stats --help-formats
 share {NSYS} -o out/copy.sqlite
 share {NSYS} -o out/copy.sqlite --salt s
 share {NSYS} -o out/copy.sqlite --hash-names --salt s --format json

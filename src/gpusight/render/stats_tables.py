@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.nsys_stats.stats_reports import StatsCell, StatsReport
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.render.cell_text import display_width, pad, safe_text
 from gpusight.render.csv_json import write_rows
 from gpusight.render.markdown_tables import escape_markdown, markdown_code, markdown_table
@@ -23,7 +24,12 @@ _FIELD_FORMATS = {
     StatsCell.TENTHS: Fmt.REAL,
     StatsCell.MEGA: Fmt.REAL,
     StatsCell.HEX: Fmt.TEXT,
+    StatsCell.MICROSECONDS: Fmt.REAL,
+    StatsCell.MILLISECONDS: Fmt.REAL,
+    StatsCell.SECONDS: Fmt.REAL,
 }
+_GROUPED = frozenset({StatsCell.WHOLE, StatsCell.TENTHS, StatsCell.MEGA})
+"""Cells whose thousands nsys groups; not those of times in another unit."""
 
 
 def stats_heading(report: StatsReport) -> str:
@@ -73,10 +79,26 @@ def stats_to_column(report: StatsReport) -> str:
 
 
 def stats_as_printed(report: StatsReport) -> TableResult:
-    """Give a report as a result that shows the very digits nsys prints, fitted to the screen."""
+    """Give a report as a result that shows the very digits nsys prints, fitted to the screen.
+
+    Kernels have their short names, which differ, as in `kernels`; the full name is a hidden column.
+    """
     schema = dict.fromkeys(_headers(report), pl.String)
     frame = pl.DataFrame(_grouped(report), schema=schema, orient="row")
-    return TableResult(report.name, stats_heading(report), _fields(report), frame)
+    fields = _fields(report)
+    header = report.kernel_column
+    if header:
+        other = pl.col(header).str.starts_with("[CUDA ")  # memcpys and memsets
+        if "Category" in schema:
+            other |= pl.col("Category") != "CUDA_KERNEL"
+        labels = dict(unique_short_names(frame.filter(~other)[header].unique(maintain_order=True)))
+        short = pl.when(other).then(header).otherwise(pl.col(header).replace(labels))
+        frame = frame.with_columns(short.alias("short_name")).rename({header: "name"})
+        full = Field("name", "Full name", Fmt.NAME, "As in nsys stats", shown=False)
+        own = Field("short_name", header, Fmt.NAME, "Short name; those of two kernels differ")
+        fields = (*(own if f.key == header else f for f in fields), full)
+        frame = frame.select(f.key for f in fields)
+    return TableResult(report.name, stats_heading(report), fields, frame)
 
 
 def stats_as_table(report: StatsReport) -> TableResult:
@@ -98,6 +120,9 @@ def _fields(report: StatsReport) -> tuple[Field, ...]:
 _IN_UNITS: dict[StatsCell, Callable[[pl.Expr], pl.Expr]] = {
     StatsCell.TEXT: lambda column: column.cast(pl.String),
     StatsCell.MEGA: lambda column: column / 1e6,
+    StatsCell.MICROSECONDS: lambda column: column / 1e3,
+    StatsCell.MILLISECONDS: lambda column: column / 1e6,
+    StatsCell.SECONDS: lambda column: column / 1e9,
 }
 
 
@@ -107,9 +132,9 @@ def _headers(report: StatsReport) -> list[str]:
 
 def _grouped(report: StatsReport) -> list[tuple[str, ...]]:
     """Give the printed rows with thousands grouped, as nsys does where people read."""
-    plain = [c.cell in {StatsCell.TEXT, StatsCell.HEX} for c in report.columns]
+    grouped = [c.cell in _GROUPED for c in report.columns]
     return [
-        tuple(cell if p else group(cell) for cell, p in zip(row, plain, strict=True))
+        tuple(group(cell) if g else cell for cell, g in zip(row, grouped, strict=True))
         for row in report.csv_rows()
     ]
 

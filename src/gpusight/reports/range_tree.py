@@ -16,7 +16,7 @@ from gpusight.analysis.selection import EVERYTHING, ResolvedSelection
 from gpusight.results import NotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -102,8 +102,14 @@ def merge_ranges(
     name = known.plain[names.to_physical().to_numpy()]
     labels, thread = threads
     node = np.full(len(name), -1, np.int64)
-    nodes = _of_threads(labels, len(known.texts)) if len(labels) > 1 else _none(())
-    above = len(nodes)
+    nodes, above = _none(()), 0
+    if len(labels) > 1:
+        # Threads are the outermost nodes; their times are known once their ranges are.
+        above = len(labels)
+        number = np.arange(above) + len(known.texts)
+        nodes = replace(
+            _none(np.zeros(above, np.int64)), name=number, parent=np.full(above, -1, np.int64)
+        )
     for depth in range(min(int(rows.depth.max()) + 1, MAX_DEPTH)):
         at = np.flatnonzero(rows.depth == depth)
         outer = np.where(rows.parent[at] >= 0, node[rows.parent[at]], -1)
@@ -172,14 +178,6 @@ def _level(
         smaller=np.zeros(len(keys), np.int64),
     )
     return level, which
-
-
-def _of_threads(labels: Sequence[str], first: int) -> RangeNodes:
-    """Make the outermost nodes of threads; their times are known once their ranges are."""
-    count = len(labels)
-    empty = _none(np.zeros(count, np.int64))
-    named = np.arange(first, first + count)
-    return replace(empty, name=named, parent=np.full(count, -1, np.int64))
 
 
 def _with_sums(nodes: RangeNodes, threads: int) -> RangeNodes:
@@ -259,21 +257,36 @@ def range_tree(
     frame = scope.host("ranges", _RANGE_COLUMNS, row_index="row").filter(pl.col("kind") != "mark")
     if frame.is_empty():
         return NotApplicable(COMMAND, "no range with a duration in the selection")
-    work, notes = _gpu_work(trace, frame["row"])
+    projected = project_ranges(trace)
+    notes: list[str] = []
+    work: Ints | None = None
+    if isinstance(projected, NotApplicable):
+        notes.append(f"GPU times of ranges are unknown: {projected.reason}")
+    else:
+        selected = projected.frame["work_ns"].gather(frame["row"])
+        work = selected.fill_null(0).to_numpy().astype(np.int64)
     rows = _rows(trace, frame, work)
     nodes = _ordered(_pruned(merge_ranges(rows, frame["name"], _threads(trace, frame), steps)))
-    notes = (*notes, *_left_out_notes(rows, nodes))
-    threads = frame["thread"].n_unique()
-    return _tree(nodes, work is not None, frame.height, threads, notes)
-
-
-def _gpu_work(trace: Trace, rows: pl.Series) -> tuple[Ints | None, tuple[str, ...]]:
-    """Give the GPU work of each range, or why it is unknown."""
-    projected = project_ranges(trace)
-    if isinstance(projected, NotApplicable):
-        return None, (f"GPU times of ranges are unknown: {projected.reason}",)
-    work = projected.frame["work_ns"].gather(rows)
-    return work.fill_null(0).to_numpy().astype(np.int64), ()
+    smaller, deeper = int(nodes.smaller.sum()), int((rows.depth >= MAX_DEPTH).sum())
+    if smaller:
+        shown = f"the {_KEPT_NODES:,} largest ranges are shown"
+        notes.append(f"{shown}, {smaller:,} smaller ones aggregated")
+    if deeper:
+        notes.append(f"{deeper:,} ranges nested deeper than {MAX_DEPTH} levels are not shown")
+    used, at = np.unique(nodes.name, return_inverse=True)
+    texts = tuple(nodes.names[number] for number in used if number >= 0)
+    return RangeTree(
+        names=texts,
+        name=at - (len(used) - len(texts)),
+        parent=nodes.parent,
+        calls=nodes.calls,
+        host_ns=nodes.host_ns,
+        gpu_ns=None if work is None else nodes.gpu_ns,
+        smaller=nodes.smaller,
+        ranges=frame.height,
+        threads=frame["thread"].n_unique(),
+        notes=tuple(notes),
+    )
 
 
 def _rows(trace: Trace, frame: pl.DataFrame, work: Ints | None) -> RangeRows:
@@ -344,32 +357,3 @@ def _ordered(nodes: RangeNodes) -> RangeNodes:
     place[order] = np.arange(len(nodes))
     moved = nodes.take(order)
     return moved.with_parents(place[moved.parent])
-
-
-def _left_out_notes(rows: RangeRows, nodes: RangeNodes) -> Iterable[str]:
-    smaller = int(nodes.smaller.sum())
-    if smaller:
-        yield f"the {_KEPT_NODES:,} largest ranges are shown, {smaller:,} smaller ones aggregated"
-    deeper = int((rows.depth >= MAX_DEPTH).sum())
-    if deeper:
-        yield f"{deeper:,} ranges nested deeper than {MAX_DEPTH} levels are not shown"
-
-
-def _tree(
-    nodes: RangeNodes, has_gpu: bool, ranges: int, threads: int, notes: tuple[str, ...]
-) -> RangeTree:
-    used, at = np.unique(nodes.name, return_inverse=True)
-    texts = tuple(nodes.names[number] for number in used if number >= 0)
-    nameless = len(used) - len(texts)
-    return RangeTree(
-        names=texts,
-        name=at - nameless,
-        parent=nodes.parent,
-        calls=nodes.calls,
-        host_ns=nodes.host_ns,
-        gpu_ns=nodes.gpu_ns if has_gpu else None,
-        smaller=nodes.smaller,
-        ranges=ranges,
-        threads=threads,
-        notes=notes,
-    )

@@ -46,11 +46,10 @@ from gpusight.sniff import encodable_text
 from gpusight.viewer.timeline_snapshot import timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from gpusight.analysis.ledger.device_ledger import Accounting
-    from gpusight.analysis.ledger.ledger_report import LedgerReport
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.comparison.digest import Digest
@@ -84,8 +83,31 @@ def build_report(
         _measured(report, summary, (captured, program), request)
         for report, summary in zip(reports, about[-len(reports) :] if reports else (), strict=True)
     )
-    comparison = _comparison(captured or reports[0], base, request) if base else None
-    parts = [*_program_parts(program), *_measured_parts(measured), ("Comparison", comparison)]
+    comparison: Comparison | NotApplicable | None = None
+    if base:
+        digest = make_digest(captured or reports[0], request.selection, **_focus(request))
+        comparison = digest if isinstance(digest, NotApplicable) else compare(list(base), [digest])
+    parts: list[tuple[str, Any]] = []
+    if program is not None:
+        parts += [
+            ("Findings", program.diagnosis),
+            ("Ledger", program.ledger),
+            ("Steps", program.steps),
+            ("Timeline", program.excerpt),
+            ("Utilization", program.utilization),
+            ("Kernels", program.kernels),
+            ("Ranges", program.ranges),
+            ("Copies", program.copies),
+            ("Memory", program.memory),
+            ("Occupancy", program.occupancy),
+        ]
+    for report in measured:
+        parts += [
+            (f"Findings of {report.about.file}", report.diagnosis),
+            (f"Roofline of {report.about.file}", report.roofline),
+            (f"Occupancy of {report.about.file}", report.occupancy),
+        ]
+    parts.append(("Comparison", comparison))
     return Report(
         title=request.title or encodable_text(PurePath(traces[0].meta.path).name),
         headline=build_headline(program, measured),
@@ -111,13 +133,8 @@ def _split_captures(traces: Sequence[Trace]) -> tuple[Trace | None, list[Trace]]
     return (others[0] if others else None), reports
 
 
-def _question(request: ReportRequest) -> DiagnoseOptions:
-    return DiagnoseOptions(
-        selection=request.selection,
-        steps=request.steps,
-        window=request.window,
-        warmup=request.warmup,
-    )
+def _focus(request: ReportRequest) -> dict[str, Any]:
+    return {"steps": request.steps, "window": request.window, "warmup": request.warmup}
 
 
 def _about(trace: Trace, summary: Composite, gpus: Sequence[str | None]) -> CaptureFacts:
@@ -136,15 +153,13 @@ def _about(trace: Trace, summary: Composite, gpus: Sequence[str | None]) -> Capt
 
 def _program(trace: Trace, summary: Composite, request: ReportRequest) -> ProgramReport:
     selection = request.selection
-    focus: dict[str, Any] = {
-        "steps": request.steps,
-        "window": request.window,
-        "warmup": request.warmup,
-    }
+    focus = _focus(request)
     captured, trace = trace, without_profiler(trace, selection.process)
     # These account for the same time, which is worked out once, and let go of after them.
     known = _accounting(trace, selection, focus)
-    diagnosis = diagnose_captures([captured], replace(_question(request), known=known))
+    diagnosis = diagnose_captures(
+        [captured], DiagnoseOptions(selection=selection, known=known, **focus)
+    )
     assert isinstance(diagnosis, (TimelineDiagnosis, NotApplicable)), "a timeline was given"
     if isinstance(diagnosis, TimelineDiagnosis) and "processes" in diagnosis.meta:
         # Everything else is about the process that the diagnosis shows.
@@ -157,15 +172,25 @@ def _program(trace: Trace, summary: Composite, request: ReportRequest) -> Progra
     excerpt = timeline(trace, selection, **focus, known=known)
     del known
     counted = steps(trace, selection, **focus)
+    gpus: list[str | None] = list(device_names(trace).values())
+    bins = DEFAULT_BINS
+    if not isinstance(account, NotApplicable):
+        gpus = [device.name for device in account.devices]
+        # The more GPUs, the more coarsely utilization is drawn.
+        bins = min(DEFAULT_BINS, max(_MIN_BINS, _ALL_BINS // len(gpus)))
+    step_names: list[str] = []
+    if not isinstance(counted, NotApplicable):
+        assert isinstance(counted.sections[0], TableResult), "the answer has a table of steps"
+        step_names = counted.sections[0].frame["name"].to_list()
     return ProgramReport(
-        about=_about(trace, summary, _gpus_of(trace, account)),
+        about=_about(trace, summary, gpus),
         diagnosis=diagnosis,
         ledger=account,
         steps=counted,
         excerpt=excerpt,
-        utilization=utilization(trace, selection, bins=_bins(account), **focus),
+        utilization=utilization(trace, selection, bins=bins, **focus),
         kernels=kernels(trace, windowed),
-        ranges=range_tree(trace, windowed, steps=_step_names(counted)),
+        ranges=range_tree(trace, windowed, steps=step_names),
         copies=copies(trace, windowed),
         memory=memory(trace, windowed),
         occupancy=occupancy(trace, windowed),
@@ -180,41 +205,6 @@ def _accounting(trace: Trace, selection: Selection, focus: dict[str, Any]) -> Ac
     return None if isinstance(chosen, NotApplicable) else accounting(trace, selection, chosen)
 
 
-def _gpus_of(trace: Trace, account: LedgerReport | NotApplicable) -> list[str | None]:
-    """Name the GPUs that worked; all of the capture's where unknown."""
-    if isinstance(account, NotApplicable):
-        return list(device_names(trace).values())
-    return [device.name for device in account.devices]
-
-
-def _bins(account: LedgerReport | NotApplicable) -> int:
-    """Choose how finely utilization is drawn: the more GPUs, the more coarsely."""
-    gpus = 1 if isinstance(account, NotApplicable) else len(account.devices)
-    return min(DEFAULT_BINS, max(_MIN_BINS, _ALL_BINS // gpus))
-
-
-def _step_names(counted: Composite | NotApplicable) -> list[str]:
-    if isinstance(counted, NotApplicable):
-        return []
-    table = counted.sections[0]
-    assert isinstance(table, TableResult), "the answer has a table of steps"
-    return table.frame["name"].to_list()
-
-
-def _program_parts(program: ProgramReport | None) -> Iterator[tuple[str, Any]]:
-    if program is not None:
-        yield "Findings", program.diagnosis
-        yield "Ledger", program.ledger
-        yield "Steps", program.steps
-        yield "Timeline", program.excerpt
-        yield "Utilization", program.utilization
-        yield "Kernels", program.kernels
-        yield "Ranges", program.ranges
-        yield "Copies", program.copies
-        yield "Memory", program.memory
-        yield "Occupancy", program.occupancy
-
-
 # Profiled kernels ---------------------------------------------------------------------------------
 
 
@@ -226,8 +216,8 @@ def _measured(
 ) -> MeasuredReport:
     alone = timeline_of[0] is None
     selection = request.selection if alone else EVERYTHING
-    question = _question(request) if alone else DiagnoseOptions()
-    diagnosis = diagnose_captures([trace], question)
+    focus = _focus(request) if alone else {}
+    diagnosis = diagnose_captures([trace], DiagnoseOptions(selection=selection, **focus))
     assert isinstance(diagnosis, (KernelReportDiagnosis, NotApplicable)), "a report was given"
     return MeasuredReport(
         about=_about(trace, summary, list(device_names(trace).values())),
@@ -254,22 +244,3 @@ def _joined(
     selection = program.diagnosis.selection
     corrected = without_profiler(captured, selection.process)
     return join_diagnoses(program.diagnosis, diagnosis, (corrected, trace), selection)
-
-
-def _measured_parts(measured: Sequence[MeasuredReport]) -> Iterator[tuple[str, Any]]:
-    for report in measured:
-        yield f"Findings of {report.about.file}", report.diagnosis
-        yield f"Roofline of {report.about.file}", report.roofline
-        yield f"Occupancy of {report.about.file}", report.occupancy
-
-
-# Before and after ---------------------------------------------------------------------------------
-
-
-def _comparison(
-    trace: Trace, base: Sequence[Digest], request: ReportRequest
-) -> Comparison | NotApplicable:
-    own = make_digest(
-        trace, request.selection, steps=request.steps, window=request.window, warmup=request.warmup
-    )
-    return own if isinstance(own, NotApplicable) else compare(list(base), [own])

@@ -17,8 +17,6 @@ from gpusight.units import format_count, format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import polars as pl
-
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.comparison_result import Comparison
@@ -90,11 +88,8 @@ def _notes(
     for name, answer in (*of_captures, *parts):
         for note in getattr(answer, "notes", ()):
             names_of.setdefault(note, []).append(name)
-    return (_note(text, names) for text, names in names_of.items())
-
-
-def _note(text: str, parts: Sequence[str]) -> LimitationNote:
-    return LimitationNote(tuple(dict.fromkeys(parts)), text)
+    for text, names in names_of.items():
+        yield LimitationNote(tuple(dict.fromkeys(names)), text)
 
 
 def _tables(about: Sequence[Composite], name: str) -> tuple[TableResult, ...]:
@@ -261,12 +256,7 @@ def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredRep
     """Choose the numbers and fixes at the top."""
     if program is None:
         return _of_kernels(measured)
-    numbers = (
-        _time(program),
-        _busy(program),
-        _kernels(program),
-        _memory(program),
-    )
+    numbers = (_time(program), _busy(program), _kernels(program), _memory(program))
     if isinstance(program.diagnosis, NotApplicable):
         return Headline(numbers)
     diagnosis = program.diagnosis
@@ -298,40 +288,31 @@ def _plan(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
 def _time(program: ProgramReport) -> HeadlineNumber:
     """Give the step time with its spread, or the window where no steps are known."""
     if isinstance(program.steps, Composite):
-        facts = {fact.key: fact.value for fact in program.steps.facts}
-        count = facts["kept"]
-        mean = facts["window_ns"] / count
-        return HeadlineNumber("step_ns", "Step time", mean, Fmt.TIME, _spread(program.steps, mean))
+        facts = facts_of(program.steps)
+        mean = facts["window_ns"] / facts["kept"]
+        detail = "1 step"
+        if facts["kept"] > 1:
+            span = f"{format_time(facts['min_ns'])} to {format_time(facts['max_ns'])}"
+            detail = f"{facts['kept']:,} steps, {span}"
+            if facts["between_ns"] > _MIN_SPREAD_SHARE * mean:
+                detail += f"; {format_time(facts['between_ns'])} between steps"
+        return HeadlineNumber("step_ns", "Step time", mean, Fmt.TIME, detail)
     if isinstance(program.ledger, NotApplicable):
         return HeadlineNumber("step_ns", "Step time", None, Fmt.TIME, program.steps.reason)
     window = program.ledger.focus.length_ns
-    return HeadlineNumber("window_ns", "Window", window, Fmt.TIME, _without_steps(program, window))
-
-
-def _without_steps(program: ProgramReport, window_ns: int) -> str:
-    """State that there are no steps, and how much of the window the findings cover."""
+    detail = "no steps found"
     diagnosis = program.diagnosis
-    if isinstance(diagnosis, NotApplicable) or diagnosis.focus.length_ns >= window_ns:
-        return "no steps found"
-    return f"no steps found; findings are about {format_time(diagnosis.focus.length_ns)} of it"
-
-
-def _spread(steps: Composite, mean_ns: float) -> str:
-    facts = {fact.key: fact.value for fact in steps.facts}
-    count = facts["kept"]
-    if count == 1:
-        return "1 step"
-    text = f"{count:,} steps, {format_time(facts['min_ns'])} to {format_time(facts['max_ns'])}"
-    if facts["between_ns"] > _MIN_SPREAD_SHARE * mean_ns:
-        text += f"; {format_time(facts['between_ns'])} between steps"
-    return text
+    if not isinstance(diagnosis, NotApplicable) and diagnosis.focus.length_ns < window:
+        detail += f"; findings are about {format_time(diagnosis.focus.length_ns)} of it"
+    return HeadlineNumber("window_ns", "Window", window, Fmt.TIME, detail)
 
 
 def _busy(program: ProgramReport) -> HeadlineNumber:
     ledger = program.ledger
     if isinstance(ledger, NotApplicable):
         return HeadlineNumber("busy_share", "GPU busy", None, Fmt.SHARE, ledger.reason)
-    device = _evaluated_report(program, ledger.devices)
+    wanted = evaluated_gpu(program)
+    device = next((d for d in ledger.devices if d.ledger.device == wanted), ledger.devices[0])
     share = device.ledger.busy_share
     every = [report.ledger.busy_share for report in ledger.devices]
     if len(every) > 1:
@@ -346,13 +327,6 @@ def evaluated_gpu(program: ProgramReport) -> int | None:
     """Give the number of the GPU that the findings are of; None where there are none."""
     diagnosis = program.diagnosis
     return None if isinstance(diagnosis, NotApplicable) else diagnosis.meta.get("device")
-
-
-def _evaluated_report(
-    program: ProgramReport, devices: Sequence[DeviceLedgerReport]
-) -> DeviceLedgerReport:
-    wanted = evaluated_gpu(program)
-    return next((report for report in devices if report.ledger.device == wanted), devices[0])
 
 
 def _idle(device: DeviceLedgerReport) -> str:
@@ -376,16 +350,12 @@ def _kernels(program: ProgramReport) -> HeadlineNumber:
     of = "1 kernel name" if names == 1 else f"{format_count(names)} kernel names"
     if not isinstance(program.steps, Composite):
         return HeadlineNumber("kernels", "Kernels", every, Fmt.COUNT, of)
-    kept = _kept(program.steps)["kernels"]
+    step_table = program.steps.sections[0]
+    assert isinstance(step_table, TableResult), "the answer has a table of steps"
+    kept = step_table.frame.filter("kept")["kernels"]
     mean = int(kept.sum()) / len(kept)
     detail = f"{format_count(every)} total, {of}"
     return HeadlineNumber("kernels_per_step", "Kernels/step", mean, Fmt.COUNT, detail)
-
-
-def _kept(steps: Composite) -> pl.DataFrame:
-    table = steps.sections[0]
-    assert isinstance(table, TableResult), "the answer has a table of steps"
-    return table.frame.filter("kept")
 
 
 def _memory(program: ProgramReport) -> HeadlineNumber:
@@ -401,7 +371,12 @@ def _memory(program: ProgramReport) -> HeadlineNumber:
 
 
 def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
-    diagnoses = [diagnosis for diagnosis in map(_diagnosis, measured) if diagnosis is not None]
+    reports = [report.diagnosis for report in measured]
+    diagnoses = [
+        diagnosis.report if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
+        for diagnosis in reports
+        if not isinstance(diagnosis, NotApplicable)
+    ]
     total = sum(diagnosis.duration_ns for diagnosis in diagnoses) or None
     launches = sum(len(diagnosis.kernels) for diagnosis in diagnoses)
     groups = sorted(
@@ -437,10 +412,3 @@ def _of_kernels(measured: Sequence[MeasuredReport]) -> Headline:
         HeadlineNumber("saved_ns", "Fixes save", saved, Fmt.TIME, part),
     )
     return Headline(numbers, tuple(plan), "GPU time" if plan else "", total)
-
-
-def _diagnosis(report: MeasuredReport) -> KernelReportDiagnosis | None:
-    diagnosis = report.diagnosis
-    if isinstance(diagnosis, NotApplicable):
-        return None
-    return diagnosis.report if isinstance(diagnosis, JoinedDiagnosis) else diagnosis

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import gpusight as gs
+from gpusight.analysis.nsys_stats.stats_reports import StatsReport, run_report
+from gpusight.cli.capture_input import open_capture
 from gpusight.cli.commands.stats import find_captures
 from gpusight.cli.main import main
+from gpusight.render.stats_tables import stats_as_printed
 from tests.cli.captures import NAMED
 
 if TYPE_CHECKING:
+    import argparse
     from pathlib import Path
+
+    from gpusight.trace.trace import Trace
 
 KERNELS = "cuda_gpu_kern_sum"
 HEADER = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name"
@@ -67,6 +74,163 @@ def test_json_holds_all_reports(train: str, capsys: pytest.CaptureFixture[str]) 
     assert [r["status"] for r in document["meta"]["reports"]] == ["written", "no data"]
     assert {row["report"] for row in document["rows"]} == {KERNELS}
     assert document["rows"][0]["Total Time (ns)"] > 0
+
+
+def test_kernels_of_the_table_have_the_names_of_the_command_kernels(
+    train: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gs.open(train) as trace:
+        frame = gs.kernels(trace, window=(None, None)).frame
+        expected = dict(frame.select("name", "short_name").iter_rows())
+        assert len(set(expected.values())) == len(expected)
+        for name in (KERNELS, "cuda_gpu_sum", "cuda_gpu_trace"):
+            report = run_report(trace, name)
+            assert isinstance(report, StatsReport)
+            rows = stats_as_printed(report).frame.select("name", "short_name").rows()
+            assert {n: short for n, short in rows if n in expected} == expected
+            assert all(n == short for n, short in rows if n not in expected)
+    assert main(["stats", "-r", KERNELS, train]) == 0
+    assert frame["name"][0] not in capsys.readouterr().out
+    assert main(["stats", "-r", KERNELS, "--full-names", train]) == 0
+    assert frame["name"][0] in capsys.readouterr().out
+
+
+def test_names_that_were_asked_for_are_not_shortened(
+    train: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = []
+    for report in (KERNELS, f"{KERNELS}:mangled"):
+        assert main(["stats", "-r", report, "--wide", train]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert "_Z" in outputs[1]
+    assert "_Z" not in outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "unit", "decimals"),
+    [
+        (("us", "usec", "micro"), "us", 3),
+        (("ms", "milliseconds"), "ms", 4),
+        (("s", "sec"), "s", 5),
+    ],
+)
+def test_time_units(
+    words: tuple[str, ...],
+    unit: str,
+    decimals: int,
+    train: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["stats", "-r", KERNELS, "-f", "csv", train]) == 0
+    in_ns = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    scale = {"us": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    for word in words:
+        assert main(["stats", "-r", KERNELS, "-f", "csv", "--timeunit", word, train]) == 0
+        out = capsys.readouterr().out
+        assert out.splitlines()[0] == HEADER.replace("(ns)", f"({unit})")
+        for row, ns in zip(csv.DictReader(out.splitlines()), in_ns, strict=True):
+            assert row["Instances"] == ns["Instances"]
+            for name in ("Total Time", "Avg", "Max"):
+                value = f"{float(ns[f'{name} (ns)']) / scale:.{decimals}f}"
+                assert row[f"{name} ({unit})"] == value
+
+
+@pytest.mark.parametrize("word", ["m", "", "minutes"])
+def test_units_that_are_none_or_several(word: str, train: str) -> None:
+    assert main(["stats", "--timeunit", word, train]) == 2
+
+
+def test_reports_formats_and_outputs_are_paired(
+    train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = tmp_path / "run.sqlite"
+    shutil.copy(train, capture)
+    reports = f"cuda_gpu_trace,{KERNELS},cuda_api_sum"
+    words = ["-r", reports, "-f", "csv", "-f", "column", "-o", ".,-"]
+    assert main(["stats", *words, str(capture)]) == 0
+    assert (tmp_path / "run_cuda_gpu_trace.csv").read_text().startswith("Start (ns),")
+    out = capsys.readouterr().out
+    assert out.count(" ** ") == 2
+    assert KERNELS in out
+    assert " --------  ---------------  ---------" in out
+    prefix = tmp_path / "a"
+    assert (
+        main(["stats", "-r", f"{KERNELS},{KERNELS}", "-f", ".,json", "-o", str(prefix), train]) == 0
+    )
+    assert (tmp_path / f"a_{KERNELS}.csv").read_text().startswith(HEADER)
+    assert json.loads((tmp_path / f"a_{KERNELS}.json").read_text())["rows"]
+
+
+def test_a_report_is_piped_into_a_command(
+    train: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy.csv"
+    words = ["-r", KERNELS, "-o", f"@tee {copy}"]
+    assert main(["stats", *words, train]) == 0
+    assert capfd.readouterr().out.startswith(HEADER)
+    assert copy.read_text().startswith(HEADER)
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        ("@no-such-command", "no-such-command cannot be run"),
+        ("@false", "false failed: exit code 1"),
+        ("@", "no command follows @"),
+    ],
+)
+def test_a_command_that_fails(
+    output: str, problem: str, train: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stats", "-r", KERNELS, "-o", output, train]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_folder_is_the_only_output(
+    train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stats", train, "-o", f"{tmp_path}/,-"]) == 2
+    assert "must be the only output" in capsys.readouterr().err
+    assert main(["stats", train, train, "-o", f"{tmp_path / 'a'},-"]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_is_not_used_on_request(train: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+
+    def opened(path: str, args: argparse.Namespace) -> Trace:
+        used.append(not args.no_cache)
+        return open_capture(path, args)
+
+    monkeypatch.setattr("gpusight.cli.commands.stats.open_capture", opened)
+    for value in ("true", "false"):
+        assert main(["stats", "-r", KERNELS, "--force-export", value, train]) == 0
+    assert used == [False, True]
+
+
+def test_json_has_times_in_the_unit_too(train: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {}
+    for unit in ("ns", "ms"):
+        assert main(["stats", "-r", KERNELS, "-f", "json", "--timeunit", unit, train]) == 0
+        rows[unit] = json.loads(capsys.readouterr().out)["rows"][0]
+    expected = rows["ns"]["Total Time (ns)"] / 1e6
+    assert rows["ms"]["Total Time (ms)"] == pytest.approx(expected)
+
+
+def test_help_on_reports_and_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stats", "--help-reports"]) == 0
+    assert KERNELS in capsys.readouterr().out
+    assert main(["stats", "--help-reports", "gpukernsum"]) == 0
+    described = capsys.readouterr().out
+    assert described.startswith(f"{KERNELS}[:nvtx-name]")
+    assert HEADER.replace(",", ", ") in described
+    assert main(["stats", "--help-reports", "ALL"]) == 0
+    assert described in capsys.readouterr().out
+    assert main(["stats", "--help-formats"]) == 0
+    assert ".md" in capsys.readouterr().out
+    assert main(["stats", "--help-formats", "tsv"]) == 0
+    assert capsys.readouterr().out.startswith("tsv\n")
+    assert main(["stats", "--help-formats", "nothing"]) == 2
 
 
 def test_a_report_without_data_is_said(train: str, capsys: pytest.CaptureFixture[str]) -> None:

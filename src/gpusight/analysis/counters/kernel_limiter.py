@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analysis.aggregates import prevailing
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.analysis.counters.profiled_launch import MEMORY_UNITS, SM_UNITS, shares, utilizations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.trace.trace import Trace
@@ -174,3 +175,19 @@ def limiters(trace: Trace) -> pl.DataFrame:
         "limiter_share": pl.Float64,
     }
     return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def prevailing_limits(
+    launches: pl.DataFrame, by: Sequence[str], weight: str = "duration_ns"
+) -> pl.DataFrame:
+    """Set `bound` and `limit` of every launch to those of most of its group's time.
+
+    Only launches with the bound of the group decide its limit.
+    """
+    own = launches.with_columns(pl.col("bound").alias("own_bound"))
+    frame = prevailing(own, by, "bound", weight)
+    agrees = pl.col("own_bound") == pl.col("bound")
+    frame = frame.with_columns(
+        pl.when(agrees).then(column).alias(column) for column in ("limit", "limit_share")
+    )
+    return prevailing(frame, by, "limit", weight)

@@ -158,11 +158,17 @@ def _total_ns(rows: pl.DataFrame) -> float:
     return float(rows[DURATION].sum())
 
 
-def _with_shape_and_names(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add sizes of grid, block and shared memory, and what the kernel names show."""
+def _result(
+    scope: LaunchSelection,
+    command: str,
+    title: str,
+    fields: tuple[Field, ...],
+    frame: pl.DataFrame,
+    rows: pl.DataFrame,
+) -> TableResult:
     names = classified(frame["name"])
     by_shape = "calls" in frame.columns
-    return frame.with_columns(
+    frame = frame.with_columns(
         product(GRID).alias("blocks"),
         product(BLOCK).alias("block_threads"),
         *shape_texts(),
@@ -172,18 +178,7 @@ def _with_shape_and_names(frame: pl.DataFrame) -> pl.DataFrame:
         pl.Series("category", [str(name.category) for name in names], pl.String),
         pl.Series("precision", [name.precision for name in names], pl.String),
         pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
-    )
-
-
-def _result(
-    scope: LaunchSelection,
-    command: str,
-    title: str,
-    fields: tuple[Field, ...],
-    frame: pl.DataFrame,
-    rows: pl.DataFrame,
-) -> TableResult:
-    frame = _with_shape_and_names(frame).select([f.key for f in fields])
+    ).select([f.key for f in fields])
     return TableResult(
         command,
         title,
@@ -239,17 +234,6 @@ def overview(trace: Trace, selection: Selection = EVERYTHING) -> Composite:
     frame = table.frame.head(_TOP_KERNELS)
     more = f": top {_TOP_KERNELS} of {table.frame.height:,}"
     title = table.title + (more if table.frame.height > frame.height else "")
-    return Composite(
-        "summary",
-        "Summary" + (f" of {selection.within}" if selection.within else ""),
-        _facts(trace, table),
-        (replace(table, fields=fields, frame=frame, title=title, notes=()),),
-        meta={"path": trace.meta.path},
-        notes=tuple(dict.fromkeys((*table.notes, *trace.meta.notes, _NEXT))),
-    )
-
-
-def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
     meta = table.meta
     gpus = names_of_used(trace, table.frame["device"])
     facts = [
@@ -261,7 +245,14 @@ def _facts(trace: Trace, table: TableResult) -> tuple[Fact, ...]:
     for key, label, meaning in _AVERAGES:
         facts.append(Fact(key, label, average(table.frame, key, "total_ns"), Fmt.SHARE, meaning))
     facts.append(Fact("bounds", "Bound by", _bounds(table.frame), Fmt.TEXT, "Share of the time"))
-    return tuple(fact for fact in facts if fact.value is not None)
+    return Composite(
+        "summary",
+        "Summary" + (f" of {selection.within}" if selection.within else ""),
+        tuple(fact for fact in facts if fact.value is not None),
+        (replace(table, fields=fields, frame=frame, title=title, notes=()),),
+        meta={"path": trace.meta.path},
+        notes=tuple(dict.fromkeys((*table.notes, *trace.meta.notes, _NEXT))),
+    )
 
 
 def _bounds(frame: pl.DataFrame) -> str | None:

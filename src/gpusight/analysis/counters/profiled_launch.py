@@ -104,7 +104,15 @@ def quantities_in_messages(trace: Trace) -> dict[int, dict[str, float]]:
 
 def _numbers(rule: str, message: str) -> Mapping[str, float]:
     if "excessive" in message:
-        return _accesses(rule, message)
+        match = _EXCESS.search(message)
+        if match is None:
+            return {}
+        excess, total = float(match[1]), float(match[3])
+        if match[2] == "sectors" and "Global" in rule:
+            return {q.SECTORS_MOVED.key: total, q.SECTORS_NEEDED.key: max(0.0, total - excess)}
+        if match[2] == "wavefronts" and "Shared" in rule:
+            return {q.SHARED_WAVEFRONTS.key: total, q.SHARED_EXCESS.key: excess}
+        return {}
     if "being stalled" in message:
         percent = _STALLED.search(message)
         reason = next((reason for words, reason in _STALLS.items() if words in message), None)
@@ -119,18 +127,6 @@ def _numbers(rule: str, message: str) -> Mapping[str, float]:
         pipe = _PIPES.get(sub_pipe[1] if sub_pipe else busiest[1])
         return {} if pipe is None else {pipe.key: float(busiest[2]) / 100}
     return _arithmetic(message)
-
-
-def _accesses(rule: str, message: str) -> Mapping[str, float]:
-    match = _EXCESS.search(message)
-    if match is None:
-        return {}
-    excess, total = float(match[1]), float(match[3])
-    if match[2] == "sectors" and "Global" in rule:
-        return {q.SECTORS_MOVED.key: total, q.SECTORS_NEEDED.key: max(0.0, total - excess)}
-    if match[2] == "wavefronts" and "Shared" in rule:
-        return {q.SHARED_WAVEFRONTS.key: total, q.SHARED_EXCESS.key: excess}
-    return {}
 
 
 def _all_stalls_or_none(numbers: dict[str, float]) -> dict[str, float]:

@@ -95,24 +95,19 @@ def source_lines(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult 
     if metrics:
         names = frame["metric"].unique()
         title = f"{names[0] if len(names) == 1 else 'Counters'} by source line"
-    return TableResult(
-        COMMAND,
-        title,
-        _shown(fields, frame),
-        frame,
-        meta={"launches": counted["launch"].n_unique()},
-        notes=_notes(placed, by_time=not metrics),
-    )
-
-
-def _shown(fields: tuple[Field, ...], frame: pl.DataFrame) -> tuple[Field, ...]:
-    """Hide empty columns; with several kernels there is no room for all others."""
     several = frame["kernel"].n_unique() > 1
     hidden = {"samples", "executed", "stall"} if several else {"kernel"}
     if "metric" in frame.columns:
         hidden |= {"text"} if frame["metric"].n_unique() > 1 else {"metric"}
     kept = (replace(f, shown=f.shown and f.key not in hidden) for f in fields)
-    return shown_if_filled(kept, frame)
+    return TableResult(
+        COMMAND,
+        title,
+        shown_if_filled(kept, frame),
+        frame,
+        meta={"launches": counted["launch"].n_unique()},
+        notes=_notes(placed, by_time=not metrics),
+    )
 
 
 def _notes(placed: pl.DataFrame, *, by_time: bool) -> tuple[str, ...]:
@@ -205,9 +200,21 @@ def _by_time(placed: pl.DataFrame) -> pl.DataFrame:
         for column, names in (("samples", SAMPLES), ("executed", EXECUTED))
         if present.isdisjoint(names)
     ]
+    reason = pl.col("metric").str.strip_prefix(_STALLS).alias("stall")
+    stalls = placed.filter(pl.col("metric").str.starts_with(_STALLS)).with_columns(reason)
+    samples = pl.col("value").sum()
+    by_reason = stalls.group_by(*_KEY, "stall").agg(samples)
+    stalled = by_reason.filter(~pl.col("stall").is_in(_NOT_STALLED), pl.col("value") > 0)
+    all_samples = by_reason.group_by(_KEY).agg(samples.alias("all"))
+    most = stalled.sort(["value", "stall"], descending=[True, False]).unique(_KEY, keep="first")
+    main_stalls = most.join(all_samples, on=_KEY, how="left", nulls_equal=True).select(
+        *_KEY,
+        pl.col("stall").str.replace_all("_", " "),
+        share_of(pl.col("value"), pl.col("all")).alias("stall_share"),
+    )
     return (
         sums.join(_times(placed), on=_KEY, how="left", nulls_equal=True)
-        .join(_main_stall(placed), on=_KEY, how="left", nulls_equal=True)
+        .join(main_stalls, on=_KEY, how="left", nulls_equal=True)
         .with_columns(unknown)
         .filter(pl.col("part") > 0)
         .sort(_KEY)
@@ -235,41 +242,23 @@ def _times(placed: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _main_stall(placed: pl.DataFrame) -> pl.DataFrame:
-    """Find the most frequent stall reason of each line."""
-    reason = pl.col("metric").str.strip_prefix(_STALLS).alias("stall")
-    stalls = placed.filter(pl.col("metric").str.starts_with(_STALLS)).with_columns(reason)
-    samples = pl.col("value").sum()
-    by_reason = stalls.group_by(*_KEY, "stall").agg(samples)
-    stalled = by_reason.filter(~pl.col("stall").is_in(_NOT_STALLED), pl.col("value") > 0)
-    all_samples = by_reason.group_by(_KEY).agg(samples.alias("all"))
-    most = stalled.sort(["value", "stall"], descending=[True, False]).unique(_KEY, keep="first")
-    return most.join(all_samples, on=_KEY, how="left", nulls_equal=True).select(
-        *_KEY,
-        pl.col("stall").str.replace_all("_", " "),
-        share_of(pl.col("value"), pl.col("all")).alias("stall_share"),
-    )
-
-
 def _described(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
     """Add names, `place` (`file.cu:12`) and the text of the line."""
     names = names_of(trace.table("profiles", ["name"])["name"])
     short = unique_short_names(names)
     codes = frame["kernel_code"].to_list()
     texts = source_texts(trace)
-    rows = list(zip(frame["path"], frame["line"], frame["offset"], strict=True))
+    places, lines = [], []
+    for path, line, offset in zip(frame["path"], frame["line"], frame["offset"], strict=True):
+        file = (path or "?").replace("\\", "/").rsplit("/", 1)[-1]
+        places.append(f"+0x{offset or 0:x}" if line is None else f"{file}:{line}")
+        lines.append(line_text(texts, path, line))
     return frame.with_columns(
         pl.Series("kernel", [short[names[c]] for c in codes], pl.String),
         pl.Series("name", [names[c] for c in codes], pl.String),
-        pl.Series("place", [_place(*row) for row in rows], pl.String),
-        pl.Series("text", [line_text(texts, path, line) for path, line, _ in rows], pl.String),
+        pl.Series("place", places, pl.String),
+        pl.Series("text", lines, pl.String),
     )
-
-
-def _place(path: str | None, line: int | None, offset: int | None) -> str:
-    if line is None:
-        return f"+0x{offset or 0:x}"
-    return f"{(path or '?').replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
 
 
 def source_texts(trace: Trace) -> dict[str, list[str]]:

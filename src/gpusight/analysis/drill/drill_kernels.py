@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.aggregates import DURATION, names_of
 from gpusight.analysis.attribution.work_causes import (
     FrameworkOperators,
     WorkSelection,
@@ -225,7 +225,12 @@ def pick_kernels(
         if window.steps
         else busiest_process(trace, work, "kernels are those of")
     )
-    launches = _inside(_launches(trace, of_process(work, process)), scope, window)
+    kernel_work = of_process(work, process).filter(pl.col("table") == GPU_WORK.index("kernels"))
+    named = trace.table("kernels", ["name", "mangled_name", *SHAPE])
+    named = named.with_columns(functions(trace).alias("function"))[kernel_work["row"]]
+    time_ns = DURATION.alias("time_ns")
+    launches = kernel_work.select("launch_ns", "thread", "row", time_ns).hstack(named.get_columns())
+    launches = _inside(launches, scope, window)
     if not launches["inside"].any():
         return NotApplicable(COMMAND, "no kernel was launched in the window")
     groups = _grouped(launches, _least_times(scope))
@@ -250,15 +255,6 @@ def pick_kernels(
         launches.select("launch_ns", "thread", "function", "mangled_name", "group", "inside"),
         (*window.notes, *process_notes, *scope.notes),
     )
-
-
-def _launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    """List the kernels among these activities in launch order, with name and shape."""
-    kernel_work = work.filter(pl.col("table") == GPU_WORK.index("kernels"))
-    kernels = trace.table("kernels", ["name", "mangled_name", *SHAPE])
-    kernels = kernels.with_columns(functions(trace).alias("function"))[kernel_work["row"]]
-    time_ns = (pl.col("end_ns") - pl.col("start_ns")).alias("time_ns")
-    return kernel_work.select("launch_ns", "thread", "row", time_ns).hstack(kernels.get_columns())
 
 
 def _inside(launches: pl.DataFrame, scope: WorkSelection, window: StepWindow) -> pl.DataFrame:
@@ -343,30 +339,28 @@ def choose_kernels(
     remaining = top or len(kernels)
     verdicts = []
     for kernel in kernels:
-        verdict, why = (None, "") if selected else _not_worth(kernel)
-        if verdict is None and remaining > 0:
-            verdict, why = DrillChoice.CHOSEN, "selected" if selected else _chosen_why(kernel)
+        roof = kernel.roof_share
+        if not selected and kernel.category == "communication":
+            verdict, why = (
+                DrillChoice.COMMUNICATES,
+                "communication kernel: it would hang in kernel replay",
+            )
+        elif not selected and roof is not None and roof >= MIN_ROOF_SHARE:
+            verdict, why = DrillChoice.AT_ROOF, f"already at {format_share(roof)} of the roofline"
+        elif not selected and kernel.share < MIN_TIME_SHARE:
+            verdict, why = DrillChoice.SMALL, f"below {format_share(MIN_TIME_SHARE)} of kernel time"
+        elif remaining > 0:
+            known = (
+                "; roofline unknown"
+                if roof is None
+                else f", at {format_share(roof)} of the roofline"
+            )
+            verdict, why = DrillChoice.CHOSEN, "selected" if selected else f"by time{known}"
             remaining -= 1
-        elif verdict is None:
+        else:
             verdict, why = DrillChoice.NEXT, f"not in the top {top}"
         verdicts.append(replace(kernel, verdict=verdict, why=why))
     return tuple(verdicts)
-
-
-def _not_worth(kernel: DrillKernel) -> tuple[DrillChoice | None, str]:
-    if kernel.category == "communication":
-        return DrillChoice.COMMUNICATES, "communication kernel: it would hang in kernel replay"
-    if kernel.roof_share is not None and kernel.roof_share >= MIN_ROOF_SHARE:
-        return DrillChoice.AT_ROOF, f"already at {format_share(kernel.roof_share)} of the roofline"
-    if kernel.share < MIN_TIME_SHARE:
-        return DrillChoice.SMALL, f"below {format_share(MIN_TIME_SHARE)} of kernel time"
-    return None, ""
-
-
-def _chosen_why(kernel: DrillKernel) -> str:
-    if kernel.roof_share is None:
-        return "by time; roofline unknown"
-    return f"by time, at {format_share(kernel.roof_share)} of the roofline"
 
 
 def matching_names(names: pl.Series, pattern: str) -> list[str]:

@@ -100,6 +100,14 @@ class DrillResult:
     def document(self) -> dict[str, Any]:
         """Return what `--format json` writes, as plain objects."""
         plan = self.plan
+        runs = [] if self.plan is None else [run.document() for run in self.plan.runs]
+        for run, command in zip(runs, self.commands, strict=False):
+            run |= {
+                "command": list(command.argv),
+                "environment": dict(command.environment),
+                "report": str(command.produces),
+                "notes": list(command.notes),
+            }
         return {
             "meta": {"command": COMMAND, **self.meta},
             "window_ns": self.window_ns,
@@ -110,24 +118,13 @@ class DrillResult:
             "anchor": None if plan is None else plan.anchor.value,
             "why": None if plan is None else plan.why,
             "exact": None if plan is None else plan.exact,
-            "runs": self._runs(),
+            "runs": runs,
             "tool": self.tool or None,
             "installed": self.installed,
             "program": None if self.program is None else list(self.program),
             "estimate_s": self.estimate_s,
             "notes": list(self.notes),
         }
-
-    def _runs(self) -> list[dict[str, Any]]:
-        runs = [] if self.plan is None else [run.document() for run in self.plan.runs]
-        for run, command in zip(runs, self.commands, strict=False):
-            run |= {
-                "command": list(command.argv),
-                "environment": dict(command.environment),
-                "report": str(command.produces),
-                "notes": list(command.notes),
-            }
-        return runs
 
     def measured_of(self, kernel: DrillKernel) -> MeasuredLaunches | None:
         """Return what the reports hold of a kernel; None where it was not looked for."""
@@ -178,35 +175,25 @@ class DrillOptions:
     def of(
         cls,
         *,
-        selection: Selection = EVERYTHING,
-        top: int = DEFAULT_TOP_KERNELS,
-        kernel: str | None = None,
         level: str = "quick",
         program: str | Sequence[str | os.PathLike[str]] | None = None,
         output: str | os.PathLike[str] | None = None,
         rank: str | int = "all",
-        overwrite: bool = False,
-        steps: str | None = None,
-        window: tuple[int | None, int | None] | None = None,
-        warmup: bool = False,
+        **others: Any,
     ) -> DrillOptions:
         """Parse the options; a program given as one text is split like a shell command."""
         words = split_command(program or ())
-        if top < 0:
-            raise UsageError(f"cannot select {top} kernels", hint="use 0 for all that matter")
-        return cls(
-            selection,
-            top,
-            kernel,
-            enum_value(NcuLevel, level, "level"),
-            words or None,
-            None if output is None else capture_names.output_path(str(output), words),
-            Ranks.read(str(rank)),
-            overwrite,
-            steps,
-            window,
-            warmup,
+        options = cls(
+            level=enum_value(NcuLevel, level, "level"),
+            program=words or None,
+            output=None if output is None else capture_names.output_path(str(output), words),
+            ranks=Ranks.read(str(rank)),
+            **others,
         )
+        if options.top < 0:
+            what = f"cannot select {options.top} kernels"
+            raise UsageError(what, hint="use 0 for all that matter")
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +258,20 @@ _MAX_LATER = 3
 
 def drill_page(drill: DrillResult, profiled: TableResult | None = None) -> Composite:
     """Lay the result out for a screen: the kernels to profile, or those that were `profiled`."""
+    window_ns = drill.window_ns
+    values: dict[str, Any] = {
+        "window_ns": None if drill.steps else window_ns,
+        "step_ns": window_ns / drill.steps if window_ns and drill.steps else None,
+        "steps": drill.steps or None,
+        "kernel_share": drill.kernel_ns / window_ns if window_ns else None,
+        "counted": drill.plan.why if drill.plan is not None and drill.is_incomplete else None,
+        "measures": _measures(drill),
+    }
+    facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in DRILL_FACTS)
     return Composite(
         COMMAND,
         "Kernels to profile" if profiled is None else "Profiled kernels",
-        _facts(drill),
+        tuple(fact for fact in facts if fact.value is not None),
         (kernel_table(drill, max_later=_MAX_LATER) if profiled is None else profiled,),
         meta=dict(drill.meta),
         notes=drill.notes,
@@ -291,7 +288,28 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
     ]
     later = [k for k in kernels if k.verdict is DrillChoice.NEXT][max_later:] if max_later else []
     hidden = {k.group for k in later}
-    rows = [_row(drill, kernel) for kernel in kernels if kernel.group not in hidden]
+    planned = (drill.plan.hits if drill.plan is not None else None) or {}
+    steps = max(1, drill.steps)
+    rows = []
+    for kernel in kernels:
+        measured = drill.measured_of(kernel)
+        row = {
+            "verdict": "yes" if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
+            "share": kernel.share,
+            "time_ns": kernel.time_ns / steps,
+            "launches": kernel.launches / steps,
+            "roof_share": kernel.roof_share,
+            "planned": planned.get(kernel.group) if measured is None else None,
+            "measured": None if measured is None else measured.launches,
+            "grid": _shape(kernel.shape[:3]),
+            "block": _shape(kernel.shape[3:]),
+            "short_name": kernel.short_name,
+            "why": kernel.why,
+            "function": kernel.function,
+            "name": kernel.name,
+        }
+        if kernel.group not in hidden:
+            rows.append(row)
     schema = {f.key: pl.Float64() if f.fmt in _NUMBERS else pl.String() for f in FIELDS}
     frame = pl.DataFrame(rows, schema=schema)
     empty = {f.key for f in FIELDS if frame[f.key].null_count() == frame.height}
@@ -302,43 +320,8 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
     return TableResult("kernels", f"Kernels by time {each}", fields, frame, notes=notes)
 
 
-def _row(drill: DrillResult, kernel: DrillKernel) -> dict[str, Any]:
-    measured = drill.measured_of(kernel)
-    planned = (drill.plan.hits if drill.plan is not None else None) or {}
-    steps = max(1, drill.steps)
-    return {
-        "verdict": "yes" if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
-        "share": kernel.share,
-        "time_ns": kernel.time_ns / steps,
-        "launches": kernel.launches / steps,
-        "roof_share": kernel.roof_share,
-        "planned": planned.get(kernel.group) if measured is None else None,
-        "measured": None if measured is None else measured.launches,
-        "grid": _shape(kernel.shape[:3]),
-        "block": _shape(kernel.shape[3:]),
-        "short_name": kernel.short_name,
-        "why": kernel.why,
-        "function": kernel.function,
-        "name": kernel.name,
-    }
-
-
 def _shape(sizes: tuple[int | None, ...]) -> str | None:
     return None if None in sizes else "x".join(map(str, sizes))
-
-
-def _facts(drill: DrillResult) -> tuple[Fact, ...]:
-    window_ns = drill.window_ns
-    values: dict[str, Any] = {
-        "window_ns": None if drill.steps else window_ns,
-        "step_ns": window_ns / drill.steps if window_ns and drill.steps else None,
-        "steps": drill.steps or None,
-        "kernel_share": drill.kernel_ns / window_ns if window_ns else None,
-        "counted": drill.plan.why if drill.plan is not None and drill.is_incomplete else None,
-        "measures": _measures(drill),
-    }
-    facts = (Fact(f.key, f.label, values[f.key], f.fmt, f.meaning) for f in DRILL_FACTS)
-    return tuple(fact for fact in facts if fact.value is not None)
 
 
 def _measures(drill: DrillResult) -> str | None:

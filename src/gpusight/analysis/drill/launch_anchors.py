@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -190,7 +190,12 @@ def _step_ranges(picked: DrillSelection) -> list[_Range]:
         if row is None or (row["domain_key"] and not row["domain"]):
             return []
         push_pop = row["kind"] == "push_pop"
-        ranges.append(_Range(step, row["domain"], push_pop, row["n"], _filters(row)))
+        # Filters of both kinds, where the capture has only one of them.
+        include = either_kind(row["name"], domain=row["domain"])
+        if row["kinds"] > 1:
+            text = include_filter(row["name"], domain=row["domain"], push_pop=push_pop)
+            include = () if text is None else (text,)
+        ranges.append(_Range(step, row["domain"], push_pop, row["n"], include))
     return ranges
 
 
@@ -209,14 +214,6 @@ def _named_like(trace: Trace, steps: Sequence[TraceStep]) -> pl.DataFrame:
             pl.col("name", "kind").cast(pl.String), pl.col("domain").cast(pl.String).fill_null("")
         )
     )
-
-
-def _filters(row: dict[str, Any]) -> tuple[str, ...]:
-    """Write filters of both kinds where the capture has only one of them."""
-    if row["kinds"] == 1:
-        return either_kind(row["name"], domain=row["domain"])
-    text = include_filter(row["name"], domain=row["domain"], push_pop=row["kind"] == "push_pop")
-    return () if text is None else (text,)
 
 
 def _in_ranges(

@@ -187,26 +187,18 @@ def plan_launches(picked: DrillSelection, means: AnchorSupport | None = None) ->
     if not chosen:
         return None
     for counting in countings(picked, means or AnchorSupport()):
-        runs = _runs(picked, counting, chosen)
-        if runs is not None:
+        # All kernels in one run where that is short; else each in its own.
+        together = _shortest(picked, counting, chosen)
+        runs: tuple[PlannedRun, ...] = () if together is None else (together,)
+        if together is None or together.count > MAX_LAUNCHES_PER_RUN:
+            separate = [_shortest(picked, counting, [kernel]) for kernel in chosen]
+            each = tuple(run for run in separate if run is not None)
+            runs = each if len(each) == len(chosen) else runs
+        if runs:
             run = runs[0]
             why = counting.why.format(name=run.inside, number=run.step)
             return LaunchPlan(counting.anchor, why, runs, _notes(counting, runs))
     raise AssertionError("what is counted from nowhere always finds the kernels")
-
-
-def _runs(
-    picked: DrillSelection, counting: LaunchCounting, chosen: Sequence[DrillKernel]
-) -> tuple[PlannedRun, ...] | None:
-    """Measure all kernels in one run where that is short; else each in its own."""
-    together = _shortest(picked, counting, chosen)
-    if together is not None and together.count <= MAX_LAUNCHES_PER_RUN:
-        return (together,)
-    separate = [_shortest(picked, counting, [kernel]) for kernel in chosen]
-    runs = tuple(run for run in separate if run is not None)
-    if len(runs) == len(chosen):
-        return runs
-    return None if together is None else (together,)
 
 
 def _shortest(
@@ -295,28 +287,23 @@ class _Matching:
         window = shortest_window(self.keys, self.wanted, parts)
         if window is None:
             return None
-        skip = self._launches_before(window, parts)
-        if skip is None:
-            return None
+        counting = self.counting
+        skip = window.first
+        if counting.anchor in {LaunchAnchor.RANGE, LaunchAnchor.STEP, LaunchAnchor.RANGES}:
+            skip -= parts[window.part][0]
+        if counting.anchor is LaunchAnchor.RANGES and counting.begins is not None:
+            start_ns = counting.parts[window.part].start_ns
+            earlier = [part for part in counting.everywhere if part.start_ns < start_ns]
+            skip += sum(after - first for first, after in self.slices(earlier))
+        elif counting.anchor is LaunchAnchor.RANGES:
+            # Of ranges before the capture, launches are only known if all ranges have as many.
+            launches = {after - first for first, after in parts}
+            if len(launches) > 1:
+                return None
+            skip += SKIPPED_STEPS * launches.pop()
         groups = self.groups[window.first : window.first + window.count]
         hits = tuple(int((groups == number).sum()) for number in range(self.wanted))
         return skip, window.count, window.part, hits
-
-    def _launches_before(self, window: LaunchWindow, parts: Sequence[PositionRange]) -> int | None:
-        """Count the launches before a run, from where counting begins."""
-        counting = self.counting
-        inside = window.first - parts[window.part][0]
-        if counting.anchor in {LaunchAnchor.RANGE, LaunchAnchor.STEP}:
-            return inside
-        if counting.anchor is not LaunchAnchor.RANGES:
-            return window.first
-        if counting.begins is not None:
-            start_ns = counting.parts[window.part].start_ns
-            earlier = [part for part in counting.everywhere if part.start_ns < start_ns]
-            return inside + sum(after - first for first, after in self.slices(earlier))
-        # There were more ranges before the capture: their launches are only known if all are equal.
-        launches = {after - first for first, after in parts}
-        return SKIPPED_STEPS * launches.pop() + inside if len(launches) == 1 else None
 
     def anywhere(self) -> _Filter | None:
         """Find a length that includes all wherever it begins, as whole steps are alike."""

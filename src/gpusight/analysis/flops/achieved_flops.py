@@ -275,7 +275,18 @@ def _notes(
     yield from counted.notes
     if calls.is_empty():
         yield "no counted operator launched GPU work here"
-    yield from _not_counted(counted)
+    arithmetic_ns = int(counted.rest["arithmetic_ns"].sum())
+    if _is_noted(arithmetic_ns, counted):
+        yield (
+            f"{format_share(arithmetic_ns / counted.gpu_ns)} of GPU time: GEMMs, convolutions or "
+            "attention that could not be counted: FLOPs, TFLOP/s and MFU are too low"
+        )
+    generated_ns = int(counted.rest.filter(pl.col("why") == GENERATED)["gpu_ns"].sum())
+    if _is_noted(generated_ns, counted):
+        yield (
+            f"{format_share(generated_ns / counted.gpu_ns)} of GPU time is in generated code "
+            "(torch.compile, Triton), which is not counted"
+        )
     yield from roofs.notes
     yield from _without_roof(calls, main)
     if main.gpus > 1:
@@ -294,22 +305,6 @@ def _notes(
 def _is_noted(part_ns: int, counted: CountedOperators) -> bool:
     share = _ratio(part_ns, counted.gpu_ns)
     return share is not None and share >= _MIN_NOTED_SHARE
-
-
-def _not_counted(counted: CountedOperators) -> Iterator[str]:
-    """Note how much arithmetic is missing from the count."""
-    arithmetic_ns = int(counted.rest["arithmetic_ns"].sum())
-    if _is_noted(arithmetic_ns, counted):
-        yield (
-            f"{format_share(arithmetic_ns / counted.gpu_ns)} of GPU time: GEMMs, convolutions or "
-            "attention that could not be counted: FLOPs, TFLOP/s and MFU are too low"
-        )
-    generated_ns = int(counted.rest.filter(pl.col("why") == GENERATED)["gpu_ns"].sum())
-    if _is_noted(generated_ns, counted):
-        yield (
-            f"{format_share(generated_ns / counted.gpu_ns)} of GPU time is in generated code "
-            "(torch.compile, Triton), which is not counted"
-        )
 
 
 def _without_roof(calls: pl.DataFrame, main: _MainPeak) -> Iterator[str]:

@@ -208,22 +208,17 @@ def _cost(
     bias = None if signature.bias is None else inputs.tensor(signature.bias)
     scores, values = (3, 2) if signature.backward else (1, 1)
     per_pair = scores * sizes.width + values * sizes.value_width
+    keys = f" k{sizes.keys}" if sizes.keys != sizes.queries else ""
+    kind = " causal" if mask.causal else " window" if mask.left is not None else ""
     return OperatorCost(
         family="attention",
         flops=twice_pairs * sizes.heads * per_pair,
         read_bytes=total_bytes((*qkv, bias, *((out, out) if signature.backward else ()))),
         written_bytes=total_bytes(qkv if signature.backward else (out,)),
         precision=q.precision,
-        sizes=_label(sizes, mask),
+        sizes=by(sizes.batch, sizes.heads, sizes.queries, sizes.width) + keys + kind,
         assumed=assumed if mask.recorded else _CAUSAL_UNKNOWN,
     )
-
-
-def _label(sizes: _Sizes, mask: _Mask) -> str:
-    """Write the sizes as [B,H,S,D], with what differs from plain self-attention."""
-    keys = f" k{sizes.keys}" if sizes.keys != sizes.queries else ""
-    kind = " causal" if mask.causal else " window" if mask.left is not None else ""
-    return by(sizes.batch, sizes.heads, sizes.queries, sizes.width) + keys + kind
 
 
 def _cached(_: OperatorInputs) -> UnknownCost:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from gpusight.analysis.attribution.nested_intervals import NestedIntervals
-    from gpusight.analysis.attribution.work_causes import SelectedWork, WorkSelection
+    from gpusight.analysis.attribution.work_causes import WorkSelection
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -91,7 +91,29 @@ def count_ops(scope: WorkSelection) -> CountedOperators:
     nearest = nested.nearest_rows(entry_of >= 0)
     owners = _owners(nested, entries, entry_of)
     selected = selected_work(scope)
-    work = _described(trace, selected, owners, nearest)
+    calls = trace.table("api_calls", ["start_ns", "process"])
+    ops = trace.table("cpu_ops", ["start_ns", "process"])
+    call, op = pl.col("call"), pl.col("op")
+    kernels = selected.frame.filter(pl.col("kind") == "kernel").select("kind", "label").unique()
+    known_names = [classify(selected.labels[label]) for label in kernels["label"]]
+    classified = kernels.with_columns(
+        pl.Series("category", [name.category for name in known_names], pl.String),
+        pl.Series("precision", [name.precision for name in known_names], pl.String),
+        pl.Series("tensor_core", [name.tensor_core for name in known_names], pl.Boolean),
+    )
+    work = (
+        selected.frame.select("start_ns", "end_ns", "device", "kind", "label", "call", "op")
+        .with_columns(
+            DURATION.alias("gpu_ns"),
+            pl.coalesce(_at(calls["start_ns"], call), _at(ops["start_ns"], op), "start_ns").alias(
+                "launched_ns"
+            ),
+            pl.coalesce(_at(calls["process"], call), _at(ops["process"], op)).alias("process"),
+            _known(_at(pl.Series(owners), op)).alias("owner"),
+            _known(_at(pl.Series(nearest), op)).alias("known"),
+        )
+        .join(classified, on=["kind", "label"], how="left", maintain_order="left")
+    )
     return CountedOperators(
         entries,
         names,
@@ -157,26 +179,6 @@ def _owners(nested: NestedIntervals, entries: list[Entry], entry_of: Ints) -> In
 # GPU activities -----------------------------------------------------------------------------------
 
 
-def _described(trace: Trace, selected: SelectedWork, owners: Ints, nearest: Ints) -> pl.DataFrame:
-    """Add to each activity when it was launched, what it is, and the call it is counted for."""
-    calls = trace.table("api_calls", ["start_ns", "process"])
-    ops = trace.table("cpu_ops", ["start_ns", "process"])
-    call, op = pl.col("call"), pl.col("op")
-    return (
-        selected.frame.select("start_ns", "end_ns", "device", "kind", "label", "call", "op")
-        .with_columns(
-            DURATION.alias("gpu_ns"),
-            pl.coalesce(_at(calls["start_ns"], call), _at(ops["start_ns"], op), "start_ns").alias(
-                "launched_ns"
-            ),
-            pl.coalesce(_at(calls["process"], call), _at(ops["process"], op)).alias("process"),
-            _known(_at(pl.Series(owners), op)).alias("owner"),
-            _known(_at(pl.Series(nearest), op)).alias("known"),
-        )
-        .join(_classified(selected), on=["kind", "label"], how="left", maintain_order="left")
-    )
-
-
 def _at(values: pl.Series, rows: pl.Expr) -> pl.Expr:
     """Return values by row; null where the row is."""
     return pl.lit(values).gather(rows) if len(values) else pl.lit(None, values.dtype)
@@ -184,17 +186,6 @@ def _at(values: pl.Series, rows: pl.Expr) -> pl.Expr:
 
 def _known(rows: pl.Expr) -> pl.Expr:
     return pl.when(rows >= 0).then(rows)
-
-
-def _classified(selected: SelectedWork) -> pl.DataFrame:
-    """Classify the kernels by their names, each distinct one once."""
-    kernels = selected.frame.filter(pl.col("kind") == "kernel").select("kind", "label").unique()
-    names = [classify(selected.labels[label]) for label in kernels["label"]]
-    return kernels.with_columns(
-        pl.Series("category", [name.category for name in names], pl.String),
-        pl.Series("precision", [name.precision for name in names], pl.String),
-        pl.Series("tensor_core", [name.tensor_core for name in names], pl.Boolean),
-    )
 
 
 def _calls(trace: Trace, work: pl.DataFrame, entries: list[Entry], entry_of: Ints) -> pl.DataFrame:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analysis.aggregates import average, prevailing, share_of, weighed_mean, whole_sum
+from gpusight.analysis.aggregates import average, share_of, weighed_mean, whole_sum
 from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import no_counters
+from gpusight.analysis.counters.kernel_limiter import prevailing_limits
 from gpusight.analysis.counters.launch_quantities import DURATION, measured
 from gpusight.analysis.join.launch_matching import (
     NEEDS,
@@ -35,7 +36,8 @@ from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableRe
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from gpusight.trace.trace import Trace
 
@@ -164,26 +166,7 @@ UNUSED_FIELDS = (
 _AVERAGED = ("sm_share", "memory_share", "dram_share", "occupancy", "roof_share", "limit_share")
 
 
-def _with_limiters(launches: pl.DataFrame) -> pl.DataFrame:
-    """Set the limiter of every launch to that of most of its kernel's time."""
-    own = launches["bound"].alias("own_bound")
-    frame = prevailing(launches.with_columns(own), ["key"], "bound", _TIME)
-    agrees = pl.col("own_bound") == pl.col("bound")
-    frame = frame.with_columns(
-        pl.when(agrees).then(column).alias(column) for column in ("limit", "limit_share")
-    )
-    return prevailing(frame, ["key"], "limit", _TIME)
-
-
 _UNITS = {"dram": "DRAM", "l2": "L2", "l1": "L1", "sm": "SM"}
-
-
-def _limited_by(bound: str | None, limit: str | None, share: float | None) -> str | None:
-    """Name the unit that limits a kernel, as `diagnose` does: `L2 87%`, `fp32 72%`, `latency`."""
-    if limit is None:
-        return bound
-    unit = _UNITS.get(limit, limit)
-    return unit if share is None else f"{unit} {share:.0%}"
 
 
 def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableResult:
@@ -191,7 +174,7 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
     all_kernels_ns = int(joined.timeline[_TIME].sum())
     time = pl.col(_TIME)
     frame = (
-        _with_limiters(joined.covered)
+        prevailing_limits(joined.covered, ["key"], _TIME)
         .group_by("key", maintain_order=True)
         .agg(
             *(pl.col(c).first() for c in ("name", "bound", "limit", *SHAPE)),
@@ -214,31 +197,31 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
         .sort(["gap_ns", "total_ns"], descending=True, nulls_last=True, maintain_order=True)
     )
     frame = _with_names(frame)
-    limits = frame.select("bound", "limit", "limit_share").iter_rows()
-    limited_by = [_limited_by(*row) for row in limits]
-    frame = frame.with_columns(pl.Series("limited_by", limited_by, pl.String))
-    facts = frame.select("short_name", "share", "roof_share", "bound", "limited_by")
-    sentences = [_sentence(window, *row) for row in facts.iter_rows()]
-    frame = frame.with_columns(pl.Series("sentence", sentences, pl.String))
+    limited_by: list[str | None] = []
+    sentences: list[str] = []
+    for row in frame.iter_rows(named=True):
+        # As `diagnose` writes it: `L2 87%`, `fp32 72%`, `latency`.
+        unit, share = _UNITS.get(row["limit"], row["limit"]), row["limit_share"]
+        limited_by.append(
+            row["bound"] if unit is None else unit if share is None else f"{unit} {share:.0%}"
+        )
+        sentences.append(_sentence(window, row, limited_by[-1]))
+    frame = frame.with_columns(
+        pl.Series("limited_by", limited_by, pl.String), pl.Series("sentence", sentences, pl.String)
+    )
     ranked = frame["gap_ns"].null_count() < frame.height
     title = "Kernels by headroom to the roofline" if ranked else "Kernels by time"
     return _table("kernels", title, KERNEL_FIELDS, frame)
 
 
-def _sentence(
-    window: str,
-    kernel: str,
-    share: float | None,
-    roof: float | None,
-    bound: str | None,
-    limited_by: str | None,
-) -> str:
+def _sentence(window: str, row: Mapping[str, Any], limited_by: str | None) -> str:
+    share, roof, bound = row["share"], row["roof_share"], row["bound"]
     of_time = "runs" if share is None else f"is {_percent(share)} of {window}"
     if roof is None:
-        return f"{kernel} {of_time}; its roofline was not measured"
+        return f"{row['short_name']} {of_time}; its roofline was not measured"
     unit = f": {limited_by}" if limited_by != bound else ""
     limit = f" ({bound}-bound{unit})" if bound else ""
-    return f"{kernel} {of_time} and at {_percent(roof)} of the roofline{limit}"
+    return f"{row['short_name']} {of_time} and at {_percent(roof)} of the roofline{limit}"
 
 
 def _percent(share: float) -> str:
@@ -464,17 +447,13 @@ def _matching_notes(joined: JoinedLaunches) -> list[str]:
 def _partner_notes(joined: JoinedLaunches) -> list[str]:
     """Count what has no partner, on both sides."""
     notes = []
-    for frame, singular, plural, other_side in (
-        (
-            joined.unmeasured,
-            "kernel was not profiled",
-            "kernels were not profiled",
-            "the report",
-        ),
+    for frame, singular, plural, rest, other_side in (
+        (joined.unmeasured, "kernel was", "kernels were", "not profiled", "the report"),
         (
             joined.unused,
-            "profiled launch matches nothing",
-            "profiled launches match nothing",
+            "profiled launch matches",
+            "profiled launches match",
+            "nothing",
             "the timeline",
         ),
     ):
@@ -484,7 +463,7 @@ def _partner_notes(joined: JoinedLaunches) -> list[str]:
         reasons += [f"{other_shape:,} with another grid or block"] if other_shape else []
         if reasons:
             what = singular if frame.height == 1 else plural
-            notes.append(f"{frame.height:,} {what}: {', '.join(reasons)}")
+            notes.append(f"{frame.height:,} {what} {rest}: {', '.join(reasons)}")
     return notes
 
 

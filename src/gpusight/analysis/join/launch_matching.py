@@ -83,7 +83,11 @@ def _common_names(
         ]
         for s in sides
     ]
-    unscoped = _shared_unscoped([set(side) for side in names])
+    # Names that only agree without their namespaces go without them.
+    first, second = (set(side) for side in names)
+    unmatched = [{n: _SCOPE.sub("", n) for n in own} for own in (first - second, second - first)]
+    common = set(unmatched[0].values()) & set(unmatched[1].values())
+    unscoped = {n: short for own in unmatched for n, short in own.items() if short in common}
     names = [[unscoped.get(name, name) for name in side] for side in names]
     by_function = _shared_functions([set(side) for side in names])
     numbers: dict[str, int] = {}
@@ -136,16 +140,6 @@ def _shared_spellings(left: _Names, right: _Names) -> dict[str, str]:
                 spelling.setdefault(written, spelling.get(shared, shared))
                 spelling.setdefault(demangled, spelling[written])
     return spelling
-
-
-def _shared_unscoped(sides: list[set[str]]) -> dict[str, str]:
-    """Map names that only agree without their namespaces to the name without them."""
-    unmatched = [
-        {name: _SCOPE.sub("", name) for name in side - other}
-        for side, other in (sides, reversed(sides))
-    ]
-    common = set(unmatched[0].values()) & set(unmatched[1].values())
-    return {n: short for side in unmatched for n, short in side.items() if short in common}
 
 
 def _shared_functions(sides: list[set[str]]) -> dict[str, str]:

@@ -204,7 +204,14 @@ def from_snapshot(events: pl.DataFrame, final: pl.DataFrame) -> AllocationHistor
     in_use = final.filter(_IN_USE)
     # Blocks that no event mentions are older than the history.
     older = in_use.join(block_events, on="address", how="anti")
-    blocks = _with_older(_blocks(events, allocates, sizes), older, len(times))
+    seen, count = _blocks(events, allocates, sizes), older.height
+    blocks = MemoryBlocks(
+        np.append(seen.bytes, older.select(_REQUESTED).to_series().to_numpy()),
+        np.append(seen.began, np.full(count, BEFORE)),
+        np.append(seen.ended, np.full(count, len(times))),
+        np.append(seen.row, np.full(count, -1)),
+        np.append(seen.state, _numbers(older, ROW)),
+    )
     # Blocks in use at the end, in the sizes of their events where there are any.
     last = block_events.unique("address", keep="last", maintain_order=True)
     last = last.filter(_is(_ALLOCATES)).select("address", pl.col("bytes").alias("event_bytes"))
@@ -223,18 +230,6 @@ def from_snapshot(events: pl.DataFrame, final: pl.DataFrame) -> AllocationHistor
         start_reserved,
         np.where(allocates, sizes, 0),
         blocks,
-    )
-
-
-def _with_older(blocks: MemoryBlocks, older: pl.DataFrame, events: int) -> MemoryBlocks:
-    """Add blocks of a snapshot that were in use from the first event to the last."""
-    before = np.full(older.height, BEFORE)
-    return MemoryBlocks(
-        np.concatenate((blocks.bytes, older.select(_REQUESTED).to_series().to_numpy())),
-        np.concatenate((blocks.began, before)),
-        np.concatenate((blocks.ended, np.full(older.height, events))),
-        np.concatenate((blocks.row, np.full(older.height, -1))),
-        np.concatenate((blocks.state, _numbers(older, ROW))),
     )
 
 

@@ -198,7 +198,10 @@ def _frames(trace: Trace, source: str, wanted: pl.DataFrame) -> pl.DataFrame:
 
 def _operators(frames: pl.DataFrame) -> pl.DataFrame:
     """Name the outermost operator, and the innermost that does more than allocate."""
-    names = [_operator(symbol) for symbol in names_of(frames["symbol"])]
+    names: list[str | None] = []
+    for symbol in names_of(frames["symbol"]):
+        forward, backward = _OPERATOR.search(symbol), _BACKWARD.search(symbol)
+        names.append(f"aten::{forward[1]}" if forward else backward[1] if backward else None)
     codes = frames["symbol"].to_physical()
     operator = pl.Series("operator", names, dtype=pl.String)
     working = pl.Series(
@@ -214,13 +217,6 @@ def _operators(frames: pl.DataFrame) -> pl.DataFrame:
             name.last().alias("outer_op"),
         )
     )
-
-
-def _operator(symbol: str) -> str | None:
-    if forward := _OPERATOR.search(symbol):
-        return f"aten::{forward[1]}"
-    backward = _BACKWARD.search(symbol)
-    return backward[1] if backward else None
 
 
 def _sites(frames: pl.DataFrame) -> pl.DataFrame:

@@ -67,12 +67,15 @@ _MAX_BLOCKS = 100
 
 def find_holders(trace: Trace, blocks: MemoryBlocks, origin: AllocationSource) -> pl.DataFrame:
     """Return who allocated each block: the columns `WHO`, and all of it as the text `holder`."""
-    find = {
-        AllocationSource.FRAMEWORK: _framework,
-        AllocationSource.DRIVER: _driver,
-        AllocationSource.SNAPSHOT: _snapshot,
-    }[origin]
-    who = find(trace, blocks)
+    if origin is AllocationSource.FRAMEWORK:
+        processes = _events(trace, blocks, ["process"])["process"]
+        who = memory_holders.from_framework(trace, _moments(trace, blocks), processes)
+    elif origin is AllocationSource.DRIVER:
+        events = _events(trace, blocks, ["time_ns", "process", "correlation"])
+        known = pl.when(pl.Series(blocks.began != BEFORE)).then(pl.all()).name.keep()
+        who = memory_holders.from_driver(trace, events.select(known))
+    else:
+        who = _snapshot(trace, blocks)
     kinds = _events(trace, blocks, ["memory_kind"])["memory_kind"].cast(pl.String)
     return who.with_columns(
         pl.when(kinds.is_in(["Device Static", "Managed Static"]))
@@ -127,7 +130,17 @@ def block_groups(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
         .with_columns(share_of(pl.col("total_bytes"), view.peak_bytes).alias("share"))
         .sort(["total_bytes", "bytes", "holder"], descending=[True, True, False])
     )
-    frame = _small_groups_folded(frame)
+    # Groups that hold next to nothing become one row: a driver lists variables of 20 bytes.
+    is_small = (pl.col("share") < _MIN_GROUP_SHARE).fill_null(value=False)
+    small = frame.filter(is_small)
+    if small.height > 1:
+        label = f"{small.height:,} groups below {format_share(_MIN_GROUP_SHARE)} each"
+        row = small.select(
+            pl.lit(label).alias("holder"),
+            pl.lit(None, frame.schema["bytes"]).alias("bytes"),
+            pl.col("blocks", "total_bytes", "share").sum(),
+        )
+        frame = pl.concat([frame.filter(~is_small), row.select(frame.columns)])
     size = format_bytes(int(history.blocks.bytes[held].sum()))
     return TableResult(
         "block_groups",
@@ -135,21 +148,6 @@ def block_groups(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
         GROUP_FIELDS,
         frame.select(f.key for f in GROUP_FIELDS),
     )
-
-
-def _small_groups_folded(frame: pl.DataFrame) -> pl.DataFrame:
-    """Sum the groups that hold next to nothing in one row: a driver lists variables of 20 bytes."""
-    is_small = (pl.col("share") < _MIN_GROUP_SHARE).fill_null(value=False)
-    small = frame.filter(is_small)
-    if small.height < 2:
-        return frame
-    least = format_share(_MIN_GROUP_SHARE)
-    row = small.select(
-        pl.lit(f"{small.height:,} groups below {least} each").alias("holder"),
-        pl.lit(None, frame.schema["bytes"]).alias("bytes"),
-        pl.col("blocks", "total_bytes", "share").sum(),
-    )
-    return pl.concat([frame.filter(~is_small), row.select(frame.columns)])
 
 
 def largest_blocks(trace: Trace, view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
@@ -177,19 +175,6 @@ def largest_blocks(trace: Trace, view: MemoryView, holders_of: pl.DataFrame) -> 
 
 
 # Who ----------------------------------------------------------------------------------------------
-
-
-def _framework(trace: Trace, blocks: MemoryBlocks) -> pl.DataFrame:
-    processes = _events(trace, blocks, ["process"])["process"]
-    return memory_holders.from_framework(trace, _moments(trace, blocks), processes)
-
-
-def _driver(trace: Trace, blocks: MemoryBlocks) -> pl.DataFrame:
-    events = _events(trace, blocks, ["time_ns", "process", "correlation"])
-    inside = pl.Series(blocks.began != BEFORE)
-    return memory_holders.from_driver(
-        trace, events.select(pl.when(inside).then(pl.all()).otherwise(None).name.keep())
-    )
 
 
 def _snapshot(trace: Trace, blocks: MemoryBlocks) -> pl.DataFrame:
@@ -291,7 +276,10 @@ def memory_over_time(
     names: list[str] = []
     held_bytes = pl.Series([None] * len(points), dtype=pl.List(pl.Int64))
     if holders is not None and peak is not None:
-        names = _largest(peak)
+        # What was in use before the capture, then the largest holders at the peak.
+        shown = peak.frame.filter(pl.col("share") >= _MIN_HOLDER_SHARE)["holder"].to_list()
+        others = [name for name in shown if name not in {HELD_BEFORE, NOT_RECORDED}]
+        names = [*([HELD_BEFORE] if HELD_BEFORE in shown else []), *others[:_MAX_HOLDERS]]
         levels = [_level(view.history, holders, name, points) for name in names]
         rest = allocated - sum(levels, np.zeros_like(allocated))
         if rest.any() or not names:
@@ -311,14 +299,6 @@ def memory_over_time(
     return TableResult(
         "timeline", "Memory over time", TIMELINE_FIELDS, frame, meta={"timeline_holders": names}
     )
-
-
-def _largest(peak: TableResult) -> list[str]:
-    """Name what was in use before the capture, then the largest holders at the peak."""
-    shown = peak.frame.filter(pl.col("share") >= _MIN_HOLDER_SHARE)["holder"].to_list()
-    first = [HELD_BEFORE] if HELD_BEFORE in shown else []
-    others = [name for name in shown if name not in {HELD_BEFORE, NOT_RECORDED}]
-    return [*first, *others[:_MAX_HOLDERS]]
 
 
 def _level(history: AllocationHistory, holders: pl.Series, name: str, points: MemoryPoints) -> Ints:

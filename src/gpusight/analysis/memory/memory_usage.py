@@ -26,7 +26,6 @@ from gpusight.units import format_bytes, format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusight.analysis.memory.allocations import Flags
     from gpusight.analysis.memory.device_memory import MemoryView, StepGrowth
     from gpusight.trace.trace import Trace
 
@@ -81,8 +80,10 @@ FACT_FIELDS = (
 """All facts; those that the capture does not show are left out, except growth."""
 
 
-def _facts(view: MemoryView, steps: StepGrowth, memory_bytes: int | None) -> tuple[Fact, ...]:
-    """Return the facts about one memory; `memory_bytes` is the capacity of the GPU."""
+def _facts(
+    trace: Trace, device: int | None, view: MemoryView, steps: StepGrowth
+) -> tuple[Fact, ...]:
+    """Return the facts about the memory of a GPU or the host."""
     values = {
         "peak_bytes": view.peak_bytes,
         "peak_ns": view.peak_ns,
@@ -94,8 +95,10 @@ def _facts(view: MemoryView, steps: StepGrowth, memory_bytes: int | None) -> tup
         "allocations_per_step": steps.allocations,
         "allocated_total_bytes": int(view.takes.sum()),
     }
-    if memory_bytes:
-        values["peak_share"] = view.peak_bytes / memory_bytes
+    devices = trace.table("devices", ["device", "memory_bytes"])
+    sizes = devices.filter(pl.col("device").eq_missing(device))["memory_bytes"].drop_nulls()
+    if len(sizes) and sizes[0] > 0:
+        values["peak_share"] = view.peak_bytes / int(sizes[0])
     peak_step = steps.step_at(view.peak_ns)
     if peak_step is not None:
         values["peak_step"] = peak_step
@@ -119,27 +122,20 @@ def _reserved(view: MemoryView) -> dict[str, Any]:
         "reserved_max_bytes": int(reserved.max()),
         "fragmentation_at_peak": float(unused[view.peak]) if reserved[view.peak] > 0 else None,
     }
-    settled = np.where(_settled(view), unused, -np.inf)
+    # Reserved memory compares with memory in use only once there is some, and not inside one
+    # request, between the allocation of a segment and that of the block in it.
+    history = view.history
+    assert history.reserved is not None, "what is reserved is known"
+    levels = np.append(history.start_allocated, history.allocated)
+    grew = np.diff(history.reserved, prepend=history.start_reserved or 0) > 0
+    compares = (np.maximum.accumulate(levels)[1:] > 0) & ~(grew & (np.diff(levels) == 0))
+    at_points = np.append(compares, history.start_allocated > 0)[view.points.events]
+    settled = np.where(at_points, unused, -np.inf)
     worst = int(np.argmax(settled))
     if not np.isneginf(settled[worst]):
         facts["fragmentation_worst"] = float(settled[worst])
         facts["fragmentation_worst_ns"] = int(view.points.times[worst])
     return facts
-
-
-def _settled(view: MemoryView) -> Flags:
-    """Mark the points at which reserved memory can be compared with memory in use.
-
-    Not before anything is in use; nor inside one request for memory, between the allocation of a
-    segment and that of the block in it.
-    """
-    history = view.history
-    assert history.reserved is not None, "what is reserved is not known"
-    levels = np.append(history.start_allocated, history.allocated)
-    grew = np.diff(history.reserved, prepend=history.start_reserved or 0) > 0
-    settled = (np.maximum.accumulate(levels)[1:] > 0) & ~(grew & (np.diff(levels) == 0))
-    at_points: Flags = np.append(settled, history.start_allocated > 0)[view.points.events]
-    return at_points
 
 
 _MIN_KNOWN_SHARE = 0.9
@@ -323,30 +319,25 @@ def _report(trace: Trace, places: DeviceMemories, device: int | None) -> Composi
         sections += [reserved_parts(final), segments(final)]
     sections += [*_by_kind(places, device), over_time]
     within = f" in {places.selection.within}" if places.selection.within else ""
+    name = device_names(trace).get(-1 if device is None else device) or "unknown"
+    place = f"GPU {device}" + ("" if name.startswith("unknown") else f" ({name})")
+    # A memory snapshot has a long history of allocations and few annotations: where memory was
+    # recorded for longer than the rest, that time is the window.
+    length_ns = view.end_ns - view.start_ns
+    known_ns = 0 if places.extent is None else places.extent[1] - places.extent[0]
+    window = ""
+    if places.spans is None and (places.extent is None or known_ns < _MIN_KNOWN_SHARE * length_ns):
+        no_steps = ", no steps found" if isinstance(steps.table, NotApplicable) else ""
+        window = f"whole capture, {format_time(length_ns, digits=3)}{no_steps}"
     return Composite(
         "memory",
-        f"Memory of {_place(trace, device)}{within}",
-        _facts(view, steps, _memory_bytes(trace, device)),
+        f"Memory of {'the host' if device is None else place}{within}",
+        _facts(trace, device, view, steps),
         tuple(sections),
         meta={"path": trace.meta.path, "device": device, **over_time.meta},
         notes=tuple(_notes(places, device, failed, held)),
-        window=_whole_time(places, view, steps),
+        window=window,
     )
-
-
-def _whole_time(places: DeviceMemories, view: MemoryView, steps: StepGrowth) -> str:
-    """Name the time of a whole capture whose memory was recorded for longer than the rest.
-
-    A memory snapshot has a long history of allocations and few annotations. Empty elsewhere.
-    """
-    outside = places.extent is None or places.extent[1] - places.extent[0] < _MIN_KNOWN_SHARE * (
-        view.end_ns - view.start_ns
-    )
-    if places.spans is not None or not outside:
-        return ""
-    length = format_time(view.end_ns - view.start_ns, digits=3)
-    known = ", no steps found" if isinstance(steps.table, NotApplicable) else ""
-    return f"whole capture, {length}{known}"
 
 
 def _holders(
@@ -361,17 +352,3 @@ def _holders(
     over_time = memory_over_time(view, holders["holder"], held)
     blocks_of_peak = largest_blocks(trace, view, holders)
     return held, block_groups(view, holders), blocks_of_peak, over_time
-
-
-def _place(trace: Trace, device: int | None) -> str:
-    if device is None:
-        return "the host"
-    name = device_names(trace).get(device)
-    unknown = name is None or name.startswith("unknown")
-    return f"GPU {device}" if unknown else f"GPU {device} ({name})"
-
-
-def _memory_bytes(trace: Trace, device: int | None) -> int | None:
-    devices = trace.table("devices", ["device", "memory_bytes"])
-    sizes = devices.filter(pl.col("device").eq_missing(device))["memory_bytes"].drop_nulls()
-    return int(sizes[0]) if len(sizes) and sizes[0] > 0 else None

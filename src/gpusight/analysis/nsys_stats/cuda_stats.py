@@ -20,6 +20,7 @@ from gpusight.analysis.nsys_stats.stats_reports import (
     add_device_label,
     add_owner,
     add_thread,
+    each,
     rank_times,
     spread,
     summarize_times,
@@ -35,25 +36,23 @@ if TYPE_CHECKING:
 KERNEL_SUMMARY = {**time_headers(), "Name": StatsCell.TEXT}
 KERNEL_GRID_SUMMARY = {
     **time_headers(),
-    "GridXYZ": StatsCell.TEXT,
-    "BlockXYZ": StatsCell.TEXT,
-    "Name": StatsCell.TEXT,
+    **each(StatsCell.TEXT, "GridXYZ", "BlockXYZ", "Name"),
 }
 EXEC_TRACE = {
-    "API Start (ns)": StatsCell.WHOLE,
-    "API Dur (ns)": StatsCell.WHOLE,
-    "Queue Start (ns)": StatsCell.WHOLE,
-    "Queue Dur (ns)": StatsCell.WHOLE,
-    "Kernel Start (ns)": StatsCell.WHOLE,
-    "Kernel Dur (ns)": StatsCell.WHOLE,
-    "Total Dur (ns)": StatsCell.WHOLE,
-    "PID": StatsCell.WHOLE,
-    "TID": StatsCell.WHOLE,
-    "DevId": StatsCell.WHOLE,
-    "API Function": StatsCell.TEXT,
-    "GridXYZ": StatsCell.TEXT,
-    "BlockXYZ": StatsCell.TEXT,
-    "Kernel Name": StatsCell.TEXT,
+    **each(
+        StatsCell.WHOLE,
+        "API Start (ns)",
+        "API Dur (ns)",
+        "Queue Start (ns)",
+        "Queue Dur (ns)",
+        "Kernel Start (ns)",
+        "Kernel Dur (ns)",
+        "Total Dur (ns)",
+        "PID",
+        "TID",
+        "DevId",
+    ),
+    **each(StatsCell.TEXT, "API Function", "GridXYZ", "BlockXYZ", "Kernel Name"),
 }
 _PHASES = {
     "T": "Total Dur (ns)",
@@ -62,14 +61,9 @@ _PHASES = {
     "K": "Kernel Dur (ns)",
 }
 EXEC_SUMMARY = {
-    "PID": StatsCell.WHOLE,
-    "TID": StatsCell.WHOLE,
-    "DevId": StatsCell.WHOLE,
-    "Count": StatsCell.WHOLE,
-    "QCount": StatsCell.WHOLE,
+    **each(StatsCell.WHOLE, "PID", "TID", "DevId", "Count", "QCount"),
     **{f"{phase}{header}": cell for phase in _PHASES for header, cell in TIME_SUMMARY.items()},
-    "API Name": StatsCell.TEXT,
-    "Kernel Name": StatsCell.TEXT,
+    **each(StatsCell.TEXT, "API Name", "Kernel Name"),
 }
 
 
@@ -237,14 +231,9 @@ def add_printed(calls: pl.DataFrame, name: str) -> pl.DataFrame:
 
 API_SUMMARY = {**time_headers("Num Calls"), "Name": StatsCell.TEXT}
 API_TRACE = {
-    "Start (ns)": StatsCell.WHOLE,
-    "Duration (ns)": StatsCell.WHOLE,
+    **each(StatsCell.WHOLE, "Start (ns)", "Duration (ns)"),
     "Name": StatsCell.TEXT,
-    "Result": StatsCell.WHOLE,
-    "CorrID": StatsCell.WHOLE,
-    "Pid": StatsCell.WHOLE,
-    "Tid": StatsCell.WHOLE,
-    "T-Pri": StatsCell.WHOLE,
+    **each(StatsCell.WHOLE, "Result", "CorrID", "Pid", "Tid", "T-Pri"),
     "Thread Name": StatsCell.TEXT,
 }
 
@@ -281,26 +270,22 @@ def api_trace(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
 
 GPU_SUMMARY = {**time_headers(), "Category": StatsCell.TEXT, "Operation": StatsCell.TEXT}
 GPU_TRACE = {
-    "Start (ns)": StatsCell.WHOLE,
-    "Duration (ns)": StatsCell.WHOLE,
-    "CorrId": StatsCell.WHOLE,
-    "GrdX": StatsCell.WHOLE,
-    "GrdY": StatsCell.WHOLE,
-    "GrdZ": StatsCell.WHOLE,
-    "BlkX": StatsCell.WHOLE,
-    "BlkY": StatsCell.WHOLE,
-    "BlkZ": StatsCell.WHOLE,
-    "Reg/Trd": StatsCell.WHOLE,
-    "StcSMem (MB)": StatsCell.MEGA,
-    "DymSMem (MB)": StatsCell.MEGA,
-    "Bytes (MB)": StatsCell.MEGA,
-    "Throughput (MB/s)": StatsCell.MEGA,
-    "SrcMemKd": StatsCell.TEXT,
-    "DstMemKd": StatsCell.TEXT,
-    "Device": StatsCell.TEXT,
-    "Ctx": StatsCell.WHOLE,
-    "GreenCtx": StatsCell.WHOLE,
-    "Strm": StatsCell.WHOLE,
+    **each(
+        StatsCell.WHOLE,
+        "Start (ns)",
+        "Duration (ns)",
+        "CorrId",
+        "GrdX",
+        "GrdY",
+        "GrdZ",
+        "BlkX",
+        "BlkY",
+        "BlkZ",
+        "Reg/Trd",
+    ),
+    **each(StatsCell.MEGA, "StcSMem (MB)", "DymSMem (MB)", "Bytes (MB)", "Throughput (MB/s)"),
+    **each(StatsCell.TEXT, "SrcMemKd", "DstMemKd", "Device"),
+    **each(StatsCell.WHOLE, "Ctx", "GreenCtx", "Strm"),
     "Name": StatsCell.TEXT,
 }
 _LAUNCH = {

@@ -9,6 +9,7 @@ import polars as pl
 from gpusight.analysis.aggregates import DURATION
 from gpusight.analysis.nsys_stats.stats_reports import (
     StatsCell,
+    each,
     rank_times,
     spread,
     summarize_times,
@@ -24,11 +25,7 @@ MEMORY_TIME = {**time_headers("Count"), "Operation": StatsCell.TEXT}
 MEMORY_SIZE = {
     "Total (MB)": StatsCell.MEGA,
     "Count": StatsCell.WHOLE,
-    "Avg (MB)": StatsCell.MEGA,
-    "Med (MB)": StatsCell.MEGA,
-    "Min (MB)": StatsCell.MEGA,
-    "Max (MB)": StatsCell.MEGA,
-    "StdDev (MB)": StatsCell.MEGA,
+    **each(StatsCell.MEGA, "Avg (MB)", "Med (MB)", "Min (MB)", "Max (MB)", "StdDev (MB)"),
     "Operation": StatsCell.TEXT,
 }
 MEMSET = "[CUDA memset]"
@@ -95,12 +92,9 @@ PAGE_SUMMARY = {
     "Migration Throughput (MB/s)": StatsCell.MEGA,
 }
 TOTALS = {
-    "Total HtoD Migration Size (MB)": StatsCell.MEGA,
-    "Total DtoH Migration Size (MB)": StatsCell.MEGA,
-    "Total CPU Page Faults": StatsCell.WHOLE,
-    "Total GPU PageFaults": StatsCell.WHOLE,
-    "Minimum Virtual Address": StatsCell.HEX,
-    "Maximum Virtual Address": StatsCell.HEX,
+    **each(StatsCell.MEGA, "Total HtoD Migration Size (MB)", "Total DtoH Migration Size (MB)"),
+    **each(StatsCell.WHOLE, "Total CPU Page Faults", "Total GPU PageFaults"),
+    **each(StatsCell.HEX, "Minimum Virtual Address", "Maximum Virtual Address"),
 }
 CPU_FAULTS = {
     "CPU Page Faults": StatsCell.WHOLE,

@@ -15,6 +15,7 @@ from gpusight.analysis.nsys_stats.stats_reports import (
     TIME_SUMMARY,
     StatsCell,
     add_owner,
+    each,
     rank_times,
     spread,
     summarize_times,
@@ -24,7 +25,7 @@ from gpusight.analysis.range_summary import enclosing, host_ranges, project, sli
 from gpusight.trace.intervals import number, stable_argsort
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpusight.analysis.launch_index import LaunchIndex
     from gpusight.analysis.nsys_stats.stats_reports import ReportArguments
@@ -36,20 +37,17 @@ if TYPE_CHECKING:
 RANGE_SUMMARY = {**time_headers(), "Range": StatsCell.TEXT}
 STYLED_SUMMARY = {**time_headers(), "Style": StatsCell.TEXT, "Range": StatsCell.TEXT}
 PUSH_POP_TRACE = {
-    "Start (ns)": StatsCell.WHOLE,
-    "End (ns)": StatsCell.WHOLE,
-    "Duration (ns)": StatsCell.WHOLE,
-    "DurChild (ns)": StatsCell.WHOLE,
-    "DurNonChild (ns)": StatsCell.WHOLE,
+    **each(
+        StatsCell.WHOLE,
+        "Start (ns)",
+        "End (ns)",
+        "Duration (ns)",
+        "DurChild (ns)",
+        "DurNonChild (ns)",
+    ),
     "Name": StatsCell.TEXT,
-    "PID": StatsCell.WHOLE,
-    "TID": StatsCell.WHOLE,
-    "Lvl": StatsCell.WHOLE,
-    "NumChild": StatsCell.WHOLE,
-    "RangeId": StatsCell.WHOLE,
-    "ParentId": StatsCell.WHOLE,
-    "RangeStack": StatsCell.TEXT,
-    "NameTree": StatsCell.TEXT,
+    **each(StatsCell.WHOLE, "PID", "TID", "Lvl", "NumChild", "RangeId", "ParentId"),
+    **each(StatsCell.TEXT, "RangeStack", "NameTree"),
 }
 STYLES = {"push_pop": "PushPop", "start_end": "StartEnd"}
 KINDS = tuple(STYLES)
@@ -82,32 +80,25 @@ def style() -> pl.Expr:
     return pl.col("kind").cast(pl.String).replace_strict(STYLES, default=None)
 
 
-def _summarize_ranges(trace: Trace, kinds: tuple[str, ...]) -> pl.DataFrame:
-    frame = trace.table("ranges", ["start_ns", "name", "domain", "kind", "source"])
-    frame = frame.with_columns(range_ends(trace)).filter(
-        pl.col("kind").cast(pl.String).is_in(kinds), IS_NVTX
-    )
-    summary = summarize_times(frame, ["name", "domain", "kind"])
-    named = summary.with_columns(label().alias("Range"), style().alias("Style"))
-    return rank_times(named, ["Range", "Style"])
+def _summary(kinds: tuple[str, ...]) -> Callable[[Trace, ReportArguments], pl.DataFrame]:
+    """Make the report that sums up ranges of these kinds."""
+
+    def report(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
+        del arguments
+        frame = trace.table("ranges", ["start_ns", "name", "domain", "kind", "source"])
+        frame = frame.with_columns(range_ends(trace)).filter(
+            pl.col("kind").cast(pl.String).is_in(kinds), IS_NVTX
+        )
+        summary = summarize_times(frame, ["name", "domain", "kind"])
+        named = summary.with_columns(label().alias("Range"), style().alias("Style"))
+        return rank_times(named, ["Range", "Style"])
+
+    return report
 
 
-def styled_summary(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """nvtx_sum."""
-    del arguments
-    return _summarize_ranges(trace, KINDS)
-
-
-def push_pop_summary(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """nvtx_pushpop_sum."""
-    del arguments
-    return _summarize_ranges(trace, ("push_pop",))
-
-
-def start_end_summary(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
-    """nvtx_startend_sum."""
-    del arguments
-    return _summarize_ranges(trace, ("start_end",))
+styled_summary = _summary(KINDS)
+push_pop_summary = _summary(("push_pop",))
+start_end_summary = _summary(("start_end",))
 
 
 def push_pop_trace(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
@@ -162,11 +153,7 @@ def add_stack(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
         ids = pl.int_range(1, trace.row_count("ranges") + 1, eager=True)
     frame = frame.with_columns(ids.gather(frame["row"]).alias("RangeId"))
     parents = frame.get_column("RangeId").gather(frame.get_column("parent"))
-    return frame.with_columns(parents.alias("ParentId"), _stacks(frame))
-
-
-def _stacks(frame: pl.DataFrame) -> pl.Series:
-    """Write one level of all ranges at a time."""
+    # Stacks are written for one level of all ranges at a time.
     own = pl.format(":{}", "RangeId").alias("RangeStack")
     stacks = frame.select("Lvl", "parent", own).with_row_index("at").cast({"at": pl.Int64})
     levels = [part.sort("at") for part in stacks.partition_by("Lvl")]
@@ -174,39 +161,31 @@ def _stacks(frame: pl.DataFrame) -> pl.Series:
     for level in range(1, len(levels)):
         above = levels[level - 1].select(pl.col("at").alias("parent"), outer="RangeStack")
         here = levels[level].join(above, on="parent", how="left", maintain_order="left")
-        levels[level] = here.with_columns(RangeStack=pl.col("outer") + pl.col("RangeStack")).drop(
-            "outer"
-        )
-    return pl.concat(levels or [stacks]).sort("at").get_column("RangeStack")
+        whole = here.with_columns(RangeStack=pl.col("outer") + pl.col("RangeStack"))
+        levels[level] = whole.drop("outer")
+    stack = pl.concat(levels or [stacks]).sort("at").get_column("RangeStack")
+    return frame.with_columns(parents.alias("ParentId"), stack)
 
 
 PROJECTION_TRACE = {
     "Name": StatsCell.TEXT,
-    "Projected Start (ns)": StatsCell.WHOLE,
-    "Projected Duration (ns)": StatsCell.WHOLE,
-    "Orig Start (ns)": StatsCell.WHOLE,
-    "Orig Duration (ns)": StatsCell.WHOLE,
+    **each(
+        StatsCell.WHOLE,
+        "Projected Start (ns)",
+        "Projected Duration (ns)",
+        "Orig Start (ns)",
+        "Orig Duration (ns)",
+    ),
     "Style": StatsCell.TEXT,
-    "PID": StatsCell.WHOLE,
-    "TID": StatsCell.WHOLE,
-    "NumGPUOps": StatsCell.WHOLE,
-    "Lvl": StatsCell.WHOLE,
-    "NumChild": StatsCell.WHOLE,
-    "RangeId": StatsCell.WHOLE,
-    "ParentId": StatsCell.WHOLE,
+    **each(StatsCell.WHOLE, "PID", "TID", "NumGPUOps", "Lvl", "NumChild", "RangeId", "ParentId"),
     "RangeStack": StatsCell.TEXT,
 }
 PROJECTION_SUMMARY = {
-    "Range": StatsCell.TEXT,
-    "Style": StatsCell.TEXT,
-    "Total Proj Time (ns)": StatsCell.WHOLE,
-    "Total Range Time (ns)": StatsCell.WHOLE,
-    "Range Instances": StatsCell.WHOLE,
+    **each(StatsCell.TEXT, "Range", "Style"),
+    **each(StatsCell.WHOLE, "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances"),
     **{f"Proj {header}": cell for header, cell in TIME_SUMMARY.items()},
     "Total GPU Ops": StatsCell.WHOLE,
-    "Avg GPU Ops": StatsCell.TENTHS,
-    "Avg Range Lvl": StatsCell.TENTHS,
-    "Avg Num Child": StatsCell.TENTHS,
+    **each(StatsCell.TENTHS, "Avg GPU Ops", "Avg Range Lvl", "Avg Num Child"),
 }
 _TRACED = ("kernels", "copies", "memsets")
 """What nsys projects onto: not graphs that were traced as a whole."""
@@ -270,13 +249,8 @@ def projection_summary(trace: Trace, arguments: ReportArguments) -> pl.DataFrame
 
 
 RANGE_KERNELS = {
-    "NVTX Range": StatsCell.TEXT,
-    "Style": StatsCell.TEXT,
-    "PID": StatsCell.WHOLE,
-    "TID": StatsCell.WHOLE,
-    "NVTX Inst": StatsCell.WHOLE,
-    "Kern Inst": StatsCell.WHOLE,
-    "Total Time (ns)": StatsCell.WHOLE,
+    **each(StatsCell.TEXT, "NVTX Range", "Style"),
+    **each(StatsCell.WHOLE, "PID", "TID", "NVTX Inst", "Kern Inst", "Total Time (ns)"),
     **TIME_SUMMARY,
     "Kernel Name": StatsCell.TEXT,
 }

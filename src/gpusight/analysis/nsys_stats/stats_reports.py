@@ -18,6 +18,7 @@ from gpusight.results import NotApplicable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import ModuleType
 
     from gpusight.trace.trace import Trace
 
@@ -32,11 +33,10 @@ class StatsCell(enum.Enum):
     MEGA = "mega"
     """Millions of the unit with three decimals."""
     HEX = "hex"
-
-    @property
-    def decimals(self) -> int:
-        """How many digits follow the decimal point."""
-        return {StatsCell.TENTHS: 1, StatsCell.MEGA: 3}.get(self, 0)
+    MICROSECONDS = "us"
+    MILLISECONDS = "ms"
+    SECONDS = "s"
+    """Times in a unit that the user chose, with as many decimals as nsys gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class StatsReport:
     title: str
     columns: tuple[StatsColumn, ...]
     frame: pl.DataFrame
+    kernel_column: str = ""
+    """Heading of the column with whole names of kernels, if there is one."""
 
     def __post_init__(self) -> None:
         """Check that headings and columns agree."""
@@ -98,7 +100,28 @@ _FORMATS: dict[StatsCell, Callable[[pl.Series], pl.Series]] = {
     StatsCell.TENTHS: _each(lambda value: str(Decimal(value).quantize(_TENTH, ROUND_HALF_UP))),
     StatsCell.MEGA: _each(lambda value: f"{value / 1e6:.3f}"),
     StatsCell.HEX: _each(lambda value: f"0x{int(value):X}"),
+    StatsCell.MICROSECONDS: _each(lambda value: f"{value / 1e3:.3f}"),
+    StatsCell.MILLISECONDS: _each(lambda value: f"{value / 1e6:.4f}"),
+    StatsCell.SECONDS: _each(lambda value: f"{value / 1e9:.5f}"),
 }
+TIME_UNITS = {
+    "us": StatsCell.MICROSECONDS,
+    "ms": StatsCell.MILLISECONDS,
+    "s": StatsCell.SECONDS,
+}
+"""Units that times can be given in instead of ns, and how they are printed."""
+
+
+def in_time_unit(report: StatsReport, unit: str) -> StatsReport:
+    """Give the times of a report in another unit, as `nsys stats --timeunit` does."""
+    columns, values = list(report.columns), report.frame.get_columns()
+    for at, column in enumerate(report.columns):
+        if "(ns)" in column.header:
+            columns[at] = StatsColumn(column.header.replace("(ns)", f"({unit})"), TIME_UNITS[unit])
+            if column.cell is StatsCell.TENTHS:  # nsys converts what it has rounded
+                values[at] = _FORMATS[column.cell](values[at]).replace("", None).cast(pl.Float64)
+            values[at] = values[at].alias(columns[at].header)
+    return replace(report, columns=tuple(columns), frame=pl.DataFrame(values))
 
 
 def add_owner(
@@ -132,6 +155,11 @@ def add_device_label(trace: Trace, frame: pl.DataFrame, label: str) -> pl.DataFr
 
 def _left_join(frame: pl.DataFrame, other: pl.DataFrame, key: str) -> pl.DataFrame:
     return frame.join(other.unique(key), on=key, how="left", maintain_order="left")
+
+
+def each(cell: StatsCell, *headers: str) -> dict[str, StatsCell]:
+    """Return headings whose values are printed alike."""
+    return dict.fromkeys(headers, cell)
 
 
 TIME_SUMMARY = {
@@ -212,20 +240,15 @@ def parse_arguments(report: str, allowed: tuple[str, ...], words: list[str]) -> 
         if word in allowed and word == "nvtx-name":
             parsed = replace(parsed, nvtx_name=True)
         elif word in allowed:
-            parsed = replace(parsed, kernel_name=_name_column(word, parsed.kernel_name))
+            # `base` wins over `mangled`, as it does in nsys.
+            if word != "nobase" and parsed.kernel_name != "base_name":
+                parsed = replace(parsed, kernel_name=f"{word}_name")
         elif f"{key}=<limit>" in allowed and value.lstrip("-").isdecimal():
             parsed = replace(parsed, rows=int(value))
         else:
             takes = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
             raise UsageError(f"report {report} has no argument {word!r}", hint=takes)
     return parsed
-
-
-def _name_column(word: str, before: str) -> str:
-    """Choose the column; `base` wins over `mangled`, as it does in nsys."""
-    if word == "nobase" or before == "base_name":
-        return before
-    return {"base": "base_name", "mangled": "mangled_name"}[word]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +295,32 @@ class NsysReport:
         needs = (*self.needs, _RANGES) if prefixed else self.needs
         return next((need for need in needs if not need.met(trace)), None)
 
+    @property
+    def columns(self) -> tuple[StatsColumn, ...]:
+        """Its columns, in order."""
+        headers: Mapping[str, StatsCell] = getattr(self._computed_in, self.headers)
+        return tuple(StatsColumn(header, cell) for header, cell in headers.items())
+
+    @property
+    def _computed_in(self) -> ModuleType:
+        return importlib.import_module(f"{__package__}.{self.module}")
+
     def run(self, trace: Trace, arguments: ReportArguments) -> StatsReport:
         """Compute the report; the capture must meet its needs."""
-        module = importlib.import_module(f"{__package__}.{self.module}")
-        compute: Callable[[Trace, ReportArguments], pl.DataFrame] = getattr(module, self.function)
-        headers: Mapping[str, StatsCell] = getattr(module, self.headers)
-        columns = tuple(StatsColumn(header, cell) for header, cell in headers.items())
-        frame = compute(trace, arguments).select(*headers)
-        return StatsReport(self.name, self.title, columns, frame)
+        compute: Callable[[Trace, ReportArguments], pl.DataFrame]
+        compute = getattr(self._computed_in, self.function)
+        frame = compute(trace, arguments).select(c.header for c in self.columns)
+        whole_names = arguments.kernel_name == "name" and not arguments.nvtx_name
+        kernel_column = _KERNEL_COLUMNS.get(self.name, "") if whole_names else ""
+        return StatsReport(self.name, self.title, self.columns, frame, kernel_column)
+
+
+_KERNEL_COLUMNS = {
+    **dict.fromkeys(("cuda_gpu_kern_sum", "cuda_gpu_kern_gb_sum", "cuda_gpu_trace"), "Name"),
+    **dict.fromkeys(("cuda_gpu_sum", "cuda_api_gpu_sum"), "Operation"),
+    **dict.fromkeys(("cuda_kern_exec_sum", "cuda_kern_exec_trace", "nvtx_kern_sum"), "Kernel Name"),
+}
+"""Reports that name kernels, and the heading of the column."""
 
 
 _KERNELS = ReportNeed(("kernels",), "CUDA kernel data")

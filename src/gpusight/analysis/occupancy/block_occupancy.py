@@ -245,10 +245,19 @@ def limited_by(result: Occupancy) -> str:
 
 def detail(limits: SmLimits, shape: BlockShape, now: Occupancy) -> tuple[TableResult, ...]:
     """Return all tables about one shape, which their `meta` holds."""
+    registers_per_block = (now.registers_allocated or 0) * limits.warp_size * now.warps_per_block
+    carve_out = shape.shared_config_bytes or limits.shared_per_sm_bytes
+    of_block_and_sm = {
+        "warps": (now.warps_per_block, limits.max_warps, "warps"),
+        "blocks": (1, limits.max_blocks, "blocks"),
+        "registers": (registers_per_block, limits.registers_per_sm, "registers"),
+        "shared_memory": (now.shared_allocated_bytes, carve_out, "bytes"),
+        "barriers": (shape.barriers or 0, limits.barriers_per_sm, "barriers"),
+    }
     uses = (
         (
             _LIMIT_WORDS[name],
-            *_use(name, limits, shape, now),
+            *of_block_and_sm[name],
             blocks,
             name in now.limiters and not now.is_full,
         )
@@ -271,23 +280,6 @@ def detail(limits: SmLimits, shape: BlockShape, now: Occupancy) -> tuple[TableRe
         "shared_bytes": shape.shared_bytes,
     }
     return tuple(replace(table, meta=about) for table in tables)
-
-
-def _use(
-    name: str, limits: SmLimits, shape: BlockShape, now: Occupancy
-) -> tuple[int, int | None, str]:
-    """Return what a block takes of a limit, what an SM has of it, and the unit."""
-    if name == "warps":
-        return now.warps_per_block, limits.max_warps, "warps"
-    if name == "blocks":
-        return 1, limits.max_blocks, "blocks"
-    if name == "registers":
-        per_warp = (now.registers_allocated or 0) * limits.warp_size
-        return per_warp * now.warps_per_block, limits.registers_per_sm, "registers"
-    if name == "shared_memory":
-        size = shape.shared_config_bytes or limits.shared_per_sm_bytes
-        return now.shared_allocated_bytes, size, "bytes"
-    return shape.barriers or 0, limits.barriers_per_sm, "barriers"
 
 
 def usual_sizes(table: TableResult) -> TableResult:
@@ -399,11 +391,24 @@ def occupancy_of(
             f"more than {limits.shared_per_block_bytes} bytes of shared memory per block must be "
             "dynamic, and enabled with cudaFuncSetAttribute"
         )
+    ways = changes(limits, shape)
+    values = {
+        "gpu": _title(gpu, limits),
+        "theoretical": result.share,
+        "blocks": result.blocks,
+        "warps": result.warps,
+        "limited_by": limited_by(result),
+        "change": f"{ways[0].text}: {format_share(ways[0].share)}" if ways else None,
+        "registers_allocated": result.registers_allocated,
+        "shared_allocated_bytes": result.shared_allocated_bytes,
+        "carve_out_bytes": result.carve_out_bytes,
+    }
+    facts = (replace(fact, value=values[fact.key]) for fact in CALCULATOR_FACTS)
     return Composite(
         "occupancy",
         f"Occupancy of blocks of {_many(block, 'thread')} with {_many(registers, 'register')} and "
         f"{shared_bytes:,} B shared memory",
-        _facts(gpu, limits, shape, result),
+        tuple(fact for fact in facts if fact.value is not None),
         detail(limits, shape, result),
         meta={
             "block_threads": block,
@@ -448,23 +453,6 @@ def _check(limits: SmLimits, shape: BlockShape) -> None:
             continue
         allowed = f"from {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{whose} cannot have {value} {what}", hint=f"give a number {allowed}")
-
-
-def _facts(gpu: str, limits: SmLimits, shape: BlockShape, result: Occupancy) -> tuple[Fact, ...]:
-    ways = changes(limits, shape)
-    values = {
-        "gpu": _title(gpu, limits),
-        "theoretical": result.share,
-        "blocks": result.blocks,
-        "warps": result.warps,
-        "limited_by": limited_by(result),
-        "change": f"{ways[0].text}: {format_share(ways[0].share)}" if ways else None,
-        "registers_allocated": result.registers_allocated,
-        "shared_allocated_bytes": result.shared_allocated_bytes,
-        "carve_out_bytes": result.carve_out_bytes,
-    }
-    facts = (replace(fact, value=values[fact.key]) for fact in CALCULATOR_FACTS)
-    return tuple(fact for fact in facts if fact.value is not None)
 
 
 def _many(count: int, what: str) -> str:

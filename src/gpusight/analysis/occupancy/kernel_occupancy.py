@@ -161,8 +161,18 @@ def _remarks(row: Mapping[str, Any]) -> list[str]:
         return [f"cannot be launched: {row['refused']}"]
     if row["theoretical"] is None:
         return []
-    more_would_fit = row["theoretical"] < _FULL_SHARE
-    texts = (_gap(row), _clusters(row), _busy(row) if more_would_fit else None, _threads(row))
+    texts = [_gap(row)]
+    size, active, sms, blocks = (
+        row[key] for key in ("cluster_blocks", "active_clusters", "sm_count", "blocks")
+    )
+    if size and active and sms and blocks and active * size < blocks * sms:
+        # Clusters need SMs of one GPC, and so leave room for blocks empty.
+        texts.append(f"clusters of {size} fill {format_share(active * size / (blocks * sms))}")
+    if row["theoretical"] < _FULL_SHARE:
+        texts.append(_busy(row))
+    threads = (row["block_threads"] or 0) % _WARP
+    if threads:
+        texts.append(f"last warp: {threads} of {_WARP} threads")
     return list(dict.fromkeys(text for text in texts if text))
 
 
@@ -187,22 +197,6 @@ def _busy(row: Mapping[str, Any]) -> str | None:
     if not share or share < _BUSY_SHARE:
         return None
     return f"{name} already {format_share(share)} busy"
-
-
-def _threads(row: Mapping[str, Any]) -> str | None:
-    """Remark that the last warp of a block is not full: occupancy counts whole warps."""
-    threads = (row["block_threads"] or 0) % _WARP
-    return f"last warp: {threads} of {_WARP} threads" if threads else None
-
-
-def _clusters(row: Mapping[str, Any]) -> str | None:
-    """Remark that clusters, which need SMs of one GPC, leave room for blocks empty."""
-    size, active, sms, blocks = (
-        row[key] for key in ("cluster_blocks", "active_clusters", "sm_count", "blocks")
-    )
-    if not (size and active and sms and blocks) or active * size >= blocks * sms:
-        return None
-    return f"clusters of {size} fill {format_share(active * size / (blocks * sms))}"
 
 
 _GROUP = ("name", *SHAPE, "grid_blocks", *LAUNCH_SHAPE)
@@ -237,7 +231,12 @@ def occupancy(
     take = profiled_launches if trace.has("profiles") else timeline_launches
     launches = take(trace, selection, kernel)
     if other is not None:
-        launches = _elsewhere(launches, other)
+        # What was measured on another kind of GPU than the requested one does not count.
+        major, minor = pl.col("compute_major"), pl.col("compute_minor").fill_null(0)
+        elsewhere = (major != other.major) | (minor != other.minor)
+        lost = ("achieved", "sm_share", "memory_share", "reported", "active_clusters", "sm_count")
+        kept = (pl.when(elsewhere).then(None).otherwise(pl.col(key)).alias(key) for key in lost)
+        launches = replace(launches, frame=launches.frame.with_columns(kept))
     slots = pl.col("blocks") * pl.col("sm_count")
     rows = with_answers(launches, other).with_columns(
         pl.coalesce("computed", "reported").alias("theoretical"),
@@ -247,11 +246,22 @@ def occupancy(
     if absent is not None:
         return absent
     changeable = rows["change"].count()
-    rows = _without_library_changes(rows)
-    libraries = rows["change"].count() < changeable
+    # The code and the launches of kernels of libraries are not the program's own to change.
+    names = rows["name"].cast(pl.String).drop_nulls().unique()
+    libraries = names.filter(pl.Series([bool(kernel_origin(n)) for n in names], dtype=pl.Boolean))
+    own = ~pl.col("name").cast(pl.String).is_in(libraries.implode()).fill_null(value=False)
+    rows = rows.with_columns(
+        pl.when(own).then(pl.col(key)).alias(key) for key in ("change", "change_theoretical")
+    )
     frame = _kernels(rows)
     frame = frame.with_columns(short_names_by_shape(frame))
-    table = TableResult("kernels", "Occupancy by kernel", FIELDS, _named(frame))
+    remarks = ["; ".join(_remarks(row)) or None for row in frame.iter_rows(named=True)]
+    shown = frame.with_columns(
+        pl.col("name").cast(pl.String),
+        shape_texts()[0],
+        (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
+        pl.Series("remark", remarks, pl.String),
+    ).select([field.key for field in FIELDS])
     details = _details(launches, frame, other) if kernel is not None or closely else ()
     return Composite(
         "occupancy",
@@ -259,7 +269,7 @@ def occupancy(
         _facts(trace, rows, gpu),
         (
             _limiters(rows),
-            replace(table, fields=shown_if_filled(FIELDS, table.frame)),
+            TableResult("kernels", "Occupancy by kernel", shown_if_filled(FIELDS, shown), shown),
             _advice(launches, frame, other),
             *details,
         ),
@@ -267,30 +277,10 @@ def occupancy(
         notes=(
             *launches.notes,
             *graph_notes(trace),
-            *([_LIBRARIES] if libraries else []),
+            *([_LIBRARIES] if rows["change"].count() < changeable else []),
             *_notes(launches, rows, gpu),
         ),
     )
-
-
-def _without_library_changes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Drop the changes of kernels of libraries, whose code and launch are not the program's own."""
-    names = rows["name"].cast(pl.String).unique().to_list()
-    libraries = [name for name in names if name is not None and kernel_origin(name)]
-    own = ~pl.col("name").cast(pl.String).is_in(libraries).fill_null(value=False)
-    columns = ("change", "change_theoretical")
-    return rows.with_columns(pl.when(own).then(pl.col(column)).alias(column) for column in columns)
-
-
-def _elsewhere(launches: OccupancyLaunches, other: SmLimits) -> OccupancyLaunches:
-    """Leave out what was measured on another kind of GPU than the requested one."""
-    major, minor = pl.col("compute_major"), pl.col("compute_minor").fill_null(0)
-    elsewhere = (major != other.major) | (minor != other.minor)
-    lost = ("achieved", "sm_share", "memory_share", "reported", "active_clusters", "sm_count")
-    frame = launches.frame.with_columns(
-        pl.when(elsewhere).then(None).otherwise(pl.col(key)).alias(key) for key in lost
-    )
-    return replace(launches, frame=frame)
 
 
 def _absent(trace: Trace, launches: OccupancyLaunches, rows: pl.DataFrame) -> NotApplicable | None:
@@ -351,17 +341,6 @@ def _sums() -> tuple[pl.Expr, pl.Expr]:
         pl.len().cast(pl.Int64).alias("calls"),
         pl.when(time.count() > 0).then(time.sum()).alias("total_ns"),
     )
-
-
-def _named(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add what follows from the name and from the other columns."""
-    rows = frame.iter_rows(named=True)
-    return frame.with_columns(
-        pl.col("name").cast(pl.String),
-        shape_texts()[0],
-        (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
-        pl.Series("remark", ["; ".join(_remarks(row)) or None for row in rows], pl.String),
-    ).select([field.key for field in FIELDS])
 
 
 def _advice(
@@ -456,17 +435,9 @@ def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> 
         yield ("a timeline has no achieved occupancy; collect it with: ncu --section Occupancy …")
     elif rows["achieved"].null_count() == rows.height:
         yield "the report has no achieved occupancy; collect it with: ncu --section Occupancy …"
-    ways = rows.select(pl.col("name").cast(pl.String), "change").drop_nulls("change").unique()
-    own = [change for name, change in ways.iter_rows() if not kernel_origin(name)]
-    if len(own) < ways.height:
-        yield "no changes are listed for kernels of libraries and frameworks (cuBLAS, PyTorch)"
-    if any("registers" in change for change in own):
+    if rows["change"].drop_nulls().str.contains("registers").any():
         yield "fewer registers (__launch_bounds__, -maxrregcount) can cause spills"
-    yield from _disagreements(rows)
-
-
-def _disagreements(rows: pl.DataFrame) -> Iterator[str]:
-    """Note where the profiler's own theoretical occupancy is another."""
+    # The profiler's own theoretical occupancy may be another.
     differs = rows.filter((pl.col("computed") - pl.col("reported")).abs() > _MAX_ROUNDING)
     if differs.height:
         first = differs.row(0, named=True)

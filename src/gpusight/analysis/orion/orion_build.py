@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -22,12 +21,12 @@ from gpusight.analysis.orion.orion_launches import (
     with_sm_needed,
 )
 from gpusight.analysis.orion.orion_matching import (
+    MergedReports,
     OrionMatch,
     differences,
     disagreements,
     match_notes,
     match_timeline,
-    merge,
     timeline_launches,
 )
 from gpusight.analysis.orion.orion_rows import (
@@ -44,10 +43,7 @@ from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
-
-if TYPE_CHECKING:
-    from gpusight.trace.trace import Trace
-
+from gpusight.trace.trace import Trace
 
 _TIME = Field("duration_ns", "Time", Fmt.TIME, "Time on the GPU")
 _KERNEL = Field("kernel", "Kernel", Fmt.NAME, "Short name")
@@ -93,31 +89,6 @@ LAUNCH_FIELDS = (
 )
 
 
-def _facts(launches: pl.DataFrame, rows: pl.DataFrame, grouped: OrionRows) -> tuple[Fact, ...]:
-    kept = sum(len(row.launches) for row in grouped.rows)
-    time_ns, all_ns = _total_ns(rows), _total_ns(launches)
-    return (
-        Fact("rows", "Rows", rows.height, Fmt.COUNT, "Rows of the file: the job's `num_kernels`"),
-        Fact("launches", "Launches", launches.height, Fmt.COUNT, "Launches in the report"),
-        Fact(
-            "merged",
-            "Merged",
-            kept - rows.height,
-            Fmt.COUNT,
-            "Launches that were added to the row of another",
-        ),
-        Fact("left_out", "Left out", len(grouped.left_out), Fmt.COUNT, "Launches in no row"),
-        Fact("total_ns", "Time", time_ns, Fmt.TIME, "Sum of the durations in the file"),
-        Fact(
-            "left_out_ns",
-            "Time left out",
-            max(0.0, all_ns - time_ns),
-            Fmt.TIME,
-            "Durations of launches in no row",
-        ),
-    )
-
-
 def _classes(rows: pl.DataFrame) -> TableResult:
     total_ns = _total_ns(rows)
     entries = []
@@ -126,34 +97,31 @@ def _classes(rows: pl.DataFrame) -> TableResult:
         time_ns = _total_ns(own)
         share = time_ns / total_ns if total_ns else None
         entries.append((share, time_ns, own.height, profile, name))
-    keys = [f.key for f in CLASS_FIELDS]
-    frame = pl.DataFrame(entries, schema=keys, orient="row")
+    frame = pl.DataFrame(entries, schema=[f.key for f in CLASS_FIELDS], orient="row")
     return TableResult("classes", "What the rows are bound by", CLASS_FIELDS, frame)
 
 
 def _launch_tables(launches: pl.DataFrame, grouped: OrionRows) -> list[TableResult]:
     """List the launches that are in no row, if any, and all of them with their rows."""
-    labelled = _labelled(launches)
+    names = launches["name"].cast(pl.String)
+    short = unique_short_names(names.unique(maintain_order=True))
     owner = {at: number for number, row in enumerate(grouped.rows) for at in row.launches}
-    row = pl.Series("row", [owner.get(at) for at in range(launches.height)], pl.Int64)
-    frame = labelled.with_columns(row).select([f.key for f in LAUNCH_FIELDS])
-    tables = [TableResult("launches", "Launches", LAUNCH_FIELDS, frame)]
+    frame = launches.with_columns(
+        pl.Series("kernel", [short[name] for name in names], pl.String),
+        pl.Series("row", [owner.get(at) for at in range(launches.height)], pl.Int64),
+    )
+    tables = []
     if grouped.left_out:
         positions = sorted(grouped.left_out)
         why = pl.Series("why", [grouped.left_out[at] for at in positions])
-        frame = labelled[positions].with_columns(why).select([f.key for f in LEFT_OUT_FIELDS])
-        tables.insert(0, TableResult("left_out", "Left out", LEFT_OUT_FIELDS, frame))
-    return tables
+        rows = frame[positions].with_columns(why).select([f.key for f in LEFT_OUT_FIELDS])
+        tables.append(TableResult("left_out", "Left out", LEFT_OUT_FIELDS, rows))
+    every = frame.select([f.key for f in LAUNCH_FIELDS])
+    return [*tables, TableResult("launches", "Launches", LAUNCH_FIELDS, every)]
 
 
 def _total_ns(frame: pl.DataFrame) -> float:
     return float(frame["duration_ns"].sum())
-
-
-def _labelled(launches: pl.DataFrame) -> pl.DataFrame:
-    names = launches["name"].cast(pl.String)
-    short = unique_short_names(names.unique(maintain_order=True))
-    return launches.with_columns(pl.Series("kernel", [short[name] for name in names], pl.String))
 
 
 COLUMNS = (5, 7)
@@ -261,7 +229,7 @@ def describe_launches(
         if unequal.frame.height:
             why = f"--ncu and --ncu-raw do not agree on {how_many(unequal.frame.height)}"
             return OrionRefusal(why, unequal)
-        trace = merge(ncu, raw)
+        trace = Trace(MergedReports(ncu, raw))
     launches = launch_table(trace)
     if isinstance(launches, NotApplicable):
         return launches
@@ -301,10 +269,34 @@ def _built(
             lone = len(matched.pairs.left_only)
             but = f", but the report's for {how_many(lone)}" if lone else ""
             all_notes.append(f"durations are those of the timeline{but}")
+    merged = sum(len(row.launches) for row in grouped.rows) - rows.height
+    time_ns = _total_ns(rows)
+    left_out_ns = max(0.0, _total_ns(launches) - time_ns)
     summary = Composite(
         COMMAND,
         "Kernel-info file for the Orion scheduler",
-        _facts(launches, rows, grouped),
+        (
+            Fact(
+                "rows", "Rows", rows.height, Fmt.COUNT, "Rows of the file: the job's `num_kernels`"
+            ),
+            Fact("launches", "Launches", launches.height, Fmt.COUNT, "Launches in the report"),
+            Fact(
+                "merged",
+                "Merged",
+                merged,
+                Fmt.COUNT,
+                "Launches that were added to the row of another",
+            ),
+            Fact("left_out", "Left out", len(grouped.left_out), Fmt.COUNT, "Launches in no row"),
+            Fact("total_ns", "Time", time_ns, Fmt.TIME, "Sum of the durations in the file"),
+            Fact(
+                "left_out_ns",
+                "Time left out",
+                left_out_ns,
+                Fmt.TIME,
+                "Durations of launches in no row",
+            ),
+        ),
         (*sections, TableResult("rows", "Rows of the file", ROW_FIELDS, rows), all_launches),
         meta={
             "action": "build",

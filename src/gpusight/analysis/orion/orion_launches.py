@@ -46,16 +46,8 @@ if TYPE_CHECKING:
 
 
 COMMAND = "orion"
-_INTEGERS = (
-    REGISTERS,
-    STATIC_SHARED,
-    DYNAMIC_SHARED,
-    SHARED_CONFIG,
-    BARRIERS,
-    SM_COUNT,
-    REPORTED_BLOCKS,
-    *LIMIT_QUANTITIES,
-)
+_RESOURCES = (REGISTERS, STATIC_SHARED, DYNAMIC_SHARED, SHARED_CONFIG, BARRIERS, REPORTED_BLOCKS)
+_INTEGERS = (*_RESOURCES, SM_COUNT, *LIMIT_QUANTITIES)
 _ARCHITECTURE = ("device", "compute_major", "compute_minor")
 _NEEDED = {
     "duration_ns": ("duration", "SpeedOfLight"),
@@ -89,7 +81,8 @@ def launch_table(trace: Trace) -> pl.DataFrame | NotApplicable:
     if kernels.is_empty():
         reason = "the report measured ranges or graphs as wholes, not single kernels"
         return NotApplicable(COMMAND, reason, "profile with ncu --replay-mode kernel")
-    return _missing(kernels) or kernels
+    lacking = [key for key in _NEEDED if kernels.get_column(key).null_count()]
+    return _missing(kernels, lacking) if lacking else kernels
 
 
 def launch_notes(trace: Trace, launches: pl.DataFrame) -> tuple[str, ...]:
@@ -120,11 +113,8 @@ def _size(what: str, quantity: LaunchQuantity) -> pl.Expr:
     return pl.coalesce(sizes, whole(quantity.key))
 
 
-def _missing(launches: pl.DataFrame) -> NotApplicable | None:
+def _missing(launches: pl.DataFrame, lacking: list[str]) -> NotApplicable:
     """Return what the file needs and the report lacks."""
-    lacking = [key for key in _NEEDED if launches.get_column(key).null_count()]
-    if not lacking:
-        return None
     without = launches.filter(pl.any_horizontal(pl.col(lacking).is_null()))["launch"]
     *others, last = (_NEEDED[key][0] for key in lacking)
     names = f"{', '.join(others)} and {last}" if others else last
@@ -140,25 +130,13 @@ def _missing(launches: pl.DataFrame) -> NotApplicable | None:
 SM_NEEDED = "sm_needed"
 _WARP = 32
 _V100 = (7, 0)
-# What the original script takes an SM to hold, whatever the GPU: a V100, more or less.
-_ORIGINAL_THREADS = 2048
-_ORIGINAL_SHARED = 65536
-_ORIGINAL_REGISTERS = 65536
+_ORIGINAL_LIMITS = (2048, 65536, 65536)
+"""Threads, shared memory and registers that the original script takes an SM to hold: a V100."""
 _REGISTER_UNIT = 256
 _SCHEDULERS = 4
 
-_SHAPE = (
-    *_ARCHITECTURE,
-    "block",
-    "grid",
-    REGISTERS.key,
-    STATIC_SHARED.key,
-    DYNAMIC_SHARED.key,
-    SHARED_CONFIG.key,
-    BARRIERS.key,
-    REPORTED_BLOCKS.key,
-    *(quantity.key for quantity in LIMIT_QUANTITIES),
-)
+_LIMIT_KEYS = tuple(quantity.key for quantity in LIMIT_QUANTITIES)
+_SHAPE = (*_ARCHITECTURE, "block", "grid", *(q.key for q in _RESOURCES), *_LIMIT_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +180,13 @@ def with_sm_needed(
     for row in rows.iter_rows(named=True):
         blocks = _original_blocks_per_sm(row, limits) if finder is None else finder.blocks(row)
         if blocks is None:
-            return _unknown_gpu(row)
+            major, minor = row["compute_major"], row["compute_minor"]
+            which = (
+                "which GPU it is of" if major is None else f"what an SM of {major}.{minor} holds"
+            )
+            reason = f"the report does not say {which}, so the SMs that a launch needs are unknown"
+            hint = "name the GPU, such as --gpu A100 or --gpu sm_80"
+            return NotApplicable(COMMAND, reason, hint)
         too_large += row["count"] if blocks < 1 else 0
         needed.append(-(-row["grid"] // max(1, blocks)))
     known = shapes.with_columns(pl.Series(SM_NEEDED, needed, pl.Int64))
@@ -232,7 +216,14 @@ class _BlocksPerSm:
         reported: int | None = row[REPORTED_BLOCKS.key]
         if reported and self._given == OrionSmLimits():
             return reported  # exact also where the report was printed with few digits
-        limits = self._named or self._of_report(row)
+        limits = self._named
+        if limits is None:
+            device = self._devices.get(row["device"], {})
+            major, minor = row["compute_major"], row["compute_minor"]
+            if major is None:
+                major, minor = device.get("compute_major"), device.get("compute_minor")
+            known = {k: device.get(k) if row[k] is None else row[k] for k in _LIMIT_KEYS}
+            limits = limits_of(major, minor, known)
         if limits is None and self._given == OrionSmLimits():
             return reported
         if limits is None:
@@ -249,26 +240,17 @@ class _BlocksPerSm:
         )
         return occupancy(self._given.over(limits), shape).blocks
 
-    def _of_report(self, row: Mapping[str, Any]) -> SmLimits | None:
-        device = self._devices.get(row["device"], {})
-        major, minor = row["compute_major"], row["compute_minor"]
-        if major is None:
-            major, minor = device.get("compute_major"), device.get("compute_minor")
-        keys = [quantity.key for quantity in LIMIT_QUANTITIES]
-        known = {key: device.get(key) if row[key] is None else row[key] for key in keys}
-        return limits_of(major, minor, known)
-
 
 def _original_blocks_per_sm(row: Mapping[str, Any], limits: OrionSmLimits) -> int:
     """Follow the original script: rounded up, three limits, static shared memory only."""
+    threads, shared, registers = _ORIGINAL_LIMITS
     named = limits.named()
-    threads: int = limits.max_threads or (named.max_threads if named else _ORIGINAL_THREADS)
-    shared: int = limits.max_shared_bytes or (
-        named.shared_per_sm_bytes if named else _ORIGINAL_SHARED
-    )
-    registers: int = limits.max_registers or (
-        named.registers_per_sm if named else _ORIGINAL_REGISTERS
-    )
+    if named is not None:
+        threads, shared = named.max_threads, named.shared_per_sm_bytes
+        registers = named.registers_per_sm
+    threads = limits.max_threads or threads
+    shared = limits.max_shared_bytes or shared
+    registers = limits.max_registers or registers
     block, per_thread = max(1, int(row["block"])), int(row[REGISTERS.key])
     by_threads = -(-threads // block)
     static = int(row[STATIC_SHARED.key] or 0)
@@ -278,16 +260,6 @@ def _original_blocks_per_sm(row: Mapping[str, Any], limits: OrionSmLimits) -> in
         return min(by_threads, by_shared)
     warps = int(registers / per_warp / _SCHEDULERS) * _SCHEDULERS
     return min(by_threads, by_shared, warps // -(-block // _WARP))
-
-
-def _unknown_gpu(row: Mapping[str, Any]) -> NotApplicable:
-    major, minor = row["compute_major"], row["compute_minor"]
-    which = "which GPU it is of" if major is None else f"what an SM of {major}.{minor} holds"
-    return NotApplicable(
-        COMMAND,
-        f"the report does not say {which}, so the SMs that a launch needs are unknown",
-        "name the GPU, such as --gpu A100 or --gpu sm_80",
-    )
 
 
 COMPUTE, MEMORY, NEITHER = 1, 0, -1
@@ -350,7 +322,21 @@ def with_profile(
     compat: bool = False,
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Add the columns `intensity` and `profile`, and return notes; `gpu` replaces the report's."""
-    counts = _original_profile(trace) if compat else _counted(trace, gpu)
+    if compat:
+        # The original counts FP32 only.
+        counts = measured(trace, (_FP32_RATE, _DRAM_RATE)).select(
+            "launch",
+            pl.col(_FP32_RATE.key).alias("_flops"),
+            pl.col(_DRAM_RATE.key).alias("_bytes"),
+            pl.lit(None, pl.Float64).alias("knee"),
+            pl.lit(value=False).alias("_estimated"),
+        )
+    else:
+        # A compute capability such as sm_80 names limits of an SM, but no peaks.
+        peaks_of = gpu if gpu is not None and find_gpu(gpu) is not None else None
+        counts = measure(trace, peaks_of).frame.select(
+            "launch", "knee", _flops="flops", _bytes="dram_bytes", _estimated="estimated"
+        )
     default = pl.lit(ORIGINAL_THRESHOLD) if compat else pl.col("knee")
     limit = default if threshold is None else pl.lit(threshold)
     flops, moved = pl.col("_flops"), pl.col("_bytes")
@@ -362,30 +348,6 @@ def with_profile(
     )
     notes = _notes(frame)
     return frame.drop("_limit", "_flops", "_bytes", "_estimated", "knee"), notes
-
-
-def _counted(trace: Trace, gpu: str | None) -> pl.DataFrame:
-    """Count the FLOPs of every precision; the ridge point is that of the launch's own."""
-    # A compute capability such as sm_80 names limits of an SM, but no peaks.
-    peaks_of = gpu if gpu is not None and find_gpu(gpu) is not None else None
-    return measure(trace, peaks_of).frame.select(
-        "launch",
-        pl.col("flops").alias("_flops"),
-        pl.col("dram_bytes").alias("_bytes"),
-        "knee",
-        pl.col("estimated").alias("_estimated"),
-    )
-
-
-def _original_profile(trace: Trace) -> pl.DataFrame:
-    """Count as the original does: FP32 only."""
-    return measured(trace, (_FP32_RATE, _DRAM_RATE)).select(
-        "launch",
-        pl.col(_FP32_RATE.key).alias("_flops"),
-        pl.col(_DRAM_RATE.key).alias("_bytes"),
-        pl.lit(None, pl.Float64).alias("knee"),
-        pl.lit(value=False).alias("_estimated"),
-    )
 
 
 def _profile() -> pl.Expr:

@@ -28,14 +28,14 @@ from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.schema import TABLES
 from gpusight.trace.schema_columns import ColumnKind
-from gpusight.trace.trace import Trace, TraceSource
+from gpusight.trace.trace import TraceSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from gpusight.trace.trace import Meta
+    from gpusight.trace.trace import Meta, Trace
 
     Rows = NDArray[np.int64]
 
@@ -161,7 +161,7 @@ def _next(own: Rows, other: Rows, row: int) -> int | None:
 
 def as_enum(names: pl.Series) -> pl.Series:
     """Encode names, which are text, as matching needs them."""
-    return names.cast(pl.Enum(names.unique(maintain_order=True)))
+    return names.cast(pl.Enum(names.drop_nulls().unique(maintain_order=True)))
 
 
 _MERGED = ("profiles", "counters")
@@ -189,13 +189,11 @@ def disagreements(first: Trace, second: Trace) -> TableResult:
     return TableResult(COMMAND, title, DISAGREEMENT_FIELDS, frame, meta=meta)
 
 
-def merge(first: Trace, second: Trace) -> Trace:
-    """Merge two captures that agree on their launches."""
-    return Trace(_MergedSource(first, second))
+class MergedReports(TraceSource):
+    """Serves launches and counters of two exports of one report, which agree on the launches.
 
-
-class _MergedSource(TraceSource):
-    """Serves launches and counters of both; other tables of the second, if it has them."""
+    Other tables are those of the second, if it has them.
+    """
 
     def __init__(self, first: Trace, second: Trace) -> None:
         self._both = (first, second)
@@ -250,34 +248,30 @@ class _MergedSource(TraceSource):
 
     @cached_property
     def _frames(self) -> dict[str, pl.DataFrame]:
+        """Names of launches are those of the first; what else both have is the second's."""
+        first, second = (self._plain("profiles", trace) for trace in self._both)
+        both = first.join(second, on="launch", how="left", suffix="_right", maintain_order="left")
+        filled = [
+            pl.coalesce(c if c in _NAMED else f"{c}_right", c, f"{c}_right").alias(c)
+            for c in first.columns
+            if c != "launch"
+        ]
+        first, second = (self._plain("counters", trace) for trace in self._both)
+        known = second.filter(pl.col("value").is_not_null() | pl.col("text").is_not_null())
+        further = first.join(known, on=["launch", "metric"], how="anti", maintain_order="left")
+        frames = {
+            "profiles": both.select("launch", *filled),
+            "counters": pl.concat([known, further]),
+        }
         return {
-            "profiles": _profiles(*(_plain(t, "profiles") for t in self._both)),
-            "counters": _counters(*(_plain(t, "counters") for t in self._both)),
+            table: frame.with_columns(as_enum(frame[name]) for name in _name_columns(table))
+            for table, frame in frames.items()
         }
 
-
-def _plain(trace: Trace, table: str) -> pl.DataFrame:
-    """Read a table with names as text, so that two of them can be put together."""
-    names = [c.name for c in TABLES[table].columns if c.kind is ColumnKind.NAME]
-    return trace.table(table).with_columns(pl.col(names).cast(pl.String))
+    def _plain(self, table: str, trace: Trace) -> pl.DataFrame:
+        """Read a table with names as text, so that two of them can be put together."""
+        return trace.table(table).with_columns(pl.col(_name_columns(table)).cast(pl.String))
 
 
-def _profiles(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    both = first.join(second, on="launch", how="left", suffix="_right", maintain_order="left")
-    others = [c for c in first.columns if c != "launch"]
-    filled = [pl.coalesce(c if c in _NAMED else f"{c}_right", c, f"{c}_right") for c in others]
-    named = [value.alias(c) for c, value in zip(others, filled, strict=True)]
-    return _encoded("profiles", both.select("launch", *named))
-
-
-def _counters(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    """Add to the counters of the second those that only the first measured."""
-    known = second.filter(pl.col("value").is_not_null() | pl.col("text").is_not_null())
-    further = first.join(known, on=["launch", "metric"], how="anti", maintain_order="left")
-    return _encoded("counters", pl.concat([known, further]))
-
-
-def _encoded(table: str, frame: pl.DataFrame) -> pl.DataFrame:
-    names = [c.name for c in TABLES[table].columns if c.kind is ColumnKind.NAME]
-    types = {name: pl.Enum(frame[name].drop_nulls().unique(maintain_order=True)) for name in names}
-    return frame.cast(types)  # type: ignore[arg-type]
+def _name_columns(table: str) -> list[str]:
+    return [c.name for c in TABLES[table].columns if c.kind is ColumnKind.NAME]

@@ -211,7 +211,11 @@ class _Grouping:
             if role is OrionRole.HELPER:
                 self._helper(at)
             elif role is OrionRole.SPLIT_K:
-                self._split_k(at)
+                row = self._row_before()
+                if self._model_type == "transformer" and row and row.role is OrionRole.GEMM:
+                    row.launches.append(at)
+                else:
+                    self.result.left_out[at] = "split-K reduce"
             elif role is OrionRole.CONVOLUTION or self._is_convolution_by_gemm(role):
                 self._convolution(at)
             else:
@@ -226,14 +230,11 @@ class _Grouping:
         self.result.rows.append(OrionRow(name, role, at, launches))
 
     def _helper(self, at: int) -> None:
-        row = self._row_before()
-        after_one = (
-            row is not None and row.role is OrionRole.CONVOLUTION and finishes(self._names[at])
-        )
-        if row is not None and after_one and (self._helpers == OWN or adds_up(self._names[at])):
-            row.launches.append(at)
-            return
-        if after_one:
+        row, name = self._row_before(), self._names[at]
+        if row is not None and row.role is OrionRole.CONVOLUTION and finishes(name):
+            if self._helpers == OWN or adds_up(name):
+                row.launches.append(at)
+                return
             self.result.late.append(at)
         self._pending.append(at)
 
@@ -251,13 +252,6 @@ class _Grouping:
             return False
         before = self._pending[-1]
         return before == self._last and prepares(self._names[before])
-
-    def _split_k(self, at: int) -> None:
-        row = self._row_before()
-        if self._model_type == "transformer" and row is not None and row.role is OrionRole.GEMM:
-            row.launches.append(at)
-        else:
-            self.result.left_out[at] = "split-K reduce"
 
     def _assign_leftovers(self) -> None:
         """Add helpers that no convolution follows to the one they ran right after, or as rows."""

@@ -83,7 +83,9 @@ def orion_utilization(
     if isinstance(kernels, NotApplicable):
         return kernels
     timeline, device_notes = _busiest_device(kernels)
-    sms = _sm_count(launches, options)
+    gpu = find_gpu(options.limits.gpu) if options.limits.gpu else None
+    counts = launches[SM_COUNT.key].drop_nulls()
+    sms = (gpu and gpu.sm_count) or (int(counts[0]) if len(counts) else None)
     if sms is None:
         reason = "the report lacks the number of SMs of the GPU"
         return NotApplicable(COMMAND, reason, "name the GPU, such as --gpu A100")
@@ -93,8 +95,15 @@ def orion_utilization(
         assert unlike is not None, "nothing matches"
         return OrionRefusal("no kernel of the timeline is in the report", unlike)
     values = _values(launches, covered, sms)
-    all_notes = (*notes, *device_notes, *_missing_shares(values))
-    return _answer(_spans(timeline, values), timeline, covered, all_notes)
+    all_notes = [*notes, *device_notes]
+    lacking = {unit: int(np.isnan(values[key]).sum()) for key, unit in _UNITS.items()}
+    units = " and ".join(unit for unit, count in lacking.items() if count)
+    if units:
+        lacks = max(lacking.values())
+        count = "one kernel" if lacks == 1 else f"{lacks:,} kernels"
+        note = f"the report lacks the throughput of {units} for {count}, so there is no average"
+        all_notes.append(f"{note}; collect: --section {SM_SHARE.section}")
+    return _answer(_spans(timeline, values), timeline, covered, tuple(all_notes))
 
 
 def _busiest_device(timeline: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -109,14 +118,6 @@ def _busiest_device(timeline: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ..
     device = busy["device"][0]
     note = f"only GPU {device} of {busy.height}, the busiest, is shown; --device N chooses another"
     return timeline.filter(pl.col("device") == device), (note,)
-
-
-def _sm_count(launches: pl.DataFrame, options: OrionOptions) -> int | None:
-    named = find_gpu(options.limits.gpu) if options.limits.gpu else None
-    if named is not None and named.sm_count:
-        return named.sm_count
-    counts = launches[SM_COUNT.key].drop_nulls()
-    return int(counts[0]) if len(counts) else None
 
 
 def _values(launches: pl.DataFrame, covered: LaunchCover, sms: int) -> dict[str, Reals]:
@@ -134,18 +135,6 @@ def _values(launches: pl.DataFrame, covered: LaunchCover, sms: int) -> dict[str,
     values = {key: np.where(known, shares[key].to_numpy()[rows], 0.0) for key in SERIES}
     ones = np.ones(len(known))
     return {**values, "kernels": ones, "unknown": np.where(known, 0.0, ones)}
-
-
-def _missing_shares(values: dict[str, Reals]) -> tuple[str, ...]:
-    """Note which shares the report lacks of launches that it has."""
-    lacking = {unit: int(np.isnan(values[key]).sum()) for key, unit in _UNITS.items()}
-    units = " and ".join(unit for unit, count in lacking.items() if count)
-    if not units:
-        return ()
-    kernels = max(lacking.values())
-    count = "one kernel" if kernels == 1 else f"{kernels:,} kernels"
-    note = f"the report lacks the throughput of {units} for {count}, so there is no average"
-    return (f"{note}; collect: --section {SM_SHARE.section}",)
 
 
 def _spans(timeline: pl.DataFrame, values: dict[str, Reals]) -> _Spans:
@@ -181,8 +170,20 @@ def _answer(
     busy = int(spans.lengths[spans.values["kernels"] > 0].sum())
     window = int(spans.edges[-1] - spans.edges[0])
     meaning = "Average over the window, by time, idle time as idle; null when not measured"
+    averages = (
+        Fact(f"{key}_average", f"Average {label}", spans.average(key), Fmt.SHARE, meaning)
+        for key, label in LABELS.items()
+    )
     title = "Kernels that were not measured"
-    sections = [_series(spans)]
+    series = pl.DataFrame(
+        {
+            "start_ns": spans.edges[:-1],
+            "end_ns": spans.edges[1:],
+            **{key: pl.Series(spans.values[key], nan_to_null=True) for key in SERIES},
+            **{key: spans.values[key].astype(np.int64) for key in ("kernels", "unknown")},
+        }
+    )
+    sections = [TableResult("series", "Over time", SERIES_FIELDS, series)]
     if unmeasured.height:
         sections.insert(0, TableResult("unmeasured", title, UNMEASURED_FIELDS, unmeasured))
     return Composite(
@@ -191,16 +192,7 @@ def _answer(
         (
             Fact("window_ns", "Window", window, Fmt.TIME, "First kernel's start to last one's end"),
             Fact("busy_ns", "GPU busy", busy, Fmt.TIME, "Time in which a kernel runs"),
-            *(
-                Fact(
-                    f"{key}_average",
-                    f"Average {LABELS[key]}",
-                    spans.average(key),
-                    Fmt.SHARE,
-                    meaning,
-                )
-                for key in SERIES
-            ),
+            *averages,
             Fact("kernels", "Kernels", timeline.height, Fmt.COUNT, "Kernels in the timeline"),
             Fact("measured", "Measured", int(known.sum()), Fmt.COUNT, "Those in the report"),
             Fact(
@@ -215,19 +207,6 @@ def _answer(
         meta={"action": "plot"},
         notes=(*notes, *_notes(timeline, covered, unmeasured_ns)),
     )
-
-
-def _series(spans: _Spans) -> TableResult:
-    frame = pl.DataFrame(
-        {
-            "start_ns": spans.edges[:-1],
-            "end_ns": spans.edges[1:],
-            **{key: pl.Series(spans.values[key], nan_to_null=True) for key in SERIES},
-            "kernels": spans.values["kernels"].astype(np.int64),
-            "unknown": spans.values["unknown"].astype(np.int64),
-        }
-    )
-    return TableResult("series", "Over time", SERIES_FIELDS, frame)
 
 
 def _unmeasured(timeline: pl.DataFrame, covered: LaunchCover) -> pl.DataFrame:

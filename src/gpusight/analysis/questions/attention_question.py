@@ -31,8 +31,6 @@ from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_count, format_real, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpusight.analysis.questions.question_program import QuestionProgram
     from gpusight.trace.trace import Trace
 
@@ -40,6 +38,12 @@ if TYPE_CHECKING:
 AROUND, FUSED = "around", "fused"
 _BETWEEN = ("elementwise", "copy", "random", "reduction", "embedding")
 """What may run between the GEMMs and softmax: scaling, masking, dropout, layout."""
+_RANGE_NAMES = {
+    SCORES: "computing attention scores",
+    SOFTMAX: "computing softmax",
+    FINAL: "final matmul",
+}
+"""Names of ranges that `attention_part` knows."""
 _SPLIT = re.compile(r"split-k reduce")
 """Label of the kernel that adds up the partial results of the GEMM before it."""
 _ORDERED = (
@@ -99,21 +103,13 @@ def split_attention(program: QuestionProgram) -> AttentionSplit | NotApplicable:
         how = "kernels of fused attention are known by their names"
         roles = pl.select(pl.when(fused).then(pl.lit(FUSED))).to_series()
         return result(roles, {FUSED: int(fused.sum())}, how, {})
-    return _absent(program.trace, missing)
-
-
-def _absent(trace: Trace, missing: list[str]) -> NotApplicable:
-    lines = {
-        SCORES: "computing attention scores",
-        SOFTMAX: "computing softmax",
-        FINAL: "final matmul",
-    }
-    ranges = listed([repr(lines[part]) for part in missing])
     if len(missing) == len(PARTS):
         reason = "no ranges and no kernels of attention found"
     else:
         reason = f"no kernels were launched in a range of attention's {listed(missing)}"
-    return NotApplicable("attention", reason, f"{line_for(trace, lines[missing[0]])} for {ranges}")
+    ranges = listed([repr(_RANGE_NAMES[part]) for part in missing])
+    hint = f"{line_for(program.trace, _RANGE_NAMES[missing[0]])} for {ranges}"
+    return NotApplicable("attention", reason, hint)
 
 
 # By ranges ----------------------------------------------------------------------------------------
@@ -270,9 +266,7 @@ class AttentionSizes:
 def part_flops(split: AttentionSplit, model: AttentionSizes | None) -> tuple[dict[str, int], str]:
     """Return the FLOPs of one call of each part, or of fused attention, and where they are from."""
     parts = (FUSED,) if split.fused else PARTS
-    recorded = {
-        part: _recorded(split, part, _softmax_cost if part == SOFTMAX else _cost) for part in parts
-    }
+    recorded = {part: _recorded(split, part) for part in parts}
     flops = {part: value for part, value in recorded.items() if value is not None}
     if len(flops) == len(parts):
         note = "FLOPs are those of the sizes that the profiler recorded"
@@ -290,9 +284,7 @@ def part_flops(split: AttentionSplit, model: AttentionSizes | None) -> tuple[dic
     return {part: given[part] for part in parts}, "FLOPs are those of the sizes given"
 
 
-def _recorded(
-    split: AttentionSplit, part: str, count: Callable[[tuple[str | None, ...]], int | None]
-) -> int | None:
+def _recorded(split: AttentionSplit, part: str) -> int | None:
     """Average the FLOPs of the operators that launched a part; None where one is unknown."""
     trace = split.trace
     if not trace.has("cpu_ops", "shapes"):
@@ -304,25 +296,19 @@ def _recorded(
     inputs = trace.table("cpu_ops", _INPUTS)[ops].select(pl.col(_INPUTS).cast(pl.String))
     distinct = inputs.group_by(_INPUTS).len()
     total = 0
-    for *operator_inputs, calls in distinct.iter_rows():
-        flops = count(tuple(operator_inputs))
+    for name, *recorded, calls in distinct.iter_rows():
+        if part == SOFTMAX:
+            parsed = OperatorInputs.parse(*recorded)
+            scores = None if parsed is None else parsed.tensor(0)
+            flops = None if scores is None else EACH_SCORE * scores.elements
+        else:
+            cost = cost_of(str(name), *recorded)
+            flops = cost.flops if isinstance(cost, OperatorCost) else None
         if flops is None:
             return None
         total += flops * int(calls)
     average = round(total / len(ops))
     return average if average <= _MOST_FLOPS else None
-
-
-def _cost(inputs: tuple[str | None, ...]) -> int | None:
-    name, *rest = inputs
-    cost = cost_of(str(name), *rest)
-    return cost.flops if isinstance(cost, OperatorCost) else None
-
-
-def _softmax_cost(inputs: tuple[str | None, ...]) -> int | None:
-    parsed = OperatorInputs.parse(*inputs[1:])
-    scores = None if parsed is None else parsed.tensor(0)
-    return None if scores is None else EACH_SCORE * scores.elements
 
 
 FIELDS = (

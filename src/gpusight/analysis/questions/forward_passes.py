@@ -241,9 +241,14 @@ def passes_of(
     """Find the forward passes of a process in the window; `warmup` includes those of warm-up."""
     if trace.has("ranges"):
         named = named_ranges(trace, forward_rank)
-        own = _one_process(trace, selection, process, named)
-        if own.height:
-            return _by_ranges(trace, looked, work, own, warmup=warmup)
+        by = pl.col("process")
+        if process is not None and (named["process"] == process).any():
+            named = named.filter(by == process)
+        else:
+            chosen = ResolvedSelection(trace, selection).host("ranges", ["process"])["process"]
+            named = named.filter(by.is_in(chosen.unique().implode()) | by.is_null())
+        if named.height:
+            return _by_ranges(trace, looked, work, named, warmup=warmup)
     if work.filter(pl.col("phase") == "forward", "inside").height:
         return _by_phases(work)
     return _by_steps(trace, selection, looked, work)
@@ -262,9 +267,8 @@ def _by_ranges(
         return NotApplicable("passes", reason, "include all: --steps all --warmup")
     name = kept["name"][0]
     notes = [*other_notes]
-    left_out = chosen.height - kept.height
-    if left_out:
-        counts = f"{left_out:,} of {chosen.height:,}"
+    if kept.height < chosen.height:
+        counts = f"{chosen.height - kept.height:,} of {chosen.height:,}"
         notes.append(f"{counts} forward passes excluded: warm-up, or outside the window")
     notes += ResolvedSelection(trace, Selection(within=name)).notes
     return ForwardPasses(
@@ -273,16 +277,6 @@ def _by_ranges(
         f"ranges named {name!r}",
         tuple(notes),
     )
-
-
-def _one_process(
-    trace: Trace, selection: Selection, process: int | None, named: pl.DataFrame
-) -> pl.DataFrame:
-    """Keep the ranges of the process, or else all that are selected."""
-    if process is not None and (named["process"] == process).any():
-        return named.filter(pl.col("process") == process)
-    chosen = ResolvedSelection(trace, selection).host("ranges", ["process"])["process"].unique()
-    return named.filter(pl.col("process").is_in(chosen.implode()) | pl.col("process").is_null())
 
 
 def _one_family(named: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -323,30 +317,11 @@ def _by_phases(work: pl.DataFrame) -> ForwardPasses:
 
     Steps that were detected by repeating kernels may begin in the middle of a pass.
     """
-    runs = work.select(_runs().alias("run"), "inside")
-    members = runs["run"].replace_strict(_numbers(runs), default=None, return_dtype=pl.Int64)
-    launches = (
-        work.select("launch_ns", members.alias("pass"))
-        .filter(pl.col("pass").is_not_null())
-        .group_by("pass")
-        .agg(pl.col("launch_ns").min().alias("start_ns"), pl.col("launch_ns").max().alias("end_ns"))
-        .sort("pass")
-        .select(pl.lit("forward").alias("name"), "start_ns", "end_ns")
-    )
-    how = "forward by autograd and ranges"
-    return ForwardPasses(launches, members, how, (_LAUNCHES,))
-
-
-def _runs() -> pl.Expr:
-    """Number runs of forward work, in order of launch, between backward passes."""
     forward = pl.col("phase") == "forward"
     turns = pl.when(pl.col("phase").is_in(["forward", *_TRAINING])).then(forward).forward_fill()
     begins = turns & ~turns.shift(1).fill_null(value=False)
-    return pl.when(forward).then(begins.cum_sum())
-
-
-def _numbers(runs: pl.DataFrame) -> dict[int, int]:
-    """Number the runs that are mostly in the window; short ones belong to the one before."""
+    runs = work.select(pl.when(forward).then(begins.cum_sum()).alias("run"), "inside")
+    # A pass is a run that is mostly in the window; short runs belong to the one before.
     sizes = (
         runs.filter(pl.col("run").is_not_null())
         .group_by("run")
@@ -355,9 +330,20 @@ def _numbers(runs: pl.DataFrame) -> dict[int, int]:
         .with_columns((pl.col("size") >= _LEAST_RUN * pl.col("size").max()).alias("whole"))
         .with_columns(pl.col("whole").cum_sum().alias("pass"))
     )
-    kept = sizes.filter(((pl.col("inside") > _MOSTLY) & pl.col("whole")).any().over("pass"))
-    numbers = kept.select("run", pl.col("pass").rank("dense").cast(pl.Int64) - 1)
-    return dict(numbers.iter_rows())
+    passes = sizes.filter(((pl.col("inside") > _MOSTLY) & pl.col("whole")).any().over("pass"))
+    numbers = passes.select("run", pl.col("pass").rank("dense").cast(pl.Int64) - 1)
+    members = runs["run"].replace_strict(
+        dict(numbers.iter_rows()), default=None, return_dtype=pl.Int64
+    )
+    launches = (
+        work.select("launch_ns", members.alias("pass"))
+        .filter(pl.col("pass").is_not_null())
+        .group_by("pass")
+        .agg(pl.col("launch_ns").min().alias("start_ns"), pl.col("launch_ns").max().alias("end_ns"))
+        .sort("pass")
+        .select(pl.lit("forward").alias("name"), "start_ns", "end_ns")
+    )
+    return ForwardPasses(launches, members, "forward by autograd and ranges", (_LAUNCHES,))
 
 
 def _by_steps(
@@ -395,16 +381,13 @@ def _no_passes(trace: Trace, kernels: pl.DataFrame, *, bounded: bool) -> str | N
         return unnamed
     if not set(kernels["category"].unique()) & _NETWORK:
         return f"{unnamed}, and no kernel is typical of a neural network"
-    if _trains(trace, kernels):
+    names = names_of(trace.table("kernels", ["name"])["name"])
+    if (
+        kernels["phase"].is_in(_TRAINING).any()
+        or (kernels["category"] == "optimizer").any()
+        or any(_BACKWARD_KERNEL.search(names[code]) for code in kernels["code"].unique())
+    ):
         return f"{unnamed}, and the capture trains: its forward part cannot be separated"
     if not bounded:
         return f"{unnamed}, and the start and end of a pass are unknown"
     return None
-
-
-def _trains(trace: Trace, kernels: pl.DataFrame) -> bool:
-    """Return whether phases or kernel names show a backward pass or an optimizer."""
-    if kernels["phase"].is_in(_TRAINING).any() or (kernels["category"] == "optimizer").any():
-        return True
-    names = names_of(trace.table("kernels", ["name"])["name"])
-    return any(_BACKWARD_KERNEL.search(names[code]) for code in kernels["code"].unique())

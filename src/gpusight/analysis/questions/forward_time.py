@@ -256,13 +256,19 @@ def read_timings(text: str, name: str) -> WallClockTimings:
     """Read the timings in a CSV file; errors call it `name`."""
     rows, decimal = _rows(text, name)
     header, body = _headed(rows, name, decimal=decimal)
-    time_column = _time_column(header, body, decimal=decimal)
-    if time_column is None:
+    ranked = [
+        (rank, column)
+        for column, heading in enumerate(header)
+        if (rank := _rank(heading)) is not None
+        and any(column < len(r) and _value(r[column], decimal=decimal) is not None for r in body)
+    ]
+    if not ranked:
         raise UsageError(
             f"no column of {name} is a time",
             why=f"its columns are {_named(header)}; none is named so and holds numbers",
             hint="name one forward_ms, time_s or the like",
         )
+    time_column = min(ranked)[1]
     heading = header[time_column]
     column = shortened(heading)
     body, notes = _forward_rows(header, body, name)
@@ -276,13 +282,17 @@ def read_timings(text: str, name: str) -> WallClockTimings:
     if not unit_ns:
         units = {_unit(_NUMBER.sub(" ", cell)) for cell in cells}
         unit_ns = units.pop() if len(units) == 1 else None
-    spread = _given_spread(header, body, decimal=decimal) if len(values) == 1 else None
+    spread = None
+    spread_column = next((n for n, name in enumerate(header) if set(_split(name)) & _SPREAD), None)
+    if len(values) == 1 and spread_column is not None and spread_column < len(body[0]):
+        spread = _value(body[0][spread_column], decimal=decimal)
     _check(values, spread, unit_ns, f"column {column!r} of {name}")
-    notes = (
-        *notes,
-        *(_decimal_commas(cells, column) if decimal else ()),
-        *_mixed(header, body, time_column),
-    )
+    either = next((c for c in cells if c.count(",") == 1 and _THOUSANDS.fullmatch(c)), "")
+    if decimal and either and "." not in either:
+        notes += (
+            f"commas in column {column!r} of the timings are decimal: {either} is no thousand",
+        )
+    notes += _mixed(header, body, time_column)
     return WallClockTimings(tuple(values), unit_ns, column, spread, notes)
 
 
@@ -296,7 +306,14 @@ def _rows(text: str, name: str) -> tuple[list[list[str]], bool]:
         raise UsageError(f"{name} holds no timings", why="it has no rows")
     if len(lines) > _MOST_ROWS + 1:
         raise UsageError(f"{name} holds no timings", why=f"it has more than {_MOST_ROWS:,} rows")
-    separator = _separator(lines)
+    heading = ""  # it may go over lines, where a name is quoted
+    for line in lines[:_MOST_NAMED]:
+        heading += line
+        if not heading.count('"') % 2:
+            break
+    separator = max(",;\t|", key=heading.count)
+    if separator not in heading:
+        separator = ";"  # a single column: commas are decimal
     table = csv.reader(io.StringIO("\n".join(lines)), delimiter=separator, strict=True)
     try:
         rows = [cells for row in table if any(cells := [cell.strip() for cell in row])]
@@ -306,17 +323,6 @@ def _rows(text: str, name: str) -> tuple[list[list[str]], bool]:
     if not rows:
         raise UsageError(f"{name} holds no timings", why="it has no rows")
     return rows, separator != ","
-
-
-def _separator(lines: list[str]) -> str:
-    """Return what separates headings, which may go over lines where one is quoted."""
-    heading = ""
-    for line in lines[:_MOST_NAMED]:
-        heading += line
-        if not heading.count('"') % 2:
-            break
-    separator = max(",;\t|", key=heading.count)
-    return separator if separator in heading else ";"  # a single column: commas are decimal
 
 
 def _headed(
@@ -347,17 +353,6 @@ def _check(values: list[float], spread: float | None, unit: float | None, where:
         least, most = value * (unit or _UNITS["s"]), value * (unit or 1.0)
         if most >= _MOST_NS or (least < 1 and value is not spread):
             raise UsageError(f"{where} holds {value!r}, too long for a forward pass")
-
-
-def _time_column(header: list[str], body: list[list[str]], *, decimal: bool) -> int | None:
-    """Find the column whose name fits best the time of a forward pass."""
-    ranked = [
-        (rank, column)
-        for column, heading in enumerate(header)
-        if (rank := _rank(heading)) is not None
-        and any(column < len(r) and _value(r[column], decimal=decimal) is not None for r in body)
-    ]
-    return min(ranked)[1] if ranked else None
 
 
 def _rank(heading: str) -> int | None:
@@ -405,14 +400,6 @@ def _with_point(number: str, *, decimal: bool) -> str:
     return number.replace(".", "").replace(",", ".")
 
 
-def _decimal_commas(cells: list[str], column: str) -> tuple[str, ...]:
-    """Note how numbers were read that could be thousands too."""
-    either = next((c for c in cells if c.count(",") == 1 and _THOUSANDS.fullmatch(c)), "")
-    if not either or "." in either:
-        return ()
-    return (f"commas in column {column!r} of the timings are decimal: {either} is no thousand",)
-
-
 def _forward_rows(
     header: list[str], body: list[list[str]], name: str
 ) -> tuple[list[list[str]], tuple[str, ...]]:
@@ -435,13 +422,6 @@ def _forward_rows(
 
 
 _NOT_FORWARD = frozenset({"backward", "bwd", "train", "training", "optimizer", "step"})
-
-
-def _given_spread(header: list[str], body: list[list[str]], *, decimal: bool) -> float | None:
-    column = next((n for n, heading in enumerate(header) if set(_split(heading)) & _SPREAD), None)
-    if column is None or column >= len(body[0]):
-        return None
-    return _value(body[0][column], decimal=decimal)
 
 
 def _mixed(header: list[str], body: list[list[str]], time_column: int) -> tuple[str, ...]:

@@ -100,11 +100,21 @@ def top_kernels(
     tops = [table.row(0, named=True) for table in tables]
     frame = pl.concat(tables)
     title = "(b) Kernels with most GPU time, in one pass"
+    notes = []
+    for label, name in {t["kernel"]: t["name"] for t in tops if t["name"] != t["kernel"]}.items():
+        cut = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        notes.append(f"{label} is {cut}")
+    counts = program.forward().group_by("pass").len()["len"]
+    if counts.n_unique() > 1:
+        few, *_, many = counts.sort()
+        notes.append(
+            f"forward passes launch from {few:,} to {many:,} kernels: launches are averages"
+        )
     return QuestionAnswer(
         _top_sentence(tops),
         {top["part"]: {key: top[key] for key in _TOP_KEYS} for top in tops},
         (TableResult("top_kernels", title, TOP_FIELDS, frame),),
-        (*_in_full(tops), *_uneven(program)),
+        tuple(notes),
     )
 
 
@@ -136,26 +146,8 @@ def _top_sentence(tops: list[dict[str, Any]]) -> str:
     return text + "."
 
 
-def _in_full(tops: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the names behind the labels, as the profiler writes them."""
-    names = {top["kernel"]: top["name"] for top in tops if top["name"] != top["kernel"]}
-    for label, name in names.items():
-        if len(name) > _LONGEST_NAME:
-            names[label] = name[: _LONGEST_NAME - 1] + "…"
-    return tuple(f"{label} is {name}" for label, name in names.items())
-
-
 def _amount(top: dict[str, Any]) -> str:
     return f"{format_time(top['pass_ns'])} ({format_share(top['share'])})"
-
-
-def _uneven(program: QuestionProgram) -> tuple[str, ...]:
-    """Note that passes do not launch the same number of kernels, so that means hide something."""
-    counts = program.forward().group_by("pass").len()["len"]
-    if counts.n_unique() <= 1:
-        return ()
-    least, *_, most = counts.sort()
-    return (f"forward passes launch from {least:,} to {most:,} kernels: launches are averages",)
 
 
 def no_forward_kernels(program: QuestionProgram) -> NotApplicable | None:
@@ -217,8 +209,7 @@ _GROUPS = {
 }
 """Categories of kernels -> groups; what is not here is other."""
 _ALWAYS = (MATMUL, NORMS, OPTIMIZER, OTHER)
-_ORDER = (MATMUL, "convolution", "fused attention", NORMS, OPTIMIZER, "communication",
-          "generated code", OTHER)  # fmt: skip
+_ORDER = (*dict.fromkeys(_GROUPS.values()), OTHER)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,18 @@ def questions(
     compared: list[str] = []
     if compare is not None:
         second, compared = _compared(compare, steps, warmup=warmup)
-        compared += _only_first(label_of(compare), selection, windowed=window is not None)
+        # These options mean nothing in another run; nor does a range: inside `forward` none trains.
+        options = {
+            "--in": selection.within,
+            "--device": selection.device,
+            "--process": selection.process,
+            "--window": window,
+        }
+        used = [option for option, value in options.items() if value is not None]
+        choose = "chooses" if len(used) == 1 else "choose"
+        if used:
+            only = f"{listed(used)} {choose} from the first capture only"
+            compared.append(f"{label_of(compare)}: {only}")
     ask: dict[str, Callable[[], QuestionAnswer | NotApplicable]] = {
         "forward_time": lambda: forward_time(first, timings),
         "top_kernels": lambda: top_kernels(first, second),
@@ -90,21 +101,26 @@ def questions(
 
 def _page(notes: list[str], answers: dict[str, QuestionAnswer | NotApplicable]) -> Composite:
     sections: list[Any] = []
-    for name, answer in answers.items():
+    facts: list[Fact] = []
+    documents: dict[str, Any] = {}
+    for fact, (name, answer) in zip(QUESTION_FACTS, answers.items(), strict=True):
+        letter, _, question = QUESTIONS[name]
         if isinstance(answer, NotApplicable):
             sections.append(replace(answer, command=name))
+            facts.append(replace(fact, value=_BELOW))
+            numbers = {"answer": None, "why": answer.reason, "hint": answer.hint}
         else:
             first, *more = answer.tables
             sections += [replace(first, notes=answer.notes), *more]
+            facts.append(replace(fact, value=answer.sentence))
+            numbers = {"answer": answer.sentence, **answer.numbers}
+        documents[letter] = {"question": question, **numbers}
     return Composite(
         "questions",
         "Five questions",
-        tuple(
-            replace(fact, value=_BELOW if isinstance(answer, NotApplicable) else answer.sentence)
-            for fact, answer in zip(QUESTION_FACTS, answers.values(), strict=True)
-        ),
+        tuple(facts),
         tuple(sections),
-        meta={"answers": {QUESTIONS[n][0]: _document(n, a) for n, a in answers.items()}},
+        meta={"answers": documents},
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -123,29 +139,6 @@ def _compared(
     if isinstance(second, NotApplicable):
         return None, [f"nothing to compare with: {second.reason}"]
     return second, [f"{label}: {note}" for note in second.notes]
-
-
-def _only_first(label: str, selection: Selection, *, windowed: bool) -> list[str]:
-    """Note the options that mean nothing in another run: its times, GPUs and processes.
-
-    Nor does a range: inside `forward` no capture trains.
-    """
-    options = {
-        "--in": selection.within is not None,
-        "--device": selection.device is not None,
-        "--process": selection.process is not None,
-        "--window": windowed,
-    }
-    given = [option for option, is_given in options.items() if is_given]
-    chooses = "chooses" if len(given) == 1 else "choose"
-    return [f"{label}: {listed(given)} {chooses} from the first capture only"] if given else []
-
-
-def _document(name: str, answer: QuestionAnswer | NotApplicable) -> dict[str, Any]:
-    question = QUESTIONS[name][2]
-    if isinstance(answer, NotApplicable):
-        return {"question": question, "answer": None, "why": answer.reason, "hint": answer.hint}
-    return {"question": question, "answer": answer.sentence, **answer.numbers}
 
 
 NUMBER_FIELDS = (
@@ -181,10 +174,7 @@ SIDE_BY_SIDE_FACTS = (
     Fact("files_skipped", "Skipped", None, Fmt.COUNT, "Files that are no captures"),
 )
 _PATHS: dict[str, tuple[str, ...]] = {
-    "passes": ("a", "passes"),
-    "host_ns": ("a", "host_ns"),
-    "complete_ns": ("a", "complete_ns"),
-    "complete_stddev_ns": ("a", "complete_stddev_ns"),
+    **{key: ("a", key) for key in ("passes", "host_ns", "complete_ns", "complete_stddev_ns")},
     "top_kernel": ("b", "forward", "kernel"),
     "top_launches": ("b", "forward", "launches"),
     "top_share": ("b", "forward", "share"),
@@ -203,12 +193,26 @@ def side_by_side(
     failed: Mapping[str, str],
 ) -> Composite:
     """Lay out the answers of captures by name, and what was skipped or failed with the reason."""
-    by_capture = {name: _answers(page) for name, page in answers.items()}
-    numbers = [
-        {"capture": name, **{key: _lookup(own, path) for key, path in _PATHS.items()}}
-        for name, own in by_capture.items()
-    ]
-    texts = [row for name, own in by_capture.items() for row in _answer_rows(name, own)]
+    by_capture: dict[str, dict[str, Any]] = {}
+    numbers, texts = [], []
+    for name, page in answers.items():
+        if isinstance(page, NotApplicable):
+            by_capture[name] = {"why": page.reason, "hint": page.hint}
+            own = {letter: {"answer": None, "why": page.reason} for letter in "abcde"}
+        else:
+            own = by_capture[name] = dict(page.meta["answers"])
+        numbers.append(
+            {"capture": name, **{key: _lookup(own, path) for key, path in _PATHS.items()}}
+        )
+        texts += [
+            {
+                "capture": name,
+                "question": f"({letter})",
+                "answer": answer["answer"] or f"Not answered: {answer['why']}.",
+                "answered": answer["answer"] is not None,
+            }
+            for letter, answer in own.items()
+        ]
     sections = [
         table_of("numbers", "Numbers", NUMBER_FIELDS, numbers, pl.Float64()),
         table_of("answers", "Answers", ANSWER_FIELDS, texts),
@@ -230,28 +234,7 @@ def side_by_side(
     )
 
 
-def _answers(page: Composite | NotApplicable) -> dict[str, Any]:
-    """Return the answers by letter; of a capture that has none, why."""
-    if isinstance(page, NotApplicable):
-        return {"why": page.reason, "hint": page.hint}
-    return dict(page.meta["answers"])
-
-
 def _lookup(answers: Any, path: tuple[str, ...]) -> Any:
     for key in path:
         answers = answers.get(key) if isinstance(answers, dict) else None
     return answers
-
-
-def _answer_rows(name: str, answers: dict[str, Any]) -> list[dict[str, Any]]:
-    if "why" in answers:
-        answers = {letter: {"answer": None, "why": answers["why"]} for letter in "abcde"}
-    return [
-        {
-            "capture": name,
-            "question": f"({letter})",
-            "answer": answer["answer"] or f"Not answered: {answer['why']}.",
-            "answered": answer["answer"] is not None,
-        }
-        for letter, answer in answers.items()
-    ]

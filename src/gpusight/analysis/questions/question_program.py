@@ -115,10 +115,15 @@ def program(
     if steps is None and window is None and inside_passes(trace, looked):
         everything = ResolvedSelection(trace, selection).window
         looked = StepWindow(everything.start_ns, everything.end_ns)
+    phases = np.full(work.height, -1, np.int64)
+    tables, rows = work["table"].to_numpy(), work["row"].to_numpy()
+    for number, codes in enumerate(phases_of(trace)) if work.height else ():
+        own = tables == number
+        phases[own] = codes[rows[own]]
     work = work.with_columns(
         in_window(trace, looked, work, "launch_ns", warmup=warmup).alias("inside"),
         TraceSteps(looked.steps).holding(work["launch_ns"], work["process"]).alias("step"),
-        _phases(trace, work),
+        as_phases(phases).cast(pl.String),
         DURATION,
     )
     passes = passes_of(trace, selection, looked, work, process, warmup=warmup)
@@ -139,9 +144,19 @@ def _of_one_process(
     """Return the selected GPU work of one process, that process, and notes on the choice."""
     work = launched(trace)
     if selection:
-        work = work.join(
-            _selected(trace, selection), on=["table", "row"], how="semi", maintain_order="left"
-        )
+        scope = WorkSelection(trace, selection)
+        chosen = [
+            scope.gpu_rows(table)
+            .cast(pl.Int64)
+            .alias("row")
+            .to_frame()
+            .select(pl.lit(number, pl.Int8).alias("table"), "row")
+            for number, table in enumerate(GPU_WORK)
+            if trace.has(table)
+        ]
+        empty = pl.DataFrame(schema={"table": pl.Int8(), "row": pl.Int64()})
+        rows = pl.concat([empty, *chosen])
+        work = work.join(rows, on=["table", "row"], how="semi", maintain_order="left")
     process: int | None
     notes: tuple[str, ...]
     if looked.steps:
@@ -152,27 +167,6 @@ def _of_one_process(
         )
         process, notes = busiest_process(trace, inside, "answers are of")
     return of_process(work, process), process, notes
-
-
-def _selected(trace: Trace, selection: Selection) -> pl.DataFrame:
-    """Return tables and rows of the selected GPU work."""
-    scope = WorkSelection(trace, selection)
-    parts = [pl.DataFrame(schema={"table": pl.Int8(), "row": pl.Int64()})]
-    for number, table in enumerate(GPU_WORK):
-        if trace.has(table):
-            rows = scope.gpu_rows(table).cast(pl.Int64).alias("row")
-            parts.append(rows.to_frame().select(pl.lit(number, pl.Int8).alias("table"), "row"))
-    return pl.concat(parts)
-
-
-def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
-    """Return the phase of each GPU activity, null where it is not known."""
-    phases = np.full(work.height, -1, np.int64)
-    tables, rows = work["table"].to_numpy(), work["row"].to_numpy()
-    for number, codes in enumerate(phases_of(trace)) if work.height else ():
-        own = tables == number
-        phases[own] = codes[rows[own]]
-    return as_phases(phases).cast(pl.String)
 
 
 def _parts(work: pl.DataFrame, members: pl.Series | None) -> pl.DataFrame:

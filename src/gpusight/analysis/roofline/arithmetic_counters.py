@@ -152,7 +152,16 @@ def uncounted(present: Collection[str]) -> list[str]:
 
 def tensor_quantities(present: Collection[str]) -> Iterator[LaunchQuantity]:
     """Return the operations of Tensor Cores that this capture counted; none is counted twice."""
-    chosen = _disjoint([p for p in paths(present) if p.form != PEAK])
+
+    def rank(path: TensorPath) -> tuple[object, ...]:
+        of_one_op = path.op is not None
+        return -path.coarseness, of_one_op, path.scope != "sm", _FORMS.index(path.form), path.base
+
+    # Counters that overlap nowhere, the coarsest first; of one in two forms the sum.
+    chosen: list[TensorPath] = []
+    for path in sorted((p for p in paths(present) if p.form != PEAK), key=rank):
+        if all(path.is_apart(other) for other in chosen):
+            chosen.append(path)
     for precision in TENSOR_PRECISIONS:
         parts = [(_counter(p.base, p.form), 1) for p in chosen if p.precision == precision]
         if parts:
@@ -162,20 +171,6 @@ def tensor_quantities(present: Collection[str]) -> Iterator[LaunchQuantity]:
 
 
 _FORMS = ("sum", "sum.per_second", "sum.per_cycle_elapsed")
-
-
-def _disjoint(candidates: list[TensorPath]) -> list[TensorPath]:
-    """Choose counters that overlap nowhere, the coarsest first; of one in two forms the sum."""
-
-    def rank(path: TensorPath) -> tuple[object, ...]:
-        of_one_op = path.op is not None
-        return -path.coarseness, of_one_op, path.scope != "sm", _FORMS.index(path.form), path.base
-
-    chosen: list[TensorPath] = []
-    for path in sorted(candidates, key=rank):
-        if all(path.is_apart(other) for other in chosen):
-            chosen.append(path)
-    return chosen
 
 
 def _instruction_counter(op: str, present: Collection[str]) -> QuantityFormula | None:
@@ -265,13 +260,7 @@ _ANY_MATRIX = re.compile(r"(?:UTC)?[DHIQOB]G?MMA\b")
 _LETTERS = {"D": "fp64", "Q": "fp8", "O": "fp4", "I": "int8", "B": "int1"}
 _VOLTA_HALVES = "884"
 UNSIZED = "unsized"
-_COLUMNS = (
-    FP64.key,
-    FP32.key,
-    HALF_FMA,
-    HALF_OTHER,
-    *(kind.key for kind in KINDS if kind.tensor),
-)
+_COLUMNS = (*_CUDA_CORE_WEIGHTS, *(kind.key for kind in KINDS if kind.tensor))
 
 
 def cuda_core_flops(opcode: str) -> tuple[str, float] | None:
@@ -293,15 +282,13 @@ def tensor_core_flops(opcode: str) -> tuple[str, float] | None:
     flops = 2.0 * rows * columns * depth / (_WARPS_PER_GROUP if group else 1)
     if letter == "H" and size == _VOLTA_HALVES and "F32" not in modifiers:
         flops *= 2  # two steps make what four do with FP32 sums
-    return ArithmeticKind(_format(letter, modifiers), tensor=True).key, flops
-
-
-def _format(letter: str, modifiers: list[str]) -> str:
     if letter == "H":
-        return next((m.lower() for m in modifiers if m in {"BF16", "TF32"}), "fp16")
-    if letter == "I" and {"S4", "U4"} & set(modifiers):
-        return "int4"
-    return _LETTERS[letter]
+        precision = next((m.lower() for m in modifiers if m in {"BF16", "TF32"}), "fp16")
+    elif letter == "I" and {"S4", "U4"} & set(modifiers):
+        precision = "int4"
+    else:
+        precision = _LETTERS[letter]
+    return ArithmeticKind(precision, tensor=True).key, flops
 
 
 def counted_by_opcode(trace: Trace) -> pl.DataFrame:
@@ -316,9 +303,13 @@ def _count(trace: Trace) -> pl.DataFrame:
     rows = trace.table("counter_instances", ("launch", "metric", "key", "value"))
     rows = rows.filter(rows["metric"].cast(pl.String).is_in([WARPS, THREADS]))
     rows = rows.with_columns(pl.col("metric", "key").cast(pl.String)).drop_nulls("key")
-    opcodes = rows.select("metric", "key").unique().rows()
+    meanings = []
+    for metric, opcode in rows.select("metric", "key").unique().iter_rows():
+        unknown = UNSIZED if metric == WARPS and _ANY_MATRIX.match(opcode) else None
+        flops_of = cuda_core_flops if metric == THREADS else tensor_core_flops
+        meanings.append((metric, opcode, *(flops_of(opcode) or (unknown, None))))
     known = pl.DataFrame(
-        [(metric, opcode, *_meaning(metric, opcode)) for metric, opcode in opcodes],
+        meanings,
         schema={"metric": pl.String, "key": pl.String, "kind": pl.String, "each": pl.Float64},
         orient="row",
     )
@@ -331,10 +322,3 @@ def _count(trace: Trace) -> pl.DataFrame:
     return launches.join(
         counted.group_by("launch").agg(*each, unsized), on="launch", maintain_order="left"
     )
-
-
-def _meaning(metric: str, opcode: str) -> tuple[str | None, float | None]:
-    if metric == THREADS:
-        return cuda_core_flops(opcode) or (None, None)
-    unknown = UNSIZED if _ANY_MATRIX.match(opcode) else None
-    return tensor_core_flops(opcode) or (unknown, None)

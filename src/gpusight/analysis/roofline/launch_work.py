@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from gpusight.hardware.gpu_table import Gpu
-    from gpusight.naming.kernel_names import KernelName
     from gpusight.trace.trace import Trace
 
 
@@ -139,10 +138,18 @@ def count_flops(trace: Trace, present: Collection[str]) -> pl.DataFrame:
     incomplete = any(frame.get_column(key).null_count() for key in keys)
     if incomplete and WARPS in present and trace.has("counter_instances"):
         frame = _with_opcodes(frame, counted_by_opcode(trace))
-    kinds = (kind.key for kind in KINDS)
-    return _without_idle(frame.with_columns(_fp16_flops().alias(FP16.key))).select(
-        "launch", DURATION, *kinds, "tensor_share", _HALF_BUSY.key, "tensor_key"
+    # Tensor Cores that were idle, and not counted, did nothing.
+    share = pl.col("tensor_share")
+    idle = (share <= NO_WORK) & (pl.col("tensor_key").is_null() | (share == 0))
+    frame = frame.with_columns(
+        _fp16_flops().alias(FP16.key),
+        *(
+            pl.when(idle).then(pl.col(key).fill_null(0.0)).otherwise(pl.col(key)).alias(key)
+            for key in TENSOR_KEYS
+        ),
     )
+    kinds = (kind.key for kind in KINDS)
+    return frame.select("launch", DURATION, *kinds, "tensor_share", _HALF_BUSY.key, "tensor_key")
 
 
 def estimate_tensor_flops(frame: pl.DataFrame) -> pl.DataFrame:
@@ -227,28 +234,15 @@ def _with_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Add what names imply: the kind of Tensor Core arithmetic, and whether it is FP16."""
     names = frame.get_column("name").cast(pl.String).to_list()
     known = {name: classify(name) for name in set(names)}
-    keys = {name: _tensor_key(kernel) for name, kernel in known.items()}
+    keys = {
+        name: ArithmeticKind(kernel.precision, tensor=True).key
+        for name, kernel in known.items()
+        if kernel.tensor_core and kernel.precision in TENSOR_PRECISIONS
+    }
     fp16 = [known[name].precision in ("fp16", "bf16") for name in names]
     return frame.with_columns(
-        pl.Series("tensor_key", [keys[name] for name in names], pl.String),
+        pl.Series("tensor_key", [keys.get(name) for name in names], pl.String),
         pl.Series("half_named", fp16, pl.Boolean),
-    )
-
-
-def _tensor_key(kernel: KernelName) -> str | None:
-    if not kernel.tensor_core or kernel.precision not in TENSOR_PRECISIONS:
-        return None
-    return ArithmeticKind(kernel.precision, tensor=True).key
-
-
-def _without_idle(frame: pl.DataFrame) -> pl.DataFrame:
-    """Set the operations of Tensor Cores to 0 where they were idle, and not counted."""
-    idle = (pl.col("tensor_share") <= NO_WORK) & (
-        pl.col("tensor_key").is_null() | (pl.col("tensor_share") == 0)
-    )
-    return frame.with_columns(
-        pl.when(idle).then(pl.col(key).fill_null(0.0)).otherwise(pl.col(key)).alias(key)
-        for key in TENSOR_KEYS
     )
 
 
@@ -433,25 +427,30 @@ def memory_traffic(trace: Trace, gpus: dict[int, Gpu]) -> pl.DataFrame:
     used = (_DRAM_OF_PEAK, _L2_CYCLES, _L2_ALL, _L2_OF_PEAK, SM_CLOCK_HZ, SM_COUNT)
     frame = measured(trace, (*wanted, *used), ("device", "compute_major"))
     frame = frame.with_columns(pl.col("device").fill_null(NO_DEVICE))
-    frame = frame.join(_table(gpus), on="device", how="left", maintain_order="left")
+    listed = [(number, gpu.memory_bandwidth_bytes_s, gpu.sm_count) for number, gpu in gpus.items()]
+    schema = {"device": pl.Int64, "table_bandwidth": pl.Float64, "table_sms": pl.Float64}
+    table = pl.DataFrame(listed, schema=schema, orient="row")
+    frame = frame.join(table, on="device", how="left", maintain_order="left")
     own = pl.coalesce(positive(DRAM_ROOF.key), _peak_from_share(DRAM, _DRAM_OF_PEAK))
+    # What all slices of L2 can return to the SMs is the same for all sections of a report.
+    new = pl.when(pl.col("compute_major") >= _L1_SINCE)
+    l2_roof = new.then(positive(pl.col(_L2_CYCLES.key) / SECONDS) * _L2_SLICE_BYTES)
+    sms = pl.coalesce(SM_COUNT.key, "table_sms")
+    l1_roof = new.then(positive(sms * pl.col(SM_CLOCK_HZ.key)) * _L1_BYTES_PER_CYCLE)
+    # L1's bytes are left out where most went around its counters, from L2 to shared memory.
+    l1, l2 = pl.col(L1.key), pl.col(L2.key)
+    seen_by_l1 = pl.when((l1 >= _MIN_L1_SHARE * l2) | l2.is_null()).then(l1)
     return frame.select(
         "launch",
         own.is_not_null().alias("own_dram"),
         pl.coalesce(own, "table_bandwidth").alias(DRAM_ROOF.key),
-        pl.coalesce(
-            _l2_roof(), positive(L2_ROOF.key), _peak_from_share(_L2_ALL, _L2_OF_PEAK)
-        ).alias(L2_ROOF.key),
-        pl.coalesce(positive(L1_ROOF.key), _l1_roof()).alias(L1_ROOF.key),
-        _seen_by_l1().alias(L1.key),
+        pl.coalesce(l2_roof, positive(L2_ROOF.key), _peak_from_share(_L2_ALL, _L2_OF_PEAK)).alias(
+            L2_ROOF.key
+        ),
+        pl.coalesce(positive(L1_ROOF.key), l1_roof).alias(L1_ROOF.key),
+        seen_by_l1.alias(L1.key),
         *(q.key for q in wanted if not q.key.endswith("_roof") and q is not L1),
     )
-
-
-def _seen_by_l1() -> pl.Expr:
-    """Leave L1's bytes out where most went around its counters, from L2 to shared memory."""
-    l1, l2 = pl.col(L1.key), pl.col(L2.key)
-    return pl.when((l1 >= _MIN_L1_SHARE * l2) | l2.is_null()).then(l1)
 
 
 def _peak_from_share(amount: LaunchQuantity, share: LaunchQuantity) -> pl.Expr:
@@ -465,21 +464,3 @@ def _peak_from_share(amount: LaunchQuantity, share: LaunchQuantity) -> pl.Expr:
     highest = pl.col(share.key).filter(usable).max().over("device")
     others = peak.filter(usable & (pl.col(share.key) == highest)).first().over("device")
     return pl.coalesce(pl.when(pl.col(share.key) > _FINE_SHARE).then(peak), others)
-
-
-def _l2_roof() -> pl.Expr:
-    """Return what all slices can return to the SMs, the same for all sections of a report."""
-    known = pl.when(pl.col("compute_major") >= _L1_SINCE)
-    return known.then(positive(pl.col(_L2_CYCLES.key) / SECONDS) * _L2_SLICE_BYTES)
-
-
-def _l1_roof() -> pl.Expr:
-    sms = pl.coalesce(SM_COUNT.key, "table_sms")
-    known = pl.when(pl.col("compute_major") >= _L1_SINCE)
-    return known.then(positive(sms * pl.col(SM_CLOCK_HZ.key)) * _L1_BYTES_PER_CYCLE)
-
-
-def _table(gpus: dict[int, Gpu]) -> pl.DataFrame:
-    schema = {"device": pl.Int64, "table_bandwidth": pl.Float64, "table_sms": pl.Float64}
-    rows = [(number, gpu.memory_bandwidth_bytes_s, gpu.sm_count) for number, gpu in gpus.items()]
-    return pl.DataFrame(rows, schema=schema, orient="row")

@@ -58,16 +58,6 @@ _FMAS = ((FP64, "dfma", 2.0), (FP32, "ffma", 2.0), (FP16, "hfma", 4.0))
 """An FMA does two operations; one in FP16 works on a pair of numbers."""
 
 
-def _gpus_of(trace: Trace, named: Gpu | None) -> dict[int, Gpu]:
-    """Describe the GPUs that launches ran on; one that the user names stands for all of them."""
-    devices = trace.table("profiles", ["device"]).get_column("device").unique().sort()
-    numbers = [NO_DEVICE if number is None else number for number in devices]
-    if named is not None:
-        return dict.fromkeys(numbers, named)
-    roofs = roofs_of(trace, numbers)
-    return {number: gpu for number in numbers if (gpu := roofs.by_device[number].gpu) is not None}
-
-
 def _compute_roofs(trace: Trace, present: Collection[str], gpus: dict[int, Gpu]) -> pl.DataFrame:
     """Return for each launch and kind `peak_…` in FLOP/s, and `own_…`: it is from the report."""
     own = list(_per_cycle(present))
@@ -97,39 +87,30 @@ def _per_cycle(present: Collection[str]) -> Iterator[LaunchQuantity]:
             )
     peaks = [path for path in paths(present) if path.form == PEAK]
     for kind in KINDS:
-        chosen = _dense([p for p in peaks if kind.tensor and p.precision == kind.precision])
+        own = [p for p in peaks if kind.tensor and p.precision == kind.precision]
+        dense = [p for p in own if p.sparsity == "off"] or [p for p in own if p.sparsity is None]
+        # Where an instruction has both, the peak with sums in FP32.
+        with_fp32_sums = {path.op for path in dense if path.target == "fp32"}
+        chosen = [p for p in dense if p.target == "fp32" or p.op not in with_fp32_sums]
         if chosen:
             meaning = f"Operations per cycle of {kind.text}, without sparsity"
-            yield LaunchQuantity(kind.key, "", meaning, (_largest(chosen),), TENSOR_SECTION)
-
-
-def _dense(peaks: list[TensorPath]) -> list[TensorPath]:
-    """Choose peaks without sparsity and, where an instruction has both, with sums in FP32."""
-    dense = [path for path in peaks if path.sparsity == "off"]
-    dense = dense or [path for path in peaks if path.sparsity is None]
-    with_fp32_sums = {path.op for path in dense if path.target == "fp32"}
-    chosen = [p for p in dense if p.target == "fp32" or p.op not in with_fp32_sums]
-    return sorted(chosen, key=lambda path: path.op or "")
+            largest = _largest(sorted(chosen, key=lambda path: path.op or ""))
+            yield LaunchQuantity(kind.key, "", meaning, (largest,), TENSOR_SECTION)
 
 
 def _largest(chosen: list[TensorPath]) -> QuantityFormula:
     """Take the largest peak: newer instructions for the same GEMM can be faster."""
-    names = tuple(f"{path.base}.{PEAK}" for path in chosen)
+    # A peak that does not name sparsity is the highest there is, and is halved.
+    can_skip = (pl.col("compute_major") >= _SPARSE_SINCE).fill_null(value=True)
+    halved = pl.when(can_skip).then(0.5).otherwise(1.0)
+    shares = [
+        halved if path.sparsity is None and path.precision not in _NEVER_SPARSE else pl.lit(1.0)
+        for path in chosen
+    ]
     return QuantityFormula(
-        names,
-        lambda values: pl.max_horizontal(
-            value * _share_without_sparsity(path)
-            for value, path in zip(values, chosen, strict=True)
-        ),
+        tuple(f"{path.base}.{PEAK}" for path in chosen),
+        lambda values: pl.max_horizontal(v * s for v, s in zip(values, shares, strict=True)),
     )
-
-
-def _share_without_sparsity(path: TensorPath) -> pl.Expr:
-    """Halve a peak that does not name sparsity: it is the highest there is."""
-    if path.sparsity is not None or path.precision in _NEVER_SPARSE:
-        return pl.lit(1.0)
-    sparse = (pl.col("compute_major") >= _SPARSE_SINCE).fill_null(value=True)
-    return pl.when(sparse).then(0.5).otherwise(1.0)
 
 
 def _table(gpus: dict[int, Gpu]) -> pl.DataFrame:
@@ -213,7 +194,13 @@ def measure(trace: Trace, gpu: str | None = None) -> RooflinePoints:
     metrics = trace.table("counters", ["metric"]).get_column("metric").dtype
     assert isinstance(metrics, pl.Enum)
     present = frozenset(metrics.categories)
-    gpus = _gpus_of(trace, None if gpu is None else named_gpu(gpu))
+    devices = trace.table("profiles", ["device"]).get_column("device").unique().sort()
+    numbers = [NO_DEVICE if number is None else number for number in devices]
+    if gpu is not None:
+        gpus = dict.fromkeys(numbers, named_gpu(gpu))  # it stands for all of them
+    else:
+        roofs = roofs_of(trace, numbers).by_device
+        gpus = {n: known for n in numbers if (known := roofs[n].gpu) is not None}
     frame = count_flops(trace, present)
     for other in (
         _compute_roofs(trace, present, gpus),
@@ -223,11 +210,23 @@ def measure(trace: Trace, gpu: str | None = None) -> RooflinePoints:
     ):
         frame = frame.join(other, on="launch", how="left", maintain_order="left")
     frame = estimate_tensor_flops(frame).with_columns(total_flops().alias("flops"))
-    frame = frame.with_columns(*_rates(), *_arithmetic_shares())
-    frame = frame.with_columns(_compute()).with_columns(_uses()).with_columns(_bound())
+    frame = frame.with_columns(_rates())
+    # How busy computing and memory were at all, whatever kept them busy.
+    caches = pl.when(pl.col(MEMORY_SHARE.key).is_null()).then(
+        pl.max_horizontal("l2_share", "l1_share")
+    )
+    moving = pl.max_horizontal("reached_dram", "dram_share", MEMORY_SHARE.key, caches)
+    computing = pl.max_horizontal("compute_share", _SM_BUSY.key)
+    frame = frame.with_columns(_compute()).with_columns(
+        computing.alias("computing"), moving.alias("moving")
+    )
+    frame = frame.with_columns(_bound())
+    shares = pl.col("compute_share"), pl.col("reached_dram")
+    both = shares[0].is_not_null() & shares[1].is_not_null() & pl.col("flops").is_not_null()
     frame = frame.with_columns(_limit()).with_columns(
         _limit_share(),
-        _roof_share(),
+        # The larger share is that of the lower roofline.
+        pl.when(both).then(pl.max_horizontal(shares)).alias("roof_share"),
         _roofs_from(),
         (pl.col("compute_roof") / pl.col("dram_roof")).alias("knee"),
     )
@@ -259,16 +258,13 @@ def _rates() -> list[pl.Expr]:
             pl.col("dram_bytes") / SECONDS / pl.col("dram_roof"), pl.col("dram_share")
         ).alias("reached_dram"),
         *intensities,
-    ]
-
-
-def _arithmetic_shares() -> list[pl.Expr]:
-    """Compare each kind with its own peak: the kind that limits need not be the most FLOPs."""
-    return [
-        pl.when(pl.col(kind.key) > 0)
-        .then(pl.col(kind.key) / SECONDS / pl.col(f"peak_{kind.key}"))
-        .alias(f"share_{kind.key}")
-        for kind in KINDS
+        # Each kind against its own peak: the kind that limits need not be the most FLOPs.
+        *(
+            pl.when(pl.col(kind.key) > 0)
+            .then(pl.col(kind.key) / SECONDS / pl.col(f"peak_{kind.key}"))
+            .alias(f"share_{kind.key}")
+            for kind in KINDS
+        ),
     ]
 
 
@@ -299,18 +295,6 @@ def _compute() -> list[pl.Expr]:
         .then(0.0)
         .otherwise(top)
         .alias("compute_share"),
-    ]
-
-
-def _uses() -> list[pl.Expr]:
-    """Return how busy computing and memory were at all, whatever kept them busy."""
-    levels = ("reached_dram", "dram_share", MEMORY_SHARE.key)
-    caches = pl.when(pl.col(MEMORY_SHARE.key).is_null()).then(
-        pl.max_horizontal("l2_share", "l1_share")
-    )
-    return [
-        pl.max_horizontal("compute_share", _SM_BUSY.key).alias("computing"),
-        pl.max_horizontal(*levels, caches).alias("moving"),
     ]
 
 
@@ -379,16 +363,6 @@ def _limit_share() -> pl.Expr:
         .when(limit.is_not_null())  # a kind of arithmetic: its FLOPs against their peak
         .then(pl.col("compute_share"))
         .alias("limit_share")
-    )
-
-
-def _roof_share() -> pl.Expr:
-    """Compare with the roofline: the larger share is that of the lower roofline."""
-    both = pl.col("compute_share").is_not_null() & pl.col("reached_dram").is_not_null()
-    return (
-        pl.when(both & pl.col("flops").is_not_null())
-        .then(pl.max_horizontal("compute_share", "reached_dram"))
-        .alias("roof_share")
     )
 
 

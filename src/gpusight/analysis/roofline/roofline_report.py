@@ -17,6 +17,7 @@ from gpusight.analysis.aggregates import (
 )
 from gpusight.analysis.capture_info import device_names, names_of_used
 from gpusight.analysis.counters.counter_selection import LaunchSelection
+from gpusight.analysis.counters.kernel_limiter import prevailing_limits
 from gpusight.analysis.counters.launch_quantities import DURATION
 from gpusight.analysis.kernel_summary import (
     SHAPE,
@@ -136,14 +137,8 @@ ROOF_FIELDS = (
 
 def _by_kernel(rows: pl.DataFrame) -> pl.DataFrame:
     """Sum up launches of one kernel and shape; rates and shares are weighted by time."""
-    own = rows.select("launch", pl.col("bound").alias("own_bound"))
-    rows = prevailing(rows, _GROUP, "bound").join(own, on="launch", maintain_order="left")
-    # Only launches with the bound of the group decide its limiter.
-    agrees = pl.col("own_bound") == pl.col("bound")
-    rows = rows.with_columns(
-        pl.when(agrees).then(column).alias(column) for column in ("limit", "limit_share")
-    )
-    for column in ("arithmetic", "limit", "roofs_from"):
+    rows = prevailing_limits(rows, _GROUP)
+    for column in ("arithmetic", "roofs_from"):
         rows = prevailing(rows, _GROUP, column)
     return rows.group_by(_GROUP, maintain_order=True).agg(
         pl.col("launch").first(),
@@ -165,34 +160,28 @@ def _table(command: str, title: str, fields: tuple[Field, ...], rows: pl.DataFra
     by_shape = "calls" in frame.columns
     short = short_names_by_shape(frame) if by_shape else short_names(frame["name"])
     labels = short, pl.col("name").cast(pl.String)
-    frame = frame.with_columns(*_rates(frame), *labels, *shape_texts())
+    # Rates are of what was summed up; without durations they are averages.
+    seconds = pl.col(DURATION) * 1e-9
+    rates = {
+        "tflop_per_s": pl.coalesce(pl.col("flops") / seconds, "flop_per_s") / _TERA,
+        "dram_bytes_per_s": pl.coalesce(pl.col("dram_bytes") / seconds, "dram_bytes_per_s"),
+        "roof_tflop_per_s": pl.col("compute_roof") / _TERA,
+        "roof_bytes_per_s": pl.col("memory_roof"),
+    }
+    for level in ("dram", "l2", "l1"):
+        moved, key = pl.col(f"{level}_bytes"), f"{level}_intensity"
+        rates[key] = pl.coalesce(pl.when(moved > 0).then(pl.col("flops") / moved), key)
+    for kind in KINDS:
+        flops = pl.col(f"flops_{kind.key}")
+        rates[f"{kind.key}_tflop_per_s"] = flops / seconds / _TERA
+    frame = frame.with_columns(
+        *(value.alias(name) for name, value in rates.items()), *labels, *shape_texts()
+    )
     chosen = frame.select([field.key for field in fields])
     # Without a roofline, show the utilization of the SMs.
     instead = () if is_filled(chosen, "roof_share") else ("sm_share",)
     kept = (replace(f, shown=f.shown or f.key in instead) for f in fields)
     return TableResult(command, title, shown_if_filled(kept, chosen), chosen)
-
-
-def _rates(frame: pl.DataFrame) -> Iterator[pl.Series]:
-    """Divide what was summed up; without durations rates are averages."""
-    seconds = pl.col(DURATION) * 1e-9
-    wanted = {
-        "tflop_per_s": pl.coalesce(pl.col("flops") / seconds, "flop_per_s") / _TERA,
-        "dram_bytes_per_s": pl.coalesce(pl.col("dram_bytes") / seconds, "dram_bytes_per_s"),
-        "roof_tflop_per_s": pl.col("compute_roof") / _TERA,
-        "roof_bytes_per_s": pl.col("memory_roof"),
-        **{f"{level}_intensity": _intensity(level) for level in ("dram", "l2", "l1")},
-        **{
-            f"{kind.key}_tflop_per_s": pl.col(f"flops_{kind.key}") / seconds / _TERA
-            for kind in KINDS
-        },
-    }
-    yield from frame.select(value.alias(name) for name, value in wanted.items())
-
-
-def _intensity(level: str) -> pl.Expr:
-    moved = pl.col(f"{level}_bytes")
-    return pl.coalesce(pl.when(moved > 0).then(pl.col("flops") / moved), f"{level}_intensity")
 
 
 def _roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableResult | NotApplicable:
@@ -246,8 +235,7 @@ def _notes(points: RooflinePoints, rows: pl.DataFrame, *, name_gpu: bool) -> Ite
     if rows.is_empty():
         yield "no launch was measured inside the selection"
         return
-    yield from _missing(rows)
-    yield from _roof_notes(rows, name_gpu=name_gpu)
+    yield from _missing(rows, name_gpu=name_gpu)
     yield from _uncounted(points, rows)
     yield from _above_peak(rows)
     yield from _peak_ranges(rows)
@@ -304,7 +292,8 @@ def _format_flops(value: float) -> str:
     return f"{value / _TERA:.3g} TFLOP/s"
 
 
-def _missing(rows: pl.DataFrame) -> Iterator[str]:
+def _missing(rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
+    """Note counters that were not collected, and peaks that are not known."""
     for column, what, sections in (
         ("duration_ns", "a duration", "--section SpeedOfLight"),
         ("flop_per_s", "FLOP counters", f"--section {SECTION} --section InstructionStats"),
@@ -314,9 +303,6 @@ def _missing(rows: pl.DataFrame) -> Iterator[str]:
         if lacking:
             launches = "no launch has" if lacking == rows.height else f"{_count(lacking)} without"
             yield f"{launches} {what}; collect with: ncu {sections}"
-
-
-def _roof_notes(rows: pl.DataFrame, *, name_gpu: bool) -> Iterator[str]:
     working = rows.filter(pl.col("flop_per_s").fill_null(0.0) > 0)
     roofless = working.get_column("compute_roof").null_count()
     blind = rows.filter(pl.col("dram_bytes_per_s") > 0).get_column("memory_roof").null_count()
@@ -426,21 +412,17 @@ def _facts(rows: pl.DataFrame, gpus: str | None) -> tuple[Fact, ...]:
     reached = rows.filter(pl.col(DURATION) > 0).select(weighed_mean("roof_share")).item()
     total = float(time.sum()) if time.null_count() < len(time) else None
     sources = rows.get_column("roofs_from").drop_nulls().unique().sort().to_list()
+    known = rows.filter(pl.col("bound").is_not_null())
+    known_ns = float(known[DURATION].sum())
     values = {
         "gpus": gpus,
         "launches": rows.height,
         "total_ns": total,
         "roof_share": reached,
         "roofs_from": " and ".join(dict.fromkeys(" and ".join(sources).split(" and "))) or None,
-        **{f"{kind}_time_share": _part(rows, kind) for kind in ("compute", "memory", "latency")},
     }
+    for kind in ("compute", "memory", "latency"):
+        own_ns = float(known.filter(pl.col("bound") == kind)[DURATION].sum())
+        values[f"{kind}_time_share"] = own_ns / known_ns if known_ns else None
     filled = (replace(fact, value=values[fact.key]) for fact in ROOFLINE_FACTS)
     return tuple(fact for fact in filled if fact.value is not None)
-
-
-def _part(rows: pl.DataFrame, kind: str) -> float | None:
-    """Return the part of the time of launches with this bound; None when no bound is known."""
-    known = rows.filter(pl.col("bound").is_not_null())
-    total = float(known[DURATION].sum())
-    own = float(known.filter(pl.col("bound") == kind)[DURATION].sum())
-    return own / total if total else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -10,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
 from gpusight.cli.capture_input import open_capture, progress
-from gpusight.cli.output import EXIT_NOT_APPLICABLE, present, write_error, write_file, write_out
+from gpusight.cli.output import (
+    EXIT_NOT_APPLICABLE,
+    flush_out,
+    present,
+    write_error,
+    write_file,
+    write_out,
+)
 from gpusight.errors import CaptureError, GpusightError, UsageError
 from gpusight.output_files import cannot_write
 from gpusight.render.cell_text import safe_text
@@ -20,7 +29,6 @@ from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.sniff import is_capture_name, refuse_capture
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpusight.analysis.nsys_stats.stats_reports import StatsReport
@@ -29,13 +37,17 @@ if TYPE_CHECKING:
 
 SUMMARY = "the reports of nsys stats, without nsys"
 DESCRIPTION = (
-    "Print reports with the headings, rows and digits of `nsys stats`, without nsys. Several "
-    "captures or a folder of them with --output DIR write every report of every capture as text "
-    "and CSV, with a summary of what was written, what had no data and what failed."
+    "Print reports with the headings, rows and digits of `nsys stats`, without nsys. The first "
+    "report is written in the first format to the first output, and so on; the last format and "
+    "output also serve all further reports. Several captures or a folder of them with --output DIR "
+    "write every report of every capture as text and CSV, with a summary of what was written, what "
+    "had no data and what failed."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight stats run.nsys-rep",
     "gpusight stats -r cuda_gpu_kern_sum --format csv run.nsys-rep",
+    "gpusight stats -r cuda_gpu_trace,cuda_api_sum -f csv,column -o .,- run.nsys-rep",
+    "gpusight stats -r cuda_api_sum --timeunit msec -f csv -o '@sort -t, -k4' run.nsys-rep",
     "gpusight stats captures/ --output reports/",
     "gpusight stats --list",
 )
@@ -48,7 +60,25 @@ DEFAULT_REPORTS = (
     "cuda_gpu_mem_size_sum",
 )
 """What is printed when no report is named."""
-FORMATS = ("table", "csv", "column", "json", "tsv", "markdown")
+FORMATS = {
+    "table": (".txt", "columns that fit the screen, kernels by their short names"),
+    "csv": (".csv", "comma-separated values, byte for byte those of nsys"),
+    "column": (".txt", "the layout of nsys for people, with whole names"),
+    "json": (".json", "one object: `meta` with the status of each report, `rows` with all rows"),
+    "tsv": (".tsv", "tab-separated values; tabs in names are escaped"),
+    "markdown": (".md", "a table for pages and comments"),
+}
+"""Extension and description of each format."""
+_TIME_WORDS = {
+    "nsec": "ns",
+    "nanoseconds": "ns",
+    "usec": "us",
+    "microseconds": "us",
+    "msec": "ms",
+    "milliseconds": "ms",
+    "seconds": "s",
+}
+"""What nsys calls units of time; any beginning of a word that names one unit will do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,39 +94,145 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list the reports instead")
     parser.add_argument(
+        "-f",
         "--format",
-        choices=FORMATS,
-        default="table",
-        help="`table` fits the screen, `column` is nsys's own layout with whole names "
-        "(default: table)",
+        action="extend",
+        type=_formats,
+        metavar="FORMAT[,FORMAT]",
+        help=f"{', '.join(FORMATS)}; . for the default: `table` on standard output, which fits the "
+        "screen, else csv. `column` is nsys's own layout with whole names",
     )
     parser.add_argument(
         "-o",
         "--output",
-        metavar="PREFIX|DIR|-",
-        default="-",
-        help="a folder for text and CSV files named CAPTURE.REPORT; with one capture, a prefix for "
-        "files named PREFIX_REPORT in the chosen format; - for standard output (default)",
+        action="extend",
+        type=options.names,
+        metavar="OUTPUT[,OUTPUT]",
+        help="- for standard output (default); a prefix for files named PREFIX_REPORT; . for the "
+        "capture's own name as the prefix; @COMMAND to pipe each report into a command, without a "
+        "shell; a folder for text and CSV files named CAPTURE.REPORT",
     )
+    parser.add_argument(
+        "--timeunit",
+        type=_time_unit,
+        default="ns",
+        metavar="UNIT",
+        help=f"unit of times: {', '.join(_TIME_WORDS)}, or the beginning of one (default: nsec)",
+    )
+    parser.add_argument(
+        "--force-export",
+        choices=("true", "false"),
+        default="false",
+        help="true: read the capture again, not what the cache kept of it; gpusight needs no "
+        "SQLite export",
+    )
+    for what, names in (("reports", "report"), ("formats", "format")):
+        parser.add_argument(
+            f"--help-{what}",
+            nargs="?",
+            const="",
+            metavar="NAME|ALL",
+            help=f"describe a {names}, or ALL; without a name list the {what}",
+        )
     options.add_widths(parser)
+
+
+def _formats(text: str) -> list[str]:
+    forms = options.names(text)
+    for form in forms:
+        if form not in FORMATS and form != ".":
+            raise argparse.ArgumentTypeError(
+                f"no format {form!r}; choose from {', '.join(FORMATS)}"
+            )
+    return forms
+
+
+def _time_unit(text: str) -> str:
+    units = {unit for word, unit in _TIME_WORDS.items() if word.startswith(text.lower())}
+    if len(units) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(_TIME_WORDS)}")
+    return units.pop()
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; gives the exit code."""
 
-    if args.list:
-        return list_reports(args)
+    if args.list or args.help_reports == "":
+        return present(View(report_list()), _for_results(args))
+    if args.help_reports is not None or args.help_formats is not None:
+        write_out(_described(args))
+        return 0
+    args.no_cache |= args.force_export == "true"
     names = full_names(args.report or DEFAULT_REPORTS)
     captures = find_captures([Path(p) for p in args.file])
-    if args.output == "-":
-        return print_all(captures, names, args)
-    if len(captures) == 1 and not _names_folder(args.output) and not Path(args.file[0]).is_dir():
-        return write_prefixed(captures, names, args)
-    return write_folder(captures, names, args)
+    outputs = args.output or ["-"]
+    one_file = len(captures) == 1 and not Path(args.file[0]).is_dir()
+    paths = [output for output in outputs if not _is_stream(output) and output != "."]
+    folders = [path for path in paths if not one_file or _names_folder(path)]
+    if folders and len(outputs) == 1:
+        return write_folder(captures, names, args)
+    if folders:
+        what = "a folder" if one_file else "a prefix for several captures"
+        raise UsageError(f"{folders[0]} is {what}: it must be the only output", hint="use -o DIR/")
+    return write_reports(captures, plan(names, args.format or ["."], outputs), args)
+
+
+def _is_stream(output: str) -> bool:
+    return output == "-" or output.startswith("@")
 
 
 def _names_folder(output: str) -> bool:
     return output.endswith(("/", "\\")) or Path(output).is_dir()
+
+
+def _described(args: argparse.Namespace) -> str:
+    """Describe reports or formats by name, or all of them."""
+    from gpusight.analysis.nsys_stats.stats_reports import REPORTS, resolve
+
+    texts = []
+    if args.help_reports is not None:
+        every = args.help_reports == "ALL"
+        for report in REPORTS.values() if every else [resolve(args.help_reports)]:
+            lines = [report.usage, f"  {report.title}"]
+            lines += [f"  older names: {', '.join(report.aliases)}"] if report.aliases else []
+            texts.append(
+                "\n".join([*lines, f"  columns: {', '.join(c.header for c in report.columns)}"])
+            )
+    if args.help_formats is not None:
+        name = args.help_formats
+        if name not in {"", "ALL", *FORMATS}:
+            raise UsageError(f"no format {name!r}", hint=f"formats are {', '.join(FORMATS)}")
+        for form in [name] if name in FORMATS else FORMATS:
+            extension, description = FORMATS[form]
+            texts.append(f"{form}\n  {description} ({extension})")
+    return "\n".join(texts) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class StatsJob:
+    """One report in one format to one output."""
+
+    report: str
+    form: str
+    output: str
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is written to a file of its own."""
+        return not _is_stream(self.output)
+
+
+def plan(names: Sequence[str], forms: Sequence[str], outputs: Sequence[str]) -> list[StatsJob]:
+    """Pair reports with formats and outputs, in order, as nsys does; the last ones serve the rest.
+
+    The special format `.` is the default of the output.
+    """
+    jobs = []
+    for at, name in enumerate(names):
+        form, output = forms[min(at, len(forms) - 1)], outputs[min(at, len(outputs) - 1)]
+        default = "table" if output == "-" else "csv"
+        jobs.append(StatsJob(name, default if form == "." else form, output))
+    return jobs
 
 
 WRITTEN, NO_DATA, FAILED = "written", "no data", "failed"
@@ -112,7 +248,6 @@ LIST_FIELDS = (
     Field("title", "Title", Fmt.NAME, "What nsys calls it"),
     Field("arguments", "Arguments", Fmt.NAME, "What may follow the name", shown=False),
 )
-_SUFFIXES = {"json": ".json", "csv": ".csv", "tsv": ".tsv", "markdown": ".md"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +338,7 @@ def stats_answers(
             continue
         for name in names:
             with progress(f"{path.name}: {name}", quiet=args.quiet):
-                answer = _answer_report(label, trace, name)
+                answer = _answer_report(label, trace, name, args.timeunit)
             yield answer
         _warn(label, trace)  # reading the tables may have added to the warnings
 
@@ -218,11 +353,14 @@ def _warn(label: str, trace: Trace) -> None:
         write_error(f"gpusight stats: {safe_text(label)}: {safe_text(warning)}")
 
 
-def _answer_report(label: str, trace: Trace, name: str) -> StatsAnswer:
-    from gpusight.analysis.nsys_stats.stats_reports import run_report
+def _answer_report(label: str, trace: Trace, name: str, unit: str) -> StatsAnswer:
+    from gpusight.analysis.nsys_stats.stats_reports import in_time_unit, run_report
 
     try:
-        return StatsAnswer(label, name, run_report(trace, name), trace.meta.path)
+        outcome = run_report(trace, name)
+        if unit != "ns" and not isinstance(outcome, NotApplicable):
+            outcome = in_time_unit(outcome, unit)
+        return StatsAnswer(label, name, outcome, trace.meta.path)
     except UsageError:
         # A bad argument is the request's fault, not the capture's: it would fail for all of them.
         raise
@@ -230,71 +368,98 @@ def _answer_report(label: str, trace: Trace, name: str) -> StatsAnswer:
         return StatsAnswer(label, name, error, trace.meta.path)
 
 
-def print_all(captures: Mapping[str, Path], names: Sequence[str], args: argparse.Namespace) -> int:
-    """Write every report to standard output; what is missing is reported in its place."""
+def write_reports(
+    captures: Mapping[str, Path], jobs: Sequence[StatsJob], args: argparse.Namespace
+) -> int:
+    """Write every report to its output; what is missing is reported in its place."""
+    for job, path in itertools.product(jobs, captures.values()):
+        if job.is_file:
+            refuse_capture(Path(f"{_prefix(job, path)}_report"), str(path))
+    # All JSON on standard output is one document.
+    together = all(job.form == "json" and job.output == "-" for job in jobs)
     made: list[StatsAnswer] = []
-    for answer in stats_answers(captures, names, args):
+    for answer in stats_answers(captures, [job.report for job in jobs], args):
         if isinstance(answer.outcome, GpusightError) and len(captures) == 1:
             raise answer.outcome
-        made.append(answer if args.format == "json" else _printed(answer, made, captures, args))
-    if args.format == "json":
+        if not together:
+            place = sum(a.capture == answer.capture for a in made)
+            _write(answer, jobs[place], made, captures, args)
+        made.append(answer)
+    if together:
         write_out(_json(made))
+    elif all(job.is_file for job in jobs):
+        present(View(_summary(made)), _for_results(args))
     return _exit_code(made, requested=bool(args.report) and len(captures) == 1)
 
 
-def _printed(
+def _prefix(job: StatsJob, capture: Path) -> str:
+    """Return what the names of files begin with: as given, or the name of the capture."""
+    return str(capture.with_suffix("")) if job.output == "." else job.output
+
+
+def _write(
     answer: StatsAnswer,
+    job: StatsJob,
     before: Sequence[StatsAnswer],
     captures: Mapping[str, Path],
     args: argparse.Namespace,
-) -> StatsAnswer:
-    """Write one report, with headings if there are several; return the answer."""
-    if len(captures) > 1 and (not before or before[-1].capture != answer.capture):
+) -> None:
+    """Write one report to its output, with headings on standard output if there are several."""
+    capture = captures[answer.capture]
+    first_of_capture = not before or before[-1].capture != answer.capture
+    if not job.is_file and len(captures) > 1 and first_of_capture:
         separator = "\n" if before else ""
-        write_out(f"{separator}Processing [{safe_text(str(captures[answer.capture]))}]\n")
+        write_out(f"{separator}Processing [{safe_text(str(capture))}]\n")
     if answer.made is None:
-        write_error(f"gpusight stats: {_name_of(answer)}: {safe_text(answer.reason or '')}")
-        return answer
-    if any(a.status == WRITTEN for a in before):
-        write_out("\n")
-    if args.format == "table":
-        from gpusight.render.stats_tables import stats_as_printed
-
-        present(View(stats_as_printed(answer.made)), _for_results(args))
+        if not job.is_file:
+            write_error(f"gpusight stats: {_name_of(answer)}: {safe_text(answer.reason or '')}")
+        return
+    if job.is_file:
+        path = f"{_prefix(job, capture)}_{_file_part(answer.report)}{FORMATS[job.form][0]}"
+        write_file(Path(path), [_text(answer, job.form)])
+    elif job.output != "-":
+        _pipe(job.output.removeprefix("@").split(), _text(answer, job.form))
     else:
-        write_out(_text(answer.made, args))
-    return answer
+        if any(a.status == WRITTEN for a in before):
+            write_out("\n")
+        if job.form == "table":
+            from gpusight.render.stats_tables import stats_as_printed
+
+            present(View(stats_as_printed(answer.made)), _for_results(args))
+        else:
+            write_out(_text(answer, job.form))
+
+
+def _pipe(command: Sequence[str], text: str) -> None:
+    """Run a command with a report as its standard input; its own output stays where it is."""
+    import subprocess
+
+    if not command:
+        raise UsageError("no command follows @", hint="type -o '@less -S'")
+    flush_out()
+    try:
+        # The user typed this command, and no shell reads it.
+        done = subprocess.run(  # noqa: S603
+            command, input=text.encode("utf-8", "backslashreplace"), check=False
+        )
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UsageError(f"{command[0]} cannot be run", why=why) from error
+    if done.returncode:
+        raise GpusightError(f"{command[0]} failed", why=f"exit code {done.returncode}")
 
 
 def _name_of(answer: StatsAnswer) -> str:
     return safe_text(": ".join(filter(None, (answer.capture, answer.report))))
 
 
-def write_prefixed(
-    captures: Mapping[str, Path], names: Sequence[str], args: argparse.Namespace
-) -> int:
-    """Write each report of one capture to PREFIX_REPORT, as `nsys stats --output PREFIX` does."""
-    _check_targets(Path(f"{args.output}_report"), captures)
-    made = []
-    for answer in stats_answers(captures, names, args):
-        if isinstance(answer.outcome, GpusightError):
-            raise answer.outcome
-        made.append(answer)
-        if answer.made is not None:
-            suffix = _SUFFIXES.get(args.format, ".txt")
-            path = Path(f"{args.output}_{_file_part(answer.report)}{suffix}")
-            text = _json([answer]) if args.format == "json" else _text(answer.made, args)
-            write_file(path, [text])
-    _present_summary(made, args)
-    return _exit_code(made, requested=bool(args.report))
-
-
 def write_folder(
     captures: Mapping[str, Path], names: Sequence[str], args: argparse.Namespace
 ) -> int:
     """Write every report of every capture as text and CSV, and a summary of what became of each."""
-    folder = Path(args.output)
-    _check_targets(folder / "report", captures)
+    folder = Path(args.output[0])
+    for path in captures.values():
+        refuse_capture(folder / "report", str(path))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -302,14 +467,8 @@ def write_folder(
     made = [_filed(answer, folder) for answer in stats_answers(captures, names, args)]
     summary = _summary(made)
     _write_summary(summary, folder)
-    _present_summary(made, args)
+    present(View(summary), _for_results(args))
     return _exit_code(made, requested=False)
-
-
-def _check_targets(target: Path, captures: Mapping[str, Path]) -> None:
-    """Raise when a file would be written into a capture that is itself a folder."""
-    for path in captures.values():
-        refuse_capture(target, str(path))
 
 
 def _filed(answer: StatsAnswer, folder: Path) -> StatsAnswer:
@@ -331,10 +490,6 @@ def _write_summary(summary: TableResult, folder: Path) -> None:
 
     write_file(folder / "summary.txt", [to_plain(summary, TableOptions(width=None))])
     write_file(folder / "summary.csv", map(escape_formulas, csv_chunks(summary)))
-
-
-def _present_summary(made: Iterable[StatsAnswer], args: argparse.Namespace) -> None:
-    present(View(_summary(made)), _for_results(args))
 
 
 def _summary(made: Iterable[StatsAnswer]) -> TableResult:
@@ -369,16 +524,19 @@ def _file_part(report: str | None) -> str:
     return re.sub(r"[^\w.=-]", "_", report or "")
 
 
-def _text(report: StatsReport, args: argparse.Namespace) -> str:
+def _text(answer: StatsAnswer, form: str) -> str:
+    """Write a report as text; `table` only fits screens, elsewhere it is `column`."""
     from gpusight.render import stats_tables
 
-    if args.format in {"csv", "tsv"}:
-        return (
-            stats_tables.stats_to_csv(report)
-            if args.format == "csv"
-            else stats_tables.stats_to_tsv(report)
-        )
-    if args.format == "markdown":
+    report = answer.made
+    assert report is not None, "there is a report"
+    if form == "json":
+        return _json([answer])
+    if form == "csv":
+        return stats_tables.stats_to_csv(report)
+    if form == "tsv":
+        return stats_tables.stats_to_tsv(report)
+    if form == "markdown":
         return f"### {report.title} ({report.name})\n\n{stats_tables.stats_to_markdown(report)}"
     return f"{stats_tables.stats_heading(report)}\n\n{stats_tables.stats_to_column(report)}"
 
@@ -398,11 +556,6 @@ def _json(made: Sequence[StatsAnswer]) -> str:
     )
 
 
-def list_reports(args: argparse.Namespace) -> int:
-    """List the reports that can be made."""
-    return present(View(report_list()), _for_results(args))
-
-
 def report_list() -> TableResult:
     """Give every report with the arguments it takes."""
     import polars as pl
@@ -417,6 +570,6 @@ def report_list() -> TableResult:
 
 def _for_results(args: argparse.Namespace) -> argparse.Namespace:
     """Make the arguments of `stats` those that results of other commands are shown by."""
-    args.output, args.top = None, 0
-    args.format = args.format if args.format in {"json", "csv", "markdown"} else "table"
-    return args
+    form = (args.format or ["table"])[0]
+    known = form if form in {"json", "csv", "markdown"} else "table"
+    return argparse.Namespace(**{**vars(args), "output": None, "top": 0, "format": known})
