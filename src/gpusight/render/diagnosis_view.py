@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -21,7 +21,7 @@ from gpusight.render.html.html_templates import html_page, markup
 from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
-from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines
+from gpusight.render.terminal_text import StyledLine, plain_lines
 from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
     KernelGroup,
@@ -77,29 +77,6 @@ def _with_full_names(diagnosis: AnyDiagnosis) -> AnyDiagnosis:
     return diagnosis
 
 
-def diagnosis_to_text(
-    diagnosis: AnyDiagnosis,
-    look: TableOptions,
-    *,
-    details: bool = False,
-    typed: Sequence[str] | None = None,
-) -> str:
-    """Write a diagnosis as plain text."""
-    return plain_lines(diagnosis_lines(diagnosis, look, details=details, typed=typed))
-
-
-def print_diagnosis(
-    diagnosis: AnyDiagnosis,
-    look: TableOptions,
-    stream: TextIO,
-    *,
-    details: bool = False,
-    typed: Sequence[str] | None = None,
-) -> None:
-    """Write a diagnosis with colors to a terminal."""
-    draw_lines(diagnosis_lines(diagnosis, look, details=details, typed=typed), stream)
-
-
 def diagnosis_to_markdown(
     diagnosis: AnyDiagnosis, *, limit: int | None = None, details: bool = False
 ) -> str:
@@ -111,18 +88,11 @@ def diagnosis_to_markdown(
     timeline = timeline_of(diagnosis)
     lines = [*diagnosis_text.timeline_to_markdown(timeline, limit=limit, details=details)]
     if isinstance(diagnosis, JoinedDiagnosis):
-        kernels = kernels_markdown(diagnosis, limit=limit, explained=None if details else 0)
-        lines += ["", kernels.rstrip("\n")]
-    return "\n".join(lines) + "\n"
-
-
-def kernels_markdown(diagnosis: JoinedDiagnosis, *, limit: int, explained: int | None) -> str:
-    """Write the profiled kernels of a timeline as Markdown, some of them explained."""
-    lines = [to_markdown(measured_kernel_table(diagnosis), limit=limit)]
-    first = len(diagnosis.timeline.findings) + 1
-    for number, kernel in enumerate(explained_kernels(diagnosis, explained), first):
-        lines += diagnosis_text.kernel_markdown(kernel, number)
-    return "\n".join(lines) + "\n"
+        lines += ["", to_markdown(measured_kernel_table(diagnosis), limit=limit)]
+        kernels = explained_kernels(diagnosis) if details else ()
+        for number, kernel in enumerate(kernels, len(timeline.findings) + 1):
+            lines += diagnosis_text.kernel_markdown(kernel, number)
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def diagnosis_to_fragment(
@@ -132,29 +102,25 @@ def diagnosis_to_fragment(
     limit = limit or 0
     if isinstance(diagnosis, KernelReportDiagnosis):
         return diagnosis_page.kernels_to_fragment(diagnosis, limit=limit, details=details)
+    timeline = timeline_of(diagnosis)
+    fragment = diagnosis_page.timeline_to_fragment(timeline, limit=limit, details=details)
     if isinstance(diagnosis, TimelineDiagnosis):
-        return diagnosis_page.timeline_to_fragment(diagnosis, limit=limit, details=details)
-    above = diagnosis_page.timeline_to_fragment(diagnosis.timeline, limit=limit, details=details)
-    return markup(f"{above}\n{kernels_fragment(diagnosis, limit=limit, details=details)}")
-
-
-def kernels_fragment(diagnosis: JoinedDiagnosis, *, limit: int, details: int) -> Markup:
-    """Write what was measured of a timeline's kernels as HTML for a notebook; 0 for all."""
+        return fragment
+    table = measured_kernel_table(diagnosis)
     kernels = explained_kernels(diagnosis, details or None)
-    return diagnosis_page.kernel_fragment(measured_kernel_table(diagnosis), kernels, limit=limit)
+    return markup(f"{fragment}\n{diagnosis_page.kernel_fragment(table, kernels, limit=limit)}")
 
 
 def diagnosis_to_page(
     diagnosis: AnyDiagnosis, *, limit: int | None = None, details: int = 0
 ) -> str:
     """Write a diagnosis as an HTML page of its own; 0 for all."""
-    limit = limit or 0
-    if isinstance(diagnosis, KernelReportDiagnosis):
-        return diagnosis_page.kernels_to_page(diagnosis, limit=limit, details=details)
-    if isinstance(diagnosis, TimelineDiagnosis):
-        return diagnosis_page.timeline_to_page(diagnosis, limit=limit, details=details)
     body = diagnosis_to_fragment(diagnosis, limit=limit, details=details)
-    return html_page(diagnosis.title, diagnosis_head(diagnosis.timeline), body)
+    if not isinstance(diagnosis, KernelReportDiagnosis):
+        return html_page(diagnosis.title, diagnosis_head(timeline_of(diagnosis)), body)
+    gpus = ", ".join(map(str, diagnosis.meta.get("gpus", ())))
+    tool = " ".join(filter(None, (diagnosis.meta.get("tool"), diagnosis.meta.get("tool_version"))))
+    return html_page("Kernel diagnosis", "; ".join(filter(None, (gpus, tool))), body)
 
 
 def diagnosis_table(diagnosis: AnyDiagnosis) -> TableResult:
@@ -165,19 +131,9 @@ def diagnosis_table(diagnosis: AnyDiagnosis) -> TableResult:
     return timeline_finding_table(timeline)
 
 
-def diagnosis_document(diagnosis: AnyDiagnosis, *, limit: int | None = None) -> dict[str, Any]:
-    """Give what `--format json` writes; `limit` findings or kernels of it, None or 0 for all."""
-    if isinstance(diagnosis, KernelReportDiagnosis):
-        return diagnosis.document(limit=limit)
-    document = diagnosis.document()
-    for listed in ("findings", "kernels"):
-        if limit and listed in document:
-            document[listed] = document[listed][:limit]
-    return document
-
-
-def explanation_lines(explanation: Explanation, width: int | None) -> list[StyledLine]:
+def explanation_lines(explanation: Explanation, look: TableOptions) -> list[StyledLine]:
     """Give everything about one finding."""
+    width = look.width
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
     if isinstance(finding, KernelGroup):
         return [*diagnosis_text.kernel_lines(_explained(diagnosis, finding), number, width)]
@@ -195,14 +151,6 @@ def _explained(diagnosis: AnyDiagnosis, group: KernelGroup) -> ExplainedKernel:
     return explain_kernel(diagnosis, group)
 
 
-def _explanation_text(explanation: Explanation, look: TableOptions) -> str:
-    return plain_lines(explanation_lines(explanation, look.width))
-
-
-def _print_explanation(explanation: Explanation, look: TableOptions, stream: TextIO) -> None:
-    draw_lines(explanation_lines(explanation, look.width), stream)
-
-
 def _explanation_markdown(explanation: Explanation, *, limit: int | None = None) -> str:
     del limit
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
@@ -216,8 +164,7 @@ def _explanation_markdown(explanation: Explanation, *, limit: int | None = None)
     return "\n".join([*lines, *unmodeled]).lstrip("\n") + "\n"
 
 
-def _explanation_document(explanation: Explanation, *, limit: int | None = None) -> dict[str, Any]:
-    del limit
+def _explanation_document(explanation: Explanation) -> dict[str, Any]:
     finding = explanation.finding
     described = (
         {
@@ -248,23 +195,26 @@ def _explanation_table(explanation: Explanation) -> TableResult:
 
 def _explanation_fragment(explanation: Explanation, *, limit: int | None = None) -> Markup:
     del limit
-    return markup("<pre>") + plain_lines(explanation_lines(explanation, 100)) + markup("</pre>")
+    return (
+        markup("<pre>")
+        + plain_lines(explanation_lines(explanation, TableOptions(100)))
+        + markup("</pre>")
+    )
 
 
 EXPLANATION_RENDERER = Renderer(
     rows=_explanation_table,
     document=_explanation_document,
-    text=_explanation_text,
-    print=_print_explanation,
+    lines=explanation_lines,
     markdown=_explanation_markdown,
     fragment=_explanation_fragment,
     look=TableOptions(100),
 )
 DIAGNOSIS_RENDERER = Renderer(
     rows=diagnosis_table,
-    document=diagnosis_document,
-    text=diagnosis_to_text,
-    print=print_diagnosis,
+    document=lambda diagnosis: diagnosis.document(),
+    long_lists=("findings", "kernels"),
+    lines=diagnosis_lines,
     markdown=diagnosis_to_markdown,
     fragment=diagnosis_to_fragment,
     page=diagnosis_to_page,

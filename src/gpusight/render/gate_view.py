@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from gpusight import units
@@ -21,13 +21,7 @@ from gpusight.render.markdown_tables import (
 )
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions, TextColumn, fit_columns
-from gpusight.render.terminal_text import (
-    StyledLine,
-    cut_line,
-    draw_lines,
-    plain_lines,
-    wrapped_lines,
-)
+from gpusight.render.terminal_text import StyledLine, cut_line, wrapped_lines
 from gpusight.results import Fmt
 
 if TYPE_CHECKING:
@@ -379,43 +373,19 @@ _FIRST = (
 """Order of the checks on the first screen."""
 
 
-def to_text(
+def gate_lines(
     gate: Gate,
     look: TableOptions,
     *,
     details: bool = False,
     next_command: str = "",
     words: OptionWords = PYTHON,
-) -> str:
-    """Write a gate as plain text; the command line passes its own `words`."""
-    return plain_lines(
-        lines_of(gate, look.width, details=details, next_command=next_command, words=words)
-    )
-
-
-def print_text(
-    gate: Gate,
-    look: TableOptions,
-    stream: TextIO,
-    *,
-    details: bool = False,
-    next_command: str = "",
-    words: OptionWords = PYTHON,
-) -> None:
-    """Print a gate with colors to a stream."""
-    lines = lines_of(gate, look.width, details=details, next_command=next_command, words=words)
-    draw_lines(lines, stream)
-
-
-def lines_of(
-    gate: Gate,
-    width: int | None,
-    *,
-    details: bool = False,
-    next_command: str = "",
-    words: OptionWords = COMMAND_LINE,
 ) -> list[StyledLine]:
-    """Give the lines of a gate: the first screen, or with `details` everything."""
+    """Give the lines of a gate: the first screen, or with `details` everything.
+
+    The command line passes its own `words`.
+    """
+    width = look.width
     head = [*wrapped_lines(verdict(gate), width, "", _OUTCOME_STYLES[gate.outcome])]
     # Commands are not cut or wrapped: they are copied.
     foot = [StyledLine(f"next: {safe_text(next_command)}", "dim")] if next_command else []
@@ -642,11 +612,6 @@ def _numbers(check: GateCheck) -> str:
     return safe_text(text)
 
 
-def _document(gate: Gate, *, limit: int | None) -> dict[str, Any]:
-    del limit  # every check counts
-    return gate.document()
-
-
 def _fragment(gate: Gate, *, limit: int | None) -> str:
     from gpusight.render.html.comparison_page import gate_fragment
 
@@ -655,9 +620,8 @@ def _fragment(gate: Gate, *, limit: int | None) -> str:
 
 
 GATE_RENDERER = Renderer(
-    document=_document,
-    text=to_text,
-    print=print_text,
+    document=lambda gate: gate.document(),
+    lines=gate_lines,
     markdown=to_markdown,
     fragment=_fragment,
     look=TableOptions(100),

@@ -1,4 +1,4 @@
-"""A diagnosis as one self-contained HTML page, and as a fragment for notebooks."""
+"""A diagnosis as HTML: what a page and a notebook show of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpusight.render import diagnosis_summary as parts
 from gpusight.render.charts.chart_colors import LIGHT
 from gpusight.render.explanation import ExplainedKernel, explain_kernel, kernel_overview
-from gpusight.render.html.html_templates import html_page, render, to_html
+from gpusight.render.html.html_templates import render, to_html
 from gpusight.units import MISSING
 
 if TYPE_CHECKING:
@@ -54,26 +54,11 @@ def kernel_fragment(
     )
 
 
-def kernels_to_page(diagnosis: KernelReportDiagnosis, *, limit: int = 0, details: int = 0) -> str:
-    """Write a page of its own."""
-    title = "Kernel diagnosis"
-    gpus = ", ".join(map(str, diagnosis.meta.get("gpus", ())))
-    tool = " ".join(filter(None, (diagnosis.meta.get("tool"), diagnosis.meta.get("tool_version"))))
-    subtitle = "; ".join(filter(None, (gpus, tool)))
-    return html_page(title, subtitle, kernels_to_fragment(diagnosis, limit=limit, details=details))
-
-
 _MAX_BARS = 8
 _WORK = {"compute": 0, "copy": 2, "communication": 4}
 """Colors of the palette for what a GPU does."""
 _IDLE = (1, 3, 5)
 """And for why it does nothing, the largest cause first."""
-
-
-def timeline_to_page(diagnosis: TimelineDiagnosis, *, limit: int = 0, details: int = 0) -> str:
-    """Write a page of its own."""
-    body = timeline_to_fragment(diagnosis, limit=limit, details=details)
-    return html_page(diagnosis.title, parts.diagnosis_head(diagnosis), body)
 
 
 def timeline_to_fragment(diagnosis: TimelineDiagnosis, *, limit: int, details: int) -> Markup:

@@ -37,6 +37,7 @@ from gpusight.render.html.report_findings import (
 from gpusight.render.html.report_ledger import ledger_section, phases_section
 from gpusight.render.html.report_tables import copies_section, kernels_section, ranges_section
 from gpusight.render.result_view import Renderer
+from gpusight.render.terminal_text import StyledLine
 from gpusight.reports.report_contents import evaluated_gpu
 from gpusight.results import NotApplicable
 from gpusight.units import format_time
@@ -184,10 +185,10 @@ def _page(report: Report, *, limit: int | None) -> str:
     return to_page(report)
 
 
-def _text(report: Report, look: TableOptions) -> str:
+def _lines(report: Report, look: TableOptions) -> Iterator[StyledLine]:
     """Write the top of the page."""
     del look
-    return "\n".join((safe_text(report.title), *map(safe_text, _headline(report)))) + "\n"
+    return (StyledLine(safe_text(text)) for text in (report.title, *_headline(report)))
 
 
 def _fragment(report: Report, *, limit: int | None) -> str:
@@ -211,4 +212,4 @@ def _headline(report: Report) -> Iterator[str]:
     yield "the page: .save('report.html')"
 
 
-REPORT_RENDERER = Renderer(text=_text, fragment=_fragment, page=_page)
+REPORT_RENDERER = Renderer(lines=_lines, fragment=_fragment, page=_page)
