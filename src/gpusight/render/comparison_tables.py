@@ -117,7 +117,9 @@ def side_line(side: ComparedSide) -> str:
 
 def side_facts(side: ComparedSide, *, with_gpus: bool = True) -> str:
     """Give the facts that `diagnose` has in its headline: steps, step time, GPU, GPU busy."""
-    gpus = _gpus(side) if with_gpus else ""
+    names = [safe_text(name) for name in dict.fromkeys(side.gpus)]
+    many = f"{len(side.gpus)} x " if len(side.gpus) > 1 and len(names) == 1 else ""
+    gpus = (many + ", ".join(names)) if with_gpus else ""
     parts = [_steps(side), side.process and f"those of {side.process}", gpus]
     if side.busy_share is not None:
         parts.append(f"GPU busy {units.format_share(side.busy_share)}")
@@ -149,12 +151,6 @@ def _steps(side: ComparedSide) -> str:
 def _span(times_ns: Sequence[float]) -> str:
     low, high = shown(min(times_ns)), shown(max(times_ns))
     return low if low == high else units.in_one_unit(low, high, " to ")
-
-
-def _gpus(side: ComparedSide) -> str:
-    names = [safe_text(name) for name in dict.fromkeys(side.gpus)]
-    many = f"{len(side.gpus)} x " if len(side.gpus) > 1 and len(names) == 1 else ""
-    return many + ", ".join(names)
 
 
 ComparisonCell: TypeAlias = "str | tuple[str, str]"
@@ -326,14 +322,11 @@ def _ledger(comparison: Comparison) -> ComparisonSection:
     whole = "step" if comparison.has_steps else "window"
     rows = [_entry(entry) for entry in comparison.ledger]
     if rows:
-        rows.append(_total(f"total: {whole}", comparison.step, percent_of(1.0)))
+        step = comparison.step
+        cells = (f"total: {whole}", *_time_cells(step), percent_of(1.0), *_more(step))
+        rows.append(ComparisonRow(cells, change_tone(step), step.delta, total=True))
     title = "Where the time goes" + _each(comparison)
     return ComparisonSection("ledger", title, _ENTRIES, tuple(rows), bars=True)
-
-
-def _total(name: str, change: MeasuredChange, part: str) -> ComparisonRow:
-    cells = (name, *_time_cells(change), part, *_more(change))
-    return ComparisonRow(cells, change_tone(change), change.delta, total=True)
 
 
 def _entry(entry: EntryChange) -> ComparisonRow:

@@ -518,7 +518,13 @@ def _markdown_lines(gate: Gate) -> Iterator[str]:
     why = list(_markdown_explanation(gate))
     if why and not gate.passed:
         yield from ("", "What changed:", "", *why)
-    yield from _details(gate, why if gate.passed else ())
+    yield from ("", "<details><summary>Details</summary>", "")
+    yield from (why if gate.passed else ())
+    for label, names in sides(gate):
+        yield f"- {label}: {escape_markdown(names)}"
+    for text in (*accepted(gate), *notes(gate), *hints(gate)):
+        yield f"- {markdown_prose(text, cell=False)}"
+    yield from ("", "</details>")
 
 
 def _markdown_explanation(gate: Gate) -> Iterator[str]:
@@ -531,17 +537,6 @@ def _markdown_row(check: GateCheck, cells: GateRow) -> tuple[str, ...]:
     others = [escape_markdown(cell) for cell in astuple(cells)[1:-1]]
     status = f"**{cells.status}**" if check.status in _BOLD_STATUSES else cells.status
     return markdown_code(cells.metric), *others, status
-
-
-def _details(gate: Gate, why: Iterable[str]) -> Iterator[str]:
-    """Fold away what only a failing gate needs."""
-    yield from ("", "<details><summary>Details</summary>", "")
-    yield from why
-    for label, names in sides(gate):
-        yield f"- {label}: {escape_markdown(names)}"
-    for text in (*accepted(gate), *notes(gate), *hints(gate)):
-        yield f"- {markdown_prose(text, cell=False)}"
-    yield from ("", "</details>")
 
 
 _SUITE = "gpusight gate"
@@ -564,7 +559,20 @@ def to_junit(gate: Gate) -> str:
     root = ET.Element("testsuites", counts)
     suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
     for check in gate.checks:
-        _case(suite, gate, check)
+        name = safe_text(str(check.limit))
+        attributes = {"classname": _CLASS, "name": name, "time": _NO_TIME}
+        case = ET.SubElement(suite, "testcase", attributes)
+        if check.status is not CheckStatus.PASSED:
+            message = safe_text(
+                f"{check.limit.metric} {check.status.value.upper()}: {reason(check)}"
+            )
+            if gate.fails(check):
+                attributes = {"message": message, "type": check.status.value}
+                ET.SubElement(case, "failure", attributes).text = _numbers(check)
+            else:
+                ET.SubElement(case, "skipped", {"message": message})
+        lines = (_numbers(check), safe_text(check.reason))
+        ET.SubElement(case, "system-out").text = "\n".join(filter(None, lines))
     if gate.comparison is not None:
         why = "\n".join(map(safe_text, gate.comparison.explanation))
         ET.SubElement(suite, "system-out").text = why
@@ -585,22 +593,6 @@ def _xml_text(root: ET.Element) -> str:
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
-
-
-def _case(suite: ET.Element, gate: Gate, check: GateCheck) -> None:
-    """Add a check; skipped and accepted inconclusive checks are skipped."""
-    name = safe_text(str(check.limit))
-    attributes = {"classname": _CLASS, "name": name, "time": _NO_TIME}
-    case = ET.SubElement(suite, "testcase", attributes)
-    if check.status is not CheckStatus.PASSED:
-        message = safe_text(f"{check.limit.metric} {check.status.value.upper()}: {reason(check)}")
-        if gate.fails(check):
-            attributes = {"message": message, "type": check.status.value}
-            ET.SubElement(case, "failure", attributes).text = _numbers(check)
-        else:
-            ET.SubElement(case, "skipped", {"message": message})
-    lines = (_numbers(check), safe_text(check.reason))
-    ET.SubElement(case, "system-out").text = "\n".join(filter(None, lines))
 
 
 def _numbers(check: GateCheck) -> str:

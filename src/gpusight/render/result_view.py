@@ -228,7 +228,11 @@ class Result:
         """Give an HTML page of its own, which needs nothing else."""
         if self._renderer.page is not None:
             return self._renderer.page(self.answer, limit=limit, **options)
-        if self._renderer.draw is not None and self._has_figure():
+        from gpusight.render.charts.draw_chart import has_figure
+
+        if self._renderer.draw is not None and (
+            not isinstance(self.answer, Composite) or has_figure(self.answer)
+        ):
             return self.draw("html", **options).decode()
         from gpusight.render.html.html_templates import html_page, markup
 
@@ -320,11 +324,6 @@ class Result:
             if tables
             else "see .facts and .to_dict()",
         )
-
-    def _has_figure(self) -> bool:
-        from gpusight.render.charts.draw_chart import has_figure
-
-        return not isinstance(self.answer, Composite) or has_figure(self.answer)
 
     def _writable(self) -> str:
         """List the endings of the texts that `save` writes."""

@@ -167,22 +167,20 @@ class LegendTable:
 
     def ink(self, top: float) -> Iterator[ChartMark]:
         """Draw it; numbers stand right-aligned below what they are."""
+        values = sum(_LEGEND_VALUE_GAP + width for width in self._widths)
+        room = self._width - _LEGEND_SWATCH - values
+        letters = max(8, int(room / text_width("m", SMALL_FONT)))
         for number, column in enumerate(self._columns):
             left = self._left + number * self._pitch
             yield from self._values(self._keys.headings, left, top + SMALL_FONT, "muted")
             for row, key in enumerate(column, start=1):
-                yield from self._key(key, left, top + SMALL_FONT + row * _LEGEND_LINE)
-
-    def _key(self, key: LegendEntry, left: float, y: float) -> Iterator[ChartMark]:
-        room = (
-            self._width - _LEGEND_SWATCH - sum(_LEGEND_VALUE_GAP + width for width in self._widths)
-        )
-        name = shorten_middle(safe_text(key.name), max(8, int(room / text_width("m", SMALL_FONT))))
-        look = "strong" if key.heads else ""
-        if key.color:
-            yield BoxMark(left, y - 9, 11, 11, key.color)
-        yield TextMark(name, left + (_LEGEND_SWATCH if key.color else 0), y, look)
-        yield from self._values(key.values, left, y, look)
+                y = top + SMALL_FONT + row * _LEGEND_LINE
+                name = shorten_middle(safe_text(key.name), letters)
+                look = "strong" if key.heads else ""
+                if key.color:
+                    yield BoxMark(left, y - 9, 11, 11, key.color)
+                yield TextMark(name, left + (_LEGEND_SWATCH if key.color else 0), y, look)
+                yield from self._values(key.values, left, y, look)
 
     def _values(
         self, values: tuple[str, ...], left: float, y: float, look: str = ""
@@ -245,28 +243,23 @@ def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterato
         letters = int((across.left - PAD - 6) / text_width("m", SMALL_FONT))
         name = shorten_middle(safe_text(strip.name), max(letters, 4))
         yield TextMark(name, across.left - 8, top + strip.height / 2 + 4, anchor="end")
-    yield from _cells(strip.cells, across, top, strip.height)
-
-
-def _cells(
-    cells: StripCells, across: TimeAxisScale, top: float, height: float
-) -> Iterator[ChartMark]:
-    """Draw those with a tooltip, all others of a color together."""
     plain: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
     marks: list[ChartMark] = []
-    for number, slot in enumerate(cells.colors):
-        left, width = _placed(across, cells.x[number], cells.ends[number])
-        tall = height * (cells.parts[number] if cells.parts else 1.0)
-        place = (left, top + height - tall, width, tall)
+    for number, slot in enumerate(strip.cells.colors):
+        left, width = _placed(across, strip.cells.x[number], strip.cells.ends[number])
+        tall = strip.height * (strip.cells.parts[number] if strip.cells.parts else 1.0)
+        place = (left, top + strip.height - tall, width, tall)
         title = (
-            safe_text(cells.titles[number]) if cells.titles and width >= _MIN_TITLED_PIXELS else ""
+            safe_text(strip.cells.titles[number])
+            if strip.cells.titles and width >= _MIN_TITLED_PIXELS
+            else ""
         )
         if title:
             marks.append(BoxMark(*place, slot, title))
         else:
             plain[slot].append(place)
-        if height >= FINE_FONT and (text := _fitting(cells, number, width)):
-            middle, below = left + width / 2, top + height / 2 + 4
+        if strip.height >= FINE_FONT and (text := _fitting(strip.cells, number, width)):
+            middle, below = left + width / 2, top + strip.height / 2 + 4
             marks.append(TextMark(text, middle, below, "fine", "middle", slot))
     yield from (BoxesMark(slot, tuple(places)) for slot, places in plain.items())
     yield from marks
@@ -387,7 +380,10 @@ class _StripChartLayout:
         head, top = self._head()
         top += _BAND_NAMES if any(band.label for band in self._board.bands) else 2.0
         rows, bottom = self._rows(top)
-        foot, height = self._foot(bottom)
+        notes = [line for n in self._board.footnotes for line in wrapped(n, self._room, SMALL_FONT)]
+        lines = [(line, bottom + n * NOTE_LINE) for n, line in enumerate(notes, start=1)]
+        foot = [TextMark(line, PAD, y, "muted") for line, y in lines]
+        height = bottom + len(notes) * NOTE_LINE + PAD
         ground = (ink for stretch in self._stretches for ink in self._ground(*stretch))
         names = self._band_names(top)
         across = self._across
@@ -432,13 +428,6 @@ class _StripChartLayout:
         across = self._across
         for text, x in band_names(self._board.bands, across.x, across.left, across.right):
             yield TextMark(text, x, top - 6, "muted", "middle")
-
-    def _foot(self, bottom: float) -> tuple[list[ChartMark], float]:
-        notes = [line for n in self._board.footnotes for line in wrapped(n, self._room, SMALL_FONT)]
-        lines = [(line, bottom + n * NOTE_LINE) for n, line in enumerate(notes, start=1)]
-        return [TextMark(line, PAD, y, "muted") for line, y in lines], (
-            bottom + len(notes) * NOTE_LINE + PAD
-        )
 
     # Rows -----------------------------------------------------------------------------------------
 

@@ -109,12 +109,19 @@ def limitations_section(report: Report) -> ReportSection:
 
 def to_page(report: Report) -> str:
     """Write the page."""
+    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
     page = render(
         "report.html",
         title=report.title,
         header=report_header(report),
         sections=[section for section in _sections(report) if section is not None],
-        styles=markup(_styles()),
+        styles=markup(
+            f":root{{{light}}}\n"
+            f"@media screen and (prefers-color-scheme:dark)"
+            f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
+            f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
+            f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n{_file('report.css')}"
+        ),
         script=markup(_file("report.js")),
         version=__version__,
     )
@@ -157,17 +164,6 @@ def _measured(report: Report) -> Iterator[ReportSection | None]:
 
 
 # What the page brings with it ---------------------------------------------------------------------
-
-
-def _styles() -> str:
-    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
-    return (
-        f":root{{{light}}}\n"
-        f"@media screen and (prefers-color-scheme:dark)"
-        f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
-        f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
-        f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n{_file('report.css')}"
-    )
 
 
 def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
