@@ -247,8 +247,8 @@ def comparison_sections(comparison: Comparison) -> list[ComparisonSection]:
         _ledger(comparison),
         _phases(comparison),
         _kernels(comparison),
-        _ranges(comparison),
-        _api(comparison),
+        _calls(comparison, "ranges", "Ranges", "Range", comparison.ranges),
+        _calls(comparison, "api_calls", "API calls", "Call", comparison.api),
         _copies(comparison),
         _findings(comparison),
     )
@@ -405,14 +405,15 @@ def _kernel_name(kernel: KernelChange) -> ComparisonCell:
 
 
 def _calls(
-    changes: Iterable[CallChange], noun: str
-) -> tuple[tuple[ComparisonColumn, ...], tuple[ComparisonRow, ...]]:
-    listed = list(changes)
-    on_gpu = any(change.gpu_ns is not None for change in listed)
+    comparison: Comparison, key: str, title: str, noun: str, changes: Sequence[CallChange]
+) -> ComparisonSection:
+    on_gpu = any(change.gpu_ns is not None for change in changes)
     gpu = (ComparisonColumn("GPU change", units=True),) if on_gpu else ()
     name = ComparisonColumn(noun, name=True, quoted=True, right=False)
     columns = (*_change_first_columns(), *_EXTRA, *gpu, ComparisonColumn("Calls"), name)
-    return columns, tuple(_call(change, on_gpu=on_gpu) for change in listed)
+    rows = tuple(_call(change, on_gpu=on_gpu) for change in changes)
+    title = f"{title}: host time{_each(comparison)}"
+    return ComparisonSection(key, title, columns, rows, small=least_shown(comparison))
 
 
 def _call(call: CallChange, *, on_gpu: bool) -> ComparisonRow:
@@ -427,18 +428,6 @@ def _call(call: CallChange, *, on_gpu: bool) -> ComparisonRow:
         call.name or _REST,
     )
     return ComparisonRow(cells, change_tone(call.host_ns), call.host_ns.delta)
-
-
-def _ranges(comparison: Comparison) -> ComparisonSection:
-    columns, rows = _calls(comparison.ranges, "Range")
-    title = "Ranges: host time" + _each(comparison)
-    return ComparisonSection("ranges", title, columns, rows, small=least_shown(comparison))
-
-
-def _api(comparison: Comparison) -> ComparisonSection:
-    columns, rows = _calls(comparison.api, "Call")
-    title = "API calls: host time" + _each(comparison)
-    return ComparisonSection("api_calls", title, columns, rows, small=least_shown(comparison))
 
 
 def _copies(comparison: Comparison) -> ComparisonSection:

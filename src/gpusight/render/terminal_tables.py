@@ -95,7 +95,7 @@ def _fact_lines(facts: Sequence[Fact], width: int | None, *, bars: bool) -> Iter
 
 
 def _table_lines(table: TableResult, look: TableOptions) -> Iterator[StyledLine]:
-    """Give the rows that are asked for, and what is left out."""
+    """Give the rows to show, and what is left out."""
     frame = table.frame.head(look.limit) if look.limit else table.frame
     if not frame.height:
         yield StyledLine("no rows", "dim")

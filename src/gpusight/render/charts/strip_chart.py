@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpusight.render.cell_text import safe_text, shorten_end, shorten_middle
@@ -20,6 +19,7 @@ from gpusight.render.charts.chart_frame import (
     band_names,
     lines_of,
     place_legend,
+    stepped,
     text_width,
     wrapped,
 )
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from gpusight.render.charts.chart_frame import AxisScale
     from gpusight.render.charts.figure import (
         LegendEntry,
-        LineSeries,
         Numbers,
         StripCells,
         StripChart,
@@ -290,54 +289,32 @@ _PLOT_TICK_SPACING = 36.0
 
 def plot_marks(plot: StripPlot, across: TimeAxisScale, top: float) -> Iterator[ChartMark]:
     """Draw a plot whose upper edge lies at `top`."""
-    yield from _PlotMarks(plot, across, top).ink()
+    floor, up, slots = top + plot.height, axis_scale(plot.y, 0.0, 1.0), slots_of(plot.series)
 
+    def y_of(value: float) -> float:
+        return floor - min(max(up.place(value), 0.0), 1.0) * plot.height
 
-class _PlotMarks:
-    """A plot being drawn."""
+    def corners(xs: Numbers, ys: Numbers, *, steps: bool) -> Points:
+        points = [(across.x(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]
+        return tuple(stepped(points) if steps else points)
 
-    def __init__(self, plot: StripPlot, across: TimeAxisScale, top: float) -> None:
-        self._plot = plot
-        self._across = across
-        self._floor = top + plot.height
-        self._up = axis_scale(plot.y, 0.0, 1.0)
-        self._slots = slots_of(plot.series)
-
-    def ink(self) -> Iterator[ChartMark]:
-        for tick in self._up.ticks(max(2, round(self._plot.height / _PLOT_TICK_SPACING))):
-            y = self._y(tick.value)
-            yield LineMark(((self._across.left, y), (self._across.right, y)))
-            yield TextMark(tick.label, self._across.left - 8, y + 4, "muted", "end")
-        for series in self._plot.series:
-            yield from (
-                self._stack(series) if isinstance(series, StackSeries) else self._line(series)
-            )
-
-    def _stack(self, stack: StackSeries) -> Iterator[ChartMark]:
-        below: Numbers = (0.0,) * len(stack.x)
-        for part in stack.parts:
+    for tick in up.ticks(max(2, round(plot.height / _PLOT_TICK_SPACING))):
+        y = y_of(tick.value)
+        yield LineMark(((across.left, y), (across.right, y)))
+        yield TextMark(tick.label, across.left - 8, y + 4, "muted", "end")
+    for series in plot.series:
+        if not isinstance(series, StackSeries):
+            line = corners(series.x, series.y, steps=series.steps)
+            yield LineMark(line, slots[series.name], dashed=series.dashed)
+            continue
+        below: Numbers = (0.0,) * len(series.x)
+        for part in series.parts:
             above = tuple(b + y for b, y in zip(below, part.y, strict=True))
-            ceiling = self._corners(stack.x, above, steps=stack.steps)
-            floor = self._corners(stack.x, below, steps=stack.steps)
+            ceiling = corners(series.x, above, steps=series.steps)
+            ground = corners(series.x, below, steps=series.steps)
             if any(part.y):
-                yield AreaMark((*ceiling, *reversed(floor)), self._slots[part.name])
+                yield AreaMark((*ceiling, *reversed(ground)), slots[part.name])
             below = above
-
-    def _line(self, line: LineSeries) -> Iterator[ChartMark]:
-        corners = self._corners(line.x, line.y, steps=line.steps)
-        yield LineMark(corners, self._slots[line.name], dashed=line.dashed)
-
-    def _corners(self, xs: Numbers, ys: Numbers, *, steps: bool) -> Points:
-        points = [(self._across.x(x), self._y(y)) for x, y in zip(xs, ys, strict=True)]
-        if not steps:
-            return tuple(points)
-        turned = points[:1]
-        for (_, before), (x, y) in pairwise(points):
-            turned += [(x, before), (x, y)]
-        return tuple(turned)
-
-    def _y(self, value: float) -> float:
-        return self._floor - min(max(self._up.place(value), 0.0), 1.0) * self._plot.height
 
 
 _MAX_NAME_SHARE = 0.26

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpusight.render.cell_text import html_text
@@ -25,6 +24,7 @@ from gpusight.render.charts.chart_frame import (
     lay_out_figure,
     place_mark,
     size_of,
+    stepped,
 )
 from gpusight.render.charts.chart_labels import FAINT, dot_names, line_labels, placed_bars
 from gpusight.render.charts.figure import DotSeries, LineSeries, StackSeries, StripChart
@@ -252,12 +252,7 @@ def _corners(
     frame: ChartFrame, xs: Numbers, ys: Numbers, *, steps: bool
 ) -> list[tuple[float, float]]:
     points = [(round(frame.x(x), 1), round(frame.y(y), 1)) for x, y in zip(xs, ys, strict=True)]
-    if not steps:
-        return points
-    turned = points[:1]
-    for (_, before), (x, y) in pairwise(points):
-        turned += [(x, before), (x, y)]
-    return turned
+    return stepped(points) if steps else points
 
 
 _ROUND = 20.0
