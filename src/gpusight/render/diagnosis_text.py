@@ -129,7 +129,7 @@ def kernel_lines(kernel: ExplainedKernel, number: int, width: int | None) -> Ite
             yield StyledLine(cut_line(line, width))
         yield from labeled_lines("why", finding.why, width)
         yield from labeled_lines("fix", finding.fix, width)
-        yield from code_lines(finding.code)
+        yield from code_lines(finding.code, width)
         if finding.caveats:
             yield from labeled_lines("caveat", finding.caveats, width, "dim")
         if finding.also:
@@ -239,7 +239,7 @@ def finding_lines(
     yield from _locations(diagnosis, finding, width)
     yield from labeled_lines("why", finding.why, width)
     yield from labeled_lines("fix", finding.fix, width)
-    yield from code_lines(finding.code)
+    yield from code_lines(finding.code, width)
     if finding.verify:
         yield from labeled_lines("verify", finding.verify, width)
     yield from labeled_lines("caveat", finding.caveats, width, "dim")

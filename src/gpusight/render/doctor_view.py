@@ -10,7 +10,13 @@ from gpusight.recording.doctor.machine import Ability, CheckState
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import result_lines
-from gpusight.render.terminal_text import StyledLine, code_lines, labeled_lines, wrapped_lines
+from gpusight.render.terminal_text import (
+    INDENT,
+    StyledLine,
+    command_lines,
+    labeled_lines,
+    wrapped_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +54,9 @@ def doctor_lines(checkup: Checkup, look: TableOptions) -> Iterator[StyledLine]:
             yield from labeled_lines("impact", check.means, width)
         if check.fix:
             yield from labeled_lines("fix", check.fix, width)
-        yield from code_lines("\n".join(check.commands))
+        for command in check.commands:
+            for line in command_lines(command, width, INDENT):
+                yield StyledLine(line, "green")
 
 
 DOCTOR_RENDERER = Renderer(tables=checkup_page, lines=doctor_lines, look=TableOptions(100, 0))

@@ -300,7 +300,7 @@ def rule_description(rule: Rule, width: int | None) -> str:
     lines = [*wrapped_lines(title, width, "", "bold cyan")]
     for label, text in (("why", rule.why), ("fix", rule.fix)):
         lines += labeled_lines(label, text, width)
-    lines += code_lines(rule.code)
+    lines += code_lines(rule.code, width)
     for label, text in (
         ("gain", rule.estimate),
         ("verify", rule.verify),

@@ -21,7 +21,7 @@ from gpusight.render.markdown_tables import (
 )
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions, TextColumn, fit_columns
-from gpusight.render.terminal_text import StyledLine, cut_line, wrapped_lines
+from gpusight.render.terminal_text import StyledLine, command_lines, cut_line, wrapped_lines
 from gpusight.results import Fmt
 
 if TYPE_CHECKING:
@@ -387,8 +387,9 @@ def gate_lines(
     """
     width = look.width
     head = [*wrapped_lines(verdict(gate), width, "", _OUTCOME_STYLES[gate.outcome])]
-    # Commands are not cut or wrapped: they are copied.
-    foot = [StyledLine(f"next: {safe_text(next_command)}", "dim")] if next_command else []
+    foot = []
+    if next_command:
+        foot = [StyledLine(line, "dim") for line in command_lines(next_command, width, "next: ")]
     for label, names in sides(gate):
         line = f"{label.ljust(8)}  {safe_text(names)}"
         head.append(StyledLine(cut_line(line, width), "dim"))
