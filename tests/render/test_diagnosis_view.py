@@ -95,7 +95,7 @@ def text(
     limit: int | None = None,
 ) -> str:
     look = TableOptions(width, limit)
-    return diagnosis_view.diagnosis_to_text(found, look, details=details)
+    return DiagnosisView(found).to_text(look, details=details)
 
 
 def test_the_first_screen_is_the_plan() -> None:
@@ -188,7 +188,7 @@ def test_a_next_command_that_is_too_wide_is_broken_between_words() -> None:
 
     def following(path: str, width: int) -> list[str]:
         found = diagnosis(meta={"path": path, "gpu": "H200", "device": 0})
-        shown = diagnosis_view.diagnosis_to_text(found, TableOptions(width), typed=typed)
+        shown = DiagnosisView(found).to_text(TableOptions(width), typed=typed)
         return shown[shown.index("next: ") :].splitlines()
 
     whole = f"next: gpusight ledger {long} --steps 10-20 --device 1"
@@ -498,7 +498,7 @@ def test_csv_and_json() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(diagnosis_view.diagnosis_table(found)))))
     assert [row["rule"] for row in rows] == ["input-starved", "launch-bound"]
     assert (rows[0]["rank"], float(rows[0]["recoverable_ns"])) == ("1", 80e6)
-    document = json.loads(json.dumps(diagnosis_view.diagnosis_document(found, limit=1)))
+    document = json.loads(json.dumps(DiagnosisView(found).to_dict(limit=1)))
     assert [one["rule"] for one in document["findings"]] == ["input-starved"]
     assert set(document) >= {"findings", "clean", "not_applicable", "ledger", "window", "meta"}
     assert set(document["findings"][0]) >= {

@@ -11,9 +11,9 @@ import pytest
 from gpusight.render.cell_text import display_width
 from gpusight.render.html.html_templates import to_html
 from gpusight.render.markdown_tables import to_markdown
-from gpusight.render.table_layout import TableBlock, TableOptions, TextTableLayout, blocks_of
-from gpusight.render.terminal_tables import print_colored, to_plain
-from gpusight.render.terminal_text import screen_width, wants_color
+from gpusight.render.table_layout import TableOptions, TextTableLayout, lay_out_table
+from gpusight.render.terminal_tables import result_lines, to_plain
+from gpusight.render.terminal_text import draw_lines, screen_width, wants_color
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from tests.render.hostile import FIELDS, HOSTILE, hostile
 
@@ -22,7 +22,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 def colored(result: TableResult | Composite, width: int | None) -> str:
     out = io.StringIO()
-    print_colored(result, TableOptions(width=width, bars=True), out)
+    draw_lines(result_lines(result, TableOptions(width=width, bars=True)), out)
     return out.getvalue()
 
 
@@ -111,8 +111,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 
 
 def lay_out(result: TableResult, look: TableOptions) -> TextTableLayout:
-    (block,) = (b for b in blocks_of(result, look) if isinstance(b, TableBlock))
-    return block.layout
+    return lay_out_table(result.fields, result.frame, look)
 
 
 def test_too_narrow_leaves_numbers_out_from_the_right_and_says_so() -> None:

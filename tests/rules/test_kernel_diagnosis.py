@@ -20,9 +20,9 @@ from gpusight.analysis.kernel_summary import kernel_launches
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.cli.main import main
 from gpusight.errors import UsageError
-from gpusight.render.diagnosis_view import diagnosis_to_markdown, diagnosis_to_text
+from gpusight.render.diagnosis_view import diagnosis_to_markdown, diagnosis_to_page
 from gpusight.render.explanation import kernel_finding_table, kernel_overview
-from gpusight.render.html.diagnosis_page import kernels_to_page
+from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import NotApplicable, TableResult
 from gpusight.rules.diagnosis import KernelReportDiagnosis
@@ -119,14 +119,14 @@ def test_a_report_without_counters_says_so_and_how_to_record_them() -> None:
     bare = diagnosed(trace_of(COPY, without=counterless))
     assert not bare.findings
     assert "memory-bound" in bare.unevaluated
-    screen = diagnosis_to_text(replace(bare, meta={"path": "a.ncu-rep"}), TableOptions(80))
+    screen = DiagnosisView(replace(bare, meta={"path": "a.ncu-rep"})).to_text(TableOptions(80))
     assert "The report lacks the counters that show what limits its kernels.\n" in screen
     assert screen.endswith("next: ncu --set full -o report PROGRAM\n")
     assert "rules lack counters; collect with ncu --set full" in screen
     # Where every rule was evaluated, there is nothing to record.
     only = diagnosed(trace_of(COPY), rules=["divergence"])
     assert (only.findings, only.unevaluated) == ((), ())
-    sound = diagnosis_to_text(replace(only, meta={"path": "a.ncu-rep"}), TableOptions(80))
+    sound = DiagnosisView(replace(only, meta={"path": "a.ncu-rep"})).to_text(TableOptions(80))
     assert "No kernel has a finding.\nnext: gpusight roofline a.ncu-rep\n" in sound
 
 
@@ -160,7 +160,7 @@ def test_a_launch_without_a_duration_is_diagnosed_too() -> None:
     assert finding.speedup is not None
     assert finding.speedup > 2
     assert finding.saved_ns is None
-    assert "strided" in diagnosis_to_text(found, TableOptions(80), details=True)
+    assert "strided" in DiagnosisView(found).to_text(TableOptions(80), details=True)
 
 
 def test_a_gain_that_is_not_known_is_null_and_said() -> None:
@@ -170,20 +170,20 @@ def test_a_gain_that_is_not_known_is_null_and_said() -> None:
     )
     finding = found.groups[0].findings[0]
     assert (finding.rule, finding.speedup) == ("uncoalesced-access", None)
-    text = " ".join(diagnosis_to_text(found, TableOptions(80), details=True).split())
+    text = " ".join(DiagnosisView(found).to_text(TableOptions(80), details=True).split())
     assert "speedup unknown" in text
     assert found.document()["kernels"][0]["findings"][0]["speedup"] is None
 
 
 def test_text_fits_the_screen_and_answers_first(diagnosis: KernelReportDiagnosis) -> None:
-    lines = diagnosis_to_text(diagnosis, TableOptions(80)).splitlines()
+    lines = DiagnosisView(diagnosis).to_text(TableOptions(80)).splitlines()
     assert len(lines) <= 15
     assert max(map(len, lines)) <= 80
     first = next(line for line in lines if line.startswith(" 1. "))
     assert "strided: Uncoalesced access" in first
     assert any("at roofline" in line for line in lines)
     assert any(line.startswith("first fix of each kernel: ") for line in lines)
-    lines = diagnosis_to_text(diagnosis, TableOptions(80), details=True).splitlines()
+    lines = DiagnosisView(diagnosis).to_text(TableOptions(80), details=True).splitlines()
     assert max(map(len, lines)) <= 80
     for word in ("gain", "data", "why", "fix"):
         assert any(line.startswith(f"   {word} ") for line in lines)
@@ -196,7 +196,7 @@ def test_other_forms(diagnosis: KernelReportDiagnosis) -> None:
     markdown = diagnosis_to_markdown(diagnosis, details=True)
     assert "### 1. `strided`" in markdown
     assert "```cuda" in markdown
-    page = kernels_to_page(diagnosis)
+    page = diagnosis_to_page(diagnosis)
     assert page.startswith("<!DOCTYPE html>")
     assert page.count('<section class="kernel">') == 3
     assert "default-src 'none'" in page
@@ -205,8 +205,8 @@ def test_other_forms(diagnosis: KernelReportDiagnosis) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_of_others_are_only_shown(name: str) -> None:
     hostile = diagnosed(trace_of({**UNCOALESCED, "name": name}))
-    text = diagnosis_to_text(hostile, TableOptions(80), details=True)
-    page, markdown = kernels_to_page(hostile), diagnosis_to_markdown(hostile, details=True)
+    text = DiagnosisView(hostile).to_text(TableOptions(80), details=True)
+    page, markdown = diagnosis_to_page(hostile), diagnosis_to_markdown(hostile, details=True)
     for shown in (text, page, markdown):
         assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
     assert "</script>" not in page
@@ -255,7 +255,7 @@ def test_lines_of_the_source() -> None:
         ("a.cu", 3, 0.8, "b[j] = a[j];"),
         ("a.cu", 7, 0.2, ""),
     ]
-    text = diagnosis_to_text(diagnosed(trace, lines=True), TableOptions(80), details=True)
+    text = DiagnosisView(diagnosed(trace, lines=True)).to_text(TableOptions(80), details=True)
     assert "80.0%  a.cu:3  b[j] = a[j];" in text
 
 

@@ -7,6 +7,7 @@ import pytest
 from gpusight.analysis.replay.changes import as_graphs
 from gpusight.analysis.scenario import Scenario, ScenarioAction, WhatIf
 from gpusight.render.diagnosis_view import EXPLANATION_RENDERER, explanation_lines
+from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import TimelineDiagnosis, explain_finding
 from gpusight.rules.not_modeled import not_modeled
 from gpusight.rules.scenario_changes import what_if
@@ -110,5 +111,5 @@ def test_whatif_names_them_in_a_field_of_their_own() -> None:
             document = EXPLANATION_RENDERER.document
             assert document is not None
             assert document(explanation)["not_modeled"]
-            lines = [line.text for line in explanation_lines(explanation, 100)]
+            lines = [line.text for line in explanation_lines(explanation, TableOptions(100))]
             assert lines[-1].startswith("not modeled: server (200)")

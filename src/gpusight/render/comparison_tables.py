@@ -117,7 +117,9 @@ def side_line(side: ComparedSide) -> str:
 
 def side_facts(side: ComparedSide, *, with_gpus: bool = True) -> str:
     """Give the facts that `diagnose` has in its headline: steps, step time, GPU, GPU busy."""
-    gpus = _gpus(side) if with_gpus else ""
+    names = [safe_text(name) for name in dict.fromkeys(side.gpus)]
+    many = f"{len(side.gpus)} x " if len(side.gpus) > 1 and len(names) == 1 else ""
+    gpus = (many + ", ".join(names)) if with_gpus else ""
     parts = [_steps(side), side.process and f"those of {side.process}", gpus]
     if side.busy_share is not None:
         parts.append(f"GPU busy {units.format_share(side.busy_share)}")
@@ -149,12 +151,6 @@ def _steps(side: ComparedSide) -> str:
 def _span(times_ns: Sequence[float]) -> str:
     low, high = shown(min(times_ns)), shown(max(times_ns))
     return low if low == high else units.in_one_unit(low, high, " to ")
-
-
-def _gpus(side: ComparedSide) -> str:
-    names = [safe_text(name) for name in dict.fromkeys(side.gpus)]
-    many = f"{len(side.gpus)} x " if len(side.gpus) > 1 and len(names) == 1 else ""
-    return many + ", ".join(names)
 
 
 ComparisonCell: TypeAlias = "str | tuple[str, str]"
@@ -251,8 +247,8 @@ def comparison_sections(comparison: Comparison) -> list[ComparisonSection]:
         _ledger(comparison),
         _phases(comparison),
         _kernels(comparison),
-        _ranges(comparison),
-        _api(comparison),
+        _calls(comparison, "ranges", "Ranges", "Range", comparison.ranges),
+        _calls(comparison, "api_calls", "API calls", "Call", comparison.api),
         _copies(comparison),
         _findings(comparison),
     )
@@ -326,14 +322,11 @@ def _ledger(comparison: Comparison) -> ComparisonSection:
     whole = "step" if comparison.has_steps else "window"
     rows = [_entry(entry) for entry in comparison.ledger]
     if rows:
-        rows.append(_total(f"total: {whole}", comparison.step, percent_of(1.0)))
+        step = comparison.step
+        cells = (f"total: {whole}", *_time_cells(step), percent_of(1.0), *_more(step))
+        rows.append(ComparisonRow(cells, change_tone(step), step.delta, total=True))
     title = "Where the time goes" + _each(comparison)
     return ComparisonSection("ledger", title, _ENTRIES, tuple(rows), bars=True)
-
-
-def _total(name: str, change: MeasuredChange, part: str) -> ComparisonRow:
-    cells = (name, *_time_cells(change), part, *_more(change))
-    return ComparisonRow(cells, change_tone(change), change.delta, total=True)
 
 
 def _entry(entry: EntryChange) -> ComparisonRow:
@@ -412,14 +405,15 @@ def _kernel_name(kernel: KernelChange) -> ComparisonCell:
 
 
 def _calls(
-    changes: Iterable[CallChange], noun: str
-) -> tuple[tuple[ComparisonColumn, ...], tuple[ComparisonRow, ...]]:
-    listed = list(changes)
-    on_gpu = any(change.gpu_ns is not None for change in listed)
+    comparison: Comparison, key: str, title: str, noun: str, changes: Sequence[CallChange]
+) -> ComparisonSection:
+    on_gpu = any(change.gpu_ns is not None for change in changes)
     gpu = (ComparisonColumn("GPU change", units=True),) if on_gpu else ()
     name = ComparisonColumn(noun, name=True, quoted=True, right=False)
     columns = (*_change_first_columns(), *_EXTRA, *gpu, ComparisonColumn("Calls"), name)
-    return columns, tuple(_call(change, on_gpu=on_gpu) for change in listed)
+    rows = tuple(_call(change, on_gpu=on_gpu) for change in changes)
+    title = f"{title}: host time{_each(comparison)}"
+    return ComparisonSection(key, title, columns, rows, small=least_shown(comparison))
 
 
 def _call(call: CallChange, *, on_gpu: bool) -> ComparisonRow:
@@ -434,18 +428,6 @@ def _call(call: CallChange, *, on_gpu: bool) -> ComparisonRow:
         call.name or _REST,
     )
     return ComparisonRow(cells, change_tone(call.host_ns), call.host_ns.delta)
-
-
-def _ranges(comparison: Comparison) -> ComparisonSection:
-    columns, rows = _calls(comparison.ranges, "Range")
-    title = "Ranges: host time" + _each(comparison)
-    return ComparisonSection("ranges", title, columns, rows, small=least_shown(comparison))
-
-
-def _api(comparison: Comparison) -> ComparisonSection:
-    columns, rows = _calls(comparison.api, "Call")
-    title = "API calls: host time" + _each(comparison)
-    return ComparisonSection("api_calls", title, columns, rows, small=least_shown(comparison))
 
 
 def _copies(comparison: Comparison) -> ComparisonSection:

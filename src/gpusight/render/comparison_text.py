@@ -24,7 +24,13 @@ from gpusight.render.markdown_tables import (
     markdown_table,
 )
 from gpusight.render.table_layout import TextColumn, fit_columns
-from gpusight.render.terminal_text import StyledLine, cut_line, note_lines, wrapped_lines
+from gpusight.render.terminal_text import (
+    StyledLine,
+    command_lines,
+    cut_line,
+    note_lines,
+    wrapped_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -171,8 +177,8 @@ def comparison_lines(
         comparison = replace(comparison, kernels=kernels)
     yield from _detailed(comparison, look) if details else _first_screen(comparison, look)
     for number, hint in enumerate(hints):
-        # Commands are not cut or wrapped: they are copied.
-        yield StyledLine(f"{'      ' if number else 'next: '}{safe_text(hint)}", "dim")
+        lead = "      " if number else "next: "
+        yield from (StyledLine(text, "dim") for text in command_lines(hint, look.width, lead))
 
 
 def _headline_style(comparison: Comparison) -> str:

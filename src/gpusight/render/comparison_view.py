@@ -8,14 +8,13 @@ import polars as pl
 
 from gpusight.comparison.baseline_file import baseline_page
 from gpusight.comparison.phrases import copy_name
+from gpusight.render.comparison_text import comparison_lines, comparison_to_markdown
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
-from gpusight.render.terminal_text import draw_lines, plain_lines
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import TextIO
+    from collections.abc import Iterator
 
     from gpusight.comparison.comparison_result import CallChange, Comparison
     from gpusight.comparison.significance import MeasuredChange
@@ -88,41 +87,6 @@ def _row(section: str, name: str, change: MeasuredChange, **more: object) -> dic
     return {"section": section, "name": name, "unit": "ns"} | change.document() | more
 
 
-_LISTS = ("kernels", "ranges", "api_calls", "copies", "ledger", "phases", "findings")
-
-
-def _document(comparison: Comparison, *, limit: int | None) -> dict[str, Any]:
-    document = comparison.document()
-    return document | {key: document[key][:limit] for key in _LISTS if limit and key in document}
-
-
-def _text(
-    comparison: Comparison, look: TableOptions, *, details: bool = False, hints: Sequence[str] = ()
-) -> str:
-    from gpusight.render.comparison_text import comparison_lines
-
-    return plain_lines(comparison_lines(comparison, look, details=details, hints=hints))
-
-
-def _print(
-    comparison: Comparison,
-    look: TableOptions,
-    stream: TextIO,
-    *,
-    details: bool = False,
-    hints: Sequence[str] = (),
-) -> None:
-    from gpusight.render.comparison_text import comparison_lines
-
-    draw_lines(comparison_lines(comparison, look, details=details, hints=hints), stream)
-
-
-def _markdown(comparison: Comparison, *, limit: int | None) -> str:
-    from gpusight.render.comparison_text import comparison_to_markdown
-
-    return comparison_to_markdown(comparison, limit=limit)
-
-
 def _fragment(comparison: Comparison, *, limit: int | None) -> str:
     from gpusight.render.html.comparison_page import comparison_fragment
 
@@ -149,10 +113,10 @@ def _draw(comparison: Comparison, form: str) -> bytes:
 
 COMPARISON_RENDERER = Renderer(
     rows=as_table,
-    document=_document,
-    text=_text,
-    print=_print,
-    markdown=_markdown,
+    document=lambda comparison: comparison.document(),
+    long_lists=("kernels", "ranges", "api_calls", "copies", "ledger", "phases", "findings"),
+    lines=comparison_lines,
+    markdown=comparison_to_markdown,
     fragment=_fragment,
     page=_page,
     figure=_figure,

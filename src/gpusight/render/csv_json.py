@@ -188,7 +188,8 @@ def json_document(result: Answer, *, limit: int | None = None) -> dict[str, Any]
         absent = {s.command: _absent(s) for s in result.sections if isinstance(s, NotApplicable)}
         meta |= {"not_applicable": absent} if absent else {}
         rows = list(_section_rows(result, limit))
-        left_out = sum(_total(s) for s in result.sections) - len(rows)
+        tables = [s for s in result.sections if isinstance(s, TableResult)]
+        left_out = sum(table.frame.height for table in tables) - len(rows)
     meta |= dict(result.meta)
     meta |= {"command": result.command, "notes": list(result.notes)}
     if left_out:
@@ -205,10 +206,6 @@ def _section_rows(result: Composite, limit: int | None) -> Iterator[dict[str, An
 
 def _rows(result: TableResult, limit: int | None) -> list[dict[str, Any]]:
     return (result.frame.head(limit) if limit else result.frame).to_dicts()
-
-
-def _total(section: TableResult | NotApplicable) -> int:
-    return section.frame.height if isinstance(section, TableResult) else 0
 
 
 def _absent(absent: NotApplicable) -> dict[str, str]:

@@ -16,7 +16,13 @@ from gpusight.render import diagnosis_summary as summary
 from gpusight.render.cell_text import display_width, safe_text, shorten_end, shorten_middle
 from gpusight.render.explanation import gain_text
 from gpusight.render.table_layout import GAP, TextColumn, fit_columns
-from gpusight.render.terminal_text import StyledLine, cut_line, note_lines, wrapped_lines
+from gpusight.render.terminal_text import (
+    StyledLine,
+    command_lines,
+    cut_line,
+    note_lines,
+    wrapped_lines,
+)
 from gpusight.rules.diagnosis import (
     COLLECT_ALL,
     JoinedDiagnosis,
@@ -329,18 +335,15 @@ _NOT_TAKEN = {"drill": _NO_PACE, "flops": _NO_PACE, "roofline": (*_NO_PACE, *_NO
 def _next_lines(
     diagnosis: AnyDiagnosis, typed: Sequence[str] | None, width: int | None
 ) -> list[StyledLine]:
-    """Give the command to type next: whole, so that it can be pasted and shows the same plan.
-
-    One that is too wide is broken between its words with backslashes, but a word that is too wide
-    itself stays where it is.
-    """
+    """Give the command to type next: whole, so that it can be pasted and shows the same plan."""
     path = diagnosis.meta.get("path")
     if not path:
         return []
     if isinstance(diagnosis, KernelReportDiagnosis):
         has_findings = any(group.findings for group in diagnosis.groups)
         if not has_findings and diagnosis.unevaluated:  # what other commands need is missing too
-            return [StyledLine(f"next: {COLLECT_ALL}", "dim")]
+            lines = command_lines(COLLECT_ALL, width, "next: ")
+            return [StyledLine(line, "dim") for line in lines]
         command = "explain" if has_findings else "roofline"
     else:
         command = _next_command(timeline_of(diagnosis))
@@ -350,16 +353,8 @@ def _next_lines(
     words += ["1"] * (command == "explain")
     options = _given_pace(diagnosis) if typed is None else typed
     words += [option for option in options if not option.startswith(_NOT_TAKEN.get(command, ()))]
-    lines = [f"next: gpusight {words[0]}"]
-    for word in (shlex.quote(safe_text(word)) for word in words[1:]):
-        room = sys.maxsize if width is None else width - len(" \\")
-        whole = f"{lines[-1]} {word}"
-        if display_width(whole) > room >= max(display_width(lines[-1]), display_width(f"  {word}")):
-            lines[-1] += " \\"
-            lines.append(f"  {word}")
-        else:
-            lines[-1] = whole
-    return [StyledLine(line, "dim") for line in lines]
+    whole = f"gpusight {shlex.join(map(safe_text, words))}"
+    return [StyledLine(line, "dim") for line in command_lines(whole, width, "next: ")]
 
 
 def _given_pace(diagnosis: AnyDiagnosis) -> list[str]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from gpusight.render.table_layout import TableOptions
     from gpusight.rules.diagnosis import AnyDiagnosis, TimedKernel
-    from gpusight.rules.finding import Evidence, KernelFinding, SourceLocation, TimelineFinding
+    from gpusight.rules.finding import Evidence, KernelFinding, TimelineFinding
 
 
 def detail_lines(diagnosis: AnyDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
@@ -118,35 +118,28 @@ def kernel_lines(kernel: ExplainedKernel, number: int, width: int | None) -> Ite
     yield StyledLine(title if width is None else shorten_middle(title, width), "bold cyan")
     yield from wrapped_lines(kernel.subtitle, width, "   ", "dim")
     for finding in kernel.findings[:1]:
-        yield from _kernel_finding_lines(finding, width)
+        yield from wrapped_lines(_headline(finding), width, "   ", "bold yellow")
+        yield from labeled_lines("gain", confidence_sentence(finding), width)
+        yield from evidence_lines(finding.evidence, width)
+        for place in finding.places:
+            text = safe_text(
+                f"{units.format_share(place.share):>6}  {place.path}:{place.line}  {place.text}"
+            )
+            line = f"   {'line'.ljust(LABEL)}  {text}"
+            yield StyledLine(cut_line(line, width))
+        yield from labeled_lines("why", finding.why, width)
+        yield from labeled_lines("fix", finding.fix, width)
+        yield from code_lines(finding.code, width)
+        if finding.caveats:
+            yield from labeled_lines("caveat", finding.caveats, width, "dim")
+        if finding.also:
+            yield from labeled_lines(
+                "also", f"the same cause: {', '.join(finding.also)}", width, "dim"
+            )
     for finding in kernel.findings[1:]:
         yield from labeled_lines("then", f"{_headline(finding)}", width)
     for sentence in kernel.profiler:
         yield from labeled_lines("ncu", sentence, width, "dim")
-
-
-def _kernel_finding_lines(finding: KernelFinding, width: int | None) -> Iterator[StyledLine]:
-    yield from wrapped_lines(_headline(finding), width, "   ", "bold yellow")
-    yield from labeled_lines("gain", confidence_sentence(finding), width)
-    yield from evidence_lines(finding.evidence, width)
-    for place in finding.places:
-        yield from _location_lines(place, width)
-    yield from labeled_lines("why", finding.why, width)
-    yield from labeled_lines("fix", finding.fix, width)
-    yield from code_lines(finding.code)
-    if finding.caveats:
-        yield from labeled_lines("caveat", finding.caveats, width, "dim")
-    if finding.also:
-        yield from labeled_lines("also", f"the same cause: {', '.join(finding.also)}", width, "dim")
-
-
-def _location_lines(place: SourceLocation, width: int | None) -> Iterator[StyledLine]:
-    """Name a source line, and show as much of it as fits."""
-    text = safe_text(
-        f"{units.format_share(place.share):>6}  {place.path}:{place.line}  {place.text}"
-    )
-    line = f"   {'line'.ljust(LABEL)}  {text}"
-    yield StyledLine(cut_line(line, width))
 
 
 def _headline(finding: KernelFinding) -> str:
@@ -177,32 +170,26 @@ def kernel_markdown(kernel: ExplainedKernel, number: int) -> Iterator[str]:
         escape_markdown(kernel.subtitle) + ".",
     )
     for finding in kernel.findings:
-        yield from _finding_markdown(finding)
+        yield from (
+            "",
+            (
+                f"**{finding.rule}**: {escape_markdown(finding.title)} "
+                f"({escape_markdown(gain_phrase(finding))})"
+            ),
+            "",
+        )
+        yield f"Gain: {escape_markdown(confidence_sentence(finding))}."
+        yield from evidence_markdown(finding.evidence)
+        for place in finding.places:
+            share = units.format_share(place.share)
+            where = markdown_code(f"{place.path}:{place.line}")
+            yield from ("", f"- {share} {where} {markdown_code(place.text)}")
+        yield from ("", f"{escape_markdown(finding.why)} {escape_markdown(finding.fix)}")
+        yield from fenced(finding.code, "cuda")
+        yield from ("", f"Caveats: {escape_markdown(finding.caveats)}")
     if kernel.profiler:
         yield from ("", "Nsight Compute's own rules:", "")
         yield from (f"- {escape_markdown(sentence)}" for sentence in kernel.profiler)
-
-
-def _finding_markdown(finding: KernelFinding) -> Iterator[str]:
-    yield from (
-        "",
-        (
-            f"**{finding.rule}**: {escape_markdown(finding.title)} "
-            f"({escape_markdown(gain_phrase(finding))})"
-        ),
-        "",
-    )
-    yield f"Gain: {escape_markdown(confidence_sentence(finding))}."
-    yield from evidence_markdown(finding.evidence)
-    for place in finding.places:
-        share = units.format_share(place.share)
-        yield from (
-            "",
-            f"- {share} {markdown_code(f'{place.path}:{place.line}')} {markdown_code(place.text)}",
-        )
-    yield from ("", f"{escape_markdown(finding.why)} {escape_markdown(finding.fix)}")
-    yield from fenced(finding.code, "cuda")
-    yield from ("", f"Caveats: {escape_markdown(finding.caveats)}")
 
 
 def evidence_markdown(evidence: tuple[Evidence, ...]) -> Iterator[str]:
@@ -252,7 +239,7 @@ def finding_lines(
     yield from _locations(diagnosis, finding, width)
     yield from labeled_lines("why", finding.why, width)
     yield from labeled_lines("fix", finding.fix, width)
-    yield from code_lines(finding.code)
+    yield from code_lines(finding.code, width)
     if finding.verify:
         yield from labeled_lines("verify", finding.verify, width)
     yield from labeled_lines("caveat", finding.caveats, width, "dim")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
+from gpusight.render import diagnosis_summary as parts
 from gpusight.render import diagnosis_text
+from gpusight.render.charts.chart_colors import LIGHT
 from gpusight.render.diagnosis_screen import screen_lines
 from gpusight.render.diagnosis_summary import (
     diagnosis_head,
@@ -15,13 +17,12 @@ from gpusight.render.diagnosis_summary import (
     timeline_finding_table,
 )
 from gpusight.render.diagnosis_text import explained_kernels
-from gpusight.render.explanation import explain_kernel, kernel_finding_table
-from gpusight.render.html import diagnosis_page
-from gpusight.render.html.html_templates import html_page, markup
+from gpusight.render.explanation import explain_kernel, kernel_finding_table, kernel_overview
+from gpusight.render.html.html_templates import html_page, markup, render, to_html
 from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
-from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines
+from gpusight.render.terminal_text import StyledLine, plain_lines
 from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
     KernelGroup,
@@ -29,12 +30,14 @@ from gpusight.rules.diagnosis import (
     TimelineDiagnosis,
     timeline_of,
 )
+from gpusight.units import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from markupsafe import Markup
 
+    from gpusight.analysis.ledger.device_ledger import DeviceLedger
     from gpusight.render.explanation import ExplainedKernel
     from gpusight.results import TableResult
     from gpusight.rules.diagnosis import AnyDiagnosis, Explanation
@@ -77,29 +80,6 @@ def _with_full_names(diagnosis: AnyDiagnosis) -> AnyDiagnosis:
     return diagnosis
 
 
-def diagnosis_to_text(
-    diagnosis: AnyDiagnosis,
-    look: TableOptions,
-    *,
-    details: bool = False,
-    typed: Sequence[str] | None = None,
-) -> str:
-    """Write a diagnosis as plain text."""
-    return plain_lines(diagnosis_lines(diagnosis, look, details=details, typed=typed))
-
-
-def print_diagnosis(
-    diagnosis: AnyDiagnosis,
-    look: TableOptions,
-    stream: TextIO,
-    *,
-    details: bool = False,
-    typed: Sequence[str] | None = None,
-) -> None:
-    """Write a diagnosis with colors to a terminal."""
-    draw_lines(diagnosis_lines(diagnosis, look, details=details, typed=typed), stream)
-
-
 def diagnosis_to_markdown(
     diagnosis: AnyDiagnosis, *, limit: int | None = None, details: bool = False
 ) -> str:
@@ -111,18 +91,11 @@ def diagnosis_to_markdown(
     timeline = timeline_of(diagnosis)
     lines = [*diagnosis_text.timeline_to_markdown(timeline, limit=limit, details=details)]
     if isinstance(diagnosis, JoinedDiagnosis):
-        kernels = kernels_markdown(diagnosis, limit=limit, explained=None if details else 0)
-        lines += ["", kernels.rstrip("\n")]
-    return "\n".join(lines) + "\n"
-
-
-def kernels_markdown(diagnosis: JoinedDiagnosis, *, limit: int, explained: int | None) -> str:
-    """Write the profiled kernels of a timeline as Markdown, some of them explained."""
-    lines = [to_markdown(measured_kernel_table(diagnosis), limit=limit)]
-    first = len(diagnosis.timeline.findings) + 1
-    for number, kernel in enumerate(explained_kernels(diagnosis, explained), first):
-        lines += diagnosis_text.kernel_markdown(kernel, number)
-    return "\n".join(lines) + "\n"
+        lines += ["", to_markdown(measured_kernel_table(diagnosis), limit=limit)]
+        kernels = explained_kernels(diagnosis) if details else ()
+        for number, kernel in enumerate(kernels, len(timeline.findings) + 1):
+            lines += diagnosis_text.kernel_markdown(kernel, number)
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def diagnosis_to_fragment(
@@ -131,30 +104,123 @@ def diagnosis_to_fragment(
     """Write a diagnosis as HTML for a notebook; 0 for all."""
     limit = limit or 0
     if isinstance(diagnosis, KernelReportDiagnosis):
-        return diagnosis_page.kernels_to_fragment(diagnosis, limit=limit, details=details)
+        return _kernels_to_fragment(diagnosis, limit=limit, details=details)
+    timeline = timeline_of(diagnosis)
+    fragment = _timeline_to_fragment(timeline, limit=limit, details=details)
     if isinstance(diagnosis, TimelineDiagnosis):
-        return diagnosis_page.timeline_to_fragment(diagnosis, limit=limit, details=details)
-    above = diagnosis_page.timeline_to_fragment(diagnosis.timeline, limit=limit, details=details)
-    return markup(f"{above}\n{kernels_fragment(diagnosis, limit=limit, details=details)}")
-
-
-def kernels_fragment(diagnosis: JoinedDiagnosis, *, limit: int, details: int) -> Markup:
-    """Write what was measured of a timeline's kernels as HTML for a notebook; 0 for all."""
+        return fragment
+    table = measured_kernel_table(diagnosis)
     kernels = explained_kernels(diagnosis, details or None)
-    return diagnosis_page.kernel_fragment(measured_kernel_table(diagnosis), kernels, limit=limit)
+    return markup(f"{fragment}\n{_kernel_fragment(table, kernels, limit=limit)}")
+
+
+def _kernels_to_fragment(diagnosis: KernelReportDiagnosis, *, limit: int, details: int) -> Markup:
+    """Write the overview and the first kernels, for a notebook; 0 for all."""
+    groups = [group for group in diagnosis.groups if group.findings][: details or None]
+    return _kernel_fragment(
+        kernel_overview(diagnosis),
+        [explain_kernel(diagnosis, group) for group in groups],
+        limit=limit,
+        duration_ns=diagnosis.duration_ns,
+        saved_ns=diagnosis.saved_ns,
+        notes=diagnosis.notes,
+    )
+
+
+def _kernel_fragment(
+    table: TableResult,
+    kernels: Sequence[ExplainedKernel],
+    *,
+    limit: int,
+    duration_ns: float = 0.0,
+    saved_ns: float = 0.0,
+    notes: Sequence[str] = (),
+) -> Markup:
+    """Write a table of profiled kernels, and explain some of them."""
+    return render(
+        "kernel_diagnosis.html",
+        table=to_html(table, limit=limit),
+        kernels=kernels,
+        duration_ns=duration_ns,
+        saved_ns=saved_ns,
+        time_change=parts.time_change,
+        notes=notes,
+    )
+
+
+_MAX_BARS = 8
+_WORK = {"compute": 0, "copy": 2, "communication": 4}
+"""Colors of the palette for what a GPU does."""
+_IDLE = (1, 3, 5)
+"""And for why it does nothing, the largest cause first."""
+
+
+def _timeline_to_fragment(diagnosis: TimelineDiagnosis, *, limit: int, details: int) -> Markup:
+    """Write the ledger, the plan and the first findings explained; 0 for all."""
+    devices = diagnosis.ledger.devices
+    times = zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True)
+    plan_ns = [ns for finding, ns in times if finding.in_plan]
+    listed = zip(diagnosis.plan, plan_ns, parts.speedups_so_far(diagnosis), strict=True)
+    return render(
+        "timeline_diagnosis.html",
+        summary=parts,
+        diagnosis=diagnosis,
+        ledgers=[_ledger_bar(device) for device in devices[:_MAX_BARS]],
+        has_several_gpus=len(devices) > 1,
+        verdict=parts.timeline_verdict(diagnosis),
+        listed=list(listed)[: limit or None],
+        missing=MISSING,
+        explained=diagnosis.findings[: details or None],
+    )
+
+
+class _LedgerBar(NamedTuple):
+    """Where the time of a GPU went, as a bar with a legend."""
+
+    device: int
+    slices: list[tuple[float, str, str]]
+    """Share, color and words of each."""
+    computing: list[str]
+
+
+def _ledger_bar(device: DeviceLedger) -> _LedgerBar:
+    ledger_slices = parts.slices(device)
+    shares = [part.share for part in ledger_slices]
+    slices = list(
+        zip(shares, _colors(ledger_slices), parts.slice_texts(ledger_slices), strict=True)
+    )
+    return _LedgerBar(device.device, slices, parts.slice_texts(parts.computing(device)))
+
+
+def _colors(slices: list[parts.LedgerSlice]) -> list[str]:
+    """Give each part a color of the theme, with one to fall back on outside of the page."""
+    left = list(_IDLE)
+    colors = []
+    for part in slices:
+        work = _WORK.get(part.name.split("/")[0])
+        if work is not None:
+            colors.append(_palette(work))
+        elif part.idle and left:
+            colors.append(_palette(left.pop(0)))
+        else:
+            colors.append(f"var(--quiet,{LIGHT.quiet})")
+    return colors
+
+
+def _palette(number: int) -> str:
+    return f"var(--series-{number},{LIGHT.palette[number]})"
 
 
 def diagnosis_to_page(
     diagnosis: AnyDiagnosis, *, limit: int | None = None, details: int = 0
 ) -> str:
     """Write a diagnosis as an HTML page of its own; 0 for all."""
-    limit = limit or 0
-    if isinstance(diagnosis, KernelReportDiagnosis):
-        return diagnosis_page.kernels_to_page(diagnosis, limit=limit, details=details)
-    if isinstance(diagnosis, TimelineDiagnosis):
-        return diagnosis_page.timeline_to_page(diagnosis, limit=limit, details=details)
     body = diagnosis_to_fragment(diagnosis, limit=limit, details=details)
-    return html_page(diagnosis.title, diagnosis_head(diagnosis.timeline), body)
+    if not isinstance(diagnosis, KernelReportDiagnosis):
+        return html_page(diagnosis.title, diagnosis_head(timeline_of(diagnosis)), body)
+    gpus = ", ".join(map(str, diagnosis.meta.get("gpus", ())))
+    tool = " ".join(filter(None, (diagnosis.meta.get("tool"), diagnosis.meta.get("tool_version"))))
+    return html_page("Kernel diagnosis", "; ".join(filter(None, (gpus, tool))), body)
 
 
 def diagnosis_table(diagnosis: AnyDiagnosis) -> TableResult:
@@ -165,19 +231,9 @@ def diagnosis_table(diagnosis: AnyDiagnosis) -> TableResult:
     return timeline_finding_table(timeline)
 
 
-def diagnosis_document(diagnosis: AnyDiagnosis, *, limit: int | None = None) -> dict[str, Any]:
-    """Give what `--format json` writes; `limit` findings or kernels of it, None or 0 for all."""
-    if isinstance(diagnosis, KernelReportDiagnosis):
-        return diagnosis.document(limit=limit)
-    document = diagnosis.document()
-    for listed in ("findings", "kernels"):
-        if limit and listed in document:
-            document[listed] = document[listed][:limit]
-    return document
-
-
-def explanation_lines(explanation: Explanation, width: int | None) -> list[StyledLine]:
+def explanation_lines(explanation: Explanation, look: TableOptions) -> list[StyledLine]:
     """Give everything about one finding."""
+    width = look.width
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
     if isinstance(finding, KernelGroup):
         return [*diagnosis_text.kernel_lines(_explained(diagnosis, finding), number, width)]
@@ -195,14 +251,6 @@ def _explained(diagnosis: AnyDiagnosis, group: KernelGroup) -> ExplainedKernel:
     return explain_kernel(diagnosis, group)
 
 
-def _explanation_text(explanation: Explanation, look: TableOptions) -> str:
-    return plain_lines(explanation_lines(explanation, look.width))
-
-
-def _print_explanation(explanation: Explanation, look: TableOptions, stream: TextIO) -> None:
-    draw_lines(explanation_lines(explanation, look.width), stream)
-
-
 def _explanation_markdown(explanation: Explanation, *, limit: int | None = None) -> str:
     del limit
     diagnosis, number, finding = explanation.diagnosis, explanation.number, explanation.finding
@@ -216,8 +264,7 @@ def _explanation_markdown(explanation: Explanation, *, limit: int | None = None)
     return "\n".join([*lines, *unmodeled]).lstrip("\n") + "\n"
 
 
-def _explanation_document(explanation: Explanation, *, limit: int | None = None) -> dict[str, Any]:
-    del limit
+def _explanation_document(explanation: Explanation) -> dict[str, Any]:
     finding = explanation.finding
     described = (
         {
@@ -248,23 +295,26 @@ def _explanation_table(explanation: Explanation) -> TableResult:
 
 def _explanation_fragment(explanation: Explanation, *, limit: int | None = None) -> Markup:
     del limit
-    return markup("<pre>") + plain_lines(explanation_lines(explanation, 100)) + markup("</pre>")
+    return (
+        markup("<pre>")
+        + plain_lines(explanation_lines(explanation, TableOptions(100)))
+        + markup("</pre>")
+    )
 
 
 EXPLANATION_RENDERER = Renderer(
     rows=_explanation_table,
     document=_explanation_document,
-    text=_explanation_text,
-    print=_print_explanation,
+    lines=explanation_lines,
     markdown=_explanation_markdown,
     fragment=_explanation_fragment,
     look=TableOptions(100),
 )
 DIAGNOSIS_RENDERER = Renderer(
     rows=diagnosis_table,
-    document=diagnosis_document,
-    text=diagnosis_to_text,
-    print=print_diagnosis,
+    document=lambda diagnosis: diagnosis.document(),
+    long_lists=("findings", "kernels"),
+    lines=diagnosis_lines,
     markdown=diagnosis_to_markdown,
     fragment=diagnosis_to_fragment,
     page=diagnosis_to_page,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -14,10 +14,13 @@ from gpusight.render.diagnosis_screen import brief_title
 from gpusight.render.explanation import NOTHING, gain_text
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
-from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines
+from gpusight.render.terminal_tables import result_lines
+from gpusight.render.terminal_text import StyledLine
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpusight.analysis.drill.drill_result import DrillResult
     from gpusight.render.explanation import ExplainedKernel
     from gpusight.results import Composite
@@ -89,29 +92,15 @@ def _page(drilled: MeasuredDrill) -> Composite:
     return drill_page(drilled.drill, _profiled_table(drilled))
 
 
-def as_text(drilled: MeasuredDrill, look: TableOptions) -> str:
-    """Write it as plain text; ends with a newline."""
-    from gpusight.render.terminal_tables import to_plain
-
-    return to_plain(_page(drilled), look) + plain_lines(_lines_below(drilled, look))
-
-
-def print_drill(drilled: MeasuredDrill, look: TableOptions, stream: TextIO) -> None:
-    """Write it to a terminal, with colors."""
-    from gpusight.render.terminal_tables import print_colored
-
-    print_colored(_page(drilled), look, stream)
-    draw_lines(_lines_below(drilled, look), stream)
-
-
-def _lines_below(drilled: MeasuredDrill, look: TableOptions) -> list[StyledLine]:
-    """Give what comes below the table: commands, then the first kernels explained."""
-    lines: list[StyledLine] = []
+def _lines(drilled: MeasuredDrill, look: TableOptions) -> Iterator[StyledLine]:
+    """Give the table, commands, and the first kernels explained."""
+    yield from result_lines(_page(drilled), look)
     if shows_commands(drilled.drill):
-        lines += [StyledLine(""), *map(StyledLine, command_lines(drilled.drill, look.width))]
+        yield StyledLine("")
+        yield from map(StyledLine, command_lines(drilled.drill, look.width))
     for number, kernel in enumerate(_explained(drilled), 1):
-        lines += [StyledLine(""), *diagnosis_text.kernel_lines(kernel, number, look.width)]
-    return lines
+        yield StyledLine("")
+        yield from diagnosis_text.kernel_lines(kernel, number, look.width)
 
 
 def as_markdown(drilled: MeasuredDrill, *, limit: int | None) -> str:
@@ -145,9 +134,7 @@ def as_fragment(drilled: MeasuredDrill, *, limit: int | None) -> str:
     return str(fragment)
 
 
-def document(drilled: MeasuredDrill, *, limit: int | None = None) -> dict[str, Any]:
-    """Give what `--format json` writes, whole."""
-    del limit
+def _document(drilled: MeasuredDrill) -> dict[str, Any]:
     return drilled.drill.document() | {
         "diagnoses": [diagnosis.document() for diagnosis in drilled.joined]
     }
@@ -172,16 +159,11 @@ def command_lines(drill: DrillResult, width: int | None = None) -> list[str]:
     return lines
 
 
-def _kernels(drilled: MeasuredDrill) -> TableResult:
-    return kernel_table(drilled.drill)
-
-
 DRILL_RENDERER = Renderer(
     tables=_page,
-    rows=_kernels,
-    document=document,
-    text=as_text,
-    print=print_drill,
+    rows=lambda drilled: kernel_table(drilled.drill),
+    document=_document,
+    lines=_lines,
     markdown=as_markdown,
     fragment=as_fragment,
     look=TableOptions(100, 20, rows_advice="all are in .to_dict()"),

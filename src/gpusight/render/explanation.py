@@ -90,14 +90,10 @@ def _row(group: KernelGroup, whole: float) -> tuple[object, ...]:
         *lead,
         first.rule,
         gain_text(first),
-        _saved(first),
+        None if (first.speedup or 1.0) < NO_GAIN else first.saved_ns,
         first.confidence.value,
         first.effort,
     )
-
-
-def _saved(finding: KernelFinding) -> float | None:
-    return None if (finding.speedup or 1.0) < NO_GAIN else finding.saved_ns
 
 
 def gain_text(finding: KernelFinding) -> str | None:
@@ -156,15 +152,6 @@ class ExplainedKernel:
 
 def explain_kernel(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> ExplainedKernel:
     """Collect the texts about a kernel."""
-    return ExplainedKernel(
-        title=safe_text(group.label),
-        subtitle=_subtitle(diagnosis, group),
-        findings=group.findings,
-        profiler=tuple(map(_profiler_sentence, _foremost(group.longest.profiler_rules))),
-    )
-
-
-def _subtitle(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> str:
     numbers = [str(k.launch) for k in group.kernels]
     shown = ", ".join(numbers[:4]) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
     parts = [f"launch {shown}" if len(numbers) == 1 else f"launches {shown}"]
@@ -178,7 +165,12 @@ def _subtitle(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> str:
         first = group.findings[0]
         some = "" if first.launches == len(numbers) else f" {first.launches} with the finding, of"
         parts.append(f"data of launch {first.launch}, the longest of{some} {len(numbers)}")
-    return "; ".join(parts)
+    return ExplainedKernel(
+        title=safe_text(group.label),
+        subtitle="; ".join(parts),
+        findings=group.findings,
+        profiler=tuple(map(_profiler_sentence, _foremost(group.longest.profiler_rules))),
+    )
 
 
 def _dims(sides: tuple[int | None, ...]) -> str:
@@ -308,7 +300,7 @@ def rule_description(rule: Rule, width: int | None) -> str:
     lines = [*wrapped_lines(title, width, "", "bold cyan")]
     for label, text in (("why", rule.why), ("fix", rule.fix)):
         lines += labeled_lines(label, text, width)
-    lines += code_lines(rule.code)
+    lines += code_lines(rule.code, width)
     for label, text in (
         ("gain", rule.estimate),
         ("verify", rule.verify),

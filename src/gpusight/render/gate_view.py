@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from gpusight import units
@@ -21,13 +21,7 @@ from gpusight.render.markdown_tables import (
 )
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions, TextColumn, fit_columns
-from gpusight.render.terminal_text import (
-    StyledLine,
-    cut_line,
-    draw_lines,
-    plain_lines,
-    wrapped_lines,
-)
+from gpusight.render.terminal_text import StyledLine, command_lines, cut_line, wrapped_lines
 from gpusight.results import Fmt
 
 if TYPE_CHECKING:
@@ -379,46 +373,23 @@ _FIRST = (
 """Order of the checks on the first screen."""
 
 
-def to_text(
+def gate_lines(
     gate: Gate,
     look: TableOptions,
     *,
     details: bool = False,
     next_command: str = "",
     words: OptionWords = PYTHON,
-) -> str:
-    """Write a gate as plain text; the command line passes its own `words`."""
-    return plain_lines(
-        lines_of(gate, look.width, details=details, next_command=next_command, words=words)
-    )
-
-
-def print_text(
-    gate: Gate,
-    look: TableOptions,
-    stream: TextIO,
-    *,
-    details: bool = False,
-    next_command: str = "",
-    words: OptionWords = PYTHON,
-) -> None:
-    """Print a gate with colors to a stream."""
-    lines = lines_of(gate, look.width, details=details, next_command=next_command, words=words)
-    draw_lines(lines, stream)
-
-
-def lines_of(
-    gate: Gate,
-    width: int | None,
-    *,
-    details: bool = False,
-    next_command: str = "",
-    words: OptionWords = COMMAND_LINE,
 ) -> list[StyledLine]:
-    """Give the lines of a gate: the first screen, or with `details` everything."""
+    """Give the lines of a gate: the first screen, or with `details` everything.
+
+    The command line passes its own `words`.
+    """
+    width = look.width
     head = [*wrapped_lines(verdict(gate), width, "", _OUTCOME_STYLES[gate.outcome])]
-    # Commands are not cut or wrapped: they are copied.
-    foot = [StyledLine(f"next: {safe_text(next_command)}", "dim")] if next_command else []
+    foot = []
+    if next_command:
+        foot = [StyledLine(line, "dim") for line in command_lines(next_command, width, "next: ")]
     for label, names in sides(gate):
         line = f"{label.ljust(8)}  {safe_text(names)}"
         head.append(StyledLine(cut_line(line, width), "dim"))
@@ -548,7 +519,13 @@ def _markdown_lines(gate: Gate) -> Iterator[str]:
     why = list(_markdown_explanation(gate))
     if why and not gate.passed:
         yield from ("", "What changed:", "", *why)
-    yield from _details(gate, why if gate.passed else ())
+    yield from ("", "<details><summary>Details</summary>", "")
+    yield from (why if gate.passed else ())
+    for label, names in sides(gate):
+        yield f"- {label}: {escape_markdown(names)}"
+    for text in (*accepted(gate), *notes(gate), *hints(gate)):
+        yield f"- {markdown_prose(text, cell=False)}"
+    yield from ("", "</details>")
 
 
 def _markdown_explanation(gate: Gate) -> Iterator[str]:
@@ -561,17 +538,6 @@ def _markdown_row(check: GateCheck, cells: GateRow) -> tuple[str, ...]:
     others = [escape_markdown(cell) for cell in astuple(cells)[1:-1]]
     status = f"**{cells.status}**" if check.status in _BOLD_STATUSES else cells.status
     return markdown_code(cells.metric), *others, status
-
-
-def _details(gate: Gate, why: Iterable[str]) -> Iterator[str]:
-    """Fold away what only a failing gate needs."""
-    yield from ("", "<details><summary>Details</summary>", "")
-    yield from why
-    for label, names in sides(gate):
-        yield f"- {label}: {escape_markdown(names)}"
-    for text in (*accepted(gate), *notes(gate), *hints(gate)):
-        yield f"- {markdown_prose(text, cell=False)}"
-    yield from ("", "</details>")
 
 
 _SUITE = "gpusight gate"
@@ -594,7 +560,20 @@ def to_junit(gate: Gate) -> str:
     root = ET.Element("testsuites", counts)
     suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
     for check in gate.checks:
-        _case(suite, gate, check)
+        name = safe_text(str(check.limit))
+        attributes = {"classname": _CLASS, "name": name, "time": _NO_TIME}
+        case = ET.SubElement(suite, "testcase", attributes)
+        if check.status is not CheckStatus.PASSED:
+            message = safe_text(
+                f"{check.limit.metric} {check.status.value.upper()}: {reason(check)}"
+            )
+            if gate.fails(check):
+                attributes = {"message": message, "type": check.status.value}
+                ET.SubElement(case, "failure", attributes).text = _numbers(check)
+            else:
+                ET.SubElement(case, "skipped", {"message": message})
+        lines = (_numbers(check), safe_text(check.reason))
+        ET.SubElement(case, "system-out").text = "\n".join(filter(None, lines))
     if gate.comparison is not None:
         why = "\n".join(map(safe_text, gate.comparison.explanation))
         ET.SubElement(suite, "system-out").text = why
@@ -617,22 +596,6 @@ def _xml_text(root: ET.Element) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
-def _case(suite: ET.Element, gate: Gate, check: GateCheck) -> None:
-    """Add a check; skipped and accepted inconclusive checks are skipped."""
-    name = safe_text(str(check.limit))
-    attributes = {"classname": _CLASS, "name": name, "time": _NO_TIME}
-    case = ET.SubElement(suite, "testcase", attributes)
-    if check.status is not CheckStatus.PASSED:
-        message = safe_text(f"{check.limit.metric} {check.status.value.upper()}: {reason(check)}")
-        if gate.fails(check):
-            attributes = {"message": message, "type": check.status.value}
-            ET.SubElement(case, "failure", attributes).text = _numbers(check)
-        else:
-            ET.SubElement(case, "skipped", {"message": message})
-    lines = (_numbers(check), safe_text(check.reason))
-    ET.SubElement(case, "system-out").text = "\n".join(filter(None, lines))
-
-
 def _numbers(check: GateCheck) -> str:
     cells = gate_row(check)
     text = (
@@ -640,11 +603,6 @@ def _numbers(check: GateCheck) -> str:
         f"limit {cells.limit}, interval {cells.interval}"
     )
     return safe_text(text)
-
-
-def _document(gate: Gate, *, limit: int | None) -> dict[str, Any]:
-    del limit  # every check counts
-    return gate.document()
 
 
 def _fragment(gate: Gate, *, limit: int | None) -> str:
@@ -655,9 +613,8 @@ def _fragment(gate: Gate, *, limit: int | None) -> str:
 
 
 GATE_RENDERER = Renderer(
-    document=_document,
-    text=to_text,
-    print=print_text,
+    document=lambda gate: gate.document(),
+    lines=gate_lines,
     markdown=to_markdown,
     fragment=_fragment,
     look=TableOptions(100),

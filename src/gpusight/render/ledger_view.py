@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpusight.analysis.ledger.ledger_tables import ledger_lines_table, ledger_page
 from gpusight.analysis.scenario import whatif_page
@@ -11,15 +11,9 @@ from gpusight.render.table_layout import TableOptions
 
 if TYPE_CHECKING:
     from gpusight.analysis.ledger.ledger_report import LedgerReport
-    from gpusight.analysis.scenario import WhatIf
     from gpusight.render.charts.figure import StripChart
 
 _LOOK = TableOptions(100, 20, rows_advice="all are in .to_dict()")
-
-
-def _ledger_document(report: LedgerReport, *, limit: int | None) -> dict[str, Any]:
-    del limit  # a ledger is whole only with all its entries
-    return report.document()
 
 
 def _ledger_markdown(report: LedgerReport, *, limit: int | None, by_step: bool = True) -> str:
@@ -44,7 +38,7 @@ def _draw_ledger(report: LedgerReport, form: str) -> bytes:
 LEDGER_RENDERER = Renderer(
     tables=ledger_page,
     rows=ledger_lines_table,
-    document=_ledger_document,
+    document=lambda report: report.document(),
     markdown=_ledger_markdown,
     figure=_ledger_figure,
     draw=_draw_ledger,
@@ -52,9 +46,6 @@ LEDGER_RENDERER = Renderer(
 )
 
 
-def _whatif_document(whatif: WhatIf, *, limit: int | None) -> dict[str, Any]:
-    del limit  # there are few changes
-    return whatif.document()
-
-
-WHATIF_RENDERER = Renderer(tables=whatif_page, document=_whatif_document, look=_LOOK)
+WHATIF_RENDERER = Renderer(
+    tables=whatif_page, document=lambda whatif: whatif.document(), look=_LOOK
+)

@@ -69,7 +69,8 @@ def _lines(
     yield from (f"{level} {escape_markdown(result.heading)}", "")
     if isinstance(result, Composite):
         yield from (f"> {escape_markdown(n)}  " for n in result.notes)
-        yield from ("", _facts(result))
+        rows = [(escape_markdown(f.label), _cell(f.value, f.fmt)) for f in result.facts]
+        yield from ("", markdown_table(("", ""), (False, False), rows))
         for section in result.sections:
             yield ""
             yield from _lines(section, limit, level + "#", full_names=full_names)
@@ -77,11 +78,6 @@ def _lines(
     yield from _table(result, limit, full_names=full_names)
     for note in result.notes:
         yield from ("", f"> {escape_markdown(note)}")
-
-
-def _facts(result: Composite) -> str:
-    rows = [(escape_markdown(f.label), _cell(f.value, f.fmt)) for f in result.facts]
-    return markdown_table(("", ""), (False, False), rows)
 
 
 def _table(result: TableResult, limit: int | None, *, full_names: bool) -> Iterator[str]:

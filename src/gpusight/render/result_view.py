@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gpusight.comparison.significance import MeasuredChange
     from gpusight.recording.doctor.machine import Checkup
     from gpusight.render.charts.figure import Figure, StripChart
+    from gpusight.render.terminal_text import StyledLine
     from gpusight.reports.report_contents import Report
     from gpusight.rules.diagnosis import (
         AnyDiagnosis,
@@ -71,12 +72,12 @@ class Renderer:
     """The answer as tables."""
     rows: Callable[[Any], TableResult] | None = None
     """Its main table, which CSV and `.frame` have."""
-    document: Callable[..., dict[str, Any]] | None = None
-    """What JSON has; `limit` items of long lists."""
-    text: Callable[..., str] | None = None
-    """Plain text, laid out as the `TableOptions` say."""
-    print: Callable[..., None] | None = None
-    """The same with colors, to a stream."""
+    document: Callable[[Any], dict[str, Any]] | None = None
+    """What JSON has."""
+    long_lists: tuple[str, ...] = ()
+    """Keys of that document whose lists `limit` cuts."""
+    lines: Callable[..., Iterable[StyledLine]] | None = None
+    """Lines of text, laid out as the `TableOptions` say."""
     markdown: Callable[..., str] | None = None
     fragment: Callable[..., str] | None = None
     """HTML for a notebook."""
@@ -161,7 +162,11 @@ class Result:
     def to_dict(self, *, limit: int | None = None) -> dict[str, Any]:
         """Give plain Python objects, as JSON has them."""
         if self._renderer.document is not None:
-            return self._renderer.document(self.answer, limit=limit)
+            document = self._renderer.document(self.answer)
+            for key in self._renderer.long_lists:
+                if limit and key in document:
+                    document[key] = document[key][:limit]
+            return document
         from gpusight.render.csv_json import json_document
 
         return json_document(self._tables("json"), limit=limit)
@@ -192,21 +197,22 @@ class Result:
 
     def to_text(self, look: TableOptions | None = None, **options: Any) -> str:
         """Give it as plain text, as printing does; `look` is how wide, and how many rows."""
-        look = look or self._renderer.look
-        if self._renderer.text is not None:
-            return self._renderer.text(self.answer, look, **options)
-        from gpusight.render.terminal_tables import to_plain
+        from gpusight.render.terminal_text import plain_lines
 
-        return to_plain(self._tables("txt", **options), look)
+        return plain_lines(self._lines(look or self._renderer.look, **options))
 
     def print_to(self, stream: TextIO, look: TableOptions, **options: Any) -> None:
         """Write the text with colors to a terminal."""
-        if self._renderer.print is not None:
-            self._renderer.print(self.answer, look, stream, **options)
-        else:
-            from gpusight.render.terminal_tables import print_colored
+        from gpusight.render.terminal_text import draw_lines
 
-            print_colored(self._tables("txt", **options), look, stream)
+        draw_lines(self._lines(look, **options), stream)
+
+    def _lines(self, look: TableOptions, **options: Any) -> Iterable[StyledLine]:
+        if self._renderer.lines is not None:
+            return self._renderer.lines(self.answer, look, **options)
+        from gpusight.render.terminal_tables import result_lines
+
+        return result_lines(self._tables("txt", **options), look)
 
     def to_markdown(
         self, *, limit: int | None = None, full_names: bool = False, **options: Any
@@ -222,7 +228,11 @@ class Result:
         """Give an HTML page of its own, which needs nothing else."""
         if self._renderer.page is not None:
             return self._renderer.page(self.answer, limit=limit, **options)
-        if self._renderer.draw is not None and self._has_figure():
+        from gpusight.render.charts.draw_chart import has_figure
+
+        if self._renderer.draw is not None and (
+            not isinstance(self.answer, Composite) or has_figure(self.answer)
+        ):
             return self.draw("html", **options).decode()
         from gpusight.render.html.html_templates import html_page, markup
 
@@ -315,11 +325,6 @@ class Result:
             else "see .facts and .to_dict()",
         )
 
-    def _has_figure(self) -> bool:
-        from gpusight.render.charts.draw_chart import has_figure
-
-        return not isinstance(self.answer, Composite) or has_figure(self.answer)
-
     def _writable(self) -> str:
         """List the endings of the texts that `save` writes."""
         renderer = self._renderer
@@ -327,7 +332,7 @@ class Result:
             ".json": renderer.document,
             ".csv": renderer.rows,
             ".md": renderer.markdown,
-            ".txt": renderer.text,
+            ".txt": renderer.lines,
         }
         endings = [ending for ending, part in parts.items() if part or renderer.tables]
         return " or ".join(filter(None, (", ".join(endings[:-1]), *endings[-1:])))

@@ -72,7 +72,8 @@ def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = Tr
     if categories:
         sections.append(_categories(leaks))
     if places:
-        sections.append(_places(leaks))
+        rows = [(leak.category.value, leak.where, leak.count, leak.fate.value) for leak in leaks]
+        sections.append(_table("places", "Where", PLACE_FIELDS, rows))
     if shared.suspects:
         sections.append(_leak_table("suspects", "Names to check before sharing", shared.suspects))
     if shared.remains:
@@ -147,11 +148,6 @@ def _categories(leaks: Iterable[Leak]) -> TableResult:
         for (category, fate), leaks in groups.items()
     ]
     return _table("categories", "Data in the capture", CATEGORY_FIELDS, rows)
-
-
-def _places(leaks: Iterable[Leak]) -> TableResult:
-    rows = [(leak.category.value, leak.where, leak.count, leak.fate.value) for leak in leaks]
-    return _table("places", "Where", PLACE_FIELDS, rows)
 
 
 def _leak_table(command: str, title: str, leaks: Iterable[Leak]) -> TableResult:

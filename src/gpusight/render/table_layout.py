@@ -1,10 +1,10 @@
-"""A result as blocks of a screen: which columns of a table are shown, and how wide."""
+"""Which columns of a table a screen shows, and how wide."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from gpusight.render.cell_text import (
     NUMERIC,
@@ -15,10 +15,10 @@ from gpusight.render.cell_text import (
     shorten_middle,
     show,
 )
-from gpusight.results import Answer, Composite, Fact, Field, Fmt, NotApplicable, TableResult
+from gpusight.results import Field, Fmt, NotApplicable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import polars as pl
 
@@ -220,113 +220,16 @@ def _fraction(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class HeadingBlock:
-    """A title line."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class FactsBlock:
-    """Labels with their values, one per line."""
-
-    pairs: tuple[tuple[str, str], ...]
-    shares: tuple[float | None, ...] = ()
-    """The fraction behind each value that is a share, from which bars are drawn."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableBlock:
-    """A table cut to fit."""
-
-    layout: TextTableLayout
-
-
-@dataclass(frozen=True, slots=True)
-class NoteBlock:
-    """A note to the reader; `label` is its kind, or empty for a remark on the table."""
-
-    text: str
-    label: str = "note"
-
-    @property
-    def stands_alone(self) -> bool:
-        """Whether it replaces a whole section, rather than belonging to the block above."""
-        return self.label not in {"", "note"}
-
-
-Block: TypeAlias = "HeadingBlock | FactsBlock | TableBlock | NoteBlock"
-
-
-def blocks_of(result: Answer, look: TableOptions) -> list[Block]:
-    """Break a result into blocks, cut to the screen."""
-    if isinstance(result, TableResult):
-        return [*_table(result, look), *_notes(result.notes)]
-    if isinstance(result, Composite):
-        return _composite(result, look)
-    return [_absent(result)]
-
-
-def starts_section(block: Block) -> bool:
-    """Return whether an empty line goes before this block."""
-    return isinstance(block, (HeadingBlock, FactsBlock)) or (
-        isinstance(block, NoteBlock) and block.stands_alone
-    )
-
-
 def sentence(absent: NotApplicable) -> str:
     """Give the reason and the remedy as one safe line."""
     reason = safe_text(absent.reason).rstrip(".")
     return f"{reason}; {safe_text(absent.hint)}" if absent.hint else reason
 
 
-def _table(result: TableResult, look: TableOptions) -> Iterator[Block]:
-    yield HeadingBlock(safe_text(result.heading))
-    frame = result.frame.head(look.limit) if look.limit else result.frame
-    if not frame.height:
-        yield NoteBlock("no rows", label="")
-        return
-    declared = full_name_fields(result.fields) if look.full_names else result.fields
-    fields = [f for f in declared if f.shown or look.every_field]
-    columns = [_column(f, frame) for f in fields]
-    layout = fit_columns(columns, None if look.full_names else look.width, bars=look.bars)
-    yield TableBlock(layout)
-    if more := result.frame.height - frame.height:
-        yield NoteBlock(
-            f"… and {more:,} more {'row' if more == 1 else 'rows'} ({look.rows_advice})", label=""
-        )
-    if layout.columns_left_out:
-        missing = ", ".join(layout.columns_left_out)
-        yield NoteBlock(f"no room for: {missing} ({look.columns_advice})", label="")
-
-
-def _composite(result: Composite, look: TableOptions) -> list[Block]:
-    # Notes come first: that data is incomplete must be read before the numbers, not after.
-    blocks: list[Block] = [HeadingBlock(safe_text(result.heading)), *_notes(result.notes)]
-    if result.facts:
-        pairs = tuple(_pair(f, look.width) for f in result.facts)
-        blocks.append(FactsBlock(pairs, tuple(_share(f) for f in result.facts)))
-    for section in result.sections:
-        blocks += blocks_of(section, look)
-    return blocks
-
-
-def _pair(fact: Fact, width: int | None) -> tuple[str, str]:
-    value = show(fact.value, fact.fmt)
-    if fact.fmt is Fmt.NAME and width is not None:
-        value = shorten_middle(value, max(20, width - 24))
-    return safe_text(fact.label), value
-
-
-def _share(fact: Fact) -> float | None:
-    numeric = fact.fmt is Fmt.SHARE and isinstance(fact.value, (int, float))
-    return float(fact.value) if numeric else None
-
-
-def _notes(notes: Iterable[str]) -> list[Block]:
-    return [NoteBlock(safe_text(n)) for n in notes]
-
-
-def _absent(absent: NotApplicable) -> Block:
-    return NoteBlock(sentence(absent), label=absent.command)
+def lay_out_table(
+    fields: Sequence[Field], frame: pl.DataFrame, look: TableOptions
+) -> TextTableLayout:
+    """Choose the fields to show of a table, and fit them to the screen."""
+    declared = full_name_fields(fields) if look.full_names else fields
+    columns = [_column(f, frame) for f in declared if f.shown or look.every_field]
+    return fit_columns(columns, None if look.full_names else look.width, bars=look.bars)

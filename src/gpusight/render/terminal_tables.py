@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
-from typing import TYPE_CHECKING, TextIO
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING
 
-from gpusight.render.cell_text import display_width, pad
-from gpusight.render.table_layout import (
-    GAP,
-    FactsBlock,
-    HeadingBlock,
-    NoteBlock,
-    TableBlock,
-    TableOptions,
-    TextTableLayout,
-    blocks_of,
-    starts_section,
-)
-from gpusight.render.terminal_text import StyledLine, draw_lines, plain_lines, wrapped_lines
+from gpusight.render.cell_text import display_width, pad, safe_text, shorten_middle, show
+from gpusight.render.table_layout import GAP, lay_out_table, sentence
+from gpusight.render.terminal_text import StyledLine, plain_lines, wrapped_lines
+from gpusight.results import Answer, Composite, Fact, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from gpusight.results import Answer
+    from gpusight.render.table_layout import TableOptions, TextTableLayout
 
 
 _MIN_TWO_COLUMN_FACTS = 8
@@ -33,49 +24,55 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def to_plain(result: Answer, look: TableOptions) -> str:
     """Write a result as plain text; ends with a newline."""
-    return plain_lines(_result_lines(result, look, colored=False))
+    return plain_lines(result_lines(result, look))
 
 
-def print_colored(result: Answer, look: TableOptions, stream: TextIO) -> None:
-    """Write a result with colors and bars to a terminal."""
-    draw_lines(_result_lines(result, look, colored=True), stream)
+def result_lines(result: Answer, look: TableOptions) -> Iterator[StyledLine]:
+    """Give the lines of a result; with bars where `look` has them, which need colors."""
+    return islice(_section_lines(result, look), 1, None)
 
 
-def _result_lines(result: Answer, look: TableOptions, *, colored: bool) -> Iterator[StyledLine]:
-    for index, block in enumerate(blocks_of(result, look)):
-        if index and starts_section(block):
+def _section_lines(result: Answer, look: TableOptions) -> Iterator[StyledLine]:
+    """Give an empty line, and the lines of a result."""
+    yield StyledLine("")
+    if isinstance(result, TableResult):
+        yield from wrapped_lines(result.heading, look.width, "", "bold")
+        yield from _table_lines(result, look)
+        for note in result.notes:
+            yield from wrapped_lines(note, look.width, "note: ", "dim")
+    elif isinstance(result, Composite):
+        yield from wrapped_lines(result.heading, look.width, "", "bold")
+        # Notes come first: that data is incomplete must be read before the numbers, not after.
+        for note in result.notes:
+            yield from wrapped_lines(note, look.width, "note: ", "dim")
+        if result.facts:
             yield StyledLine("")
-        if isinstance(block, HeadingBlock):
-            yield from wrapped_lines(block.text, look.width, "", "bold")
-        elif isinstance(block, FactsBlock):
-            yield from _fact_lines(block, look.width, colored=colored)
-        elif isinstance(block, TableBlock):
-            yield from _table_lines(block.layout, colored=colored)
-        else:
-            yield from _note_lines(block, look.width)
+            yield from _fact_lines(result.facts, look.width, bars=look.bars)
+        for section in result.sections:
+            yield from _section_lines(section, look)
+    else:
+        yield from wrapped_lines(sentence(result), look.width, f"{result.command}: ", "yellow")
 
 
-def _note_lines(note: NoteBlock, width: int | None) -> Iterator[StyledLine]:
-    lead = f"{note.label}: " if note.label else ""
-    return wrapped_lines(note.text, width, lead, "yellow" if note.stands_alone else "dim")
-
-
-def _fact_lines(facts: FactsBlock, width: int | None, *, colored: bool) -> Iterator[StyledLine]:
+def _fact_lines(facts: Sequence[Fact], width: int | None, *, bars: bool) -> Iterator[StyledLine]:
     """Give labels and values; many short ones in two columns, to leave room for the tables."""
-    label_width = max(display_width(label) for label, _ in facts.pairs)
-    paired = list(zip(facts.pairs, facts.shares, strict=True))
-    if width is not None and len(paired) >= _MIN_TWO_COLUMN_FACTS:
+    texts = []
+    for fact in facts:
+        value = show(fact.value, fact.fmt)
+        if fact.fmt is Fmt.NAME and width is not None:
+            value = shorten_middle(value, max(20, width - 24))
+        is_share = fact.fmt is Fmt.SHARE and isinstance(fact.value, (int, float))
+        texts.append((safe_text(fact.label), value, float(fact.value) if is_share else None))
+    label_width = max(display_width(label) for label, _, _ in texts)
+    if width is not None and len(texts) >= _MIN_TWO_COLUMN_FACTS:
         value_width = max(
             display_width(value) + (0 if share is None else _FACT_BAR_WIDTH + 1)
-            for (_, value), share in paired
+            for _, value, share in texts
         )
         if label_width + GAP + value_width < width // 2:
-            middle = (len(paired) + 1) // 2
+            middle = (len(texts) + 1) // 2
             left, right = (
-                _fact_lines(
-                    FactsBlock(facts.pairs[part], facts.shares[part]), None, colored=colored
-                )
-                for part in (slice(middle), slice(middle, None))
+                _fact_lines(half, None, bars=bars) for half in (facts[:middle], facts[middle:])
             )
             for first, second in zip_longest(left, right, fillvalue=StyledLine("")):
                 space = " " * max(0, width // 2 - display_width(first.text))
@@ -83,10 +80,10 @@ def _fact_lines(facts: FactsBlock, width: int | None, *, colored: bool) -> Itera
                     (*first.colored_parts(), (space, ""), *second.colored_parts())
                 )
             return
-    share_width = max((len(value) for (_, value), share in paired if share is not None), default=0)
-    for (label, value), share in paired:
+    share_width = max((len(value) for _, value, share in texts if share is not None), default=0)
+    for label, value, share in texts:
         lead = pad(label, label_width, right=False) + " " * GAP
-        if colored and share is not None:
+        if bars and share is not None:
             bar = _bar(share, _FACT_BAR_WIDTH)
             yield StyledLine.of_parts(
                 ((lead, "dim"), (value.rjust(share_width), "bold"), (f" {bar}", "green"))
@@ -97,7 +94,24 @@ def _fact_lines(facts: FactsBlock, width: int | None, *, colored: bool) -> Itera
         yield from others
 
 
-def _table_lines(layout: TextTableLayout, *, colored: bool) -> Iterator[StyledLine]:
+def _table_lines(table: TableResult, look: TableOptions) -> Iterator[StyledLine]:
+    """Give the rows to show, and what is left out."""
+    frame = table.frame.head(look.limit) if look.limit else table.frame
+    if not frame.height:
+        yield StyledLine("no rows", "dim")
+        return
+    layout = lay_out_table(table.fields, frame, look)
+    yield from _row_lines(layout, colored=look.bars)
+    if more := table.frame.height - frame.height:
+        rows = "row" if more == 1 else "rows"
+        text = f"… and {more:,} more {rows} ({look.rows_advice})"
+        yield from wrapped_lines(text, look.width, "", "dim")
+    if layout.columns_left_out:
+        text = f"no room for: {', '.join(layout.columns_left_out)} ({look.columns_advice})"
+        yield from wrapped_lines(text, look.width, "", "dim")
+
+
+def _row_lines(layout: TextTableLayout, *, colored: bool) -> Iterator[StyledLine]:
     with_bars = colored and layout.bar_width > 0
     barred = next((c for c in layout.columns if c.shares and with_bars), None)
     rule = "─" if colored else "-"

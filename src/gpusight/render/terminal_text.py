@@ -129,10 +129,91 @@ def labeled_lines(
     yield from wrapped_lines(text, width, f"   {label.ljust(LABEL)}  {lead}", style)
 
 
-def code_lines(code: str) -> Iterator[StyledLine]:
-    """Show lines to paste, whole: names of the capture in them are made safe, not cut."""
-    for text in code.rstrip("\n").splitlines():
-        yield StyledLine(INDENT + safe_text(text), "green")
+_SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
+
+
+def command_lines(command: str, width: int | None, lead: str = "") -> list[str]:
+    """Break a command that is too wide between words with backslashes, so that it can be pasted.
+
+    A word that is too wide itself stays where it is.
+    """
+    command = safe_text(command)
+    words = _SHELL_WORD.findall(command)
+    if width is None or " ".join(words) != command:  # quotes that do not close
+        return [lead + command]
+    indent, room = (lead if lead.isspace() else "") + "  ", width - len(" \\")
+    lines = [lead + words[0]]
+    for word in words[1:]:
+        whole = f"{lines[-1]} {word}"
+        if display_width(whole) > room >= display_width(indent + word):
+            lines[-1] += " \\"
+            lines.append(indent + word)
+        else:
+            lines[-1] = whole
+    return lines
+
+
+_COMMENT = re.compile(r"(\s*)(\S.*?)\s+((?:#|//) .*)")
+_COMMANDS = ("gpusight ", "ncu ", "nsys ")
+
+
+def code_lines(code: str, width: int | None) -> Iterator[StyledLine]:
+    """Show lines to paste, whole: names of the capture in them are made safe, not cut.
+
+    Where they are too wide, comments move above their line, and calls are broken at commas.
+    """
+    lines = [safe_text(line) for line in code.rstrip("\n").splitlines()]
+    indent = INDENT
+    if width is not None:
+        room = width - len(INDENT)
+        lines = [part for line in lines for part in _narrow_code(line, room)]
+        widest = max(map(display_width, lines), default=0)
+        indent = " " * max(0, min(len(INDENT), width - widest))
+    yield from (StyledLine(indent + line, "green") for line in lines)
+
+
+def _narrow_code(line: str, width: int, *, continued: bool = False) -> Iterator[str]:
+    """Break a line of Python, C++ or a shell so that it means the same."""
+    text = line.lstrip()
+    indent = line[: len(line) - len(text)]
+    if display_width(line) <= width:
+        yield line
+    elif text.startswith(("# ", "// ")):
+        lead = f"{indent}{text.partition(' ')[0]} "
+        yield from textwrap.wrap(
+            text.partition(" ")[2],
+            max(width, len(lead) + 1),
+            initial_indent=lead,
+            subsequent_indent=lead,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    elif (match := _COMMENT.fullmatch(line)) and _is_outside_quotes(match[2]):
+        yield from _narrow_code(indent + match[3], width)
+        yield from _narrow_code(indent + match[2], width, continued=continued)
+    elif text.startswith(_COMMANDS):
+        yield from command_lines(text, width, indent)
+    else:
+        hang = indent if continued else f"{indent}    "
+        ends = [
+            end
+            for end in (match.end() for match in re.finditer(r"\((?!\))|, ", line))
+            if _is_outside_quotes(line[:end])
+            and (continued or line.count("(", 0, end) > line.count(")", 0, end))
+        ]
+        if not ends:
+            yield line
+            return
+        # Where the rest then fits, else as late as possible.
+        fitting = [end for end in ends if display_width(line[:end].rstrip()) <= width] or ends[:1]
+        rests = (end for end in fitting if display_width(hang + line[end:].lstrip()) <= width)
+        end = next(rests, fitting[-1])
+        yield line[:end].rstrip()
+        yield from _narrow_code(hang + line[end:].lstrip(), width, continued=True)
+
+
+def _is_outside_quotes(text: str) -> bool:
+    return text.count('"') % 2 == 0 and text.count("'") % 2 == 0
 
 
 def cut_line(text: str, width: int | None) -> str:

@@ -330,8 +330,8 @@ class KernelReportDiagnosis:
         names = dict.fromkeys(rule for kernel in self.kernels for rule in kernel.not_applicable)
         return tuple(rule for rule in names if all(rule in k.not_applicable for k in self.kernels))
 
-    def document(self, *, limit: int | None = None) -> dict[str, Any]:
-        """Return the document that `--format json` writes, with at most `limit` launches."""
+    def document(self) -> dict[str, Any]:
+        """Return the document that `--format json` writes."""
         return {
             "meta": {
                 "command": self.command,
@@ -343,7 +343,7 @@ class KernelReportDiagnosis:
                 "notes": list(self.notes),
             },
             "saved_ns": self.saved_ns,
-            "kernels": [kernel.document() for kernel in self.kernels[: limit or None]],
+            "kernels": [kernel.document() for kernel in self.kernels],
         }
 
     def with_warnings(self, warnings: Sequence[str]) -> KernelReportDiagnosis:

@@ -197,7 +197,12 @@ class EventLine:
         inside = np.zeros(_COLORS, np.int64)
         inside[self._totals.codes] = busy[0]
         first = min(int(np.searchsorted(self.end_ns, start_ns, side="right")), int(begun[0]))
-        return inside, self._count(first, int(begun[1]))
+        last = int(begun[1])
+        counts = np.zeros(_COLORS, np.int64)
+        for at in range(first, last, _AT_ONCE):
+            part = self.color[at : min(at + _AT_ONCE, last)]
+            counts += np.bincount(part, minlength=_COLORS)
+        return inside, counts
 
     def at(self, time_ns: int, within_ns: int) -> int | None:
         """Return the position of the event at a time, else of the nearest that close; None if none.
@@ -270,14 +275,6 @@ class EventLine:
         instants = np.flatnonzero(total_ns[bins] == 0)
         color[instants] = self.color[_first_outside(begun[bins[instants]], long)]
         return LineBins(bins, total_ns[bins], count[bins], color)
-
-    def _count(self, first: int, last: int) -> Ints:
-        """Count the events of each color from one position up to another."""
-        counts = np.zeros(_COLORS, np.int64)
-        for at in range(first, last, _AT_ONCE):
-            part = self.color[at : min(at + _AT_ONCE, last)]
-            counts += np.bincount(part, minlength=_COLORS)
-        return counts
 
 
 def _by_length(start: Ints, end: Ints) -> tuple[tuple[int, NDArray[np.int32]], ...]:

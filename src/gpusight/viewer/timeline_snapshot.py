@@ -272,12 +272,17 @@ class _Snapshot:
         rows = list(self._track_rows(totals, {*keys}))
         frame = pl.DataFrame(rows, schema=schema_of(TRACK_FIELDS), orient="row")
         table = TableResult("tracks", "Tracks", TRACK_FIELDS, frame)
+        steps = [
+            {"number": s.number, "name": s.name, "start_ns": s.start_ns, "end_ns": s.end_ns}
+            for s in self.stretch.steps
+        ]
+        ends = {"start_ns": self.start_ns, "end_ns": self.end_ns, "bins": fine.window.bins}
         return Composite(
             COMMAND,
             "Timeline",
             tuple(self._facts(frame.height, fine)),
             (table, *fine.sections()),
-            meta=self._meta(fine),
+            meta={"path": self.timeline.trace.meta.path, **ends, "steps": steps},
             notes=(*self.stretch.notes, *self.timeline.notes, *self._left_out(drawn, active)),
             window=self.stretch.window,
         )
@@ -325,14 +330,6 @@ class _Snapshot:
         for field in FACTS:
             if values[field.key] is not None:
                 yield Fact(field.key, field.label, values[field.key], field.fmt, field.meaning)
-
-    def _meta(self, seen: SnapshotTables) -> dict[str, object]:
-        steps = [
-            {"number": s.number, "name": s.name, "start_ns": s.start_ns, "end_ns": s.end_ns}
-            for s in self.stretch.steps
-        ]
-        ends = {"start_ns": self.start_ns, "end_ns": self.end_ns, "bins": seen.window.bins}
-        return {"path": self.timeline.trace.meta.path, **ends, "steps": steps}
 
     def _left_out(self, drawn: Sequence[TimelineTrack], active: set[str]) -> Iterator[str]:
         more = len(active) - len(drawn)
@@ -459,7 +456,13 @@ def _stretch_of(
     if window is not None:
         stretch = SnapshotStretch(chosen.start_ns, chosen.end_ns, "")
     elif selection.within is not None and steps is None:
-        stretch = _typical_range(trace, selection)
+        spans = ResolvedSelection(trace, selection).matching_ranges.sort("start_ns")
+        start, end = (spans[column].to_numpy() for column in ("start_ns", "end_ns"))
+        at = _median(end - start)
+        last = work_end(trace, int(start[at]), int(end[at]), spans["process"][at])
+        name = shortened(selection.within or "")
+        many = f", the median of {len(start):,}" if len(start) > 1 else ""
+        stretch = _with_margin(int(start[at]), last, f"{name}{many}")
     elif steps is not None or not chosen.steps:
         names = [called(step) for step in (*chosen.steps[:1], *chosen.steps[1:][-1:])]
         stretch = _with_margin(chosen.start_ns, chosen.end_ns, " to ".join(names))
@@ -483,16 +486,6 @@ def _typical_step(trace: Trace, steps: Sequence[TraceStep]) -> SnapshotStretch:
         called(step) if len(steps) == 1 else f"{called(step)}, the median of {len(steps):,} steps"
     )
     return replace(_with_margin(step.start_ns, end, what), median_ns=int(took[at]))
-
-
-def _typical_range(trace: Trace, selection: Selection) -> SnapshotStretch:
-    spans = ResolvedSelection(trace, selection).matching_ranges.sort("start_ns")
-    start, end = (spans[column].to_numpy() for column in ("start_ns", "end_ns"))
-    at = _median(end - start)
-    last = work_end(trace, int(start[at]), int(end[at]), spans["process"][at])
-    name = shortened(selection.within or "")
-    many = f", the median of {len(start):,}" if len(start) > 1 else ""
-    return _with_margin(int(start[at]), last, f"{name}{many}")
 
 
 def _median(lengths: Ints) -> int:

@@ -296,7 +296,13 @@ class ViewerTimeline:
                 continue
             for line in range(strip.track.lines):
                 screen.lines.append((strip.track.key, line))
-                self._show(screen, strip, line)
+                source, number = strip.source, strip.first + line
+                assert source is not None, "what pends is not shown"
+                if isinstance(source, (MemorySeries, CounterSeries)):
+                    build = partial(source.samples, number)
+                    screen.show_values(self._cache.take((strip.track.key, line), build))
+                else:
+                    screen.show_events(self._line(strip, source, line), source, number)
         return screen.window()
 
     def pick(self, key: str, line: int, time_ns: int, within_ns: int) -> EventPosition | None:
@@ -323,15 +329,6 @@ class ViewerTimeline:
         if key not in self._strips:
             raise UsageError(f"no track {key!r} in the capture")
         return self._strips[key]
-
-    def _show(self, screen: WindowBuilder, strip: TrackSource, line: int) -> None:
-        source, number = strip.source, strip.first + line
-        assert source is not None, "what pends is not shown"
-        if isinstance(source, (MemorySeries, CounterSeries)):
-            build = partial(source.samples, number)
-            screen.show_values(self._cache.take((strip.track.key, line), build))
-        else:
-            screen.show_events(self._line(strip, source, line), source, number)
 
     def _line(self, strip: TrackSource, source: EventSource, line: int) -> EventLine:
         build = partial(source.line, strip.first + line)

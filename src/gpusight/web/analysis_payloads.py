@@ -71,15 +71,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpusight.analysis.steps.step_window import StepWindow
-    from gpusight.comparison.comparison_result import Comparison
     from gpusight.comparison.digest import Digest
     from gpusight.render.comparison_tables import ComparisonCell
-    from gpusight.results import Fact
     from gpusight.rules.diagnosis import TimedKernel
     from gpusight.rules.finding import Evidence, TimelineFinding
     from gpusight.rules.timeline_diagnosis import TimelineLocation
     from gpusight.trace.trace import Trace
-    from gpusight.viewer.event_details import EventDescription
     from gpusight.viewer.ledger_track import LedgerLine
     from gpusight.viewer.timeline_view import ViewerTimeline
 
@@ -88,7 +85,12 @@ def event_payload(
     timeline: ViewerTimeline, table: str, row: int, reports: Sequence[Trace]
 ) -> EventDetails:
     """Describe one event; `reports` are of Nsight Compute."""
-    details = _details(timeline.trace, table, row, reports)
+    candidates = [
+        event_details(timeline.trace, table, row, report=report) for report in reports or (None,)
+    ]
+    details = max(
+        candidates, key=lambda details: sum(len(section.facts) for section in details.sections)
+    )
     spot = timeline.spot(table, row)
     if spot is None:
         raise MissingDataError(f"no track shows row {row:,} of {table}")
@@ -98,24 +100,18 @@ def event_payload(
         kind=details.kind,
         title=shown(details.title, MAX_TEXT_CHARS),
         sections=tuple(
-            ShownSection(section.title, _facts(section.facts)) for section in details.sections
+            ShownSection(
+                section.title,
+                tuple(
+                    ShownFact(
+                        fact.label, shown(show(fact.value, fact.fmt), MAX_TEXT_CHARS), fact.meaning
+                    )
+                    for fact in section.facts
+                ),
+            )
+            for section in details.sections
         ),
         links=tuple(LinkedEvent(how, safe(place)) for how, place in linked if place is not None),
-    )
-
-
-def _details(trace: Trace, table: str, row: int, reports: Sequence[Trace]) -> EventDescription:
-    """Give the details with the counters of the report that has most about the event."""
-    candidates = [event_details(trace, table, row, report=report) for report in reports or (None,)]
-    return max(
-        candidates, key=lambda details: sum(len(section.facts) for section in details.sections)
-    )
-
-
-def _facts(facts: Iterable[Fact]) -> tuple[ShownFact, ...]:
-    return tuple(
-        ShownFact(fact.label, shown(show(fact.value, fact.fmt), MAX_TEXT_CHARS), fact.meaning)
-        for fact in facts
     )
 
 
@@ -142,18 +138,13 @@ def sample_steps(trace: Trace) -> StepSample:
     if isinstance(focus, NotApplicable):
         return StepSample()
     if focus.steps:
-        return _steps(focus, MAX_SAMPLED_WORK / total)
+        every = focus.steps
+        kept = max(1, int(len(every) * (MAX_SAMPLED_WORK / total)))
+        first = (len(every) - kept) // 2
+        low, high = every[first].number, every[first + kept - 1].number
+        note = f"evaluated on steps {low} to {high} of {len(every):,}"
+        return StepSample(steps=f"{low}-{high}", note=note)
     return _window(trace, max(rows, key=lambda table: rows[table]), MAX_SAMPLED_WORK / total)
-
-
-def _steps(focus: StepWindow, share: float) -> StepSample:
-    """Choose steps round the middle that have about this share of all work."""
-    every = focus.steps
-    kept = max(1, int(len(every) * share))
-    first = (len(every) - kept) // 2
-    low, high = every[first].number, every[first + kept - 1].number
-    note = f"evaluated on steps {low} to {high} of {len(every):,}"
-    return StepSample(steps=f"{low}-{high}", note=note)
 
 
 def _window(trace: Trace, table: str, share: float) -> StepSample:
@@ -390,11 +381,14 @@ def comparison_payload(before: Trace, after: Trace) -> CompareInfo:
     if isinstance(comparison, NotApplicable):
         return CompareInfo(FAILED, safe_text(sentence(comparison)))
     notes = (*(part.note for part in parts if part.note), *comparison.notes)
+    rows = next(
+        section.rows for section in comparison_sections(comparison) if section.key == _METRICS
+    )
     return CompareInfo(
         state=READY,
         message="",
         explanation=tuple(map(safe_text, comparison.explanation)),
-        metrics=_metrics(comparison),
+        metrics=tuple(_metric(row.cells) for row in rows),
         notes=tuple(map(safe_text, notes)),
     )
 
@@ -406,13 +400,6 @@ def _summed(trace: Trace, part: StepSample) -> list[Digest]:
     digests = digests_of([trace], make)
     # A sample of steps may be compared with another sample.
     return [msgspec.structs.replace(digest, scope="") for digest in digests]
-
-
-def _metrics(comparison: Comparison) -> tuple[MetricInfo, ...]:
-    rows = next(
-        section.rows for section in comparison_sections(comparison) if section.key == _METRICS
-    )
-    return tuple(_metric(row.cells) for row in rows)
 
 
 def _metric(cells: Sequence[ComparisonCell]) -> MetricInfo:

@@ -291,7 +291,9 @@ def _comparison(session: Session) -> Endpoint:
 
 def _route_endpoint(session: Session, pool: Pool, question: RouteHandler) -> Endpoint:
     async def answer(request: Request) -> Response:
-        served = session.capture(_number(request))
+        text = request.path_params["number"]
+        value = read_whole(text) if text.isdecimal() and len(text) < 10 else None
+        served = session.capture(-1 if value is None else value)
         if served is None:
             raise HTTPException(404, "no such capture")
         routed = RouteRequest(served, RequestQuery(request.query_params), session.reports)
@@ -313,12 +315,6 @@ def _route_response(question: RouteHandler, routed: RouteRequest) -> Response:
         if not is_unexpected(error) or isinstance(error, ServerStopped):
             raise
         raise internal_error(error) from error
-
-
-def _number(request: Request) -> int:
-    text = request.path_params["number"]
-    value = read_whole(text) if text.isdecimal() and len(text) < 10 else None
-    return -1 if value is None else value
 
 
 def _json_response(answer: object) -> Response:

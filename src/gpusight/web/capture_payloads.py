@@ -45,11 +45,15 @@ def capture_payload(number: int, name: str, trace: Trace, timeline: ViewerTimeli
     focus = step_window(trace)
     steps = () if isinstance(focus, NotApplicable) else _steps(focus)
     meta = trace.meta
+    tables = [trace.table(table, ["device"]) for table in GPU_WORK if trace.has(table)]
+    used = pl.concat(tables)["device"].drop_nulls().unique().sort().to_list() if tables else []
+    names = device_names(trace)
+    counted = Counter(safe_text(names.get(device) or f"GPU {device}") for device in used or names)
     return CaptureInfo(
         id=number,
         name=name,
         tool=safe_text(" ".join(filter(None, (meta.tool, meta.tool_version)))),
-        gpus=_gpus(trace),
+        gpus=tuple(name if count == 1 else f"{count} x {name}" for name, count in counted.items()),
         start_ns=timeline.start_ns,
         end_ns=timeline.end_ns,
         tracks=timeline.tracks,
@@ -83,15 +87,6 @@ def _around(timeline: ViewerTimeline, first_ns: int, last_ns: int, part: float) 
     start = max(timeline.start_ns, first_ns - around)
     end = min(timeline.end_ns, last_ns + around)
     return TimeRange(start, end) if start < end else None
-
-
-def _gpus(trace: Trace) -> tuple[str, ...]:
-    """Name the GPUs that worked, or all where none did: `8 x NVIDIA H200`."""
-    tables = [trace.table(table, ["device"]) for table in GPU_WORK if trace.has(table)]
-    used = pl.concat(tables)["device"].drop_nulls().unique().sort().to_list() if tables else []
-    names = device_names(trace)
-    counted = Counter(safe_text(names.get(device) or f"GPU {device}") for device in used or names)
-    return tuple(name if count == 1 else f"{count} x {name}" for name, count in counted.items())
 
 
 def _notes(trace: Trace, focus: StepWindow | NotApplicable, steps: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from gpusight.trace.trace import Trace
 from gpusight.web.payloads import COMPUTING, FAILED, READY, CaptureState, FindingsInfo, LedgerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -167,7 +167,7 @@ class SharedTrace(Trace):
     def table(self, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Read a table, or only some of its columns."""
         have = self._loaded.get(name)  # a frame never changes; a wider one takes its place
-        if columns is not None and have is not None and _holds(have, columns):
+        if columns is not None and have is not None and (set(columns) <= set(have.columns)):
             self._check()
             return have.select(columns)
         with self._turn():
@@ -207,7 +207,3 @@ class SharedTrace(Trace):
     def _check(self) -> None:
         if self._stopping.is_set():
             raise ServerStopped
-
-
-def _holds(frame: pl.DataFrame, columns: Iterable[str]) -> bool:
-    return set(columns) <= set(frame.columns)

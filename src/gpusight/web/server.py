@@ -54,7 +54,21 @@ class Server:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         self.url = f"http://{LOOPBACK}:{self._port}/{token}/"
         """Where the page is; whoever knows it may look."""
-        self._server = _quiet_server(Guard(make_app(session), token, self._port))
+        config = uvicorn.Config(
+            Guard(make_app(session), token, self._port),
+            http=bounded_protocol(),
+            backlog=MAX_WAITING_CONNECTIONS,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # a bug still shows its traceback
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+        )
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="gpusight-serve", daemon=True)
 
     def _run(self) -> None:
@@ -133,24 +147,6 @@ def _bound(port: int) -> socket.socket:
             f"port {port} cannot be used", why=error.strerror or str(error)
         ) from error
     return taken
-
-
-def _quiet_server(app: Guard) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,
-        http=bounded_protocol(),
-        backlog=MAX_WAITING_CONNECTIONS,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        log_level="error",  # a bug still shows its traceback
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
-    )
-    return uvicorn.Server(config)
 
 
 def serve(

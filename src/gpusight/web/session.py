@@ -107,7 +107,15 @@ class Session:
         if any(capture.is_ready for capture in self._served):
             return None
         errors = [capture.error for capture in self._served if capture.error is not None]
-        return errors[0] if errors else _only_reports()
+        return (
+            errors[0]
+            if errors
+            else UsageError(
+                "Nsight Compute reports have no timeline",
+                hint="add a capture that has one: gpusight serve run.nsys-rep kernels.ncu-rep; "
+                "or use gpusight diagnose or gpusight report",
+            )
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -181,7 +189,9 @@ class Session:
             other.settled.wait()
         if not capture.is_ready:
             return
-        self._let_look(capture)
+        large = sum(track.events for track in capture.timeline.tracks) > _LARGE
+        if large and capture.seen.wait(_FIRST_LOOK_S):
+            self.stopping.wait(_DRAWING_S)
         from gpusight.web import analysis_payloads  # noqa: F401 - so that the first click need not wait
         from gpusight.web.analysis_payloads import (
             diagnosis_payloads,
@@ -204,12 +214,6 @@ class Session:
                     capture.ledger = ledger or ledger_payload(timeline.trace)
             except GpusightError as error:
                 capture.fails(error)
-
-    def _let_look(self, capture: LoadedCapture) -> None:
-        """Leave the processors to the first picture of a large capture, if anybody is looking."""
-        large = sum(track.events for track in capture.timeline.tracks) > _LARGE
-        if large and capture.seen.wait(_FIRST_LOOK_S):
-            self.stopping.wait(_DRAWING_S)
 
     def _compare(self) -> None:
         """Compare the first two captures, after everything else; then let go of what that took."""
@@ -241,11 +245,3 @@ class Session:
             )
         except GpusightError as error:
             self.comparison = CompareInfo(FAILED, ready[0].reason(ready[1].reason(error)))
-
-
-def _only_reports() -> UsageError:
-    return UsageError(
-        "Nsight Compute reports have no timeline",
-        hint="add a capture that has one: gpusight serve run.nsys-rep kernels.ncu-rep; "
-        "or use gpusight diagnose or gpusight report",
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpusight import units
@@ -485,6 +486,14 @@ def _all_y(figure: Figure) -> Iterator[float]:
         yield from totals(series) if isinstance(series, StackSeries) else series.y
     yield from (mark.y for mark in figure.marks)
     yield from (rule.y for rule in figure.rules)
+
+
+def stepped(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Add a corner between points, so that each value is kept until the next."""
+    corners = points[:1]
+    for (_, before), (x, y) in pairwise(points):
+        corners += [(x, before), (x, y)]
+    return corners
 
 
 def totals(stack: StackSeries) -> Numbers:

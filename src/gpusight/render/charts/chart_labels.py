@@ -65,7 +65,7 @@ def placed_bars(frame: ChartFrame) -> Iterator[PlacedBar]:
 
 def _placed(frame: ChartFrame, bars: BarSeries, number: int, slot: str) -> PlacedBar:
     start, end = frame.x(bars.x[number]), frame.x(bars.ends[number])
-    middle, row = frame.y(bars.y[number]), _row(frame)
+    middle, row = frame.y(bars.y[number]), frame.y(0.0) - frame.y(1.0)
     left, width = min(start, end), max(abs(end - start), _MIN_BAR_PIXELS)
     text = safe_text(bars.labels[number]) if bars.labels else ""
     text_at, anchor = _bar_label_place(frame, left, left + width, text_width(text, SMALL_FONT))
@@ -95,10 +95,6 @@ def _bar_label_place(
     if left - BAR_LABEL_GAP - width >= frame.left:
         return left - BAR_LABEL_GAP, "end"
     return frame.size.width - 2, "end"
-
-
-def _row(frame: ChartFrame) -> float:
-    return frame.y(0.0) - frame.y(1.0)
 
 
 _HEIGHT = SMALL_FONT + 2

@@ -50,11 +50,15 @@ def chart_to_page(figure: Figure | StripChart, result: Answer | None = None) -> 
         # The page's own heading names the composite.
         named = replace(result, title="Data") if isinstance(result, Composite) else result
         tables = to_html(named, limit=MAX_PAGE_ROWS)
+    colors = colors_of(figure)
+    light, dark = (f"{_variables(t, colors)}{css_of(t, colors)}" for t in (LIGHT, DARK))
     page = render(
         "chart_page.html",
         title=figure.title,
         subtitle=figure.subtitle,
-        styles=markup(_styles(colors_of(figure))),
+        styles=markup(
+            f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{_file('page.css')}"
+        ),
         chart=markup(both_sizes(figure)),
         tables=tables,
         data=markup(safe_json(pointed_data(figure))),
@@ -66,11 +70,6 @@ def chart_to_page(figure: Figure | StripChart, result: Answer | None = None) -> 
 def safe_json(value: object) -> str:
     """Write JSON that may stand inside a script element: nothing in it can end that element."""
     return msgspec.json.encode(value).decode().translate(_UNSAFE)
-
-
-def _styles(colors: Iterable[str]) -> str:
-    light, dark = (f"{_variables(t, colors)}{css_of(t, colors)}" for t in (LIGHT, DARK))
-    return f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{_file('page.css')}"
 
 
 def _variables(theme: ChartTheme, colors: Iterable[str]) -> str:

@@ -76,7 +76,11 @@ def roofline_figure(result: Composite) -> Figure:
     bandwidth. Where all are without, there is only that panel.
     """
     rows, roof_rows, others = _of_one_gpu(result)
-    roofs = _roofs(roof_rows)
+    named = roof_rows.rows(named=True)
+    roofs = _Roofs(
+        {r["roof"]: r["tflop_per_s"] * _TERA for r in named if r["kind"] == "compute"},
+        {r["roof"]: r["bytes_per_s"] for r in named if r["kind"] == "memory"},
+    )
     dots = rows.filter((pl.col("tflop_per_s") > 0) & (pl.col("dram_intensity") > 0))
     rest = rows.filter(_without_flops())
     # Reports of few counters have the share of the peak, but no bytes.
@@ -92,12 +96,18 @@ def roofline_figure(result: Composite) -> Figure:
     x, y = _axes(dots, roofs)
     beyond = dots.filter(pl.col("dram_intensity") > (x.high or 0.0))["short_name"].to_list()
     total = float(dots["total_ns"].sum()) + float(moving["total_ns"].sum()) or 1.0
+    facts = {fact.key: fact.value for fact in result.facts}
+    parts = [
+        facts.get("gpus"),
+        PurePath(str(result.meta.get("path", ""))).name,
+        "one dot per kernel, sized by time",
+    ]
     return Figure(
         "Roofline",
         x,
         y,
         (*_lines(roofs, x), *_kernels(dots, total, x)),
-        subtitle=_subtitle(result),
+        subtitle=" · ".join(filter(None, parts)),
         bands=_bands(dots, roofs, x),
         footnotes=tuple(_footnotes(rows, beyond, others, rate)),
         taller=_EXTRA_HEIGHT,
@@ -139,14 +149,6 @@ def _of_one_gpu(result: Composite) -> tuple[pl.DataFrame, pl.DataFrame, int]:
     roofs = tables["roofs"] if "roofs" in tables else pl.DataFrame(schema={"device": pl.Int64})
     own = roofs.filter(pl.col("device").eq_missing(pl.lit(first)))
     return of_gpu, own, rows.height - of_gpu.height
-
-
-def _roofs(rows: pl.DataFrame) -> _Roofs:
-    named = rows.rows(named=True)
-    return _Roofs(
-        {r["roof"]: r["tflop_per_s"] * _TERA for r in named if r["kind"] == "compute"},
-        {r["roof"]: r["bytes_per_s"] for r in named if r["kind"] == "memory"},
-    )
 
 
 def _axes(dots: pl.DataFrame, roofs: _Roofs) -> tuple[ChartAxis, ChartAxis]:
@@ -261,7 +263,13 @@ def _detail(row: dict[str, Any], *, flops: bool) -> Iterator[tuple[str, str]]:
     launches = f", {row['calls']:,} launches" if row.get("calls", 1) > 1 else ""
     yield "time", f"{format_time(row['total_ns'])} ({format_share(row['share'])}{launches})"
     if flops:
-        yield from _compute_detail(row)
+        yield "achieved", f"{format_real(row['tflop_per_s'])} TFLOP/s"
+        if row["arithmetic"]:
+            yield "arithmetic", row["arithmetic"] + (" (estimated)" if row["estimated"] else "")
+        for level, text in _LEVELS.items():
+            if row[f"{level}_intensity"] is not None:
+                moved = format_bytes(row[f"{level}_bytes"])
+                yield f"FLOP/byte of {text}", f"{format_real(row[f'{level}_intensity'])} ({moved})"
     if row["dram_bytes_per_s"] is not None:
         of_peak = f" ({format_share(row['memory_share'])} of peak)" if row["memory_share"] else ""
         yield "DRAM bandwidth", f"{format_rate(row['dram_bytes_per_s'])}{of_peak}"
@@ -271,26 +279,6 @@ def _detail(row: dict[str, Any], *, flops: bool) -> Iterator[tuple[str, str]]:
         yield "bound by", row["bound"] + (f": {row['limit']}" if row["limit"] else "")
     yield "% of roofline", format_share(row["roof_share"])
     yield "launch", f"grid {row['grid']}, block {row['block']}"
-
-
-def _compute_detail(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "achieved", f"{format_real(row['tflop_per_s'])} TFLOP/s"
-    if row["arithmetic"]:
-        yield "arithmetic", row["arithmetic"] + (" (estimated)" if row["estimated"] else "")
-    for level, text in _LEVELS.items():
-        if row[f"{level}_intensity"] is not None:
-            moved = format_bytes(row[f"{level}_bytes"])
-            yield f"FLOP/byte of {text}", f"{format_real(row[f'{level}_intensity'])} ({moved})"
-
-
-def _subtitle(result: Composite) -> str:
-    facts = {fact.key: fact.value for fact in result.facts}
-    parts = [
-        facts.get("gpus"),
-        PurePath(str(result.meta.get("path", ""))).name,
-        "one dot per kernel, sized by time",
-    ]
-    return " · ".join(filter(None, parts))
 
 
 def _footnotes(rows: pl.DataFrame, beyond: list[str], others: int, rate: str) -> Iterator[str]:
@@ -342,20 +330,17 @@ def occupancy_figure(result: Composite, over: str = "block") -> Figure:
     curve = _dots(section.frame, key) if over == "block" else _levels(section.frame, key)
     facts = {fact.key: fact.value for fact in result.facts}
     _, _, kernel = section.title.partition(": ")
+    now = section.frame.filter(section.frame["current"])
+    limit = _limit_words(now["limiters"][0]) if now.height else ""
+    gpu = facts.get("gpu") or facts.get("gpus")
     return Figure(
         f"Occupancy of {kernel}" if kernel else result.title,
         axis,
         ChartAxis("", Fmt.SHARE, low=0, high=_TOP),
         (*curve, *_achieved(section, key)),
-        subtitle=" · ".join(filter(None, (facts.get("gpu") or facts.get("gpus"), _limit(section)))),
+        subtitle=" · ".join(filter(None, (gpu, limit))),
         marks=_now(section, key, over),
     )
-
-
-def _limit(section: TableResult) -> str:
-    """Name what limits the kernel now."""
-    now = section.frame.filter(section.frame["current"])
-    return _limit_words(now["limiters"][0]) if now.height else ""
 
 
 def _dots(frame: pl.DataFrame, key: str) -> tuple[LineSeries | DotSeries, ...]:

@@ -138,36 +138,35 @@ def _ledger_bar(device: DeviceLedgerReport, laps: int) -> _LedgerBar:
 
 def _rows(bars: Sequence[_LedgerBar]) -> Iterator[StripChartRow]:
     for number, bar in enumerate(bars, start=1):
-        yield StripHeading(bar.name, _detail(bar))
-        yield ChartStrip("mean" if bar.laps else "", _whole(bar), _BAR)
+        idle = sum(
+            ns for entry, ns in zip(bar.entries, bar.ns, strict=True) if _group(entry) == "idle"
+        )
+        busy = 1 - float(idle) / bar.total_ns if bar.total_ns else 0.0
+        of_step = "/step" if bar.laps else ""
+        yield StripHeading(
+            bar.name, f"{format_time(bar.total_ns)}{of_step}, busy {format_share(busy)}"
+        )
+        shares = [format_share(ns / bar.total_ns) for ns in bar.ns]
+        names = [entry.rpartition("/")[2] for entry in bar.entries]
+        titles = [
+            f"{entry}: {format_time(ns)}, {share}"
+            for entry, ns, share in zip(bar.entries, bar.ns, shares, strict=True)
+        ]
+        yield ChartStrip(
+            "mean" if bar.laps else "",
+            _cells(
+                bar.ns,
+                bar.entries,
+                labels=[f"{name} {share}" for name, share in zip(names, shares, strict=True)],
+                brief=shares,
+                titles=titles,
+            ),
+            _BAR,
+        )
         yield from _steps(bar)
         if len(bars) <= _MAX_LEGENDS or number == len(bars):
             yield StripAxis()
             yield _keys([bar] if len(bars) <= _MAX_LEGENDS else bars)
-
-
-def _detail(bar: _LedgerBar) -> str:
-    idle = sum(ns for entry, ns in zip(bar.entries, bar.ns, strict=True) if _group(entry) == "idle")
-    busy = 1 - float(idle) / bar.total_ns if bar.total_ns else 0.0
-    of_step = "/step" if bar.laps else ""
-    return f"{format_time(bar.total_ns)}{of_step}, busy {format_share(busy)}"
-
-
-def _whole(bar: _LedgerBar) -> StripCells:
-    """Lay the entries end to end, with their names and shares where there is room."""
-    shares = [format_share(ns / bar.total_ns) for ns in bar.ns]
-    names = [entry.rpartition("/")[2] for entry in bar.entries]
-    titles = [
-        f"{entry}: {format_time(ns)}, {share}"
-        for entry, ns, share in zip(bar.entries, bar.ns, shares, strict=True)
-    ]
-    return _cells(
-        bar.ns,
-        bar.entries,
-        labels=[f"{name} {share}" for name, share in zip(names, shares, strict=True)],
-        brief=shares,
-        titles=titles,
-    )
 
 
 def _steps(bar: _LedgerBar) -> Iterator[ChartStrip]:
@@ -312,7 +311,9 @@ def waterfall(comparison: Comparison) -> Figure:
     before, after = (_named(side.labels) for side in (comparison.before, comparison.after))
     return Figure(
         comparison_tables.comparison_headline(comparison),
-        ChartAxis(_waterfall_axis(comparison), Fmt.TIME, low=0.0, high=1.02 * most),
+        ChartAxis(
+            "step time" if comparison.has_steps else "time", Fmt.TIME, low=0.0, high=1.02 * most
+        ),
         ChartAxis("", Fmt.TEXT, low=-0.6, high=len(rows) - 0.4, names=names),
         tuple(_series(bars, places)),
         subtitle=f"before: {before}; after: {after}",
@@ -324,10 +325,6 @@ def waterfall(comparison: Comparison) -> Figure:
 def _named(labels: tuple[str, ...]) -> str:
     first = shorten_middle(safe_text(labels[0]), _MAX_LABEL_CHARACTERS)
     return first if len(labels) == 1 else f"{first} and {len(labels) - 1} more"
-
-
-def _waterfall_axis(comparison: Comparison) -> str:
-    return "step time" if comparison.has_steps else "time"
 
 
 def _changed_entries(comparison: Comparison) -> list[tuple[str, str, MeasuredChange]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpusight.render.cell_text import safe_text, shorten_end, shorten_middle
@@ -20,6 +19,7 @@ from gpusight.render.charts.chart_frame import (
     band_names,
     lines_of,
     place_legend,
+    stepped,
     text_width,
     wrapped,
 )
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from gpusight.render.charts.chart_frame import AxisScale
     from gpusight.render.charts.figure import (
         LegendEntry,
-        LineSeries,
         Numbers,
         StripCells,
         StripChart,
@@ -167,22 +166,20 @@ class LegendTable:
 
     def ink(self, top: float) -> Iterator[ChartMark]:
         """Draw it; numbers stand right-aligned below what they are."""
+        values = sum(_LEGEND_VALUE_GAP + width for width in self._widths)
+        room = self._width - _LEGEND_SWATCH - values
+        letters = max(8, int(room / text_width("m", SMALL_FONT)))
         for number, column in enumerate(self._columns):
             left = self._left + number * self._pitch
             yield from self._values(self._keys.headings, left, top + SMALL_FONT, "muted")
             for row, key in enumerate(column, start=1):
-                yield from self._key(key, left, top + SMALL_FONT + row * _LEGEND_LINE)
-
-    def _key(self, key: LegendEntry, left: float, y: float) -> Iterator[ChartMark]:
-        room = (
-            self._width - _LEGEND_SWATCH - sum(_LEGEND_VALUE_GAP + width for width in self._widths)
-        )
-        name = shorten_middle(safe_text(key.name), max(8, int(room / text_width("m", SMALL_FONT))))
-        look = "strong" if key.heads else ""
-        if key.color:
-            yield BoxMark(left, y - 9, 11, 11, key.color)
-        yield TextMark(name, left + (_LEGEND_SWATCH if key.color else 0), y, look)
-        yield from self._values(key.values, left, y, look)
+                y = top + SMALL_FONT + row * _LEGEND_LINE
+                name = shorten_middle(safe_text(key.name), letters)
+                look = "strong" if key.heads else ""
+                if key.color:
+                    yield BoxMark(left, y - 9, 11, 11, key.color)
+                yield TextMark(name, left + (_LEGEND_SWATCH if key.color else 0), y, look)
+                yield from self._values(key.values, left, y, look)
 
     def _values(
         self, values: tuple[str, ...], left: float, y: float, look: str = ""
@@ -245,28 +242,23 @@ def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterato
         letters = int((across.left - PAD - 6) / text_width("m", SMALL_FONT))
         name = shorten_middle(safe_text(strip.name), max(letters, 4))
         yield TextMark(name, across.left - 8, top + strip.height / 2 + 4, anchor="end")
-    yield from _cells(strip.cells, across, top, strip.height)
-
-
-def _cells(
-    cells: StripCells, across: TimeAxisScale, top: float, height: float
-) -> Iterator[ChartMark]:
-    """Draw those with a tooltip, all others of a color together."""
     plain: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
     marks: list[ChartMark] = []
-    for number, slot in enumerate(cells.colors):
-        left, width = _placed(across, cells.x[number], cells.ends[number])
-        tall = height * (cells.parts[number] if cells.parts else 1.0)
-        place = (left, top + height - tall, width, tall)
+    for number, slot in enumerate(strip.cells.colors):
+        left, width = _placed(across, strip.cells.x[number], strip.cells.ends[number])
+        tall = strip.height * (strip.cells.parts[number] if strip.cells.parts else 1.0)
+        place = (left, top + strip.height - tall, width, tall)
         title = (
-            safe_text(cells.titles[number]) if cells.titles and width >= _MIN_TITLED_PIXELS else ""
+            safe_text(strip.cells.titles[number])
+            if strip.cells.titles and width >= _MIN_TITLED_PIXELS
+            else ""
         )
         if title:
             marks.append(BoxMark(*place, slot, title))
         else:
             plain[slot].append(place)
-        if height >= FINE_FONT and (text := _fitting(cells, number, width)):
-            middle, below = left + width / 2, top + height / 2 + 4
+        if strip.height >= FINE_FONT and (text := _fitting(strip.cells, number, width)):
+            middle, below = left + width / 2, top + strip.height / 2 + 4
             marks.append(TextMark(text, middle, below, "fine", "middle", slot))
     yield from (BoxesMark(slot, tuple(places)) for slot, places in plain.items())
     yield from marks
@@ -297,54 +289,32 @@ _PLOT_TICK_SPACING = 36.0
 
 def plot_marks(plot: StripPlot, across: TimeAxisScale, top: float) -> Iterator[ChartMark]:
     """Draw a plot whose upper edge lies at `top`."""
-    yield from _PlotMarks(plot, across, top).ink()
+    floor, up, slots = top + plot.height, axis_scale(plot.y, 0.0, 1.0), slots_of(plot.series)
 
+    def y_of(value: float) -> float:
+        return floor - min(max(up.place(value), 0.0), 1.0) * plot.height
 
-class _PlotMarks:
-    """A plot being drawn."""
+    def corners(xs: Numbers, ys: Numbers, *, steps: bool) -> Points:
+        points = [(across.x(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]
+        return tuple(stepped(points) if steps else points)
 
-    def __init__(self, plot: StripPlot, across: TimeAxisScale, top: float) -> None:
-        self._plot = plot
-        self._across = across
-        self._floor = top + plot.height
-        self._up = axis_scale(plot.y, 0.0, 1.0)
-        self._slots = slots_of(plot.series)
-
-    def ink(self) -> Iterator[ChartMark]:
-        for tick in self._up.ticks(max(2, round(self._plot.height / _PLOT_TICK_SPACING))):
-            y = self._y(tick.value)
-            yield LineMark(((self._across.left, y), (self._across.right, y)))
-            yield TextMark(tick.label, self._across.left - 8, y + 4, "muted", "end")
-        for series in self._plot.series:
-            yield from (
-                self._stack(series) if isinstance(series, StackSeries) else self._line(series)
-            )
-
-    def _stack(self, stack: StackSeries) -> Iterator[ChartMark]:
-        below: Numbers = (0.0,) * len(stack.x)
-        for part in stack.parts:
+    for tick in up.ticks(max(2, round(plot.height / _PLOT_TICK_SPACING))):
+        y = y_of(tick.value)
+        yield LineMark(((across.left, y), (across.right, y)))
+        yield TextMark(tick.label, across.left - 8, y + 4, "muted", "end")
+    for series in plot.series:
+        if not isinstance(series, StackSeries):
+            line = corners(series.x, series.y, steps=series.steps)
+            yield LineMark(line, slots[series.name], dashed=series.dashed)
+            continue
+        below: Numbers = (0.0,) * len(series.x)
+        for part in series.parts:
             above = tuple(b + y for b, y in zip(below, part.y, strict=True))
-            ceiling = self._corners(stack.x, above, steps=stack.steps)
-            floor = self._corners(stack.x, below, steps=stack.steps)
+            ceiling = corners(series.x, above, steps=series.steps)
+            ground = corners(series.x, below, steps=series.steps)
             if any(part.y):
-                yield AreaMark((*ceiling, *reversed(floor)), self._slots[part.name])
+                yield AreaMark((*ceiling, *reversed(ground)), slots[part.name])
             below = above
-
-    def _line(self, line: LineSeries) -> Iterator[ChartMark]:
-        corners = self._corners(line.x, line.y, steps=line.steps)
-        yield LineMark(corners, self._slots[line.name], dashed=line.dashed)
-
-    def _corners(self, xs: Numbers, ys: Numbers, *, steps: bool) -> Points:
-        points = [(self._across.x(x), self._y(y)) for x, y in zip(xs, ys, strict=True)]
-        if not steps:
-            return tuple(points)
-        turned = points[:1]
-        for (_, before), (x, y) in pairwise(points):
-            turned += [(x, before), (x, y)]
-        return tuple(turned)
-
-    def _y(self, value: float) -> float:
-        return self._floor - min(max(self._up.place(value), 0.0), 1.0) * self._plot.height
 
 
 _MAX_NAME_SHARE = 0.26
@@ -387,7 +357,10 @@ class _StripChartLayout:
         head, top = self._head()
         top += _BAND_NAMES if any(band.label for band in self._board.bands) else 2.0
         rows, bottom = self._rows(top)
-        foot, height = self._foot(bottom)
+        notes = [line for n in self._board.footnotes for line in wrapped(n, self._room, SMALL_FONT)]
+        lines = [(line, bottom + n * NOTE_LINE) for n, line in enumerate(notes, start=1)]
+        foot = [TextMark(line, PAD, y, "muted") for line, y in lines]
+        height = bottom + len(notes) * NOTE_LINE + PAD
         ground = (ink for stretch in self._stretches for ink in self._ground(*stretch))
         names = self._band_names(top)
         across = self._across
@@ -432,13 +405,6 @@ class _StripChartLayout:
         across = self._across
         for text, x in band_names(self._board.bands, across.x, across.left, across.right):
             yield TextMark(text, x, top - 6, "muted", "middle")
-
-    def _foot(self, bottom: float) -> tuple[list[ChartMark], float]:
-        notes = [line for n in self._board.footnotes for line in wrapped(n, self._room, SMALL_FONT)]
-        lines = [(line, bottom + n * NOTE_LINE) for n, line in enumerate(notes, start=1)]
-        return [TextMark(line, PAD, y, "muted") for line, y in lines], (
-            bottom + len(notes) * NOTE_LINE + PAD
-        )
 
     # Rows -----------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpusight.render.cell_text import html_text
@@ -25,6 +24,7 @@ from gpusight.render.charts.chart_frame import (
     lay_out_figure,
     place_mark,
     size_of,
+    stepped,
 )
 from gpusight.render.charts.chart_labels import FAINT, dot_names, line_labels, placed_bars
 from gpusight.render.charts.figure import DotSeries, LineSeries, StackSeries, StripChart
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gpusight.render.charts.chart_frame import ChartFrame, FigureLegendEntry
     from gpusight.render.charts.chart_labels import DotLabel, LineLabel, PlacedBar
     from gpusight.render.charts.figure import Figure, Numbers, PointLabel
-    from gpusight.render.charts.strip_chart import ChartMark, StripChartMarks, TextMark
+    from gpusight.render.charts.strip_chart import ChartMark, StripChartMarks
 
 
 _DASHES = "6 4"
@@ -99,7 +99,9 @@ _TARGET = 9.0
 
 def figure_body(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:
     """Draw everything; `pointed` when a page's script shows what the pointer is at."""
-    yield from _head(frame)
+    yield from (text_tag(text, PAD, y, "title") for text, y in frame.title)
+    yield from (text_tag(text, PAD, y, "muted") for text, y in frame.subtitle)
+    yield from (text_tag(text, PAD, y, "muted") for text, y in frame.footnotes)
     yield from (_key(key) for key in frame.keys)
     for plot in frame.plots:
         yield from _plot(plot, pointed=pointed)
@@ -110,26 +112,35 @@ def figure_body(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:
 
 
 def _plot(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:
-    yield from _bands(frame)
+    for number, band in enumerate(frame.figure.bands):
+        start, end = frame.x(band.start), frame.x(band.end)
+        if number % 2 == 0 and end - start > 0.2:
+            yield tag(
+                "rect", "band", x=start, y=frame.top, width=end - start,
+                height=frame.bottom - frame.top,
+            )  # fmt: skip
+    for text, x in frame.band_names:
+        yield text_tag(text, x, frame.top - 6, "muted", "middle")
     yield from _axes(frame)
     slot = {name: css_name(slot) for name, slot in slots(frame.figure).items()}
     for series in frame.figure.series:
         if isinstance(series, StackSeries):
-            yield from _stack(frame, series, slot)
+            below: Numbers = (0.0,) * len(series.x)
+            for part in series.parts:
+                above = tuple(b + y for b, y in zip(below, part.y, strict=True))
+                ground = _corners(frame, series.x, below, steps=series.steps)
+                outline = [*_corners(frame, series.x, above, steps=series.steps), *reversed(ground)]
+                yield path_tag(moves_of(outline) + "Z", f"fill-{slot[part.name]}")
+                below = above
         elif isinstance(series, LineSeries):
-            yield _line(frame, series, slot[series.name])
+            corners = _corners(frame, series.x, series.y, steps=series.steps)
+            yield path_tag(moves_of(corners), f"line-{slot[series.name]}", dashed=series.dashed)
         elif isinstance(series, DotSeries):
             yield from _dots(frame, series, slot[series.name], titled=not pointed)
     yield from map(_bar, placed_bars(frame))
     yield from map(_along, line_labels(frame))
     yield from map(_written, dot_names(frame))
     yield from _rules(frame)
-
-
-def _head(frame: ChartFrame) -> Iterator[str]:
-    yield from (text_tag(text, PAD, y, "title") for text, y in frame.title)
-    yield from (text_tag(text, PAD, y, "muted") for text, y in frame.subtitle)
-    yield from (text_tag(text, PAD, y, "muted") for text, y in frame.footnotes)
 
 
 def _key(key: FigureLegendEntry) -> str:
@@ -142,19 +153,6 @@ def _key(key: FigureLegendEntry) -> str:
         stroke = f"M{x:.1f} {y - 4:.1f}h13"
         swatch = path_tag(stroke, f"line-{slot}", dashed=key.shape == "dashed")
     return swatch + text_tag(key.text, x + 18, y)
-
-
-def _bands(frame: ChartFrame) -> Iterator[str]:
-    """Shade every other band, so that neighbors differ, and name those with room."""
-    for number, band in enumerate(frame.figure.bands):
-        start, end = frame.x(band.start), frame.x(band.end)
-        if number % 2 == 0 and end - start > 0.2:
-            yield tag(
-                "rect", "band", x=start, y=frame.top, width=end - start,
-                height=frame.bottom - frame.top,
-            )  # fmt: skip
-    for text, x in frame.band_names:
-        yield text_tag(text, x, frame.top - 6, "muted", "middle")
 
 
 def _axes(frame: ChartFrame) -> Iterator[str]:
@@ -172,21 +170,6 @@ def _axes(frame: ChartFrame) -> Iterator[str]:
         yield text_tag(tick.label, x, frame.bottom + 19, "muted", "middle")
     yield text_tag(frame.figure.x.label, frame.right, frame.bottom + 37, "muted", "end")
     yield text_tag(frame.figure.y.label, frame.start, frame.top - 6, "muted")
-
-
-def _stack(frame: ChartFrame, stack: StackSeries, slot: dict[str, str]) -> Iterator[str]:
-    below: Numbers = (0.0,) * len(stack.x)
-    for part in stack.parts:
-        above = tuple(b + y for b, y in zip(below, part.y, strict=True))
-        ground = _corners(frame, stack.x, below, steps=stack.steps)
-        outline = [*_corners(frame, stack.x, above, steps=stack.steps), *reversed(ground)]
-        yield path_tag(moves_of(outline) + "Z", f"fill-{slot[part.name]}")
-        below = above
-
-
-def _line(frame: ChartFrame, line: LineSeries, slot: str) -> str:
-    corners = _corners(frame, line.x, line.y, steps=line.steps)
-    return path_tag(moves_of(corners), f"line-{slot}", dashed=line.dashed)
 
 
 def _dots(frame: ChartFrame, dots: DotSeries, slot: str, *, titled: bool) -> Iterator[str]:
@@ -269,12 +252,7 @@ def _corners(
     frame: ChartFrame, xs: Numbers, ys: Numbers, *, steps: bool
 ) -> list[tuple[float, float]]:
     points = [(round(frame.x(x), 1), round(frame.y(y), 1)) for x, y in zip(xs, ys, strict=True)]
-    if not steps:
-        return points
-    turned = points[:1]
-    for (_, before), (x, y) in pairwise(points):
-        turned += [(x, before), (x, y)]
-    return turned
+    return stepped(points) if steps else points
 
 
 _ROUND = 20.0
@@ -291,7 +269,10 @@ def strip_chart_body(painting: StripChartMarks) -> Iterator[str]:
 
 def _element(ink: ChartMark) -> str:
     if isinstance(ink, BoxMark):
-        return _box(ink)
+        title = f"<title>{html_text(ink.title)}</title>" if ink.title else ""
+        place = {"x": ink.left, "y": ink.top, "width": ink.width, "height": ink.height}
+        shape = place | ({"rx": 2.0} if ink.width >= _ROUND and ink.height >= _ROUND else {})
+        return tag("rect", f"fill-{css_name(ink.slot)}", title, **shape)
     if isinstance(ink, BoxesMark):
         return path_tag(
             "".join(_rectangle(*box) for box in ink.boxes), f"fill-{css_name(ink.slot)}"
@@ -303,24 +284,13 @@ def _element(ink: ChartMark) -> str:
     if isinstance(ink, LineMark):
         kind = f"line-{css_name(ink.slot)}" if ink.slot else "grid"
         return path_tag(moves_of(_rounded(ink.points)), kind, dashed=ink.dashed)
-    return _text_element(ink)
-
-
-def _box(box: BoxMark) -> str:
-    title = f"<title>{html_text(box.title)}</title>" if box.title else ""
-    place = {"x": box.left, "y": box.top, "width": box.width, "height": box.height}
-    shape = place | ({"rx": 2.0} if box.width >= _ROUND and box.height >= _ROUND else {})
-    return tag("rect", f"fill-{css_name(box.slot)}", title, **shape)
+    look = f"fine on-{css_name(ink.on)}" if ink.on else ink.look
+    return text_tag(ink.text, ink.x, ink.y, look, ink.anchor)
 
 
 def _rectangle(left: float, top: float, width: float, height: float) -> str:
     wide, tall = (f"{round(length, 1):g}" for length in (width, height))
     return f"M{round(left, 1):g} {round(top, 1):g}h{wide}v{tall}h-{wide}z"
-
-
-def _text_element(words: TextMark) -> str:
-    look = f"fine on-{css_name(words.on)}" if words.on else words.look
-    return text_tag(words.text, words.x, words.y, look, words.anchor)
 
 
 def _rounded(points: tuple[tuple[float, float], ...]) -> Iterator[tuple[float, float]]:

@@ -51,14 +51,24 @@ def memory_figure(result: Composite) -> Figure:
     peak, when = facts["peak_bytes"], facts["peak_ns"]
     reserved = facts.get("reserved_max_bytes")
     shown = reserved is not None and reserved <= _MAX_RESERVED_RATIO * max(peak, 1)
-    lines = [_reserved(times, points)] if shown else []
+    lines = []
+    if shown:
+        values = tuple(points["reserved_bytes"].to_list())
+        lines = [LineSeries(RESERVED, times, values, SeriesTone.STRONG, steps=True, dashed=True)]
     label = f"peak {format_bytes(peak)} at {format_time(when)}"
+    parts = [PurePath(str(result.meta.get("path", ""))).name]
+    growth = facts.get("growth_per_step_bytes")
+    if growth is not None:
+        sign = "+" if growth > 0 else ""
+        parts.append(f"growth {sign}{format_bytes(growth)}/step")
+    if facts.get("reserved_max_bytes") is not None and not shown:
+        parts.append(f"reserved {format_bytes(facts['reserved_max_bytes'])}, above the axis")
     return Figure(
         result.title + " over time",
         ChartAxis("time since capture start", Fmt.TIME, low=times[0], high=times[-1]),
         ChartAxis("", Fmt.BYTES, low=0),
         (_stack(times, points, result.meta.get("timeline_holders") or []), *lines),
-        subtitle=_memory_subtitle(result, facts, reserved_shown=shown),
+        subtitle=" · ".join(filter(None, parts)),
         bands=_step_bands(result),
         rules=_limit(facts),
         marks=(PointLabel(when, peak, label, _holders(result)),),
@@ -85,22 +95,6 @@ def _tone(name: str, position: int, count: int) -> SeriesTone:
     if name == HELD_BEFORE and position == 0:
         return SeriesTone.PALE
     return SeriesTone.QUIET if name == REST and position == count - 1 else SeriesTone.SERIES
-
-
-def _reserved(times: tuple[float, ...], points: pl.DataFrame) -> LineSeries:
-    values = tuple(points["reserved_bytes"].to_list())
-    return LineSeries(RESERVED, times, values, SeriesTone.STRONG, steps=True, dashed=True)
-
-
-def _memory_subtitle(result: Composite, facts: dict[str, Any], *, reserved_shown: bool) -> str:
-    parts = [PurePath(str(result.meta.get("path", ""))).name]
-    growth = facts.get("growth_per_step_bytes")
-    if growth is not None:
-        sign = "+" if growth > 0 else ""
-        parts.append(f"growth {sign}{format_bytes(growth)}/step")
-    if facts.get("reserved_max_bytes") is not None and not reserved_shown:
-        parts.append(f"reserved {format_bytes(facts['reserved_max_bytes'])}, above the axis")
-    return " · ".join(filter(None, parts))
 
 
 def _step_bands(result: Composite) -> tuple[ShadedBand, ...]:
@@ -217,20 +211,22 @@ class _UtilizationDrawing:
             name = f"{number} · {gpu['name']}" if gpu["name"] else number
             yield StripHeading(name, f"busy {format_share(gpu['busy_share'])}")
             several = number if gpus.height > 1 else ""
-            yield StripPlot(_SHARE, (self._areas(gpu["device"]),), height, several)
+            own = self._tables["bins"].filter(device=gpu["device"])
+            x = (*own["start_ns"], self._end)
+            parts = [
+                StackPart(name, (*own[f"{group}_share"], own[f"{group}_share"][-1]), color=color)
+                for group, (name, color) in _GROUPS.items()
+                if group in self._shown
+            ]
+            yield StripPlot(
+                _SHARE,
+                (StackSeries("busy", tuple(map(float, x)), tuple(parts), steps=True),),
+                height,
+                several,
+            )
             if lines := tuple(self._lines(gpu["device"])):
                 yield StripHeading("", "GPU metrics (sampled)")
                 yield StripPlot(_SHARE, lines, 0.6 * height, several)
-
-    def _areas(self, device: int) -> StackSeries:
-        own = self._tables["bins"].filter(device=device)
-        x = (*own["start_ns"], self._end)
-        parts = [
-            StackPart(name, (*own[f"{group}_share"], own[f"{group}_share"][-1]), color=color)
-            for group, (name, color) in _GROUPS.items()
-            if group in self._shown
-        ]
-        return StackSeries("busy", tuple(map(float, x)), tuple(parts), steps=True)
 
     def _lines(self, device: int) -> Iterator[LineSeries]:
         if self._metrics is None:
@@ -268,42 +264,30 @@ def orion_figure(result: Composite, *, only: str | None = None) -> Figure:
     points = next(
         s.frame for s in result.sections if isinstance(s, TableResult) and s.command == "series"
     )
-    keys = _drawn(points, only)
-    x, values = _orion_steps(points, keys)
-    origin = x[0]
-    times = tuple(t - origin for t in x)
-    averages = {key: facts[f"{key}_average"] for key in keys}
-    return Figure(
-        result.title,
-        ChartAxis("time since the first kernel", Fmt.TIME, low=0, high=times[-1]),
-        ChartAxis("", Fmt.SHARE, low=0, high=1.0),
-        _series(times, values, averages),
-        subtitle=_orion_subtitle(facts, averaged=points.height > _MAX_POINTS),
-        # Labels at the levels would stand on the data; the legend names them.
-        rules=tuple(LevelLine(average, "") for average in averages.values() if average is not None),
-    )
-
-
-def _drawn(points: pl.DataFrame, only: str | None) -> list[str]:
-    """Choose the series; one of which nothing is known would be a line at zero."""
     known = {key for key in _LABELS if points.filter(pl.col("kernels") > 0)[key].count()}
     if only is not None and only not in known:
         raise MissingDataError(
             f"the report has no utilization of {_LABELS[only]}",
             hint="collect it: ncu --section SpeedOfLight …",
         )
-    return [key for key in _LABELS if key in known and only in (None, key)]
-
-
-def _series(
-    times: Numbers, values: dict[str, Numbers], averages: dict[str, float | None]
-) -> tuple[StackSeries | LineSeries, ...]:
-    """Fill the first behind the lines of the others; the legend has the averages."""
+    keys = [key for key in _LABELS if key in known and only in (None, key)]
+    x, values = _orion_steps(points, keys)
+    origin = x[0]
+    times = tuple(t - origin for t in x)
+    averages = {key: facts[f"{key}_average"] for key in keys}
     named = {key: f"{_LABELS[key]}, {_level(averages[key])}" for key in values}
     (name, y), *rest = [(named[key], y) for key, y in values.items()]
     tone = SeriesTone.PALE if rest else SeriesTone.SERIES
     area = StackSeries(name, times, (StackPart(name, y, tone),), steps=True)
-    return (area, *(LineSeries(name, times, y, steps=True) for name, y in rest))
+    return Figure(
+        result.title,
+        ChartAxis("time since the first kernel", Fmt.TIME, low=0, high=times[-1]),
+        ChartAxis("", Fmt.SHARE, low=0, high=1.0),
+        (area, *(LineSeries(name, times, y, steps=True) for name, y in rest)),
+        subtitle=_orion_subtitle(facts, averaged=points.height > _MAX_POINTS),
+        # Labels at the levels would stand on the data; the legend names them.
+        rules=tuple(LevelLine(average, "") for average in averages.values() if average is not None),
+    )
 
 
 def _level(average: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import MissingDataError
 from gpusight.render.cell_text import shorten_middle
@@ -48,7 +48,24 @@ class _DrawnChart(NamedTuple):
 
 
 def _draw(figure: Figure | StripChart) -> _DrawnChart:
-    return _DrawnChart(markup(both_sizes(figure)), markup(safe_json(_cut(pointed_data(figure)))))
+    data = pointed_data(figure)
+    series = [
+        {**series, "name": shorten_middle(series["name"], _MAX_NAME_CHARACTERS)}
+        for series in data["series"]
+    ]
+    marks = [
+        {
+            **mark,
+            "label": shorten_middle(mark["label"], _MAX_NAME_CHARACTERS),
+            "rows": [
+                [shorten_middle(cell, _MAX_NAME_CHARACTERS) for cell in row] for row in mark["rows"]
+            ],
+        }
+        for mark in data["marks"]
+    ]
+    return _DrawnChart(
+        markup(both_sizes(figure)), markup(safe_json({**data, "series": series, "marks": marks}))
+    )
 
 
 def _section(
@@ -74,25 +91,6 @@ def _section(
         tables=[(title, table, shown_columns(table)) for title, table in tables],
         rows=rows,
     )
-
-
-def _cut(data: dict[str, Any]) -> dict[str, Any]:
-    """Cut names that a hostile capture may have made long without end."""
-    series = [
-        {**series, "name": shorten_middle(series["name"], _MAX_NAME_CHARACTERS)}
-        for series in data["series"]
-    ]
-    marks = [
-        {
-            **mark,
-            "label": shorten_middle(mark["label"], _MAX_NAME_CHARACTERS),
-            "rows": [
-                [shorten_middle(cell, _MAX_NAME_CHARACTERS) for cell in row] for row in mark["rows"]
-            ],
-        }
-        for mark in data["marks"]
-    ]
-    return {**data, "series": series, "marks": marks}
 
 
 def chart_styles() -> str:

@@ -178,12 +178,16 @@ def ledger_section(
     """Write the section; `evaluated` is the GPU of the findings. None without GPU work."""
     if isinstance(report, NotApplicable):
         return None
-    devices = _evaluated_first(report, evaluated)
+    devices = sorted(report.devices, key=lambda device: device.ledger.device != evaluated)
     idle = _idle_table(report, devices[0])
     extra = ("kind", "ns", "count")
+    window = format_time(report.focus.length_ns)
+    steps = len(report.focus.steps)
+    of = f"{steps:,} step{'s' if steps > 1 else ''}, {window} total" if steps else window
     body = render(
         "report_ledger.html",
-        intro=_lead(report),
+        intro=f"Each nanosecond of each GPU is counted exactly once ({of}). Overlapping work "
+        "counts as compute before copies before communication. The rest is idle, by cause.",
         steps=len(report.focus.steps),
         meanings=_MEANINGS,
         bars=[_device(device) for device in report.devices[:_MAX_BARS]],
@@ -196,20 +200,6 @@ def ledger_section(
     return ReportSection("ledger", "Where the time goes", body, "Ledger")
 
 
-def _lead(report: LedgerReport) -> str:
-    window = format_time(report.focus.length_ns)
-    steps = len(report.focus.steps)
-    of = f"{steps:,} step{'s' if steps > 1 else ''}, {window} total" if steps else window
-    return (
-        f"Each nanosecond of each GPU is counted exactly once ({of}). Overlapping work counts as "
-        "compute before copies before communication. The rest is idle, by cause."
-    )
-
-
-def _evaluated_first(report: LedgerReport, evaluated: int | None) -> list[DeviceLedgerReport]:
-    return sorted(report.devices, key=lambda device: device.ledger.device != evaluated)
-
-
 def _device(device: DeviceLedgerReport) -> _LedgerDevice:
     ledger = device.ledger
     whole = sum(entry.ns for entry in ledger.entries) or 1
@@ -220,14 +210,18 @@ def _device(device: DeviceLedgerReport) -> _LedgerDevice:
         1 - ledger.ns(IDLE) / whole,
         [(name, ledger.ns(group) / whole) for group, name in _GROUPS if ledger.ns(group)],
         entries,
-        [StackedBarPart(e.entry, e.entry, e.share or 0.0, _entry_title(e)) for e in entries],
+        [
+            StackedBarPart(
+                e.entry,
+                e.entry,
+                e.share or 0.0,
+                f"{e.entry} {format_time(e.ns)}, {format_share(e.share)}",
+            )
+            for e in entries
+        ],
         max((entry.share or 0.0 for entry in entries), default=0.0) or 1.0,
         _steps_strip(_steps(device)),
     )
-
-
-def _entry_title(entry: LedgerEntry) -> str:
-    return f"{entry.entry} {format_time(entry.ns)}, {format_share(entry.share)}"
 
 
 def _ordered(ledger: DeviceLedger) -> list[LedgerEntry]:
@@ -275,18 +269,19 @@ def phases_section(steps: Composite | NotApplicable) -> ReportSection | None:
     if not isinstance(table, TableResult):
         return None
     columns = columns_of(table, _PHASE_FIELDS, bars=("share",))
-    body = render("report_phases.html", phases=table, parts=_phase_parts(table), columns=columns)
-    return ReportSection("phases", "Phases", body)
-
-
-def _phase_parts(table: TableResult) -> list[StackedBarPart]:
     rows = table.frame.select("phase", "share", "gpu_ns").iter_rows()
-    return [
-        StackedBarPart(
-            phase,
-            _PHASE_COLORS.get(phase, _OTHER_COLOR),
-            share or 0.0,
-            f"{phase} {format_time(ns)}, {format_share(share)}",
-        )
-        for phase, share, ns in rows
-    ]
+    body = render(
+        "report_phases.html",
+        phases=table,
+        parts=[
+            StackedBarPart(
+                phase,
+                _PHASE_COLORS.get(phase, _OTHER_COLOR),
+                share or 0.0,
+                f"{phase} {format_time(ns)}, {format_share(share)}",
+            )
+            for phase, share, ns in rows
+        ],
+        columns=columns,
+    )
+    return ReportSection("phases", "Phases", body)

@@ -37,6 +37,7 @@ from gpusight.render.html.report_findings import (
 from gpusight.render.html.report_ledger import ledger_section, phases_section
 from gpusight.render.html.report_tables import copies_section, kernels_section, ranges_section
 from gpusight.render.result_view import Renderer
+from gpusight.render.terminal_text import StyledLine
 from gpusight.reports.report_contents import evaluated_gpu
 from gpusight.results import NotApplicable
 from gpusight.units import format_time
@@ -108,12 +109,19 @@ def limitations_section(report: Report) -> ReportSection:
 
 def to_page(report: Report) -> str:
     """Write the page."""
+    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
     page = render(
         "report.html",
         title=report.title,
         header=report_header(report),
         sections=[section for section in _sections(report) if section is not None],
-        styles=markup(_styles()),
+        styles=markup(
+            f":root{{{light}}}\n"
+            f"@media screen and (prefers-color-scheme:dark)"
+            f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
+            f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
+            f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n{_file('report.css')}"
+        ),
         script=markup(_file("report.js")),
         version=__version__,
     )
@@ -158,17 +166,6 @@ def _measured(report: Report) -> Iterator[ReportSection | None]:
 # What the page brings with it ---------------------------------------------------------------------
 
 
-def _styles() -> str:
-    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
-    return (
-        f":root{{{light}}}\n"
-        f"@media screen and (prefers-color-scheme:dark)"
-        f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
-        f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
-        f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n{_file('report.css')}"
-    )
-
-
 def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
     colors = {name: (night if dark else day) for name, day, night in css_colors()}
     return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colors.items())
@@ -184,10 +181,10 @@ def _page(report: Report, *, limit: int | None) -> str:
     return to_page(report)
 
 
-def _text(report: Report, look: TableOptions) -> str:
+def _lines(report: Report, look: TableOptions) -> Iterator[StyledLine]:
     """Write the top of the page."""
     del look
-    return "\n".join((safe_text(report.title), *map(safe_text, _headline(report)))) + "\n"
+    return (StyledLine(safe_text(text)) for text in (report.title, *_headline(report)))
 
 
 def _fragment(report: Report, *, limit: int | None) -> str:
@@ -211,4 +208,4 @@ def _headline(report: Report) -> Iterator[str]:
     yield "the page: .save('report.html')"
 
 
-REPORT_RENDERER = Renderer(text=_text, fragment=_fragment, page=_page)
+REPORT_RENDERER = Renderer(lines=_lines, fragment=_fragment, page=_page)

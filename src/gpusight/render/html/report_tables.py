@@ -54,23 +54,19 @@ def _kernels(table: TableResult, report: Report) -> _KernelTable:
     keys = _OF_TIMELINE if report.program else _OF_REPORT
     filled = [key for key in keys if key in frame.columns and frame[key].count()]
     rest = frame[_MAX_KERNEL_ROWS:]
+    names, total = table.frame.height, float(table.frame["total_ns"].sum() or 0)
+    calls = int(table.frame["calls"].sum())
+    launches = "1 launch" if calls == 1 else f"{calls:,} launches"
+    of = "1 kernel" if names == 1 else f"{names:,} kernels"
     return _KernelTable(
         table.title,
-        _kernels_lead(table),
+        f"{launches} of {of}, {format_time(total)} of GPU time in all.",
         columns_of(table, filled, bars=("share",), extra=_EXTRA),
         frame.head(_MAX_KERNEL_ROWS).to_dicts(),
         _categories(frame),
         rest.height,
         float(rest["share"].sum() or 0),
     )
-
-
-def _kernels_lead(table: TableResult) -> str:
-    names, total = table.frame.height, float(table.frame["total_ns"].sum() or 0)
-    calls = int(table.frame["calls"].sum())
-    launches = "1 launch" if calls == 1 else f"{calls:,} launches"
-    of = "1 kernel" if names == 1 else f"{names:,} kernels"
-    return f"{launches} of {of}, {format_time(total)} of GPU time in all."
 
 
 def _categories(frame: pl.DataFrame) -> list[tuple[str, float]]:
@@ -145,9 +141,14 @@ def ranges_section(tree: RangeTree | NotApplicable) -> ReportSection | None:
     inside: dict[int, list[int]] = {}
     for node, parent in enumerate(tree.parent.tolist()[:_MAX_LISTED_NODES]):
         inside.setdefault(parent, []).append(node)
+    threads = f" on {tree.threads:,} threads" if tree.threads > 1 else ""
+    many = "1 range" if tree.ranges == 1 else f"{tree.ranges:,} ranges"
+    text = f"{many}{threads}, by nesting. `#` stands for the number of a numbered range."
+    if tree.gpu_ns is not None:
+        text += " GPU work is what any thread launches while a range is open."
     body = render(
         "report_ranges.html",
-        intro=_ranges_lead(tree),
+        intro=text,
         flame=markup(safe_json(flame_data(tree))),
         nodes=_nodes(tree, inside, -1),
         has_gpu=tree.gpu_ns is not None,
@@ -158,15 +159,6 @@ def ranges_section(tree: RangeTree | NotApplicable) -> ReportSection | None:
         missing=MISSING,
     )
     return ReportSection("ranges", "Ranges", body)
-
-
-def _ranges_lead(tree: RangeTree) -> str:
-    threads = f" on {tree.threads:,} threads" if tree.threads > 1 else ""
-    many = "1 range" if tree.ranges == 1 else f"{tree.ranges:,} ranges"
-    text = f"{many}{threads}, by nesting. `#` stands for the number of a numbered range."
-    if tree.gpu_ns is not None:
-        text += " GPU work is what any thread launches while a range is open."
-    return text
 
 
 def flame_data(tree: RangeTree) -> dict[str, Any]:
