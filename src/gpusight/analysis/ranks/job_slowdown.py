@@ -3,7 +3,7 @@
 The job is simulated twice: with the durations that were measured, and with ideal ones. An ideal
 duration is the mean of all operations of a type where they compute, and the median of the transfer
 times where they communicate. S = T / T_ideal. What operations, stages or workers cost comes from
-the same simulation: with only those as measured (S_t, S_w), or with only those made ideal (M_S, M_W).
+the same simulation: with only those as measured (S_t, S_w), or only those made ideal (M_S, M_W).
 The definitions are those of Lin et al., "Understanding Stragglers in Large Model Training Using
 What-if Analysis" (OSDI 2025), so figures can be compared with published ones.
 """
