@@ -9,7 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpusight.analysis.ranks.job_slowdown import ExplainedSlowdown, JobSlowdown, job_slowdown
+from gpusight.analysis.ranks.job_slowdown import (
+    ExplainedSlowdown,
+    JobSlowdown,
+    job_slowdown,
+    slowdown_table,
+)
 from gpusight.readers.jobs.job_trace import read_job_operations
 from gpusight.results import NotApplicable
 from tests.analysis.ranks.generated_job import (
@@ -118,6 +123,24 @@ def test_the_dictionary_has_the_keys_of_the_command() -> None:
     told = slowdown_of(generated_job(ORDERS, DP_RANKS)).to_dict()
     assert {"blocking", "launch", "worst_workers"} <= set(told)
     assert json.loads(json.dumps(told)) == told
+
+
+def test_the_table_lists_the_worst_parts() -> None:
+    def slow(step: int, dp_rank: int, stage: int, operation: str) -> float:
+        times = 3 if (dp_rank, stage) == (2, 1) and operation.endswith("compute") else 1
+        return times * usual(step, dp_rank, stage, operation)
+
+    job = generated_job(ORDERS, DP_RANKS, steps=4, duration=slow)
+    lost = (pl.col("step") == 2) & (pl.col("operation") == "optimizer") & (pl.col("rank") == 3)
+    table = slowdown_table(slowdown_of(job.filter(~lost)))
+    rows = {(row["part"], row["name"]): row for row in table.rows()}
+    assert table.rows()[0]["name"] == "all operations"
+    assert rows["worst workers", "rank 6"]["share"] > 0.95
+    assert rows["last stage", "ranks 8, 9, 10, 11"]["share"] < 0.1
+    assert rows["stage", "1"]["slowdown"] > rows["stage", "0"]["slowdown"]
+    assert rows["data-parallel rank", "2"]["cost_ns"] > 1e6
+    assert len([part for part, _ in rows if part == "operation"]) == 5
+    assert "1 of 4 steps" in table.notes[0]
 
 
 @needs_shared

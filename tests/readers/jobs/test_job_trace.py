@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import polars as pl
 import pytest
 
-from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
 from gpusight.readers.jobs.job_trace import is_job_trace, read_job_operations
 from gpusight.trace.job_operations import JOB_COLUMNS
 from tests.shared import DATA
@@ -72,6 +73,22 @@ def test_other_files_are_no_jobs(tmp_path: Path) -> None:
 def test_damaged_jobs_say_why(tmp_path: Path, rows: pl.DataFrame, reason: str) -> None:
     with pytest.raises(DamagedCaptureError, match=reason):
         read_job_operations(written(tmp_path, rows))
+
+
+def test_damaged_bytes_never_end_in_another_error(tmp_path: Path) -> None:
+    path = written(tmp_path, ROWS)
+    whole, random = path.read_bytes(), Random(3)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(random.randint(1, 4)):
+            damaged[random.randrange(4, len(damaged))] = random.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read_job_operations(path)
+        except CaptureError:
+            refused += 1
+    assert refused > 50
 
 
 def test_cut_off_jobs_say_so(tmp_path: Path) -> None:

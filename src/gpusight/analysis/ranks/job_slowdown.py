@@ -25,7 +25,7 @@ from gpusight.analysis.ranks.job_schedule import (
     build_schedule,
     is_communication,
 )
-from gpusight.results import NotApplicable
+from gpusight.results import Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -91,8 +91,9 @@ class JobSlowdown:
         return {
             "blocking": self.blocking,
             "launch": self.launch,
-            "worst_workers": _explained_dict(self.worst_workers),
-            "last_stage": _explained_dict(self.last_stage),
+            "worst_workers": self.worst_workers.share,
+            "worst_ranks": list(self.worst_workers.ranks),
+            "last_stage": self.last_stage.share,
             "ideal_ns": self.ideal_ns,
             "step_ns": float(np.mean(self.measured_ns)),
             "by_operation": dict(self.by_operation),
@@ -103,13 +104,60 @@ class JobSlowdown:
         }
 
 
-def _explained_dict(explained: ExplainedSlowdown) -> dict[str, object]:
-    return {
-        "ranks": list(explained.ranks),
-        "share": explained.share,
-        "alone_share": explained.alone_share,
-        "fixed_ns": explained.fixed_ns,
-    }
+FIELDS = (
+    Field("part", "Part", Fmt.TEXT, "What is as measured while everything else is ideal"),
+    Field("name", "Name", Fmt.NAME, "Which one of these: an operation, a stage, or ranks"),
+    Field("slowdown", "Slowdown", Fmt.REAL, "Step time with only this as measured over ideal time"),
+    Field("cost_ns", "Cost/step", Fmt.TIME, "What that adds to the ideal step time"),
+    Field(
+        "share", "Explains", Fmt.SHARE, "Part of the job's loss that disappears where this is ideal"
+    ),
+)
+_MAX_ROWS_OF_PART = 5
+"""Operations, stages and data-parallel ranks in the table: the worst ones; JSON has all."""
+
+
+def slowdown_table(found: JobSlowdown) -> TableResult:
+    """List what slows a job down, whole job first."""
+    loss_ns = (found.blocking - 1) * found.ideal_ns
+    delay_ns = float(np.mean(found.measured_ns) - np.mean(found.simulated_ns))
+    rows: list[tuple[str, str, float, float, float | None]] = [
+        ("job", "all operations", found.blocking, loss_ns, None),
+        ("job", "launch delays", found.launch, delay_ns, None),
+    ]
+    for part, chosen in (
+        ("last stage", found.last_stage),
+        ("worst workers", found.worst_workers),
+    ):
+        cost_ns = chosen.alone_ns - found.ideal_ns
+        slowdown = chosen.alone_ns / found.ideal_ns
+        rows.append((part, _ranks_text(chosen.ranks), slowdown, cost_ns, chosen.share))
+    for part, figures in (
+        ("operation", found.by_operation),
+        ("stage", found.by_stage),
+        ("data-parallel rank", found.by_dp_rank),
+    ):
+        worst = sorted(figures.items(), key=lambda item: -item[1])[:_MAX_ROWS_OF_PART]
+        rows += [(part, str(name), s, (s - 1) * found.ideal_ns, None) for name, s in worst]
+    columns = {"part": pl.String, "name": pl.String} | dict.fromkeys(
+        ("slowdown", "cost_ns", "share"), pl.Float64
+    )
+    frame = pl.DataFrame(rows, schema=columns, orient="row").with_columns(
+        pl.col("cost_ns").round().cast(pl.Int64)
+    )
+    notes = ["Clocks between workers matter for transfer times only, not for compute times."]
+    if found.skipped_steps:
+        skipped, steps = len(found.skipped_steps), len(found.skipped_steps) + len(found.steps)
+        notes.insert(0, f"{skipped} of {steps} steps have other operations and were left out.")
+    return TableResult(
+        "ranks", "Slowdown of the job", FIELDS, frame, meta=found.to_dict(), notes=tuple(notes)
+    )
+
+
+def _ranks_text(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:_MAX_ROWS_OF_PART]))
+    more = len(ranks) - _MAX_ROWS_OF_PART
+    return f"rank{'s' * (len(ranks) > 1)} {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def job_slowdown(operations: pl.DataFrame) -> JobSlowdown | NotApplicable:
