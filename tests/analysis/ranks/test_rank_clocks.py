@@ -266,3 +266,14 @@ def test_two_gpus_of_a_public_capture() -> None:
     assert found.offset_ns == pytest.approx(-6_200, abs=found.error_ns)
     assert found.error_ns < 3_000
     assert found.notice_ns == pytest.approx(9_800, abs=1_000)
+
+
+def test_many_ranks_are_rarely_last_themselves() -> None:
+    """Of 64 ranks a third one is nearly always last: both others notice the end equally late."""
+    random = np.random.default_rng(12)
+    simulated = simulated_ranks(random, 64, 60, notice_ns=9_000.0)
+    clocks = [random_clock(random, SECONDS) for _ in range(64)]
+    results = errors_of(simulated, clocks)
+    assert not any(found.one_sided for _, _, found in results)
+    assert np.median(np.concatenate([error for error, _, _ in results])) < 1_000
+    assert np.mean([np.mean(error <= stated) for error, stated, _ in results]) >= 0.95

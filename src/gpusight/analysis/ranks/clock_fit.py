@@ -129,13 +129,19 @@ def fit_clock(times: Floats, differences: Floats, side: Floats) -> ClockFit:
             break
         jumps = found
         fit = _robust_fit(samples, jumps)
-    jumps = _significant(fit, times)
-    fit = _with_knots(_robust_fit(samples, jumps), samples)
+    significant = _significant(fit, times)
+    if significant != jumps:
+        jumps = significant
+        fit = _robust_fit(samples, jumps)
+    fit = _with_knots(fit, samples)
     if fit.knots.size and _significant(fit, times) != jumps:
         # A drift that changes looks like jumps, until it may change.
         fit = _with_knots(_robust_fit(samples, _significant(fit, times)), samples)
     bent = _with_knots(_robust_fit(samples, []), samples) if jumps else fit
-    return bent if not _explains_more(fit, bent, len(times)) else fit
+    chosen = fit if _explains_more(fit, bent, len(times)) else bent
+    residual = differences - chosen.at(times) - chosen.notice_ns * side
+    windows, misfit_ns = _misfit(times, residual, chosen.noise_ns)
+    return replace(chosen, windows=windows, misfit_ns=misfit_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +181,7 @@ def _found_jumps(residual: Floats, known: list[int]) -> list[int]:
         n = len(own)
         if n < 2 * _MIN_SEGMENT:
             continue
-        clipped = np.clip((own - np.median(own)) / noise, -3, 3)
+        clipped = np.clip((own - _median(own)) / noise, -3, 3)
         clipped -= clipped.mean()
         k = np.arange(1, n)
         spread = max(float(clipped.std()), 0.5)
@@ -262,7 +268,7 @@ def _robust_fit(samples: _ClockSamples, jumps: list[int], knots: Sequence[float]
         misfit_ns=empty,
     )
     design = model.design(times, samples.side)
-    base = float(np.median(samples.differences))  # small numbers keep the equations exact
+    base = _median(samples.differences)  # small numbers keep the equations exact
     values = samples.differences - base
     weights, fitted, noise = np.ones(len(times)), np.zeros(len(times)), 0.0
     coefficients = np.zeros(design.shape[1])
@@ -275,7 +281,7 @@ def _robust_fit(samples: _ClockSamples, jumps: list[int], knots: Sequence[float]
             previous, fitted = fitted, design @ coefficients
             residual = values - fitted
             if constant == _HUBER:
-                noise = max(float(1.4826 * np.median(np.abs(residual))), _NOISE_FLOOR_NS)
+                noise = max(1.4826 * _median(np.abs(residual)), _NOISE_FLOOR_NS)
             ratio = np.abs(residual) / (constant * noise)
             if constant == _HUBER:
                 weights = 1 / np.maximum(ratio, 1)
@@ -287,7 +293,6 @@ def _robust_fit(samples: _ClockSamples, jumps: list[int], knots: Sequence[float]
     covariance = _covariance(design, values - fitted, weights, noise, freedom, usual)
     cost = float(np.mean(np.minimum(np.abs(values - fitted), 3 * noise) ** 2))
     coefficients[0] += base
-    windows, misfit_ns = _misfit(times, values - fitted, noise)
     return replace(
         model,
         coefficients=coefficients,
@@ -295,8 +300,6 @@ def _robust_fit(samples: _ClockSamples, jumps: list[int], knots: Sequence[float]
         freedom=freedom,
         noise_ns=noise,
         cost=max(cost, 1e-9),
-        windows=windows,
-        misfit_ns=misfit_ns,
     )
 
 
@@ -337,7 +340,7 @@ def _misfit(times: Floats, residual: Floats, noise: float) -> tuple[Floats, Floa
     count = max(len(residual) // size, 1)
     begins = np.arange(count) * size
     parts = np.split(residual, begins[1:])
-    medians = np.array([abs(float(np.median(part))) for part in parts])
+    medians = np.array([abs(_median(part)) for part in parts])
     explained = np.array([3 * 1.2533 * noise / np.sqrt(len(part)) for part in parts])
     return times[begins], np.maximum(medians - explained, 0.0)
 
@@ -346,4 +349,10 @@ def _spread(values: Floats) -> float:
     """Return the standard deviation of the bulk, from the median absolute deviation."""
     if not len(values):
         return 0.0
-    return float(1.4826 * np.median(np.abs(values - np.median(values))))
+    return 1.4826 * _median(np.abs(values - _median(values)))
+
+
+def _median(values: Floats) -> float:
+    """Return the upper median, at a third of what NumPy's takes on few values."""
+    middle = len(values) // 2
+    return float(np.partition(values, middle)[middle])

@@ -25,7 +25,12 @@ _BIAS_ASYMMETRY = 0.1
 """How differently two ranks may notice the end of a collective: part of the bias, in the error."""
 _MAX_BIAS_SHARE = 0.5
 """The bias is at most this part of the shortest collective: a transfer goes there and back."""
-_MAX_SAMPLES = 4000
+_UNBIASED_SHARE = 0.8
+"""Part of the samples in which a third rank was last: then the few others move no robust fit."""
+_WAITER_SKEW_SHARE = 0.1
+"""Where always the same third rank is last, two waiting ranks may leave one after the other, as the
+neighbors of a ring do: by this part of the shortest collective, in the error."""
+_MAX_SAMPLES = 1500
 """Collectives of a pair that are fitted, evenly chosen: more do not improve the fit."""
 _TIE_NS = 500.0
 """Durations that differ by less do not show who was last."""
@@ -198,6 +203,8 @@ class _Samples:
     origins: tuple[int, ...]
     last: npt.NDArray[np.intp]
     """Who arrived last: the shortest duration."""
+    shortest: Floats
+    """That duration."""
 
     @classmethod
     def of(
@@ -221,7 +228,8 @@ class _Samples:
         start = np.where(present, whole_start - np.array(origins, np.int64), np.nan)
         end = np.where(present, whole_end - np.array(origins, np.int64), np.nan)
         duration = np.where(present, end - start, np.inf)
-        return cls(start, end, present, tuple(origins), duration.argmin(axis=1))
+        last = duration.argmin(axis=1)
+        return cls(start, end, present, tuple(origins), last, duration.min(axis=1))
 
     def shared(self, rank: int, other: int) -> npt.NDArray[np.intp]:
         """Return the collectives of both in order of time; of very many, an even choice."""
@@ -267,9 +275,12 @@ def _link(samples: _Samples, rank: int, near: int) -> _Link | None:
         low, high = _causal_bounds(samples, both, rank, near, fit)
     bias_ns = _BIAS_ASYMMETRY * abs(fit.notice_ns)
     shift_ns = 0.0
-    if not fit.has_side and not np.all(side == 0):
-        durations = samples.end[both] - samples.start[both]
-        bias_ns = _MAX_BIAS_SHARE * float(np.quantile(np.nanmin(durations, axis=1), 0.05))
+    shortest_ns = float(np.quantile(samples.shortest[both], 0.05))
+    if np.bincount(samples.last[both]).max() > _UNBIASED_SHARE * len(both):
+        bias_ns += _WAITER_SKEW_SHARE * shortest_ns
+    one_sided = not fit.has_side and bool(np.mean(side == 0) < _UNBIASED_SHARE)
+    if one_sided:
+        bias_ns = _MAX_BIAS_SHARE * shortest_ns
         # Causality may allow less than that; the offset moves to the middle of what is possible.
         lowest, highest = max(float(low.max()), -bias_ns), min(float(high.min()), bias_ns)
         if lowest < highest:
@@ -281,7 +292,7 @@ def _link(samples: _Samples, rank: int, near: int) -> _Link | None:
         shift_ns=shift_ns,
         bias_ns=bias_ns,
         ignored=ignored,
-        one_sided=not fit.has_side and not np.all(side == 0),
+        one_sided=one_sided,
         span=(float(times[0]), float(times[-1])),
     )
 
@@ -290,8 +301,8 @@ def _sides(samples: _Samples, both: npt.NDArray[np.intp], rank: int, near: int) 
     """Return +1 where the nearer rank was last, -1 where the other was, 0 where neither."""
     last = samples.last[both]
     side = np.where(last == near, 1.0, np.where(last == rank, -1.0, 0.0))
-    longer = (samples.end - samples.start)[both]
-    gap = np.abs(longer[:, rank] - longer[:, near])
+    own, other = (samples.end[both, each] - samples.start[both, each] for each in (rank, near))
+    gap = np.abs(own - other)
     return np.where((side != 0) & (gap < _TIE_NS), 0.0, side)
 
 
