@@ -1,0 +1,1 @@
+"""Traces of whole jobs: one table of operations by step and worker."""
