@@ -16,14 +16,12 @@ from gpusight.comparison.phrases import (
     bottleneck_phrase,
     bottleneck_sentence,
     busy_phrase,
-    colon,
     copy_name,
     difference,
     entries,
     from_to,
     interval,
     is_how,
-    joined,
     listed,
     matters,
     per_step,
@@ -50,7 +48,6 @@ def explain(comparison: Comparison) -> tuple[str, ...]:
         return (f"{time_name(comparison)} cannot be compared: {comparison.headline.missing}.",)
     return (
         _verdict(comparison),
-        *_between_steps(comparison),
         *_gpu_work(comparison),
         *_host_ranges(comparison),
         *_host_activity(comparison),
@@ -135,13 +132,6 @@ def _settled_by(comparison: Comparison, change: MeasuredChange) -> str:
     return f" yet, about {needed} {what} would settle it"
 
 
-def _between_steps(comparison: Comparison) -> Iterator[str]:
-    """Give the time between steps, where its change matters to the step."""
-    between = comparison.metric("between_steps").change
-    if comparison.has_steps and between.claimed and matters(comparison, between):
-        yield f"Time between steps {is_how(between)}: {_numbers(between)} of each step."
-
-
 def _numbers(change: MeasuredChange) -> str:
     return f"{from_to(change)} ({difference(change)})"
 
@@ -156,14 +146,26 @@ _NO_PHASE = frozenset({"other", "unknown"})
 
 
 def _gpu_work(comparison: Comparison) -> Iterator[str]:
-    """Explain the change of GPU work, whether or not the step time changed."""
+    """Explain the change of time between steps and of GPU work, whatever the step time did."""
+    between = comparison.metric("between_steps").change
+    if comparison.has_steps and between.claimed and matters(comparison, between):
+        yield f"Time between steps {is_how(between)}: {_numbers(between)} of each step."
     busy, kernels = comparison.metric("busy").change, comparison.metric("kernel_time").change
     if kernels.claimed and not comparison.headline.change.claimed:
         yield f"Kernel time {is_how(kernels)}: {_numbers(kernels)}{per_step(comparison)}."
     named = _step_entries(comparison, busy.delta, idle=False)
     if busy.claimed and matters(comparison, busy):
+        least_ns = comparison.least * (comparison.step.before or 0.0)
+        phases = [
+            (name, change)
+            for name, change in comparison.phases
+            if name not in _NO_PHASE and change.claimed and abs(change.delta or 0.0) >= least_ns
+        ]
+        phases.sort(key=lambda row: -abs(row[1].delta or 0.0))
         text = f"GPU busy time {is_how(busy)}: {_numbers(busy)}{per_step(comparison)}"
-        yield f"{text}{colon(named)}{_phases(comparison)}."
+        text += f": {named}" if named else ""
+        text += f"; by phase {sentences(phases)}" if phases else ""
+        yield f"{text}."
     elif named and not busy.claimed:
         yield f"{_unclaimed('GPU busy time', busy)}, but in its parts: {named}."
 
@@ -179,18 +181,6 @@ def _step_entries(comparison: Comparison, total_delta_ns: float | None, *, idle:
     """Name the entries of the step that changed: idle time, or GPU work."""
     rows = (row for row in comparison.ledger if row.entry.startswith(f"{IDLE}/") == idle)
     return entries(comparison, rows, total_delta_ns)
-
-
-def _phases(comparison: Comparison) -> str:
-    """Name the phases whose change matters to the step."""
-    least_ns = comparison.least * (comparison.step.before or 0.0)
-    rows = [
-        (name, change)
-        for name, change in comparison.phases
-        if name not in _NO_PHASE and change.claimed and abs(change.delta or 0.0) >= least_ns
-    ]
-    rows.sort(key=lambda row: -abs(row[1].delta or 0.0))
-    return f"; by phase {sentences(rows)}" if rows else ""
 
 
 def _idle_time(comparison: Comparison) -> Iterator[str]:
@@ -209,7 +199,7 @@ def _idle_time(comparison: Comparison) -> Iterator[str]:
         yield _taken_back(comparison, busy_ns, idle)
     elif matters(comparison, idle):
         text = f"GPU idle time {is_how(idle)}: {_numbers(idle)}{per_step(comparison)}"
-        yield f"{text}{colon(named)}; {limit}"
+        yield f"{text}{f': {named}' if named else ''}; {limit}"
 
 
 def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) -> str:
@@ -235,7 +225,8 @@ def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) ->
         for row in _changed_ranges(comparison)
         if ((row.host_ns.delta or 0.0) < 0) == fell and abs(row.host_ns.delta or 0.0) > far_ns
     ]
-    subject = joined([*(moved or ["GPU work"]), *ranges[:_MAX_NAMED]])
+    *first, last = [*(moved or ["GPU work"]), *ranges[:_MAX_NAMED]]
+    subject = f"{', '.join(first)} and {last}" if first else last
     what, how = ("fell", "longer") if fell else ("rose", "less")
     named = _step_entries(comparison, idle.delta, idle=True)
     idles = f"{shown(abs(idle.delta or 0.0))} {how}{f' ({named})' if named else ''}"
@@ -304,7 +295,23 @@ class _Activity(NamedTuple):
 
 def _host_activity(comparison: Comparison) -> Iterator[str]:
     """Name blocking calls and copies that are new, no longer made, or more or less frequent."""
-    activities = [row for row in _activities(comparison) if _is_worth_naming(row.calls)]
+    every = [
+        _Activity(call.name, call.calls, call.host_ns)
+        for call in comparison.api
+        if call.calls is not None and kind_of(call.name) in _BLOCKING
+    ]
+    every += [
+        _Activity(f"copies {copy_name(copy)}", copy.calls, copy.ns)
+        for copy in comparison.copies
+        if copy.calls is not None and any(crosses(copy.operation, up=up) for up in (True, False))
+    ]
+    came_or_went = (ChangeVerdict.APPEARED, ChangeVerdict.VANISHED)
+    activities = [
+        row
+        for row in every
+        if row.calls.claimed
+        and (row.calls.verdict in came_or_went or abs(row.calls.delta or 0.0) >= _MIN_CALLS)
+    ]
     activities.sort(key=lambda row: -abs(row.calls.delta or 0.0))
     for verdict, words in _HOW_OFTEN.items():
         named = [
@@ -315,21 +322,6 @@ def _host_activity(comparison: Comparison) -> Iterator[str]:
         ]
         if named:
             yield f"{words} on the host: {'; '.join(named)}."
-
-
-def _activities(comparison: Comparison) -> Iterator[_Activity]:
-    for call in comparison.api:
-        if call.calls is not None and kind_of(call.name) in _BLOCKING:
-            yield _Activity(call.name, call.calls, call.host_ns)
-    for copy in comparison.copies:
-        if copy.calls is not None and any(crosses(copy.operation, up=up) for up in (True, False)):
-            yield _Activity(f"copies {copy_name(copy)}", copy.calls, copy.ns)
-
-
-def _is_worth_naming(calls: MeasuredChange) -> bool:
-    """Return whether calls appeared, vanished, or changed by at least one per step."""
-    came = calls.verdict in (ChangeVerdict.APPEARED, ChangeVerdict.VANISHED)
-    return calls.claimed and (came or abs(calls.delta or 0.0) >= _MIN_CALLS)
 
 
 # Overlap -----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from gpusight.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from gpusight.comparison.comparison_result import Comparison, CopyChange, EntryChange
     from gpusight.comparison.significance import MeasuredChange
@@ -126,11 +126,6 @@ def copy_name(copy: CopyChange) -> str:
     """Name copies of one kind: `Host-to-Device, Pageable`; device memory is not named."""
     kinds = [kind for kind in (copy.src_kind, copy.dst_kind) if kind and kind != _ON_GPU]
     return f"{copy.operation}, {' to '.join(kinds)}" if kinds else copy.operation
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Join parts as a sentence does: `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def listed(parts: Iterable[str], most: int = 4) -> str:
@@ -248,26 +243,20 @@ def sentences(changes: Iterable[tuple[str, MeasuredChange]]) -> str:
     return listed((f"{name} {signed(change.delta)}" for name, change in changes), _MOST_ENTRIES)
 
 
-def colon(text: str) -> str:
-    """Add a list to a sentence, where there is any."""
-    return f": {text}" if text else ""
-
-
 def bottleneck_phrase(comparison: Comparison) -> str:
-    """Name the bottleneck before and after."""
-    old_limit, new_limit = comparison.before.limit, comparison.after.limit
-    old, new = _named(comparison, old_limit, "before"), _named(comparison, new_limit, "after")
-    if old_limit != new_limit:
-        return f"the bottleneck moved from {old} to {new}"
-    return f"the bottleneck is still {new}"
-
-
-def _named(comparison: Comparison, limit: str, side: str) -> str:
-    """Name a bottleneck; GPU work that is mostly not computing also by what it is."""
-    if limit != GPU:
-        return in_words(limit)
-    part = gpu_part({row.entry: getattr(row.change, side) or 0.0 for row in comparison.ledger})
-    return in_words(GPU) if part == COMPUTE else f"{in_words(GPU)} (mostly {in_words(part)})"
+    """Name the bottleneck before and after; GPU work that is mostly not compute by what it is."""
+    names = []
+    for side in ("before", "after"):
+        limit = getattr(comparison, side).limit
+        name = in_words(limit)
+        if limit == GPU:
+            ledger = {row.entry: getattr(row.change, side) or 0.0 for row in comparison.ledger}
+            part = gpu_part(ledger)
+            name += "" if part == COMPUTE else f" (mostly {in_words(part)})"
+        names.append(name)
+    if comparison.before.limit != comparison.after.limit:
+        return f"the bottleneck moved from {names[0]} to {names[1]}"
+    return f"the bottleneck is still {names[1]}"
 
 
 def busy_phrase(comparison: Comparison) -> str:

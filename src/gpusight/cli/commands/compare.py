@@ -163,12 +163,12 @@ def _hints(args: argparse.Namespace, pace: str | None, *, details: bool) -> tupl
 
     from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
-    from gpusight.comparison.inputs import side_paths
+    from gpusight.comparison.inputs import side_inputs
 
     if not details:
         sides = [*args.file, *(["--vs", *args.vs] if args.vs else [])]
         return (f"gpusight compare {shlex.join([*sides, *typed_part(args)])} --details",)
-    after = side_paths(args.vs or args.file[1:])[0]
+    after = side_inputs(args.vs or args.file[1:]).paths[0]
     if is_baseline(after):  # a summary, which cannot be diagnosed
         return ()
     part = typed_part(args, pace)

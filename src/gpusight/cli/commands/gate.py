@@ -323,7 +323,7 @@ def _split_inputs(args: argparse.Namespace) -> None:
     Only where it is unambiguous: files of `baseline save` first, then captures.
     """
     from gpusight.comparison.baseline_file import is_baseline
-    from gpusight.comparison.inputs import is_comparable, not_comparable, side_paths
+    from gpusight.comparison.inputs import is_comparable, not_comparable, side_inputs
     from gpusight.errors import UsageError
 
     if args.file:
@@ -331,9 +331,9 @@ def _split_inputs(args: argparse.Namespace) -> None:
     given: list[str] = args.baseline
     if len(given) < 2:
         raise UsageError("no capture was given", hint="gpusight gate --baseline FILE -- CAPTURE")
-    kinds = [{is_baseline(path) for path in side_paths([text])} for text in given]
+    kinds = [{is_baseline(path) for path in side_inputs([text]).paths} for text in given]
     count = next((n for n, kind in enumerate(kinds) if kind != {True}), len(kinds))
-    for path in (path for text in given for path in side_paths([text])):
+    for path in (path for text in given for path in side_inputs([text]).paths):
         if path.is_file() and not is_comparable(path):
             raise not_comparable(path)
     if not 0 < count < len(given) or any(kind != {False} for kind in kinds[count:]):
