@@ -16,7 +16,7 @@ from gpusight.analysis.profiler_correction import NOT_CORRECTED
 from gpusight.comparison.build_digest import UNKNOWN_GPU
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.named_metrics import slowed_by_profiler, summed
-from gpusight.comparison.phrases import HOST
+from gpusight.comparison.phrases import HOST, overlap_phrase
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.units import format_count, format_share
@@ -286,7 +286,9 @@ def comparison_notes(
     known = [metric.key for metric in comparison.metrics if metric.change.delta is not None]
     concerning = [d for d in comparison.differences if not d.whole or any(map(d.concerns, known))]
     every = (*before, *after)
-    notes = [f"different on the two sides: {row.text}" for row in concerning]
+    overlap = overlap_phrase(comparison)
+    notes = [f"{overlap}; times of kernels and phases are sums"] if overlap else []
+    notes += [f"different on the two sides: {row.text}" for row in concerning]
     contents = {_content(digest) for digest in after}
     if same := [digest for digest in before if _content(digest) in contents]:
         notes.append(f"{_labels(same)} {_are(same)} on both sides")

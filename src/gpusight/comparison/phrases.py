@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, IdleCause
-from gpusight.comparison.significance import ChangeVerdict
+from gpusight.comparison.significance import MAX_REPEATS, ChangeVerdict
 from gpusight.results import Fmt
 from gpusight.units import (
     MISSING,
@@ -115,6 +115,15 @@ def spread(low: float | None, high: float | None, fmt: Fmt = Fmt.TIME) -> str:
         digits = 0
     ends = " to ".join(f"{end / factor:+,.{digits}f}" for end in (low, high))
     return f"{ends} {unit}".rstrip()
+
+
+def repeats_phrase(
+    repeats: int | None, sides: str = "captures per side", *, measured: bool = True
+) -> str:
+    """Say how many captures are needed; where nothing shows how much runs differ, the least."""
+    if not measured:
+        return f"{repeats} or more {sides}"
+    return f"more than {MAX_REPEATS} {sides}" if repeats is None else f"about {repeats} {sides}"
 
 
 def is_how(change: MeasuredChange) -> str:
@@ -241,6 +250,31 @@ def entries(
 def sentences(changes: Iterable[tuple[str, MeasuredChange]]) -> str:
     """List changes by name."""
     return listed((f"{name} {signed(change.delta)}" for name, change in changes), _MOST_ENTRIES)
+
+
+_MIN_RUNNING = 0.5
+"""Share of a change of kernel time that must be time in which a kernel runs: else it is overlap."""
+
+
+def overlap_phrase(comparison: Comparison) -> str:
+    """Say that kernels only overlap more, or less; empty where that is not so.
+
+    The durations of kernels on several streams sum to more than the time in which the GPU runs
+    them, and kernels that share the GPU take longer: that is no regression of these kernels.
+    """
+    kernels, busy = comparison.metric("kernel_time").change, comparison.metric("busy").change
+    gpus = len(comparison.before.gpus)
+    if not kernels.claimed or not comparison.ledger or gpus != len(comparison.after.gpus):
+        return ""
+    running = (COMPUTE, COMMUNICATION)
+    running_ns = sum(
+        row.change.delta or 0.0 for row in comparison.ledger if row.entry.split("/")[0] in running
+    )
+    delta_ns = kernels.delta or 0.0
+    if running_ns * gpus * math.copysign(1.0, delta_ns) >= _MIN_RUNNING * abs(delta_ns):
+        return ""
+    how = "more" if delta_ns > 0 else "less"
+    return f"kernels overlap {how}: GPU busy time {is_how(busy)} ({from_to(busy)})"
 
 
 def bottleneck_phrase(comparison: Comparison) -> str:

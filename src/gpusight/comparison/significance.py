@@ -182,6 +182,8 @@ CONFIDENCE = 0.95
 MIN_CONFIDENCE = 0.5
 MIN_EFFECT = 0.02
 """Smaller changes count as none by default."""
+MIN_REPEATS = 3
+"""Captures per side to request where fewer do not show how much runs differ."""
 MAX_REPEATS = 100
 """Captures per side above which no estimate is given."""
 _ENOUGH = 8
@@ -260,20 +262,24 @@ def compare_values(
 
 
 def repeats_to_settle(
-    half: float, distance: float, captures: Sequence[int], confidence: float, *, from_runs: bool
+    change: MeasuredChange, bound: float, captures: Sequence[int], confidence: float
 ) -> int | None:
-    """Estimate how many captures per side make half of an interval shorter than a distance.
+    """Estimate how many captures per side move the interval of a change off a bound of it.
 
-    `half` was measured with so many `captures` of each side. Where it is not `from_runs` but from
-    steps of one run, runs are taken to differ as much as the interval shows. None above
-    `MAX_REPEATS`.
+    The bound of `gate` is its limit, that of `compare` 0 or its threshold. The interval was measured with so
+    many `captures` of each side. Where it is of the steps of one run, runs are taken to differ as
+    much as it shows. None above `MAX_REPEATS`.
     """
+    if change.delta is None or change.low is None or change.high is None:
+        return MIN_REPEATS
+    distance = abs(change.delta - bound)
+    half = change.delta - change.low if change.delta > bound else change.high - change.delta
     if not math.isfinite(half) or distance <= 0:
         return None
     sides = len(captures)
     count = sides / sum(1 / number for number in captures)
-    freedom = float(max(sum(captures) - sides, 1)) if from_runs else _MOST
-    repeats = np.arange(2, MAX_REPEATS + 1, dtype=np.float64)
+    freedom = float(max(sum(captures) - sides, 1)) if change.basis is Basis.REPEATS else _MOST
+    repeats = np.arange(MIN_REPEATS, MAX_REPEATS + 1, dtype=np.float64)
     quantiles = t_quantile(confidence, np.append(sides * (repeats - 1), freedom))
     halves = half * quantiles[:-1] / quantiles[-1] * np.sqrt(count / repeats)
     enough = repeats[(halves < distance) & (repeats > max(captures))]
