@@ -266,9 +266,9 @@ def repeats_to_settle(
 ) -> int | None:
     """Estimate how many captures per side move the interval of a change off a bound of it.
 
-    The bound of `gate` is its limit, that of `compare` 0 or its threshold. The interval was measured with so
-    many `captures` of each side. Where it is of the steps of one run, runs are taken to differ as
-    much as it shows. None above `MAX_REPEATS`.
+    The bound of `gate` is its limit, that of `compare` 0 or its threshold. The interval was
+    measured with so many `captures` of each side. Where it is of the steps of one run, runs are
+    taken to differ as much as it shows. None above `MAX_REPEATS`.
     """
     if change.delta is None or change.low is None or change.high is None:
         return MIN_REPEATS
