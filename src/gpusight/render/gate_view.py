@@ -184,9 +184,9 @@ def named(labels: tuple[str, ...]) -> str:
 
 
 def reasons(gate: Gate) -> list[tuple[str, CheckStatus, str]]:
-    """Group metrics by status and reason; checks without a reason are left out."""
+    """Group metrics by status and reason, failures first; checks without a reason are left out."""
     groups: dict[tuple[CheckStatus, str], list[str]] = {}
-    for check in gate.checks:
+    for check in sorted(gate.checks, key=lambda check: _FIRST.index(check.status)):
         if why := reason(check):
             groups.setdefault((check.status, why), []).append(check.limit.metric)
     return [
