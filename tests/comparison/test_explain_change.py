@@ -13,6 +13,8 @@ import gpusight as gs
 from gpusight.comparison.compare_digests import compare
 from gpusight.comparison.comparison_result import Comparison
 from gpusight.comparison.digest import CallDigest, CopyDigest, Digest
+from gpusight.comparison.gate_check import CheckStatus, Gate, gate
+from gpusight.comparison.gate_limits import read_limit
 from gpusight.comparison.phrases import shown, signed_share, spread
 from gpusight.comparison.significance import MeasuredChange
 from gpusight.results import Fmt
@@ -45,7 +47,7 @@ def check_numbers(comparison: Comparison) -> None:
     """Every number of the explanation stands in a table, or counts steps or captures."""
     known = set(_texts(comparison))
     for sentence in comparison.explanation:
-        for text in NUMBER.findall(re.sub(r", \d+ more|about \d+", "", sentence)):
+        for text in NUMBER.findall(re.sub(r", \d+ more|(?:about|more than) \d+", "", sentence)):
             assert text.lstrip("+-") in known, f"{text} of: {sentence}"
 
 
@@ -368,11 +370,63 @@ def test_what_would_settle_a_change() -> None:
     verdict = compared([before], [digest(after)]).explanation[0]
     assert "not significant yet, about " in verdict
     assert " ms within these runs includes 0 (3 and 3 steps" in verdict
-    samples = re.search(r"about (\d+) steps per side would settle it;", verdict)
-    assert samples
-    assert int(samples[1]) > 3
+    repeats = re.search(r"about (\d+) captures per side would settle whether it changed;", verdict)
+    assert repeats
+    assert int(repeats[1]) >= 3
     far = digest({"compute/matmul": [4.0, 4.1, 4.2]})
     assert "settle" not in compared([before], [far]).explanation[0]
+
+
+def test_compare_and_gate_say_the_same_number_of_captures() -> None:
+    before = [digest({"compute/matmul": [ms] * 3}, f"a{ms}") for ms in (9.0, 10.0, 12.0)]
+    after = [digest({"compute/matmul": [ms] * 3}, f"b{ms}") for ms in (9.8, 10.9, 13.1)]
+    verdict = compared(before, after).explanation[0]
+    gated = gate(before, after, [read_limit("step_time=+0%"), read_limit("kernel_time=+3%")])
+    assert isinstance(gated, Gate)
+    needs = gated.checks[0].needs
+    assert f"not significant yet, {needs} would settle whether it changed;" in verdict
+    # A limit is harder to settle than a change; the sentences of the gate repeat its number.
+    limited = gate(before, after, [read_limit("step_time=+3%")])
+    assert isinstance(limited, Gate)
+    assert (limited.checks[0].repeats or 101) > (gated.checks[0].repeats or 0)
+    assert limited.comparison
+    told = f"{limited.checks[0].needs} would settle the limit of +3%;"
+    assert told in limited.comparison.explanation[0]
+
+
+def with_sums(ms: float, factor: float, *, busy: float = 10.0) -> Digest:
+    """Give steps whose kernels sum to `factor` times the GPU busy time."""
+    steps = steady(compute_matmul=busy, idle_launching=ms - busy)
+    rows = tuple(
+        msgspec.structs.replace(row, ns=tuple(ns * factor for ns in row.ns))
+        for row in steps.kernels
+    )
+    kernel_ns = tuple(ns * factor for ns in steps.kernel_ns)
+    return msgspec.structs.replace(steps, kernels=rows, kernel_ns=kernel_ns)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ((1.0, 10.0), (1.4, 10.0), "higher: 10.0 -> 14.0 ms (+4.00 ms, +40.0%) per step, only"),
+        ((1.4, 10.0), (1.0, 10.0), "lower: 14.0 -> 10.0 ms (-4.00 ms, -28.6%) per step, only"),
+        ((1.0, 10.0), (1.0, 14.0), ""),
+    ],
+)
+def test_kernels_that_overlap_are_not_slower(
+    before: tuple[float, float], after: tuple[float, float], told: str
+) -> None:
+    sides = [with_sums(15.0, factor, busy=busy) for factor, busy in (before, after)]
+    text = " ".join(compared([sides[0]], [sides[1]]).explanation)
+    assert (f"Kernel time is {told} because kernels overlap" in text) is bool(told)
+    assert ("overlap" in text) is bool(told)
+    gated = gate([sides[0]], [sides[1]], [read_limit("kernel_time=+3%")])
+    assert isinstance(gated, Gate)
+    failed = gated.checks[0].status is CheckStatus.FAILED
+    is_overlap = "kernels overlap more: GPU busy time is unchanged" in gated.checks[0].reason
+    assert is_overlap is (failed and bool(told))
+    notes = gated.comparison.notes if gated.comparison else ()
+    assert notes[0].startswith("kernels overlap") is bool(told)
 
 
 def test_hostile_names_do_not_reach_the_sentences() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpusight.comparison.baseline_file import save_baseline
-from gpusight.comparison.inputs import side_inputs, side_paths
+from gpusight.comparison.inputs import side_inputs
 from gpusight.errors import GpusightError
 from tests.comparison.digests import steady
 
@@ -26,7 +26,7 @@ def files(folder: Path, *names: str) -> None:
 
 
 def names(*texts: str) -> list[str]:
-    return [path.as_posix() for path in side_paths(texts)]
+    return [path.as_posix() for path in side_inputs(texts).paths]
 
 
 def test_files_stay_in_the_order_given(folder: Path) -> None:
@@ -135,6 +135,6 @@ def test_what_is_not_there_is_said_in_one_line(folder: Path, text: str, says: st
     files(folder, "a.sqlite")
     (folder / "empty").mkdir()
     with pytest.raises(GpusightError) as error:
-        side_paths([text])
+        side_inputs([text])
     assert says in str(error.value)
     assert "\n" not in str(error.value)

@@ -204,6 +204,14 @@ def test_the_first_line_says_what_would_settle_it(options: dict[str, Any], told:
     assert "step_time 11.0 ms ± 400 µs against 10.5ms" in to_text(gate(value), None)
 
 
+def test_the_first_lines_of_a_failure_say_that_the_sides_differ() -> None:
+    text = "kernels per step 412 -> 520 (+26%); no kernels are lost: the program launches more"
+    found = gate(check(CheckStatus.FAILED), differences=(Difference("kernels", text, data=True),))
+    line = to_text(found, None).splitlines()[0]
+    assert line.endswith("step_time +10.0% ± 5.0% against +3%; kernels per step 412 -> 520 (+26%)")
+    assert "412 -> 520" not in to_text(gate(check(CheckStatus.PASSED)), None)
+
+
 def test_a_ceiling_shows_the_interval_of_the_value() -> None:
     text = to_text(gate(check(CheckStatus.FAILED, "10.5ms", low=10.6 * MS, high=11.4 * MS)), 80)
     assert "+1.00 ms  10.5ms  10.6 ms to 11.4 ms  FAIL" in text

@@ -134,9 +134,15 @@ def check_extension(args: argparse.Namespace) -> None:
     if not getattr(args, "formats", ()) or not args.output or _extension_format(args):
         return
     captures = getattr(args, "file", None) or [None]
-    for capture in [captures] if isinstance(captures, str) else captures:
-        refuse_capture(Path(args.output), capture)
+    keep_inputs(args, [captures] if isinstance(captures, str) else captures)
     chosen_format(args)
+
+
+def keep_inputs(args: argparse.Namespace, captures: Iterable[str | Path | None]) -> None:
+    """Refuse, before anything is read, to overwrite an input by `-o`."""
+    if args.output and args.output != "-":
+        for capture in captures:
+            refuse_capture(Path(args.output), None if capture is None else str(capture))
 
 
 def _extension_format(args: argparse.Namespace) -> str | None:

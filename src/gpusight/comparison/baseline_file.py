@@ -70,19 +70,17 @@ _MOST_ROWS = {
 
 def fault(digest: Digest) -> str:
     """Return what is wrong with a digest that was read; empty where nothing is."""
-    for check in (_check_rows, _check_values, _check_steps, _check_lengths, _check_sums):
+    for check in (_check_values, _check_steps):
         if problem := check(digest):
             return f"{digest.label[:80] or 'a capture without a name'}: {problem}"
     return ""
 
 
-def _check_rows(digest: Digest) -> str:
-    long = [key for key, most in _MOST_ROWS.items() if len(getattr(digest, key)) > most]
-    return f"it has too many rows of {long[0]}" if long else ""
-
-
 def _check_values(digest: Digest) -> str:
-    """Check every number and every text, however deep."""
+    """Check the number of rows, and every number and every text, however deep."""
+    for key, most in _MOST_ROWS.items():
+        if len(getattr(digest, key)) > most:
+            return f"it has too many rows of {key}"
     for key, field in digest.document().items():
         for value in _flat(field):
             if isinstance(value, str) and len(value) > LONGEST:
@@ -105,6 +103,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _check_steps(digest: Digest) -> str:
+    """Check that steps, blocks, series and sums agree."""
     if not 0 < len(digest.blocks) <= MOST_BLOCKS or min(digest.blocks) < 1:
         return f"steps are in 1 to {MOST_BLOCKS} blocks of at least one"
     if sum(digest.blocks) != max(1, digest.steps):
@@ -113,12 +112,16 @@ def _check_steps(digest: Digest) -> str:
         return "the median of its steps is not between the shortest and the longest"
     if digest.order and max(digest.order) >= len(digest.kernels):
         return "the order of launches names kernels that it does not have"
-    return "" if sum(digest.step_ns) > 0 else "its steps take no time"
-
-
-def _check_lengths(digest: Digest) -> str:
-    wrong = [key for key, series in _series(digest) if len(series) != len(digest.blocks)]
-    return f"{wrong[0]} does not have a value for each block" if wrong else ""
+    if sum(digest.step_ns) <= 0:
+        return "its steps take no time"
+    for key, series in _series(digest):
+        if len(series) != len(digest.blocks):
+            return f"{key} does not have a value for each block"
+    if not _sum_to(digest.ledger.values(), digest.step_ns):
+        return "the ledger does not sum to the steps"
+    if not _sum_to((kernel.ns for kernel in digest.kernels), digest.kernel_ns):
+        return "the kernels do not sum to the kernel time"
+    return ""
 
 
 def _series(digest: Digest) -> Iterator[tuple[str, Series]]:
@@ -134,14 +137,6 @@ def _series(digest: Digest) -> Iterator[tuple[str, Series]]:
             yield from ((key, series) for series in known if series is not None)
     for copy in digest.copies:
         yield from (("copies", series) for series in (copy.calls, copy.ns, copy.bytes))
-
-
-def _check_sums(digest: Digest) -> str:
-    if not _sum_to(digest.ledger.values(), digest.step_ns):
-        return "the ledger does not sum to the steps"
-    if not _sum_to((kernel.ns for kernel in digest.kernels), digest.kernel_ns):
-        return "the kernels do not sum to the kernel time"
-    return ""
 
 
 def _sum_to(parts: Iterable[Series], totals: Series) -> bool:
@@ -404,7 +399,7 @@ def baseline_page(baseline: Baseline, *, metrics: bool = True) -> Composite:
         "bytes": baseline.size,
         "captures": len(digests),
         "step_ns": float(np.mean(means)),
-        "spread_ns": _spread(means),
+        "spread_ns": float(np.std(means, ddof=1)) if len(means) > 1 else None,
     }
     captures = pl.DataFrame(
         [_row(digest) for digest in digests],
@@ -438,10 +433,6 @@ def _row(digest: Digest) -> dict[str, Any]:
         "tool": digest.tool,
         "label": digest.label,
     }
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def _metrics(digests: Sequence[Digest]) -> list[TableResult]:

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_window import StepWindow
-    from gpusight.comparison.digest import Floats, Series
-    from gpusight.rules.context import RuleContext
+    from gpusight.comparison.digest import Floats
     from gpusight.trace.trace import Trace
 
 
@@ -61,6 +60,11 @@ _MIN_WORK = 0.01
 """Of the work of the busiest GPU: a stray copy does not make a GPU one that the program uses."""
 _GRAPHS = GPU_WORK.index("graph_launches")
 _TIMELINES = "a timeline is needed: nsys, a torch.profiler trace, or a JAX profile"
+_WITHOUT_TIMELINE = {
+    "profiles": "an Nsight Compute report has",
+    "op_totals": "printed totals have",
+    "memory_blocks": "a memory snapshot has",
+}
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,10 @@ def _made_digest(
     warmup: bool,
 ) -> Digest | NotApplicable:
     if not any(trace.has(table) for table in GPU_WORK):
-        return _no_timeline(trace)
+        for table, what in _WITHOUT_TIMELINE.items():
+            if trace.has(table):
+                return NotApplicable(COMMAND, f"{what} no timeline", _TIMELINES)
+        return NotApplicable(COMMAND, "no GPU work in the capture", advice_for(trace.meta).gpu)
     trace = without_profiler(trace, selection.process)
     preload_tables(trace)
     focus = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
@@ -142,31 +149,17 @@ def scope_of(
     return cut(encodable_text(" ".join(options)))
 
 
-def _no_timeline(trace: Trace) -> NotApplicable:
-    if trace.has("profiles"):
-        return NotApplicable(COMMAND, "an Nsight Compute report has no timeline", _TIMELINES)
-    if trace.has("op_totals"):
-        return NotApplicable(COMMAND, "printed totals have no timeline", _TIMELINES)
-    if trace.has("memory_blocks"):
-        return NotApplicable(COMMAND, "a memory snapshot has no timeline", _TIMELINES)
-    return NotApplicable(COMMAND, "no GPU work in the capture", advice_for(trace.meta).gpu)
-
-
 def _step_work(trace: Trace, selection: Selection, focus: StepWindow) -> _StepWork:
     process = busiest_process(trace, focus, selection)
     work = of_process(launched(trace), process)
-    blocks = StepBlocks.of(focus, work, apart=not _are_ranges(trace, selection, focus))
+    are_ranges = False  # where steps are the selected ranges, nothing outside of them counts
+    if selection.within is not None and focus.steps:
+        starts = set(ResolvedSelection(trace, selection).matching_ranges["start_ns"])
+        are_ranges = all(step.start_ns in starts for step in focus.steps)
+    blocks = StepBlocks.of(focus, work, apart=not are_ranges)
     if selection.device is not None:
         work = work.filter(pl.col("device") == selection.device)
     return _StepWork(trace, selection, focus, process, blocks, blocks.launched(work))
-
-
-def _are_ranges(trace: Trace, selection: Selection, focus: StepWindow) -> bool:
-    """Return whether the steps are the selected ranges: then nothing outside of them counts."""
-    if selection.within is None or not focus.steps:
-        return False
-    starts = set(ResolvedSelection(trace, selection).matching_ranges["start_ns"])
-    return all(step.start_ns in starts for step in focus.steps)
 
 
 def _digest(of: _StepWork, scope: str) -> Digest:
@@ -175,8 +168,10 @@ def _digest(of: _StepWork, scope: str) -> Digest:
     # Where the profiler did not slow the steps down, their times are those of the capture.
     pace = correction.pace if correction is not None and correction.overhead.event_ns else None
     ledgers = _ledgers(of)
-    by_step_ns = np.sum(list(ledgers.steps.values()), axis=0)
-    step_ns, durations_ns = rounded(blocks.mean(by_step_ns)), blocks.duration_ns
+    by_step = np.stack(list(ledgers.steps.values()))
+    step_ns, durations_ns = rounded(blocks.mean(by_step.sum(axis=0))), blocks.duration_ns
+    # Rounded to whole numbers that sum to those of the blocks.
+    entries = zip(ledgers.steps, rounded_parts(blocks.mean(by_step), step_ns), strict=True)
     if blocks.known and blocks.apart:  # as `steps` shows them, time between steps included
         begun, done = step_spans(trace, blocks.steps)
         durations_ns = done - begun
@@ -212,7 +207,7 @@ def _digest(of: _StepWork, scope: str) -> Digest:
         pace_spread=0.0 if pace is None else pace.spread,
         is_estimate=focus.is_estimate,
         stddev_ns=float(durations_ns.std(ddof=1)) if len(durations_ns) > 1 else None,
-        ledger=_summing_to(step_ns, {name: blocks.mean(ns) for name, ns in ledgers.steps.items()}),
+        ledger={name: series for name, series in entries if any(series)},
         kernel_ns=kernels.kernel_ns,
         phases=_known(phases, {}),
         kernels=kernels.rows,
@@ -284,12 +279,6 @@ def _mean_by_step(accounts: Sequence[DeviceAccount], of: _StepWork) -> dict[str,
     return entries
 
 
-def _summing_to(totals: Series, entries: dict[str, Floats]) -> dict[str, Series]:
-    """Round the nonzero entries to whole numbers that sum to those of the blocks."""
-    parts = rounded_parts(np.stack(list(entries.values())), totals)
-    return {name: row for name, row in zip(entries, parts, strict=True) if any(row)}
-
-
 def _known(part: _Part | NotApplicable, otherwise: _Part) -> _Part:
     return otherwise if isinstance(part, NotApplicable) else part
 
@@ -339,16 +328,14 @@ def _diagnosed(of: _StepWork) -> _Diagnosed:
         for finding in diagnosis.findings
     )
     notes = tuple(sample_notes(timeline, of.selection))
-    return _Diagnosed(findings, notes, diagnosis.lacking_data, _host_step_ns(timeline))
-
-
-def _host_step_ns(timeline: RuleContext) -> float | None:
-    """Simulate a step whose GPU work takes no time: what remains is what the host needs."""
-    if not len(timeline.schedule.calls):  # without API calls the simulation knows no host
-        return None
-    ops = np.arange(len(timeline.schedule.ops), dtype=np.int64)
-    idle_gpu = timeline.replay.run(set_duration(ops, np.zeros_like(ops)))
-    return timeline.step_ns * idle_gpu.total_ns / max(1, timeline.replay.unchanged.total_ns)
+    host_step_ns = None
+    if len(timeline.schedule.calls):  # without API calls the simulation knows no host
+        # Simulate a step whose GPU work takes no time: what remains is what the host needs.
+        ops = np.arange(len(timeline.schedule.ops), dtype=np.int64)
+        idle_gpu = timeline.replay.run(set_duration(ops, np.zeros_like(ops)))
+        unchanged_ns = max(1, timeline.replay.unchanged.total_ns)
+        host_step_ns = timeline.step_ns * idle_gpu.total_ns / unchanged_ns
+    return _Diagnosed(findings, notes, diagnosis.lacking_data, host_step_ns)
 
 
 def _digest_notes(of: _StepWork) -> tuple[str, ...]:

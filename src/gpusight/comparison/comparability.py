@@ -16,7 +16,7 @@ from gpusight.analysis.profiler_correction import NOT_CORRECTED
 from gpusight.comparison.build_digest import UNKNOWN_GPU
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.named_metrics import slowed_by_profiler, summed
-from gpusight.comparison.phrases import HOST
+from gpusight.comparison.phrases import HOST, overlap_phrase
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.units import format_count, format_share
@@ -122,27 +122,20 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
 def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Difference, ...]:
     """List what makes captures not comparable; `before` may be empty."""
     every = (*before, *after)
+    rows = []
+    for digest in every:
+        reasons = [digest.lost[KERNELS]] if KERNELS in digest.lost else []
+        reasons += digest.reported_losses
+        rows += [Difference(INCOMPLETE, f"{digest.label}: {why}", data=True) for why in reasons]
     kernels = list(_kernels(every, after))
-    rows = [*_incomplete(every), *kernels, *_profiler(every, after)]
+    rows += kernels
+    if mixed := mixed_times(every):
+        hint = "save a new baseline, or use --pace off for all"
+        rows.append(Difference(PROFILER, f"{mixed}; {hint}", data=bool(mixed_times(after))))
     if before:
-        rows += [*_gpus(before, after), *_processes(before, after), *_number_of_steps(every)]
-        rows += _ways_of_steps(before, after, same_work=not kernels)
+        rows += [*_gpus(before, after), *_steps(before, after, same_work=not kernels)]
     order = list(KINDS)
     return tuple(sorted(rows, key=lambda row: order.index(row.kind)))
-
-
-def _incomplete(digests: Sequence[Digest]) -> Iterator[Difference]:
-    for digest in digests:
-        reasons = [digest.lost[KERNELS]] if KERNELS in digest.lost else []
-        for reason in (*reasons, *digest.reported_losses):
-            yield Difference(INCOMPLETE, f"{digest.label}: {reason}", data=True)
-
-
-def _profiler(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:
-    """Find captures with the times of the profiler among those that are corrected for it."""
-    if mixed := mixed_times(digests):
-        hint = "save a new baseline, or use --pace off for all"
-        yield Difference(PROFILER, f"{mixed}; {hint}", data=bool(mixed_times(after)))
 
 
 def mixed_times(digests: Sequence[Digest]) -> str:
@@ -174,13 +167,21 @@ def all_corrected(digests: Sequence[Digest]) -> bool:
 
 def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:
     """Compare kernels and launch calls per step; captures that lost kernels are named already."""
+
+    def kernels_per_step(digest: Digest) -> float:
+        total = summed((row.calls for row in digest.kernels), digest)
+        return float(np.average(total, weights=digest.blocks))
+
+    def launch_calls(digest: Digest) -> float:
+        return digest.launch_calls or 0.0
+
     complete = [digest for digest in digests if KERNELS not in digest.lost]
     without_graphs = [digest for digest in complete if GRAPH not in digest.ledger]
-    counts = _changed(without_graphs, _kernels_per_step, MAX_WORK_CHANGE)
+    counts = _changed(without_graphs, kernels_per_step, MAX_WORK_CHANGE)
     with_calls = [digest for digest in complete if digest.launch_calls is not None]
-    fewest = min(with_calls, key=_launch_calls, default=None)
+    fewest = min(with_calls, key=launch_calls, default=None)
     dropped = any(fewest is digest for digest in after)
-    calls = _changed(with_calls, _launch_calls, MAX_WORK_CHANGE) if dropped else ""
+    calls = _changed(with_calls, launch_calls, MAX_WORK_CHANGE) if dropped else ""
     if not counts and not calls:
         return
     per_step = " per step" if any(digest.steps for digest in digests) else ""
@@ -193,15 +194,6 @@ def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Dif
     if len(with_calls) == len(complete):
         evidence = "no kernels are lost: the program launches a different number"
     yield Difference("kernels", f"{', '.join(parts)}; {evidence}", data=True)
-
-
-def _launch_calls(digest: Digest) -> float:
-    return digest.launch_calls or 0.0
-
-
-def _kernels_per_step(digest: Digest) -> float:
-    total = summed((row.calls for row in digest.kernels), digest)
-    return float(np.average(total, weights=digest.blocks))
 
 
 def _changed(digests: Sequence[Digest], of: Callable[[Digest], float], max_change: float) -> str:
@@ -225,10 +217,12 @@ def _gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Differe
         what = "unknown on one side" if any(unknown) else "different"
         names = _differing(before, after, _gpu_names)
         yield Difference("gpu-model", f"GPU model: {what} ({names})")
-    counts = [frozenset(len(digest.gpus) for digest in side) for side in (before, after)]
-    if counts[0] != counts[1]:
+    if {len(digest.gpus) for digest in before} != {len(digest.gpus) for digest in after}:
         numbers = _differing(before, after, lambda digest: str(len(digest.gpus)))
         yield Difference("gpus", f"number of GPUs: {numbers}")
+    if {digest.processes for digest in before} != {digest.processes for digest in after}:
+        numbers = _differing(before, after, lambda digest: str(digest.processes))
+        yield Difference("processes", f"processes that use GPUs: {numbers}")
 
 
 def _gpu_names(digest: Digest) -> str:
@@ -236,29 +230,18 @@ def _gpu_names(digest: Digest) -> str:
     return " + ".join(sorted(set(digest.gpus))) or "unknown"
 
 
-def _processes(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Difference]:
-    counts = [frozenset(digest.processes for digest in side) for side in (before, after)]
-    if counts[0] != counts[1]:
-        numbers = _differing(before, after, lambda digest: str(digest.processes))
-        yield Difference("processes", f"processes that use GPUs: {numbers}")
-
-
-def _number_of_steps(digests: Sequence[Digest]) -> Iterator[Difference]:
-    """Compare how many steps were recorded, warm-up included: `record` chooses it by time."""
-    total = _changed(digests, lambda d: float(d.steps + d.steps_left_out), MAX_STEPS_CHANGE)
-    if total:
-        yield Difference(STEPS, f"number of steps: {total}", whole=True)
-
-
-def _ways_of_steps(
+def _steps(
     before: Sequence[Digest], after: Sequence[Digest], *, same_work: bool
 ) -> Iterator[Difference]:
-    """Compare how steps were found: by another tool, their names differ.
+    """Compare how many steps were recorded, warm-up included, and how they were found.
 
-    They are the same steps nevertheless if each capture knows their time without the profiler, and
-    as many kernels run in each.
+    Found in another way, they are the same steps nevertheless if each capture knows their time
+    without the profiler, and as many kernels run in each.
     """
     every = (*before, *after)
+    total = _changed(every, lambda d: float(d.steps + d.steps_left_out), MAX_STEPS_CHANGE)
+    if total:
+        yield Difference(STEPS, f"number of steps: {total}", whole=True)
     if all_corrected(every) and same_work and not any(GRAPH in d.ledger for d in every):
         return
     ways = [frozenset(_NUMBER.sub("", d.steps_found) for d in side) for side in (before, after)]
@@ -302,24 +285,26 @@ def comparison_notes(
     """List the limitations of a comparison, then the notes of the captures."""
     known = [metric.key for metric in comparison.metrics if metric.change.delta is not None]
     concerning = [d for d in comparison.differences if not d.whole or any(map(d.concerns, known))]
-    notes = (
-        *(f"different on the two sides: {row.text}" for row in concerning),
-        *_on_both_sides(before, after),
-        *_how_many(before, after),
-        *_tools_and_gpus(before, after),
-        *_different_programs((*before, *after), comparison),
-        *(() if all_corrected((*before, *after)) else _overhead(comparison)),
-        *_missing((*before, *after)),
-        *_of_captures((*before, *after)),
-    )
-    return tuple(dict.fromkeys(notes))
-
-
-def _on_both_sides(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
+    every = (*before, *after)
+    overlap = overlap_phrase(comparison)
+    notes = [f"{overlap}; times of kernels and phases are sums"] if overlap else []
+    notes += [f"different on the two sides: {row.text}" for row in concerning]
     contents = {_content(digest) for digest in after}
-    same = [digest for digest in before if _content(digest) in contents]
-    if same:
-        yield f"{_labels(same)} {_are(same)} on both sides"
+    if same := [digest for digest in before if _content(digest) in contents]:
+        notes.append(f"{_labels(same)} {_are(same)} on both sides")
+    notes += _how_many(before, after)
+    notes += _tools_and_gpus(before, after)
+    notes += _different_programs(every, comparison)
+    if not all_corrected(every) and HOST in (comparison.before.limit, comparison.after.limit):
+        notes.append(
+            "the host is the bottleneck, and profilers slow it down: also measure without one "
+            "(gpusight help record)"
+        )
+    notes += _missing(every)
+    for note in dict.fromkeys(note for digest in every for note in digest.notes):
+        having = [digest for digest in every if note in digest.notes]
+        notes.append(note if len(having) == len(every) else f"{_labels(having)}: {note}")
+    return tuple(dict.fromkeys(notes))
 
 
 def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:
@@ -370,15 +355,6 @@ def _different_programs(digests: Sequence[Digest], comparison: Comparison) -> It
         yield f"probably different programs: only {parts} of their kernel time matches"
 
 
-def _overhead(comparison: Comparison) -> Iterator[str]:
-    """Warn where profiler overhead may dominate."""
-    if HOST in (comparison.before.limit, comparison.after.limit):
-        yield (
-            "the host is the bottleneck, and profilers slow it down: also measure without one "
-            "(gpusight help record)"
-        )
-
-
 def _missing(digests: Sequence[Digest]) -> Iterator[str]:
     """List the data that captures lack; what all of them lack is one line."""
     lacking = {part: [d for d in digests if part in d.missing] for part in _PARTS}
@@ -393,13 +369,6 @@ def _missing(digests: Sequence[Digest]) -> Iterator[str]:
         if 0 < len(without) < len(digests):
             reason = without[0].missing[part]
             yield f"no {_PARTS[part]} in {_labels(without)}: {reason}"
-
-
-def _of_captures(digests: Sequence[Digest]) -> Iterator[str]:
-    """Repeat the notes of captures, each once."""
-    for note in dict.fromkeys(note for digest in digests for note in digest.notes):
-        having = [digest for digest in digests if note in digest.notes]
-        yield note if len(having) == len(digests) else f"{_labels(having)}: {note}"
 
 
 def _labels(digests: Sequence[Digest]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -70,7 +70,31 @@ def compare(
     if absent := other_parts((*before, *after), "compare") or _some_without_steps(before, after):
         return absent
     (before, notes), (after, more_notes) = each_once(before), each_once(after)
-    comparison = _compared(before, after, confidence, least)
+    test = partial(changes, confidence=confidence, least=least)
+    strict = partial(changes, confidence=confidence_of_rows(confidence), least=least)
+    pairs = [both(before, after, key) for key in LIST]
+    metrics = tuple(
+        MetricChange(old.key, old.label, old.fmt, change, old.missing or new.missing)
+        for (old, new), change in zip(pairs, test(pairs), strict=True)
+    )
+    comparison = Comparison(
+        before=_side(before),
+        after=_side(after),
+        metrics=metrics,
+        ledger=_entries(before, after, test, metrics[0].change.delta),
+        phases=_phases(before, after, test),
+        kernels=_kernels(before, after, strict),
+        ranges=_calls(before, after, "ranges", strict, test),
+        api=_calls(before, after, "api", strict, test),
+        copies=_copies(before, after, strict),
+        findings=_finding_changes(before, after),
+        explanation=(),
+        confidence=confidence,
+        least=least,
+        differences=differences(before, after),
+    )
+    lost = {key for digest in (*before, *after) for key in digest.lost}
+    comparison = _without_lost(comparison, lost)
     notes += [*more_notes, *comparison_notes(before, after, comparison)]
     comparison = replace(comparison, notes=tuple(notes))
     return replace(comparison, explanation=explain(comparison))
@@ -105,35 +129,6 @@ def _some_without_steps(before: Sequence[Digest], after: Sequence[Digest]) -> No
         "compared with a step"
     )
     return NotApplicable("compare", reason, hint)
-
-
-def _compared(
-    before: Sequence[Digest], after: Sequence[Digest], confidence: float, least: float
-) -> Comparison:
-    test = partial(changes, confidence=confidence, least=least)
-    strict = partial(changes, confidence=confidence_of_rows(confidence), least=least)
-    pairs = [both(before, after, key) for key in LIST]
-    metrics = tuple(
-        MetricChange(old.key, old.label, old.fmt, change, old.missing or new.missing)
-        for (old, new), change in zip(pairs, test(pairs), strict=True)
-    )
-    comparison = Comparison(
-        before=_side(before),
-        after=_side(after),
-        metrics=metrics,
-        ledger=_entries(before, after, test, metrics[0].change.delta),
-        phases=_phases(before, after, test),
-        kernels=_kernels(before, after, strict),
-        ranges=_calls(before, after, "ranges", strict, test),
-        api=_calls(before, after, "api", strict, test),
-        copies=_copies(before, after, strict),
-        findings=_finding_changes(before, after),
-        explanation=(),
-        confidence=confidence,
-        least=least,
-        differences=differences(before, after),
-    )
-    return _without_lost(comparison, {key for digest in (*before, *after) for key in digest.lost})
 
 
 def _without_lost(comparison: Comparison, lost: Collection[str]) -> Comparison:
@@ -273,11 +268,6 @@ def _phases(
     return tuple(rows.changes(test, lambda ns: ns, names).items())
 
 
-class _Launches(NamedTuple):
-    ns: Floats
-    calls: Floats
-
-
 def _kernels(
     before: Sequence[Digest], after: Sequence[Digest], test: Test
 ) -> tuple[KernelChange, ...]:
@@ -287,10 +277,10 @@ def _kernels(
         [(d, _launches(d, [m.after[at] for m in matches])) for at, d in enumerate(after)],
     )
     kernels = []
-    tested = rows.changes(test, lambda row: row.ns.tolist(), range(len(matches)))
+    tested = rows.changes(test, lambda row: row[0].tolist(), range(len(matches)))
     for at, change in tested.items():
         match = matches[at]
-        calls = rows.means(lambda row: row.calls.tolist(), at)
+        calls = rows.means(lambda row: row[1].tolist(), at)
         names = match.before_names, match.after_names, match.short or REST
         kernels.append(
             KernelChange(*names, match.category, match.ranges, match.match, change, *calls)
@@ -298,8 +288,8 @@ def _kernels(
     return _by_change(kernels, lambda row: row.ns)
 
 
-def _launches(digest: Digest, parts: Sequence[Mapping[int, float]]) -> dict[int, _Launches]:
-    """Sum the launches of a capture that belong to each match, by its position.
+def _launches(digest: Digest, parts: Sequence[Mapping[int, float]]) -> dict[int, Floats]:
+    """Sum time and number of the launches of a capture in each match, by its position.
 
     A row counts by the part of its launches that belongs to the match.
     """
@@ -307,11 +297,8 @@ def _launches(digest: Digest, parts: Sequence[Mapping[int, float]]) -> dict[int,
     for at, shares in enumerate(parts):
         if shares:
             rows = [(digest.kernels[position], share) for position, share in shares.items()]
-            zero = np.zeros(len(digest.blocks))
-            launches[at] = _Launches(
-                sum((np.array(row.ns, float) * share for row, share in rows), zero),
-                sum((np.array(row.calls, float) * share for row, share in rows), zero),
-            )
+            series = (np.array([row.ns, row.calls], float) * share for row, share in rows)
+            launches[at] = sum(series, np.zeros((2, len(digest.blocks))))
     return launches
 
 
@@ -325,6 +312,7 @@ def _calls(
     before, after = ([d for d in side if getattr(d, part)] for side in (before, after))
     if not before or not after:
         return ()
+    prefix = "api" if part == "api" else "range"
     rows: _ChangeRows[str, CallDigest] = _ChangeRows.of(
         before, after, lambda d: {row.name: row for row in getattr(d, part)}
     )
@@ -332,22 +320,15 @@ def _calls(
     gpu = rows.changes(test, lambda row: row.gpu_ns or (), with_gpu)
     counts = rows.changes(test, lambda row: row.calls) if part == "api" else {}
     outer = {name: all(row.outer for row in rows.named(name)) for name in rows.keys}
-    prefix = "api:" if part == "api" else "range:"
-
-    def metric(name: str) -> str:
-        return f"{prefix}{name}"
-
     calls = []
     for is_outer, host_test in ((True, test_of_outer), (False, test)):
         names = [name for name in rows.keys if outer[name] is is_outer]
-        hosts = rows.changes(host_test, lambda row: row.host_ns, names, metric=metric)
+        hosts = rows.changes(
+            host_test, lambda row: row.host_ns, names, metric=lambda name: f"{prefix}:{name}"
+        )
         for name, host in hosts.items():
-            numbers = rows.means(lambda row: row.calls, name)
-            calls.append(
-                CallChange(
-                    name, host, gpu.get(name), *numbers, outer=is_outer, calls=counts.get(name)
-                )
-            )
+            means = rows.means(lambda row: row.calls, name)
+            calls.append(CallChange(name, host, gpu.get(name), *means, is_outer, counts.get(name)))
     return _by_change(calls, lambda row: row.host_ns)
 
 
@@ -370,6 +351,15 @@ def _copies(
 # Findings -----------------------------------------------------------------------------------------
 
 
+_FATES = (
+    FindingFate.NEW,
+    FindingFate.NOT_EVALUATED_BEFORE,
+    FindingFate.STAYED,
+    FindingFate.NOT_EVALUATED_AFTER,
+    FindingFate.FIXED,
+)
+
+
 def _finding_changes(
     before: Sequence[Digest], after: Sequence[Digest]
 ) -> tuple[FindingChange, ...]:
@@ -385,22 +375,8 @@ def _finding_changes(
         return ()
     rules = dict.fromkeys(f.rule for side in sides for digest in side for f in digest.findings)
     rows = [_finding_change(rule, *sides) for rule in rules]
-    order = [
-        FindingFate.NEW,
-        FindingFate.NOT_EVALUATED_BEFORE,
-        FindingFate.STAYED,
-        FindingFate.NOT_EVALUATED_AFTER,
-        FindingFate.FIXED,
-    ]
-    return tuple(
-        sorted(
-            rows,
-            key=lambda row: (
-                order.index(row.fate),
-                -max(row.before_ns or 0.0, row.after_ns or 0.0),
-            ),
-        )
-    )
+    rows.sort(key=lambda row: -max(row.before_ns or 0.0, row.after_ns or 0.0))
+    return tuple(sorted(rows, key=lambda row: _FATES.index(row.fate)))
 
 
 def _finding_change(rule: str, before: Sequence[Digest], after: Sequence[Digest]) -> FindingChange:

@@ -211,7 +211,7 @@ class Comparison:
     @property
     def step(self) -> MeasuredChange:
         """The step time."""
-        return self.metrics[0].change
+        return self.headline.change
 
     @property
     def has_steps(self) -> bool:
@@ -264,7 +264,10 @@ class Comparison:
                 }
                 for metric in self.metrics
             ],
-            "ledger": [_entry(row) for row in self.ledger],
+            "ledger": [
+                {"entry": row.entry, "part": row.part, **row.change.document()}
+                for row in self.ledger
+            ],
             "phases": [{"phase": name, **change.document()} for name, change in self.phases],
             "kernels": [_kernel(row) for row in self.kernels],
             "ranges": [_call(row) for row in self.ranges],
@@ -287,10 +290,6 @@ def _side(side: ComparedSide) -> dict[str, Any]:
         "busy_share": side.busy_share,
         "host_share": side.host_share,
     }
-
-
-def _entry(row: EntryChange) -> dict[str, Any]:
-    return {"entry": row.entry, "part": row.part, **row.change.document()}
 
 
 def _kernel(row: KernelChange) -> dict[str, Any]:

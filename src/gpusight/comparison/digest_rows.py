@@ -128,10 +128,19 @@ def kernel_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> Digeste
     named = [divmod(group, len(texts)) for group in groups.groups.tolist()]
     series = [(times[at], rounded(counts[at], 3)) for at in range(groups.count)]
     # The rest has no name: there is one more series than there are names.
-    rows = [
-        _row(families[of_range], texts[of_name], *own_series)
-        for (of_range, of_name), own_series in zip(named, series, strict=False)
-    ]
+    rows = []
+    for (of_range, of_name), (own_ns, calls) in zip(named, series, strict=False):
+        classified, within = classify(texts[of_name]), families[of_range]
+        rows.append(
+            KernelDigest(
+                name=plain(texts[of_name]) or NO_NAME,
+                short=plain(classified.short),
+                category=str(classified.category),
+                range=None if within is None else plain(within) or NO_NAME,
+                ns=own_ns,
+                calls=calls,
+            )
+        )
     rows += [
         KernelDigest(name="", short="", category="other", range=None, ns=ns, calls=calls)
         for ns, calls in series[len(named) :]
@@ -150,18 +159,6 @@ def _families(trace: Trace, rows: pl.Series) -> tuple[Ints, list[str | None]]:
     of_name = families.search_sorted(texts).cast(pl.Int64) + 1
     code = of_name.gather(names.to_physical().gather(causes)).fill_null(_NO_RANGE)
     return code.to_numpy(), [None, *families]
-
-
-def _row(within: str | None, name: str, ns: Series, calls: Series) -> KernelDigest:
-    classified = classify(name)
-    return KernelDigest(
-        name=plain(name) or NO_NAME,
-        short=plain(classified.short),
-        category=str(classified.category),
-        range=None if within is None else plain(within) or NO_NAME,
-        ns=ns,
-        calls=calls,
-    )
 
 
 MOST_NAMES = 200
@@ -190,19 +187,13 @@ def range_rows(
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias("work_ns"))
     else:
         frame = frame.with_columns(projected.frame["work_ns"])
-    inside = _without_epochs(blocks.begun_in(_of(process, frame.filter(CLOSED))), blocks)
+    inside = blocks.begun_in(_of(process, frame.filter(CLOSED)))
+    if later := [step.end_ns for step in blocks.steps[1:]]:
+        ends = np.array([*later, np.iinfo(np.int64).max], np.int64)
+        holds = pl.col("end_ns") >= pl.Series(ends[inside["step"].to_numpy()])
+        inside = inside.filter(~(pl.col("after") & holds & _on_thread(blocks)))
     inside = inside.with_columns(_outer(inside, blocks))
     return _summed(inside, family(pl.Series(names_of(frame["name"]), dtype=pl.String)), blocks)
-
-
-def _without_epochs(ranges: pl.DataFrame, blocks: StepBlocks) -> pl.DataFrame:
-    """Leave out ranges that start between steps, on their thread, and contain the next one."""
-    later = [step.end_ns for step in blocks.steps[1:]]
-    if not later:
-        return ranges
-    ends = np.array([*later, np.iinfo(np.int64).max], np.int64)
-    holds = pl.col("end_ns") >= pl.Series(ends[ranges["step"].to_numpy()])
-    return ranges.filter(~(pl.col("after") & holds & _on_thread(blocks)))
 
 
 def _on_thread(blocks: StepBlocks) -> pl.Expr:

@@ -16,24 +16,24 @@ from gpusight.comparison.phrases import (
     bottleneck_phrase,
     bottleneck_sentence,
     busy_phrase,
-    colon,
     copy_name,
     difference,
     entries,
     from_to,
     interval,
     is_how,
-    joined,
     listed,
     matters,
+    overlap_phrase,
     per_step,
     percent,
+    repeats_phrase,
     sentences,
     shown,
     signed,
     whole,
 )
-from gpusight.comparison.significance import Basis, ChangeVerdict
+from gpusight.comparison.significance import Basis, ChangeVerdict, repeats_to_settle
 from gpusight.results import Fmt
 from gpusight.units import in_one_unit
 
@@ -44,13 +44,15 @@ if TYPE_CHECKING:
     from gpusight.comparison.significance import MeasuredChange
 
 
-def explain(comparison: Comparison) -> tuple[str, ...]:
-    """Explain the change of the step time; the first sentence is the verdict."""
+def explain(comparison: Comparison, settled_by: str = "") -> tuple[str, ...]:
+    """Explain the change of the step time; the first sentence is the verdict.
+
+    A gate gives `settled_by`, what would settle its limit, so that it shows one number only.
+    """
     if comparison.headline.change.delta is None:
         return (f"{time_name(comparison)} cannot be compared: {comparison.headline.missing}.",)
     return (
-        _verdict(comparison),
-        *_between_steps(comparison),
+        _verdict(comparison, settled_by),
         *_gpu_work(comparison),
         *_host_ranges(comparison),
         *_host_activity(comparison),
@@ -63,7 +65,7 @@ def explain(comparison: Comparison) -> tuple[str, ...]:
 # The verdict -------------------------------------------------------------------------------------
 
 
-def _verdict(comparison: Comparison) -> str:
+def _verdict(comparison: Comparison, settled_by: str) -> str:
     change = comparison.headline.change
     numbers = _numbers(change)
     ends = interval(change, comparison.confidence)
@@ -72,8 +74,8 @@ def _verdict(comparison: Comparison) -> str:
     name = time_name(comparison)
     if change.verdict is ChangeVerdict.UNCLEAR:
         against = _why_unclear(comparison, change, ends)
-        settled = _settled_by(comparison, change)
-        return f"{name} {numbers}: not significant{settled}; {against}."
+        settled_by = settled_by or _settled_by(comparison, change)
+        return f"{name} {numbers}: not significant yet, {settled_by}; {against}."
     same = f" within {percent(comparison.least)}" if change.verdict is ChangeVerdict.SAME else ""
     rest = ", ".join(filter(None, (ends, _basis(comparison, change))))
     return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
@@ -109,37 +111,18 @@ def _why_unclear(comparison: Comparison, change: MeasuredChange, ends: str) -> s
     return f"{ends}; captures {widest} differ by up to {shown(spreads[widest])}"
 
 
-_MAX_SAMPLES = 200
-"""A difference that needs more steps, or captures, than this is too small to be settled so."""
-
-
 def _settled_by(comparison: Comparison, change: MeasuredChange) -> str:
-    """Say how many steps or captures per side would settle a change; empty where none would.
+    """Say how many captures per side would settle whether there is a change.
 
-    An interval shrinks with the root of its samples: it must become shorter than the distance of
-    the change from 0, or from the threshold.
+    The interval must exclude 0; of a change below the threshold it must not reach that.
     """
-    if change.delta is None or change.low is None or change.high is None:
-        return " yet, record 3 or more captures per side to settle it"
-    sides = (comparison.before, comparison.after)
-    steps = change.basis is not Basis.REPEATS
-    samples = min(side.steps[0] if steps else len(side.labels) for side in sides)
-    margin = abs(change.delta) - comparison.least * (change.before or 0.0)
-    half = (change.high - change.low) / 2
-    if margin <= 0 or samples < 2:
-        return ""
-    needed = max(samples + 1, math.ceil(samples * (half / margin) ** 2))
-    if needed > _MAX_SAMPLES:
-        return ""
-    what = "steps per side" if steps else "captures per side"
-    return f" yet, about {needed} {what} would settle it"
-
-
-def _between_steps(comparison: Comparison) -> Iterator[str]:
-    """Give the time between steps, where its change matters to the step."""
-    between = comparison.metric("between_steps").change
-    if comparison.has_steps and between.claimed and matters(comparison, between):
-        yield f"Time between steps {is_how(between)}: {_numbers(between)} of each step."
+    delta, least = change.delta or 0.0, comparison.least * abs(change.before or 0.0)
+    bound = 0.0 if abs(delta) >= least else math.copysign(least, delta)
+    captures = [len(side.labels) for side in (comparison.before, comparison.after)]
+    repeats = repeats_to_settle(change, bound, captures, comparison.confidence)
+    if change.low is None:
+        return f"record {repeats_phrase(repeats, measured=False)}"
+    return f"{repeats_phrase(repeats)} would settle whether it changed"
 
 
 def _numbers(change: MeasuredChange) -> str:
@@ -156,14 +139,31 @@ _NO_PHASE = frozenset({"other", "unknown"})
 
 
 def _gpu_work(comparison: Comparison) -> Iterator[str]:
-    """Explain the change of GPU work, whether or not the step time changed."""
+    """Explain the change of time between steps and of GPU work, whatever the step time did."""
+    between = comparison.metric("between_steps").change
+    if comparison.has_steps and between.claimed and matters(comparison, between):
+        yield f"Time between steps {is_how(between)}: {_numbers(between)} of each step."
     busy, kernels = comparison.metric("busy").change, comparison.metric("kernel_time").change
-    if kernels.claimed and not comparison.headline.change.claimed:
-        yield f"Kernel time {is_how(kernels)}: {_numbers(kernels)}{per_step(comparison)}."
+    overlap = overlap_phrase(comparison)
+    if kernels.claimed and (overlap or not comparison.headline.change.claimed):
+        text = f"Kernel time {is_how(kernels)}: {_numbers(kernels)}{per_step(comparison)}"
+        yield f"{text}, only because {overlap}." if overlap else f"{text}."
     named = _step_entries(comparison, busy.delta, idle=False)
     if busy.claimed and matters(comparison, busy):
+        least_ns = comparison.least * (comparison.step.before or 0.0)
+        phases = [
+            (name, change)
+            for name, change in comparison.phases
+            if name not in _NO_PHASE
+            and not overlap  # phases sum durations too
+            and change.claimed
+            and abs(change.delta or 0.0) >= least_ns
+        ]
+        phases.sort(key=lambda row: -abs(row[1].delta or 0.0))
         text = f"GPU busy time {is_how(busy)}: {_numbers(busy)}{per_step(comparison)}"
-        yield f"{text}{colon(named)}{_phases(comparison)}."
+        text += f": {named}" if named else ""
+        text += f"; by phase {sentences(phases)}" if phases else ""
+        yield f"{text}."
     elif named and not busy.claimed:
         yield f"{_unclaimed('GPU busy time', busy)}, but in its parts: {named}."
 
@@ -179,18 +179,6 @@ def _step_entries(comparison: Comparison, total_delta_ns: float | None, *, idle:
     """Name the entries of the step that changed: idle time, or GPU work."""
     rows = (row for row in comparison.ledger if row.entry.startswith(f"{IDLE}/") == idle)
     return entries(comparison, rows, total_delta_ns)
-
-
-def _phases(comparison: Comparison) -> str:
-    """Name the phases whose change matters to the step."""
-    least_ns = comparison.least * (comparison.step.before or 0.0)
-    rows = [
-        (name, change)
-        for name, change in comparison.phases
-        if name not in _NO_PHASE and change.claimed and abs(change.delta or 0.0) >= least_ns
-    ]
-    rows.sort(key=lambda row: -abs(row[1].delta or 0.0))
-    return f"; by phase {sentences(rows)}" if rows else ""
 
 
 def _idle_time(comparison: Comparison) -> Iterator[str]:
@@ -209,7 +197,7 @@ def _idle_time(comparison: Comparison) -> Iterator[str]:
         yield _taken_back(comparison, busy_ns, idle)
     elif matters(comparison, idle):
         text = f"GPU idle time {is_how(idle)}: {_numbers(idle)}{per_step(comparison)}"
-        yield f"{text}{colon(named)}; {limit}"
+        yield f"{text}{f': {named}' if named else ''}; {limit}"
 
 
 def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) -> str:
@@ -235,7 +223,8 @@ def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) ->
         for row in _changed_ranges(comparison)
         if ((row.host_ns.delta or 0.0) < 0) == fell and abs(row.host_ns.delta or 0.0) > far_ns
     ]
-    subject = joined([*(moved or ["GPU work"]), *ranges[:_MAX_NAMED]])
+    *first, last = [*(moved or ["GPU work"]), *ranges[:_MAX_NAMED]]
+    subject = f"{', '.join(first)} and {last}" if first else last
     what, how = ("fell", "longer") if fell else ("rose", "less")
     named = _step_entries(comparison, idle.delta, idle=True)
     idles = f"{shown(abs(idle.delta or 0.0))} {how}{f' ({named})' if named else ''}"
@@ -304,7 +293,23 @@ class _Activity(NamedTuple):
 
 def _host_activity(comparison: Comparison) -> Iterator[str]:
     """Name blocking calls and copies that are new, no longer made, or more or less frequent."""
-    activities = [row for row in _activities(comparison) if _is_worth_naming(row.calls)]
+    every = [
+        _Activity(call.name, call.calls, call.host_ns)
+        for call in comparison.api
+        if call.calls is not None and kind_of(call.name) in _BLOCKING
+    ]
+    every += [
+        _Activity(f"copies {copy_name(copy)}", copy.calls, copy.ns)
+        for copy in comparison.copies
+        if copy.calls is not None and any(crosses(copy.operation, up=up) for up in (True, False))
+    ]
+    came_or_went = (ChangeVerdict.APPEARED, ChangeVerdict.VANISHED)
+    activities = [
+        row
+        for row in every
+        if row.calls.claimed
+        and (row.calls.verdict in came_or_went or abs(row.calls.delta or 0.0) >= _MIN_CALLS)
+    ]
     activities.sort(key=lambda row: -abs(row.calls.delta or 0.0))
     for verdict, words in _HOW_OFTEN.items():
         named = [
@@ -315,21 +320,6 @@ def _host_activity(comparison: Comparison) -> Iterator[str]:
         ]
         if named:
             yield f"{words} on the host: {'; '.join(named)}."
-
-
-def _activities(comparison: Comparison) -> Iterator[_Activity]:
-    for call in comparison.api:
-        if call.calls is not None and kind_of(call.name) in _BLOCKING:
-            yield _Activity(call.name, call.calls, call.host_ns)
-    for copy in comparison.copies:
-        if copy.calls is not None and any(crosses(copy.operation, up=up) for up in (True, False)):
-            yield _Activity(f"copies {copy_name(copy)}", copy.calls, copy.ns)
-
-
-def _is_worth_naming(calls: MeasuredChange) -> bool:
-    """Return whether calls appeared, vanished, or changed by at least one per step."""
-    came = calls.verdict in (ChangeVerdict.APPEARED, ChangeVerdict.VANISHED)
-    return calls.claimed and (came or abs(calls.delta or 0.0) >= _MIN_CALLS)
 
 
 # Overlap -----------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from gpusight.comparison.comparability import (
     other_parts,
 )
 from gpusight.comparison.compare_digests import check_confidence, compare
+from gpusight.comparison.explain_change import explain
 from gpusight.comparison.gate_limits import INCONCLUSIVE_POLICIES, LimitKind
 from gpusight.comparison.named_metrics import (
     ComparedQuantity,
@@ -30,6 +31,7 @@ from gpusight.comparison.named_metrics import (
     quantity,
     unmatched,
 )
+from gpusight.comparison.phrases import overlap_phrase, repeats_phrase
 from gpusight.comparison.significance import (
     CONFIDENCE,
     MIN_EFFECT,
@@ -78,8 +80,6 @@ class Doubt(enum.Enum):
 NO_DATA = (Doubt.NOT_RECORDED, Doubt.LOST_DATA)
 """Missing data: `--inconclusive pass` does not accept it."""
 EXIT_PASS, EXIT_FAIL, EXIT_INCONCLUSIVE = 0, 1, 3
-_MIN_REPEATS = 3
-"""Captures per side to request where one capture does not show how much runs differ."""
 GPU_RUN_NOISE = 0.05
 """Share by which the time of the same kernels may differ from run to run: clocks, temperature,
 another GPU of the model. Steps of one run do not show it."""
@@ -87,7 +87,9 @@ HOST_RUN_NOISE = 0.5
 """The same of all other time, which depends on the host, its load, storage and network: repeats of
 one program on a shared machine differ by a third and more."""
 _KERNEL_TIMES = ("kernel_time", COMPUTE)
-_KERNEL_PREFIXES = (f"{COMPUTE}/", "kernel:", "range_gpu:", "phase:")
+_SUMS = ("kernel:", "range_gpu:", "phase:")
+"""Metrics that sum durations, also of kernels that run at the same time."""
+_KERNEL_PREFIXES = (f"{COMPUTE}/", *_SUMS)
 _PART_KERNEL_TIMES = ("step_time", "busy")
 """Metrics that are the time of `COMPUTE` and other time."""
 
@@ -131,6 +133,32 @@ class GateCheck:
         ceiling = self.limit.kind is LimitKind.CEILING
         return self.high + (0.0 if ceiling else self.change.before or 0.0) > self.most
 
+    @property
+    def is_only_run_noise(self) -> bool:
+        """Whether the interval settles it, and only the variation from run to run is unknown."""
+        if self.run_noise is None or self.doubt is not Doubt.NOISE or self.low is None:
+            return False
+        if self.over is not None and self.over <= 0:
+            return self.high is not None and self.high < 0
+        before = 0.0 if self.limit.kind is LimitKind.CEILING else self.change.before or 0.0
+        return self.most is not None and self.low + before > self.most
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether captures show how much runs differ: else no number of them can be estimated."""
+        return self.low is not None and not self.is_only_run_noise
+
+    @property
+    def needs(self) -> str:
+        """How many captures would settle it: `about 12 captures per side`."""
+        sides = "captures" if self.limit.kind is LimitKind.CEILING else "captures per side"
+        return repeats_phrase(self.repeats, sides, measured=self.is_measured)
+
+    @property
+    def settled_by(self) -> str:
+        """What to record to settle it, in words."""
+        return f"{self.needs} would settle it" if self.is_measured else f"record {self.needs}"
+
     def document(self) -> dict[str, Any]:
         """Return it as plain objects, for JSON."""
         return {
@@ -157,10 +185,12 @@ def check_limits(
     limits: Sequence[GateLimit],
     confidence: float,
     obstacles: Sequence[Difference] = (),
+    overlap: str = "",
 ) -> tuple[GateCheck, ...]:
     """Check captures against limits, in the order of these; `before` may be empty for ceilings.
 
-    No check passes that one of the `obstacles` concerns.
+    No check passes that one of the `obstacles` concerns. `overlap` is the phrase for kernels that
+    only overlap more.
     """
     pairs = [both(before, after, limit.metric) for limit in limits]
     for limit, (_, now) in zip(limits, pairs, strict=True):
@@ -170,7 +200,7 @@ def check_limits(
     for limit, pair, change in zip(limits, pairs, grown, strict=True):
         noise = max(_run_noise(before, pair[0]), _run_noise(after, pair[1]))
         check = _check(limit, pair, change, confidence, noise)
-        check = _with_context(check, unmatched(pair, (*before, *after)), after)
+        check = _with_context(check, unmatched(pair, (*before, *after)), after, overlap)
         checks.append(_unless_inconclusive(check, obstacles))
     return tuple(checks)
 
@@ -187,7 +217,9 @@ def _run_noise(digests: Sequence[Digest], side: ComparedQuantity) -> float:
     return GPU_RUN_NOISE * kernel_ns + HOST_RUN_NOISE * (side.mean - kernel_ns)
 
 
-def _with_context(check: GateCheck, unmatched_text: str, after: Sequence[Digest]) -> GateCheck:
+def _with_context(
+    check: GateCheck, unmatched_text: str, after: Sequence[Digest], overlap: str
+) -> GateCheck:
     """Add what a reader must know of a metric; what no capture has is missing, unless forbidden."""
     forbidden = check.limit.kind is LimitKind.CEILING and check.limit.value == 0
     if unmatched_text and not forbidden and check.doubt is None:
@@ -208,6 +240,8 @@ def _with_context(check: GateCheck, unmatched_text: str, after: Sequence[Digest]
     if is_open and check.limit.metric == "findings":
         names = dict.fromkeys(finding.rule for digest in after for finding in fixes(digest))
         context.append(", ".join(names))
+    if is_open and (check.limit.metric == "kernel_time" or check.limit.metric.startswith(_SUMS)):
+        context.append(overlap)
     reason = "; ".join(filter(None, (unmatched_text, *context, check.reason)))
     return replace(check, reason=reason)
 
@@ -226,15 +260,16 @@ def _unless_inconclusive(check: GateCheck, obstacles: Sequence[Difference]) -> G
     failed = check.status is CheckStatus.FAILED
     if not concerning or check.doubt in NO_DATA:
         return check
+    reason = "; ".join(filter(None, (*(row.text for row in concerning), check.reason)))
     if failed and not any(obstacle.kind == PROFILER for obstacle in concerning):
-        return check
+        return replace(check, reason=reason)
     lost = any(obstacle.kind == INCOMPLETE for obstacle in concerning)
     return replace(
         check,
         status=CheckStatus.INCONCLUSIVE,
         doubt=Doubt.LOST_DATA if lost else Doubt.NOT_COMPARABLE,
         repeats=None,
-        reason="; ".join(filter(None, (*(row.text for row in concerning), check.reason))),
+        reason=reason,
     )
 
 
@@ -266,7 +301,12 @@ def _check(
     # No time, size or count is negative.
     least = -shift if ceiling else -(change.before or 0.0)
     noise = status is CheckStatus.INCONCLUSIVE
-    captures = [len(side.known) for side in needed]
+    repeats = None
+    if noise:
+        # Low enough, but not significantly lower than the baseline: then 0 is in question.
+        bound = _allowed(check) if (check.over or 0.0) > 0 else 0.0
+        captures = [len(side.known) for side in needed]
+        repeats = repeats_to_settle(spread, bound, captures, confidence)
     return replace(
         check,
         change=replace(change, basis=spread.basis),
@@ -274,7 +314,7 @@ def _check(
         high=None if spread.high is None else spread.high + shift,
         status=status,
         doubt=Doubt.NOISE if noise else None,
-        repeats=_repeats(check, spread, captures, confidence) if noise else None,
+        repeats=repeats,
         reason="; ".join(f"not counted: {side.missing}" for side in needed if side.missing),
     )
 
@@ -307,21 +347,6 @@ def _allowed(check: GateCheck) -> float:
     if check.limit.kind is LimitKind.CEILING:
         return 0.0
     return (check.most or 0.0) - (check.change.before or 0.0)
-
-
-def _repeats(
-    check: GateCheck, spread: MeasuredChange, captures: Sequence[int], confidence: float
-) -> int | None:
-    """Estimate the captures per side that settle a check, if the means stay as they are."""
-    if spread.low is None or spread.high is None or spread.delta is None:
-        return _MIN_REPEATS
-    over = check.over or 0.0
-    half, distance = spread.delta - spread.low, over
-    if over <= 0:  # low enough, but not significantly lower than the baseline
-        half, distance = spread.high - spread.delta, -spread.delta
-    from_runs = spread.basis is Basis.REPEATS
-    repeats = repeats_to_settle(half, distance, captures, confidence, from_runs=from_runs)
-    return repeats if repeats is None else max(repeats, _MIN_REPEATS)
 
 
 def _above(now: ComparedQuantity, ceiling: float, confidence: float) -> MeasuredChange:
@@ -457,7 +482,13 @@ def gate(
         notes.append(f"{ONE_CAPTURE}: run-to-run variation is not measured; record 3 or more")
     every = differences(before, after)
     obstacles = [difference for difference in every if difference.kind not in allowed]
-    checks = check_limits(before, after, limits, confidence, obstacles)
+    overlap = overlap_phrase(comparison) if comparison else ""
+    checks = check_limits(before, after, limits, confidence, obstacles, overlap)
+    for check in checks:
+        if comparison and check.limit.metric == "step_time" and check.doubt is Doubt.NOISE:
+            settled_by = f"{check.needs} would settle the limit of {check.limit.text}"
+            settled_by = settled_by if check.is_measured else check.settled_by
+            comparison = replace(comparison, explanation=explain(comparison, settled_by))
     return Gate(
         _with_skipped(checks) if allow_missing else checks,
         tuple(digest.label for digest in before),

@@ -107,8 +107,11 @@ def read_limit(text: str) -> GateLimit:
 
 def read_limits(limits: str | Iterable[str] | Mapping[str, str | float]) -> list[GateLimit]:
     """Read limits given in Python: texts, or amounts by metric."""
-    if isinstance(limits, Mapping):
-        return [limit_of(_text(metric), _amount(amount)) for metric, amount in limits.items()]
+    if isinstance(limits, Mapping):  # a number is a ceiling of a count, which has no unit
+        return [
+            limit_of(_text(metric), str(amount) if _is_number(amount) else _text(amount))
+            for metric, amount in limits.items()
+        ]
     if isinstance(limits, str) or not isinstance(limits, Iterable):
         return [read_limit(_text(limits))]
     return [read_limit(_text(limit)) for limit in limits]
@@ -118,11 +121,6 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise UsageError(f"a limit is a string, not {type(value).__name__}", hint=_HINT)
     return value
-
-
-def _amount(value: object) -> str:
-    """Give a limit as text; a number is a ceiling of a count, which has no unit."""
-    return str(value) if _is_number(value) else _text(value)
 
 
 def _is_number(value: object) -> bool:
@@ -317,21 +315,13 @@ def _share(_: Path, value: Any) -> float | None:
     """Read a percentage or a fraction."""
     if isinstance(value, str):
         value = parse_percent(value)
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if known and math.isfinite(value) and 0 <= value < 1 else None
+    known = _is_number(value) and math.isfinite(value) and 0 <= value < 1
+    return float(value) if known else None
 
 
 def _confidence(path: Path, value: Any) -> float | None:
     share = _share(path, value)
     return share if share is not None and share >= MIN_CONFIDENCE else None
-
-
-def _flag(_: Path, value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _policy(_: Path, value: Any) -> str | None:
-    return value if value in INCONCLUSIVE_POLICIES else None
 
 
 def _kinds(path: Path, value: Any) -> tuple[str, ...] | None:
@@ -359,8 +349,14 @@ SETTINGS: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "max": (_limits, 'a table of limits: max = { step_time = "+3%" }'),
     "confidence": (_confidence, 'a percentage from 50%: confidence = "95%"'),
     "least_effect": (_share, 'a percentage below 100%: least_effect = "2%"'),
-    "inconclusive": (_policy, 'inconclusive = "pass" or inconclusive = "fail"'),
-    "allow_missing": (_flag, "allow_missing = true or allow_missing = false"),
+    "inconclusive": (
+        lambda _, value: value if value in INCONCLUSIVE_POLICIES else None,
+        'inconclusive = "pass" or inconclusive = "fail"',
+    ),
+    "allow_missing": (
+        lambda _, value: value if isinstance(value, bool) else None,
+        "allow_missing = true or allow_missing = false",
+    ),
     "allow_changed": (_kinds, f'a list of {", ".join(KINDS)}: allow_changed = ["kernels"]'),
     "steps": (_steps, 'steps as for --steps: steps = "3-7"'),
     "in": (_nonempty_text, 'a range as for --in: in = "train_step"'),

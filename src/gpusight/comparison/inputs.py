@@ -50,11 +50,6 @@ class SideInputs(NamedTuple):
     """For captures that were named more than once: the other names."""
 
 
-def side_paths(texts: Sequence[str]) -> list[Path]:
-    """List the captures and baselines that arguments name, each once, in the order given."""
-    return side_inputs(texts).paths
-
-
 def side_inputs(texts: Sequence[str]) -> SideInputs:
     """List captures and baselines that arguments name, in the order given, and what was left out.
 
@@ -62,11 +57,22 @@ def side_inputs(texts: Sequence[str]) -> SideInputs:
     from there only where there are no captures. A report and its own SQLite export are one run: the
     export is taken.
     """
-    meant = _each_run_once(path for text in texts for path in _meant(text))
-    count = len(meant.paths)
+    named: dict[Path, list[Path]] = {}
+    for path in (path for text in texts for path in _meant(text)):
+        named.setdefault(path.resolve(), []).append(path)
+    each = [same[0] for same in named.values()]
+    exports = {_run(path): path for path in each if path.name.lower().endswith(_EXPORT)}
+    paths, others = [], {first: more for first, *more in named.values()}
+    for path in each:
+        export = exports.get(_run(path)) if path.name.lower().endswith(_REPORTS) else None
+        if export is None:
+            paths.append(path)
+        else:
+            others[export].append(path)
+    count = len(paths)
     if count > MAX_CAPTURES:
         raise UsageError(f"{count:,} captures are too many", hint=f"name at most {MAX_CAPTURES:,}")
-    return meant
+    return SideInputs(paths, {path: _same(path, others[path]) for path in paths if others[path]})
 
 
 def _meant(text: str) -> list[Path]:
@@ -78,8 +84,13 @@ def _meant(text: str) -> list[Path]:
     if exists:
         return _expanded(path)
     pattern = glob.has_magic(text)
-    if pattern and (paths := _matching(text)):
-        return paths
+    if pattern:
+        matches = glob.iglob(str(path))  # noqa: PTH207 - that of pathlib refuses absolute ones
+        paths = sorted(map(Path, islice(matches, _MOST_LISTED)), key=_natural)
+        others = (*_OTHERS, SIDECAR_SUFFIX)
+        timelines = [path for path in paths if not path.name.lower().endswith(others)]
+        if paths:
+            return _captures_first([p for path in timelines or paths for p in _expanded(path)])
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 1:
         return [path for part in parts if part for path in _meant(part)]
@@ -98,16 +109,6 @@ def _path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError:  # a user who does not exist: then the tilde is part of the name
         return Path(text)
-
-
-def _matching(text: str) -> list[Path]:
-    """List what a glob matches; nothing where it is a list of globs, or wrong."""
-    matches = glob.iglob(str(_path(text)))  # noqa: PTH207 - that of pathlib refuses absolute ones
-    names = list(islice(matches, _MOST_LISTED))
-    paths = sorted(map(Path, names), key=_natural)
-    others = (*_OTHERS, SIDECAR_SUFFIX)
-    timelines = [path for path in paths if not path.name.lower().endswith(others)]
-    return _captures_first([p for path in timelines or paths for p in _expanded(path)])
 
 
 def _captures_first(paths: list[Path]) -> list[Path]:
@@ -160,23 +161,6 @@ def _natural(path: Path) -> tuple[tuple[object, ...], str]:
     return tuple(int(part) if at % 2 else part for at, part in enumerate(parts)), str(path)
 
 
-def _each_run_once(paths: Iterable[Path]) -> SideInputs:
-    """Leave out what was named twice, and reports whose own export is there."""
-    named: dict[Path, list[Path]] = {}
-    for path in paths:
-        named.setdefault(path.resolve(), []).append(path)
-    each = [same[0] for same in named.values()]
-    exports = {_run(path): path for path in each if path.name.lower().endswith(_EXPORT)}
-    kept, others = [], {first: more for first, *more in named.values()}
-    for path in each:
-        export = exports.get(_run(path)) if path.name.lower().endswith(_REPORTS) else None
-        if export is None:
-            kept.append(path)
-        else:
-            others[export].append(path)
-    return SideInputs(kept, {path: _same(path, others[path]) for path in kept if others[path]})
-
-
 def _same(path: Path, others: Sequence[Path]) -> str:
     names = list(dict.fromkeys(other.name for other in others if other.name != path.name))
     if not names:
@@ -208,7 +192,18 @@ def digests_of(
             digests += load_baseline(source)
         else:
             path = source if isinstance(source, Path) else Path(source.meta.path)
-            digest = _digest_of(path, source, make)
+            try:
+                digest = make(source)
+            except NotACaptureError as error:
+                if path.suffix.lower() != ".json":
+                    raise
+                raise not_comparable(path) from error
+            except (UsageError, MissingDataError) as error:
+                what = error.what if path.name in error.what else f"{path.name}: {error.what}"
+                raise type(error)(what, why=error.why, hint=error.hint) from error
+            if isinstance(digest, NotApplicable):
+                reason = f"{path.name} cannot be compared: {digest.reason}"
+                raise replace(digest, reason=reason).error()
             own_notes = [notes[path]] if path in notes else []
             digests.append(structs.replace(digest, notes=(*digest.notes, *own_notes)))
     return digests
@@ -218,22 +213,3 @@ def not_comparable(path: Path) -> NotACaptureError:
     """Give the error of a file that is neither a capture nor a baseline."""
     hint = "create a baseline: gpusight baseline save CAPTURE… -o baseline.json"
     return NotACaptureError(f"{path} is not a baseline, nor a trace", hint=hint)
-
-
-def _digest_of(
-    path: Path, capture: _Source, make: Callable[[_Source], Digest | NotApplicable]
-) -> Digest:
-    """Build a digest; errors name the capture."""
-    try:
-        digest = make(capture)
-    except NotACaptureError as error:
-        if path.suffix.lower() != ".json":
-            raise
-        raise not_comparable(path) from error
-    except (UsageError, MissingDataError) as error:
-        what = error.what if path.name in error.what else f"{path.name}: {error.what}"
-        raise type(error)(what, why=error.why, hint=error.hint) from error
-    if isinstance(digest, NotApplicable):
-        reason = f"{path.name} cannot be compared: {digest.reason}"
-        raise replace(digest, reason=reason).error()
-    return digest

@@ -98,8 +98,12 @@ class ComparedKernels:
                 self.ranges[kernel.range or ""] += ns
                 row.calls += _mean(kernel.calls, digest.blocks) / len(digests)
                 row.positions.append((capture, position))
-        self.order = _order(digests, key)
-        """Empty where no capture has it."""
+        self.order: list[Key] = []
+        """Launches of a step, of the capture with the most steps; empty where no capture has it."""
+        if ordered := [digest for digest in digests if 0 < len(digest.order) <= MOST_LAUNCHES]:
+            longest = max(ordered, key=lambda digest: digest.steps)
+            keys = [key(kernel) for kernel in longest.kernels]
+            self.order = [keys[at] for at in longest.order if keys[at][1] != REST]
         self.launches = Counter(self.order)
 
     def ns(self, shares: Shares) -> float:
@@ -124,15 +128,13 @@ def both_sides(before: Sequence[Digest], after: Sequence[Digest]) -> Sides:
         return "", kernel.name if kernel.name in shared_names else _spelled(kernel.name)
 
     sides = ComparedKernels(before, in_range, labels), ComparedKernels(after, in_range, labels)
-    if all(_within(side, other) for side, other in (sides, sides[::-1])):
+    for side, other in (sides, sides[::-1]):
+        outside = sum(ns for name, ns in side.ranges.items() if name not in other.ranges)
+        if outside > _OTHER_RANGES * sum(side.ranges.values()):
+            break
+    else:
         return sides
     return ComparedKernels(before, anywhere, labels), ComparedKernels(after, anywhere, labels)
-
-
-def _within(side: ComparedKernels, other: ComparedKernels) -> bool:
-    """Whether nearly all work is in ranges that the other side has too."""
-    outside = sum(ns for name, ns in side.ranges.items() if name not in other.ranges)
-    return outside <= _OTHER_RANGES * sum(side.ranges.values())
 
 
 _spelled = lru_cache(maxsize=16_384)(normal_name)
@@ -141,16 +143,6 @@ _spelled = lru_cache(maxsize=16_384)(normal_name)
 def _mean(series: Series, blocks: tuple[int, ...]) -> float:
     """Mean per step; a block is weighted by its steps."""
     return float(np.average(series, weights=blocks))
-
-
-def _order(digests: Sequence[Digest], key: Callable[[KernelDigest], Key]) -> list[Key]:
-    """Return the launches of a step, of the capture with the most steps."""
-    ordered = [digest for digest in digests if 0 < len(digest.order) <= MOST_LAUNCHES]
-    if not ordered:
-        return []
-    digest_used = max(ordered, key=lambda digest: digest.steps)
-    keys = [key(kernel) for kernel in digest_used.kernels]
-    return [keys[at] for at in digest_used.order if keys[at][1] != REST]
 
 
 Node: TypeAlias = "tuple[int, Key]"
@@ -220,8 +212,11 @@ def _launches(side: ComparedKernels, other: ComparedKernels) -> list[StepLaunch]
 def _strong(pairs: Pairs, sides: Sides) -> Pairs:
     """Drop what rows share by chance, until none is left."""
     while True:
-        shared = _shared(pairs, sides)
-        weak = {node for node, count in shared.items() if not _enough(node, count, sides)}
+        weak = set()
+        for (side, key), count in _shared(pairs, sides).items():
+            least = _MIN_REPLACED if key in sides[1 - side].rows else _MIN_SHARED
+            if count < least * sides[side].launches[key]:
+                weak.add((side, key))
         if not weak:
             return pairs
         pairs = [pair for pair in pairs if weak.isdisjoint(_ends(pair, sides))]
@@ -238,12 +233,6 @@ def _shared(pairs: Pairs, sides: Sides) -> Counter[Node]:
     return Counter((side, sides[side].order[position]) for side, position in launches)
 
 
-def _enough(node: Node, count: int, sides: Sides) -> bool:
-    side, key = node
-    least = _MIN_REPLACED if key in sides[1 - side].rows else _MIN_SHARED
-    return count >= least * sides[side].launches[key]
-
-
 def _groups(pairs: Pairs, sides: Sides) -> list[set[Node]]:
     """Join every row with the one that it shares most launches with."""
     closest: dict[Node, tuple[tuple[float, float, str], Node]] = {}
@@ -254,7 +243,11 @@ def _groups(pairs: Pairs, sides: Sides) -> list[set[Node]]:
             closest[node] = max(closest.get(node, (rank, partner)), (rank, partner))
     links = [(node, partner) for node, (_, partner) in closest.items()]
     links += [((0, key), (1, key)) for _, key in closest if _whole(key, sides)]
-    return _connected(links)
+    groups: dict[Node, set[Node]] = {}
+    for node, partner in links:
+        connected = groups.get(node, {node}) | groups.get(partner, {partner})
+        groups.update(dict.fromkeys(connected, connected))
+    return list({id(group): group for group in groups.values()}.values())
 
 
 def _whole(key: Key, sides: Sides) -> bool:
@@ -262,19 +255,8 @@ def _whole(key: Key, sides: Sides) -> bool:
 
     Where the mean time of a launch changed, those that were replaced may be the long ones.
     """
-    rows = [side.rows.get(key) for side in sides]
-    if rows[0] is None or rows[1] is None:
-        return False
-    means = [row.mean_ns for row in rows if row is not None]
-    return max(means) > _MAX_RATIO * min(means)
-
-
-def _connected(links: Iterable[tuple[Node, Node]]) -> list[set[Node]]:
-    groups: dict[Node, set[Node]] = {}
-    for node, partner in links:
-        joined = groups.get(node, {node}) | groups.get(partner, {partner})
-        groups.update(dict.fromkeys(joined, joined))
-    return list({id(group): group for group in groups.values()}.values())
+    means = [side.rows[key].mean_ns for side in sides if key in side.rows]
+    return len(means) == 2 and max(means) > _MAX_RATIO * min(means)
 
 
 def _shares(group: set[Node], shared: Counter[Node], sides: Sides) -> tuple[Shares, Shares]:
@@ -356,7 +338,18 @@ def match_kernels(before: Sequence[Digest], after: Sequence[Digest]) -> list[Mat
     groups = [_Group(KernelMatch.ROLE, *pair) for pair in replaced(*sides)]
     groups += [_Group(KernelMatch.ROLE, *pair) for pair in unplaced(*sides, *_left(sides, groups))]
     groups += _by_name(_left(sides, groups))
-    return _rows(sides, _joined(groups))
+    joined: dict[object, _Group] = {}  # the same names in different ranges are one row
+    for group in groups:
+        names = (frozenset(name for _, name in shares) for shares in (group.before, group.after))
+        target = joined.setdefault((group.match, *names), _Group(group.match, {}, {}))
+        target.before.update(group.before)
+        target.after.update(group.after)
+    rows = [
+        (max(sides[0].ns(group.before), sides[1].ns(group.after)), _matched(sides, group))
+        for group in joined.values()
+    ]
+    rows.sort(key=lambda row: (-row[0], row[1].before_names, row[1].after_names))
+    return [row for _, row in rows]
 
 
 def _left(sides: Sides, groups: Iterable[_Group]) -> tuple[Shares, Shares]:
@@ -386,30 +379,6 @@ def _by_name(unmatched: tuple[Shares, Shares]) -> list[_Group]:
             match = KernelMatch.NAME
         groups.append(_Group(match, before, after))
     return groups
-
-
-def _joined(groups: Iterable[_Group]) -> list[_Group]:
-    """Join groups of the same names in different ranges."""
-    joined: dict[object, _Group] = {}
-    for group in groups:
-        names = (frozenset(name for _, name in shares) for shares in (group.before, group.after))
-        target = joined.setdefault((group.match, *names), _Group(group.match, {}, {}))
-        target.before.update(group.before)
-        target.after.update(group.after)
-    return list(joined.values())
-
-
-# Rows of the answer -------------------------------------------------------------------------------
-
-
-def _rows(sides: Sides, groups: Iterable[_Group]) -> list[MatchedKernels]:
-    """Describe the groups, the most expensive first."""
-    rows = [
-        (max(sides[0].ns(group.before), sides[1].ns(group.after)), _matched(sides, group))
-        for group in groups
-    ]
-    rows.sort(key=lambda row: (-row[0], row[1].before_names, row[1].after_names))
-    return [row for _, row in rows]
 
 
 def _matched(sides: Sides, group: _Group) -> MatchedKernels:

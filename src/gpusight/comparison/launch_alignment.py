@@ -27,7 +27,10 @@ def align(before: Sequence[Hashable], after: Sequence[Hashable]) -> Pairs:
     swapped = (len(left), left) > (len(right), right)
     if swapped:
         left, right = right, left
-    prefix, suffix = _common_ends(left, right)
+    shorter = min(len(left), len(right))
+    prefix = next((i for i in range(shorter) if left[i] != right[i]), shorter)
+    rest = shorter - prefix
+    suffix = next((i for i in range(rest) if left[-1 - i] != right[-1 - i]), rest)
     middle = _longest(left[prefix : len(left) - suffix], right[prefix : len(right) - suffix])
     pairs = [(i, i) for i in range(prefix)]
     pairs += [(i + prefix, j + prefix) for i, j in middle]
@@ -40,15 +43,6 @@ def gaps(pairs: Pairs, before_count: int, after_count: int) -> list[tuple[range,
     edges = [(-1, -1), *pairs, (before_count, after_count)]
     between = ((range(i + 1, k), range(j + 1, n)) for (i, j), (k, n) in pairwise(edges))
     return [(left, right) for left, right in between if left and right]
-
-
-def _common_ends(left: list[int], right: list[int]) -> tuple[int, int]:
-    """Count the items that both begin with, and those that both end with."""
-    shorter = min(len(left), len(right))
-    prefix = next((i for i in range(shorter) if left[i] != right[i]), shorter)
-    rest = shorter - prefix
-    suffix = next((i for i in range(rest) if left[-1 - i] != right[-1 - i]), rest)
-    return prefix, suffix
 
 
 def _longest(left: list[int], right: list[int]) -> Pairs:
@@ -66,13 +60,9 @@ def _longest(left: list[int], right: list[int]) -> Pairs:
         row = rows[-1]
         shared = row & places.get(item, 0)
         rows.append(((row + shared) | (row - shared)) & full if shared else row)
-    return _walk_back(rows, len(left), len(right))
-
-
-def _walk_back(rows: list[int], i: int, j: int) -> Pairs:
-    """Read the pairs off the rows, from the end."""
     pairs: Pairs = []
-    while i and j:
+    i, j = len(left), len(right)
+    while i and j:  # read the pairs off the rows, from the end
         if rows[i] >> (j - 1) & 1:
             j -= 1
             continue
@@ -130,7 +120,10 @@ class LaunchPairs:
         """Launches that need no partner any more."""
         self.roles: Pairs = []
         self._keep_names()
-        self._replace(pair for pair in self._anchors if self._free(pair))
+        before_taken, after_taken = self._taken
+        self._replace(
+            (i, j) for i, j in self._anchors if i not in before_taken and j not in after_taken
+        )
         self._in_order()
         self._together()
 
@@ -176,7 +169,7 @@ class LaunchPairs:
             for number, (side, positions) in enumerate(zip(self._sides, stretch, strict=True))
         ]
         places = unpaired[0].keys() & unpaired[1].keys()
-        return {place for place in places if max(alone[place] for alone in unpaired) > _MOSTLY}
+        return {place for place in places if max(part[place] for part in unpaired) > _MOSTLY}
 
     def _together(self) -> None:
         """Join what is left of a range between two neighbors by the most expensive launches.
@@ -214,9 +207,6 @@ class LaunchPairs:
             for left, right in between
         )
         return [(left, right) for left, right in free if left and right]
-
-    def _free(self, pair: tuple[int, int]) -> bool:
-        return not any(position in taken for position, taken in zip(pair, self._taken, strict=True))
 
     def _replace(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Note roles; two names that both sides have did not replace each other."""

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, IdleCause
-from gpusight.comparison.significance import ChangeVerdict
+from gpusight.comparison.significance import MAX_REPEATS, ChangeVerdict
 from gpusight.results import Fmt
 from gpusight.units import (
     MISSING,
@@ -24,7 +24,7 @@ from gpusight.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from gpusight.comparison.comparison_result import Comparison, CopyChange, EntryChange
     from gpusight.comparison.significance import MeasuredChange
@@ -117,6 +117,15 @@ def spread(low: float | None, high: float | None, fmt: Fmt = Fmt.TIME) -> str:
     return f"{ends} {unit}".rstrip()
 
 
+def repeats_phrase(
+    repeats: int | None, sides: str = "captures per side", *, measured: bool = True
+) -> str:
+    """Say how many captures are needed; where nothing shows how much runs differ, the least."""
+    if not measured:
+        return f"{repeats} or more {sides}"
+    return f"more than {MAX_REPEATS} {sides}" if repeats is None else f"about {repeats} {sides}"
+
+
 def is_how(change: MeasuredChange) -> str:
     """Put a verdict into words: `is lower`."""
     return _IS[change.verdict]
@@ -126,11 +135,6 @@ def copy_name(copy: CopyChange) -> str:
     """Name copies of one kind: `Host-to-Device, Pageable`; device memory is not named."""
     kinds = [kind for kind in (copy.src_kind, copy.dst_kind) if kind and kind != _ON_GPU]
     return f"{copy.operation}, {' to '.join(kinds)}" if kinds else copy.operation
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Join parts as a sentence does: `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def listed(parts: Iterable[str], most: int = 4) -> str:
@@ -248,26 +252,45 @@ def sentences(changes: Iterable[tuple[str, MeasuredChange]]) -> str:
     return listed((f"{name} {signed(change.delta)}" for name, change in changes), _MOST_ENTRIES)
 
 
-def colon(text: str) -> str:
-    """Add a list to a sentence, where there is any."""
-    return f": {text}" if text else ""
+_MIN_RUNNING = 0.5
+"""Share of a change of kernel time that must be time in which a kernel runs: else it is overlap."""
+
+
+def overlap_phrase(comparison: Comparison) -> str:
+    """Say that kernels only overlap more, or less; empty where that is not so.
+
+    The durations of kernels on several streams sum to more than the time in which the GPU runs
+    them, and kernels that share the GPU take longer: that is no regression of these kernels.
+    """
+    kernels, busy = comparison.metric("kernel_time").change, comparison.metric("busy").change
+    gpus = len(comparison.before.gpus)
+    if not kernels.claimed or not comparison.ledger or gpus != len(comparison.after.gpus):
+        return ""
+    running = (COMPUTE, COMMUNICATION)
+    running_ns = sum(
+        row.change.delta or 0.0 for row in comparison.ledger if row.entry.split("/")[0] in running
+    )
+    delta_ns = kernels.delta or 0.0
+    if running_ns * gpus * math.copysign(1.0, delta_ns) >= _MIN_RUNNING * abs(delta_ns):
+        return ""
+    how = "more" if delta_ns > 0 else "less"
+    return f"kernels overlap {how}: GPU busy time {is_how(busy)} ({from_to(busy)})"
 
 
 def bottleneck_phrase(comparison: Comparison) -> str:
-    """Name the bottleneck before and after."""
-    old_limit, new_limit = comparison.before.limit, comparison.after.limit
-    old, new = _named(comparison, old_limit, "before"), _named(comparison, new_limit, "after")
-    if old_limit != new_limit:
-        return f"the bottleneck moved from {old} to {new}"
-    return f"the bottleneck is still {new}"
-
-
-def _named(comparison: Comparison, limit: str, side: str) -> str:
-    """Name a bottleneck; GPU work that is mostly not computing also by what it is."""
-    if limit != GPU:
-        return in_words(limit)
-    part = gpu_part({row.entry: getattr(row.change, side) or 0.0 for row in comparison.ledger})
-    return in_words(GPU) if part == COMPUTE else f"{in_words(GPU)} (mostly {in_words(part)})"
+    """Name the bottleneck before and after; GPU work that is mostly not compute by what it is."""
+    names = []
+    for side in ("before", "after"):
+        limit = getattr(comparison, side).limit
+        name = in_words(limit)
+        if limit == GPU:
+            ledger = {row.entry: getattr(row.change, side) or 0.0 for row in comparison.ledger}
+            part = gpu_part(ledger)
+            name += "" if part == COMPUTE else f" (mostly {in_words(part)})"
+        names.append(name)
+    if comparison.before.limit != comparison.after.limit:
+        return f"the bottleneck moved from {names[0]} to {names[1]}"
+    return f"the bottleneck is still {names[1]}"
 
 
 def busy_phrase(comparison: Comparison) -> str:

@@ -106,25 +106,19 @@ def dealt_interval(
     permutation is not rare enough, the interval is the widest that permutations allow.
     """
     deals, deal_count = _deals(before, values.shape[1] - before)
-    shares, true_shares = (
-        _shares(deals, weights),
-        _shares(_true_deal(before, values.shape[1]), weights),
-    )
     added = np.arange(values.shape[1]) >= before
+    shares, true_shares = _shares(deals, weights), _shares(added[None, :], weights)
     scale = 1 - shares @ added
     # A permutation is at least as extreme as the true one for any d beyond this.
     limits = ((true_shares - shares) / scale[:, None]).T
     rank = max(1, math.floor(deal_count * (1 - confidence) / 2))
-    firsts = range(0, max(len(values), 1), _ROWS)
-    parts = [_ends(values[i : i + _ROWS] @ limits, rank) for i in firsts]
-    low, high = (np.concatenate(ends) for ends in zip(*parts, strict=True))
-    return low, high
-
-
-def _ends(limits: Floats, rank: int) -> tuple[Floats, Floats]:
-    """Return the smallest and the largest of each row, less those that are rare enough."""
-    ordered = np.partition(limits, (rank - 1, -rank), axis=1)
-    return ordered[:, rank - 1], ordered[:, -rank]
+    low, high = [], []
+    for first in range(0, max(len(values), 1), _ROWS):
+        # The smallest and the largest of each row, less those that are rare enough.
+        ordered = np.partition(values[first : first + _ROWS] @ limits, (rank - 1, -rank), axis=1)
+        low.append(ordered[:, rank - 1])
+        high.append(ordered[:, -rank])
+    return np.concatenate(low), np.concatenate(high)
 
 
 def _shares(later: Mask, weights: Floats) -> Floats:
@@ -136,39 +130,26 @@ def _shares(later: Mask, weights: Floats) -> Floats:
     return shares
 
 
-def _true_deal(before: int, values: int) -> Mask:
-    return (np.arange(values) >= before)[None, :]
-
-
 @lru_cache(maxsize=64)
 def _deals(before: int, after: int) -> tuple[Mask, int]:
     """List the values of the later side in each permutation but the true one; count all."""
     if before > after:
         mirrored, count = _deals(after, before)
         return ~np.roll(mirrored, before, axis=1), count
-    count = math.comb(before + after, after)
-    later = _all_deals(before, after) if count <= _DEALS else _random_deals(before, after)
-    others = later[(later != _true_deal(before, before + after)).any(axis=1)]
-    return others, len(others) + 1
-
-
-def _all_deals(before: int, after: int) -> Mask:
-    chosen = np.array(list(combinations(range(before + after), after)))
-    later = np.zeros((len(chosen), before + after), np.bool_)
-    np.put_along_axis(later, chosen, values=True, axis=1)
-    return later
-
-
-def _random_deals(before: int, after: int) -> Mask:
-    """Permute at random, the same on every machine: raw bits of a generator never change."""
     total = before + after
-    bits = np.random.PCG64(_SEED).random_raw(_DEALS * total).reshape(-1, total)
-    later: Mask = bits.argsort(axis=1, kind="stable") >= before
-    if before != after:
-        return later
-    # Each permutation also with the sides exchanged, so that neither side is preferred.
-    half = later[: _DEALS // 2]
-    return np.concatenate([half, ~np.roll(half, before, axis=1)])
+    if math.comb(total, after) <= _DEALS:
+        chosen = np.array(list(combinations(range(total), after)))
+        later = np.zeros((len(chosen), total), np.bool_)
+        np.put_along_axis(later, chosen, values=True, axis=1)
+    else:  # at random, the same on every machine: raw bits of a generator never change
+        bits = np.random.PCG64(_SEED).random_raw(_DEALS * total).reshape(-1, total)
+        later = bits.argsort(axis=1, kind="stable") >= before
+        if before == after:
+            # Each permutation also with the sides exchanged, so that neither side is preferred.
+            half = later[: _DEALS // 2]
+            later = np.concatenate([half, ~np.roll(half, before, axis=1)])
+    others = later[(later != (np.arange(total) >= before)).any(axis=1)]
+    return others, len(others) + 1
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
@@ -184,33 +165,25 @@ def t_quantile(confidence: float, freedom: Floats) -> Floats:
     distinct, position = np.unique(np.ravel(np.clip(freedom, 1.0, _MOST)), return_inverse=True)
     low = np.zeros_like(distinct)
     high = np.minimum(np.pi / 2, _WIDE / np.sqrt(distinct))
-    target = confidence * np.array([_total(degrees) for degrees in distinct])
+    # The integral of the density from 0 to infinity.
+    gammas = [math.lgamma(degrees / 2) - math.lgamma((degrees + 1) / 2) for degrees in distinct]
+    target = confidence * np.array([math.sqrt(math.pi) / 2 * math.exp(gamma) for gamma in gammas])
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        less = _integral(middle, distinct) < target
+        half = middle[:, None] / 2
+        values = np.cos(half * (1 + _NODES)) ** (distinct[:, None] - 1)
+        less = (values * _WEIGHTS).sum(axis=1) * half[:, 0] < target
         low, high = np.where(less, middle, low), np.where(less, high, middle)
     quantile: Floats = np.sqrt(distinct) * np.tan(low)
     return quantile[position].reshape(np.shape(freedom))
-
-
-def _integral(angle: Floats, freedom: Floats) -> Floats:
-    """Integrate the density from 0 to an angle."""
-    half = angle[:, None] / 2
-    values: Floats = np.cos(half * (1 + _NODES)) ** (freedom[:, None] - 1)
-    total: Floats = (values * _WEIGHTS).sum(axis=1) * half[:, 0]
-    return total
-
-
-def _total(freedom: float) -> float:
-    """Integrate the density from 0 to infinity."""
-    gammas = math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)
-    return math.sqrt(math.pi) / 2 * math.exp(gammas)
 
 
 CONFIDENCE = 0.95
 MIN_CONFIDENCE = 0.5
 MIN_EFFECT = 0.02
 """Smaller changes count as none by default."""
+MIN_REPEATS = 3
+"""Captures per side to request where fewer do not show how much runs differ."""
 MAX_REPEATS = 100
 """Captures per side above which no estimate is given."""
 _ENOUGH = 8
@@ -247,17 +220,30 @@ def compare_series(
     least: float = MIN_EFFECT,
 ) -> list[MeasuredChange]:
     """Compute the changes, row by row; captures have equal weight, whatever their steps."""
-    basis = _basis(before, after)
+    basis = Basis.NONE
+    if len(before) > 1 or len(after) > 1:
+        basis = Basis.REPEATS
+    elif len(before[0].blocks) > 1 or len(after[0].blocks) > 1:
+        basis = Basis.STEPS
     old, new = _units(before, basis), _units(after, basis)
     ends = None
     if basis is not Basis.NONE:
-        ends = _scaled_interval(old, new, confidence)
+        # Scaled, so that squares of large values stay finite.
+        largest = np.maximum(np.abs(old.values).max(axis=1), np.abs(new.values).max(axis=1))
+        scale = np.where(largest > 0, largest, 1.0)
+        low, high = _interval(old.scaled(scale), new.scaled(scale), confidence)
+        # Errors that samples do not show. Repeats differ by them too, so that only a shorter
+        # interval grows; steps of one capture do not.
         error = np.hypot(_error_of_mean(before), _error_of_mean(after))
-        ends = _with_error(ends, new.means - old.means, error, basis, confidence)
+        half = _half(error**2, int(_MOST), confidence)
+        join = np.maximum if basis is Basis.REPEATS else np.hypot
+        delta = new.means - old.means
+        below, above = (np.abs(end * scale - delta) for end in (low, high))
+        ends = delta - join(below, half), delta + join(above, half)
     verdicts = _verdicts(old, new, ends, least)
     unknown: list[float | None] = [None] * len(verdicts)
-    low, high = (unknown, unknown) if ends is None else (end.tolist() for end in ends)
-    rows = zip(old.means.tolist(), new.means.tolist(), low, high, verdicts, strict=True)
+    lows, highs = (unknown, unknown) if ends is None else (end.tolist() for end in ends)
+    rows = zip(old.means.tolist(), new.means.tolist(), lows, highs, verdicts, strict=True)
     return [MeasuredChange(*row, basis) for row in rows]
 
 
@@ -276,20 +262,24 @@ def compare_values(
 
 
 def repeats_to_settle(
-    half: float, distance: float, captures: Sequence[int], confidence: float, *, from_runs: bool
+    change: MeasuredChange, bound: float, captures: Sequence[int], confidence: float
 ) -> int | None:
-    """Estimate how many captures per side make half of an interval shorter than a distance.
+    """Estimate how many captures per side move the interval of a change off a bound of it.
 
-    `half` was measured with so many `captures` of each side. Where it is not `from_runs` but from
-    steps of one run, runs are taken to differ as much as the interval shows. None above
-    `MAX_REPEATS`.
+    The bound of `gate` is its limit, that of `compare` 0 or its threshold. The interval was
+    measured with so many `captures` of each side. Where it is of the steps of one run, runs are
+    taken to differ as much as it shows. None above `MAX_REPEATS`.
     """
+    if change.delta is None or change.low is None or change.high is None:
+        return MIN_REPEATS
+    distance = abs(change.delta - bound)
+    half = change.delta - change.low if change.delta > bound else change.high - change.delta
     if not math.isfinite(half) or distance <= 0:
         return None
     sides = len(captures)
     count = sides / sum(1 / number for number in captures)
-    freedom = float(max(sum(captures) - sides, 1)) if from_runs else _MOST
-    repeats = np.arange(2, MAX_REPEATS + 1, dtype=np.float64)
+    freedom = float(max(sum(captures) - sides, 1)) if change.basis is Basis.REPEATS else _MOST
+    repeats = np.arange(MIN_REPEATS, MAX_REPEATS + 1, dtype=np.float64)
     quantiles = t_quantile(confidence, np.append(sides * (repeats - 1), freedom))
     halves = half * quantiles[:-1] / quantiles[-1] * np.sqrt(count / repeats)
     enough = repeats[(halves < distance) & (repeats > max(captures))]
@@ -345,13 +335,6 @@ def _mean(values: Floats, weights: Floats) -> Floats:
     return mean
 
 
-def _basis(before: Sequence[SampledChange], after: Sequence[SampledChange]) -> Basis:
-    if len(before) > 1 or len(after) > 1:
-        return Basis.REPEATS
-    several = len(before[0].blocks) > 1 or len(after[0].blocks) > 1
-    return Basis.STEPS if several else Basis.NONE
-
-
 def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
     """Take captures as units, in an order that does not depend on the one given, or blocks."""
     values = side[0].values
@@ -382,14 +365,6 @@ def _alike(values: Floats) -> Floats:
     return alike
 
 
-def _scaled_interval(before: _Units, after: _Units, confidence: float) -> Ends:
-    """Compute the interval of the difference, scaled: squares of large values stay finite."""
-    largest = np.maximum(np.abs(before.values).max(axis=1), np.abs(after.values).max(axis=1))
-    scale = np.where(largest > 0, largest, 1.0)
-    low, high = _interval(before.scaled(scale), after.scaled(scale), confidence)
-    return low * scale, high * scale
-
-
 def _error_of_mean(side: Sequence[SampledChange]) -> Floats:
     """Combine the errors of captures to that of their mean, for each row."""
     zero = np.zeros(len(side[0].values))
@@ -398,24 +373,16 @@ def _error_of_mean(side: Sequence[SampledChange]) -> Floats:
     return combined
 
 
-def _with_error(ends: Ends, delta: Floats, error: Floats, basis: Basis, confidence: float) -> Ends:
-    """Include errors that the samples do not show.
-
-    Repeats differ by them too, so that only a shorter interval grows; steps of one capture do not.
-    """
-    half = _half(error**2, int(_MOST), confidence)
-    low, high = (np.abs(end - delta) for end in ends)
-    join = np.maximum if basis is Basis.REPEATS else np.hypot
-    return delta - join(low, half), delta + join(high, half)
-
-
 def _interval(before: _Units, after: _Units, confidence: float) -> Ends:
     """Compute the wider of both intervals at either end, of no width where nothing varies."""
     values = np.concatenate([before.values, after.values], axis=1)
     weights = np.concatenate([before.weights, after.weights])
     low, high = dealt_interval(values, weights, before.count, confidence)
     delta = after.means - before.means
-    wider = _widening(before, after)
+    # Autocorrelation makes the interval of permutations wider.
+    plain = before.spread / before.alike + after.spread / after.alike
+    total = before.spread + after.spread
+    wider = np.sqrt(np.divide(total, plain, out=np.ones_like(plain), where=plain > 0))
     half = _half_width(before, after, confidence)
     low = np.minimum(delta - half, delta + (low - delta) * wider)
     high = np.maximum(delta + half, delta + (high - delta) * wider)
@@ -423,31 +390,17 @@ def _interval(before: _Units, after: _Units, confidence: float) -> Ends:
     return np.where(varies, low, delta), np.where(varies, high, delta)
 
 
-def _widening(before: _Units, after: _Units) -> Floats:
-    """Compute how much wider autocorrelation makes the interval, for each row; 1 or more."""
-    spread = before.spread + after.spread
-    plain = before.spread / before.alike + after.spread / after.alike
-    wider: Floats = np.sqrt(np.divide(spread, plain, out=np.ones_like(plain), where=plain > 0))
-    return wider
-
-
 def _half_width(before: _Units, after: _Units, confidence: float) -> Floats:
-    """Compute half of Welch's interval."""
-    if before.count == 1 or after.count == 1:
-        return _half_width_of_one(before, after, confidence)
-    before_spread, after_spread = before.spread, after.spread
-    below = before_spread**2 / before.freedom + after_spread**2 / after.freedom
-    freedom = np.divide(
-        (before_spread + after_spread) ** 2, below, out=np.ones_like(below), where=below > 0
-    )
-    return _half(before_spread + after_spread, freedom, confidence)
+    """Compute half of Welch's interval.
 
-
-def _half_width_of_one(before: _Units, after: _Units, confidence: float) -> Floats:
-    """Take a single unit to vary as those of the other side, or as its own steps if that is more.
-
-    A slow step that only the single capture has would else pass for a change.
+    A single unit is taken to vary as those of the other side, or as its own steps if that is more:
+    a slow step that only the single capture has would else pass for a change.
     """
+    if before.count > 1 and after.count > 1:
+        total = before.spread + after.spread
+        below = before.spread**2 / before.freedom + after.spread**2 / after.freedom
+        freedom = np.divide(total**2, below, out=np.ones_like(below), where=below > 0)
+        return _half(total, freedom, confidence)
     single, several = (before, after) if before.count == 1 else (after, before)
     spread = several.variance / single.weights.sum() + several.spread
     half = _half(spread, several.freedom, confidence)

@@ -11,7 +11,7 @@ from gpusight.comparison import phrases
 from gpusight.comparison.comparability import INCOMPLETE, ONE_CAPTURE
 from gpusight.comparison.gate_check import EXIT_FAIL, NO_DATA, CheckStatus, Doubt
 from gpusight.comparison.gate_limits import LimitKind
-from gpusight.comparison.significance import MAX_REPEATS, Basis
+from gpusight.comparison.significance import Basis
 from gpusight.render.cell_text import safe_text, shorten_middle
 from gpusight.render.markdown_tables import (
     escape_markdown,
@@ -123,7 +123,13 @@ def verdict(gate: Gate) -> str:
     if not deciding:
         return f"{outcome}: {counted}"
     others = f" ({counted})" if len(gate.checks) > 1 else ""
-    return f"{outcome}: {_in_short(deciding[0])}{others}"
+    text = f"{outcome}: {_in_short(deciding[0])}{others}"
+    if gate.outcome is CheckStatus.FAILED:
+        # Other work takes another time: a reader must not look for a slower kernel.
+        metric = deciding[0].limit.metric
+        differing = (d.text.partition(";")[0] for d in gate.differences if d.concerns(metric))
+        text = "; ".join((text, *differing))
+    return text
 
 
 def _in_short(check: GateCheck) -> str:
@@ -133,7 +139,7 @@ def _in_short(check: GateCheck) -> str:
         return f"{metric} is missing"
     text = f"{metric} {_value_and_error(check)} against {check.limit.text}"
     if check.doubt is Doubt.NOISE:
-        return f"{text}; {_settles(check)}"
+        return f"{text}; {check.settled_by}"
     return f"{text}, but the captures are not comparable" if check.doubt is not None else text
 
 
@@ -172,9 +178,9 @@ def named(labels: tuple[str, ...]) -> str:
 
 
 def reasons(gate: Gate) -> list[tuple[str, CheckStatus, str]]:
-    """Group metrics by status and reason; checks without a reason are left out."""
+    """Group metrics by status and reason, failures first; checks without a reason are left out."""
     groups: dict[tuple[CheckStatus, str], list[str]] = {}
-    for check in gate.checks:
+    for check in sorted(gate.checks, key=lambda check: _FIRST.index(check.status)):
         if why := reason(check):
             groups.setdefault((check.status, why), []).append(check.limit.metric)
     return [
@@ -201,18 +207,8 @@ def _distance(check: GateCheck) -> str:
     if check.limit.kind is not LimitKind.CEILING:
         limit = f"limit of {phrases.shown(check.most, check.fmt)} ({check.limit.text})"
     over = f"{phrases.shown(check.over, check.fmt)} over the {limit}"
-    within = check.doubt is Doubt.NOISE and check.low is not None and not _is_only_run_noise(check)
+    within = check.doubt is Doubt.NOISE and check.low is not None and not check.is_only_run_noise
     return f"{over}, but within noise" if within else over
-
-
-def _is_only_run_noise(check: GateCheck) -> bool:
-    """Whether the interval settles it, and only the variation from run to run is unknown."""
-    if check.run_noise is None or check.doubt is not Doubt.NOISE or check.low is None:
-        return False
-    if check.over is not None and check.over <= 0:
-        return check.high is not None and check.high < 0
-    before = 0.0 if check.limit.kind is LimitKind.CEILING else check.change.before or 0.0
-    return check.most is not None and check.low + before > check.most
 
 
 def _noise(check: GateCheck) -> str:
@@ -220,30 +216,10 @@ def _noise(check: GateCheck) -> str:
     basis = _interval_basis(check)
     if check.doubt is not Doubt.NOISE:
         return basis
-    count = _repeats(check)
     many = check.repeats is None or check.repeats > _MANY_REPEATS
-    if check.limit.metric == STEADY or not many or _is_unmeasured(check):
-        return f"{basis}; {_settles(check)}"
-    return f"{basis}; {STEADY} varies less, this needs {count}"
-
-
-def _settles(check: GateCheck) -> str:
-    """Say how many captures would settle a check."""
-    count = _repeats(check)
-    return f"record {count}" if _is_unmeasured(check) else f"{count} would settle it"
-
-
-def _is_unmeasured(check: GateCheck) -> bool:
-    """Whether nothing shows how much runs differ: then no number of captures can be estimated."""
-    return check.low is None or _is_only_run_noise(check)
-
-
-def _repeats(check: GateCheck) -> str:
-    sides = "captures" if check.limit.kind is LimitKind.CEILING else "captures per side"
-    if _is_unmeasured(check):
-        return f"{check.repeats} or more {sides}"
-    count = f"more than {MAX_REPEATS}" if check.repeats is None else f"about {check.repeats}"
-    return f"{count} {sides}"
+    if check.limit.metric == STEADY or not many or not check.is_measured:
+        return f"{basis}; {check.settled_by}"
+    return f"{basis}; {STEADY} varies less, this needs {check.needs}"
 
 
 STEADY = "kernel_time"
@@ -258,7 +234,7 @@ def _interval_basis(check: GateCheck) -> str:
         return ""
     if check.low is None:
         return f"one sample{'' if ceiling else ' per side'}: noise unknown"
-    if _is_only_run_noise(check):
+    if check.is_only_run_noise:
         side = ONE_CAPTURE if ceiling else f"{ONE_CAPTURE} per side"
         noise = phrases.shown(check.run_noise, check.fmt)
         return f"{side}: run-to-run variation is not measured and may be {noise}"

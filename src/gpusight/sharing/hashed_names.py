@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from operator import attrgetter
 from typing import NamedTuple
 
 from gpusight.naming.demangle import demangle
-from gpusight.naming.kernel_names import KernelName, classify
+from gpusight.naming.kernel_names import classify
 from gpusight.sharing.known_words import kept_words
 
 _LETTERS = "ghjkpxyz"
@@ -65,6 +66,7 @@ _BY_PRECISION = {
     ("matmul", "complex"): "volta_cgemm",
 }
 """Likewise, for those whose letters are the precision."""
+_KIND = attrgetter("category", "precision", "tensor_core")
 
 
 class _Element(NamedTuple):
@@ -86,16 +88,12 @@ def hash_range(name: str, salt: bytes) -> str:
     """Hash the name of a range, mark, domain or operator but for the vocabulary and counters."""
     if len(name) > _MAX_NAME_CHARS:
         return hash_text(name, salt)
-    return "".join(
-        element.text if element.known else _hashed(element.text, salt)
-        for element in _joined(_elements(name))
-    )
-
-
-def _hashed(text: str, salt: bytes) -> str:
-    """Hash a part of a name; a capital letter keeps it apart from the word in front of it."""
-    hashed = hash_text(text, salt)
-    return hashed.capitalize() if text[0].isupper() else hashed
+    texts = []
+    for text, known, _ in _joined(_elements(name)):
+        hashed = text if known else hash_text(text, salt)
+        # A capital letter keeps it apart from the word in front of it.
+        texts.append(hashed.capitalize() if not known and text[0].isupper() else hashed)
+    return "".join(texts)
 
 
 def hash_kernel(name: str, salt: bytes) -> str:
@@ -110,18 +108,10 @@ def hash_kernel(name: str, salt: bytes) -> str:
         f"{with_precision}_{hashed}",
         f"{base}_{original.precision}_{hashed}",
     ):
-        if _same_classification(classify(candidate), original):
+        if _KIND(classify(candidate)) == _KIND(original):
             return candidate
     same_category = classify(by_words).category == original.category
     return by_words if same_category else f"{base}_{hashed}"
-
-
-def _same_classification(name: KernelName, other: KernelName) -> bool:
-    return (name.category, name.precision, name.tensor_core) == (
-        other.category,
-        other.precision,
-        other.tensor_core,
-    )
 
 
 def _elements(name: str) -> list[_Element]:
@@ -140,7 +130,11 @@ def _run(text: str) -> list[_Element]:
     """Split letters and digits that nothing separates: `layer12`, `s1688gemm`, `CUDAFunctor`."""
     if text.lower() in kept_words():
         return [_Element(text, known=True)]
-    texts = [part for run in _RUN.findall(text) for part in _words_of(run)]
+    texts = []
+    for run in _RUN.findall(text):
+        # A run that is a word itself is one; else split `CUDAFunctor` into its words.
+        is_word = run.isdigit() or _IS_TYPE.fullmatch(run) or run.lower() in kept_words()
+        texts += [run] if is_word else [part.group() for part in _ELEMENT.finditer(run)]
     letters = sum(len(part) == 1 and part.isalpha() and part != "x" for part in texts)
     known = [_is_known(part, letters) for part in texts]
     # A digit or letter next to something unknown is part of that, but for a counter at the end.
@@ -152,13 +146,6 @@ def _run(text: str) -> list[_Element]:
         if beside and not counter and (texts[at].isdigit() or len(texts[at]) == 1):
             known[at] = False
     return [_Element(part, is_known) for part, is_known in zip(texts, known, strict=True)]
-
-
-def _words_of(run: str) -> list[str]:
-    """Split `CUDAFunctor` into its words; a run that is a word itself is one."""
-    if run.isdigit() or _IS_TYPE.fullmatch(run) or run.lower() in kept_words():
-        return [run]
-    return [part.group() for part in _ELEMENT.finditer(run)]
 
 
 def _is_known(part: str, letters: int) -> bool:

@@ -46,9 +46,7 @@ if TYPE_CHECKING:
         MessageSpan,
         NcuContainer,
         ReportProcess,
-        ReportResult,
     )
-    from gpusight.readers.protobuf_wire import Message
     from gpusight.sharing.leak_report import LeakScan, ShareOptions
     from gpusight.sharing.ncu_allow_list import Spec
 
@@ -152,8 +150,8 @@ class MessageWriter:
         self._known = frozenset(strings)
         self._sections: dict[bytes, bytes] = {}
         self._writers: Mapping[FieldKind, Callable[[bytes], bytes | None]] = {
-            FieldKind.KERNEL: self._kernel,
-            FieldKind.RANGE: self._range,
+            FieldKind.KERNEL: lambda raw: self._name(raw, FieldKind.KERNEL),
+            FieldKind.RANGE: lambda raw: self._name(raw, FieldKind.RANGE),
             FieldKind.MACHINE: self._machine,
             FieldKind.VERSION: lambda raw: raw if _RELEASE.fullmatch(raw) else self._machine(raw),
             FieldKind.METRIC: self._mention,
@@ -210,21 +208,16 @@ class MessageWriter:
 
     # Texts ----------------------------------------------------------------------------------------
 
-    def _kernel(self, raw: bytes) -> bytes:
+    def _name(self, raw: bytes, kind: FieldKind) -> bytes:
+        """Write the name of a kernel or of a range."""
+        is_kernel = kind is FieldKind.KERNEL
         name = _text(raw)
-        if not name:
-            return b""
-        self._tally.add(Category.KERNEL_NAMES, FieldKind.KERNEL.value, self._fate(), name)
-        return hash_kernel(name, self._salt).encode() if self._hashed else self._kept(name, raw)
-
-    def _range(self, raw: bytes) -> bytes:
-        name = _text(raw)
-        if name in ("", _DEFAULT_DOMAIN):
+        if not name or (name == _DEFAULT_DOMAIN and not is_kernel):
             return raw
-        self._tally.add(Category.PROGRAM_TEXTS, FieldKind.RANGE.value, self._fate(), name)
-        return hash_range(name, self._salt).encode() if self._hashed else self._kept(name, raw)
-
-    def _kept(self, name: str, raw: bytes) -> bytes:
+        category = Category.KERNEL_NAMES if is_kernel else Category.PROGRAM_TEXTS
+        self._tally.add(category, kind.value, self._fate(), name)
+        if self._hashed:
+            return (hash_kernel if is_kernel else hash_range)(name, self._salt).encode()
         kept = without_homes(name)
         self._tally.keep(kept)
         return raw if kept == name else kept.encode()
@@ -251,20 +244,16 @@ class MessageWriter:
     # Counters -------------------------------------------------------------------------------------
 
     def _counter(self, raw: bytes) -> bytes | None:
-        name = self._name_of(raw)
+        name = ""
+        if raw[:1] == b"\x08":  # the number of its name comes first
+            number, _ = read_varint(raw, 1, len(raw))
+            name = self._strings[number] if number < len(self._strings) else ""
         if _is_identifying(name):
             self._tally.add(Category.HARDWARE_IDS, "counters", Treatment.REMOVED, name)
             return None
         if _PLAIN.fullmatch(raw):
             return raw
         return self.cleaned(raw, _with_texts(COUNTER, _kind_of_texts(name)))
-
-    def _name_of(self, raw: bytes) -> str:
-        """Return the name of a counter, whose number comes first in it."""
-        if raw[:1] != b"\x08":
-            return ""
-        number, _ = read_varint(raw, 1, len(raw))
-        return self._strings[number] if number < len(self._strings) else ""
 
     def _attribute(self, raw: bytes) -> bytes | None:
         name = next((_text(raw[f.start : f.end]) for f in fields_of(raw) if f.number == 1), "")
@@ -398,16 +387,21 @@ class _Writing:
     def report(self) -> Iterator[bytes]:
         """Write the copy chunk by chunk."""
         yield NCU_REPORT + _sized(number(1, _VERSION))
-        sessions = [self._session(message) for message in self._container.session]
-        for session in filter(None, sessions):
-            yield _block(sized_block(_SESSION, session), "source", [])
-        yield _block(sized_block(_STRINGS, self._strings()), "source", self._sources())
-        yield from self._results()
-
-    def _sources(self) -> list[bytes]:
-        """Write what is left of the binaries; the profiler refuses two that are the same."""
+        for message in self._container.session:
+            # From the fields that the reader split the description of the session into.
+            fields = (
+                number(field, value) if isinstance(value, int) else sized_block(field, value)
+                for field, values in message.items()
+                for value in values
+            )
+            if session := self._messages.cleaned(b"".join(fields), SESSION):
+                yield _block(sized_block(_SESSION, session), "source", [])
+        # What is left of the binaries; the profiler refuses two that are the same.
         written = (self._messages.cleaned(self._bytes(s), SOURCE) for s in self._container.sources)
-        return list({integer(parse(source), 1): source for source in written if source}.values())
+        sources = {integer(parse(source), 1): source for source in written if source}
+        strings = sized_block(_STRINGS, self._strings())
+        yield _block(strings, "source", list(sources.values()))
+        yield from self._results()
 
     def _results(self) -> Iterator[bytes]:
         """Write results in blocks of one kind and process, of some megabytes."""
@@ -420,7 +414,11 @@ class _Writing:
                 yield self._block_of(waiting, *owner)
                 waiting, size = [], 0
             owner = kind_and_process
-            cleaned = self._result(result)
+            try:
+                cleaned = self._messages.cleaned(self._bytes(result.span), RESULTS[result.kind])
+            except WireError:
+                self.undecoded += 1
+                continue
             if cleaned:
                 waiting.append(cleaned)
                 size += len(cleaned)
@@ -439,22 +437,6 @@ class _Writing:
                 self._tally.add(Category.PROCESSES, where, Treatment.REMOVED, process.name)
                 self._tally.hide(Category.PROCESSES, process.name)
         return _block(header, kind, messages)
-
-    def _result(self, result: ReportResult) -> bytes:
-        try:
-            return self._messages.cleaned(self._bytes(result.span), RESULTS[result.kind])
-        except WireError:
-            self.undecoded += 1
-            return b""
-
-    def _session(self, message: Message) -> bytes:
-        """Write the description of the session, from the fields that the reader split it into."""
-        fields = (
-            number(field, value) if isinstance(value, int) else sized_block(field, value)
-            for field, values in message.items()
-            for value in values
-        )
-        return self._messages.cleaned(b"".join(fields), SESSION)
 
     def _strings(self) -> bytes:
         """Write the names of metrics; each keeps its place, for counters refer to it by number."""

@@ -62,25 +62,22 @@ class TraceHeader:
         unit = str(header.get("displayTimeUnit", ""))
         if "displayTimeUnit" in header and is_profiler_label(unit):
             kept["displayTimeUnit"] = unit
-        for key, clean in (("deviceProperties", self._devices), ("distributedInfo", self._job)):
-            if key in header:
-                kept[key] = clean(header[key])
+        if "deviceProperties" in header:
+            devices = header["deviceProperties"]
+            rows = devices if isinstance(devices, list) else []
+            kept["deviceProperties"] = [self._device(row) for row in rows if isinstance(row, dict)]
+        if "distributedInfo" in header:
+            kept["distributedInfo"] = self._job(header["distributedInfo"])
         with contextlib.suppress(ValueError):  # damaged: then it is removed as any unknown key
             kept[METADATA_KEY] = Pace.from_values(header.get(METADATA_KEY)).document()
-        self._count({key: value for key, value in header.items() if key not in kept})
-        return kept
-
-    def _count(self, removed: dict[str, Any]) -> None:
-        for key, value in removed.items():
+        for key in (key for key in header if key not in kept):
             if key in REMOVED_TOP:
+                value = header[key]
                 self._tally.add(REMOVED_TOP[key], key, Treatment.REMOVED, key)
                 self._tally.hide(REMOVED_TOP[key], value if isinstance(value, str) else "")
             else:
                 self._tally.add(Category.UNKNOWN, "other keys of the file", Treatment.REMOVED, key)
-
-    def _devices(self, devices: Any) -> list[dict[str, Any]]:
-        rows = devices if isinstance(devices, list) else []
-        return [self._device(device) for device in rows if isinstance(device, dict)]
+        return kept
 
     def _device(self, device: dict[str, Any]) -> dict[str, Any]:
         kept = _numbers(device, DEVICE_NUMBERS)
@@ -133,16 +130,16 @@ class TraceHeader:
 
 
 def _numbers(values: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key in known and _is_plain(value)}
+    """Keep the known keys whose value is a number, a version, or a list of integers."""
 
+    def is_plain(value: Any) -> bool:
+        if isinstance(value, list):
+            return all(isinstance(item, int) for item in value)
+        if isinstance(value, str):
+            return _VERSION.fullmatch(value) is not None
+        return isinstance(value, (int, float)) or value is None
 
-def _is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a version, or a list of integers."""
-    if isinstance(value, list):
-        return all(isinstance(item, int) for item in value)
-    if isinstance(value, str):
-        return _VERSION.fullmatch(value) is not None
-    return isinstance(value, (int, float)) or value is None
+    return {key: value for key, value in values.items() if key in known and is_plain(value)}
 
 
 _ARGUMENTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -158,7 +155,6 @@ _LABELS = {
 }
 """Events that name processes and threads, and the argument that does."""
 _ORDERS = frozenset({"process_sort_index", "thread_sort_index"})
-_OTHER_ARGUMENTS = "args: other keys"
 
 
 class EventSignature(NamedTuple):
@@ -200,17 +196,14 @@ class EventWriter:
             if kind is not None:
                 self.kinds.add(kind)
             if not _is_known(kind, signature):
-                self._leave(signature, len(positions))
+                if signature.phase:
+                    key = (signature.phase, signature.category, signature.name, len(positions))
+                    self._tally.add(Category.UNKNOWN, "kinds of events", Treatment.REMOVED, key)
                 continue
             group = _Group(self._values, self._tally, str(kind), signature, keys)
             for position, text in group.written(events, positions):
                 written[position] = text
         return [text for text in written if text is not None]
-
-    def _leave(self, signature: EventSignature, count: int) -> None:
-        if signature.phase:
-            key = (signature.phase, signature.category, signature.name, count)
-            self._tally.add(Category.UNKNOWN, "kinds of events", Treatment.REMOVED, key)
 
 
 def _by_signature(events: Sequence[Raw]) -> dict[tuple[EventSignature, tuple[str, ...]], list[int]]:
@@ -326,7 +319,10 @@ class _Group:
         if key == "ph":
             return [_literal(key, self._signature.phase)]
         if key == "cat":
-            return [_literal(key, self._category())]
+            category = self._signature.category
+            if category is not None and category.lower() not in CATEGORIES:
+                category = _CANONICAL.get(self._kind, self._kind)
+            return [_literal(key, category)]
         if key != "name" and key not in EVENT:
             self._tally.add(Category.UNKNOWN, "other keys of events", Treatment.REMOVED, key)
             return []
@@ -339,12 +335,6 @@ class _Group:
             columns.append(self._values.column(EVENT[key], key, raw))
         return [_slot(key)]
 
-    def _category(self) -> str | None:
-        category = self._signature.category
-        if category is None or category.lower() in CATEGORIES:
-            return category
-        return _CANONICAL.get(self._kind, self._kind)
-
     def _written_arguments(self, arguments: list[Raw], columns: list[Column]) -> bytes:
         slots = []
         for key in arguments[0]:
@@ -355,39 +345,31 @@ class _Group:
         return b'"args":{' + b",".join(slots) + b"}"
 
     def _argument(self, key: str, raw: list[msgspec.Raw]) -> Column | None:
+        """Write the values of an argument; None where it is removed."""
         if self._kind == chrome_source.SETTING:
-            return self._setting(key, raw)
-        rule = ARGUMENTS.get(key)
+            wanted, label_category = _LABELS.get(self._signature.name, ("", Category.UNKNOWN))
+            if key == wanted:
+                return self._values.labels(label_category, self._signature.name, raw)
+            rule = ValueRule.NUMBERS if key == "sort_index" else None
+            removed_as = None
+        else:
+            rule, removed_as = ARGUMENTS.get(key), REMOVED_ARGUMENTS.get(key)
         if rule is not None:
             return self._values.column(rule, f"args: {key}", raw)
-        category = REMOVED_ARGUMENTS.get(key)
-        if category is None:
-            self._tally.add(Category.UNKNOWN, _OTHER_ARGUMENTS, Treatment.REMOVED, key)
+        if removed_as is None:
+            self._tally.add(Category.UNKNOWN, "args: other keys", Treatment.REMOVED, key)
         else:
             texts = map(bytes, raw)
-            self._tally.add_all(category, f"args: {key}", Treatment.REMOVED, texts)
-        return None
-
-    def _setting(self, key: str, raw: list[msgspec.Raw]) -> Column | None:
-        if key == "sort_index":
-            return self._values.column(ValueRule.NUMBERS, f"args: {key}", raw)
-        wanted, category = _LABELS.get(self._signature.name, ("", Category.UNKNOWN))
-        if key == wanted:
-            return self._values.labels(category, self._signature.name, raw)
-        self._tally.add(Category.UNKNOWN, _OTHER_ARGUMENTS, Treatment.REMOVED, key)
+            self._tally.add_all(removed_as, f"args: {key}", Treatment.REMOVED, texts)
         return None
 
 
 def _literal(key: str, value: str | None) -> bytes:
-    return _escaped(key) + b":" + msgspec.json.encode(value).replace(b"%", b"%%")
+    return b":".join(msgspec.json.encode(text).replace(b"%", b"%%") for text in (key, value))
 
 
 def _slot(key: str) -> bytes:
-    return _escaped(key) + b":%b"
-
-
-def _escaped(key: str) -> bytes:
-    return msgspec.json.encode(key).replace(b"%", b"%%")
+    return msgspec.json.encode(key).replace(b"%", b"%%") + b":%b"
 
 
 _DECODER = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -429,28 +411,26 @@ class TorchCleaner:
                 separator = _BETWEEN
         if separator != _BETWEEN:
             put(separator)
-        self._check(events, reader.about)
+        self._check_origin(events, reader.about)
         header = msgspec.json.encode(TraceHeader(values, tally).cleaned(reader.about))
         put(b"\n]" + (b"," + header[1:] if header != b"{}" else b"}") + b"\n")
         return tally.found(_notes(reader, blocks))
 
-    def _check(self, events: EventWriter, header: dict[str, Any]) -> None:
+    def _check_origin(self, events: EventWriter, header: dict[str, Any]) -> None:
+        """Refuse traces that PyTorch did not write."""
         other_data = header.get("otherData")
         if isinstance(other_data, dict) and other_data.get("writer") == "gpusight":
             raise NotACaptureError(
                 f"{self._path} is a timeline exported by gpusight",
                 hint="share the original capture",
             )
-        if not events.kinds and not chrome_source.TORCH_KEYS & header.keys():
-            raise NotACaptureError(
-                f"{self._path} is not a trace", why="it holds no events", hint=TAKES
-            )
-        if not events.kinds - _NOT_IDENTIFYING and not chrome_source.TORCH_KEYS & header.keys():
-            raise NotACaptureError(
-                f"{self._path} is a Chrome trace, but not one of PyTorch",
-                why="traces of other programs cannot be sanitized reliably",
-                hint=TAKES,
-            )
+        if chrome_source.TORCH_KEYS & header.keys() or events.kinds - _NOT_IDENTIFYING:
+            return
+        what, why = "is not a trace", "it holds no events"
+        if events.kinds:
+            what = "is a Chrome trace, but not one of PyTorch"
+            why = "traces of other programs cannot be sanitized reliably"
+        raise NotACaptureError(f"{self._path} {what}", why=why, hint=TAKES)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from gpusight.render.charts.draw_chart import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -79,20 +78,19 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from gpusight import api
     from gpusight.cli.capture_input import read_digests, side_paces
-    from gpusight.cli.output import chosen_format, present
+    from gpusight.cli.output import chosen_format, keep_inputs, present
     from gpusight.comparison.inputs import side_inputs
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
     form = chosen_format(args)
     before, after = map(side_inputs, _sides(args))
     before_pace, after_pace = side_paces(args, before, after)
-    _keep_captures([*before.paths, *after.paths], args)
-    whole = args.details or args.top is not None or args.wide or args.full_names
-    shown = (
-        {"details": whole, "hints": _hints(args, after_pace, details=whole)}
-        if form == "table"
-        else {}
-    )
+    keep_inputs(args, [*before.paths, *after.paths])
+    shown = {}
+    if form == "table":
+        details = args.details or args.top is not None or args.wide or args.full_names
+        hint = _next_command(args, after.paths[0], after_pace, details=details)
+        shown = {"details": details, "hints": (hint,) if hint else ()}
     args.file, args.vs = str(before.paths[0]), [str(path) for path in after.paths]
     try:
         digests = read_digests(before, args, before_pace), read_digests(after, args, after_pace)
@@ -146,30 +144,16 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     raise UsageError("two sides are needed", hint="gpusight compare BEFORE AFTER")
 
 
-def _keep_captures(paths: Sequence[Path], args: argparse.Namespace) -> None:
-    """Refuse, before anything is read, to overwrite an input."""
-    from pathlib import Path
-
-    from gpusight.sniff import refuse_capture
-
-    if args.output and args.output != "-":
-        for path in paths:
-            refuse_capture(Path(args.output), str(path))
-
-
-def _hints(args: argparse.Namespace, pace: str | None, *, details: bool) -> tuple[str, ...]:
-    """Give the next commands, ready to paste; before the arguments are replaced by paths."""
+def _next_command(args: argparse.Namespace, after: Path, pace: str | None, *, details: bool) -> str:
+    """Give the next command, ready to paste; before the arguments are replaced by paths."""
     import shlex
 
     from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
-    from gpusight.comparison.inputs import side_paths
 
     if not details:
         sides = [*args.file, *(["--vs", *args.vs] if args.vs else [])]
-        return (f"gpusight compare {shlex.join([*sides, *typed_part(args)])} --details",)
-    after = side_paths(args.vs or args.file[1:])[0]
+        return f"gpusight compare {shlex.join([*sides, *typed_part(args)])} --details"
     if is_baseline(after):  # a summary, which cannot be diagnosed
-        return ()
-    part = typed_part(args, pace)
-    return (f"gpusight diagnose {shlex.join([str(after), *part])}",)
+        return ""
+    return f"gpusight diagnose {shlex.join([str(after), *typed_part(args, pace)])}"

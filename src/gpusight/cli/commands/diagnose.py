@@ -125,15 +125,13 @@ def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
 
     from gpusight import api
     from gpusight.cli.capture_input import keep_warnings, open_capture, progress
+    from gpusight.cli.output import keep_inputs
     from gpusight.errors import UsageError
-    from gpusight.sniff import refuse_capture
 
     if not args.file:
         raise UsageError("no capture given", hint="usage: gpusight diagnose FILE, or --list-rules")
     files, args.file = args.file, args.file[0]
-    if args.output and args.output != "-":
-        for file in files:
-            refuse_capture(Path(args.output), file)
+    keep_inputs(args, files)
     with progress(f"reading {Path(files[0]).name}", quiet=args.quiet):
         traces = [open_capture(file, args) for file in files]
         result = api.diagnose(

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.drill.drill_result import DrillResult
-    from gpusight.render.result_view import DrillView
 
 SUMMARY = "profile the kernels that matter with ncu, and explain them"
 DESCRIPTION = (
@@ -46,9 +45,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the timeline (nsys, torch.profiler, CUPTI, JAX) or key_averages text, then ncu "
         "reports of the same program",
     )
-    _add_choice(parser)
+    options.add_selection(parser)
+    options.add_focus(parser)
+    group = parser.add_argument_group("kernels")
+    group.add_argument(
+        "--top",
+        type=options.number,
+        default=TOP,
+        metavar="N",
+        help=f"number of kernels; 0 for all that matter (default: {TOP})",
+    )
+    options.add_kernel(group, "these kernels, even if they seem not worth it")
     _add_measuring(parser)
-    _add_output(parser)
+    # --top means kernels here, not rows.
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--format",
+        choices=options.TABLE_FORMATS,
+        help="output format (default: by the extension of -o, else table)",
+    )
+    options.add_widths(group)
+    group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
 
 
 def _cut_program_off(parser: argparse.ArgumentParser) -> None:
@@ -65,20 +82,6 @@ def _cut_program_off(parser: argparse.ArgumentParser) -> None:
         return parsed, unknown
 
     parser.parse_known_args = parse_before  # type: ignore[method-assign, assignment]
-
-
-def _add_choice(parser: argparse.ArgumentParser) -> None:
-    options.add_selection(parser)
-    options.add_focus(parser)
-    group = parser.add_argument_group("kernels")
-    group.add_argument(
-        "--top",
-        type=options.number,
-        default=TOP,
-        metavar="N",
-        help=f"number of kernels; 0 for all that matter (default: {TOP})",
-    )
-    options.add_kernel(group, "these kernels, even if they seem not worth it")
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -110,69 +113,30 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    # --top means kernels here, not rows.
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--format",
-        choices=options.TABLE_FORMATS,
-        help="output format (default: by the extension of -o, else table)",
-    )
-    options.add_widths(group)
-    group.add_argument("-o", "--output", metavar="FILE", help="write to this file; replaces it")
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
-    from gpusight.cli.output import present
-
-    args.file = args.files[0]
-    _check_output(args)
-    result = _drill(args)
-    args.top = None  # it means kernels here, not rows
-    present(result, args, look={"rows_advice": "--format json has all"})
-    return result.answer.exit_code
-
-
-def _check_output(args: argparse.Namespace) -> None:
-    """Refuse a file that could not be written, before a program runs for it."""
-    from pathlib import Path
-
-    from gpusight.cli.output import chosen_format
-    from gpusight.sniff import refuse_capture
-
-    chosen_format(args)
-    if args.output and args.output != "-":
-        for file in args.files:
-            refuse_capture(Path(args.output), file)
-
-
-def _program(args: argparse.Namespace) -> list[str] | None:
-    from gpusight.errors import UsageError
-
-    if args.run_it and not args.program:
-        raise UsageError("--run needs a program", hint="… --run -- python train.py")
-    words: list[str] = args.program
-    return words or None
-
-
-def _drill(args: argparse.Namespace) -> DrillView:
     from pathlib import Path
 
     from gpusight import api
     from gpusight.cli.capture_input import open_capture, progress
+    from gpusight.cli.output import chosen_format, keep_inputs, present
+    from gpusight.errors import UsageError
 
-    program = _program(args)
+    args.file = args.files[0]
+    chosen_format(args)  # before a program runs for a file that could not be written
+    keep_inputs(args, args.files)
+    if args.run_it and not args.program:
+        raise UsageError("--run needs a program", hint="… --run -- python train.py")
     # A running program has the terminal to itself.
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet or args.run_it):
         trace, *reports = (open_capture(file, args) for file in args.files)
-        return api.drill(
+        result = api.drill(
             trace,
             reports=reports,
             top=args.top,
             kernel=args.kernel,
             level=args.level,
-            program=program,
+            program=args.program or None,
             run=args.run_it,
             report=args.report,
             overwrite=args.overwrite,
@@ -182,6 +146,9 @@ def _drill(args: argparse.Namespace) -> DrillView:
             **options.selection(args),
             **options.focus(args),
         )
+    args.top = None  # it means kernels here, not rows
+    present(result, args, look={"rows_advice": "--format json has all"})
+    return result.answer.exit_code
 
 
 def _announce(drill: DrillResult) -> None:

@@ -98,10 +98,6 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         metavar="P%",
         help="confidence of the intervals (default: 95%%)",
     )
-    _add_files(parser)
-
-
-def _add_files(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings and reports")
     group.add_argument(
         "--config",
@@ -133,12 +129,14 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the gate; return the exit code."""
+    from pathlib import Path
+
     from gpusight.cli.capture_input import side_paces
     from gpusight.comparison.inputs import side_inputs
     from gpusight.errors import GpusightError, NotApplicableError, internal_error, reason_of
 
     # Where errors go is known before anything can fail; settings of a file may add to it.
-    reports = _reports(args)
+    reports = [Path(text) if text else None for text in (args.junit, args.markdown)]
     try:
         _split_inputs(args)
         settings = _settings(args)
@@ -198,13 +196,6 @@ def _next_command(
     return "" if is_baseline(capture) else f"gpusight diagnose {shlex.join([str(capture), *part])}"
 
 
-def _reports(args: argparse.Namespace) -> list[Path | None]:
-    """Give the files that the command line names for JUnit and Markdown."""
-    from pathlib import Path
-
-    return [Path(text) if text else None for text in (args.junit, args.markdown)]
-
-
 def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None:
     """Replace the reports of an earlier run: no stale PASS may remain after an error."""
     from gpusight.cli.output import write_file
@@ -259,6 +250,7 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     from pathlib import Path
 
     from gpusight.api import DEFAULT_GATE_LIMIT
+    from gpusight.cli.output import chosen_format
     from gpusight.comparison.comparability import check_kinds
     from gpusight.comparison.gate_limits import (
         NAME,
@@ -278,7 +270,10 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     if not any((args.steps, args.window, args.warmup)):
         args.steps = config.steps
     args.within = args.within or config.within
-    _check_format(args)
+    if args.output and Path(args.output).suffix.lower() == ".xml" and not args.format:
+        raise UsageError("-o does not write JUnit XML", hint=f"use --junit {args.output}")
+    args.formats = FORMATS
+    chosen_format(args)
     return replace(
         config,
         baseline=tuple(args.baseline) or config.baseline,
@@ -323,7 +318,7 @@ def _split_inputs(args: argparse.Namespace) -> None:
     Only where it is unambiguous: files of `baseline save` first, then captures.
     """
     from gpusight.comparison.baseline_file import is_baseline
-    from gpusight.comparison.inputs import is_comparable, not_comparable, side_paths
+    from gpusight.comparison.inputs import is_comparable, not_comparable, side_inputs
     from gpusight.errors import UsageError
 
     if args.file:
@@ -331,9 +326,9 @@ def _split_inputs(args: argparse.Namespace) -> None:
     given: list[str] = args.baseline
     if len(given) < 2:
         raise UsageError("no capture was given", hint="gpusight gate --baseline FILE -- CAPTURE")
-    kinds = [{is_baseline(path) for path in side_paths([text])} for text in given]
+    kinds = [{is_baseline(path) for path in side_inputs([text]).paths} for text in given]
     count = next((n for n, kind in enumerate(kinds) if kind != {True}), len(kinds))
-    for path in (path for text in given for path in side_paths([text])):
+    for path in (path for text in given for path in side_inputs([text]).paths):
         if path.is_file() and not is_comparable(path):
             raise not_comparable(path)
     if not 0 < count < len(given) or any(kind != {False} for kind in kinds[count:]):
@@ -381,28 +376,10 @@ def _write(
         write_file(settings.junit, [result.to_junit()])
     if settings.markdown is not None:
         write_file(settings.markdown, [result.to_markdown()])
-    is_text = chosen_format(args) == "table"
-    shown = (
-        {
-            "details": args.details or args.wide,
-            "next_command": next_command,
-            "words": COMMAND_LINE,
-        }
-        if is_text
-        else {}
-    )
+    shown = {}
+    if chosen_format(args) == "table":
+        details = args.details or args.wide
+        shown = {"details": details, "next_command": next_command, "words": COMMAND_LINE}
     present(result, args, **shown)
     if args.output and args.output != "-" and not args.quiet:
         write_error(f"gpusight gate: {verdict(result.answer)}")  # the log of CI is not empty
-
-
-def _check_format(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
-    from gpusight.cli.output import chosen_format
-    from gpusight.errors import UsageError
-
-    if args.output and Path(args.output).suffix.lower() == ".xml" and not args.format:
-        raise UsageError("-o does not write JUnit XML", hint=f"use --junit {args.output}")
-    args.formats = FORMATS
-    chosen_format(args)

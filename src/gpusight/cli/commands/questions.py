@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from gpusight.cli import options
 from gpusight.cli.capture_input import keep_warnings, open_capture, progress
 from gpusight.cli.commands.stats import find_captures, stats_answers
-from gpusight.cli.output import EXIT_NOT_APPLICABLE, chosen_format, present, write_error, write_file
+from gpusight.cli.output import (
+    EXIT_NOT_APPLICABLE,
+    chosen_format,
+    keep_inputs,
+    present,
+    write_error,
+    write_file,
+)
 from gpusight.errors import (
     CaptureError,
     GpusightError,
@@ -22,7 +29,7 @@ from gpusight.errors import (
 from gpusight.output_files import cannot_write
 from gpusight.render.cell_text import safe_text
 from gpusight.results import NotApplicable
-from gpusight.sniff import encodable_text, refuse_capture
+from gpusight.sniff import encodable_text, refuse_capture, same_file
 
 if TYPE_CHECKING:
     import argparse
@@ -96,9 +103,10 @@ def _ask_one(args: argparse.Namespace) -> int:
     from gpusight import api
 
     if args.output and args.output != "-":
-        if args.compare:
-            refuse_capture(Path(args.output), args.compare)
-        _refuse_timings(Path(args.output), args.timings)
+        keep_inputs(args, [args.compare] if args.compare else [])
+        if args.timings is not None and same_file(Path(args.output), Path(args.timings)):
+            what = f"{args.output} is the timings themselves"
+            raise UsageError(what, hint="choose another name for -o")
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
         other = None if args.compare is None else open_capture(args.compare, args)
@@ -112,14 +120,6 @@ def _ask_one(args: argparse.Namespace) -> int:
         )
         keep_warnings(args, trace, *(() if other is None else (other,)))
     return present(result, args)
-
-
-def _refuse_timings(target: Path, timings: str | None) -> None:
-    """Raise when the answer would replace the timings that it is made of."""
-    if timings is None or not target.exists() or not Path(timings).exists():
-        return
-    if target.samefile(timings):
-        raise UsageError(f"{target} is the timings themselves", hint="choose another name for -o")
 
 
 BATCH_REPORTS = (
@@ -159,7 +159,8 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     for label, path in captures.items():
         outcome = _answer_or_reason(label, path, out / names[label], args)
         if isinstance(outcome, BaseException):
-            kept, status = (skipped, "skipped") if _is_other(outcome) else (failed, "failed")
+            is_other = isinstance(outcome, NotACaptureError)  # which is no failure
+            kept, status = (skipped, "skipped") if is_other else (failed, "failed")
             name = encodable_text(str(path.relative_to(folder)))
             kept[name] = why = _reason(outcome, path)
             write_error(f"gpusight questions: {status} {safe_text(name)}: {safe_text(why)}")
@@ -248,11 +249,6 @@ def _answer_or_reason(
     except (Exception, PanicException) as error:  # noqa: BLE001 - reported, and the exit code is 2
         return error
     return page
-
-
-def _is_other(error: BaseException) -> bool:
-    """Return whether a file is something else than a capture, which is no failure."""
-    return isinstance(error, NotACaptureError)
 
 
 def _reason(error: BaseException, path: Path) -> str:

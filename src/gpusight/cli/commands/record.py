@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gpusight.cli import options
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gpusight.pace import Pace
     from gpusight.recording.record_program import Recording, RecordingPlan
     from gpusight.recording.request import RecordRequest
-    from gpusight.recording.tools import ToolCommand
 
 SUMMARY = "run a program and record a GPU profile"
 DESCRIPTION = (
@@ -281,8 +277,25 @@ def _show_plan(request: RecordRequest, plan: RecordingPlan | None, args: argpars
     from gpusight.cli.output import write_out
     from gpusight.render.cell_text import safe_text
 
+    document: dict[str, Any] = {
+        "recorded": False,
+        "command": list(request.program),
+        "environment": {},
+    }
+    if plan is not None:
+        document = {
+            "recorded": True,
+            "tool": plan.choice.tool.value,
+            "version": plan.choice.version,
+            "why": plan.choice.why,
+            "rank": None if plan.rank is None else plan.rank.rank,
+            "command": list(plan.command.argv),
+            "environment": dict(plan.command.environment),
+            "capture": str(plan.own) + plan.suffix,
+            "notes": list(plan.notes),
+        }
     if args.format == "json":
-        write_out(json.dumps(_plan_document(request, plan), indent=2) + "\n")
+        write_out(json.dumps(document, indent=2) + "\n")
         return 0
     line = shlex.join(request.program) if plan is None else str(plan.command)
     write_out(safe_text(line) + "\n")
@@ -291,40 +304,22 @@ def _show_plan(request: RecordRequest, plan: RecordingPlan | None, args: argpars
     return 0
 
 
-def _plan_document(request: RecordRequest, plan: RecordingPlan | None) -> dict[str, Any]:
-    if plan is None:
-        return {"recorded": False, "command": list(request.program), "environment": {}}
-    return {
-        "recorded": True,
-        "tool": plan.choice.tool.value,
-        "version": plan.choice.version,
-        "why": plan.choice.why,
-        "rank": None if plan.rank is None else plan.rank.rank,
-        "command": list(plan.command.argv),
-        "environment": dict(plan.command.environment),
-        "capture": str(plan.own) + plan.suffix,
-        "notes": list(plan.notes),
-    }
-
-
 def _announce(plan: RecordingPlan, args: argparse.Namespace) -> None:
-    """Print the command; of several ranks, only one prints."""
-    if plan.leads:
-        _say_choice(plan, args)
-        if not args.quiet:
-            _say(plan, f"$ {_short(plan.command)}")
+    """Print the command, with variables of our own recorder without values.
 
-
-def _short(command: ToolCommand) -> str:
-    """Write a short command line; variables of our own recorder without values."""
+    Of several ranks, only one prints.
+    """
     import shlex
 
     from gpusight.recording.record_program import INJECTED
 
-    own = [f"{name}=…" for name in command.environment if name in INJECTED]
-    others = {name: text for name, text in command.environment.items() if name not in INJECTED}
-    variables = [*own, *(f"{name}={shlex.quote(text)}" for name, text in others.items())]
-    return " ".join([*variables, shlex.join(command.argv)])
+    if not plan.leads or args.quiet:
+        return
+    _say_choice(plan, args)
+    environment = plan.command.environment
+    own = [f"{name}=…" for name in environment if name in INJECTED]
+    others = [f"{n}={shlex.quote(text)}" for n, text in environment.items() if n not in INJECTED]
+    _say(plan, f"$ {' '.join([*own, *others, shlex.join(plan.command.argv)])}")
 
 
 def _say_choice(plan: RecordingPlan, args: argparse.Namespace) -> None:
@@ -355,29 +350,22 @@ def _report(plan: RecordingPlan, done: Recording, args: argparse.Namespace) -> i
 
 
 def _say_written(plan: RecordingPlan, done: Recording) -> None:
-    from gpusight.units import format_bytes
+    """Print the captures, the pace and the next command."""
+    from gpusight.pace import WHOLE_PROGRAM
+    from gpusight.units import format_bytes, format_time
 
     for path in (*done.paths, *done.memory_snapshots):
         _say(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
-    if done.pace is not None:
-        _say(plan, _pace_line(done.pace))
+    pace = done.pace
+    if pace is not None and pace.step_source == WHOLE_PROGRAM:
+        _say(plan, f"without a profiler the program took {format_time(pace.mean_ns)}")
+    elif pace is not None:
+        steps = f"{pace.steps} steps, spread {pace.spread:.0%}"
+        _say(plan, f"{format_time(pace.mean_ns)}/step without the profiler ({steps})")
     if done.exit_code:
         _say(plan, f"the program ended with exit code {done.exit_code}")
     if plan.leads:
         _say(plan, f"next: {_next(done)}")
-
-
-def _pace_line(pace: Pace) -> str:
-    """Describe the pace: `28.6 ms/step without the profiler (12 steps, spread 3%)`."""
-    from gpusight.pace import WHOLE_PROGRAM
-    from gpusight.units import format_time
-
-    if pace.step_source == WHOLE_PROGRAM:
-        return f"without a profiler the program took {format_time(pace.mean_ns)}"
-    return (
-        f"{format_time(pace.mean_ns)}/step without the profiler ({pace.steps} steps, spread "
-        f"{pace.spread:.0%})"
-    )
 
 
 def _next(done: Recording) -> str:
@@ -405,27 +393,16 @@ def _say(plan: RecordingPlan, text: str) -> None:
 
 def _summarized(plan: RecordingPlan, done: Recording, target: str) -> bool:
     """Write the summary; returns False on failure, which must not hide the capture."""
+    import json
+    from dataclasses import asdict
     from pathlib import Path
 
+    from gpusight.cli.output import write_file
     from gpusight.errors import GpusightError
 
     path = Path(target)
     if plan.rank is not None and (path.is_file() or not path.exists()):
         path = path.with_name(f"{path.stem}.rank{plan.rank.rank}{path.suffix}")
-    try:
-        _write_summary(done, path)
-    except GpusightError as error:
-        _say(plan, str(error))
-        return False
-    return True
-
-
-def _write_summary(done: Recording, target: Path) -> None:
-    import json
-    from dataclasses import asdict
-
-    from gpusight.cli.output import write_file
-
     document = {
         "tool": None if done.tool is None else done.tool.value,
         "version": done.version,
@@ -439,4 +416,9 @@ def _write_summary(done: Recording, target: Path) -> None:
         "recorded_steps": done.recorded_steps,
         "why_nothing": None if done.why_nothing is None else done.why_nothing[0],
     }
-    write_file(target, [json.dumps(document, indent=2) + "\n"])
+    try:
+        write_file(path, [json.dumps(document, indent=2) + "\n"])
+    except GpusightError as error:
+        _say(plan, str(error))
+        return False
+    return True
