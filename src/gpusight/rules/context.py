@@ -31,6 +31,7 @@ from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_phases import phases
 from gpusight.hardware.gpu_lookup import listed_gpu
 from gpusight.naming.kernel_names import classify
+from gpusight.rules.frameworks import framework_of
 from gpusight.trace.intervals import Intervals, clip
 from gpusight.units import format_time
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.hardware.gpu_table import Gpu
+    from gpusight.rules.frameworks import Framework
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -188,6 +190,11 @@ class RuleContext:
         """Specifications of `device`; None where they are not known."""
         rows = self.trace.table("devices").filter(pl.col("device") == self.device)
         return listed_gpu(rows.row(0, named=True)) if rows.height else None
+
+    @cached_property
+    def framework(self) -> Framework:
+        """What the program is written with."""
+        return framework_of(self.trace)
 
     @cached_property
     def device(self) -> int:

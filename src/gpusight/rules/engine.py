@@ -377,6 +377,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     count_scale = steps / context.steps if context.steps else scale
     alone_ns = None if case.alone_ns is None else case.alone_ns * scale
     confidence, reason = _confidence(context, match)
+    by_framework = context.framework.choose(torch="", cuda=rule.cuda_code, jax=rule.jax_code)
     return TimelineFinding(
         rule=rule.id,
         title=match.title,
@@ -390,7 +391,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         evidence=match.evidence,
         why=rule.why,
         fix=match.fix or rule.fix,
-        code=match.code or rule.code,
+        code=match.code or by_framework or rule.code,
         verify=match.verify or rule.verify,
         caveats=match.caveats or rule.caveats,
         where_time=match.where_time,

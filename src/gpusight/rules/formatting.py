@@ -1,16 +1,14 @@
-"""How rules write amounts per step and name locations, and what kind of program they advise."""
+"""How rules write amounts per step and name locations, and what is code of libraries."""
 
 from __future__ import annotations
 
-import enum
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.ledger.idle_contributors import RECORD
-from gpusight.naming.kernel_patterns import LIBRARY_KERNELS, kernel_origin
+from gpusight.naming.kernel_patterns import LIBRARY_KERNELS
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
 from gpusight.rules.rule import FindingLocation
@@ -18,7 +16,6 @@ from gpusight.units import format_mean, format_share, format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
-    from gpusight.trace.trace import Trace
 
 
 MAX_LOCATIONS_SHOWN = 5
@@ -140,54 +137,6 @@ def largest(*groups: list[FindingLocation]) -> tuple[FindingLocation, ...]:
     others = sorted((w for group in groups for w in group[1:]), key=lambda w: -(w.ns or 0))
     chosen = (firsts + others)[:MAX_LOCATIONS_SHOWN]
     return tuple(sorted(chosen, key=lambda w: -(w.ns or 0)))
-
-
-# Frameworks ---------------------------------------------------------------------------------------
-
-
-T = TypeVar("T")
-
-_TORCH_KERNELS = ("at::native", "at_cuda_detail", "c10::", "triton_")
-_TORCH_RANGES = ("aten::", "ProfilerStep", "autograd::", "Optimizer.step#")
-_JAX_RANGES = ("XlaModule", "PjitFunction", "TSL:", "XlaLaunch")
-
-
-class Framework(enum.Enum):
-    """What the host program is written with."""
-
-    TORCH = "PyTorch"
-    JAX = "JAX"
-    CUDA = "CUDA"
-    """Calls CUDA itself, or through an unknown framework."""
-
-    def choose(self, *, torch: T, cuda: T, jax: T | None = None) -> T:
-        """Return the argument of this framework; for JAX that of CUDA where it has none."""
-        if self is Framework.TORCH:
-            return torch
-        return jax if self is Framework.JAX and jax is not None else cuda
-
-
-def framework_of(trace: Trace) -> Framework:
-    """Detect the framework from the profiler, operators, kernels and ranges."""
-    if trace.meta.source.startswith("jax"):
-        return Framework.JAX
-    if trace.has("cpu_ops") or trace.meta.source.startswith("torch"):
-        return Framework.TORCH
-    kernels = [*_names(trace, "kernels"), *_names(trace, "profiles")]
-    ranges = _names(trace, "ranges")
-    if any(mark in name for name in kernels for mark in _TORCH_KERNELS):
-        return Framework.TORCH
-    if any(name.startswith(_TORCH_RANGES) for name in ranges):
-        return Framework.TORCH
-    if any(name.startswith(_JAX_RANGES) for name in ranges):
-        return Framework.JAX
-    if any(kernel_origin(name) == "XLA" for name in kernels):
-        return Framework.JAX
-    return Framework.CUDA
-
-
-def _names(trace: Trace, table: str) -> list[str]:
-    return names_of(trace.table(table, ["name"])["name"]) if trace.has(table) else []
 
 
 # Training and libraries ---------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from gpusight.rules.diagnosis import (
 )
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import SourceLocation
-from gpusight.rules.formatting import framework_of
+from gpusight.rules.frameworks import framework_of
 from gpusight.rules.patterns.library_kernels import advise_on_library
 from gpusight.rules.registry import KERNEL_RULES, kernel_rules, select_rules
 from gpusight.rules.rule import InstructionCounters
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.selection import Selection
     from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.rules.finding import KernelFinding
-    from gpusight.rules.formatting import Framework
+    from gpusight.rules.frameworks import Framework
     from gpusight.rules.rule import KernelRule
     from gpusight.trace.trace import Trace
 

@@ -161,9 +161,12 @@ class TimelineRule(Rule):
     """Another name of its fix in `gpusight whatif` besides `apply ID`: `fuse elementwise`."""
     is_general: ClassVar[bool] = False
     """It is about what the other findings leave: `check_rest` runs after them."""
-
     removes_work: ClassVar[bool] = False
     """Its fix removes work that nobody needs; such a fix comes before one that saves as much."""
+    cuda_code: ClassVar[str] = ""
+    """Replaces `code`, which is for PyTorch, in programs that call CUDA themselves."""
+    jax_code: ClassVar[str] = ""
+    """The same in JAX programs."""
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Check whether the program has the problem."""

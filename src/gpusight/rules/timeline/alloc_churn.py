@@ -13,7 +13,6 @@ from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import (
     called_from,
     count_per_step,
-    framework_of,
     largest,
     named,
     step_evidence,
@@ -67,6 +66,17 @@ class AllocChurn(TimelineRule):
 #   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python script.py
 buffer = torch.empty(shape, device="cuda")     # once, before the loop
 torch.matmul(a, b, out=buffer)
+"""
+    cuda_code = """\
+cudaMemPool_t pool; cudaDeviceGetDefaultMemPool(&pool, device);
+uint64_t keep = UINT64_MAX;
+cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+cudaMallocAsync(&buffer, bytes, stream);       // instead of cudaMalloc
+cudaFreeAsync(buffer, stream);                 // does not synchronize
+"""
+    jax_code = """\
+# XLA_PYTHON_CLIENT_PREALLOCATE=true (the default)
+step = jax.jit(step, donate_argnums=0)
 """
     verify = "`gpusight api` shows no cudaMalloc or cudaFree after the first steps."
     caveats = (
@@ -164,9 +174,8 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         change=(free_calls(rows["call"].to_numpy()),),
         measured_ns=min(spent_ns, idle_ns(context, IdleCause.ALLOCATING)),
         fix=_fix(context, rows, where),
-        code=framework_of(context.trace).choose(torch=AllocChurn.code, cuda=_CUDA, jax=_JAX),
         where=where,
-        effort=framework_of(context.trace).choose(torch="config", cuda="rewrite", jax="config"),
+        effort=context.framework.choose(torch="config", cuda="rewrite", jax="config"),
     )
 
 
@@ -188,7 +197,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, where: tuple[FindingLocation,
     pinned = " Keep pinned buffers for the whole run." if on_host else ""
     launches = context.calls_of(CallKind.LAUNCH).height
     uncached = rows.height >= MIN_UNCACHED_RATIO.value * max(1, launches)
-    return f"{seen}{pinned} " + framework_of(context.trace).choose(
+    return f"{seen}{pinned} " + context.framework.choose(
         torch="Nearly every tensor calls the driver, as with PYTORCH_NO_CUDA_MEMORY_CACHING=1: "
         "unset it."
         if uncached
@@ -199,16 +208,3 @@ def _fix(context: RuleContext, rows: pl.DataFrame, where: tuple[FindingLocation,
         "memory (release threshold).",
         jax="Keep XLA_PYTHON_CLIENT_PREALLOCATE=true, and donate buffers (donate_argnums).",
     )
-
-
-_CUDA = """\
-cudaMemPool_t pool; cudaDeviceGetDefaultMemPool(&pool, device);
-uint64_t keep = UINT64_MAX;
-cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
-cudaMallocAsync(&buffer, bytes, stream);       // instead of cudaMalloc
-cudaFreeAsync(buffer, stream);                 // does not synchronize
-"""
-_JAX = """\
-# XLA_PYTHON_CLIENT_PREALLOCATE=true (the default)
-step = jax.jit(step, donate_argnums=0)
-"""

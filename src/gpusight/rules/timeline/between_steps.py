@@ -17,7 +17,6 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    framework_of,
     largest,
     named,
     step_evidence,
@@ -380,14 +379,14 @@ def _fix(
         rare = f" Few stalls dominate: the longest takes {format_time(longest_ns, digits=3)}."
     way = BetweenSteps.fix
     if loads_data:
-        way = framework_of(context.trace).choose(
+        way = context.framework.choose(
             torch="Load batches in DataLoader workers (num_workers > 0), ahead of the step.",
             cuda="Load the next batch on another thread, into pinned memory.",
             jax="Load the next batch on another thread, and call jax.device_put there.",
         )
     elif near.buffer:
         seen = "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
-        instead = framework_of(context.trace).choose(
+        instead = context.framework.choose(
             torch="Allocate one pinned buffer before the loop, and copy into it.",
             cuda="Allocate the buffer once with cudaMallocHost, and reuse it.",
             jax="Read results back less often, or on another thread.",
@@ -409,7 +408,7 @@ def _code(
     loads_data: bool,
 ) -> str:
     """Choose the snippet by what the work is; a neutral one where it has no name."""
-    framework = framework_of(context.trace)
+    framework = context.framework
     if loads_data:
         return framework.choose(torch=_TORCH_LOADER, cuda=_CUDA_LOADER, jax=_JAX_LOADER)
     if near.buffer:

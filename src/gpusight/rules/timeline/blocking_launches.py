@@ -16,7 +16,6 @@ from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
     count_per_step,
-    framework_of,
     largest,
     step_evidence,
     summed_locations,
@@ -116,7 +115,7 @@ grep -rn CUDA_LAUNCH_BLOCKING .        # scripts, Dockerfiles and os.environ set
             "as with CUDA_LAUNCH_BLOCKING=1. Unset it in the shell, the scripts and the program, "
             "then record again: other findings may change.",
             code=BlockingLaunches.code
-            + framework_of(context.trace).choose(
+            + context.framework.choose(
                 torch='assert os.environ.get("CUDA_LAUNCH_BLOCKING") != "1"   # at the start\n',
                 cuda="",
                 jax="",

@@ -9,7 +9,6 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    framework_of,
     step_evidence,
     summed_locations,
     time_per_step,
@@ -128,9 +127,6 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
             scale_durations(rows["op"].to_numpy(), np.full(rows.height, REMAINING_SHARE.value)),
         ),
         fix=_fix(context, rows),
-        code=framework_of(context.trace).choose(
-            torch=ConvAlgorithm.code, cuda=ConvAlgorithm.cuda_code, jax=ConvAlgorithm.jax_code
-        ),
         where=locations_of(context, rows),
     )
 
@@ -138,7 +134,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
 def _fix(context: RuleContext, rows: pl.DataFrame) -> str:
     names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
     time = time_per_step(context, total_ns(rows))
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch="Set torch.backends.cudnn.benchmark = True for fixed shapes. Use channels_last, "
         "autocast, and channel counts that are multiples of 8.",
         cuda="Benchmark cuDNN's algorithms once and allow Tensor Cores. Use NHWC and channel "

@@ -23,7 +23,6 @@ from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
     count_per_step,
-    framework_of,
     largest,
     step_evidence,
     summed_locations,
@@ -315,7 +314,7 @@ def _match(context: RuleContext, stalls: StreamStalls, case: _Case) -> RuleMatch
         change=stalls.change(context),
         measured_ns=stalls.total_ns,
         fix=f"{count_per_step(context, len(stalls.op), 'stall')}; most time: {by}. {case.fix}",
-        code=framework_of(context.trace).choose(torch=case.torch, cuda=case.cuda, jax=_JAX),
+        code=context.framework.choose(torch=case.torch, cuda=case.cuda, jax=_JAX),
         where=largest(
             summed_locations(rows, "kernel", "label", "queued_ns"),
             summed_locations(rows, "stream", "by", "queued_ns"),

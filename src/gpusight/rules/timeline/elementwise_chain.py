@@ -10,7 +10,6 @@ import polars as pl
 from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import (
     count_per_step,
-    framework_of,
     library_kernels,
     step_count,
     step_evidence,
@@ -118,7 +117,7 @@ def _match(context: RuleContext, chain: Ints) -> RuleMatch:
     chains = int(chain.max()) + 1
     kernels = count_per_step(context, rows.height, "unfused pointwise kernel")
     fused = format_mean(max(1, round(step_count(context, chains))))
-    framework = framework_of(context.trace)
+    framework = context.framework
     return RuleMatch(
         title=f"{kernels} ({fused} if fused)",
         evidence=(
@@ -174,7 +173,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, chain: Ints) -> str:
         by_hand = (
             "Combine the library calls: one transform with a fused functor over zip iterators."
         )
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch="Apply torch.compile to the function or module. Without it, use fused operators "
         "(addcmul, in-place operators, F.gelu).",
         cuda=by_hand,

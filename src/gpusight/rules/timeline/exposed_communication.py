@@ -11,7 +11,6 @@ from gpusight.analysis.replay.changes import own_stream
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
-    framework_of,
     is_training,
     largest,
     step_evidence,
@@ -120,7 +119,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
         measured_ns=exposed.ns,
         change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)),
         fix=_fix(context, rows, names, torch_fix),
-        code=framework_of(trace).choose(torch=torch_code, cuda=_CUDA, jax=_JAX),
+        code=context.framework.choose(torch=torch_code, cuda=_CUDA, jax=_JAX),
         where=largest(
             summed_locations(rows, "kernel", "label", "exposed_ns"),
             *called_from(context, rows, "exposed_ns").values(),
@@ -167,7 +166,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str], torch_fix: 
     share = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
     seen = f"{format_share(share)} of it is {top.name}"
     called = f", called as {', '.join(names[:3])}" if names else ""
-    advice = framework_of(context.trace).choose(
+    advice = context.framework.choose(
         torch=torch_fix,
         cuda="Issue collectives on their own stream as soon as their data is ready. Group small "
         "ones (ncclGroupStart), and overlap them with independent kernels.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import framework_of, time_per_step
+from gpusight.rules.formatting import time_per_step
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -96,7 +96,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
         change=memcpys.overlap_copies(context, rows),
         measured_ns=exposed.ns,
         fix=_fix(context, moved),
-        code=framework_of(context.trace).choose(
+        code=context.framework.choose(
             torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,
             cuda=_PREFETCH if ways == ["unified"] else _CUDA,
             jax="upcoming = jax.device_put(host_batch)  # before the current step is awaited\n",
@@ -108,7 +108,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
 def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
     seen = "; ".join(totals.text(context) for totals in moved)
     advice = " ".join(_ADVICE[totals.way] for totals in moved)
-    calls = framework_of(context.trace).choose(
+    calls = context.framework.choose(
         torch="Use a separate torch.cuda.Stream and non_blocking=True.",
         cuda="Use cudaMemcpyAsync on a separate stream, and events for kernels that need the data.",
         jax="Call jax.device_put for the next batch before the current step is awaited.",

@@ -9,7 +9,6 @@ import numpy as np
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     count_per_step,
-    framework_of,
     is_training,
     step_evidence,
     time_per_step,
@@ -190,7 +189,7 @@ def _code(context: RuleContext, target: TensorFormat) -> str:
             torch_code = rule.half_inference_code.format(dtype=dtype)
         cuda_code = rule.half_cuda_code.format(operands="CUDA_R_16BF" if bf16 else "CUDA_R_16F")
         jax_code = rule.half_jax_code.format(dtype=dtype)
-    return framework_of(context.trace).choose(torch=torch_code, cuda=cuda_code, jax=jax_code)
+    return context.framework.choose(torch=torch_code, cuda=cuda_code, jax=jax_code)
 
 
 def _evidence(
@@ -222,7 +221,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
     casts = "Autocast adds cast kernels: a launch-bound program gets slower."
     own_kernels = "For your own kernels, use CUTLASS or mma instructions."
     half = "Use cublasGemmEx with half-precision operands."
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch=f"TF32 is one line and adds no launches. {casts}" if has_tf32 else casts,
         cuda=f"{'TF32 is one call per cuBLAS or cuDNN handle.' if has_tf32 else half} "
         f"{own_kernels}",

@@ -9,14 +9,13 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    Framework,
     count_per_step,
-    framework_of,
     is_training,
     step_evidence,
     time_per_step,
     title_share,
 )
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import FIXED_NS, MIN_TENSOR_SPEEDUP
 from gpusight.rules.patterns.kernel_groups import (
@@ -114,7 +113,7 @@ x = jnp.asarray(array, dtype=jnp.float32)
         if gpu is None or not gpu.vector.fp64 or not gpu.vector.fp32:
             return RuleNotApplicable("the peak FLOP/s of the GPU are unknown")
         made_for_fp64 = gpu.vector.fp64 >= MIN_FP64_RATE.value * gpu.vector.fp32
-        if made_for_fp64 and framework_of(context.trace) is Framework.CUDA:
+        if made_for_fp64 and context.framework is Framework.CUDA:
             return CLEAN
         return _match(context, rows, share, gpu)
 
@@ -135,7 +134,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float, gpu: Gpu) -> 
         name: float(max(0, context.replay.run(change).saved_ns)) for name, change in changes.items()
     }
     gemms = rows.filter(pl.col("category").is_in(_MATH))
-    framework = framework_of(context.trace)
+    framework = context.framework
     what = "FP64 GEMMs" if 2 * total_ns(gemms) > total_ns(rows) else "FP64 kernels"
     return RuleMatch(
         title=f"{what} ({title_share(share)} of GPU time)",
@@ -156,7 +155,6 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float, gpu: Gpu) -> 
         "results need FP64",
         change=(list(changes.values())[-1],),
         fix=_fix(context, rows, saved),
-        code=framework.choose(torch=Fp64Math.code, cuda=Fp64Math.cuda_code, jax=Fp64Math.jax_code),
         effort=framework.choose(torch="one line", cuda="rewrite", jax="config"),
         where=locations_of(context, rows),
     )
@@ -183,7 +181,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, saved: dict[str, float]) -> s
         for name, ns in saved.items()
     )
     inputs = "model and inputs" if is_training(context) else "weights and inputs"
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch=f"Call .float() on {inputs} (NumPy arrays are float64), and allow TF32. Look for "
         "torch.set_default_dtype(torch.float64) and .double().",
         cuda="Use float where precision allows: literals with an f suffix, sinf() instead of "

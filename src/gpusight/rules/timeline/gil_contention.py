@@ -11,13 +11,12 @@ from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    Framework,
     count_per_step,
-    framework_of,
     step_evidence,
     summed_locations,
     time_per_step,
 )
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.patterns.host_gaps import busy_share, host_unknown, launching_thread
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
@@ -96,7 +95,7 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
             change=(without_host_time(calls, in_gap_ns),),
             fix=f"{count_per_step(context, waits.height, 'wait')} of "
             "pthread_cond_timedwait: another Python thread holds the lock. "
-            + framework_of(context.trace).choose(
+            + context.framework.choose(
                 torch="Load data in worker processes (num_workers > 0), and move logging, metrics "
                 "and other threads into processes.",
                 cuda="Move the work of Python threads into processes, or into code that releases "
@@ -109,7 +108,7 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
 
 def is_python(context: RuleContext) -> bool:
     """Return whether the process runs Python, by its framework or its name."""
-    if framework_of(context.trace) is not Framework.CUDA:
+    if context.framework is not Framework.CUDA:
         return True
     processes = context.trace.table("processes", ["process", "name"])
     own = processes.filter(pl.col("process").is_in([p for p, _ in context.schedule.threads]))

@@ -13,7 +13,6 @@ from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
     count_per_step,
-    framework_of,
     largest,
     mostly_in_libraries,
     named,
@@ -72,6 +71,8 @@ for batch in batches:
     static_input.copy_(batch)
     step.replay()
 """
+    cuda_code = LaunchBound.cuda_code
+    jax_code = LaunchBound.jax_code
     verify = (
         "`gpusight api` shows one cudaGraphLaunch per step, `gpusight ledger` less `idle/queued`."
     )
@@ -142,9 +143,6 @@ def _match(
         change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context)),),
         min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
         fix=_fix(context, where, median_ns),
-        code=framework_of(context.trace).choose(
-            torch=GraphCandidate.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
-        ),
         where=where,
         where_time="kernel time",
     )
@@ -153,7 +151,7 @@ def _match(
 def _fix(context: RuleContext, where: tuple[FindingLocation, ...], median_ns: float) -> str:
     what = named(own_locations(context, where), "range") or "the repeated sequence"
     kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
-    return f"{kernel} Capture {what} into a CUDA graph: " + framework_of(context.trace).choose(
+    return f"{kernel} Capture {what} into a CUDA graph: " + context.framework.choose(
         torch='torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="reduce-'
         'overhead").',
         cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",

@@ -17,13 +17,12 @@ from gpusight.analysis.selection import GPU_WORK
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     TITLE_NAME_LENGTH,
-    Framework,
-    framework_of,
     largest,
     named,
     step_evidence,
     time_per_step,
 )
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     at_most,
@@ -417,7 +416,7 @@ def _how_to_learn(
     is_named = named_ns >= MIN_NAMED_SHARE.value * idle_ns(context, cause)
     if is_named or cause not in _HOST_CODE:
         return ""
-    if framework_of(context.trace) is Framework.CUDA:
+    if context.framework is Framework.CUDA:
         return "NVTX ranges around the parts of the program name it in the next capture."
     return (
         "`gpusight record --python-stacks` shows its Python functions, and NVTX ranges around the "
@@ -427,7 +426,7 @@ def _how_to_learn(
 
 def _code(context: RuleContext, cause: IdleCause, activity: tuple[FindingLocation, ...]) -> str:
     """Choose what to change by what the capture shows; then the ranges that verify it."""
-    framework = framework_of(context.trace)
+    framework = context.framework
     next_on_gpu = next((place.name for place in activity if place.kind == "kernel"), "")
     if cause is IdleCause.WAITING and any("gloo" in place.name for place in activity):
         change = framework.choose(torch=_TORCH_COLLECTIVES, cuda="", jax="")

@@ -14,10 +14,8 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    Framework,
     called_from,
     count_per_step,
-    framework_of,
     is_training,
     largest,
     named,
@@ -25,6 +23,7 @@ from gpusight.rules.formatting import (
     summed_locations,
     time_per_step,
 )
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import (
     MIN_COPY_WAIT_SHARE,
@@ -113,7 +112,7 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
         small = waits(context).filter(~pl.col("large"))
         at_end = pl.col("at_edge") & ~pl.col("copies")
         inside, ends = small.filter(~at_end), small.filter(at_end)
-        if framework_of(context.trace) is Framework.JAX and not inside["reads"].any():
+        if context.framework is Framework.JAX and not inside["reads"].any():
             return _jax_readbacks(context)
         if inside.is_empty():
             return CLEAN
@@ -269,7 +268,7 @@ def _match(
         confidence_reason="the capture does not show whether the values are needed at once",
         change=change,
         fix=_fix(context, inside, where, costly=costly),
-        code=framework_of(context.trace).choose(
+        code=context.framework.choose(
             torch=code, cuda=_CUDA if inside["copies"].any() else _CUDA_IN_ORDER, jax=_JAX
         ),
         where=where,
@@ -318,7 +317,7 @@ def _fix(
     now = " It saves little alone, but CUDA graphs and torch.compile need a step without syncs."
     return (
         f"{seen}, {mean} per sync. "
-        + framework_of(context.trace).choose(
+        + context.framework.choose(
             torch="Collect values on the GPU and read them back once, after the step or every N "
             "steps. Copy small tensors from pinned memory with non_blocking=True. Replace boolean "
             "indexing and nonzero by torch.where.",

@@ -14,7 +14,6 @@ from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     TITLE_NAME_LENGTH,
-    framework_of,
     largest,
     named,
     step_evidence,
@@ -78,6 +77,25 @@ loader = DataLoader(
 for batch in loader:
     batch = batch.to("cuda", non_blocking=True)
 """
+    cuda_code = """\
+std::thread loader([&] {                       // fills buffers ahead of the launches
+  for (int i = 0; i < steps; ++i) { ring.wait_free(); read_batch(ring.slot(i)); ring.push(); }
+});
+for (int i = 0; i < steps; ++i) {
+  float* host = ring.pop();                    // pinned, ready
+  cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);
+  step<<<grid, block, 0, stream>>>(device);
+}
+"""
+    jax_code = """\
+batches = queue.Queue(maxsize=4)
+def load():
+    for batch in dataset:
+        batches.put(jax.device_put(batch))
+threading.Thread(target=load, daemon=True).start()
+for _ in range(step_count):
+    state = step(state, batches.get())
+"""
     verify = (
         "`gpusight ledger` shows no `idle/input`. If some remains, there are too few workers or "
         "the storage is too slow."
@@ -117,7 +135,7 @@ for batch in loader:
         certain = not where or not all(_WAITS.search(w.name) for w in where)
         kind = "Data loading" if certain else "Data loading or another wait"
         what = f"{kind} ({source})" if source else kind
-        framework = framework_of(context.trace)
+        framework = context.framework
         named_ns = max((w.ns or 0.0 for w in where), default=0.0)
         unnamed = named_ns < MIN_NAMED_SHARE.value * waited_ns
         confidence, reason = Confidence.HIGH, "host activity and GPU idle time were measured"
@@ -138,7 +156,6 @@ for batch in loader:
             measured_ns=waited_ns,
             fix=_fix(context, where, worker_ns, unnamed=unnamed, certain=certain)
             + _rare(context, spent),
-            code=framework.choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
         )
@@ -184,7 +201,7 @@ def _fix(
     elif not certain:
         seen = f"Remove the wait, unless it is for data. {seen}"
     elif where and all(is_locked(w.name) for w in where):
-        more = framework_of(context.trace).choose(
+        more = context.framework.choose(
             torch="Use more DataLoader workers or a larger prefetch_factor. "
             "persistent_workers=True keeps them from one epoch to the next.",
             cuda="Use more threads that load data, and more buffers ahead.",
@@ -193,7 +210,7 @@ def _fix(
         return f"The launching thread waits for batches in {source} ({time}). {more}"
     return (
         seen
-        + framework_of(context.trace).choose(
+        + context.framework.choose(
             torch="Use DataLoader workers (num_workers > 0, pin_memory=True, persistent_workers, "
             "prefetch_factor), or a thread that fills a queue.",
             cuda="Use a thread that fills a ring of pinned buffers ahead of the launches.",
@@ -209,24 +226,3 @@ def _rare(context: RuleContext, spent_ns: Ints) -> str:
     if longest_ns <= MIN_RARE_RATIO * float(spent_ns.sum()) / context.per_step:
         return ""
     return f" Few stalls dominate: the longest takes {format_time(longest_ns, digits=3)}."
-
-
-_CUDA = """\
-std::thread loader([&] {                       // fills buffers ahead of the launches
-  for (int i = 0; i < steps; ++i) { ring.wait_free(); read_batch(ring.slot(i)); ring.push(); }
-});
-for (int i = 0; i < steps; ++i) {
-  float* host = ring.pop();                    // pinned, ready
-  cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);
-  step<<<grid, block, 0, stream>>>(device);
-}
-"""
-_JAX = """\
-batches = queue.Queue(maxsize=4)
-def load():
-    for batch in dataset:
-        batches.put(jax.device_put(batch))
-threading.Thread(target=load, daemon=True).start()
-for _ in range(step_count):
-    state = step(state, batches.get())
-"""

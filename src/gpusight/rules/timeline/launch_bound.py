@@ -13,10 +13,8 @@ from gpusight.analysis.profiler_correction import correction_of
 from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    Framework,
     called_from,
     count_per_step,
-    framework_of,
     largest,
     mostly_in_libraries,
     named,
@@ -24,6 +22,7 @@ from gpusight.rules.formatting import (
     step_evidence,
     time_per_step,
 )
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import launch_gaps
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.host_gaps import (
@@ -203,12 +202,12 @@ def many_steps(state, batches):                # one dispatch for all steps
             fix=_fix(context, calls, where, launch_ns, torch_way, same=same, syncs=syncs * split),
             # Corrected times have nothing of the profiler in them.
             caveats=_GRAPH_CAVEATS if correction_of(context.trace) is not None else "",
-            code=framework_of(context.trace).choose(
+            code=context.framework.choose(
                 torch=torch_code,
                 cuda=cuda_code,
                 jax=LaunchBound.jax_code,
             ),
-            effort=framework_of(context.trace).choose(
+            effort=context.framework.choose(
                 torch="rewrite" if split else "one line", cuda="rewrite"
             ),
             where=where,
@@ -321,7 +320,7 @@ def _fix(
     places = named(main, "range", most=3) or named(main, "operator", most=3)
     most = f", mostly in {places}" if places else ""
     seen = f"{count}, {format_time(launch_ns, digits=3)} of host time each{most}."
-    if mostly_in_libraries(context, calls) and framework_of(context.trace) is Framework.CUDA:
+    if mostly_in_libraries(context, calls) and context.framework is Framework.CUDA:
         return (
             f"{seen} The launches are inside a library: call it less often, on larger or batched "
             "inputs, or use a function that handles all inputs in one call."
@@ -332,7 +331,7 @@ def _fix(
     fitting = f"{who}, so that a CUDA graph can launch them."
     if not same:
         fitting = "The steps differ: make shapes static (padding, buckets) before using graphs."
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch=torch_way,
         cuda=f"{capture} with cudaStreamBeginCapture, and replay it with cudaGraphLaunch. Or fuse "
         "short kernels.",

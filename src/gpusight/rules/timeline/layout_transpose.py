@@ -10,7 +10,6 @@ import polars as pl
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     count_per_step,
-    framework_of,
     step_evidence,
     time_per_step,
     title_share,
@@ -145,11 +144,6 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
         confidence_reason="the kernels were measured; assumes that no other kernel becomes slower",
         change=(without_kernels(rows["op"].to_numpy()), *_spread(context, norms)),
         fix=_fix(context, rows, norms),
-        code=framework_of(context.trace).choose(
-            torch=LayoutTranspose.code,
-            cuda=LayoutTranspose.cuda_code,
-            jax=LayoutTranspose.jax_code,
-        ),
         where=locations_of(context, pl.concat((rows, norms))),
     )
 
@@ -169,7 +163,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
         blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
         time = time_per_step(context, total_ns(norms))
         seen += f". Batch normalization with {blocks} blocks (median, one per channel) takes {time}"
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch="Convert the model and its input to torch.channels_last once. Convolutions, batch "
         "normalization, activations and pooling keep the layout.",
         cuda="Use NHWC tensor and filter descriptors in cuDNN, and keep NHWC between layers.",

@@ -12,7 +12,7 @@ from gpusight.analysis.memory.device_memory import DeviceMemories, slope
 from gpusight.analysis.memory.memory_peak import find_holders
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, framework_of, is_training
+from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, is_training
 from gpusight.rules.locations import one_stretch
 from gpusight.rules.rule import (
     CLEAN,
@@ -178,7 +178,7 @@ def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
         confidence=Confidence.HIGH,
         confidence_reason="memory was measured in every step",
         fix=_fix(grown, where),
-        code=framework_of(context.trace).choose(
+        code=context.framework.choose(
             torch=torch_code,
             cuda="cudaFreeAsync(buffer, stream);  // for each cudaMallocAsync\n",
             jax="del intermediate  # or donate inputs: donate_argnums\n",

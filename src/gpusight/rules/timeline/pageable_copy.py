@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.hardware.gpu_table import CPU_LINK_BYTES_S, CPU_LINKS, USUAL_CPU_LINK
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import framework_of, step_evidence, time_per_step
+from gpusight.rules.formatting import step_evidence, time_per_step
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.memcpys import DIRECTION_NAMES
@@ -181,7 +181,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         estimate=f"Simulation with these copies {at_rates}, overlapped with compute and not "
         "blocking the caller.",
         fix=_fix(context, moved),
-        code=framework_of(context.trace).choose(
+        code=context.framework.choose(
             torch="".join(_TORCH_CODE[totals.way] for totals in moved),
             cuda=_CUDA,
             jax="upcoming = jax.device_put(host_batch)  # before the current step is awaited\n",
@@ -226,7 +226,7 @@ def _evidence(
 
 def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
     seen = "; ".join(totals.text(context) for totals in moved)
-    advice = framework_of(context.trace).choose(
+    advice = context.framework.choose(
         torch="Pin the host buffers once, outside the loop (DataLoader(pin_memory=True) or "
         "torch.empty(…, pin_memory=True)). Copy with non_blocking=True on a separate stream during "
         "the previous step.",

@@ -15,7 +15,6 @@ from gpusight.analysis.replay.changes import free_calls, remove, without_host_ti
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    framework_of,
     largest,
     named,
     step_evidence,
@@ -333,7 +332,7 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
         remove(tuning["op"].to_numpy()),
     )
     where = largest(*compiles.events.values(), summed_locations(loads, "call", "name"))
-    framework = framework_of(context.trace)
+    framework = context.framework
     per_step = len(compiles.steps) / context.steps
     often = "every step" if per_step == 1 else f"{len(compiles.steps)} of {context.steps} steps"
     what = named(where, "range", "operator", "site", most=1) or "Module loads and host stalls"
@@ -362,9 +361,6 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
             "NVRTC compiles.",
             jax="jax.jit compiles again for each new shape or static argument: pad inputs to a few "
             "lengths, and pass changing numbers as arrays. JAX_LOG_COMPILES=1 names the function.",
-        ),
-        code=framework.choose(
-            torch=Recompilation.code, cuda=Recompilation.cuda_code, jax=Recompilation.jax_code
         ),
         effort=framework.choose(torch="one line", cuda="rewrite", jax="rewrite"),
         where=where,

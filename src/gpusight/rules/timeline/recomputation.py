@@ -13,7 +13,6 @@ from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     count_per_step,
-    framework_of,
     step_evidence,
     time_per_step,
     title_share,
@@ -169,7 +168,7 @@ def _match(context: RuleContext, repeated: _Repeated) -> RuleMatch:
     ns = total_ns(rows)
     share = ns / kernel_ns(context)
     memory, room = _memory(context)
-    framework = framework_of(context.trace)
+    framework = context.framework
     runs = rows["run"].n_unique()
     return RuleMatch(
         title=f"Forward pass recomputed in backward ({title_share(share)} of GPU time)",
@@ -197,7 +196,6 @@ def _match(context: RuleContext, repeated: _Repeated) -> RuleMatch:
             cuda="Keep the activations, or recompute fewer of them.",
             jax="Remove jax.checkpoint, or save the results of matmuls with a policy.",
         ),
-        code=framework.choose(torch=Recomputation.code, cuda="", jax=Recomputation.jax_code),
         where=locations_of(context, rows),
     )
 

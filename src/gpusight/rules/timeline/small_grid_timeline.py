@@ -9,7 +9,6 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    framework_of,
     library_kernels,
     step_evidence,
     summed_locations,
@@ -153,7 +152,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
         confidence_reason="an upper bound: it is unknown whether the work has more parallelism",
         change=(scale_durations(rows["op"].to_numpy(), left_on_all(rows, sms)),),
         fix=f"{names}{main_source_phrase(context, rows)}: {time}. {_way(context, rows)}",
-        code=framework_of(context.trace).choose(
+        code=context.framework.choose(
             torch=SmallGridTimeline.torch_code,
             cuda=SmallGridTimeline.library_code
             if library_kernels(rows)
@@ -167,7 +166,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
 def _way(context: RuleContext, rows: pl.DataFrame) -> str:
     """Return advice that fits: the grids of a library's kernels are not the program's to set."""
     in_library = "Batch small library calls into one, or run independent ones on several streams."
-    return framework_of(context.trace).choose(
+    return context.framework.choose(
         torch="Use larger batches, batch small operators into one (torch.bmm, torch.vmap), or "
         "apply torch.compile.",
         cuda=in_library if library_kernels(rows) else SmallGridTimeline.fix,

@@ -10,7 +10,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import free_calls, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
-from gpusight.rules.formatting import count_per_step, framework_of, step_evidence
+from gpusight.rules.formatting import count_per_step, step_evidence
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_during, waits
@@ -94,7 +94,7 @@ step = jax.jit(step)                           # constants inside jit are copied
         moved = memcpys.by_way(rows)
         first = pl.int_range(pl.len()).over("way", "step") == 0
         others = rows.filter(~first)
-        framework = framework_of(context.trace)
+        framework = context.framework
         measured_ns = int(rows["duration_ns"].sum()) + idle_during(context, rows["call"].to_numpy())
         pageable = int(rows["pageable"].fill_null(value=False).sum())
         return RuleMatch(
@@ -114,11 +114,6 @@ step = jax.jit(step)                           # constants inside jit are copied
                 cuda="Pass small values as kernel arguments, or pack them into one pinned buffer "
                 "per step.",
                 jax="Call jax.device_put for a whole tree once, and keep constants inside jit.",
-            ),
-            code=framework.choose(
-                torch=SmallTransfers.code,
-                cuda=SmallTransfers.cuda_code,
-                jax=SmallTransfers.jax_code,
             ),
             where=memcpys.copy_origins(context, rows),
         )

@@ -10,15 +10,14 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    Framework,
     by_step,
     count_per_step,
-    framework_of,
     step_count,
     step_evidence,
     time_per_step,
     title_share,
 )
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fp32_gemms import targets
 from gpusight.rules.patterns.fusable_kernels import FUSED_LAUNCHES, IN_HALF, RECOMPUTED, parts_of
@@ -153,12 +152,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> R
             ),
         ),
         fix=_fix(context, rows, between),
-        code=framework_of(context.trace).choose(
-            torch=UnfusedAttention.code,
-            cuda=UnfusedAttention.cuda_code,
-            jax=UnfusedAttention.jax_code,
-        ),
-        effort=framework_of(context.trace).choose(torch="one line", cuda="rewrite", jax="one line"),
+        effort=context.framework.choose(torch="one line", cuda="rewrite", jax="one line"),
         where=locations_of(context, between),
     )
 
@@ -184,7 +178,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str
         f"{main_source_phrase(context, forward)}. The kernels between the GEMMs take "
         f"{time_per_step(context, total_ns(between))}."
     )
-    if framework_of(context.trace) is Framework.TORCH and _falls_back(context):
+    if context.framework is Framework.TORCH and _falls_back(context):
         return (
             f"{seen} scaled_dot_product_attention falls back to its FP32 math backend. Use half "
             "precision, contiguous q, k and v (heads before sequence), a boolean mask or "
@@ -192,7 +186,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str
             "`torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` PyTorch reports what "
             "prevents the fused kernel."
         )
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch="Use torch.nn.functional.scaled_dot_product_attention. It supports masks, scale and "
         "dropout.",
         cuda="Use a fused attention kernel of cuDNN, CUTLASS or FlashAttention.",

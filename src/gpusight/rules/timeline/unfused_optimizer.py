@@ -11,7 +11,8 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import NONE
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import Framework, framework_of, step_evidence, time_per_step
+from gpusight.rules.formatting import step_evidence, time_per_step
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import (
     MIN_OPTIMIZER_KERNELS,
@@ -142,12 +143,12 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
             ),
         ),
         fix=_fix(context, rows, kernels),
-        code=framework_of(context.trace).choose(
+        code=context.framework.choose(
             torch=optimizer_code(context),
             cuda=UnfusedOptimizer.cuda_code,
             jax=UnfusedOptimizer.jax_code,
         ),
-        effort="rewrite" if framework_of(context.trace) is Framework.CUDA else "one line",
+        effort="rewrite" if context.framework is Framework.CUDA else "one line",
         where=locations_of(context, rows),
     )
 
@@ -192,7 +193,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
     if name:
         compiled = "It has no fused form: use torch.compile(optimizer.step)."
         torch_way = "Pass fused=True." if name in _FUSED_IN_TORCH else compiled
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch=torch_way,
         cuda="Update all parameters in one kernel that iterates over a table of tensors.",
         jax="Put the whole update under one jax.jit, so that XLA fuses it.",
