@@ -10,9 +10,8 @@ import polars as pl
 from gpusight.analysis.ledger.idle_contributors import RECORD
 from gpusight.naming.kernel_patterns import LIBRARY_KERNELS
 from gpusight.rules.context import memoize
-from gpusight.rules.finding import Evidence
 from gpusight.rules.rule import FindingLocation
-from gpusight.units import format_mean, format_share, format_time
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -25,63 +24,9 @@ TITLE_NAME_LENGTH = 20
 """The same for titles."""
 
 
-def step_ns(context: RuleContext, ns: float) -> float:
-    """Scale a time of the sample to one step of the window; to the window without steps.
-
-    Like the savings of findings: so that it is a part of the step time in the headline.
-    """
-    return ns * context.step_ns / max(1, context.length_ns)
-
-
-def step_count(context: RuleContext, count: float) -> float:
-    """Divide a count of the sample by its steps; scale it where it holds no whole step."""
-    scale = context.step_ns / max(1, context.length_ns)
-    return count / context.steps if context.steps else count * scale
-
-
-def time_per_step(context: RuleContext, ns: float) -> str:
-    """Format a time of the sample: `10.1 ms/step`, `10.1 ms` where no steps are known."""
-    text = format_time(step_ns(context, ns), digits=3)
-    return f"{text}/step" if context.focus.steps else text
-
-
-def count_per_step(context: RuleContext, count: float, noun: str = "") -> str:
-    """Format a count of the sample: `96 per step`, `12 blocking syncs per step`.
-
-    The noun is given in its singular.
-    """
-    if count and count < context.steps:
-        noun = f" {noun if count == 1 else _plural(noun)}" if noun else ""
-        return f"{format_mean(count)}{noun} in {context.steps:,} steps"
-    amount = step_count(context, count)
-    text = format_mean(amount if context.steps else round(amount))
-    if noun:
-        text = f"{text} {noun if text == '1' else _plural(noun)}"
-    return by_step(context, text)
-
-
-def by_step(context: RuleContext, amount: str) -> str:
-    """Add the unit to an amount of one step: `14 per step`."""
-    return f"{amount} per step" if context.focus.steps else amount
-
-
-def _plural(noun: str) -> str:
-    if noun.endswith("y"):
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
-
-
 def title_share(share: float) -> str:
     """Format a share for a title: `9.2%`, `78%`."""
     return f"{share:.0%}" if share >= 0.0995 else format_share(share)
-
-
-def step_evidence(
-    context: RuleContext, metric: str, total: float, unit: str, meaning: str
-) -> Evidence:
-    """Return an amount of the sample as evidence, for one step."""
-    amount = step_ns if unit == "ns" else step_count
-    return Evidence(metric, amount(context, float(total)), unit, by_step(context, meaning))
 
 
 def summed_locations(

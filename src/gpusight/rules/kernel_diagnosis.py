@@ -159,7 +159,14 @@ def diagnose_kernels(
     """
     selected = select_rules(kernel_rules() | {rule.id: rule for rule in extra_rules}, rules)
     if not trace.has("profiles"):
-        return _no_profiles(trace)
+        if not trace.has("kernels"):
+            return no_counters(COMMAND)
+        return NotApplicable(
+            COMMAND,
+            "the capture is a timeline: it has no hardware counters",
+            "for where the time goes: gpusight summary FILE; for why its kernels are slow, profile "
+            "them: ncu --set full -o report PROGRAM",
+        )
     if not trace.has("counters"):
         return no_counters(COMMAND)
     scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
@@ -190,17 +197,6 @@ def diagnose_kernels(
         "gpus": list(dict.fromkeys(gpus)),
     }
     return KernelReportDiagnosis(_grouped(kernels), meta, _notes(kernels, selected))
-
-
-def _no_profiles(trace: Trace) -> NotApplicable:
-    if not trace.has("kernels"):
-        return no_counters(COMMAND)
-    return NotApplicable(
-        COMMAND,
-        "the capture is a timeline: it has no hardware counters",
-        "for where the time goes: gpusight summary FILE; for why its kernels are slow, profile "
-        "them: ncu --set full -o report PROGRAM",
-    )
 
 
 def _diagnose_launch(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
+    from gpusight.rules.frameworks import Framework
 
 
 Effort: TypeAlias = Literal["one line", "config", "rewrite"]
@@ -175,6 +176,10 @@ class TimelineRule(Rule):
     def check_rest(self, context: RuleContext, _others: Sequence[RuleMatch]) -> RuleVerdict:
         """Check a general rule, once the fixes of the other findings are made."""
         return self.check(context)
+
+    def snippet(self, framework: Framework) -> str:
+        """Return the code for programs of a framework."""
+        return framework.choose(torch="", cuda=self.cuda_code, jax=self.jax_code) or self.code
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the time spans that show a finding: by default the events that it names.

@@ -15,7 +15,7 @@ from gpusight.analysis.replay.changes import fuse, set_duration
 from gpusight.analysis.replay.simulation import CallWait, marked, put
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
-from gpusight.rules.formatting import called_from, largest, step_evidence, summed_locations
+from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.rule import RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Ev
     """Return the time of kernels per step, and its share of kernel time."""
     ns = total_ns(rows)
     return (
-        step_evidence(context, metric, ns, "ns", "Time in these kernels"),
+        context.evidence(metric, ns, "ns", "Time in these kernels"),
         Evidence("gpu_share", ns / kernel_ns(context), "share", "Share of kernel time"),
     )
 

@@ -96,7 +96,7 @@ optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         "one line",
     ),
     "communication": LibraryAdvice(
-        "Send fewer and larger messages (gradient buckets), in 16 bits, while other kernels run.",
+        "Send fewer and larger messages (gradient buckets), in 16 bits, while other kernels run."
     ),
 }
 _TORCH_DEFAULT = LibraryAdvice(
@@ -125,7 +125,7 @@ cudnnSetConvolutionMathType(desc, CUDNN_TENSOR_OP_MATH);
 """,
     ),
     "communication": LibraryAdvice(
-        "Send fewer and larger messages, in 16 bits, while other kernels run.",
+        "Send fewer and larger messages, in 16 bits, while other kernels run."
     ),
 }
 _CUDA_DEFAULT = LibraryAdvice(

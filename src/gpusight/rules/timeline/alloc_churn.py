@@ -10,14 +10,7 @@ from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls
 from gpusight.rules.finding import Confidence
-from gpusight.rules.formatting import (
-    called_from,
-    count_per_step,
-    largest,
-    named,
-    step_evidence,
-    summed_locations,
-)
+from gpusight.rules.formatting import called_from, largest, named, summed_locations
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_ns
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -155,14 +148,13 @@ def _without_steps(context: RuleContext) -> pl.DataFrame:
 def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     where = largest(*called_from(context, rows).values(), summed_locations(rows, "call", "name"))
     spent_ns = float(rows["duration_ns"].sum())
-    count = count_per_step(context, rows.height, "" if context.focus.steps else "call")
+    count = context.count_per_step(rows.height, "" if context.focus.steps else "call")
     return RuleMatch(
         title=f"{_call_names(rows)}: {count}",
         evidence=(
-            step_evidence(context, "calls", rows.height, "", "Allocation and free calls"),
-            step_evidence(context, "calls_ns", spent_ns, "ns", "Host time in these calls"),
-            step_evidence(
-                context,
+            context.evidence("calls", rows.height, "", "Allocation and free calls"),
+            context.evidence("calls_ns", spent_ns, "ns", "Host time in these calls"),
+            context.evidence(
                 "waited_ns",
                 int(rows["waited_ns"].sum()),
                 "ns",

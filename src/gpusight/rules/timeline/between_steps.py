@@ -16,12 +16,7 @@ from gpusight.analysis.ledger.idle_causes import is_input, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    largest,
-    named,
-    step_evidence,
-    time_per_step,
-)
+from gpusight.rules.formatting import largest, named
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MAX_LAUNCHES_BETWEEN,
@@ -144,11 +139,40 @@ if step % 100 == 0:                            # not every step
             return unknown
         if context.steps < 2:
             return RuleNotApplicable("fewer than two steps are known")
-        other = _other_work(context)
+        work = host_work(context)
+        candidates = (work.between | _regular_stalls(context, work)) & (work.ns > 0)
+        calls = _without_reads(context, work, np.flatnonzero(candidates))
+        threads = context.schedule.calls.thread[calls]
+        other = _OtherWork(
+            calls,
+            work.ns[calls],
+            work.of(calls),
+            Intervals.from_arrays(work.start_ns[calls], work.end_ns[calls]),
+            int(np.bincount(threads).argmax()) if len(threads) else 0,
+            work.of(calls[work.between[calls]]),
+            context.ops.filter(
+                pl.col("kind") == "copy",
+                pl.col("direction") == "Device-to-Host",
+                pl.col("call").is_in(np.flatnonzero(work.between)),
+            ),
+        )
         min_idle_ns = max(
             MIN_IDLE_SHARE.value * context.length_ns, LOOP_NS_PER_STEP.value * context.steps
         )
-        if other.idle_ns - _profiler_ns(context, other) < min_idle_ns:
+        # The profiler counts steps between them, in Python functions of its own.
+        schedule = context.schedule
+        events = context.trace.table(
+            "python_calls", ["start_ns", "end_ns", "name", "thread"]
+        ).filter(
+            pl.col("thread") == schedule.threads[other.thread][1],
+            pl.col("end_ns") > pl.col("start_ns"),
+            pl.col("end_ns") > schedule.start_ns,
+            pl.col("start_ns") < schedule.end_ns,
+        )
+        codes = [c for c, name in enumerate(names_of(events["name"])) if _PROFILER.search(name)]
+        own = events.filter(pl.col("name").to_physical().is_in(codes))
+        spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+        if other.idle_ns - intersect(spans, other.spans).length_ns < min_idle_ns:
             return CLEAN
         return _match(context, other)
 
@@ -156,26 +180,6 @@ if step % 100 == 0:                            # not every step
         """Find idle time in which the host did something else than launch."""
         causes = (IdleCause.FRAMEWORK, IdleCause.HOST, IdleCause.WAITING, IdleCause.SETUP)
         return idle_by_cause(context, finding, *causes)
-
-
-def _other_work(context: RuleContext) -> _OtherWork:
-    work = host_work(context)
-    candidates = (work.between | _regular_stalls(context, work)) & (work.ns > 0)
-    calls = _without_reads(context, work, np.flatnonzero(candidates))
-    threads = context.schedule.calls.thread[calls]
-    return _OtherWork(
-        calls,
-        work.ns[calls],
-        work.of(calls),
-        Intervals.from_arrays(work.start_ns[calls], work.end_ns[calls]),
-        int(np.bincount(threads).argmax()) if len(threads) else 0,
-        work.of(calls[work.between[calls]]),
-        context.ops.filter(
-            pl.col("kind") == "copy",
-            pl.col("direction") == "Device-to-Host",
-            pl.col("call").is_in(np.flatnonzero(work.between)),
-        ),
-    )
 
 
 def _without_reads(context: RuleContext, work: HostStalls, calls: Ints) -> Ints:
@@ -213,40 +217,28 @@ def _regular_stalls(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]
     marks = calls.start_ns[calls.kind == CallKind.MARK][::2]
     long = np.flatnonzero(work.long)
     step = np.searchsorted(marks, calls.start_ns[long], side="right")
-    rows = pl.DataFrame({"place": _places(context, long), "step": step})
-    in_steps = rows.select(pl.col("step").n_unique().over("place"))["step"].to_numpy()
-    chosen = work.ns >= MIN_STEP_SHARE.value * context.length_ns / context.per_step
-    chosen[long[in_steps >= MIN_STEP_SHARE.value * context.steps]] = True
-    return work.long & chosen
-
-
-def _places(context: RuleContext, calls: Ints) -> pl.Series:
-    """Return the activities that the thread launched before and after each call."""
+    # A point of a step: the activities that the thread launched before and after it.
     host_thread = context.schedule.calls.host_thread
     issued = context.ops.filter(pl.col("call").is_not_null()).sort("call")
     launched = issued.filter(pl.Series(host_thread[issued["call"]] == launching_thread(context)))
     names = launched["name"].cast(pl.String)
-    after = np.searchsorted(launched["call"].to_numpy(), calls)
+    after = np.searchsorted(launched["call"].to_numpy(), long)
     around = [
         names.gather(optional(np.where((at >= 0) & (at < launched.height), at, NONE)))
         for at in (after - 1, after)
     ]
-    return pl.DataFrame([s.alias(str(n)) for n, s in enumerate(around)]).to_struct("place")
-
-
-def _profiler_ns(context: RuleContext, other: _OtherWork) -> int:
-    """Measure the profiler's own Python functions in that work: it counts steps between them."""
-    schedule = context.schedule
-    events = context.trace.table("python_calls", ["start_ns", "end_ns", "name", "thread"]).filter(
-        pl.col("thread") == schedule.threads[other.thread][1],
-        pl.col("end_ns") > pl.col("start_ns"),
-        pl.col("end_ns") > schedule.start_ns,
-        pl.col("start_ns") < schedule.end_ns,
+    rows = pl.DataFrame(
+        {
+            "place": pl.DataFrame([s.alias(str(n)) for n, s in enumerate(around)]).to_struct(
+                "place"
+            ),
+            "step": step,
+        }
     )
-    codes = [c for c, name in enumerate(names_of(events["name"])) if _PROFILER.search(name)]
-    own = events.filter(pl.col("name").to_physical().is_in(codes))
-    spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
-    return intersect(spans, other.spans).length_ns
+    in_steps = rows.select(pl.col("step").n_unique().over("place"))["step"].to_numpy()
+    chosen = work.ns >= MIN_STEP_SHARE.value * context.length_ns / context.per_step
+    chosen[long[in_steps >= MIN_STEP_SHARE.value * context.steps]] = True
+    return work.long & chosen
 
 
 def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
@@ -263,32 +255,23 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     inside = other.between_ns <= 0.1 * other.idle_ns
     what = "Long host stalls inside steps" if inside else "Long host stalls"
     what = "Host work between steps" if between else what
-    copies = step_evidence(context, "copies", other.read.height, "", "D2H copies between steps")
+    copies = context.evidence("copies", other.read.height, "", "D2H copies between steps")
     reading = context.calls.filter(pl.col("call").is_in(other.read["call"].unique()))
     reading_ns = int(reading["duration_ns"].sum())
     return RuleMatch(
-        title=f"{what}: GPU idle {time_per_step(context, other.idle_ns)}",
+        title=f"{what}: GPU idle {context.time_per_step(other.idle_ns)}",
         evidence=(
-            step_evidence(
-                context, "idle_ns", other.idle_ns, "ns", "GPU idle time due to this work"
+            context.evidence("idle_ns", other.idle_ns, "ns", "GPU idle time due to this work"),
+            context.evidence(
+                "between_ns", other.between_ns, "ns", "Part of the idle time between steps"
             ),
-            step_evidence(
-                context,
-                "between_ns",
-                other.between_ns,
-                "ns",
-                "Part of the idle time between steps",
-            ),
-            step_evidence(context, "host_ns", other.ns.sum(), "ns", "Host time of this work"),
+            context.evidence("host_ns", other.ns.sum(), "ns", "Host time of this work"),
             Evidence("longest_ns", longest_ns, "ns", "Longest stall"),
             *([] if other.read.is_empty() else [copies]),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether this work can be moved or removed",
-        change=(
-            without_host_time(other.calls, other.ns),
-            *_without_reading(context, other.read),
-        ),
+        change=(without_host_time(other.calls, other.ns), *_without_reading(context, other.read)),
         min_ns=at_most(context, other.idle_ns + reading_ns),
         measured_ns=other.idle_ns,
         fix=_fix(context, other, where, near, loads_data=loads_data),
@@ -401,11 +384,7 @@ def _fix(
 
 
 def _code(
-    context: RuleContext,
-    where: tuple[FindingLocation, ...],
-    near: _Readback,
-    *,
-    loads_data: bool,
+    context: RuleContext, where: tuple[FindingLocation, ...], near: _Readback, *, loads_data: bool
 ) -> str:
     """Choose the snippet by what the work is; a neutral one where it has no name."""
     framework = context.framework

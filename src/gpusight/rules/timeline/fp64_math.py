@@ -8,13 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    count_per_step,
-    is_training,
-    step_evidence,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import is_training, title_share
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import FIXED_NS, MIN_TENSOR_SPEEDUP
@@ -136,17 +130,27 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float, gpu: Gpu) -> 
     gemms = rows.filter(pl.col("category").is_in(_MATH))
     framework = context.framework
     what = "FP64 GEMMs" if 2 * total_ns(gemms) > total_ns(rows) else "FP64 kernels"
+    gains = ", ".join(
+        f"{name} saves {context.time_per_step(ns) if ns > 0 else 'nothing'}"
+        for name, ns in saved.items()
+    )
+    inputs = "model and inputs" if is_training(context) else "weights and inputs"
+    way = context.framework.choose(
+        torch=f"Call .float() on {inputs} (NumPy arrays are float64), and allow TF32. Look for "
+        "torch.set_default_dtype(torch.float64) and .double().",
+        cuda="Use float where precision allows: literals with an f suffix, sinf() instead of "
+        "sin().",
+        jax="Leave jax_enable_x64 off, and convert NumPy arrays to float32.",
+    )
     return RuleMatch(
         title=f"{what} ({title_share(share)} of GPU time)",
         evidence=(
-            step_evidence(context, "fp64_ns", total_ns(rows), "ns", "Time in FP64 kernels"),
+            context.evidence("fp64_ns", total_ns(rows), "ns", "Time in FP64 kernels"),
             Evidence("gpu_share", share, "share", "Share of GPU time"),
-            step_evidence(context, "fp64_gemm_ns", total_ns(gemms), "ns", "Time in FP64 GEMMs"),
-            step_evidence(context, "kernels", rows.height, "", "FP64 kernels"),
+            context.evidence("fp64_gemm_ns", total_ns(gemms), "ns", "Time in FP64 GEMMs"),
+            context.evidence("kernels", rows.height, "", "FP64 kernels"),
             *(
-                step_evidence(
-                    context, f"saved_{name.lower()}_ns", ns, "ns", f"Time saved with {name}"
-                )
+                context.evidence(f"saved_{name.lower()}_ns", ns, "ns", f"Time saved with {name}")
                 for name, ns in saved.items()
             ),
         ),
@@ -154,7 +158,10 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float, gpu: Gpu) -> 
         confidence_reason="the kernels were measured; the capture does not show whether the "
         "results need FP64",
         change=(list(changes.values())[-1],),
-        fix=_fix(context, rows, saved),
+        fix=(
+            f"{context.count_per_step(rows.height, 'FP64 kernel')}"
+            f"{main_source_phrase(context, rows)}. Alone, {gains}. {way}"
+        ),
         effort=framework.choose(torch="one line", cuda="rewrite", jax="config"),
         where=locations_of(context, rows),
     )
@@ -173,22 +180,3 @@ def _in_precision(rows: pl.DataFrame, gpu: Gpu, rate: float) -> Change:
         np.maximum(FLOAT_BYTES_SHARE.value, MIN_KERNEL_NS.value / duration_ns),
     )
     return scale_durations(rows["op"].to_numpy(), np.minimum(left, 1.0))
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame, saved: dict[str, float]) -> str:
-    gains = ", ".join(
-        f"{name} saves {time_per_step(context, ns) if ns > 0 else 'nothing'}"
-        for name, ns in saved.items()
-    )
-    inputs = "model and inputs" if is_training(context) else "weights and inputs"
-    way = context.framework.choose(
-        torch=f"Call .float() on {inputs} (NumPy arrays are float64), and allow TF32. Look for "
-        "torch.set_default_dtype(torch.float64) and .double().",
-        cuda="Use float where precision allows: literals with an f suffix, sinf() instead of "
-        "sin().",
-        jax="Leave jax_enable_x64 off, and convert NumPy arrays to float32.",
-    )
-    return (
-        f"{count_per_step(context, rows.height, 'FP64 kernel')}"
-        f"{main_source_phrase(context, rows)}. Alone, {gains}. {way}"
-    )

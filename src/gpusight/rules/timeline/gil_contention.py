@@ -10,12 +10,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    count_per_step,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.formatting import summed_locations
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.patterns.host_gaps import busy_share, host_unknown, launching_thread
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
@@ -83,17 +78,17 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
         before_ns = context.schedule.before_calls[calls]
         in_gap_ns = coverage(spans, before_ns, context.schedule.calls.start_ns[calls])
         return RuleMatch(
-            title=f"Launching thread waits for the GIL {time_per_step(context, waited_ns)}",
+            title=f"Launching thread waits for the GIL {context.time_per_step(waited_ns)}",
             evidence=(
-                step_evidence(context, "waited_ns", waited_ns, "ns", "Time waiting for the GIL"),
-                step_evidence(context, "waits", waits.height, "", "Waits for the GIL"),
+                context.evidence("waited_ns", waited_ns, "ns", "Time waiting for the GIL"),
+                context.evidence("waits", waits.height, "", "Waits for the GIL"),
                 Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="the waits were measured; that they are for the GIL is inferred from "
             "the function",
             change=(without_host_time(calls, in_gap_ns),),
-            fix=f"{count_per_step(context, waits.height, 'wait')} of "
+            fix=f"{context.count_per_step(waits.height, 'wait')} of "
             "pthread_cond_timedwait: another Python thread holds the lock. "
             + context.framework.choose(
                 torch="Load data in worker processes (num_workers > 0), and move logging, metrics "

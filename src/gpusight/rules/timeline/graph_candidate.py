@@ -12,20 +12,13 @@ from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
-    count_per_step,
     largest,
     mostly_in_libraries,
     named,
     own_locations,
-    step_evidence,
 )
 from gpusight.rules.locations import launch_gaps
-from gpusight.rules.patterns.host_gaps import (
-    at_most,
-    host_unknown,
-    host_work,
-    idle_ns,
-)
+from gpusight.rules.patterns.host_gaps import at_most, host_unknown, host_work, idle_ns
 from gpusight.rules.patterns.kernel_groups import (
     GRAPH_GAP_NS,
     HOPPER_GRAPH_GAP_NS,
@@ -34,15 +27,13 @@ from gpusight.rules.patterns.kernel_groups import (
     graph_gap_ns,
     repetition,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.rules.timeline.launch_bound import LaunchBound
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.patterns.kernel_groups import LaunchRepetition
-    from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
 MAX_MEDIAN_KERNEL_NS = Threshold(20_000, "ns of the median kernel up to which gaps of 1 µs matter")
@@ -109,51 +100,45 @@ for batch in batches:
         # What a library launches inside its own functions is not the program's to capture.
         if median_ns > MAX_MEDIAN_KERNEL_NS.value or mostly_in_libraries(context, rows):
             return CLEAN
-        return _match(context, rows, repeats, median_ns)
+        places = called_from(context, rows)
+        where = largest(places["range"], places["operator"])
+        work = host_work(context)
+        stalled = np.flatnonzero(work.apart)
+        what = named(own_locations(context, where), "range") or "the repeated sequence"
+        kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
+        return RuleMatch(
+            title=f"No CUDA graph for {context.count_per_step(repeats.kernels, 'short kernel')}",
+            evidence=(
+                context.evidence("kernels", repeats.kernels, "", "Kernel launches"),
+                Evidence("kernel_ns", median_ns, "ns", "Kernel duration, median"),
+                Evidence(
+                    "gap_ns",
+                    float(context.replay.stream_gap_ns),
+                    "ns",
+                    "Gap between two kernels of a stream, median",
+                ),
+                Evidence(
+                    "repeated",
+                    repeats.repeated,
+                    "share",
+                    "Share of the kernels that most steps repeat",
+                ),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="the gap between kernels of a graph is assumed",
+            change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context)),),
+            min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
+            fix=f"{kernel} Capture {what} into a CUDA graph: "
+            + context.framework.choose(
+                torch="torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="
+                '"reduce-overhead").',
+                cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",
+                jax="one jax.jit over the whole step, with --xla_gpu_enable_command_buffer.",
+            ),
+            where=where,
+            where_time="kernel time",
+        )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the events with most gaps between launches."""
         return launch_gaps(context, finding)
-
-
-def _match(
-    context: RuleContext, rows: pl.DataFrame, repeats: LaunchRepetition, median_ns: float
-) -> RuleMatch:
-    places = called_from(context, rows)
-    where = largest(places["range"], places["operator"])
-    work = host_work(context)
-    stalled = np.flatnonzero(work.apart)
-    return RuleMatch(
-        title=f"No CUDA graph for {count_per_step(context, repeats.kernels, 'short kernel')}",
-        evidence=(
-            step_evidence(context, "kernels", repeats.kernels, "", "Kernel launches"),
-            Evidence("kernel_ns", median_ns, "ns", "Kernel duration, median"),
-            Evidence(
-                "gap_ns",
-                float(context.replay.stream_gap_ns),
-                "ns",
-                "Gap between two kernels of a stream, median",
-            ),
-            Evidence(
-                "repeated", repeats.repeated, "share", "Share of the kernels that most steps repeat"
-            ),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="the gap between kernels of a graph is assumed",
-        change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context)),),
-        min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
-        fix=_fix(context, where, median_ns),
-        where=where,
-        where_time="kernel time",
-    )
-
-
-def _fix(context: RuleContext, where: tuple[FindingLocation, ...], median_ns: float) -> str:
-    what = named(own_locations(context, where), "range") or "the repeated sequence"
-    kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
-    return f"{kernel} Capture {what} into a CUDA graph: " + context.framework.choose(
-        torch='torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="reduce-'
-        'overhead").',
-        cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",
-        jax="one jax.jit over the whole step, with --xla_gpu_enable_command_buffer.",
-    )

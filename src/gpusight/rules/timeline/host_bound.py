@@ -15,13 +15,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    TITLE_NAME_LENGTH,
-    largest,
-    named,
-    step_evidence,
-    time_per_step,
-)
+from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
@@ -206,19 +200,20 @@ def _match(
     early = causes[0] is IdleCause.QUEUED and _is_before_all(context, by_cause[IdleCause.QUEUED])
     knows_host = host_unknown(context) is None
     parts = [
-        step_evidence(
-            context,
-            f"idle_{cause.name.lower()}_ns",
-            by_cause[cause],
-            "ns",
-            f"Idle: {_DOING[cause]}",
+        context.evidence(
+            f"idle_{cause.name.lower()}_ns", by_cause[cause], "ns", f"Idle: {_DOING[cause]}"
         )
         for cause in causes
     ]
+    cause = causes[0]
+    what, meaning = _TITLES[cause]
+    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
+    detail = source or meaning
+    what = f"{what} ({detail})" if detail else what
     return RuleMatch(
-        title=_title(context, causes[0], left_ns, source, others=others),
+        title=f"{what}: GPU idle {context.time_per_step(left_ns)}",
         evidence=(
-            step_evidence(context, "idle_ns", left_ns, "ns", "GPU idle after all other fixes"),
+            context.evidence("idle_ns", left_ns, "ns", "GPU idle after all other fixes"),
             *parts,
             Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
             *_faults(context),
@@ -237,17 +232,6 @@ def _match(
             threads[:1],
         ),
     )
-
-
-def _title(
-    context: RuleContext, cause: IdleCause, left_ns: int, source: str, *, others: bool
-) -> str:
-    """Say what the idle time is spent on; `others`: the fixes of other findings are made."""
-    what, meaning = _TITLES[cause]
-    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
-    detail = source or meaning
-    what = f"{what} ({detail})" if detail else what
-    return f"{what}: GPU idle {time_per_step(context, left_ns)}"
 
 
 def _is_process_name(context: RuleContext, thread: str) -> bool:
@@ -351,7 +335,7 @@ def _faults(context: RuleContext) -> tuple[Evidence, ...]:
     )
     if faults.is_empty():
         return ()
-    return (step_evidence(context, "page_faults", faults.height, "", "Page faults"),)
+    return (context.evidence("page_faults", faults.height, "", "Page faults"),)
 
 
 def _fix(

@@ -12,17 +12,8 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_waiting
-from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    called_from,
-    count_per_step,
-    is_training,
-    largest,
-    named,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.finding import Confidence
+from gpusight.rules.formatting import called_from, is_training, largest, named, summed_locations
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import (
@@ -159,12 +150,10 @@ def _jax_readbacks(context: RuleContext) -> RuleVerdict:
     if saved_ns < MIN_COST_SHARE.value * context.length_ns:
         return CLEAN
     return RuleMatch(
-        title=count_per_step(context, count, "blocking readback"),
+        title=context.count_per_step(count, "blocking readback"),
         evidence=(
-            step_evidence(context, "read_back", count, "", "Values read back"),
-            step_evidence(
-                context, "serialized_ns", saved_ns, "ns", "Host or GPU time without overlap"
-            ),
+            context.evidence("read_back", count, "", "Values read back"),
+            context.evidence("serialized_ns", saved_ns, "ns", "Host or GPU time without overlap"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",
@@ -173,7 +162,7 @@ def _jax_readbacks(context: RuleContext) -> RuleVerdict:
         measured_ns=saved_ns,
         estimate="After each readback, the host prepares the next step while the GPU is idle. "
         "Without it, both work at the same time: the shorter of the two is saved.",
-        fix=f"Read back: {count_per_step(context, count, 'value')}, as float(loss) does. Host and "
+        fix=f"Read back: {context.count_per_step(count, 'value')}, as float(loss) does. Host and "
         "GPU work in turns. Keep metrics on the GPU, and read them back every N steps. Keep "
         "the data on the GPU, or call jax.device_put for the next batch before the readback.",
         code=_JAX,
@@ -261,9 +250,21 @@ def _match(
         summed_locations(inside, "call", "name", "waited_ns"),
     )
     code = HostSync.code if is_training(context) else _INFERENCE
+    evidence = [
+        context.evidence("waits", inside.height, "", "Blocking syncs"),
+        context.evidence(
+            "waited_ns", int(inside["waited_ns"].sum()), "ns", "Host time blocked on the GPU"
+        ),
+        context.evidence(
+            "read_back", int(inside["copies"].sum()), "", "Syncs on a small copy (readback)"
+        ),
+    ]
+    if ends.height:
+        meaning = "Syncs at the end of steps, not counted"
+        evidence.append(context.evidence("at_step_end", ends.height, "", meaning))
     return RuleMatch(
-        title=count_per_step(context, inside.height, "blocking sync"),
-        evidence=_evidence(context, inside, ends),
+        title=context.count_per_step(inside.height, "blocking sync"),
+        evidence=tuple(evidence),
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",
         change=change,
@@ -275,43 +276,13 @@ def _match(
     )
 
 
-def _evidence(
-    context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame
-) -> tuple[Evidence, ...]:
-    evidence = [
-        step_evidence(context, "waits", inside.height, "", "Blocking syncs"),
-        step_evidence(
-            context,
-            "waited_ns",
-            int(inside["waited_ns"].sum()),
-            "ns",
-            "Host time blocked on the GPU",
-        ),
-        step_evidence(
-            context,
-            "read_back",
-            int(inside["copies"].sum()),
-            "",
-            "Syncs on a small copy (readback)",
-        ),
-    ]
-    if ends.height:
-        meaning = "Syncs at the end of steps, not counted"
-        evidence.append(step_evidence(context, "at_step_end", ends.height, "", meaning))
-    return tuple(evidence)
-
-
 def _fix(
-    context: RuleContext,
-    inside: pl.DataFrame,
-    where: tuple[FindingLocation, ...],
-    *,
-    costly: bool,
+    context: RuleContext, inside: pl.DataFrame, where: tuple[FindingLocation, ...], *, costly: bool
 ) -> str:
     source = named(where, "site", "operator") or named(where, "range") or named(where, "call")
     blocked_ns = float(inside["waited_ns"].sum())
     mean = format_time(blocked_ns / max(1, inside.height), digits=3)
-    seen = f"The host is blocked {time_per_step(context, blocked_ns)}" + (
+    seen = f"The host is blocked {context.time_per_step(blocked_ns)}" + (
         f" in {source}" if source else ""
     )
     now = " It saves little alone, but CUDA graphs and torch.compile need a step without syncs."

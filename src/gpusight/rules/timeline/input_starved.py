@@ -12,13 +12,7 @@ from gpusight.analysis.ledger.idle_causes import is_locked
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    TITLE_NAME_LENGTH,
-    largest,
-    named,
-    step_evidence,
-    time_per_step,
-)
+from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MIN_RARE_RATIO,
@@ -47,8 +41,7 @@ MIN_IDLE_SHARE = Threshold(
     0.01, "share of the time in which the GPU is idle due to data loading; less is noise"
 )
 MIN_NAMED_SHARE = Threshold(
-    0.5,
-    "share of that idle time that has a name; below it, only H2D copies after it show it",
+    0.5, "share of that idle time that has a name; below it, only H2D copies after it show it"
 )
 
 
@@ -147,8 +140,16 @@ for _ in range(step_count):
             confidence = Confidence.MEDIUM
             reason = "the time was measured, but no name shows that the wait is for data"
         return RuleMatch(
-            title=f"{what} stalls the GPU {time_per_step(context, waited_ns)}",
-            evidence=_evidence(context, waited_ns, worker_ns),
+            title=f"{what} stalls the GPU {context.time_per_step(waited_ns)}",
+            evidence=(
+                context.evidence(
+                    "idle_input_ns", waited_ns, "ns", "GPU idle time due to data loading"
+                ),
+                context.evidence(
+                    "input_ns", worker_ns, "ns", "Data loading time of the launching thread"
+                ),
+                Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
+            ),
             confidence=confidence,
             confidence_reason=reason,
             change=(without_host_time(calls, removed[calls]),),
@@ -165,18 +166,6 @@ for _ in range(step_count):
         return idle_by_cause(context, finding, IdleCause.INPUT)
 
 
-def _evidence(context: RuleContext, waited_ns: int, worker_ns: float) -> tuple[Evidence, ...]:
-    return (
-        step_evidence(
-            context, "idle_input_ns", waited_ns, "ns", "GPU idle time due to data loading"
-        ),
-        step_evidence(
-            context, "input_ns", worker_ns, "ns", "Data loading time of the launching thread"
-        ),
-        Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
-    )
-
-
 _WAITS = re.compile(r"(?i)^(?:\w*sleep|e?p?poll\w*|p?select|epoll_\w+|recv\w*|accept4?)\b")
 """Waits that may be for data or for anything else."""
 
@@ -191,7 +180,7 @@ def _fix(
 ) -> str:
     source = named(where, "range", "operator", "call", "site")
     what = f"Move {source}" if source else "Move data loading"
-    time = time_per_step(context, worker_ns)
+    time = context.time_per_step(worker_ns)
     seen = f"{what} ({time}) off the launching thread. "
     if unnamed:
         seen = (

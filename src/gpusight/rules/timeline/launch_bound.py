@@ -14,13 +14,10 @@ from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
-    count_per_step,
     largest,
     mostly_in_libraries,
     named,
     own_locations,
-    step_evidence,
-    time_per_step,
 )
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import launch_gaps
@@ -192,7 +189,7 @@ def many_steps(state, batches):                # one dispatch for all steps
         torch_way, torch_code = _torch_advice(context, calls, same=same)
         cuda_code = _BATCHED if in_libraries else LaunchBound.cuda_code
         return RuleMatch(
-            title=f"Kernel launch overhead: GPU idle {time_per_step(context, waited_ns)}",
+            title=f"Kernel launch overhead: GPU idle {context.time_per_step(waited_ns)}",
             evidence=_evidence(context, calls.height, repeats, waited_ns, launch_ns),
             measured_ns=waited_ns,
             confidence=confidence,
@@ -203,9 +200,7 @@ def many_steps(state, batches):                # one dispatch for all steps
             # Corrected times have nothing of the profiler in them.
             caveats=_GRAPH_CAVEATS if correction_of(context.trace) is not None else "",
             code=context.framework.choose(
-                torch=torch_code,
-                cuda=cuda_code,
-                jax=LaunchBound.jax_code,
+                torch=torch_code, cuda=cuda_code, jax=LaunchBound.jax_code
             ),
             effort=context.framework.choose(
                 torch="rewrite" if split else "one line", cuda="rewrite"
@@ -251,22 +246,14 @@ def _host_ns(context: RuleContext, calls: pl.DataFrame, stalled: Ints) -> Ints:
 
 
 def _evidence(
-    context: RuleContext,
-    launches: int,
-    repeats: LaunchRepetition,
-    waited_ns: int,
-    launch_ns: float,
+    context: RuleContext, launches: int, repeats: LaunchRepetition, waited_ns: int, launch_ns: float
 ) -> tuple[Evidence, ...]:
     kernel_ns = context.kernels["duration_ns"].median()
     evidence = [
-        step_evidence(
-            context,
-            "idle_launching_ns",
-            waited_ns,
-            "ns",
-            "GPU idle time waiting for the next launch",
+        context.evidence(
+            "idle_launching_ns", waited_ns, "ns", "GPU idle time waiting for the next launch"
         ),
-        step_evidence(context, "launches", launches, "", "Kernel launches"),
+        context.evidence("launches", launches, "", "Kernel launches"),
         Evidence(
             "host_per_launch_ns",
             launch_ns,
@@ -275,10 +262,7 @@ def _evidence(
         ),
         Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
         Evidence(
-            "repeated",
-            repeats.repeated,
-            "share",
-            "Share of the kernels that most steps repeat",
+            "repeated", repeats.repeated, "share", "Share of the kernels that most steps repeat"
         ),
     ]
     if kernel_ns is not None:
@@ -314,7 +298,7 @@ def _fix(
     same: bool,
     syncs: int,
 ) -> str:
-    count = count_per_step(context, calls.height, "launch")
+    count = context.count_per_step(calls.height, "launch")
     min_ns = MIN_NAMED_SHARE.value * float(calls["host_ns"].sum())
     main = tuple(w for w in where if (w.ns or 0.0) >= min_ns)
     places = named(main, "range", most=3) or named(main, "operator", most=3)
@@ -340,7 +324,7 @@ def _fix(
     )
     if syncs:
         fitting = (
-            f"Remove the {count_per_step(context, syncs, 'blocking sync')} first (host-sync): a "
+            f"Remove the {context.count_per_step(syncs, 'blocking sync')} first (host-sync): a "
             "CUDA graph cannot contain them, and torch.compile breaks its graph at each readback."
         )
     return f"{seen} {fitting} {way}"

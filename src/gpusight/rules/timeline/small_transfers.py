@@ -10,20 +10,18 @@ import polars as pl
 from gpusight.analysis.replay.changes import free_calls, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
-from gpusight.rules.formatting import count_per_step, step_evidence
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_during, waits
 from gpusight.rules.patterns.kernel_groups import without_kernels
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_COPIES_PER_STEP = Threshold(
@@ -98,10 +96,10 @@ step = jax.jit(step)                           # constants inside jit are copied
         measured_ns = int(rows["duration_ns"].sum()) + idle_during(context, rows["call"].to_numpy())
         pageable = int(rows["pageable"].fill_null(value=False).sum())
         return RuleMatch(
-            title=count_per_step(context, rows.height, "small H2D/D2H copy"),
+            title=context.count_per_step(rows.height, "small H2D/D2H copy"),
             evidence=(
                 *memcpys.copy_evidence(context, moved),
-                step_evidence(context, "pageable", pageable, "", "From or to pageable memory"),
+                context.evidence("pageable", pageable, "", "From or to pageable memory"),
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="the capture does not show whether the values are known together",
@@ -144,13 +142,15 @@ def _small_copies(context: RuleContext) -> pl.DataFrame:
         pl.col("bytes") < MIN_COPY_BYTES.value,
         pl.col("call").is_not_null(),
     )
-    return rows.filter(~pl.col("call").is_in(_awaited(context).implode()))
-
-
-def _awaited(context: RuleContext) -> pl.Series:
-    """Return the copy calls that wait for their copy, or that a synchronizing call follows."""
+    # Copy calls that wait for their copy, or that a synchronizing call follows.
     blocking = waits(context)["calls"].explode()
     issues = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "fill"])
     last_issued = pl.when(issues).then(pl.col("call")).forward_fill().over("host_thread")
     calls = context.calls.with_columns(last_issued.alias("last_issued"))
-    return calls.filter(pl.col("call").is_in(blocking.implode()))["last_issued"].drop_nulls()
+    return rows.filter(
+        ~pl.col("call").is_in(
+            calls.filter(pl.col("call").is_in(blocking.implode()))["last_issued"]
+            .drop_nulls()
+            .implode()
+        )
+    )

@@ -8,8 +8,7 @@ from gpusight.analysis.replay.changes import as_graphs
 from gpusight.analysis.scenario import Scenario, ScenarioAction, WhatIf
 from gpusight.render.diagnosis_view import EXPLANATION_RENDERER, explanation_lines
 from gpusight.rules.diagnosis import TimelineDiagnosis, explain_finding
-from gpusight.rules.not_modeled import not_modeled
-from gpusight.rules.scenario_changes import what_if
+from gpusight.rules.scenario_changes import not_modeled, what_if
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.gpu_traces import GEMM, program
 from tests.rules.timeline.rule_captures import MAIN, US, Capture
