@@ -91,7 +91,8 @@ def what_if(
         notes=(*focus.notes, *_notes(context)),
         window=focus,
     )
-    unmodeled = not_modeled(context)
+    applied = {scenario.target for scenario in scenarios if scenario.verb is ScenarioAction.APPLY}
+    unmodeled = tuple(t for topic, t in not_modeled(context).items() if topic not in applied)
     lines = (f"not modeled: {text}" for text in unmodeled)
     slower = [
         f"{change.change} would slow {'the step' if result.steps else 'the program'} by "
@@ -422,16 +423,19 @@ _LONG_NS = 20_000
 """Shorter kernels vary for other reasons than clocks."""
 
 
-def not_modeled(context: RuleContext) -> tuple[str, ...]:
-    """Return a line for each condition; most captures show none."""
-    lines = (
-        _other_processes(context),
-        _other_ranks(context),
-        _gil(context),
-        _preemption(context),
-        _clocks(context),
-    )
-    return tuple(line for line in lines if line)
+def not_modeled(context: RuleContext) -> dict[str, str]:
+    """Return a line for each condition; most captures show none.
+
+    The key is the rule whose fix models the condition, or a name of it.
+    """
+    lines = {
+        "gpu-shared": _other_processes(context),
+        "other ranks": _other_ranks(context),
+        "gil-contention": _gil(context),
+        "preemption": _preemption(context),
+        "clocks": _clocks(context),
+    }
+    return {topic: line for topic, line in lines.items() if line}
 
 
 def _other_processes(context: RuleContext) -> str:

@@ -99,8 +99,8 @@ class BetweenSteps(TimelineRule):
         "inside steps."
     )
     why = (
-        "The host launches nothing during this work. Once the queued kernels are done, the GPU is "
-        "idle until the next launch."
+        "The host launches nothing during this work. Once the kernels launched before are done, "
+        "the GPU is idle until the next launch."
     )
     fix = "Do this work less often, on another thread, or after the next step is launched."
     code = """\

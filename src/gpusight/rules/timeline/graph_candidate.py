@@ -12,6 +12,7 @@ from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
+    is_training,
     largest,
     mostly_in_libraries,
     named,
@@ -64,6 +65,27 @@ for batch in batches:
 """
     cuda_code = LaunchBound.cuda_code
     jax_code = LaunchBound.jax_code
+    training_code = """\
+optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+def train_step():                              # inputs and targets: static tensors on the GPU
+    optimizer.zero_grad(set_to_none=True)
+    loss_of(model(inputs), targets).backward()
+    optimizer.step()
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):                  # warm-up: optimizer state, library handles
+    for _ in range(3):
+        train_step()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    train_step()
+for batch, labels in loader:
+    inputs.copy_(batch)
+    targets.copy_(labels)
+    graph.replay()                             # forward, backward and optimizer
+# or: model = torch.compile(model, mode="reduce-overhead")
+"""
     verify = (
         "`gpusight api` shows one cudaGraphLaunch per step, `gpusight ledger` less `idle/queued`."
     )
@@ -134,6 +156,9 @@ for batch in batches:
                 '"reduce-overhead").',
                 cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",
                 jax="one jax.jit over the whole step, with --xla_gpu_enable_command_buffer.",
+            ),
+            code=context.framework.choose(
+                torch=self.training_code if is_training(context) else "", cuda="", jax=""
             ),
             where=where,
             where_time="kernel time",

@@ -362,7 +362,7 @@ def _fix(
         sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
     if threads:
         launched_by = named(tuple(threads), "thread")
-        sentences.append(f"What ends it is launched by {launched_by}.")
+        sentences.append(f"The thread {launched_by} then launches the next GPU activity.")
     advice = _EARLY if early else _ADVICE[causes[0]]
     sentences += [advice, _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))

@@ -55,8 +55,8 @@ class InputStarved(TimelineRule):
         "so do long stretches before H2D copies that recur or wait for another thread."
     )
     why = (
-        "The thread launches nothing while it loads data. Once the queued kernels are done, the "
-        "GPU is idle."
+        "The thread launches nothing while it loads data. Once the kernels launched before are "
+        "done, the GPU is idle."
     )
     fix = (
         "Load and prepare batches in worker processes or threads, ahead of the step, so that the "
