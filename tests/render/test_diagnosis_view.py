@@ -173,7 +173,7 @@ def test_details_have_everything_else() -> None:
         "   verify  Look again.",
         "   caveat  Never.",
         "   gain    alone saves 600 µs/step (6.0%); after fix 1 saves 200 µs/step (2.0%):",
-        "           it removes a part of it",
+        "           other fixes save the rest",
         "Savings are simulated on 10 steps; simulation error 0.4%.",
         "2 rules passed: host-sync, alloc-churn",
         "not evaluated: memory-growth: no memory was recorded",

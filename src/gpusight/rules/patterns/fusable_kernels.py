@@ -219,6 +219,8 @@ NARROW, CAST_NARROW = 1 / 2, 2 / 3
 """Traffic of one fused kernel for a chain that casts half precision to FP32 and back: half of that
 of a kernel within it, two thirds of that of a cast. FP32 never leaves the SMs."""
 
+_TENSORS = r"[aA]rray<char ?\*, (\d+)"
+"""Pointers of a pointwise kernel of PyTorch, in its name: its inputs and its result."""
 # Copies and memsets alone are a loop over tensors, which do not depend on each other.
 _MOVES = r"^copy|^\[copy|^elementwise fill|^arange"
 
@@ -229,7 +231,10 @@ class PointwiseChains(NamedTuple):
     number: Ints
     """Number of the chain that a kernel is part of; `NONE` for all others."""
     part: NDArray[np.float64]
-    """Part of a kernel's memory traffic that remains in a fused kernel."""
+    """Part of a kernel's time that counts, by the casts around it."""
+    traffic: NDArray[np.float64]
+    """Part of a kernel's memory traffic that a fused kernel still has: what the first one reads,
+    what the last one writes, and the other operands of those in between."""
 
 
 def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> PointwiseChains:
@@ -247,6 +252,12 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
         pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("step", "phase"))
         | (pl.col("blocks") > pl.col("blocks").shift(1) * MAX_SIZE_RATIO)
         | (pl.col("blocks") * MAX_SIZE_RATIO < pl.col("blocks").shift(1))
+        # A loop over tensors: the same kernel on another size, or one copy after another.
+        | (
+            (pl.col("name") == pl.col("name").shift(1))
+            & (pl.col("blocks") != pl.col("blocks").shift(1))
+        )
+        | (label.str.contains(_MOVES) & label.shift(1).str.contains(_MOVES))
     )
     # Where the host synchronized between the launches, it read a result.
     waits = np.flatnonzero(schedule.calls.kind == CallKind.SYNC)
@@ -263,9 +274,14 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
     long &= np.bincount(chain[computes], minlength=len(long)) > 0
     rows = rows[long[chain[rows]]]
     _, number = np.unique(chain[rows], return_inverse=True)
-    part = np.ones(len(order))
+    part, traffic = np.ones(len(order)), np.ones(len(order))
     part[order.ops[rows]] = _remaining_traffic(order, rows, number)
-    return PointwiseChains(order.by_op(rows, number.astype(np.int64)), part)
+    names = order.frame["name"].gather(rows).cast(pl.String)
+    tensors = names.str.extract(_TENSORS).cast(pl.Int64).fill_null(2).to_numpy().clip(1)
+    edges = np.concatenate(([True], number[1:] != number[:-1], [True]))[: len(rows) + 1]
+    remaining = np.maximum(tensors - 2, 0) + edges[:-1] + edges[1:]
+    traffic[order.ops[rows]] = np.minimum(1.0, remaining / tensors)
+    return PointwiseChains(order.by_op(rows, number.astype(np.int64)), part, traffic)
 
 
 def _remaining_traffic(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[np.float64]:

@@ -32,7 +32,7 @@ from gpusight.rules.patterns.host_gaps import (
 )
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
-from gpusight.trace.intervals import Intervals, intersect
+from gpusight.trace.intervals import Intervals, coverage, gaps, intersect, union
 from gpusight.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ MIN_HIDDEN_SHARE = Threshold(
     "share of the host work after a readback that overlaps with the GPU once the readback does not "
     "block; above it, the blocking sync is the cause (host-sync)",
 )
+_STEP_MARK = "ProfilerStep#"
 _PROFILER = re.compile(r"(?:^|/)torch/profiler/|ProfilerStep|profiler_util")
 
 
@@ -140,7 +141,9 @@ if step % 100 == 0:                            # not every step
         if context.steps < 2:
             return RuleNotApplicable("fewer than two steps are known")
         work = host_work(context)
-        candidates = (work.between | _regular_stalls(context, work)) & (work.ns > 0)
+        profiler = _profiler_spans(context)
+        in_profiler = 2 * coverage(profiler, work.start_ns, work.end_ns) > work.ns
+        candidates = (work.between | _regular_stalls(context, work)) & (work.ns > 0) & ~in_profiler
         calls = _without_reads(context, work, np.flatnonzero(candidates))
         threads = context.schedule.calls.thread[calls]
         other = _OtherWork(
@@ -159,20 +162,7 @@ if step % 100 == 0:                            # not every step
         min_idle_ns = max(
             MIN_IDLE_SHARE.value * context.length_ns, LOOP_NS_PER_STEP.value * context.steps
         )
-        # The profiler counts steps between them, in Python functions of its own.
-        schedule = context.schedule
-        events = context.trace.table(
-            "python_calls", ["start_ns", "end_ns", "name", "thread"]
-        ).filter(
-            pl.col("thread") == schedule.threads[other.thread][1],
-            pl.col("end_ns") > pl.col("start_ns"),
-            pl.col("end_ns") > schedule.start_ns,
-            pl.col("start_ns") < schedule.end_ns,
-        )
-        codes = [c for c, name in enumerate(names_of(events["name"])) if _PROFILER.search(name)]
-        own = events.filter(pl.col("name").to_physical().is_in(codes))
-        spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
-        if other.idle_ns - intersect(spans, other.spans).length_ns < min_idle_ns:
+        if other.idle_ns - intersect(profiler, other.spans).length_ns < min_idle_ns:
             return CLEAN
         return _match(context, other)
 
@@ -180,6 +170,30 @@ if step % 100 == 0:                            # not every step
         """Find idle time in which the host did something else than launch."""
         causes = (IdleCause.FRAMEWORK, IdleCause.HOST, IdleCause.WAITING, IdleCause.SETUP)
         return idle_by_cause(context, finding, *causes)
+
+
+def _profiler_spans(context: RuleContext) -> Intervals:
+    """Return when torch.profiler counts a step: in Python functions of its own, between its marks.
+
+    A program runs all of its own code inside a marked step.
+    """
+    schedule = context.schedule
+    events = context.trace.table("python_calls", ["start_ns", "end_ns", "name", "thread"]).filter(
+        pl.col("thread").is_in([thread for _, thread in schedule.threads]),
+        pl.col("end_ns") > pl.col("start_ns"),
+        pl.col("end_ns") > schedule.start_ns,
+        pl.col("start_ns") < schedule.end_ns,
+    )
+    codes = [c for c, name in enumerate(names_of(events["name"])) if _PROFILER.search(name)]
+    own = events.filter(pl.col("name").to_physical().is_in(codes))
+    spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+    ranges = context.trace.table("ranges", ["start_ns", "end_ns", "name"])
+    codes = [c for c, name in enumerate(names_of(ranges["name"])) if name.startswith(_STEP_MARK)]
+    marked = ranges.filter(pl.col("name").to_physical().is_in(codes))
+    if marked.height < 2:
+        return spans
+    steps = Intervals.from_arrays(marked["start_ns"].to_numpy(), marked["end_ns"].to_numpy())
+    return union(spans, gaps(steps, int(steps.starts[0]), int(steps.ends[-1])))
 
 
 def _without_reads(context: RuleContext, work: HostStalls, calls: Ints) -> Ints:

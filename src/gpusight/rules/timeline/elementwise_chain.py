@@ -19,7 +19,7 @@ from gpusight.rules.patterns.fusable_kernels import (
     parts_of,
 )
 from gpusight.rules.patterns.kernel_groups import (
-    fuse_to_longest,
+    fuse_chains,
     kernels_unseen,
     locations_of,
     main_source_phrase,
@@ -77,7 +77,9 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
         "Changing shapes cause recompilation."
     )
     estimate = (
-        "Simulation in which each chain is one kernel that takes as long as its longest kernel. "
+        "Simulation in which each chain is one kernel that takes as long as its longest kernel, "
+        "and no less than the memory traffic that remains: the input, the result, and the other "
+        "operands. "
         "The other launches and their host time are removed. Where a chain casts half precision "
         "to FP32 and back, the fused kernel reads and writes half precision only. Kernels between "
         f"the casts then count {NARROW:.0%} and casts {CAST_NARROW:.0%} of their time."
@@ -108,7 +110,7 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
 
 def _match(context: RuleContext, chain: Ints) -> RuleMatch:
     rows = marked_work(context, chain >= 0)
-    chains = int(chain.max()) + 1
+    chains, found = int(chain.max()) + 1, parts_of(context).chains
     kernels = context.count_per_step(rows.height, "unfused pointwise kernel")
     fused = format_mean(max(1, round(context.step_count(chains))))
     framework = context.framework
@@ -139,7 +141,7 @@ def _match(context: RuleContext, chain: Ints) -> RuleMatch:
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; assumes that they depend on each "
         "other element by element only",
-        change=(fuse_to_longest(chain, parts_of(context).chains.part),),
+        change=(fuse_chains(chain, found.part, found.traffic),),
         fix=f"{seen} {way}",
         code=framework.choose(
             torch=ElementwiseChain.code,
