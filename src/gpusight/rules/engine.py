@@ -15,6 +15,7 @@ import numpy as np
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.profiler_correction import correction_of
 from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
+from gpusight.rules.registry import TIMELINE_RULES
 from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
 from gpusight.units import format_share
 
@@ -361,6 +362,12 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     count_scale = steps / context.steps if context.steps else scale
     alone_ns = None if case.alone_ns is None else case.alone_ns * scale
     confidence, reason = _confidence(context, match)
+    code = match.code or rule.snippet(context.framework)
+    if rule.id in TIMELINE_RULES and context.framework.is_array_language:
+        # The snippets of matches are of PyTorch, CUDA C++ and JAX; users write their own language.
+        code = rule.snippet(context.framework)
+    elif rule.id not in TIMELINE_RULES:
+        code = match.code or rule.code
     return TimelineFinding(
         rule=rule.id,
         title=match.title,
@@ -374,7 +381,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         evidence=match.evidence,
         why=rule.why,
         fix=match.fix or rule.fix,
-        code=match.code or rule.snippet(context.framework),
+        code=code,
         verify=match.verify or rule.verify,
         caveats=match.caveats or rule.caveats,
         where_time=match.where_time,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import TYPE_CHECKING, TypeVar
 
 from gpusight.analysis.aggregates import names_of
@@ -24,14 +25,40 @@ class Framework(enum.Enum):
 
     TORCH = "PyTorch"
     JAX = "JAX"
+    CUPY = "CuPy"
+    NUMBA = "Numba"
+    JULIA = "Julia"
     CUDA = "CUDA"
     """Calls CUDA itself, or through an unknown framework."""
 
-    def choose(self, *, torch: T, cuda: T, jax: T | None = None) -> T:
-        """Return the argument of this framework; for JAX that of CUDA where it has none."""
+    @property
+    def is_ml(self) -> bool:
+        """It is a framework for machine learning; others are for any kind of program."""
+        return self in {Framework.TORCH, Framework.JAX}
+
+    @property
+    def is_array_language(self) -> bool:
+        """Programs launch kernels from Python or Julia: neither CUDA C++ nor PyTorch helps them."""
+        return self in {Framework.CUPY, Framework.NUMBA, Framework.JULIA}
+
+    def choose(self, *, torch: T, cuda: T, jax: T | None = None, other: T | None = None) -> T:
+        """Return the argument of this framework; that of CUDA where it has none.
+
+        `other` is for CuPy, Numba and Julia.
+        """
         if self is Framework.TORCH:
             return torch
-        return jax if self is Framework.JAX and jax is not None else cuda
+        if self is Framework.JAX and jax is not None:
+            return jax
+        return other if self.is_array_language and other is not None else cuda
+
+
+_KERNEL_NAMES = {
+    Framework.CUPY: re.compile(r"^cupyx?_"),
+    Framework.NUMBA: re.compile(r"cudapy(?:::|\d)"),
+    Framework.JULIA: re.compile(r"CuDeviceArray|CompilerMetadata|^julia_|^gpu_\w+_$"),
+}
+"""Names of kernels that only programs of a framework have."""
 
 
 def framework_of(trace: Trace) -> Framework:
@@ -50,6 +77,9 @@ def framework_of(trace: Trace) -> Framework:
         return Framework.JAX
     if any(kernel_origin(name) == "XLA" for name in kernels):
         return Framework.JAX
+    for framework, names in _KERNEL_NAMES.items():
+        if any(names.search(name) for name in kernels):
+            return framework
     return Framework.CUDA
 
 

@@ -168,6 +168,10 @@ class TimelineRule(Rule):
     """Replaces `code`, which is for PyTorch, in programs that call CUDA themselves."""
     jax_code: ClassVar[str] = ""
     """The same in JAX programs."""
+    snippets: ClassVar[Mapping[Framework, str]] = {}
+    """The same in programs of other frameworks."""
+    is_neutral: ClassVar[bool] = False
+    """`code` is for programs of any framework: commands of a shell."""
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Check whether the program has the problem."""
@@ -178,7 +182,9 @@ class TimelineRule(Rule):
         return self.check(context)
 
     def snippet(self, framework: Framework) -> str:
-        """Return the code for programs of a framework."""
+        """Return the code for programs of a framework; empty where it has none for them."""
+        if framework.is_array_language:
+            return self.snippets.get(framework, self.code if self.is_neutral else "")
         return framework.choose(torch="", cuda=self.cuda_code, jax=self.jax_code) or self.code
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls
 from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import called_from, largest, named, summed_locations
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_ns
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -71,6 +72,20 @@ cudaFreeAsync(buffer, stream);                 // does not synchronize
 # XLA_PYTHON_CLIENT_PREALLOCATE=true (the default)
 step = jax.jit(step, donate_argnums=0)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+cp.cuda.set_allocator(cp.cuda.MemoryPool().malloc)   # the default; no free_all_blocks in the loop
+cp.add(a, b, out=buffer)                       # into an array that exists already
+""",
+        Framework.NUMBA: """\
+buffer = cuda.device_array(shape, np.float32)  # once, before the loop
+kernel[blocks, threads](x, buffer)
+""",
+        Framework.JULIA: """\
+buffer = CUDA.zeros(Float32, n)                # once, before the loop
+buffer .= a .+ b                               # in place; no CUDA.reclaim() in the loop
+""",
+    }
     verify = "`gpusight api` shows no cudaMalloc or cudaFree after the first steps."
     caveats = (
         "Near the memory limit, the caching allocator must free and reallocate. Then reduce memory "
@@ -199,4 +214,6 @@ def _fix(context: RuleContext, rows: pl.DataFrame, where: tuple[FindingLocation,
         cuda="Allocate before the loop, or use cudaMallocAsync with a memory pool that keeps its "
         "memory (release threshold).",
         jax="Keep XLA_PYTHON_CLIENT_PREALLOCATE=true, and donate buffers (donate_argnums).",
+        other="Allocate arrays before the loop and write into them, or keep the "
+        "memory pool of the framework enabled.",
     )

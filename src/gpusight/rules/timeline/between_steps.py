@@ -17,6 +17,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MAX_LAUNCHES_BETWEEN,
@@ -109,6 +110,18 @@ if step % 100 == 0:                            # not every step
     executor.submit(write_log, step, metrics)  # another thread
 # checkpoints: torch.distributed.checkpoint.async_save(state, checkpoint_id=path)
 """
+    snippets: ClassVar = {
+        **dict.fromkeys(
+            (Framework.CUPY, Framework.NUMBA),
+            """\
+if step % 100 == 0:                            # not every step
+    executor.submit(write_log, step, metrics)  # another thread
+""",
+        ),
+        Framework.JULIA: """\
+step % 100 == 0 && Threads.@spawn write_log(step, metrics)   # not every step, another thread
+""",
+    }
     verify = (
         "`gpusight steps` shows a shorter gap between steps. `gpusight ledger` shows less "
         "`idle/framework` and `idle/host`."
@@ -387,6 +400,7 @@ def _fix(
             torch="Allocate one pinned buffer before the loop, and copy into it.",
             cuda="Allocate the buffer once with cudaMallocHost, and reuse it.",
             jax="Read results back less often, or on another thread.",
+            other="Allocate one pinned buffer before the loop, and copy into it.",
         )
         way = f"{seen} {instead}"
     elif near.results and not source:

@@ -56,6 +56,7 @@ class BlockingLaunches(TimelineRule):
 unset CUDA_LAUNCH_BLOCKING
 grep -rn CUDA_LAUNCH_BLOCKING .        # scripts, Dockerfiles and os.environ set it too
 """
+    is_neutral = True
     verify = "`gpusight api` shows launch calls of a few microseconds, whatever their kernels take."
     caveats = (
         "Debuggers and compute-sanitizer serialize launches as well. A profiler that replays "

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import library_kernels
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fusable_kernels import (
     CAST_NARROW,
@@ -68,6 +69,23 @@ __global__ void fused(const float* x, float* y, int n) {     // all operations p
     jax_code = """\
 block = jax.jit(block)                          # XLA fuses pointwise operations
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+@cp.fuse()                                      # one kernel for all operations
+def block(x, y):
+    return cp.sqrt(x * 2 + y)
+""",
+        Framework.NUMBA: """\
+@cuda.jit
+def fused(x, y, out):                           # all operations per element
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = math.sqrt(x[i] * 2 + y[i])
+""",
+        Framework.JULIA: """\
+@. out = sqrt(x * 2 + y)                        # dots everywhere: one kernel
+""",
+    }
     verify = (
         "`gpusight kernels` shows generated (Triton) kernels instead of the chains. Skip the first "
         "steps, which compile."
@@ -77,9 +95,9 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
         "Changing shapes cause recompilation."
     )
     estimate = (
-        "Simulation in which each chain is one kernel that takes as long as its longest kernel, "
-        "and no less than the memory traffic that remains: the input, the result, and the other "
-        "operands. "
+        "Simulation in which each chain is one kernel that takes as long as its longest kernel. "
+        "It takes no less than the memory traffic that remains: the input, the result, and the "
+        "other operands. "
         "The other launches and their host time are removed. Where a chain casts half precision "
         "to FP32 and back, the fused kernel reads and writes half precision only. Kernels between "
         f"the casts then count {NARROW:.0%} and casts {CAST_NARROW:.0%} of their time."

@@ -10,6 +10,7 @@ from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
+from gpusight.rules.timeline.pageable_copy import PageableCopy
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
@@ -41,6 +42,7 @@ with torch.cuda.stream(copying):
     upcoming = next(batches).to("cuda", non_blocking=True)
 torch.cuda.current_stream().wait_stream(copying)
 """
+    snippets = PageableCopy.snippets
     verify = "`gpusight copies` shows these copies as overlapped, `gpusight ledger` less `copy`."
     caveats = (
         "A copy cannot overlap if the next kernel needs its data and it could not start earlier. "
@@ -106,6 +108,8 @@ def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
         torch="Use a separate torch.cuda.Stream and non_blocking=True.",
         cuda="Use cudaMemcpyAsync on a separate stream, and events for kernels that need the data.",
         jax="Call jax.device_put for the next batch before the current step is awaited.",
+        other="Copy from pinned memory on a separate stream, and let the kernels that need the "
+        "data wait for an event.",
     )
     if all(totals.way == "unified" for totals in moved):
         return f"{seen}. {advice}"

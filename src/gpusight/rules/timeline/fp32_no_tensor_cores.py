@@ -8,6 +8,7 @@ import numpy as np
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import is_training, title_share
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import (
     CAST_GPU_NS,
@@ -96,6 +97,14 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
     half_jax_code = """\
 params = jax.tree.map(lambda x: x.astype(jnp.{dtype}), params)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+# TF32 for matmuls: CUPY_TF32=1 python script.py
+""",
+        Framework.JULIA: """\
+CUDA.math_mode!(CUDA.FAST_MATH)                # TF32 for matmuls
+""",
+    }
     verify = (
         "`gpusight kernels` shows TF32 (or BF16) kernels. Compare the loss curve or the results "
         "with those of FP32 before keeping it."
@@ -178,6 +187,7 @@ def _match(
         jax="The matmul precision is one setting. bfloat16 parameters save more."
         if has_tf32
         else "Use half-precision parameters; with float16, scale the loss.",
+        other="Allow TF32 in matmuls, which is one setting, or use half-precision arrays.",
     )
     if gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
         way = f"That is little now, but more once other fixes make the GPU the bottleneck. {way}"

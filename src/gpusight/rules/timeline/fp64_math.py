@@ -73,6 +73,19 @@ float y = x * 1.5f;                       // 1.5 would make it double
 jax.config.update("jax_enable_x64", False)           # the default; arrays become float32
 x = jnp.asarray(array, dtype=jnp.float32)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+x = cp.asarray(array, dtype=cp.float32)        # NumPy arrays are float64
+""",
+        Framework.NUMBA: """\
+x = cuda.to_device(array.astype(np.float32))   # NumPy arrays are float64
+y = x * np.float32(1.5)                        # in kernels too: 1.5 is float64
+""",
+        Framework.JULIA: """\
+x = CuArray{Float32}(array)
+y = x .* 1.5f0                                 # 1.5 is Float64
+""",
+    }
     verify = (
         "`gpusight kernels` shows no FP64 kernels. Compare the loss curve or the results with "
         "those of FP64 before keeping it."
@@ -107,7 +120,7 @@ x = jnp.asarray(array, dtype=jnp.float32)
         if gpu is None or not gpu.vector.fp64 or not gpu.vector.fp32:
             return RuleNotApplicable("the peak FLOP/s of the GPU are unknown")
         made_for_fp64 = gpu.vector.fp64 >= MIN_FP64_RATE.value * gpu.vector.fp32
-        if made_for_fp64 and context.framework is Framework.CUDA:
+        if made_for_fp64 and not context.framework.is_ml:
             return CLEAN
         return _match(context, rows, share, gpu)
 
@@ -141,6 +154,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float, gpu: Gpu) -> 
         cuda="Use float where precision allows: literals with an f suffix, sinf() instead of "
         "sin().",
         jax="Leave jax_enable_x64 off, and convert NumPy arrays to float32.",
+        other="Use float32 where precision allows: convert arrays; literals are float64.",
     )
     return RuleMatch(
         title=f"{what} ({title_share(share)} of GPU time)",
@@ -154,7 +168,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float, gpu: Gpu) -> 
                 for name, ns in saved.items()
             ),
         ),
-        confidence=Confidence.LOW if framework is Framework.CUDA else Confidence.MEDIUM,
+        confidence=Confidence.LOW if not framework.is_ml else Confidence.MEDIUM,
         confidence_reason="the kernels were measured; the capture does not show whether the "
         "results need FP64",
         change=(list(changes.values())[-1],),

@@ -48,6 +48,15 @@ loader = DataLoader(dataset, num_workers=4)                  # processes instead
 pool = concurrent.futures.ProcessPoolExecutor()              # not ThreadPoolExecutor
 sys.setswitchinterval(0.0005)                                # or: shorter waits
 """
+    snippets: ClassVar = {
+        **dict.fromkeys(
+            (Framework.CUPY, Framework.NUMBA),
+            """\
+pool = concurrent.futures.ProcessPoolExecutor()              # not ThreadPoolExecutor
+sys.setswitchinterval(0.0005)                                # or: shorter waits
+""",
+        ),
+    }
     verify = "`gpusight ledger` shows less idle time, and nsys fewer pthread_cond_timedwait calls."
     caveats = (
         "Extensions may use the same function for locks of their own. Threads that wait or compute "
@@ -103,7 +112,7 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
 
 def is_python(context: RuleContext) -> bool:
     """Return whether the process runs Python, by its framework or its name."""
-    if context.framework is not Framework.CUDA:
+    if context.framework not in {Framework.CUDA, Framework.JULIA}:
         return True
     processes = context.trace.table("processes", ["process", "name"])
     own = processes.filter(pl.col("process").is_in([p for p, _ in context.schedule.threads]))

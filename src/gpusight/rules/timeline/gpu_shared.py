@@ -49,6 +49,7 @@ class GpuShared(TimelineRule):
 CUDA_VISIBLE_DEVICES=1 python other.py         # another GPU
 nvidia-cuda-mps-control -d                     # or: run kernels of both at once
 """
+    is_neutral = True
     verify = "`gpusight info` lists one process per GPU."
     caveats = (
         "Programs that share a GPU on purpose, such as inference servers, trade latency for "

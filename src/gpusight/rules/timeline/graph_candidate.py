@@ -65,6 +65,7 @@ for batch in batches:
 """
     cuda_code = LaunchBound.cuda_code
     jax_code = LaunchBound.jax_code
+    snippets = LaunchBound.snippets
     training_code = """\
 optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
 def train_step():                              # inputs and targets: static tensors on the GPU
@@ -156,6 +157,8 @@ for batch, labels in loader:
                 '"reduce-overhead").',
                 cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",
                 jax="one jax.jit over the whole step, with --xla_gpu_enable_command_buffer.",
+                other="capture its launches on a stream once, launch the graph each time; or "
+                "write one kernel for several operations.",
             ),
             code=context.framework.choose(
                 torch=self.training_code if is_training(context) else "", cuda="", jax=""

@@ -109,6 +109,27 @@ future = executor.submit(host_work, batch)     # on another thread, while the GP
 with torch.cuda.nvtx.range("host work"):
     result = host_work(batch)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+future = executor.submit(host_work, batch)     # on another thread, while the GPU computes
+# to verify, name the parts of the loop and record again:
+with cupyx.profiler.time_range("host work"):
+    result = host_work(batch)
+""",
+        Framework.NUMBA: """\
+future = executor.submit(host_work, batch)     # on another thread, while the GPU computes
+# to verify, name the parts of the loop and record again (package nvtx):
+with nvtx.annotate("host work"):
+    result = host_work(batch)
+""",
+        Framework.JULIA: """\
+task = Threads.@spawn host_work(batch)         # on another thread, while the GPU computes
+# to verify, name the parts of the loop and record again (package NVTX):
+NVTX.@range "host work" begin
+    host_work(batch)
+end
+""",
+    }
     verify = "`gpusight ledger` shows less `idle`, and the causes that remain."
     caveats = (
         "The capture does not show whether the work is needed, or whether the step has to wait for "
@@ -400,7 +421,7 @@ def _how_to_learn(
     is_named = named_ns >= MIN_NAMED_SHARE.value * idle_ns(context, cause)
     if is_named or cause not in _HOST_CODE:
         return ""
-    if context.framework is Framework.CUDA:
+    if context.framework in {Framework.CUDA, Framework.JULIA}:
         return "NVTX ranges around the parts of the program name it in the next capture."
     return (
         "`gpusight record --python-stacks` shows its Python functions, and NVTX ranges around the "

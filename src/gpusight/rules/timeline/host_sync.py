@@ -71,6 +71,23 @@ if step % 100 == 0:
     print(torch.stack(losses).mean().item())   # one sync per 100 steps
 x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if tensor:
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+losses[step] = loss                            # stays on the GPU: no .get(), float(), print
+if step % 100 == 0:
+    print(float(losses[step - 99 : step + 1].mean()))   # one sync per 100 steps
+y = cp.where(mask, a, b)                       # instead of a[mask]
+""",
+        Framework.NUMBA: """\
+kernel[blocks, threads](x, result)             # result: a device array, stays on the GPU
+if step % 100 == 0:
+    print(result.copy_to_host())               # one sync per 100 steps
+""",
+        Framework.JULIA: """\
+losses[step:step] .= loss                      # stays on the GPU: no Array(), no @show
+step % 100 == 0 && println(Array(losses))      # one sync per 100 steps
+""",
+    }
     verify = (
         "`gpusight api` shows fewer synchronizing calls. In PyTorch, "
         'torch.cuda.set_sync_debug_mode("warn") reports the remaining ones.'
@@ -285,23 +302,24 @@ def _fix(
     seen = f"The host is blocked {context.time_per_step(blocked_ns)}" + (
         f" in {source}" if source else ""
     )
-    now = " It saves little alone, but CUDA graphs and torch.compile need a step without syncs."
-    return (
-        f"{seen}, {mean} per sync. "
-        + context.framework.choose(
-            torch="Collect values on the GPU and read them back once, after the step or every N "
-            "steps. Copy small tensors from pinned memory with non_blocking=True. Replace boolean "
-            "indexing and nonzero by torch.where.",
-            cuda="Branch on the GPU (device-side flags, conditional graph nodes), or read results "
-            "back through pinned memory and query an event in a later step."
-            if inside["copies"].any()
-            else "Nothing is read back: delete these calls. Kernels of one stream run in order, "
-            "and cudaStreamWaitEvent orders streams without the host.",
-            jax="Do not convert arrays to Python numbers or NumPy in the step. Read metrics back "
-            "every N steps.",
-        )
-        + now * (not costly)
+    compiled = " and torch.compile" * (not context.framework.is_array_language)
+    now = f" It saves little alone, but CUDA graphs{compiled} need a step without syncs."
+    way = context.framework.choose(
+        torch="Collect values on the GPU and read them back once, after the step or every N "
+        "steps. Copy small tensors from pinned memory with non_blocking=True. Replace boolean "
+        "indexing and nonzero by torch.where.",
+        cuda="Branch on the GPU (device-side flags, conditional graph nodes), or read results "
+        "back through pinned memory and query an event in a later step."
+        if inside["copies"].any()
+        else "Nothing is read back: delete these calls. Kernels of one stream run in order, "
+        "and cudaStreamWaitEvent orders streams without the host.",
+        jax="Do not convert arrays to Python numbers or NumPy in the step. Read metrics back "
+        "every N steps.",
+        other="Keep values in arrays on the GPU, and read them back every N steps."
+        if inside["copies"].any()
+        else "Nothing is read back: delete these calls. Kernels of one stream run in order.",
     )
+    return f"{seen}, {mean} per sync. {way}{now * (not costly)}"
 
 
 def _by_item(context: RuleContext, inside: pl.DataFrame) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MIN_RARE_RATIO,
@@ -89,6 +90,28 @@ threading.Thread(target=load, daemon=True).start()
 for _ in range(step_count):
     state = step(state, batches.get())
 """
+    snippets: ClassVar = {
+        **dict.fromkeys(
+            (Framework.CUPY, Framework.NUMBA),
+            """\
+batches = queue.Queue(maxsize=4)
+def load():                                    # fills the queue ahead of the steps
+    for batch in dataset:
+        batches.put(batch)
+threading.Thread(target=load, daemon=True).start()
+for _ in range(step_count):
+    step(batches.get())
+""",
+        ),
+        Framework.JULIA: """\
+batches = Channel(4; spawn=true) do channel    # loads ahead, on another thread
+    foreach(batch -> put!(channel, batch), dataset)
+end
+for batch in batches
+    step!(state, CuArray(batch))
+end
+""",
+    }
     verify = (
         "`gpusight ledger` shows no `idle/input`. If some remains, there are too few workers or "
         "the storage is too slow."

@@ -122,6 +122,31 @@ for (int i = 0; i < steps; ++i) cudaGraphLaunch(exec, stream);
 def many_steps(state, batches):                # one dispatch for all steps
     return jax.lax.scan(step, state, batches)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+stream = cp.cuda.Stream(non_blocking=True)
+with stream:
+    stream.begin_capture()
+    step()                                     # into arrays that exist already
+    graph = stream.end_capture()
+for _ in range(steps):
+    graph.launch(stream)
+""",
+        Framework.NUMBA: """\
+step = kernel[blocks, threads, stream]         # configured once, outside the loop
+for i in range(steps):
+    step(x, y)                                 # one kernel that does all operations of a step
+""",
+        Framework.JULIA: """\
+graph = CUDA.capture() do
+    step!(state)                               # into arrays that exist already
+end
+exec = CUDA.instantiate(graph)
+for _ in 1:steps
+    CUDA.launch(exec)
+end
+""",
+    }
     verify = (
         "`gpusight ledger` shows less `idle/launching` and `idle/framework`; `gpusight api` shows "
         "cudaGraphLaunch instead of most launches."
@@ -304,7 +329,7 @@ def _fix(
     places = named(main, "range", most=3) or named(main, "operator", most=3)
     most = f", mostly in {places}" if places else ""
     seen = f"{count}, {format_time(launch_ns, digits=3)} of host time each{most}."
-    if mostly_in_libraries(context, calls) and context.framework is Framework.CUDA:
+    if mostly_in_libraries(context, calls) and not context.framework.is_ml:
         return (
             f"{seen} The launches are inside a library: call it less often, on larger or batched "
             "inputs, or use a function that handles all inputs in one call."
@@ -321,11 +346,15 @@ def _fix(
         "short kernels.",
         jax="Put the whole step, or several steps (lax.scan), under one jax.jit. XLA launches "
         "CUDA graphs with --xla_gpu_enable_command_buffer.",
+        other=f"{capture} on a stream as a CUDA graph, and launch that, or fuse "
+        "short kernels into one.",
     )
     if syncs:
+        breaks = ", and torch.compile breaks its graph at each readback"
+        breaks *= not context.framework.is_array_language
         fitting = (
             f"Remove the {context.count_per_step(syncs, 'blocking sync')} first (host-sync): a "
-            "CUDA graph cannot contain them, and torch.compile breaks its graph at each readback."
+            f"CUDA graph cannot contain them{breaks}."
         )
     return f"{seen} {fitting} {way}"
 

@@ -126,6 +126,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
         "normalization, activations and pooling keep the layout.",
         cuda="Use NHWC tensor and filter descriptors in cuDNN, and keep NHWC between layers.",
         jax="Use NHWC images and HWIO kernels in conv_general_dilated.",
+        other="Use NHWC images and filters, and keep NHWC between layers.",
     )
     return RuleMatch(
         title=title,

@@ -11,6 +11,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.hardware.gpu_table import CPU_LINK_BYTES_S, CPU_LINKS, USUAL_CPU_LINK
 from gpusight.rules.finding import Confidence, Evidence
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.memcpys import DIRECTION_NAMES
@@ -95,6 +96,23 @@ loader = DataLoader(dataset, num_workers=4, pin_memory=True)
 for batch in loader:
     batch = batch.to("cuda", non_blocking=True)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+host = cupyx.empty_pinned(shape, dtype=np.float32)   # once, outside the loop
+copying = cp.cuda.Stream(non_blocking=True)
+upcoming.set(host, stream=copying)             # during the current step
+compute.wait_event(copying.record())
+""",
+        Framework.NUMBA: """\
+host = cuda.pinned_array(shape, dtype=np.float32)    # once, outside the loop
+copying = cuda.stream()
+upcoming = cuda.to_device(host, stream=copying)      # during the current step
+""",
+        Framework.JULIA: """\
+host = CUDA.pin(Array{Float32}(undef, n))      # once, outside the loop
+copyto!(upcoming, host)                        # in a task of its own, during the current step
+""",
+    }
     verify = (
         "`gpusight copies` shows `Pinned` for these copies, and a bandwidth near that of the link."
     )
@@ -164,6 +182,8 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         "step.",
         jax="Keep inputs on the device, or call jax.device_put for the next batch before this one "
         "is awaited.",
+        other="Allocate pinned host buffers once, outside the loop. Copy from them on a separate "
+        "stream during the previous step.",
     )
     return RuleMatch(
         title=f"Pageable memory copies: {context.time_per_step(took_ns)} at {rate}",

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import library_kernels, summed_locations, title_share
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -69,6 +70,18 @@ y = jax.vmap(f)(xs)              # one batched call instead of a loop over small
 y = torch.bmm(a, b)              # one batched call instead of a loop over small ones
 model = torch.compile(model)     # generated kernels use more blocks for reductions
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+y = cp.matmul(a, b)              # one call for a batch instead of a loop over small ones
+""",
+        Framework.NUMBA: """\
+blocks = (n + threads - 1) // threads          # from the problem, not a constant
+kernel[blocks, threads](x)
+""",
+        Framework.JULIA: """\
+@cuda threads=threads blocks=cld(n, threads) kernel(x)   # from the problem, not a constant
+""",
+    }
     verify = (
         "`gpusight kernels` shows larger grids and shorter kernels. `gpusight record --ncu` shows "
         "how many SMs are active."

@@ -10,6 +10,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import free_calls, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_during, waits
@@ -63,6 +64,20 @@ kernel<<<grid, block, 0, stream>>>(parameters); // small values as kernel argume
 batch = jax.device_put(batch)                  # a whole tree at once, before the step
 step = jax.jit(step)                           # constants inside jit are copied once
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+packed = cp.asarray(np.concatenate(small))     # one copy per step
+mask = cp.zeros(n)                             # created on the GPU: no copy
+""",
+        Framework.NUMBA: """\
+packed = cuda.to_device(np.concatenate(small)) # one copy per step
+kernel[blocks, threads](x, alpha)              # numbers as arguments: no copy
+""",
+        Framework.JULIA: """\
+packed = CuArray(reduce(vcat, small))          # one copy per step
+mask = CUDA.zeros(Float32, n)                  # created on the GPU: no copy
+""",
+    }
     verify = "`gpusight copies` shows a few copies per step."
     caveats = (
         "Copies that the program needs at different times cannot be one. In a GPU-bound program, "

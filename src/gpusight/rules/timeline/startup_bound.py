@@ -115,6 +115,7 @@ class StartupBound(TimelineRule):
 export CUDA_MODULE_LOADING=LAZY                # load a kernel when it first runs
 gpusight record --delay 5 -- ./program         # record without the start
 """
+    is_neutral = True
     verify = "`gpusight ledger --window all` shows less `idle/setup`, and GPU busy is higher."
     effort = "config"
     caveats = (

@@ -11,7 +11,6 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import NONE
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import (
     MIN_OPTIMIZER_KERNELS,
@@ -138,7 +137,7 @@ def update(params, grads, state):
                 cuda=UnfusedOptimizer.cuda_code,
                 jax=UnfusedOptimizer.jax_code,
             ),
-            effort="rewrite" if context.framework is Framework.CUDA else "one line",
+            effort="one line" if context.framework.is_ml else "rewrite",
             where=locations_of(context, rows),
         )
 
