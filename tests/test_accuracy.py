@@ -14,7 +14,7 @@ from benchmarks.programs import accuracy
 from benchmarks.programs.accuracy import Errors
 from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED
 from benchmarks.programs.score import captures, read_rows, score, write_rows
-from gpusight.rules.past_predictions import TABLE, PastPredictions, past_predictions
+from gpusight.rules.finding import TABLE, PastPredictions, past_predictions
 from gpusight.rules.registry import TIMELINE_RULES
 from tests.shared import REPOSITORY
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.programs.collect import MEASURED
 from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED
 from benchmarks.programs.score import ROWS, read_rows
-from gpusight.rules.past_predictions import TABLE, PastPredictions
+from gpusight.rules.finding import TABLE, PastPredictions
 from gpusight.rules.registry import TIMELINE_RULES
 
 if TYPE_CHECKING:

@@ -406,7 +406,7 @@ def test_without_a_known_step_time_it_is_estimated(overhead_us: float) -> None:
     assert document["step_ns"] == focus.step_ns
     assert "without the profiler (estimate)" in focus.text
     assert focus.notes[0].startswith("estimate: ")
-    assert focus.notes[0].endswith(" of nsys taken off (recorded times: --pace off)")
+    assert focus.notes[0].endswith(" of nsys subtracted (recorded times: --pace off)")
     diagnosis = diagnosed(recorded)
     assert "profiler-overhead" in diagnosis.not_applicable
     assert diagnosis.step_ns == focus.step_ns

@@ -59,7 +59,7 @@ def test_diagnose_says_what_was_taken_off_and_what_to_type_next(
     capsys: pytest.CaptureFixture[str], loop: Path, measured: Path
 ) -> None:
     out = screen(capsys, "diagnose", str(loop), "--pace", "324us")
-    assert "profiler overhead taken off: " in out
+    assert "profiler overhead subtracted: " in out
     assert " µs per recorded event (324 µs/step given)" in out
     assert out.rstrip().endswith(f"next: gpusight explain {loop} 1 --pace=324us")
     out = screen(capsys, "diagnose", str(measured))

@@ -1,4 +1,4 @@
-"""Which framework a program is written in, and whether its steps are alike."""
+"""Whether steps are alike, and how amounts per step are written."""
 
 from __future__ import annotations
 
@@ -7,42 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gpusight.rules.formatting import (
-    Framework,
     called_from,
-    count_per_step,
-    framework_of,
     is_training,
-    time_per_step,
 )
 from gpusight.rules.patterns.kernel_groups import LaunchRepetition, repetition
 from tests.rules.timeline.rule_captures import Capture
-from tests.traces import build_trace
-
-
-@pytest.mark.parametrize(
-    ("source", "kernel", "range_", "expected"),
-    [
-        ("nsys-sqlite", "void at::native::vectorized_elementwise_kernel<4>()", "step", "TORCH"),
-        ("nsys-sqlite", "triton_poi_fused_add_0", "step", "TORCH"),
-        ("nsys-sqlite", "ampere_sgemm_128x64_tn", "aten::mm, seq = 3", "TORCH"),
-        ("torch-json", "ampere_sgemm_128x64_tn", "step", "TORCH"),
-        ("jax-xplane", "loop_add_fusion", "step", "JAX"),
-        ("nsys-sqlite", "loop_add_fusion", "XlaModule:#hlo_module=jit_f#", "JAX"),
-        ("nsys-sqlite", "stencil(float*, int)", "time step", "CUDA"),
-    ],
-)
-def test_framework(source: str, kernel: str, range_: str, expected: str) -> None:
-    trace = build_trace({"source": source}, kernels=[{"name": kernel}], ranges=[{"name": range_}])
-    assert framework_of(trace) is Framework[expected]
-
-
-def test_operators_tell_pytorch() -> None:
-    assert framework_of(build_trace(cpu_ops=[{"name": "aten::mm"}])) is Framework.TORCH
-
-
-def test_jax_takes_the_words_for_cuda_where_it_has_none() -> None:
-    assert Framework.JAX.choose(torch="t", cuda="c") == "c"
-    assert Framework.JAX.choose(torch="t", cuda="c", jax="j") == "j"
 
 
 def steps(*sequences: str) -> LaunchRepetition:
@@ -98,24 +67,24 @@ def test_amounts_are_per_step_of_the_window() -> None:
         capture.launch((step * 1_000, step * 1_000 + 5), (step * 1_000 + 7, step * 1_000 + 17), "a")
     context = capture.timeline()
     length_us = context.length_ns / 1_000
-    assert time_per_step(context, context.length_ns) == f"{length_us / 4:.0f} µs/step"
-    assert count_per_step(context, 48, "blocking sync") == "12 blocking syncs per step"
-    assert count_per_step(context, 4, "launch") == "1 launch per step"
-    assert count_per_step(context, 10, "copy") == "2.5 copies per step"
-    assert count_per_step(context, 384) == "96 per step"
-    assert count_per_step(context, 3, "copy") == "3 copies in 4 steps"
-    assert count_per_step(context, 1) == "1 in 4 steps"
+    assert context.time_per_step(context.length_ns) == f"{length_us / 4:.0f} µs/step"
+    assert context.count_per_step(48, "blocking sync") == "12 blocking syncs per step"
+    assert context.count_per_step(4, "launch") == "1 launch per step"
+    assert context.count_per_step(10, "copy") == "2.5 copies per step"
+    assert context.count_per_step(384) == "96 per step"
+    assert context.count_per_step(3, "copy") == "3 copies in 4 steps"
+    assert context.count_per_step(1) == "1 in 4 steps"
     # A sample whose steps are longer than those of the window: times are scaled to the headline's.
     context.focus = replace(context.focus, end_ns=context.focus.start_ns + context.length_ns // 2)
-    assert time_per_step(context, context.length_ns) == f"{length_us / 8:.0f} µs/step"
+    assert context.time_per_step(context.length_ns) == f"{length_us / 8:.0f} µs/step"
 
 
 def test_amounts_without_steps_have_no_unit_of_steps() -> None:
     capture = Capture()
     capture.launch((0, 5), (7, 1_007), "a")
     context = capture.timeline()
-    assert time_per_step(context, 500_000) == "500 µs"
-    assert count_per_step(context, 3, "launch") == "3 launches"
+    assert context.time_per_step(500_000) == "500 µs"
+    assert context.count_per_step(3, "launch") == "3 launches"
 
 
 @pytest.mark.parametrize(

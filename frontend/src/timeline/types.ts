@@ -171,7 +171,7 @@ export interface Findings {
   /** `all 4 fixes: 46.9 -> 9.96 ms/step (4.7x)`; empty without a fix. */
   readonly plan: string;
   readonly predicted_step_ns: number | null;
-  /** `fix 1 needs fix 2 (host-sync) first`. */
+  /** `apply fix 2 (host-sync) before fix 1`. */
   readonly needs: readonly string[];
   /** Findings below the plan, which are no fixes or save too little; titles are whole lines. */
   readonly beside: readonly FindingInfo[];

@@ -129,7 +129,7 @@ class Correction:
             limits = in_one_unit(format_time(low, digits=3), format_time(high, digits=3), " to ")
             text = (
                 f"estimate: {limits}/step without the profiler, {taken} of "
-                f"{self.tool} taken off (recorded times: --pace off)"
+                f"{self.tool} subtracted (recorded times: --pace off)"
             )
             if self.slower is not None:
                 timed = format_time(self.slower.mean_ns, digits=3)
@@ -140,8 +140,8 @@ class Correction:
             return f"the profiler did not slow the steps down ({known})"
         taken = f"{format_time(round(self.overhead.event_ns), digits=3)} per recorded event"
         if self.overhead.share:
-            taken += f" and {format_share(self.overhead.share)} of the other host time"
-        text = f"profiler overhead taken off: {taken} ({known})"
+            taken += f" and {format_share(self.overhead.share)} of the host time between events"
+        text = f"profiler overhead subtracted: {taken} ({known})"
         if abs(self.step_ns / self.pace.mean_ns - 1) > MAX_MISSED:
             text += f"; the GPU alone takes {format_time(self.step_ns, digits=3)}/step"
         return text

@@ -338,9 +338,12 @@ def needed_first(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
 
 
 def needs_notes(diagnosis: TimelineDiagnosis) -> list[str]:
-    """Say which fixes are only possible after others: `fix 1 needs fix 2 (host-sync) first`."""
+    """Say which fixes are only possible after others: `apply fix 2 (host-sync) before fix 1`.
+
+    The plan ranks by time saved, which is not the order to apply them.
+    """
     needs = [(f, needed_first(diagnosis, f)) for f in diagnosis.plan]
-    return [f"{_fix_named(diagnosis, f.rule)} needs {first} first" for f, first in needs if first]
+    return [f"apply {first} before {_fix_named(diagnosis, f.rule)}" for f, first in needs if first]
 
 
 def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
@@ -363,7 +366,7 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
         return f"alone saves {alone}; after the plan under {_least()}"
     planned = per_step(diagnosis, finding.saved_ns)
     needed = needed_first(diagnosis, finding)
-    needs = f"; needs {needed} first" if needed else ""
+    needs = f"; apply it after {needed}" if needed else ""
     if planned == per_step(diagnosis, finding.recoverable_ns):
         return f"saves {alone}{needs}"
     share = units.format_share((finding.saved_ns or 0.0) / max(1, diagnosis.focus.length_ns))
@@ -372,10 +375,10 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     after = {0: "in the plan", 1: f"after fix {row}"}.get(
         above, f"after fixes {row + 1 - above}-{row}"
     )
-    more = (finding.saved_ns or 0.0) > finding.recoverable_ns
-    which = {0: "later fixes", 1: "it"}.get(above, "they")
-    verb = ("expose" if more else "remove") + "s" * (above == 1)
-    why = f"{which} {verb} {'more' if more else 'a part'} of it"
+    if (finding.saved_ns or 0.0) > finding.recoverable_ns:
+        why = "the time that it saves is hidden behind other work now"
+    else:
+        why = "other fixes save the rest" if above else "later fixes save the rest"
     return f"alone saves {alone}; {after} saves {most}{planned}{unit} ({share}): {why}{needs}"
 
 

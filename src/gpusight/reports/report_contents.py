@@ -238,7 +238,7 @@ class Headline:
 
     numbers: tuple[HeadlineNumber, ...]
     plan: tuple[HeadlineFix, ...] = ()
-    """All fixes, in the order to do them: what they save adds up."""
+    """All fixes, ranked by time saved: what they save adds up."""
     whole: str = ""
     """What the fixes shorten: `step`, `window` or `GPU time`; empty where there are none."""
     now_ns: float | None = None
@@ -265,7 +265,7 @@ def build_headline(program: ProgramReport | None, measured: Sequence[MeasuredRep
 
 
 def _plan(diagnosis: TimelineDiagnosis) -> Iterator[HeadlineFix]:
-    """Give the fixes in the order to do them, with the numbers that `diagnose` gives them."""
+    """Give the fixes ranked by time saved, with the numbers that `diagnose` gives them."""
     bounds = diagnosis.plan_upper_bounds
     planned = zip(diagnosis.findings, diagnosis.plan_step_ns, bounds, strict=True)
     for rank, (finding, then_ns, bound) in enumerate((p for p in planned if p[0].in_plan), 1):

@@ -13,26 +13,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import text_of
-from gpusight.analysis.attribution.work_causes import (
-    KINDS,
-    causes_of_calls,
-    causes_of_rows,
-    names_of_causes,
-)
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
-from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, build_schedule
-from gpusight.analysis.kernel_summary import BLOCK, GRID, distinct_short_names, product
+from gpusight.analysis.gpu_schedule import NONE, CallKind, build_schedule
+from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import GpuSharing, Replay
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
 from gpusight.analysis.steps.step_phases import phases
 from gpusight.hardware.gpu_lookup import listed_gpu
-from gpusight.naming.kernel_names import classify
+from gpusight.results import Evidence
+from gpusight.rules.context_frames import calls_frame, ops_frame
+from gpusight.rules.frameworks import framework_of
 from gpusight.trace.intervals import Intervals, clip
-from gpusight.units import format_time
+from gpusight.units import format_mean, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,11 +37,11 @@ if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.ledger.host_threads import HostTime
-    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.hardware.gpu_table import Gpu
+    from gpusight.rules.frameworks import Framework
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -165,7 +159,7 @@ class RuleContext:
         `in_graph`, `bytes`, `direction`, `src_kind`, `dst_kind`, `range` (innermost), `operator`,
         `forward_operator`, `shapes` (of the operator), `module`, `site` (line of Python), `phase`.
         """
-        frame = _ops_frame(self.schedule)
+        frame = ops_frame(self.schedule)
         return frame.with_columns(phases(self.trace, self.schedule).alias("phase"))
 
     @cached_property
@@ -181,13 +175,18 @@ class RuleContext:
         `end_ns`, `duration_ns`, `host_thread`, `process`, `thread`, `step`, `range`, `operator`,
         `site`, `waits` (it waits for the GPU), `waited_ns` (how long it really did).
         """
-        return _calls_frame(self.schedule, self.replay.program)
+        return calls_frame(self.schedule, self.replay.program)
 
     @cached_property
     def gpu(self) -> Gpu | None:
         """Specifications of `device`; None where they are not known."""
         rows = self.trace.table("devices").filter(pl.col("device") == self.device)
         return listed_gpu(rows.row(0, named=True)) if rows.height else None
+
+    @cached_property
+    def framework(self) -> Framework:
+        """What the program is written with."""
+        return framework_of(self.trace)
 
     @cached_property
     def device(self) -> int:
@@ -202,6 +201,53 @@ class RuleContext:
     def calls_of(self, *kinds: CallKind) -> pl.DataFrame:
         """Return the calls of some kinds."""
         return self.calls.filter(pl.col("kind").is_in([kind.name.lower() for kind in kinds]))
+
+    # Amounts per step ---------------------------------------------------------------------------
+
+    def scaled_ns(self, ns: float) -> float:
+        """Scale a time of the sample to one step of the window; to the window without steps.
+
+        Like the savings of findings: so that it is a part of the step time in the headline.
+        """
+        return ns * self.step_ns / max(1, self.length_ns)
+
+    def step_count(self, count: float) -> float:
+        """Divide a count of the sample by its steps; scale it where it holds no whole step."""
+        return count / self.steps if self.steps else self.scaled_ns(count)
+
+    def time_per_step(self, ns: float) -> str:
+        """Format a time of the sample: `10.1 ms/step`, `10.1 ms` where no steps are known."""
+        text = format_time(self.scaled_ns(ns), digits=3)
+        return f"{text}/step" if self.focus.steps else text
+
+    def count_per_step(self, count: float, noun: str = "") -> str:
+        """Format a count of the sample: `96 per step`, `12 blocking syncs per step`.
+
+        The noun is given in its singular.
+        """
+        if count and count < self.steps:
+            noun = f" {noun if count == 1 else _plural(noun)}" if noun else ""
+            return f"{format_mean(count)}{noun} in {self.steps:,} steps"
+        amount = self.step_count(count)
+        text = format_mean(amount if self.steps else round(amount))
+        if noun:
+            text = f"{text} {noun if text == '1' else _plural(noun)}"
+        return self.by_step(text)
+
+    def by_step(self, amount: str) -> str:
+        """Add the unit to an amount of one step: `14 per step`."""
+        return f"{amount} per step" if self.focus.steps else amount
+
+    def evidence(self, metric: str, total: float, unit: str, meaning: str) -> Evidence:
+        """Return an amount of the sample as evidence, for one step."""
+        amount = self.scaled_ns if unit == "ns" else self.step_count
+        return Evidence(metric, amount(float(total)), unit, self.by_step(meaning))
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
 
 
 def process_names(context: RuleContext) -> list[str]:
@@ -377,157 +423,6 @@ def _most_alike(totals: NDArray[np.float64], max_ops: int) -> tuple[int, int, fl
     off_middle = np.abs(first + last - count)
     best = int(np.lexsort((off_middle, miss // _SAME_MISS))[0])
     return int(first[best]), int(last[best]), float(miss[best])
-
-
-# Frames -------------------------------------------------------------------------------------------
-
-
-_DETAILS = {
-    "name": pl.String,
-    "label": pl.String,
-    "category": pl.String,
-    "precision": pl.String,
-    "tensor_core": pl.Boolean,
-    "blocks": pl.Int64,
-    "threads": pl.Int64,
-    "bytes": pl.Int64,
-    "direction": pl.String,
-    "src_kind": pl.String,
-    "dst_kind": pl.String,
-}
-"""Columns of an activity that come from its own table; null where the table lacks one."""
-
-
-def _ops_frame(schedule: GpuSchedule) -> pl.DataFrame:
-    ops = schedule.ops
-    kinds = [kind for kind in OpKind if (ops.kind == kind).any()] or [OpKind.KERNEL]
-    parts = [_details_and_causes(schedule, kind) for kind in kinds]
-    details = pl.concat([pl.DataFrame(schema=_DETAILS), *parts], how="diagonal")
-    frame = pl.DataFrame(
-        {
-            "op": np.arange(len(ops)),
-            "kind": pl.Series(KINDS, dtype=pl.Enum(KINDS)).gather(ops.kind),
-            "start_ns": ops.start_ns,
-            "end_ns": ops.end_ns,
-            "duration_ns": ops.end_ns - ops.start_ns,
-            "device": ops.device,
-            "stream_id": ops.stream_id,
-            "call": pl.Series(ops.call, dtype=pl.Int64),
-            "step": _step_of(schedule, ops.call),
-        }
-    ).with_columns(pl.when(pl.col("call") >= 0).then("call").alias("call"))
-    return frame.hstack(details.sort("op").drop("op").get_columns())
-
-
-def _details_and_causes(schedule: GpuSchedule, kind: OpKind) -> pl.DataFrame:
-    """Describe the activities of one kind, with the range, operator and line that launched them."""
-    trace, op = schedule.trace, np.flatnonzero(schedule.ops.kind == kind)
-    rows = pl.Series("row", schedule.ops.row[op])
-    if kind is OpKind.KERNEL:
-        details = _kernel_details(trace, rows)
-    elif kind is OpKind.COPY:
-        copies = trace.table("copies", ["kind", "bytes", "src_kind", "dst_kind"])[rows]
-        direction = pl.col("kind").cast(pl.String)
-        details = copies.select(
-            pl.format("[copy {}]", direction).alias("name"),
-            "bytes",
-            direction.alias("direction"),
-            pl.col("src_kind", "dst_kind").cast(pl.String),
-        )
-    elif kind is OpKind.MEMSET:
-        memsets = trace.table("memsets", ["bytes"])[rows]
-        details = memsets.with_columns(pl.lit("[memset]").alias("name"))
-    else:
-        details = pl.select(pl.repeat("[CUDA graph]", len(rows)).alias("name"))
-    if kind is not OpKind.KERNEL:
-        details = details.with_columns(pl.col("name").alias("label"))
-    causes = causes_of_rows(trace, kind.table, rows)
-    names = names_of_causes(trace, causes)
-    shapes = pl.Series([], dtype=pl.String).extend_constant(None, len(rows))
-    if trace.has("cpu_ops", "shapes"):
-        shapes = text_of(trace.table("cpu_ops", ["shapes"])["shapes"], causes["op"])
-    return details.hstack(
-        [
-            pl.Series("op", op),
-            causes["in_graph"],
-            names["range"],
-            names["op"].alias("operator"),
-            names["forward_op"].alias("forward_operator"),
-            shapes.alias("shapes"),
-            names["module"],
-            names["call_site"].alias("site"),
-        ]
-    )
-
-
-def _kernel_details(trace: Trace, rows: pl.Series) -> pl.DataFrame:
-    table = trace.table("kernels", ["name", *GRID, *BLOCK])
-    kernels = table[rows]
-    code = kernels["name"].to_physical()
-    names, codes = names_of(kernels["name"]), code.unique().sort()
-    kinds = [classify(names[c]) for c in codes]
-    by_name = pl.DataFrame(
-        {
-            "code": codes,
-            "label": distinct_short_names(kernels["name"]).gather(codes),
-            "category": pl.Series([k.category for k in kinds], dtype=pl.String),
-            "precision": pl.Series([k.precision for k in kinds], dtype=pl.String),
-            "tensor_core": pl.Series([k.tensor_core for k in kinds], dtype=pl.Boolean),
-        }
-    )
-    return (
-        kernels.with_columns(code.alias("code"), text_of(table["name"], rows))
-        .join(by_name, on="code", maintain_order="left")
-        .select(
-            *("name", "label", "category", "precision", "tensor_core"),
-            product(GRID).alias("blocks"),
-            product(BLOCK).alias("threads"),
-        )
-    )
-
-
-def _step_of(schedule: GpuSchedule, calls: Ints) -> pl.Series:
-    """Return the number of the step that each call is in; null outside steps."""
-    marks = np.flatnonzero(schedule.calls.kind == CallKind.MARK)
-    # Steps begin at the first mark, end at the second, and so on.
-    passed = np.searchsorted(marks, calls, side="right")
-    inside = (passed % 2 == 1) & (calls >= 0)
-    return pl.Series("step", np.where(inside, passed // 2, NONE)).replace(NONE, None)
-
-
-def _calls_frame(schedule: GpuSchedule, program: ReplayProgram) -> pl.DataFrame:
-    calls, trace = schedule.calls, schedule.trace
-    position = np.flatnonzero(calls.kind != CallKind.MARK)
-    rows = pl.Series("row", calls.row[position])
-    kinds = [kind.name.lower() for kind in CallKind]
-    threads = pl.DataFrame(
-        list(schedule.threads), schema={"process": pl.Int64, "thread": pl.Int64}, orient="row"
-    )[calls.thread[position]]
-    duration_ns = calls.end_ns - calls.start_ns
-    waits = program.wait != 0
-    waited_ns = np.where(waits, np.maximum(duration_ns - program.own_ns, 0), 0)
-    causes = names_of_causes(trace, causes_of_calls(trace, rows))
-    return pl.DataFrame(
-        {
-            "call": position,
-            "kind": pl.Series(kinds, dtype=pl.Enum(kinds)).gather(calls.kind[position]),
-            "name": text_of(trace.table("api_calls", ["name"])["name"], rows),
-            "start_ns": calls.start_ns[position],
-            "end_ns": calls.end_ns[position],
-            "duration_ns": duration_ns[position],
-            "host_thread": calls.host_thread[position],
-            "step": _step_of(schedule, position),
-            "waits": waits[position],
-            "waited_ns": waited_ns[position],
-        }
-    ).hstack(
-        [
-            *threads.get_columns(),
-            causes["range"],
-            causes["op"].alias("operator"),
-            causes["call_site"].alias("site"),
-        ]
-    )
 
 
 _Measured = TypeVar("_Measured")

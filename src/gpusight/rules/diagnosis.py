@@ -48,13 +48,15 @@ class ReplayFacts:
     """Steps that were replayed; 0 where none are known."""
     length_ns: int
     """Time that was replayed; its findings are scaled to the window."""
-    not_modeled: tuple[str, ...] = ()
-    """What the capture shows and the replay leaves out, such as other processes on the GPU."""
+    not_modeled: Mapping[str, str] = field(default_factory=dict)
+    """What the capture shows and the replay leaves out, such as other processes on the GPU; by the
+    rule whose fix models it, where there is one."""
 
     def document(self) -> dict[str, Any]:
         """Return plain objects; `not_modeled` only where there is any."""
-        facts = asdict(self)
-        return facts if self.not_modeled else {k: v for k, v in facts.items() if k != "not_modeled"}
+        facts = {"error": self.error, "steps": self.steps, "length_ns": self.length_ns}
+        unmodeled = list(self.not_modeled.values())
+        return facts | {"not_modeled": unmodeled} if unmodeled else facts
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class TimelineDiagnosis:
 
     @property
     def plan(self) -> tuple[TimelineFinding, ...]:
-        """The findings to fix, in order; those without a time estimate come last."""
+        """The findings to fix, ranked by time saved; those without a time estimate come last."""
         return tuple(f for f in self.findings if f.in_plan)
 
     @property
@@ -114,7 +116,7 @@ class TimelineDiagnosis:
 
     @property
     def fixes(self) -> tuple[TimelineFinding, ...]:
-        """The findings with a fix that saves a known time, in the order to fix them."""
+        """The findings with a fix that saves a known time, ranked by it."""
         return tuple(f for f in self.findings if f.is_fix and f.saved_ns is not None)
 
     @property
@@ -456,13 +458,19 @@ class Explanation:
 
     @property
     def not_modeled(self) -> tuple[str, ...]:
-        """What the capture shows and the estimate of a timeline's finding leaves out."""
+        """What the capture shows and the estimate of a timeline's finding leaves out.
+
+        What its own fix removes is modeled.
+        """
         if isinstance(self.finding, KernelGroup) or isinstance(
             self.diagnosis, KernelReportDiagnosis
         ):
             return ()
         replay = timeline_of(self.diagnosis).replay
-        return () if replay is None or self.finding.saved_ns is None else replay.not_modeled
+        if replay is None or self.finding.saved_ns is None:
+            return ()
+        rule = self.finding.rule
+        return tuple(text for topic, text in replay.not_modeled.items() if topic != rule)
 
 
 def explain_finding(diagnosis: AnyDiagnosis, which: int | str) -> Explanation:

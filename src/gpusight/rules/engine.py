@@ -15,6 +15,7 @@ import numpy as np
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.profiler_correction import correction_of
 from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
+from gpusight.rules.registry import TIMELINE_RULES
 from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
 from gpusight.units import format_share
 
@@ -135,7 +136,14 @@ def _cases(replays: _PlanReplays, by_id: Mapping[str, TimelineRule]) -> _Cases:
         for id_, match in verdicts.items()
         if isinstance(match, RuleMatch)
     ]
-    covered = _covered(context, cases)
+    matched = {case.rule.id for case in cases}
+    covered: dict[str, str] = {}
+    worth = _worth_it(context, cases)
+    for case in sorted(worth, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns)):
+        # One that is covered itself covers nothing: of two that name each other the larger stays.
+        if case.rule.id not in covered:
+            same_cause = matched & set(case.match.also) - {case.rule.id}
+            covered |= dict.fromkeys(same_cause, case.rule.id)
     own_cases = [case for case in cases if case.rule.id not in covered]
     if not any(rule.is_general for rule in by_id.values()):
         return _Cases(verdicts, own_cases, covered)
@@ -203,22 +211,6 @@ class _PlanReplays:
         return max(0.0, self.context.replay.busy_ns(self.run(*cases)) - estimated_ns)
 
 
-def _covered(context: RuleContext, cases: Sequence[_Case]) -> dict[str, str]:
-    """Find rules whose cause another finding names better, and the rule of that finding."""
-    matched = {case.rule.id for case in cases}
-    covered: dict[str, str] = {}
-    for case in _ranked(_worth_it(context, cases)):
-        # One that is covered itself covers nothing: of two that name each other the larger stays.
-        if case.rule.id not in covered:
-            others = matched & set(case.match.also) - {case.rule.id}
-            covered |= dict.fromkeys(others, case.rule.id)
-    return covered
-
-
-def _ranked(cases: Iterable[_Case]) -> list[_Case]:
-    return sorted(cases, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns))
-
-
 def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], list[_Case]]:
     """Choose the fix that saves most, then the one that saves most after it, and so on.
 
@@ -261,7 +253,11 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
         replaced = bool(lost_ns) and (case.alone_ns or 0.0) >= min_ns
         instead_of = max(lost_ns, key=lambda rule: lost_ns[rule]) if replaced else ""
         beside.append(replace(case, instead_of=instead_of))
-    large = [_without_gain(c) for c in _worth_it(context, tail) if not _saves_enough(context, c)]
+    large = [
+        replace(c, alone_ns=None, saved_ns=None)
+        for c in _worth_it(context, tail)
+        if not _saves_enough(context, c)
+    ]
     untimed = [case for case in others if case.rule.is_fix]
     notes = [case for case in _worth_it(context, others) if not case.rule.is_fix]
     listed = [*plan, *untimed, *large, *beside, *notes]
@@ -319,11 +315,6 @@ def _saves_enough(context: RuleContext, case: _Case) -> bool:
     return max(case.alone_ns, case.saved_ns or 0.0) >= min_share * context.length_ns
 
 
-def _without_gain(case: _Case) -> _Case:
-    """Take the gain for unknown: the replay has no way to shorten what takes much time."""
-    return replace(case, alone_ns=None, saved_ns=None)
-
-
 def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
     """Mark findings that the plan would order differently without the profiler's overhead.
 
@@ -333,7 +324,17 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
     if correction_of(context.trace) is not None:  # nothing of the overhead is left
         return list(cases)
     replayed = [case for case in cases if case.match.change and case.saved_ns is not None]
-    without_profiler = _without_profiler(context)
+    kinds = context.schedule.calls.kind
+    launches = np.flatnonzero(
+        np.isin(kinds, (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET))
+    )
+
+    def without_profiler(program: ReplayProgram) -> ReplayProgram:
+        own_ns = program.own_ns.copy()
+        # A launch takes the host two microseconds or more without any profiler.
+        shorter_ns = np.maximum(own_ns[launches] - PROFILER_LAUNCH_NS, 2_000)
+        own_ns[launches] = np.minimum(own_ns[launches], shorter_ns)
+        return program.changed(own_ns=own_ns)
 
     def total_ns(*applied: _Case) -> int:
         return context.replay.run(without_profiler, *_changes(applied)).total_ns
@@ -352,22 +353,6 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
     return [replace(case, robust=case.rule.id not in unsure) for case in cases]
 
 
-def _without_profiler(context: RuleContext) -> Change:
-    kinds = context.schedule.calls.kind
-    launches = np.flatnonzero(
-        np.isin(kinds, (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET))
-    )
-
-    def change(program: ReplayProgram) -> ReplayProgram:
-        own_ns = program.own_ns.copy()
-        # A launch takes the host two microseconds or more without any profiler.
-        shorter_ns = np.maximum(own_ns[launches] - PROFILER_LAUNCH_NS, 2_000)
-        own_ns[launches] = np.minimum(own_ns[launches], shorter_ns)
-        return program.changed(own_ns=own_ns)
-
-    return change
-
-
 def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     """Return a finding with times scaled from the sample to the window."""
     match, rule = case.match, case.rule
@@ -377,6 +362,12 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     count_scale = steps / context.steps if context.steps else scale
     alone_ns = None if case.alone_ns is None else case.alone_ns * scale
     confidence, reason = _confidence(context, match)
+    code = match.code or rule.snippet(context.framework)
+    if rule.id in TIMELINE_RULES and context.framework.is_array_language:
+        # The snippets of matches are of PyTorch, CUDA C++ and JAX; users write their own language.
+        code = rule.snippet(context.framework)
+    elif rule.id not in TIMELINE_RULES:
+        code = match.code or rule.code
     return TimelineFinding(
         rule=rule.id,
         title=match.title,
@@ -390,7 +381,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         evidence=match.evidence,
         why=rule.why,
         fix=match.fix or rule.fix,
-        code=match.code or rule.code,
+        code=code,
         verify=match.verify or rule.verify,
         caveats=match.caveats or rule.caveats,
         where_time=match.where_time,

@@ -1,24 +1,20 @@
-"""How rules write amounts per step and name locations, and what kind of program they advise."""
+"""How rules write amounts per step and name locations, and what is code of libraries."""
 
 from __future__ import annotations
 
-import enum
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.ledger.idle_contributors import RECORD
-from gpusight.naming.kernel_patterns import LIBRARY_KERNELS, kernel_origin
+from gpusight.naming.kernel_patterns import LIBRARY_KERNELS
 from gpusight.rules.context import memoize
-from gpusight.rules.finding import Evidence
 from gpusight.rules.rule import FindingLocation
-from gpusight.units import format_mean, format_share, format_time
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
-    from gpusight.trace.trace import Trace
 
 
 MAX_LOCATIONS_SHOWN = 5
@@ -28,63 +24,9 @@ TITLE_NAME_LENGTH = 20
 """The same for titles."""
 
 
-def step_ns(context: RuleContext, ns: float) -> float:
-    """Scale a time of the sample to one step of the window; to the window without steps.
-
-    Like the savings of findings: so that it is a part of the step time in the headline.
-    """
-    return ns * context.step_ns / max(1, context.length_ns)
-
-
-def step_count(context: RuleContext, count: float) -> float:
-    """Divide a count of the sample by its steps; scale it where it holds no whole step."""
-    scale = context.step_ns / max(1, context.length_ns)
-    return count / context.steps if context.steps else count * scale
-
-
-def time_per_step(context: RuleContext, ns: float) -> str:
-    """Format a time of the sample: `10.1 ms/step`, `10.1 ms` where no steps are known."""
-    text = format_time(step_ns(context, ns), digits=3)
-    return f"{text}/step" if context.focus.steps else text
-
-
-def count_per_step(context: RuleContext, count: float, noun: str = "") -> str:
-    """Format a count of the sample: `96 per step`, `12 blocking syncs per step`.
-
-    The noun is given in its singular.
-    """
-    if count and count < context.steps:
-        noun = f" {noun if count == 1 else _plural(noun)}" if noun else ""
-        return f"{format_mean(count)}{noun} in {context.steps:,} steps"
-    amount = step_count(context, count)
-    text = format_mean(amount if context.steps else round(amount))
-    if noun:
-        text = f"{text} {noun if text == '1' else _plural(noun)}"
-    return by_step(context, text)
-
-
-def by_step(context: RuleContext, amount: str) -> str:
-    """Add the unit to an amount of one step: `14 per step`."""
-    return f"{amount} per step" if context.focus.steps else amount
-
-
-def _plural(noun: str) -> str:
-    if noun.endswith("y"):
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
-
-
 def title_share(share: float) -> str:
     """Format a share for a title: `9.2%`, `78%`."""
     return f"{share:.0%}" if share >= 0.0995 else format_share(share)
-
-
-def step_evidence(
-    context: RuleContext, metric: str, total: float, unit: str, meaning: str
-) -> Evidence:
-    """Return an amount of the sample as evidence, for one step."""
-    amount = step_ns if unit == "ns" else step_count
-    return Evidence(metric, amount(context, float(total)), unit, by_step(context, meaning))
 
 
 def summed_locations(
@@ -140,54 +82,6 @@ def largest(*groups: list[FindingLocation]) -> tuple[FindingLocation, ...]:
     others = sorted((w for group in groups for w in group[1:]), key=lambda w: -(w.ns or 0))
     chosen = (firsts + others)[:MAX_LOCATIONS_SHOWN]
     return tuple(sorted(chosen, key=lambda w: -(w.ns or 0)))
-
-
-# Frameworks ---------------------------------------------------------------------------------------
-
-
-T = TypeVar("T")
-
-_TORCH_KERNELS = ("at::native", "at_cuda_detail", "c10::", "triton_")
-_TORCH_RANGES = ("aten::", "ProfilerStep", "autograd::", "Optimizer.step#")
-_JAX_RANGES = ("XlaModule", "PjitFunction", "TSL:", "XlaLaunch")
-
-
-class Framework(enum.Enum):
-    """What the host program is written with."""
-
-    TORCH = "PyTorch"
-    JAX = "JAX"
-    CUDA = "CUDA"
-    """Calls CUDA itself, or through an unknown framework."""
-
-    def choose(self, *, torch: T, cuda: T, jax: T | None = None) -> T:
-        """Return the argument of this framework; for JAX that of CUDA where it has none."""
-        if self is Framework.TORCH:
-            return torch
-        return jax if self is Framework.JAX and jax is not None else cuda
-
-
-def framework_of(trace: Trace) -> Framework:
-    """Detect the framework from the profiler, operators, kernels and ranges."""
-    if trace.meta.source.startswith("jax"):
-        return Framework.JAX
-    if trace.has("cpu_ops") or trace.meta.source.startswith("torch"):
-        return Framework.TORCH
-    kernels = [*_names(trace, "kernels"), *_names(trace, "profiles")]
-    ranges = _names(trace, "ranges")
-    if any(mark in name for name in kernels for mark in _TORCH_KERNELS):
-        return Framework.TORCH
-    if any(name.startswith(_TORCH_RANGES) for name in ranges):
-        return Framework.TORCH
-    if any(name.startswith(_JAX_RANGES) for name in ranges):
-        return Framework.JAX
-    if any(kernel_origin(name) == "XLA" for name in kernels):
-        return Framework.JAX
-    return Framework.CUDA
-
-
-def _names(trace: Trace, table: str) -> list[str]:
-    return names_of(trace.table(table, ["name"])["name"]) if trace.has(table) else []
 
 
 # Training and libraries ---------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from gpusight.rules.diagnosis import (
 )
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import SourceLocation
-from gpusight.rules.formatting import framework_of
+from gpusight.rules.frameworks import Framework, framework_of
 from gpusight.rules.patterns.library_kernels import advise_on_library
 from gpusight.rules.registry import KERNEL_RULES, kernel_rules, select_rules
 from gpusight.rules.rule import InstructionCounters
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from gpusight.analysis.selection import Selection
     from gpusight.rules.diagnosis import TimelineDiagnosis
     from gpusight.rules.finding import KernelFinding
-    from gpusight.rules.formatting import Framework
     from gpusight.rules.rule import KernelRule
     from gpusight.trace.trace import Trace
 
@@ -159,7 +158,14 @@ def diagnose_kernels(
     """
     selected = select_rules(kernel_rules() | {rule.id: rule for rule in extra_rules}, rules)
     if not trace.has("profiles"):
-        return _no_profiles(trace)
+        if not trace.has("kernels"):
+            return no_counters(COMMAND)
+        return NotApplicable(
+            COMMAND,
+            "the capture is a timeline: it has no hardware counters",
+            "for where the time goes: gpusight summary FILE; for why its kernels are slow, profile "
+            "them: ncu --set full -o report PROGRAM",
+        )
     if not trace.has("counters"):
         return no_counters(COMMAND)
     scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
@@ -192,17 +198,6 @@ def diagnose_kernels(
     return KernelReportDiagnosis(_grouped(kernels), meta, _notes(kernels, selected))
 
 
-def _no_profiles(trace: Trace) -> NotApplicable:
-    if not trace.has("kernels"):
-        return no_counters(COMMAND)
-    return NotApplicable(
-        COMMAND,
-        "the capture is a timeline: it has no hardware counters",
-        "for where the time goes: gpusight summary FILE; for why its kernels are slow, profile "
-        "them: ncu --set full -o report PROGRAM",
-    )
-
-
 def _diagnose_launch(
     launch: ProfiledLaunch,
     labels: Mapping[str, str],
@@ -222,13 +217,21 @@ def _diagnose_launch(
         block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
         held_by=limiter,
         findings=tuple(
-            advise_on_library(f, framework) if f.rule in KERNEL_RULES else f
+            _without_foreign_code(advise_on_library(f, framework), framework)
+            if f.rule in KERNEL_RULES
+            else f
             for f in results.findings
         ),
         clean=results.clean,
         not_applicable=results.not_applicable,
         profiler_rules=tuple(profiler_rules),
     )
+
+
+def _without_foreign_code(finding: KernelFinding, framework: Framework) -> KernelFinding:
+    """Leave out CUDA C++ for kernels that are written in Python or Julia."""
+    written_elsewhere = framework in {Framework.NUMBA, Framework.JULIA}
+    return replace(finding, code="") if written_elsewhere else finding
 
 
 def _with_source_lines(

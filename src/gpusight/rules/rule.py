@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
+    from gpusight.rules.frameworks import Framework
 
 
 Effort: TypeAlias = Literal["one line", "config", "rewrite"]
@@ -161,9 +162,16 @@ class TimelineRule(Rule):
     """Another name of its fix in `gpusight whatif` besides `apply ID`: `fuse elementwise`."""
     is_general: ClassVar[bool] = False
     """It is about what the other findings leave: `check_rest` runs after them."""
-
     removes_work: ClassVar[bool] = False
     """Its fix removes work that nobody needs; such a fix comes before one that saves as much."""
+    cuda_code: ClassVar[str] = ""
+    """Replaces `code`, which is for PyTorch, in programs that call CUDA themselves."""
+    jax_code: ClassVar[str] = ""
+    """The same in JAX programs."""
+    snippets: ClassVar[Mapping[Framework, str]] = {}
+    """The same in programs of other frameworks."""
+    is_neutral: ClassVar[bool] = False
+    """`code` is for programs of any framework: commands of a shell."""
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Check whether the program has the problem."""
@@ -172,6 +180,12 @@ class TimelineRule(Rule):
     def check_rest(self, context: RuleContext, _others: Sequence[RuleMatch]) -> RuleVerdict:
         """Check a general rule, once the fixes of the other findings are made."""
         return self.check(context)
+
+    def snippet(self, framework: Framework) -> str:
+        """Return the code for programs of a framework; empty where it has none for them."""
+        if framework.is_array_language:
+            return self.snippets.get(framework, self.code if self.is_neutral else "")
+        return framework.choose(torch="", cuda=self.cuda_code, jax=self.jax_code) or self.code
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the time spans that show a finding: by default the events that it names.

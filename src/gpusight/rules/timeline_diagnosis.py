@@ -14,11 +14,7 @@ from gpusight.analysis.capture_completeness import lost_sources, recorded_note, 
 from gpusight.analysis.capture_info import names_of_used
 from gpusight.analysis.clock_alignment import aligned, clock_shifts
 from gpusight.analysis.kernel_summary import graph_notes, short_names
-from gpusight.analysis.profiler_correction import (
-    correction_of,
-    recorded_span,
-    without_profiler,
-)
+from gpusight.analysis.profiler_correction import correction_of, recorded_span, without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_list import called
@@ -30,8 +26,8 @@ from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
 from gpusight.rules.diagnosis import COMMAND, ReplayFacts, TimelineDiagnosis
 from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
 from gpusight.rules.locations import CANDIDATES, events_named
-from gpusight.rules.not_modeled import not_modeled
 from gpusight.rules.registry import select_rules, timeline_rules
+from gpusight.rules.scenario_changes import not_modeled
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
@@ -174,7 +170,15 @@ class FindingLocator:
         if spans is None or spans.is_empty():
             spans = events_named(self._context, finding)
         if spans.is_empty():
-            return (self._recorded(_middle_step(self._focus)),)
+            start_ns, end_ns, name = self._focus.start_ns, self._focus.end_ns, "window"
+            if self._focus.steps:
+                step = self._focus.steps[len(self._focus.steps) // 2]
+                start_ns, end_ns, name = step.start_ns, step.end_ns, called(step)
+            return (
+                self._recorded(
+                    TimelineLocation(start_ns, end_ns, f"{name} {format_time(end_ns - start_ns)}")
+                ),
+            )
         if "telling" not in spans.columns:
             spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("telling"))
         best = _best_locations(spans, self._focus.steps, most)
@@ -203,7 +207,15 @@ def locations_of_kernels(
     if not trace.has("kernels"):
         return ()
     frame = trace.table("kernels", ["start_ns", "end_ns", "name"]).with_row_index("row")
-    launches = frame.filter(pl.col("name").to_physical().is_in(_name_codes(frame["name"], kernel)))
+    names = frame["name"]
+    texts, wanted = names_of(names), normal_name(kernel)
+    codes = [code for code, name in enumerate(texts) if normal_name(name) == wanted]
+    label = classify(kernel).short
+    launches = frame.filter(
+        pl.col("name")
+        .to_physical()
+        .is_in(codes or [code for code, name in enumerate(texts) if classify(name).short == label])
+    )
     launches = launches.with_columns(short_names(launches["name"]))
     if focus is not None:
         inside = pl.col("start_ns").is_between(focus.start_ns, focus.end_ns, "left")
@@ -219,14 +231,6 @@ def locations_of_kernels(
         duration_ns.cast(pl.Float64).alias("telling"),
     )
     return _best_locations(spans, () if focus is None else focus.steps, most)
-
-
-def _name_codes(names: pl.Series, kernel: str) -> list[int]:
-    """Find the names of a kernel: of the same spelling, else of the same short name."""
-    texts, wanted = names_of(names), normal_name(kernel)
-    codes = [code for code, name in enumerate(texts) if normal_name(name) == wanted]
-    label = classify(kernel).short
-    return codes or [code for code, name in enumerate(texts) if classify(name).short == label]
 
 
 def _best_locations(
@@ -252,12 +256,3 @@ def _best_locations(
             label = f"{called(steps[at])}: {label}"
         locations.append(TimelineLocation(start_ns, end_ns, label, table, row))
     return tuple(locations)
-
-
-def _middle_step(focus: StepWindow) -> TimelineLocation:
-    """Return the step in the middle; the whole window where no steps are known."""
-    start_ns, end_ns, name = focus.start_ns, focus.end_ns, "window"
-    if focus.steps:
-        step = focus.steps[len(focus.steps) // 2]
-        start_ns, end_ns, name = step.start_ns, step.end_ns, called(step)
-    return TimelineLocation(start_ns, end_ns, f"{name} {format_time(end_ns - start_ns)}")

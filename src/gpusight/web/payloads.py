@@ -229,11 +229,11 @@ class FindingsInfo:
     about: str = ""
     """The process, where there are several, and that times are without the profiler."""
     findings: Sequence[FindingInfo] = ()
-    """The plan, in the order to fix."""
+    """The plan, ranked by time saved."""
     plan: str = ""
     """What all fixes save: `all 4 fixes: 46.9 -> 9.96 ms/step (4.7x)`."""
     needs: Sequence[str] = ()
-    """Fixes that are only possible after others: `fix 1 needs fix 2 (host-sync) first`."""
+    """Fixes that are only possible after others: `apply fix 2 (host-sync) before fix 1`."""
     beside: Sequence[FindingInfo] = ()
     """Findings below the plan; their titles are the lines that `diagnose` writes."""
     predicted_step_ns: float | None = None

@@ -190,7 +190,7 @@ def test_a_capture_without_anything_gives_a_page_that_says_so() -> None:
     page = page_of(build_trace())
     assert ">Limitations<" in page
     assert page.count('class="absent"') == 1
-    assert "Fix in this order" not in page
+    assert "Fixes by time saved" not in page
 
 
 def test_sections_that_have_nothing_to_say_are_left_out() -> None:
@@ -247,7 +247,7 @@ def test_a_fix_leads_to_the_kernel_that_it_is_of() -> None:
 def test_a_program_that_waits_for_nothing_is_left_in_peace() -> None:
     page = page_of(opened(DATA / "healthy.json.gz"))
     assert "No significant bottleneck" in page
-    assert "Fix in this order" not in page
+    assert "Fixes by time saved" not in page
 
 
 # What a page is -----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,10 @@ def judged(meta: Mapping[str, Any] | None = None, **tables: Rows) -> RuleContext
 
 
 def found(rule: TimelineRule, timeline: RuleContext) -> RuleMatch:
-    """Ask a rule that must find something."""
+    """Ask a rule that must find something; with the code of a finding."""
     verdict = rule.check(timeline)
     assert isinstance(verdict, RuleMatch), verdict
-    return verdict
+    return replace(verdict, code=verdict.code or rule.snippet(timeline.framework))
 
 
 def saved_us(found: RuleMatch, timeline: RuleContext) -> float:

@@ -74,6 +74,32 @@ def test_the_profiler_counting_steps_is_not_the_program() -> None:
     assert RULE.check(capture.timeline()) is CLEAN
 
 
+def profiled(between_us: float, stall_us: float = 0.0) -> Capture:
+    """Five steps of large GEMMs that end with a sync; torch.profiler marks them."""
+    capture, at = Capture("torch-json"), 0.0
+    for step in range(5):
+        gpu = at + stall_us + 20
+        for number in range(4):
+            call = at + stall_us + 10 + 10 * number
+            capture.launch((call, call + 5), (gpu, gpu + 1_000), "ampere_sgemm_128x128_nn")
+            gpu += 1_001
+        capture.call("cudaDeviceSynchronize", at + stall_us + 60, gpu + 5)
+        capture.range(f"ProfilerStep#{step}", at, gpu + 10)
+        at = gpu + 10 + between_us
+    return capture
+
+
+@pytest.mark.parametrize("between_us", [100, 400, 2_000])
+def test_time_between_the_steps_that_the_profiler_marks_is_its_own(between_us: float) -> None:
+    assert RULE.check(profiled(between_us).timeline()) is CLEAN
+
+
+def test_stalls_inside_the_steps_that_the_profiler_marks_count() -> None:
+    verdict = found(RULE, profiled(400, stall_us=3_000).timeline())
+    assert evidence(verdict)["between_ns"] == 0
+    assert evidence(verdict)["idle_ns"] == pytest.approx(3_000_000, rel=0.25)
+
+
 def kernels_in_a_row(pause_us: float) -> Capture:
     """Eight times the same four kernels, no ranges; the host pauses before each third one."""
     capture, at = Capture(), 0.0

@@ -68,6 +68,20 @@ def test_half_precision_outside_is_half_the_traffic(
     assert saved_us(found(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
 
 
+def with_tensors(name: str, tensors: int) -> str:
+    """Name a kernel as PyTorch does, with the number of tensors that it reads and writes."""
+    return name.replace(">(int)", f", std::array<char*, {tensors}ul>>(int)")
+
+
+def test_other_operands_are_still_read() -> None:
+    """Reads 2 of 3 tensors, then 1 of 3, and 1 of 3 and writes 1; 2 us of each are fixed."""
+    kernels = [(with_tensors(name, 3), 32.0) for name in (MUL, ADD, MUL)]
+    timeline = of([MODEL, *kernels, (REDUCE, 5.0)])
+    left = 2 + 30 * (2 / 3 + 1 / 3 + 2 / 3)
+    saved = 3 * 32 - left + 2  # and two gaps
+    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
+
+
 def test_launches_go_too() -> None:
     timeline = of([(n, 1.0) for n in (MUL, ADD) * 50], host_us=20.0)
     # 100 launches 20 us apart become one.
@@ -82,6 +96,7 @@ def test_launches_go_too() -> None:
             [(MUL, 9.0), (ADD, 9.0), (REDUCE, 9.0), (MUL, 9.0), MODEL], id="a reduction between"
         ),
         pytest.param([MODEL, *[(FILL, 9.0)] * 9], id="a loop that clears tensors"),
+        pytest.param([MODEL, *[(TO_BF16, 9.0)] * 9, (ADD, 9.0), MODEL], id="casts of weights"),
         pytest.param([MODEL, *[(TRITON, 9.0)] * 9], id="generated already"),
         pytest.param([MODEL, *((n, 5.0) for n in ADAM * 4)], id="the optimizer's"),
         pytest.param(
@@ -98,6 +113,13 @@ def test_tensors_of_other_sizes_are_no_chain() -> None:
     capture = program([MODEL, (MUL, 9.0), (ADD, 9.0), (MUL, 9.0)])
     for number, row in enumerate(capture.tables["kernels"]):
         row["grid_x"] = 1_000 if number % 2 else 10
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def test_the_same_kernel_on_tensors_of_other_sizes_is_a_loop() -> None:
+    capture = program([MODEL, *[(ADD, 9.0)] * 6])
+    for number, row in enumerate(capture.tables["kernels"]):
+        row["grid_x"] = 1_000 + 100 * (number % 7)
     assert RULE.check(capture.timeline()) is CLEAN
 
 

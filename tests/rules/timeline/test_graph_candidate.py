@@ -41,6 +41,18 @@ def test_gaps_between_short_kernels() -> None:
     assert 0 < saved_us(verdict, timeline) <= 19
 
 
+def test_the_graph_of_a_training_step_has_the_whole_step() -> None:
+    capture = loop()
+    for row in capture.tables["kernels"]:
+        row["name"] = f"void at::native::{row['name']}_bwd"
+    code = found(RULE, capture.timeline()).code
+    ordered = ["capturable=True", "zero_grad(set_to_none=True)", "backward()", "optimizer.step()"]
+    ordered += ["torch.cuda.stream(side)", "torch.cuda.graph(graph)", "inputs.copy_", "replay()"]
+    places = [code.index(part) for part in ordered]
+    assert places == sorted(places)
+    assert "cudaGraphLaunch(exec, stream)" in found(RULE, loop().timeline()).code
+
+
 @pytest.mark.parametrize(
     "capture",
     [

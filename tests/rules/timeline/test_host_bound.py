@@ -163,7 +163,7 @@ def test_a_thread_that_waits_is_named_rather_than_its_lock() -> None:
     verdict = found(RULE, timeline)
     assert verdict.title.startswith("Host waits (`pt_gloo_runloop`): GPU idle ")
     assert "`pthread_cond_wait`" in verdict.fix
-    assert "launched by `pt_gloo_runloop`" in verdict.fix
+    assert "The thread `pt_gloo_runloop` then launches the next" in verdict.fix
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`gpusight diagnose`: what to fix, in order, with the time each fix saves."""
+"""`gpusight diagnose`: what to fix, ranked by the time that each fix saves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpusight.render.result_view import DiagnosisView
     from gpusight.rules.diagnosis import AnyDiagnosis
 
-SUMMARY = "what to fix, in order, with the time each fix saves"
+SUMMARY = "what to fix, ranked by the time that each fix saves"
 DESCRIPTION = (
     "Find the bottlenecks of a program, and list the fixes as a plan: the one that saves most "
     "first, then the one that saves most after it. Savings are simulated on the captured steps. "

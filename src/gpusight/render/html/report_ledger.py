@@ -132,7 +132,7 @@ _MAX_BARS, _MAX_DEVICES = 64, 16
 _IDLE_COLUMNS = ("entry", "kind", "name", "share", "ns", "count")
 _IDLE_TABLE = "idle"
 _MEANINGS = {
-    IdleCause.QUEUED.entry: "launched, but queued behind a stream, an event or another process",
+    IdleCause.QUEUED.entry: "launched, but waits for a stream, an event or another process",
     IdleCause.SYNCHRONIZING.entry: "the host synchronizes with the GPU",
     IdleCause.ALLOCATING.entry: "the host allocates or frees memory",
     IdleCause.LAUNCHING.entry: "the host is in a launch call, or the launch is in flight",

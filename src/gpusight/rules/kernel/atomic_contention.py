@@ -16,17 +16,11 @@ from gpusight.rules.patterns.kernel_speedup import (
     limited,
     time_left,
 )
-from gpusight.rules.rule import (
-    CLEAN,
-    KernelRule,
-    KernelRuleMatch,
-    RuleNotApplicable,
-    RuleVerdict,
-    Threshold,
-)
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_HOT_SLICE_SHARE = Threshold(
@@ -34,35 +28,24 @@ MIN_HOT_SLICE_SHARE = Threshold(
     "min. utilization of the atomic unit of one L2 slice; atomics on many addresses stay below it",
 )
 MIN_SLICE_IMBALANCE = Threshold(
-    4,
-    "min. ratio of the busiest slice to the average: atomics hit few addresses",
+    4, "min. ratio of the busiest slice to the average: atomics hit few addresses"
 )
 MIN_ATOMIC_SHARE = Threshold(
-    0.1,
-    "min. share of atomics in the memory accesses, to attribute stalls to them",
+    0.1, "min. share of atomics in the memory accesses, to attribute stalls to them"
 )
-MIN_WAIT_SHARE = Threshold(
-    0.5,
-    "min. share of warp time in stalls that atomics cause",
-)
+MIN_WAIT_SHARE = Threshold(0.5, "min. share of warp time in stalls that atomics cause")
 MIN_SHARED_ATOMIC_SHARE = Threshold(
-    0.3,
-    "min. share of atomics in the shared-memory instructions, to attribute stalls to them",
+    0.3, "min. share of atomics in the shared-memory instructions, to attribute stalls to them"
 )
-INSTRUCTIONS_PER_TRY = Threshold(
-    4,
-    "instructions per retry: load, operation, exchange, branch",
-)
+INSTRUCTIONS_PER_TRY = Threshold(4, "instructions per retry: load, operation, exchange, branch")
 _WAITS = (*MEMORY_WAITS, *SHARED_WAITS)
 LOOP_WAITS = ("wait", "branch_resolving")
 """Stalls within a retry loop, on its own instructions."""
 MAX_THREADS_COMBINED = Threshold(
-    256,
-    "max. threads per block whose values are combined into one atomic",
+    256, "max. threads per block whose values are combined into one atomic"
 )
 MIN_WAVEFRONTS_PER_ATOMIC = Threshold(
-    8,
-    "min. wavefronts per shared-memory atomic; without contention it is one or two",
+    8, "min. wavefronts per shared-memory atomic; without contention it is one or two"
 )
 
 

@@ -20,17 +20,16 @@ from gpusight.rules.rule import (
     KernelRule,
     KernelRuleMatch,
     RuleNotApplicable,
-    RuleVerdict,
     Threshold,
 )
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_EXCESS_SHARE = Threshold(
-    0.1,
-    "min. share of wavefronts that conflicts add; other L1 traffic causes a few in any kernel",
+    0.1, "min. share of wavefronts that conflicts add; other L1 traffic causes a few in any kernel"
 )
 
 
@@ -84,7 +83,13 @@ tile[row][col ^ (row & 31)] = value;
         if wavefronts <= 0 or excess / wavefronts < MIN_EXCESS_SHARE.value:
             return CLEAN
         removed, ideal = min(1.0, excess / wavefronts), wavefronts - excess
-        after = _relieved(launch, removed)
+        busy = launch.busy
+        pipe, shared = busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE)
+        after = {"l1_data": pipe - (pipe if shared is None else min(shared, pipe)) * removed}
+        if "l1" in busy:
+            after["l1"] = busy["l1"] * (1 - removed)
+        if "memory" in busy and "l1_data" not in busy:
+            after["memory"] = busy["memory"] * (1 - removed)
         remaining = time_left(
             launch, after, waits_left=waits_left(launch, dict.fromkeys(SHARED_WAITS, removed))
         )
@@ -129,14 +134,3 @@ def _inferred(launch: ProfiledLaunch) -> RuleVerdict:
         confidence=Confidence.LOW,
         confidence_reason="bank conflicts are inferred: collect SourceCounters",
     )
-
-
-def _relieved(launch: ProfiledLaunch, removed: float) -> dict[str, float]:
-    busy = launch.busy
-    pipe, shared = busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE)
-    after = {"l1_data": pipe - (pipe if shared is None else min(shared, pipe)) * removed}
-    if "l1" in busy:
-        after["l1"] = busy["l1"] * (1 - removed)
-    if "memory" in busy and "l1_data" not in busy:
-        after["memory"] = busy["memory"] * (1 - removed)
-    return after

@@ -10,10 +10,11 @@ from gpusight.analysis.counters.kernel_limiter import held_by_memory, waits_left
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import RANDOM, overflows_l2, reads_at_random
 from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
-from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MAX_L2_HIT_RATE = Threshold(
@@ -24,17 +25,10 @@ MIN_TIMES_READ = Threshold(
     "min. times that the allocated memory was read from DRAM; a stream that reads everything "
     "once misses every cache",
 )
-TARGET_HIT_RATE = Threshold(
-    0.9,
-    "hit rate after the fix, as of a working set that fits the cache",
-)
-SAVED_WAIT_SHARE = Threshold(
-    0.7,
-    "share of a DRAM stall that an L2 hit saves",
-)
+TARGET_HIT_RATE = Threshold(0.9, "hit rate after the fix, as of a working set that fits the cache")
+SAVED_WAIT_SHARE = Threshold(0.7, "share of a DRAM stall that an L2 hit saves")
 EXTRA_ACCESSES_PER_MISS = Threshold(
-    2,
-    "extra L2 accesses per miss: the sector is filled and read again",
+    2, "extra L2 accesses per miss: the sector is filled and read again"
 )
 
 
@@ -95,7 +89,16 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
             return CLEAN
         if not random and times < MIN_TIMES_READ.value:
             return CLEAN
-        after = _relieved(launch, hits)
+        # DRAM loses the reads that would hit, and L2 what their misses cost.
+        read, busy = launch.known(q.DRAM_READ), launch.busy
+        dram = max(read, launch.get(shared.DRAM_BYTES) or read)
+        work = (1 + EXTRA_ACCESSES_PER_MISS.value * (1 - TARGET_HIT_RATE.value)) / (
+            1 + EXTRA_ACCESSES_PER_MISS.value * (1 - hits)
+        )
+        after = {
+            "dram": busy.get("dram", 0.0) * (1 - read / dram * (1 - _missed(hits))),
+            "l2": busy.get("l2", 0.0) * work,
+        }
         saved = SAVED_WAIT_SHARE.value * (1 - _missed(hits))
         stays = waits_left(launch, {"long_scoreboard": saved, "lg_throttle": saved})
         remaining = time_left(launch, after, waits_left=stays)
@@ -124,19 +127,6 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
 def _missed(hits: float) -> float:
     """Return the share of the misses that remains at the target hit rate."""
     return (1 - TARGET_HIT_RATE.value) / (1 - hits)
-
-
-def _relieved(launch: ProfiledLaunch, hits: float) -> dict[str, float]:
-    """Take the reads that would hit off DRAM, and what their misses cost off L2."""
-    read, busy = launch.known(q.DRAM_READ), launch.busy
-    dram = max(read, launch.get(shared.DRAM_BYTES) or read)
-    work = (1 + EXTRA_ACCESSES_PER_MISS.value * (1 - TARGET_HIT_RATE.value)) / (
-        1 + EXTRA_ACCESSES_PER_MISS.value * (1 - hits)
-    )
-    return {
-        "dram": busy.get("dram", 0.0) * (1 - read / dram * (1 - _missed(hits))),
-        "l2": busy.get("l2", 0.0) * work,
-    }
 
 
 def _l2_size(launch: ProfiledLaunch) -> tuple[Evidence, ...]:

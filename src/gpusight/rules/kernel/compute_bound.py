@@ -14,25 +14,14 @@ from gpusight.analysis.counters.kernel_limiter import (
     limiter,
     steady,
 )
-from gpusight.analysis.counters.profiled_launch import (
-    SM_UNITS,
-    UNIT_NAMES,
-    UNIT_QUANTITIES,
-    WARP,
-)
+from gpusight.analysis.counters.profiled_launch import SM_UNITS, UNIT_NAMES, UNIT_QUANTITIES, WARP
 from gpusight.rules.finding import Confidence
 from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, limited, roof_distance
-from gpusight.rules.rule import (
-    CLEAN,
-    KernelRule,
-    KernelRuleMatch,
-    RuleNotApplicable,
-    RuleVerdict,
-    Threshold,
-)
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 ROOF = Threshold(
@@ -66,7 +55,7 @@ _ADVICE = {
         ),
         _LSU_CODE,
         "issues fewer loads and stores",
-    ),
+    )
 }
 """Fix, code and what would gain, for units that are busy with something else than arithmetic."""
 
@@ -119,7 +108,8 @@ float r = 1.0f / b;                       // once, outside the loop
             confidence = Confidence.MEDIUM
             reason = "active threads per warp were not measured: collect WarpStateStats"
         text, code, fewer = _ADVICE.get(name, ("", "", "computes less"))
-        busy = f"{_title(UNIT_NAMES[name])} {share:.0%} busy"
+        pipe = UNIT_NAMES[name]
+        busy = f"{pipe[0].upper()}{pipe[1:]} {share:.0%} busy"
         quantity = UNIT_QUANTITIES.get(name, shared.SM_SHARE)
         pipes = [p for p in _FLOP_PIPES if p != name and launch.busy.get(p, 0.0) >= SATURATED]
         also = "".join(f", {UNIT_NAMES[p]} {launch.busy[p]:.0%}" for p in pipes)
@@ -137,10 +127,6 @@ float r = 1.0f / b;                       // once, outside the loop
             code=code,
             at_roofline=any(launch.busy.get(p, 0.0) >= ROOF.value for p in _FLOP_PIPES),
         )
-
-
-def _title(unit: str) -> str:
-    return unit[0].upper() + unit[1:]
 
 
 def _divergent_constants(launch: ProfiledLaunch, share: float) -> KernelRuleMatch:

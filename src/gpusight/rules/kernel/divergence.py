@@ -9,17 +9,11 @@ from gpusight.analysis.counters.kernel_limiter import MEMORY_WAITS, stall_share
 from gpusight.analysis.counters.profiled_launch import SM_UNITS, WARP
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
-from gpusight.rules.rule import (
-    CLEAN,
-    InstructionCounters,
-    KernelRule,
-    KernelRuleMatch,
-    RuleVerdict,
-    Threshold,
-)
+from gpusight.rules.rule import CLEAN, InstructionCounters, KernelRule, KernelRuleMatch, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_ACTIVE_THREADS = Threshold(
@@ -28,8 +22,7 @@ MIN_ACTIVE_THREADS = Threshold(
     "and loop ends cost the rest",
 )
 MIN_UNPREDICATED_THREADS = Threshold(
-    0.6,
-    "the same without predicated-off threads; ordinary code predicates more than it branches",
+    0.6, "the same without predicated-off threads; ordinary code predicates more than it branches"
 )
 
 

@@ -10,25 +10,22 @@ from gpusight.analysis.counters.profiled_launch import SCHEDULERS, WARP
 from gpusight.hardware.sm_limits import SM_LIMITS
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
-from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.hardware.sm_limits import SmLimits
+    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_FP64_SHARE = Threshold(
-    0.2,
-    "min. utilization of the FP64 pipe; below it, FP64 is not the bottleneck",
+    0.2, "min. utilization of the FP64 pipe; below it, FP64 is not the bottleneck"
 )
 REMAINING_INSTRUCTIONS = Threshold(
     0.5,
     "share of the instructions that remains in float: math functions take half as many or fewer",
 )
-DEFAULT_FP64_RATIO = Threshold(
-    0.5,
-    "FP64 to FP32 rate where the GPU is unknown: that of HPC GPUs",
-)
+DEFAULT_FP64_RATIO = Threshold(0.5, "FP64 to FP32 rate where the GPU is unknown: that of HPC GPUs")
 _WAITS = ("math_pipe_throttle", "wait", "short_scoreboard", "dispatch_stall")
 
 

@@ -19,23 +19,14 @@ from gpusight.analysis.counters.kernel_limiter import (
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel.uncoalesced_access import load_cycles
 from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, SHARED_WAITS, roof_limited, time_left
-from gpusight.rules.rule import (
-    CLEAN,
-    KernelRule,
-    KernelRuleMatch,
-    RuleNotApplicable,
-    RuleVerdict,
-    Threshold,
-)
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
-HIDDEN_WAIT_SHARE = Threshold(
-    0.5,
-    "share of the largest stall that a fix is assumed to hide",
-)
+HIDDEN_WAIT_SHARE = Threshold(0.5, "share of the largest stall that a fix is assumed to hide")
 LAUNCH_OVERHEAD = "Grid launch and drain take most of the time"
 LADDER_FIX = (
     "Reduce or scan within each warp with shuffles, and synchronize once: one row per warp, or one "
@@ -93,8 +84,7 @@ STALLS: dict[str, WarpStall] = {
         "Issue fewer and wider loads and stores: float4 instead of four floats, no spills.",
     ),
     "tex_throttle": WarpStall(
-        "the texture queue",
-        "Issue fewer texture or surface accesses; use global loads.",
+        "the texture queue", "Issue fewer texture or surface accesses; use global loads."
     ),
     "drain": WarpStall(
         "store drain at exit",
@@ -105,8 +95,7 @@ STALLS: dict[str, WarpStall] = {
         "Use the narrowest fence that is correct (block, not device or system), less often.",
     ),
     "no_instruction": WarpStall(
-        "instruction cache misses",
-        "Reduce code size: less unrolling, fewer far branches.",
+        "instruction cache misses", "Reduce code size: less unrolling, fewer far branches."
     ),
     "imc_miss": WarpStall(
         "constant cache misses",
@@ -117,13 +106,9 @@ STALLS: dict[str, WarpStall] = {
         "Reduce branches in the inner loop: unroll it, use conditional assignments.",
     ),
     "dispatch_stall": WarpStall("dispatch", "Rarely the bottleneck: see the next stall reason."),
-    "sleeping": WarpStall(
-        "__nanosleep",
-        "Sleep for a shorter time, or use a barrier instead.",
-    ),
+    "sleeping": WarpStall("__nanosleep", "Sleep for a shorter time, or use a barrier instead."),
     "gmma": WarpStall(
-        "WGMMA results",
-        "Keep more WGMMAs in flight: deeper pipelines, larger tiles.",
+        "WGMMA results", "Keep more WGMMAs in flight: deeper pipelines, larger tiles."
     ),
     "warpgroup_arrive": WarpStall(
         "warp-group arrival", "Keep more WGMMAs in flight: deeper pipelines, larger tiles."
@@ -171,11 +156,18 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
         if bound != LATENCY:
             return CLEAN
         highest = max(launch.busy.values(), default=0.0)
-        reasons = _reasons(launch)
+        waits = [(r, s) for r, s in launch.stalls.items() if r not in RUNNING and r in STALLS]
+        reasons = sorted(waits, key=lambda pair: (pair[0] == "misc", -pair[1]))
         if not reasons:
             return _without_reasons(launch, highest)
         reason, share = reasons[0]
-        ladder = _is_ladder(launch, reason)
+        # Barriers between accesses to a busy shared memory.
+        pipe, in_shared = launch.busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE) or 0.0
+        ladder = (
+            reason == "barrier"
+            and pipe >= SATURATED
+            and in_shared >= HIDDEN_WAIT_SHARE.value * pipe
+        )
         remaining = (
             _without_ladder(launch)
             if ladder
@@ -214,12 +206,6 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
         )
 
 
-def _is_ladder(launch: ProfiledLaunch, reason: str) -> bool:
-    """Return whether warps stall on barriers between accesses to a busy shared memory."""
-    pipe, in_shared = launch.busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE) or 0.0
-    return reason == "barrier" and pipe >= SATURATED and in_shared >= HIDDEN_WAIT_SHARE.value * pipe
-
-
 def _without_ladder(launch: ProfiledLaunch) -> float:
     """Return the time that remains with shuffles within warps instead of shared memory."""
     in_shared, units = launch.get(q.SHARED_SHARE) or 0.0, ("l1_data", "l1", "lsu")
@@ -228,12 +214,6 @@ def _without_ladder(launch: ProfiledLaunch) -> float:
     stays = waits_left(launch, dict.fromkeys(("barrier", *SHARED_WAITS), 1.0))
     remaining = time_left(launch, after, waits_left=stays)
     return 1.0 if remaining is None else remaining
-
-
-def _reasons(launch: ProfiledLaunch) -> list[tuple[str, float]]:
-    """Return the stall reasons, the most frequent first; `misc` last."""
-    waits = [(r, s) for r, s in launch.stalls.items() if r not in RUNNING and r in STALLS]
-    return sorted(waits, key=lambda pair: (pair[0] == "misc", -pair[1]))
 
 
 def _without_reasons(launch: ProfiledLaunch, highest: float) -> KernelRuleMatch:

@@ -21,31 +21,23 @@ from gpusight.rules.patterns.kernel_speedup import (
     theoretical,
     time_left,
 )
-from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleVerdict, Threshold
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
-MAX_WARP_GAIN = Threshold(
-    8,
-    "max. factor of warps that another block size may allow",
-)
+MAX_WARP_GAIN = Threshold(8, "max. factor of warps that another block size may allow")
 STARTING_CYCLES = Threshold(
-    250,
-    "SM cycles per block below which block launch dominates; one block launch takes 100 to 200",
+    250, "SM cycles per block below which block launch dominates; one block launch takes 100 to 200"
 )
 MIN_SUPPLIED_SHARE = Threshold(
-    0.75,
-    "ratio of achieved to theoretical occupancy from which block launch keeps up",
+    0.75, "ratio of achieved to theoretical occupancy from which block launch keeps up"
 )
-USUAL_BLOCK = Threshold(
-    256,
-    "block size that small blocks are compared with",
-)
+USUAL_BLOCK = Threshold(256, "block size that small blocks are compared with")
 MIN_WARP_FILL = Threshold(
-    0.85,
-    "min. share of the warp slots of a block that its threads should fill",
+    0.85, "min. share of the warp slots of a block that its threads should fill"
 )
 
 
@@ -93,10 +85,7 @@ cudaOccupancyMaxPotentialBlockSize(&grid, &threads, kernel, 0, 0);
         """Look for limits that small blocks run into, and take the one that costs most."""
         limit = "warps" if launch.fit and launch.fit.limiters == ("warps",) else "blocks"
         by_limit = check_occupancy_limit(
-            launch,
-            limit,
-            at_most=MAX_WARP_GAIN.value,
-            what=f"block size {launch.block}",
+            launch, limit, at_most=MAX_WARP_GAIN.value, what=f"block size {launch.block}"
         )
         verdicts = (by_limit, _starting(launch), _partial_warps(launch))
         matches = [verdict for verdict in verdicts if isinstance(verdict, KernelRuleMatch)]

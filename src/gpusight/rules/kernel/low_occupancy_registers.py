@@ -12,15 +12,15 @@ from gpusight.rules.patterns.kernel_speedup import (
     OCCUPANCY_NEEDS,
     check_occupancy_limit,
 )
-from gpusight.rules.rule import KernelRule, RuleVerdict, Threshold
+from gpusight.rules.rule import KernelRule, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MAX_WARP_GAIN = Threshold(
-    MAX_REGISTER_GAIN,
-    "max. factor of warps that fewer registers are assumed to allow",
+    MAX_REGISTER_GAIN, "max. factor of warps that fewer registers are assumed to allow"
 )
 
 
@@ -53,10 +53,7 @@ __global__ void __launch_bounds__(256, 3) kernel(...)
         "down when registers spill. Try it, and check register-spill."
     )
     estimate = OCCUPANCY_ESTIMATE
-    thresholds: ClassVar = {
-        "max_low_occupancy": MAX_LOW_OCCUPANCY,
-        "max_warp_gain": MAX_WARP_GAIN,
-    }
+    thresholds: ClassVar = {"max_low_occupancy": MAX_LOW_OCCUPANCY, "max_warp_gain": MAX_WARP_GAIN}
     needs = OCCUPANCY_NEEDS
     helps = OCCUPANCY_HELPS
     single_kernels = True
@@ -65,8 +62,5 @@ __global__ void __launch_bounds__(256, 3) kernel(...)
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Find registers as the only limiter, and stalls that more warps would hide."""
         return check_occupancy_limit(
-            launch,
-            "registers",
-            at_most=MAX_WARP_GAIN.value,
-            what="registers",
+            launch, "registers", at_most=MAX_WARP_GAIN.value, what="registers"
         )

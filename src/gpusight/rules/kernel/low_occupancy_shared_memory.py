@@ -12,10 +12,11 @@ from gpusight.rules.patterns.kernel_speedup import (
     OCCUPANCY_NEEDS,
     check_occupancy_limit,
 )
-from gpusight.rules.rule import KernelRule, RuleVerdict, Threshold
+from gpusight.rules.rule import KernelRule, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MAX_BLOCK_GAIN = Threshold(
@@ -67,8 +68,5 @@ cudaFuncSetAttribute(kernel,
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Find shared memory as the only limiter, and stalls that more warps would hide."""
         return check_occupancy_limit(
-            launch,
-            "shared_memory",
-            at_most=MAX_BLOCK_GAIN.value,
-            what="shared memory",
+            launch, "shared_memory", at_most=MAX_BLOCK_GAIN.value, what="shared memory"
         )

@@ -17,17 +17,11 @@ from gpusight.analysis.counters.kernel_limiter import (
 from gpusight.analysis.counters.profiled_launch import MEMORY_UNITS, UNIT_NAMES
 from gpusight.rules.finding import Confidence
 from gpusight.rules.patterns.kernel_speedup import roof_distance
-from gpusight.rules.rule import (
-    CLEAN,
-    KernelRule,
-    KernelRuleMatch,
-    RuleNotApplicable,
-    RuleVerdict,
-    Threshold,
-)
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 ROOF = Threshold(

@@ -16,17 +16,16 @@ from gpusight.rules.rule import (
     KernelRule,
     KernelRuleMatch,
     RuleNotApplicable,
-    RuleVerdict,
     Threshold,
 )
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_SPILL_SHARE = Threshold(
-    0.05,
-    "min. share of accesses that go to local memory; calls and the stack cause a few",
+    0.05, "min. share of accesses that go to local memory; calls and the stack cause a few"
 )
 _WAITS = ("long_scoreboard", "lg_throttle", "mio_throttle", "drain")
 
@@ -83,12 +82,29 @@ for (int i = 0; i < N; ++i) acc[i] += x * a[i];
             return RuleNotApplicable("not measured: accesses to local memory", sections)
         if part < MIN_SPILL_SHARE.value:
             return CLEAN
-        after = _relieved(launch, part)
+        # L1, L2 and DRAM lose the traffic of local memory.
+        busy = launch.busy
+        weight = _weight(launch, part)
+        l1 = ("l1_data", "l1", "l1_to_l2", "lsu")
+        after: dict[str, float] = {unit: busy[unit] * (1 - weight) for unit in l1 if unit in busy}
+        # Instructions that spill go; those on an array remain, in another memory.
+        spills, instructions = launch.get(q.SPILL_REQUESTS), launch.get(q.INSTRUCTIONS)
+        spill_share = min(1.0, spills / instructions) if spills and instructions else 0.0
+        if "issue" in busy:
+            after["issue"] = busy["issue"] * (1 - spill_share)
+        # Global accesses keep at most the sectors they touch; the rest of the traffic was local.
+        moved, l2 = launch.get(q.SECTORS_MOVED), launch.get(q.L2_SECTORS)
+        kept = min(1.0, moved / l2) if moved is not None and l2 else 1 - weight
+        after |= {u: busy[u] * kept for u in ("l2", "memory") if u in busy}
+        dram = launch.get(shared.DRAM_BYTES)
+        if "dram" in busy and dram:
+            after["dram"] = busy["dram"] * (
+                kept if moved is None else min(1.0, moved * SECTOR_BYTES / dram)
+            )
         stays = waits_left(launch, dict.fromkeys(_WAITS, _weight(launch, part)))
         remaining = time_left(launch, after, waits_left=stays)
         if not is_worth(remaining):
             return CLEAN
-        spills = launch.get(q.SPILL_REQUESTS)
         return KernelRuleMatch(
             title=f"Local memory: {part:.0%} of memory accesses",
             time_share=remaining,
@@ -129,26 +145,3 @@ def _weight(launch: ProfiledLaunch, part: float) -> float:
     if local is None or moved is None or not local + moved:
         return part
     return local / (local + moved)
-
-
-def _relieved(launch: ProfiledLaunch, part: float) -> dict[str, float]:
-    """Take the traffic of local memory off L1, L2 and DRAM."""
-    busy = launch.busy
-    weight = _weight(launch, part)
-    l1 = ("l1_data", "l1", "l1_to_l2", "lsu")
-    after: dict[str, float] = {unit: busy[unit] * (1 - weight) for unit in l1 if unit in busy}
-    # Instructions that spill go; those on an array remain, in another memory.
-    spills, instructions = launch.get(q.SPILL_REQUESTS), launch.get(q.INSTRUCTIONS)
-    spill_share = min(1.0, spills / instructions) if spills and instructions else 0.0
-    if "issue" in busy:
-        after["issue"] = busy["issue"] * (1 - spill_share)
-    # Global accesses keep at most the sectors they touch; the rest of the traffic was local.
-    moved, l2 = launch.get(q.SECTORS_MOVED), launch.get(q.L2_SECTORS)
-    kept = min(1.0, moved / l2) if moved is not None and l2 else 1 - weight
-    after |= {u: busy[u] * kept for u in ("l2", "memory") if u in busy}
-    dram = launch.get(shared.DRAM_BYTES)
-    if "dram" in busy and dram:
-        after["dram"] = busy["dram"] * (
-            kept if moved is None else min(1.0, moved * SECTOR_BYTES / dram)
-        )
-    return after

@@ -16,17 +16,11 @@ from gpusight.rules.patterns.kernel_speedup import (
     ready,
     roof_limited,
 )
-from gpusight.rules.rule import (
-    CLEAN,
-    KernelRule,
-    KernelRuleMatch,
-    RuleNotApplicable,
-    RuleVerdict,
-    Threshold,
-)
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_MEMORY_WAIT_SHARE = Threshold(

@@ -16,31 +16,22 @@ from gpusight.rules.patterns.kernel_speedup import (
     roof_limited,
     theoretical,
 )
-from gpusight.rules.rule import (
-    CLEAN,
-    KernelRule,
-    KernelRuleMatch,
-    RuleNotApplicable,
-    RuleVerdict,
-    Threshold,
-)
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 from gpusight.units import format_mean
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MAX_MEMORY_SHARE = Threshold(
-    0.75,
-    "DRAM or L2 utilization from which a fuller last wave gains nothing",
+    0.75, "DRAM or L2 utilization from which a fuller last wave gains nothing"
 )
 MAX_PIPE_SHARE = Threshold(
-    0.9,
-    "the same for the units of each SM, which come closer to their peak",
+    0.9, "the same for the units of each SM, which come closer to their peak"
 )
 MIN_SM_ACTIVE_SHARE = Threshold(
-    0.8,
-    "min. average share of the launch in which an SM should have warps",
+    0.8, "min. average share of the launch in which an SM should have warps"
 )
 UNEVEN_CODE = """\
 __shared__ int item;
@@ -53,8 +44,7 @@ for (;;) {
 }
 """
 MAX_WAVES = Threshold(
-    10,
-    "number of waves from which a partial last one is at most 10% of the time",
+    10, "number of waves from which a partial last one is at most 10% of the time"
 )
 
 

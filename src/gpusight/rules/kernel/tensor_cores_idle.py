@@ -18,38 +18,24 @@ from gpusight.rules.patterns.kernel_speedup import (
     is_tensor_core_kernel,
     limited,
 )
-from gpusight.rules.rule import (
-    CLEAN,
-    KernelRule,
-    KernelRuleMatch,
-    RuleNotApplicable,
-    RuleVerdict,
-    Threshold,
-)
+from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.hardware.gpu_table import Gpu
+    from gpusight.rules.rule import RuleVerdict
 
 
 TENSOR_EFFICIENCY = Threshold(
     0.5, "share of the Tensor Core peak that libraries reach on GEMMs of common sizes"
 )
 MIN_PIPE_SHARE = Threshold(
-    0.3,
-    "min. FP32 or FP16 pipe utilization of a kernel that is not a GEMM by name",
+    0.3, "min. FP32 or FP16 pipe utilization of a kernel that is not a GEMM by name"
 )
-MAX_OTHER_PER_FMA = Threshold(
-    0.1,
-    "max. adds and multiplies per FMA; a GEMM has almost none",
-)
-MIN_LOADS_PER_FMA = Threshold(
-    0.02,
-    "min. loads per FMA; fewer means arithmetic on registers only",
-)
+MAX_OTHER_PER_FMA = Threshold(0.1, "max. adds and multiplies per FMA; a GEMM has almost none")
+MIN_LOADS_PER_FMA = Threshold(0.02, "min. loads per FMA; fewer means arithmetic on registers only")
 MIN_FLOPS_PER_BYTE = Threshold(
-    16,
-    "min. FP32 FLOPs per DRAM byte; a GEMM reuses its operands, a stencil or a sum does not",
+    16, "min. FP32 FLOPs per DRAM byte; a GEMM reuses its operands, a stencil or a sum does not"
 )
 MAX_STREAMING_FLOPS_PER_BYTE = Threshold(
     4,
@@ -57,20 +43,12 @@ MAX_STREAMING_FLOPS_PER_BYTE = Threshold(
     "convolution",
 )
 MIN_OPERAND_LOADS_PER_FMA = Threshold(
-    0.25,
-    "min. loads per FMA of a GEMM that is limited by its loads",
+    0.25, "min. loads per FMA of a GEMM that is limited by its loads"
 )
-MIN_L2_REREADS = Threshold(
-    2,
-    "min. ratio of L2 to DRAM traffic: blocks read the same operands",
-)
-MIN_FMA_SHARE = Threshold(
-    0.2,
-    "min. share of FMAs in the instructions of such a GEMM",
-)
+MIN_L2_REREADS = Threshold(2, "min. ratio of L2 to DRAM traffic: blocks read the same operands")
+MIN_FMA_SHARE = Threshold(0.2, "min. share of FMAs in the instructions of such a GEMM")
 MAX_CUDA_CORE_SHARE = Threshold(
-    0.2,
-    "CUDA core utilization below which a 16-bit or 8-bit GEMM runs elsewhere",
+    0.2, "CUDA core utilization below which a 16-bit or 8-bit GEMM runs elsewhere"
 )
 _SHORT_FORMATS = ("fp16", "bf16", "fp8", "fp4", "int8")
 _TENSOR_USE = "Tensor Core utilization"
@@ -153,10 +131,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
             evidence=(
                 *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
                 Evidence(
-                    "tensor_rate",
-                    peak * 1e12,
-                    "flop/s",
-                    f"Tensor Core peak in {precision.upper()}",
+                    "tensor_rate", peak * 1e12, "flop/s", f"Tensor Core peak in {precision.upper()}"
                 ),
                 Evidence("vector_rate", now * 1e12, "flop/s", "Peak of the pipe in use"),
             ),

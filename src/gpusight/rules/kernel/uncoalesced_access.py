@@ -24,33 +24,26 @@ from gpusight.rules.rule import (
     KernelRule,
     KernelRuleMatch,
     RuleNotApplicable,
-    RuleVerdict,
     Threshold,
 )
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
+    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_WASTE_SHARE = Threshold(
-    0.2,
-    "min. share of excess sectors; row ends and misalignment alone cause up to 20%",
+    0.2, "min. share of excess sectors; row ends and misalignment alone cause up to 20%"
 )
 UNLOADED_CYCLES = Threshold(
     1000,
     "max. latency of a load on an idle GPU (500 to 1000 cycles from Pascal to Blackwell); the "
     "rest is queueing that the fix removes",
 )
-LOADS_IN_FLIGHT = Threshold(
-    2,
-    "loads in flight per warp of a memory-bound kernel",
-)
+LOADS_IN_FLIGHT = Threshold(2, "loads in flight per warp of a memory-bound kernel")
 QUEUES = ("lg_throttle", "drain", "membar")
 """Stalls on a full queue, which vanish with the traffic that fills it."""
-MAX_SECTORS_PER_LOAD = Threshold(
-    16,
-    "sectors of the widest load of a warp, 16 bytes per thread",
-)
+MAX_SECTORS_PER_LOAD = Threshold(16, "sectors of the widest load of a warp, 16 bytes per thread")
 
 
 class UncoalescedAccess(KernelRule):
@@ -135,8 +128,7 @@ out[y * width + x] = in[y * width + x];
 def _inferred(launch: ProfiledLaunch, sections: tuple[str, ...]) -> RuleVerdict:
     """Infer scattered addresses from L1 wavefronts that its requests do not explain."""
     absent = RuleNotApplicable(
-        "not measured: sectors and ideal sectors of global accesses",
-        sections,
+        "not measured: sectors and ideal sectors of global accesses", sections
     )
     removed = excess_wavefronts(launch)
     if removed is None or not excess_is_global(launch):

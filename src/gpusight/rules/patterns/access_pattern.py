@@ -13,22 +13,10 @@ if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 
 
-MIN_WASTED_SECTORS = Threshold(
-    0.5,
-    "min. share of excess sectors of scattered accesses",
-)
-MAX_SECTORS_PER_STORE = Threshold(
-    8,
-    "max. sectors per store of coalesced writes",
-)
-MAX_RANDOM_L1_HITS = Threshold(
-    0.4,
-    "max. L1 hit rate of random reads",
-)
-MAX_RANDOM_L2_HITS = Threshold(
-    0.5,
-    "max. L2 hit rate of random reads",
-)
+MIN_WASTED_SECTORS = Threshold(0.5, "min. share of excess sectors of scattered accesses")
+MAX_SECTORS_PER_STORE = Threshold(8, "max. sectors per store of coalesced writes")
+MAX_RANDOM_L1_HITS = Threshold(0.4, "max. L1 hit rate of random reads")
+MAX_RANDOM_L2_HITS = Threshold(0.5, "max. L2 hit rate of random reads")
 MIN_SEQUENTIAL_DRAM_SHARE = Threshold(
     0.7,
     "DRAM utilization from which reads are sequential; random reads open a new page each and "
@@ -40,8 +28,7 @@ MIN_EXCESS_WAVEFRONTS = Threshold(
     "or scattered addresses; library GEMMs have up to 0.35",
 )
 MIN_L2_SHARE = Threshold(
-    0.45,
-    "min. L2 utilization from which excess L1 wavefronts cost time there",
+    0.45, "min. L2 utilization from which excess L1 wavefronts cost time there"
 )
 MIN_GLOBAL_TRAFFIC_RATIO = Threshold(
     0.3,

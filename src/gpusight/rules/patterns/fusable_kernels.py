@@ -197,18 +197,14 @@ def _without_overlaps(
     kept[order.ops[members]] = (gemm * fused)[members] * factor[number]
     on_cuda_cores = (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
     fp32 = gemm & order.where(on_cuda_cores)
-    from_half[order.ops[members]] = fp32[members] & _cast_after(order, last)[number]
-    return AttentionKernels(order.by_op(members, number), kept, from_half, backward)
-
-
-def _cast_after(order: StreamOrder, last: Ints) -> Flags:
-    """Return whether the results of these rows are scaled and cast from FP32 to half precision."""
+    # Whether the results are scaled and cast from FP32 to half precision.
     casts = order.where((pl.col("category") == "copy") & pl.col("label").str.contains(_TO_HALF))
     scales = order.where(pl.col("category") == "elementwise")
     following = np.append(next_after(~scales), len(order))[last + 1]
     following = np.minimum(following, max(len(order) - 1, 0))
     result: Flags = casts[following] & (order.stream_id[following] == order.stream_id[last])
-    return result
+    from_half[order.ops[members]] = fp32[members] & result[number]
+    return AttentionKernels(order.by_op(members, number), kept, from_half, backward)
 
 
 MIN_CHAIN_KERNELS = 3
@@ -223,6 +219,8 @@ NARROW, CAST_NARROW = 1 / 2, 2 / 3
 """Traffic of one fused kernel for a chain that casts half precision to FP32 and back: half of that
 of a kernel within it, two thirds of that of a cast. FP32 never leaves the SMs."""
 
+_TENSORS = r"[aA]rray<char ?\*, (\d+)"
+"""Pointers of a pointwise kernel of PyTorch, in its name: its inputs and its result."""
 # Copies and memsets alone are a loop over tensors, which do not depend on each other.
 _MOVES = r"^copy|^\[copy|^elementwise fill|^arange"
 
@@ -233,7 +231,10 @@ class PointwiseChains(NamedTuple):
     number: Ints
     """Number of the chain that a kernel is part of; `NONE` for all others."""
     part: NDArray[np.float64]
-    """Part of a kernel's memory traffic that remains in a fused kernel."""
+    """Part of a kernel's time that counts, by the casts around it."""
+    traffic: NDArray[np.float64]
+    """Part of a kernel's memory traffic that a fused kernel still has: what the first one reads,
+    what the last one writes, and the other operands of those in between."""
 
 
 def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> PointwiseChains:
@@ -245,7 +246,27 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
     pointwise |= order.inside_device & order.where(pl.col("category").is_null())
     member = pointwise & free
     before = np.concatenate(([False], member[:-1]))[: len(order)]
-    goes_on = member & before & order.follows() & ~_chain_ends(order, schedule)
+    start, end = (order.frame[c].to_numpy() for c in ("start_ns", "end_ns"))
+    pause = np.concatenate(([0], start[1:] - end[:-1]))[: len(order)] > MAX_PAUSE_NS
+    changed = order.where(
+        pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("step", "phase"))
+        | (pl.col("blocks") > pl.col("blocks").shift(1) * MAX_SIZE_RATIO)
+        | (pl.col("blocks") * MAX_SIZE_RATIO < pl.col("blocks").shift(1))
+        # A loop over tensors: the same kernel on another size, or one copy after another.
+        | (
+            (pl.col("name") == pl.col("name").shift(1))
+            & (pl.col("blocks") != pl.col("blocks").shift(1))
+        )
+        | (label.str.contains(_MOVES) & label.shift(1).str.contains(_MOVES))
+    )
+    # Where the host synchronized between the launches, it read a result.
+    waits = np.flatnonzero(schedule.calls.kind == CallKind.SYNC)
+    call = order.frame["call"].fill_null(-1).to_numpy()
+    passed = np.searchsorted(waits, call)
+    known = (call >= 0) & np.concatenate(([False], call[:-1] >= 0))[: len(order)]
+    moved: Flags = np.concatenate(([False], passed[1:] != passed[:-1]))[: len(order)]
+    ends: Flags = pause | changed | (known & moved)
+    goes_on = member & before & order.follows() & ~ends
     chain = np.cumsum(member & ~goes_on) - 1
     rows = np.flatnonzero(member)
     computes = rows[~order.where(label.str.contains(_MOVES))[rows]]
@@ -253,9 +274,14 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
     long &= np.bincount(chain[computes], minlength=len(long)) > 0
     rows = rows[long[chain[rows]]]
     _, number = np.unique(chain[rows], return_inverse=True)
-    part = np.ones(len(order))
+    part, traffic = np.ones(len(order)), np.ones(len(order))
     part[order.ops[rows]] = _remaining_traffic(order, rows, number)
-    return PointwiseChains(order.by_op(rows, number.astype(np.int64)), part)
+    names = order.frame["name"].gather(rows).cast(pl.String)
+    tensors = names.str.extract(_TENSORS).cast(pl.Int64).fill_null(2).to_numpy().clip(1)
+    edges = np.concatenate(([True], number[1:] != number[:-1], [True]))[: len(rows) + 1]
+    remaining = np.maximum(tensors - 2, 0) + edges[:-1] + edges[1:]
+    traffic[order.ops[rows]] = np.minimum(1.0, remaining / tensors)
+    return PointwiseChains(order.by_op(rows, number.astype(np.int64)), part, traffic)
 
 
 def _remaining_traffic(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[np.float64]:
@@ -274,29 +300,6 @@ def _remaining_traffic(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[
     part = np.where(fp32, NARROW, np.where(casts, CAST_NARROW, 1.0))
     result: NDArray[np.float64] = np.where(between, part, 1.0)
     return result
-
-
-def _chain_ends(order: StreamOrder, schedule: GpuSchedule) -> Flags:
-    """Return where a chain ends although the next kernel is pointwise too."""
-    start, end = (order.frame[c].to_numpy() for c in ("start_ns", "end_ns"))
-    pause = np.concatenate(([0], start[1:] - end[:-1]))[: len(order)] > MAX_PAUSE_NS
-    changed = order.where(
-        pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("step", "phase"))
-        | (pl.col("blocks") > pl.col("blocks").shift(1) * MAX_SIZE_RATIO)
-        | (pl.col("blocks") * MAX_SIZE_RATIO < pl.col("blocks").shift(1))
-    )
-    ends: Flags = pause | changed | _waited_between(order, schedule)
-    return ends
-
-
-def _waited_between(order: StreamOrder, schedule: GpuSchedule) -> Flags:
-    """Return where the host synchronized between the launches: it read a result."""
-    waits = np.flatnonzero(schedule.calls.kind == CallKind.SYNC)
-    call = order.frame["call"].fill_null(-1).to_numpy()
-    passed = np.searchsorted(waits, call)
-    known = (call >= 0) & np.concatenate(([False], call[:-1] >= 0))[: len(order)]
-    moved: Flags = np.concatenate(([False], passed[1:] != passed[:-1]))[: len(order)]
-    return known & moved
 
 
 MIN_OPTIMIZER_KERNELS = 6
@@ -332,28 +335,21 @@ def find_optimizer(order: StreamOrder, free: Flags) -> OptimizerKernels:
     foreach = (category == "optimizer") & label.str.starts_with("foreach")
     loop = (phase == "optimizer") & category.is_in(_POINTWISE)
     other = label.str.contains(_NO_UPDATE)
-    known = order.where((foreach | loop) & ~other) | _dividing(order)
-    rows, step = _optimizer_steps(order, np.flatnonzero(known & free))
-    group, tensors = _groups(order, rows, step)
-    fused = order.where((category == "optimizer") & ~label.str.starts_with("foreach"))
-    return OptimizerKernels(
-        order.by_op(rows, group),
-        tensors,
-        int(step.max(initial=-1)) + 1,
-        bool(fused.any()),
-    )
-
-
-def _dividing(order: StreamOrder) -> Flags:
-    """Mark runs of pointwise kernels that divide by a root more than once: Adam, in a loop."""
     pointwise = order.where(pl.col("category") == "elementwise")
+    # Runs of pointwise kernels that divide by a root more than once: Adam, in a loop.
     begins = pointwise & ~(np.concatenate(([False], pointwise[:-1]))[: len(order)])
     begins |= pointwise & ~order.follows()
     run = np.where(pointwise, last_before(begins), len(order))
     divides = order.where(pl.col("label").str.contains(_DIVIDES)) & pointwise
     often = np.bincount(run[divides], minlength=len(order) + 1) > 1
     result: Flags = pointwise & often[run]
-    return result
+    known = order.where((foreach | loop) & ~other) | result
+    rows, step = _optimizer_steps(order, np.flatnonzero(known & free))
+    group, tensors = _groups(order, rows, step)
+    fused = order.where((category == "optimizer") & ~label.str.starts_with("foreach"))
+    return OptimizerKernels(
+        order.by_op(rows, group), tensors, int(step.max(initial=-1)) + 1, bool(fused.any())
+    )
 
 
 def _optimizer_steps(order: StreamOrder, rows: Ints) -> tuple[Ints, Ints]:

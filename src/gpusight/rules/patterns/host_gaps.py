@@ -121,10 +121,7 @@ def launching_threads(context: RuleContext) -> list[FindingLocation]:
     launched = (op != NONE) & (gaps.host_thread[idle.gap] != NONE)
     call = context.schedule.ops.call[op[launched]]
     rows = pl.DataFrame(
-        {
-            "thread": context.schedule.calls.thread[call],
-            "duration_ns": idle.length_ns[launched],
-        }
+        {"thread": context.schedule.calls.thread[call], "duration_ns": idle.length_ns[launched]}
     ).filter(pl.Series(call != NONE))
     by_position = {n: names.get(thread) for n, (_, thread) in enumerate(context.schedule.threads)}
     rows = rows.with_columns(
@@ -199,11 +196,7 @@ def _process_of(context: RuleContext, host_thread: int) -> int | None:
     return context.schedule.threads[int(calls.thread[at[0]])][0] if len(at) else None
 
 
-_ACTIVITY_TABLES = {
-    "ranges": "range",
-    "cpu_ops": "operator",
-    "python_calls": "site",
-}
+_ACTIVITY_TABLES = {"ranges": "range", "cpu_ops": "operator", "python_calls": "site"}
 
 
 def activity_before(
@@ -313,8 +306,7 @@ MIN_STALL_NS = Threshold(1e6, "ns between two calls; a longer gap is not launch 
 MIN_RARE_RATIO = 5
 """Ratio of the longest stall to the mean per step above which it is an outlier."""
 MIN_STALL_RATIO = Threshold(
-    20,
-    "ratio to the usual host time between launches that a stall below 5 ms must exceed too",
+    20, "ratio to the usual host time between launches that a stall below 5 ms must exceed too"
 )
 _ALWAYS_STALL_NS = 5e6
 MAX_LAUNCHES_BETWEEN = Threshold(
@@ -386,7 +378,18 @@ def host_work(context: RuleContext) -> HostStalls:
     )
     long = (own_ns >= limit_ns) & (calls_thread == host_thread)
     calls = np.flatnonzero(long & (own_ns < _ALWAYS_STALL_NS))
-    long[calls[_in_optimizer(context, calls, (start_ns[calls] + end_ns[calls]) // 2)]] = False
+    # An optimizer walks all parameters before it launches anything, which takes milliseconds with
+    # # many of them: stalls that lie mostly in a range of it that goes on are a part of the launch.
+    middle_ns = (start_ns[calls] + end_ns[calls]) // 2
+    ranges = context.trace.table("ranges", ["start_ns", "end_ns", "name", "thread"])
+    names = names_of(ranges["name"])
+    codes = [code for code, name in enumerate(names) if phase_of(name) == "optimizer"]
+    nested = _nested(ranges.filter(pl.col("name").to_physical().is_in(codes)))
+    threads = _threads_of(context, calls)
+    in_stall = nested.innermost(middle_ns, threads)
+    in_call = nested.innermost(context.schedule.calls.start_ns[calls], threads)
+    same: NDArray[np.bool_] = (in_stall >= 0) & (in_stall == in_call)
+    long[calls[same]] = False
     between = _between_steps(context)
     stalled_ns = np.minimum(own_ns, waited_ns)
     return HostStalls(own_ns, stalled_ns, framework_share, start_ns, end_ns, long, between)
@@ -405,23 +408,6 @@ def _usual_ns(context: RuleContext, own_ns: Ints, host_thread: int) -> float:
         return float(np.median(np.diff(spent_ns)))
     nonzero_ns = own_ns[own_ns > 0]
     return float(np.median(nonzero_ns)) if len(nonzero_ns) else 0.0
-
-
-def _in_optimizer(context: RuleContext, calls: Ints, middle_ns: Ints) -> NDArray[np.bool_]:
-    """Return which stalls lie, for the most part, in a range of the optimizer that goes on.
-
-    It walks all parameters before it launches anything, which takes milliseconds with many of
-    them: that is a part of the launch.
-    """
-    ranges = context.trace.table("ranges", ["start_ns", "end_ns", "name", "thread"])
-    names = names_of(ranges["name"])
-    codes = [code for code, name in enumerate(names) if phase_of(name) == "optimizer"]
-    nested = _nested(ranges.filter(pl.col("name").to_physical().is_in(codes)))
-    threads = _threads_of(context, calls)
-    in_stall = nested.innermost(middle_ns, threads)
-    in_call = nested.innermost(context.schedule.calls.start_ns[calls], threads)
-    same: NDArray[np.bool_] = (in_stall >= 0) & (in_stall == in_call)
-    return same
 
 
 def _between_steps(context: RuleContext) -> NDArray[np.bool_]:

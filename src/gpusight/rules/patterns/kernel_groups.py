@@ -15,7 +15,7 @@ from gpusight.analysis.replay.changes import fuse, set_duration
 from gpusight.analysis.replay.simulation import CallWait, marked, put
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
-from gpusight.rules.formatting import called_from, largest, step_evidence, summed_locations
+from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.rule import RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
@@ -66,10 +66,15 @@ def fuse_to_share(
     return change
 
 
-def fuse_to_longest(groups: Ints, part: Reals) -> Change:
+MIN_KERNEL_NS = 2_000
+"""Time of a kernel that hardly moves any data."""
+
+
+def fuse_chains(groups: Ints, part: Reals, traffic: Reals) -> Change:
     """Fuse each group into one kernel that takes as long as the longest of its members.
 
-    Of each member only this part of its time counts, by position in `schedule.ops`.
+    But no less than the memory traffic that remains, a part of that of each member. Of each member
+    only `part` of its time counts; all by position in `schedule.ops`.
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
@@ -77,7 +82,10 @@ def fuse_to_longest(groups: Ints, part: Reals) -> Change:
         longest_ns = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
         time_ns = (program.duration_ns[ops] * part[ops]).astype(np.int64)
         np.maximum.at(longest_ns, groups[ops], time_ns)
-        return _merged(program, groups, longest_ns)
+        moving_ns = np.maximum(time_ns - MIN_KERNEL_NS, 0) * traffic[ops]
+        remaining_ns = np.bincount(groups[ops], moving_ns, len(longest_ns)).astype(np.int64)
+        floor_ns = np.where(remaining_ns > 0, remaining_ns + MIN_KERNEL_NS, 0)
+        return _merged(program, groups, np.maximum(longest_ns, floor_ns))
 
     return change
 
@@ -150,7 +158,7 @@ def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Ev
     """Return the time of kernels per step, and its share of kernel time."""
     ns = total_ns(rows)
     return (
-        step_evidence(context, metric, ns, "ns", "Time in these kernels"),
+        context.evidence(metric, ns, "ns", "Time in these kernels"),
         Evidence("gpu_share", ns / kernel_ns(context), "share", "Share of kernel time"),
     )
 

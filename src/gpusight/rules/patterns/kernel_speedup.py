@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING
 
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.analysis.counters.kernel_limiter import (
-    AT_ROOF,
-    SATURATED,
-    busiest,
-    overhead,
-)
+from gpusight.analysis.counters.kernel_limiter import AT_ROOF, SATURATED, busiest, overhead
 from gpusight.analysis.counters.profiled_launch import UNIT_NAMES, shares
 from gpusight.analysis.occupancy.block_occupancy import (
     REGISTER_CHANGE,
     SHARED_MEMORY_CHANGE,
     reductions,
 )
-from gpusight.hardware.sm_limits import BlockShape, occupancy, whole_carve_out
+from gpusight.hardware.sm_limits import occupancy, whole_carve_out
 from gpusight.naming.kernel_names import classify
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.rule import CLEAN, KernelRuleMatch, RuleNotApplicable, RuleVerdict, Threshold
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
-    from gpusight.hardware.sm_limits import SmLimits
 
 
 ATTAINABLE = 0.9
@@ -161,7 +155,19 @@ def room(launch: ProfiledLaunch, *, without: str, at_most: float) -> WarpSlots |
         return None
     if fit.limiters != (without,):
         return None
-    warps = min(_blocks_without(without, sm, shape) * fit.warps_per_block, sm.max_warps)
+    # Without the limit, and with another carve-out if needed.
+    sm_then, then = sm, whole_carve_out(shape)
+    if without == "registers":
+        then = replace(then, registers=None)
+    elif without == "shared_memory":
+        then = replace(then, static_shared_bytes=0, dynamic_shared_bytes=0)
+    elif without == "barriers":
+        then = replace(then, barriers=None)
+    elif without == "blocks":
+        sm_then = replace(sm, max_blocks=sm.max_warps)
+    else:
+        sm_then = replace(sm, max_warps=sm.max_warps * sm.max_blocks)
+    warps = min(occupancy(sm_then, then).blocks * fit.warps_per_block, sm.max_warps)
     if launch.grid is not None and launch.sm_count:
         blocks = max(fit.blocks, -(-launch.grid // launch.sm_count))
         warps = min(warps, blocks * fit.warps_per_block)
@@ -242,22 +248,6 @@ def _resource_text(limit: str, step: ResourceStep) -> str:
     return f"{step.value:,} B of shared memory per block"
 
 
-def _blocks_without(limit: str, sm: SmLimits, shape: BlockShape) -> int:
-    """Return the blocks that would fit without one limit, with another carve-out if needed."""
-    sm_then, then = sm, whole_carve_out(shape)
-    if limit == "registers":
-        then = replace(then, registers=None)
-    elif limit == "shared_memory":
-        then = replace(then, static_shared_bytes=0, dynamic_shared_bytes=0)
-    elif limit == "barriers":
-        then = replace(then, barriers=None)
-    elif limit == "blocks":
-        sm_then = replace(sm, max_blocks=sm.max_warps)
-    else:
-        sm_then = replace(sm, max_warps=sm.max_warps * sm.max_blocks)
-    return occupancy(sm_then, then).blocks
-
-
 def issue_rate(launch: ProfiledLaunch) -> float | None:
     """Return the instructions that a scheduler issues per active cycle, 0 to 1."""
     measured = launch.get(q.ISSUED)
@@ -299,8 +289,7 @@ def is_tensor_core_kernel(launch: ProfiledLaunch) -> bool:
 
 
 MAX_LOW_OCCUPANCY = Threshold(
-    0.6,
-    "max. theoretical occupancy that counts as low; above it, more warps rarely help",
+    0.6, "max. theoretical occupancy that counts as low; above it, more warps rarely help"
 )
 OCCUPANCY_NEEDS = (shared.REGISTERS, shared.STATIC_SHARED)
 OCCUPANCY_HELPS = (q.ISSUED, q.WARPS, q.WARP_STATES, shared.OCCUPANCY)
@@ -354,12 +343,7 @@ _RESOURCES = {
 
 
 def _occupancy_match(
-    launch: ProfiledLaunch,
-    share: float,
-    spare: WarpSlots,
-    remaining: float,
-    limit: str,
-    what: str,
+    launch: ProfiledLaunch, share: float, spare: WarpSlots, remaining: float, limit: str, what: str
 ) -> KernelRuleMatch:
     rate = issue_rate(launch) or 0.0
     steps = resource_steps(launch, limit, spare.warps_then)

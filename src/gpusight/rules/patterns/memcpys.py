@@ -13,13 +13,7 @@ from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COPY, label_w
 from gpusight.analysis.replay.changes import ASYNC_COPY_NS, own_stream, without_waiting
 from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.rules.finding import Evidence
-from gpusight.rules.formatting import (
-    called_from,
-    count_per_step,
-    largest,
-    step_evidence,
-    summed_locations,
-)
+from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.rule import Threshold
 from gpusight.trace.intervals import Intervals, clip, coverage, subtract
 from gpusight.units import format_bytes, format_time
@@ -49,12 +43,7 @@ BIDIRECTIONAL_RATE = Threshold(
 _RIGHT_BEHIND_NS = 50_000
 """A synchronization within this time after a copy call waits for the copy."""
 HOST_WAYS = ("h2d", "d2h")
-DIRECTION_NAMES = {
-    "h2d": "H2D",
-    "d2h": "D2H",
-    "p2p": "peer-to-peer",
-    "unified": "unified memory",
-}
+DIRECTION_NAMES = {"h2d": "H2D", "d2h": "D2H", "p2p": "peer-to-peer", "unified": "unified memory"}
 """Direction of copies in texts."""
 
 
@@ -123,7 +112,7 @@ class CopyTotals:
     def text(self, context: RuleContext) -> str:
         """Describe the copies: `2 H2D copies per step of 134.2 MB, 29.1 ms each`."""
         mean = format_time(self.ns / self.count, digits=3)
-        copies = count_per_step(context, self.count, f"{self.name} copy")
+        copies = context.count_per_step(self.count, f"{self.name} copy")
         return f"{copies} of {format_bytes(self.size)}, {mean} each"
 
     def evidence(self, context: RuleContext) -> tuple[Evidence, ...]:
@@ -132,11 +121,11 @@ class CopyTotals:
         rate = self.bytes * 1e9 / max(1, self.ns)
         alone = f"{name} copy time without overlap"
         return (
-            step_evidence(context, f"{way}_ns", self.ns, "ns", f"{name} copy time"),
+            context.evidence(f"{way}_ns", self.ns, "ns", f"{name} copy time"),
             Evidence(f"{way}_rate", rate, "byte/s", f"{name} bandwidth"),
-            step_evidence(context, f"{way}_exposed_ns", self.exposed_ns, "ns", alone),
-            step_evidence(context, f"{way}_bytes", self.bytes, "byte", f"{name} bytes copied"),
-            step_evidence(context, f"{way}_count", self.count, "", f"{name} copies"),
+            context.evidence(f"{way}_exposed_ns", self.exposed_ns, "ns", alone),
+            context.evidence(f"{way}_bytes", self.bytes, "byte", f"{name} bytes copied"),
+            context.evidence(f"{way}_count", self.count, "", f"{name} copies"),
         )
 
 
@@ -209,33 +198,37 @@ def overlap_copies(context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ..
     GPU and to the host then run at the same time, each a little slower.
     """
     ways = rows.partition_by("way", maintain_order=True)
-    return (
-        _both_ways(rows),
-        *(own_stream(part["op"].to_numpy()) for part in ways),
-        not_waiting_for(context, rows),
-        without_waiting(_right_behind(context, rows["call"].drop_nulls().unique().to_numpy())),
-    )
-
-
-def _both_ways(rows: pl.DataFrame) -> Change:
-    """Slow down copies that overlap with those of the other direction.
-
-    As much of each direction overlaps as the other one has, after earlier changes.
-    """
     host = rows.filter(pl.col("way").is_in(HOST_WAYS))
     ops = host["op"].to_numpy()
     device = host["device"].to_numpy()
     way = host["way"].replace_strict({w: n for n, w in enumerate(HOST_WAYS)}, return_dtype=pl.Int64)
     side = np.stack((device, way.to_numpy()))
 
-    def change(program: ReplayProgram) -> ReplayProgram:
+    def both_ways(program: ReplayProgram) -> ReplayProgram:
+        # As much of each direction overlaps as the other one has, after earlier changes.
         total_ns = np.zeros((int(device.max(initial=0)) + 1, len(HOST_WAYS)), np.int64)
         np.add.at(total_ns, tuple(side), program.duration_ns[ops])
         shared = total_ns.min(axis=1)[device] / np.maximum(total_ns[tuple(side)], 1)
         longer = program.duration_ns[ops] * (1 + shared * (1 / BIDIRECTIONAL_RATE.value - 1))
         return program.changed(duration_ns=put(program.duration_ns, ops, longer.astype(np.int64)))
 
-    return change
+    # Synchronizations that only wait for the copy call before them.
+    calls = rows["call"].drop_nulls().unique().to_numpy()
+    all_calls = context.schedule.calls
+    order = np.argsort(all_calls.host_thread, kind="stable")
+    before, after = order[:-1], order[1:]
+    syncs: Ints = after[
+        np.isin(before, calls)
+        & (all_calls.host_thread[before] == all_calls.host_thread[after])
+        & (all_calls.kind[after] == CallKind.SYNC)
+        & (all_calls.start_ns[after] - all_calls.end_ns[before] <= _RIGHT_BEHIND_NS)
+    ]
+    return (
+        both_ways,
+        *(own_stream(part["op"].to_numpy()) for part in ways),
+        not_waiting_for(context, rows),
+        without_waiting(syncs),
+    )
 
 
 def not_waiting_for(context: RuleContext, rows: pl.DataFrame) -> Change:
@@ -272,17 +265,3 @@ def not_waiting_for(context: RuleContext, rows: pl.DataFrame) -> Change:
         )
 
     return change
-
-
-def _right_behind(context: RuleContext, calls: Ints) -> Ints:
-    """Find the synchronizations that only wait for the copy call before them."""
-    all_calls = context.schedule.calls
-    order = np.argsort(all_calls.host_thread, kind="stable")
-    before, after = order[:-1], order[1:]
-    syncs: Ints = after[
-        np.isin(before, calls)
-        & (all_calls.host_thread[before] == all_calls.host_thread[after])
-        & (all_calls.kind[after] == CallKind.SYNC)
-        & (all_calls.start_ns[after] - all_calls.end_ns[before] <= _RIGHT_BEHIND_NS)
-    ]
-    return syncs

@@ -10,15 +10,8 @@ from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls
 from gpusight.rules.finding import Confidence
-from gpusight.rules.formatting import (
-    called_from,
-    count_per_step,
-    framework_of,
-    largest,
-    named,
-    step_evidence,
-    summed_locations,
-)
+from gpusight.rules.formatting import called_from, largest, named, summed_locations
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_ns
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
@@ -68,6 +61,31 @@ class AllocChurn(TimelineRule):
 buffer = torch.empty(shape, device="cuda")     # once, before the loop
 torch.matmul(a, b, out=buffer)
 """
+    cuda_code = """\
+cudaMemPool_t pool; cudaDeviceGetDefaultMemPool(&pool, device);
+uint64_t keep = UINT64_MAX;
+cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+cudaMallocAsync(&buffer, bytes, stream);       // instead of cudaMalloc
+cudaFreeAsync(buffer, stream);                 // does not synchronize
+"""
+    jax_code = """\
+# XLA_PYTHON_CLIENT_PREALLOCATE=true (the default)
+step = jax.jit(step, donate_argnums=0)
+"""
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+cp.cuda.set_allocator(cp.cuda.MemoryPool().malloc)   # the default; no free_all_blocks in the loop
+cp.add(a, b, out=buffer)                       # into an array that exists already
+""",
+        Framework.NUMBA: """\
+buffer = cuda.device_array(shape, np.float32)  # once, before the loop
+kernel[blocks, threads](x, buffer)
+""",
+        Framework.JULIA: """\
+buffer = CUDA.zeros(Float32, n)                # once, before the loop
+buffer .= a .+ b                               # in place; no CUDA.reclaim() in the loop
+""",
+    }
     verify = "`gpusight api` shows no cudaMalloc or cudaFree after the first steps."
     caveats = (
         "Near the memory limit, the caching allocator must free and reallocate. Then reduce memory "
@@ -145,14 +163,13 @@ def _without_steps(context: RuleContext) -> pl.DataFrame:
 def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     where = largest(*called_from(context, rows).values(), summed_locations(rows, "call", "name"))
     spent_ns = float(rows["duration_ns"].sum())
-    count = count_per_step(context, rows.height, "" if context.focus.steps else "call")
+    count = context.count_per_step(rows.height, "" if context.focus.steps else "call")
     return RuleMatch(
         title=f"{_call_names(rows)}: {count}",
         evidence=(
-            step_evidence(context, "calls", rows.height, "", "Allocation and free calls"),
-            step_evidence(context, "calls_ns", spent_ns, "ns", "Host time in these calls"),
-            step_evidence(
-                context,
+            context.evidence("calls", rows.height, "", "Allocation and free calls"),
+            context.evidence("calls_ns", spent_ns, "ns", "Host time in these calls"),
+            context.evidence(
                 "waited_ns",
                 int(rows["waited_ns"].sum()),
                 "ns",
@@ -164,9 +181,8 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         change=(free_calls(rows["call"].to_numpy()),),
         measured_ns=min(spent_ns, idle_ns(context, IdleCause.ALLOCATING)),
         fix=_fix(context, rows, where),
-        code=framework_of(context.trace).choose(torch=AllocChurn.code, cuda=_CUDA, jax=_JAX),
         where=where,
-        effort=framework_of(context.trace).choose(torch="config", cuda="rewrite", jax="config"),
+        effort=context.framework.choose(torch="config", cuda="rewrite", jax="config"),
     )
 
 
@@ -188,7 +204,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, where: tuple[FindingLocation,
     pinned = " Keep pinned buffers for the whole run." if on_host else ""
     launches = context.calls_of(CallKind.LAUNCH).height
     uncached = rows.height >= MIN_UNCACHED_RATIO.value * max(1, launches)
-    return f"{seen}{pinned} " + framework_of(context.trace).choose(
+    return f"{seen}{pinned} " + context.framework.choose(
         torch="Nearly every tensor calls the driver, as with PYTORCH_NO_CUDA_MEMORY_CACHING=1: "
         "unset it."
         if uncached
@@ -198,17 +214,6 @@ def _fix(context: RuleContext, rows: pl.DataFrame, where: tuple[FindingLocation,
         cuda="Allocate before the loop, or use cudaMallocAsync with a memory pool that keeps its "
         "memory (release threshold).",
         jax="Keep XLA_PYTHON_CLIENT_PREALLOCATE=true, and donate buffers (donate_argnums).",
+        other="Allocate arrays before the loop and write into them, or keep the "
+        "memory pool of the framework enabled.",
     )
-
-
-_CUDA = """\
-cudaMemPool_t pool; cudaDeviceGetDefaultMemPool(&pool, device);
-uint64_t keep = UINT64_MAX;
-cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
-cudaMallocAsync(&buffer, bytes, stream);       // instead of cudaMalloc
-cudaFreeAsync(buffer, stream);                 // does not synchronize
-"""
-_JAX = """\
-# XLA_PYTHON_CLIENT_PREALLOCATE=true (the default)
-step = jax.jit(step, donate_argnums=0)
-"""

@@ -12,24 +12,17 @@ from gpusight.analysis.replay.changes import free_calls, remove, without_host_ti
 from gpusight.analysis.replay.simulation import owners
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
-from gpusight.rules.formatting import (
-    called_from,
-    count_per_step,
-    largest,
-    step_evidence,
-    summed_locations,
-)
+from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.host_gaps import host_unknown, waits
 from gpusight.rules.patterns.kernel_groups import backward_threads, kernels_unseen, total_ns
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
     from gpusight.trace.intervals import Ints
 
 
@@ -97,12 +90,13 @@ Trainer(detect_anomaly=False)                  # Lightning
         where = largest(
             *called_from(context, rows).values(), summed_locations(rows, "kernel", "label")
         )
+        same = own.height >= MIN_SYNC_SHARE.value * max(1, blocking.height)
         return RuleMatch(
-            title=f"Anomaly detection: {count_per_step(context, checks.count, 'NaN check')}",
+            title=f"Anomaly detection: {context.count_per_step(checks.count, 'NaN check')}",
             evidence=(
-                step_evidence(context, "checks", checks.count, "", "NaN checks in backward"),
-                step_evidence(context, "check_ns", total_ns(rows), "ns", "GPU time of the checks"),
-                step_evidence(context, "syncs", own.height, "", "Blocking syncs of the checks"),
+                context.evidence("checks", checks.count, "", "NaN checks in backward"),
+                context.evidence("check_ns", total_ns(rows), "ns", "GPU time of the checks"),
+                context.evidence("syncs", own.height, "", "Blocking syncs of the checks"),
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="the checks were measured; the time of forward tracebacks is "
@@ -113,11 +107,16 @@ Trainer(detect_anomaly=False)                  # Lightning
                 _without_tracebacks(context, checks),
             ),
             fix=f"Autograd's thread compares gradients and reads "
-            f"{count_per_step(context, checks.count, 'answer')} back, as "
+            f"{context.count_per_step(checks.count, 'answer')} back, as "
             "torch.autograd.set_detect_anomaly(True) does. Turn it off once the NaN is found, then "
             "record again: other findings may change.",
             where=where,
-            also=("launch-bound", "graph-candidate", "host-bound", *_syncs(own, blocking)),
+            also=(
+                "launch-bound",
+                "graph-candidate",
+                "host-bound",
+                *(("host-sync",) if same else ()),
+            ),
         )
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
@@ -126,12 +125,6 @@ Trainer(detect_anomaly=False)                  # Lightning
         number = np.full(context.ops.height, -1, np.int64)
         number[rows["op"].to_numpy()] = rows["check"].to_numpy()
         return groups(context, number)
-
-
-def _syncs(own: pl.DataFrame, blocking: pl.DataFrame) -> tuple[str, ...]:
-    """Name host-sync where most of its syncs are those of the checks."""
-    same = own.height >= MIN_SYNC_SHARE.value * max(1, blocking.height)
-    return ("host-sync",) if same else ()
 
 
 def _without_tracebacks(context: RuleContext, checks: _NanChecks) -> Change:

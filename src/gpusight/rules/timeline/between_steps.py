@@ -16,13 +16,8 @@ from gpusight.analysis.ledger.idle_causes import is_input, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    framework_of,
-    largest,
-    named,
-    step_evidence,
-    time_per_step,
-)
+from gpusight.rules.formatting import largest, named
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MAX_LAUNCHES_BETWEEN,
@@ -38,7 +33,7 @@ from gpusight.rules.patterns.host_gaps import (
 )
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
-from gpusight.trace.intervals import Intervals, intersect
+from gpusight.trace.intervals import Intervals, coverage, gaps, intersect, union
 from gpusight.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -74,6 +69,7 @@ MIN_HIDDEN_SHARE = Threshold(
     "share of the host work after a readback that overlaps with the GPU once the readback does not "
     "block; above it, the blocking sync is the cause (host-sync)",
 )
+_STEP_MARK = "ProfilerStep#"
 _PROFILER = re.compile(r"(?:^|/)torch/profiler/|ProfilerStep|profiler_util")
 
 
@@ -105,8 +101,8 @@ class BetweenSteps(TimelineRule):
         "inside steps."
     )
     why = (
-        "The host launches nothing during this work. Once the queued kernels are done, the GPU is "
-        "idle until the next launch."
+        "The host launches nothing during this work. Once the kernels launched before are done, "
+        "the GPU is idle until the next launch."
     )
     fix = "Do this work less often, on another thread, or after the next step is launched."
     code = """\
@@ -114,6 +110,18 @@ if step % 100 == 0:                            # not every step
     executor.submit(write_log, step, metrics)  # another thread
 # checkpoints: torch.distributed.checkpoint.async_save(state, checkpoint_id=path)
 """
+    snippets: ClassVar = {
+        **dict.fromkeys(
+            (Framework.CUPY, Framework.NUMBA),
+            """\
+if step % 100 == 0:                            # not every step
+    executor.submit(write_log, step, metrics)  # another thread
+""",
+        ),
+        Framework.JULIA: """\
+step % 100 == 0 && Threads.@spawn write_log(step, metrics)   # not every step, another thread
+""",
+    }
     verify = (
         "`gpusight steps` shows a shorter gap between steps. `gpusight ledger` shows less "
         "`idle/framework` and `idle/host`."
@@ -145,11 +153,29 @@ if step % 100 == 0:                            # not every step
             return unknown
         if context.steps < 2:
             return RuleNotApplicable("fewer than two steps are known")
-        other = _other_work(context)
+        work = host_work(context)
+        profiler = _profiler_spans(context)
+        in_profiler = 2 * coverage(profiler, work.start_ns, work.end_ns) > work.ns
+        candidates = (work.between | _regular_stalls(context, work)) & (work.ns > 0) & ~in_profiler
+        calls = _without_reads(context, work, np.flatnonzero(candidates))
+        threads = context.schedule.calls.thread[calls]
+        other = _OtherWork(
+            calls,
+            work.ns[calls],
+            work.of(calls),
+            Intervals.from_arrays(work.start_ns[calls], work.end_ns[calls]),
+            int(np.bincount(threads).argmax()) if len(threads) else 0,
+            work.of(calls[work.between[calls]]),
+            context.ops.filter(
+                pl.col("kind") == "copy",
+                pl.col("direction") == "Device-to-Host",
+                pl.col("call").is_in(np.flatnonzero(work.between)),
+            ),
+        )
         min_idle_ns = max(
             MIN_IDLE_SHARE.value * context.length_ns, LOOP_NS_PER_STEP.value * context.steps
         )
-        if other.idle_ns - _profiler_ns(context, other) < min_idle_ns:
+        if other.idle_ns - intersect(profiler, other.spans).length_ns < min_idle_ns:
             return CLEAN
         return _match(context, other)
 
@@ -159,24 +185,28 @@ if step % 100 == 0:                            # not every step
         return idle_by_cause(context, finding, *causes)
 
 
-def _other_work(context: RuleContext) -> _OtherWork:
-    work = host_work(context)
-    candidates = (work.between | _regular_stalls(context, work)) & (work.ns > 0)
-    calls = _without_reads(context, work, np.flatnonzero(candidates))
-    threads = context.schedule.calls.thread[calls]
-    return _OtherWork(
-        calls,
-        work.ns[calls],
-        work.of(calls),
-        Intervals.from_arrays(work.start_ns[calls], work.end_ns[calls]),
-        int(np.bincount(threads).argmax()) if len(threads) else 0,
-        work.of(calls[work.between[calls]]),
-        context.ops.filter(
-            pl.col("kind") == "copy",
-            pl.col("direction") == "Device-to-Host",
-            pl.col("call").is_in(np.flatnonzero(work.between)),
-        ),
+def _profiler_spans(context: RuleContext) -> Intervals:
+    """Return when torch.profiler counts a step: in Python functions of its own, between its marks.
+
+    A program runs all of its own code inside a marked step.
+    """
+    schedule = context.schedule
+    events = context.trace.table("python_calls", ["start_ns", "end_ns", "name", "thread"]).filter(
+        pl.col("thread").is_in([thread for _, thread in schedule.threads]),
+        pl.col("end_ns") > pl.col("start_ns"),
+        pl.col("end_ns") > schedule.start_ns,
+        pl.col("start_ns") < schedule.end_ns,
     )
+    codes = [c for c, name in enumerate(names_of(events["name"])) if _PROFILER.search(name)]
+    own = events.filter(pl.col("name").to_physical().is_in(codes))
+    spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+    ranges = context.trace.table("ranges", ["start_ns", "end_ns", "name"])
+    codes = [c for c, name in enumerate(names_of(ranges["name"])) if name.startswith(_STEP_MARK)]
+    marked = ranges.filter(pl.col("name").to_physical().is_in(codes))
+    if marked.height < 2:
+        return spans
+    steps = Intervals.from_arrays(marked["start_ns"].to_numpy(), marked["end_ns"].to_numpy())
+    return union(spans, gaps(steps, int(steps.starts[0]), int(steps.ends[-1])))
 
 
 def _without_reads(context: RuleContext, work: HostStalls, calls: Ints) -> Ints:
@@ -214,40 +244,28 @@ def _regular_stalls(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]
     marks = calls.start_ns[calls.kind == CallKind.MARK][::2]
     long = np.flatnonzero(work.long)
     step = np.searchsorted(marks, calls.start_ns[long], side="right")
-    rows = pl.DataFrame({"place": _places(context, long), "step": step})
-    in_steps = rows.select(pl.col("step").n_unique().over("place"))["step"].to_numpy()
-    chosen = work.ns >= MIN_STEP_SHARE.value * context.length_ns / context.per_step
-    chosen[long[in_steps >= MIN_STEP_SHARE.value * context.steps]] = True
-    return work.long & chosen
-
-
-def _places(context: RuleContext, calls: Ints) -> pl.Series:
-    """Return the activities that the thread launched before and after each call."""
+    # A point of a step: the activities that the thread launched before and after it.
     host_thread = context.schedule.calls.host_thread
     issued = context.ops.filter(pl.col("call").is_not_null()).sort("call")
     launched = issued.filter(pl.Series(host_thread[issued["call"]] == launching_thread(context)))
     names = launched["name"].cast(pl.String)
-    after = np.searchsorted(launched["call"].to_numpy(), calls)
+    after = np.searchsorted(launched["call"].to_numpy(), long)
     around = [
         names.gather(optional(np.where((at >= 0) & (at < launched.height), at, NONE)))
         for at in (after - 1, after)
     ]
-    return pl.DataFrame([s.alias(str(n)) for n, s in enumerate(around)]).to_struct("place")
-
-
-def _profiler_ns(context: RuleContext, other: _OtherWork) -> int:
-    """Measure the profiler's own Python functions in that work: it counts steps between them."""
-    schedule = context.schedule
-    events = context.trace.table("python_calls", ["start_ns", "end_ns", "name", "thread"]).filter(
-        pl.col("thread") == schedule.threads[other.thread][1],
-        pl.col("end_ns") > pl.col("start_ns"),
-        pl.col("end_ns") > schedule.start_ns,
-        pl.col("start_ns") < schedule.end_ns,
+    rows = pl.DataFrame(
+        {
+            "place": pl.DataFrame([s.alias(str(n)) for n, s in enumerate(around)]).to_struct(
+                "place"
+            ),
+            "step": step,
+        }
     )
-    codes = [c for c, name in enumerate(names_of(events["name"])) if _PROFILER.search(name)]
-    own = events.filter(pl.col("name").to_physical().is_in(codes))
-    spans = Intervals.from_arrays(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
-    return intersect(spans, other.spans).length_ns
+    in_steps = rows.select(pl.col("step").n_unique().over("place"))["step"].to_numpy()
+    chosen = work.ns >= MIN_STEP_SHARE.value * context.length_ns / context.per_step
+    chosen[long[in_steps >= MIN_STEP_SHARE.value * context.steps]] = True
+    return work.long & chosen
 
 
 def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
@@ -264,32 +282,23 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     inside = other.between_ns <= 0.1 * other.idle_ns
     what = "Long host stalls inside steps" if inside else "Long host stalls"
     what = "Host work between steps" if between else what
-    copies = step_evidence(context, "copies", other.read.height, "", "D2H copies between steps")
+    copies = context.evidence("copies", other.read.height, "", "D2H copies between steps")
     reading = context.calls.filter(pl.col("call").is_in(other.read["call"].unique()))
     reading_ns = int(reading["duration_ns"].sum())
     return RuleMatch(
-        title=f"{what}: GPU idle {time_per_step(context, other.idle_ns)}",
+        title=f"{what}: GPU idle {context.time_per_step(other.idle_ns)}",
         evidence=(
-            step_evidence(
-                context, "idle_ns", other.idle_ns, "ns", "GPU idle time due to this work"
+            context.evidence("idle_ns", other.idle_ns, "ns", "GPU idle time due to this work"),
+            context.evidence(
+                "between_ns", other.between_ns, "ns", "Part of the idle time between steps"
             ),
-            step_evidence(
-                context,
-                "between_ns",
-                other.between_ns,
-                "ns",
-                "Part of the idle time between steps",
-            ),
-            step_evidence(context, "host_ns", other.ns.sum(), "ns", "Host time of this work"),
+            context.evidence("host_ns", other.ns.sum(), "ns", "Host time of this work"),
             Evidence("longest_ns", longest_ns, "ns", "Longest stall"),
             *([] if other.read.is_empty() else [copies]),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether this work can be moved or removed",
-        change=(
-            without_host_time(other.calls, other.ns),
-            *_without_reading(context, other.read),
-        ),
+        change=(without_host_time(other.calls, other.ns), *_without_reading(context, other.read)),
         min_ns=at_most(context, other.idle_ns + reading_ns),
         measured_ns=other.idle_ns,
         fix=_fix(context, other, where, near, loads_data=loads_data),
@@ -380,17 +389,18 @@ def _fix(
         rare = f" Few stalls dominate: the longest takes {format_time(longest_ns, digits=3)}."
     way = BetweenSteps.fix
     if loads_data:
-        way = framework_of(context.trace).choose(
+        way = context.framework.choose(
             torch="Load batches in DataLoader workers (num_workers > 0), ahead of the step.",
             cuda="Load the next batch on another thread, into pinned memory.",
             jax="Load the next batch on another thread, and call jax.device_put there.",
         )
     elif near.buffer:
         seen = "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
-        instead = framework_of(context.trace).choose(
+        instead = context.framework.choose(
             torch="Allocate one pinned buffer before the loop, and copy into it.",
             cuda="Allocate the buffer once with cudaMallocHost, and reuse it.",
             jax="Read results back less often, or on another thread.",
+            other="Allocate one pinned buffer before the loop, and copy into it.",
         )
         way = f"{seen} {instead}"
     elif near.results and not source:
@@ -402,14 +412,10 @@ def _fix(
 
 
 def _code(
-    context: RuleContext,
-    where: tuple[FindingLocation, ...],
-    near: _Readback,
-    *,
-    loads_data: bool,
+    context: RuleContext, where: tuple[FindingLocation, ...], near: _Readback, *, loads_data: bool
 ) -> str:
     """Choose the snippet by what the work is; a neutral one where it has no name."""
-    framework = framework_of(context.trace)
+    framework = context.framework
     if loads_data:
         return framework.choose(torch=_TORCH_LOADER, cuda=_CUDA_LOADER, jax=_JAX_LOADER)
     if near.buffer:

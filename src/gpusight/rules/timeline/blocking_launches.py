@@ -13,26 +13,16 @@ from gpusight.analysis.replay.changes import without_waiting
 from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.analysis.replay.window_replay import LATENCY_NS
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    called_from,
-    count_per_step,
-    framework_of,
-    largest,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import called_from, largest, summed_locations, title_share
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import host_unknown
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_KERNEL_NS = Threshold(
@@ -66,6 +56,7 @@ class BlockingLaunches(TimelineRule):
 unset CUDA_LAUNCH_BLOCKING
 grep -rn CUDA_LAUNCH_BLOCKING .        # scripts, Dockerfiles and os.environ set it too
 """
+    is_neutral = True
     verify = "`gpusight api` shows launch calls of a few microseconds, whatever their kernels take."
     caveats = (
         "Debuggers and compute-sanitizer serialize launches as well. A profiler that replays "
@@ -98,25 +89,25 @@ grep -rn CUDA_LAUNCH_BLOCKING .        # scripts, Dockerfiles and os.environ set
         waited_ns = float(rows["waited_ns"].sum())
         calls = context.calls.filter(pl.col("call").is_in(rows["call"].implode()))
         return RuleMatch(
-            title=f"Launches block until their kernel ends: {time_per_step(context, waited_ns)}",
+            title=f"Launches block until their kernel ends: {context.time_per_step(waited_ns)}",
             evidence=(
                 Evidence(
                     "blocked_share", share, "share", "Launches that return after their kernel"
                 ),
-                step_evidence(context, "launches", rows.height, "", "Blocking launches"),
-                step_evidence(
-                    context, "waited_ns", waited_ns, "ns", "Host time from kernel start to return"
+                context.evidence("launches", rows.height, "", "Blocking launches"),
+                context.evidence(
+                    "waited_ns", waited_ns, "ns", "Host time from kernel start to return"
                 ),
             ),
             confidence=Confidence.HIGH,
             confidence_reason="calls and kernels were measured",
             change=(_without_blocking(rows),),
-            fix=f"{count_per_step(context, rows.height, 'launch')}, "
+            fix=f"{context.count_per_step(rows.height, 'launch')}, "
             f"{title_share(share)} of those of longer kernels, return after their kernel ended, "
             "as with CUDA_LAUNCH_BLOCKING=1. Unset it in the shell, the scripts and the program, "
             "then record again: other findings may change.",
             code=BlockingLaunches.code
-            + framework_of(context.trace).choose(
+            + context.framework.choose(
                 torch='assert os.environ.get("CUDA_LAUNCH_BLOCKING") != "1"   # at the start\n',
                 cuda="",
                 jax="",

@@ -13,14 +13,13 @@ from gpusight.analysis.clock_alignment import clock_shifts
 from gpusight.analysis.gpu_schedule import NONE, OpKind
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusight.rules.context import RuleContext
-    from gpusight.rules.rule import RuleVerdict
     from gpusight.trace.trace import Trace
 
 

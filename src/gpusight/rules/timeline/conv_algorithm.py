@@ -8,13 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    framework_of,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import summed_locations, title_share
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import MIN_TENSOR_CORE_SHARE, slow_convolutions
 from gpusight.rules.patterns.kernel_groups import (
@@ -25,12 +19,11 @@ from gpusight.rules.patterns.kernel_groups import (
     scale_durations,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_KERNEL_TIME_SHARE = Threshold(
@@ -100,50 +93,39 @@ cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
         rows = slow_convolutions(context.kernels)
         if total_ns(rows) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(context):
             return CLEAN
-        return _match(context, rows)
+        share = total_ns(rows) / kernel_ns(context)
+        convolutions = context.kernels.filter(pl.col("category") == "convolution")
+        names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
+        time = context.time_per_step(total_ns(rows))
+        way = context.framework.choose(
+            torch="Set torch.backends.cudnn.benchmark = True for fixed shapes. Use channels_last, "
+            "autocast, and channel counts that are multiples of 8.",
+            cuda="Benchmark cuDNN's algorithms once and allow Tensor Cores. Use NHWC and channel "
+            "counts that are multiples of 8.",
+            jax="Keep XLA autotuning on. Use NHWC, bfloat16 and channel counts that are multiples "
+            "of 8.",
+        )
+        return RuleMatch(
+            title=f"Slow convolution algorithms ({title_share(share)} of kernel time)",
+            evidence=(
+                context.evidence(
+                    "slow_ns", total_ns(rows), "ns", "Time in slow convolution algorithms"
+                ),
+                Evidence("gpu_share", share, "share", "Share of kernel time"),
+                context.evidence("kernels", rows.height, "", "Kernels"),
+                context.evidence(
+                    "convolution_ns", total_ns(convolutions), "ns", "Time of all convolutions"
+                ),
+            ),
+            confidence=Confidence.LOW,
+            confidence_reason="assumes that another algorithm takes half the time",
+            change=(
+                scale_durations(rows["op"].to_numpy(), np.full(rows.height, REMAINING_SHARE.value)),
+            ),
+            fix=f"{names}{main_source_phrase(context, rows)}: {time}. {way}",
+            where=locations_of(context, rows),
+        )
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the slow convolutions."""
         return each_op(context, slow_convolutions(context.kernels))
-
-
-def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
-    share = total_ns(rows) / kernel_ns(context)
-    convolutions = context.kernels.filter(pl.col("category") == "convolution")
-    return RuleMatch(
-        title=f"Slow convolution algorithms ({title_share(share)} of kernel time)",
-        evidence=(
-            step_evidence(
-                context, "slow_ns", total_ns(rows), "ns", "Time in slow convolution algorithms"
-            ),
-            Evidence("gpu_share", share, "share", "Share of kernel time"),
-            step_evidence(context, "kernels", rows.height, "", "Kernels"),
-            step_evidence(
-                context, "convolution_ns", total_ns(convolutions), "ns", "Time of all convolutions"
-            ),
-        ),
-        confidence=Confidence.LOW,
-        confidence_reason="assumes that another algorithm takes half the time",
-        change=(
-            scale_durations(rows["op"].to_numpy(), np.full(rows.height, REMAINING_SHARE.value)),
-        ),
-        fix=_fix(context, rows),
-        code=framework_of(context.trace).choose(
-            torch=ConvAlgorithm.code, cuda=ConvAlgorithm.cuda_code, jax=ConvAlgorithm.jax_code
-        ),
-        where=locations_of(context, rows),
-    )
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame) -> str:
-    names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
-    time = time_per_step(context, total_ns(rows))
-    way = framework_of(context.trace).choose(
-        torch="Set torch.backends.cudnn.benchmark = True for fixed shapes. Use channels_last, "
-        "autocast, and channel counts that are multiples of 8.",
-        cuda="Benchmark cuDNN's algorithms once and allow Tensor Cores. Use NHWC and channel "
-        "counts that are multiples of 8.",
-        jax="Keep XLA autotuning on. Use NHWC, bfloat16 and channel counts that are multiples of "
-        "8.",
-    )
-    return f"{names}{main_source_phrase(context, rows)}: {time}. {way}"

@@ -20,15 +20,7 @@ from gpusight.analysis.replay.changes import without_needs
 from gpusight.analysis.replay.schedule_waits import ids_of_streams
 from gpusight.analysis.replay.simulation import LatencyBase, put
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    called_from,
-    count_per_step,
-    framework_of,
-    largest,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.locations import idle_gaps, named_by_work
 from gpusight.rules.patterns.kernel_groups import sm_count
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
@@ -47,8 +39,7 @@ MIN_STALL_NS = Threshold(
     10_000, "ns; kernels of one stream start within a few microseconds of each other anyway"
 )
 MIN_HANDOVERS = Threshold(
-    4,
-    "handovers per step between two streams and back; fewer may be true dependencies",
+    4, "handovers per step between two streams and back; fewer may be true dependencies"
 )
 MAX_COMBINED_BLOCKS_PER_SM = Threshold(
     1.0,
@@ -125,7 +116,13 @@ def stalls_in_turns(context: RuleContext) -> StreamStalls:
     waiting, other = waiting[turns], other[turns]
     fits = _fit_together(context, waiting, other)
     waiting, other = waiting[fits], other[fits]
-    waited_ns = ops.end_ns[other] - np.maximum(ops.start_ns[other], _ready_ns(context, waiting))
+    schedule = context.schedule
+    # When they were launched and their own stream was free.
+    before, call = _before(context)[waiting], schedule.ops.call[waiting]
+    free_ns = np.where(before != NONE, schedule.ops.end_ns[before], schedule.start_ns)
+    launched_ns = np.where(call != NONE, schedule.calls.end_ns[call], schedule.start_ns)
+    ready_ns: Ints = np.maximum(free_ns, launched_ns)
+    waited_ns = ops.end_ns[other] - np.maximum(ops.start_ns[other], ready_ns)
     long = waited_ns >= MIN_STALL_NS.value
     if np.count_nonzero(long) < MIN_HANDOVERS.value * context.per_step:
         long[:] = False
@@ -144,16 +141,6 @@ def _fit_together(context: RuleContext, first: Ints, second: Ints) -> Flags:
     size = context.ops.select(blocks.cast(pl.Int64)).to_series().to_numpy()
     fits: Flags = size[first] + size[second] <= MAX_COMBINED_BLOCKS_PER_SM.value * sms
     return fits
-
-
-def _ready_ns(context: RuleContext, ops: Ints) -> Ints:
-    """Return when activities were launched and their own stream was free."""
-    schedule = context.schedule
-    before, call = _before(context)[ops], schedule.ops.call[ops]
-    free_ns = np.where(before != NONE, schedule.ops.end_ns[before], schedule.start_ns)
-    launched_ns = np.where(call != NONE, schedule.calls.end_ns[call], schedule.start_ns)
-    ready_ns: Ints = np.maximum(free_ns, launched_ns)
-    return ready_ns
 
 
 def _before(context: RuleContext) -> Ints:
@@ -304,18 +291,18 @@ def _match(context: RuleContext, stalls: StreamStalls, case: _Case) -> RuleMatch
     by = sums.sort("queued_ns", descending=True)["by"][0]
     share = stalls.total_ns / max(1, context.length_ns)
     return RuleMatch(
-        title=case.title.format(time_per_step(context, stalls.total_ns)),
+        title=case.title.format(context.time_per_step(stalls.total_ns)),
         evidence=(
             Evidence("queued_share", share, "share", case.share.format(f"GPU {stalls.device}")),
-            step_evidence(context, "waits", len(stalls.op), "", "Stalled kernels and copies"),
+            context.evidence("waits", len(stalls.op), "", "Stalled kernels and copies"),
             Evidence("longest_ns", float(stalls.ns.max()), "ns", "Longest stall"),
         ),
         confidence=Confidence.LOW,
         confidence_reason=case.confidence,
         change=stalls.change(context),
         measured_ns=stalls.total_ns,
-        fix=f"{count_per_step(context, len(stalls.op), 'stall')}; most time: {by}. {case.fix}",
-        code=framework_of(context.trace).choose(torch=case.torch, cuda=case.cuda, jax=_JAX),
+        fix=f"{context.count_per_step(len(stalls.op), 'stall')}; most time: {by}. {case.fix}",
+        code=context.framework.choose(torch=case.torch, cuda=case.cuda, jax=_JAX),
         where=largest(
             summed_locations(rows, "kernel", "label", "queued_ns"),
             summed_locations(rows, "stream", "by", "queued_ns"),

@@ -8,14 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence
-from gpusight.rules.formatting import (
-    count_per_step,
-    framework_of,
-    library_kernels,
-    step_count,
-    step_evidence,
-    time_per_step,
-)
+from gpusight.rules.formatting import library_kernels
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fusable_kernels import (
     CAST_NARROW,
@@ -26,7 +20,7 @@ from gpusight.rules.patterns.fusable_kernels import (
     parts_of,
 )
 from gpusight.rules.patterns.kernel_groups import (
-    fuse_to_longest,
+    fuse_chains,
     kernels_unseen,
     locations_of,
     main_source_phrase,
@@ -75,6 +69,23 @@ __global__ void fused(const float* x, float* y, int n) {     // all operations p
     jax_code = """\
 block = jax.jit(block)                          # XLA fuses pointwise operations
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+@cp.fuse()                                      # one kernel for all operations
+def block(x, y):
+    return cp.sqrt(x * 2 + y)
+""",
+        Framework.NUMBA: """\
+@cuda.jit
+def fused(x, y, out):                           # all operations per element
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = math.sqrt(x[i] * 2 + y[i])
+""",
+        Framework.JULIA: """\
+@. out = sqrt(x * 2 + y)                        # dots everywhere: one kernel
+""",
+    }
     verify = (
         "`gpusight kernels` shows generated (Triton) kernels instead of the chains. Skip the first "
         "steps, which compile."
@@ -85,6 +96,8 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
     )
     estimate = (
         "Simulation in which each chain is one kernel that takes as long as its longest kernel. "
+        "It takes no less than the memory traffic that remains: the input, the result, and the "
+        "other operands. "
         "The other launches and their host time are removed. Where a chain casts half precision "
         "to FP32 and back, the fused kernel reads and writes half precision only. Kernels between "
         f"the casts then count {NARROW:.0%} and casts {CAST_NARROW:.0%} of their time."
@@ -115,22 +128,39 @@ block = jax.jit(block)                          # XLA fuses pointwise operations
 
 def _match(context: RuleContext, chain: Ints) -> RuleMatch:
     rows = marked_work(context, chain >= 0)
-    chains = int(chain.max()) + 1
-    kernels = count_per_step(context, rows.height, "unfused pointwise kernel")
-    fused = format_mean(max(1, round(step_count(context, chains))))
-    framework = framework_of(context.trace)
+    chains, found = int(chain.max()) + 1, parts_of(context).chains
+    kernels = context.count_per_step(rows.height, "unfused pointwise kernel")
+    fused = format_mean(max(1, round(context.step_count(chains))))
+    framework = context.framework
+    size = format_mean(float(np.median(np.bincount(chain[chain >= 0]))))
+    seen = (
+        f"Chains of {size} kernels (median){main_source_phrase(context, rows)}: "
+        f"{context.time_per_step(total_ns(rows))} of kernel time, "
+        f"{context.count_per_step(rows.height, 'launch')}."
+    )
+    by_hand = "Write one kernel that does all operations per element."
+    if library_kernels(rows):
+        by_hand = (
+            "Combine the library calls: one transform with a fused functor over zip iterators."
+        )
+    way = context.framework.choose(
+        torch="Apply torch.compile to the function or module. Without it, use fused operators "
+        "(addcmul, in-place operators, F.gelu).",
+        cuda=by_hand,
+        jax="Put the function under jax.jit: XLA fuses pointwise operations.",
+    )
     return RuleMatch(
         title=f"{kernels} ({fused} if fused)",
         evidence=(
-            step_evidence(context, "chains", chains, "", "Chains"),
-            step_evidence(context, "kernels", rows.height, "", "Kernels in chains"),
+            context.evidence("chains", chains, "", "Chains"),
+            context.evidence("kernels", rows.height, "", "Kernels in chains"),
             *time_seen(context, rows, "chain_ns"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; assumes that they depend on each "
         "other element by element only",
-        change=(fuse_to_longest(chain, parts_of(context).chains.part),),
-        fix=_fix(context, rows, chain),
+        change=(fuse_chains(chain, found.part, found.traffic),),
+        fix=f"{seen} {way}",
         code=framework.choose(
             torch=ElementwiseChain.code,
             cuda=_LIBRARY_CODE if library_kernels(rows) else ElementwiseChain.cuda_code,
@@ -160,27 +190,6 @@ def _costliest(context: RuleContext, chain: Ints) -> tuple[FindingLocation, ...]
         )
         for label, n, ns, count in sums.head(2).iter_rows()
     )
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame, chain: Ints) -> str:
-    size = format_mean(float(np.median(np.bincount(chain[chain >= 0]))))
-    seen = (
-        f"Chains of {size} kernels (median){main_source_phrase(context, rows)}: "
-        f"{time_per_step(context, total_ns(rows))} of kernel time, "
-        f"{count_per_step(context, rows.height, 'launch')}."
-    )
-    by_hand = "Write one kernel that does all operations per element."
-    if library_kernels(rows):
-        by_hand = (
-            "Combine the library calls: one transform with a fused functor over zip iterators."
-        )
-    way = framework_of(context.trace).choose(
-        torch="Apply torch.compile to the function or module. Without it, use fused operators "
-        "(addcmul, in-place operators, F.gelu).",
-        cuda=by_hand,
-        jax="Put the function under jax.jit: XLA fuses pointwise operations.",
-    )
-    return f"{seen} {way}"
 
 
 _LIBRARY_CODE = """\

@@ -9,15 +9,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.replay.changes import own_stream
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    called_from,
-    framework_of,
-    is_training,
-    largest,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.formatting import called_from, is_training, largest, summed_locations
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
@@ -111,39 +103,47 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
     names = names_of(trace.table("collectives", ["name"])["name"]) if has_names else []
     texts = " ".join([*names, *rows["label"].unique().drop_nulls()]).lower()
     torch_fix, torch_code = _torch_way(context, texts)
+    took_ns = int(rows["duration_ns"].sum())
+    hidden_share = 1 - int(rows["exposed_ns"].sum()) / max(1, took_ns)
+    top = summed_locations(rows, "kernel", "label", "exposed_ns")[0]
+    share = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
+    seen = f"{format_share(share)} of it is {top.name}"
+    called = f", called as {', '.join(names[:3])}" if names else ""
+    advice = context.framework.choose(
+        torch=torch_fix,
+        cuda="Issue collectives on their own stream as soon as their data is ready. Group small "
+        "ones (ncclGroupStart), and overlap them with independent kernels.",
+        jax="Let XLA overlap them: XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, and "
+        "larger combine thresholds.",
+    )
+    late = "If one rank is a straggler, fix that rank first: compare the traces of all ranks."
     return RuleMatch(
-        title=f"Exposed communication: {time_per_step(context, exposed.ns)}",
-        evidence=_evidence(context, rows, exposed),
+        title=f"Exposed communication: {context.time_per_step(exposed.ns)}",
+        evidence=(
+            Evidence(
+                "exposed_share",
+                exposed.ns / max(1, context.length_ns),
+                "share",
+                f"Share of the time with exposed communication on GPU {exposed.device}",
+            ),
+            context.evidence("collectives", rows.height, "", "Communication kernels"),
+            context.evidence("took_ns", took_ns, "ns", "Time in communication kernels"),
+            Evidence(
+                "hidden_share", hidden_share, "share", "Share of it that overlaps with compute"
+            ),
+            *_sent(context),
+        ),
         confidence=Confidence.LOW,
         confidence_reason="an upper bound: the capture of one rank shows neither stragglers nor "
         "which kernels need the results",
         measured_ns=exposed.ns,
         change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)),
-        fix=_fix(context, rows, names, torch_fix),
-        code=framework_of(trace).choose(torch=torch_code, cuda=_CUDA, jax=_JAX),
+        fix=f"{seen}{called}. {advice} {late}",
+        code=context.framework.choose(torch=torch_code, cuda=_CUDA, jax=_JAX),
         where=largest(
             summed_locations(rows, "kernel", "label", "exposed_ns"),
             *called_from(context, rows, "exposed_ns").values(),
         ),
-    )
-
-
-def _evidence(
-    context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime
-) -> tuple[Evidence, ...]:
-    took_ns = int(rows["duration_ns"].sum())
-    hidden_share = 1 - int(rows["exposed_ns"].sum()) / max(1, took_ns)
-    return (
-        Evidence(
-            "exposed_share",
-            exposed.ns / max(1, context.length_ns),
-            "share",
-            f"Share of the time with exposed communication on GPU {exposed.device}",
-        ),
-        step_evidence(context, "collectives", rows.height, "", "Communication kernels"),
-        step_evidence(context, "took_ns", took_ns, "ns", "Time in communication kernels"),
-        Evidence("hidden_share", hidden_share, "share", "Share of it that overlaps with compute"),
-        *_sent(context),
     )
 
 
@@ -159,23 +159,7 @@ def _sent(context: RuleContext) -> tuple[Evidence, ...]:
     in_bytes = max(sides["in_bytes"].to_list(), default=0)
     if not in_bytes:
         return ()
-    return (step_evidence(context, "in_bytes", in_bytes, "byte", "Input of collectives"),)
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame, names: list[str], torch_fix: str) -> str:
-    top = summed_locations(rows, "kernel", "label", "exposed_ns")[0]
-    share = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
-    seen = f"{format_share(share)} of it is {top.name}"
-    called = f", called as {', '.join(names[:3])}" if names else ""
-    advice = framework_of(context.trace).choose(
-        torch=torch_fix,
-        cuda="Issue collectives on their own stream as soon as their data is ready. Group small "
-        "ones (ncclGroupStart), and overlap them with independent kernels.",
-        jax="Let XLA overlap them: XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, and "
-        "larger combine thresholds.",
-    )
-    late = "If one rank is a straggler, fix that rank first: compare the traces of all ranks."
-    return f"{seen}{called}. {advice} {late}"
+    return (context.evidence("in_bytes", in_bytes, "byte", "Input of collectives"),)
 
 
 def _torch_way(context: RuleContext, collectives: str) -> tuple[str, str]:

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import framework_of, time_per_step
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
+from gpusight.rules.timeline.pageable_copy import PageableCopy
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.patterns.memcpys import CopyTotals, ExposedTime
-    from gpusight.rules.rule import RuleVerdict
+    from gpusight.rules.patterns.memcpys import CopyTotals
 
 
 MIN_EXPOSED_SHARE = Threshold(
@@ -43,6 +42,7 @@ with torch.cuda.stream(copying):
     upcoming = next(batches).to("cuda", non_blocking=True)
 torch.cuda.current_stream().wait_stream(copying)
 """
+    snippets = PageableCopy.snippets
     verify = "`gpusight copies` shows these copies as overlapped, `gpusight ledger` less `copy`."
     caveats = (
         "A copy cannot overlap if the next kernel needs its data and it could not start earlier. "
@@ -72,46 +72,44 @@ torch.cuda.current_stream().wait_stream(copying)
         exposed = memcpys.most_exposed(context, rows)
         if exposed.ns < MIN_EXPOSED_SHARE.value * context.length_ns:
             return CLEAN
-        return _match(context, rows, exposed)
+        moved = memcpys.by_way(rows)
+        ways = [totals.way for totals in moved]
+        what = f"Exposed {moved[0].name} copies" if len(moved) == 1 else "Exposed copies"
+        share = exposed.ns / max(1, context.length_ns)
+        meaning = f"Share of the time in which GPU {exposed.device} only runs these copies"
+        return RuleMatch(
+            title=f"{what}: {context.time_per_step(exposed.ns)} without overlap",
+            evidence=(
+                Evidence("exposed_share", share, "share", meaning),
+                *memcpys.copy_evidence(context, moved),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="the capture does not show whether the copies can start earlier",
+            change=memcpys.overlap_copies(context, rows),
+            measured_ns=exposed.ns,
+            fix=_fix(context, moved),
+            code=context.framework.choose(
+                torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,
+                cuda=_PREFETCH if ways == ["unified"] else _CUDA,
+                jax="upcoming = jax.device_put(host_batch)  # before the current step is awaited\n",
+            ),
+            where=memcpys.copy_origins(context, rows, "exposed_ns"),
+        )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find copies, those that the finding names if any."""
         return gpu_work(context, finding, pl.col("kind") == "copy")
 
 
-def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
-    moved = memcpys.by_way(rows)
-    ways = [totals.way for totals in moved]
-    what = f"Exposed {moved[0].name} copies" if len(moved) == 1 else "Exposed copies"
-    share = exposed.ns / max(1, context.length_ns)
-    meaning = f"Share of the time in which GPU {exposed.device} only runs these copies"
-    return RuleMatch(
-        title=f"{what}: {time_per_step(context, exposed.ns)} without overlap",
-        evidence=(
-            Evidence("exposed_share", share, "share", meaning),
-            *memcpys.copy_evidence(context, moved),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="the capture does not show whether the copies can start earlier",
-        change=memcpys.overlap_copies(context, rows),
-        measured_ns=exposed.ns,
-        fix=_fix(context, moved),
-        code=framework_of(context.trace).choose(
-            torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,
-            cuda=_PREFETCH if ways == ["unified"] else _CUDA,
-            jax="upcoming = jax.device_put(host_batch)  # before the current step is awaited\n",
-        ),
-        where=memcpys.copy_origins(context, rows, "exposed_ns"),
-    )
-
-
 def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
     seen = "; ".join(totals.text(context) for totals in moved)
     advice = " ".join(_ADVICE[totals.way] for totals in moved)
-    calls = framework_of(context.trace).choose(
+    calls = context.framework.choose(
         torch="Use a separate torch.cuda.Stream and non_blocking=True.",
         cuda="Use cudaMemcpyAsync on a separate stream, and events for kernels that need the data.",
         jax="Call jax.device_put for the next batch before the current step is awaited.",
+        other="Copy from pinned memory on a separate stream, and let the kernels that need the "
+        "data wait for an event.",
     )
     if all(totals.way == "unified" for totals in moved):
         return f"{seen}. {advice}"

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    count_per_step,
-    framework_of,
-    is_training,
-    step_evidence,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import is_training, title_share
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import (
     CAST_GPU_NS,
@@ -103,6 +97,14 @@ jax.config.update("jax_default_matmul_precision", "tensorfloat32")
     half_jax_code = """\
 params = jax.tree.map(lambda x: x.astype(jnp.{dtype}), params)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+# TF32 for matmuls: CUPY_TF32=1 python script.py
+""",
+        Framework.JULIA: """\
+CUDA.math_mode!(CUDA.FAST_MATH)                # TF32 for matmuls
+""",
+    }
     verify = (
         "`gpusight kernels` shows TF32 (or BF16) kernels. Compare the loss curve or the results "
         "with those of FP32 before keeping it."
@@ -163,14 +165,52 @@ def _match(
     ]
     first = gains[0]
     formats = " or ".join(target.precision.upper() for target in possible)
+    faster = (
+        context.evidence(
+            f"saved_{gain.target.precision}_ns",
+            gain.ns,
+            "ns",
+            f"Time saved with {gain.target.name}" + " (slower)" * (gain.ns < 0),
+        )
+        for gain in gains
+    )
+    median = format_time(float(np.median(rows["duration_ns"].to_numpy())), digits=3)
+    saved = [f"{g.target.name} {g.target.how} {_gain_text(context, g)}" for g in gains]
+    has_tf32 = gains[0].target.casts == 0
+    casts = "Autocast adds cast kernels: a launch-bound program gets slower."
+    own_kernels = "For your own kernels, use CUTLASS or mma instructions."
+    half = "Use cublasGemmEx with half-precision operands."
+    way = context.framework.choose(
+        torch=f"TF32 is one line and adds no launches. {casts}" if has_tf32 else casts,
+        cuda=f"{'TF32 is one call per cuBLAS or cuDNN handle.' if has_tf32 else half} "
+        f"{own_kernels}",
+        jax="The matmul precision is one setting. bfloat16 parameters save more."
+        if has_tf32
+        else "Use half-precision parameters; with float16, scale the loss.",
+        other="Allow TF32 in matmuls, which is one setting, or use half-precision arrays.",
+    )
+    if gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
+        way = f"That is little now, but more once other fixes make the GPU the bottleneck. {way}"
     return RuleMatch(
         title=f"FP32 GEMMs not on Tensor Cores ({title_share(share)} of kernel time)",
-        evidence=_evidence(context, rows, share, gains),
+        evidence=(
+            context.evidence("fp32_ns", total_ns(rows), "ns", "Time in FP32 GEMMs"),
+            Evidence("gpu_share", share, "share", "Share of kernel time"),
+            context.evidence("kernels", rows.height, "", "FP32 GEMM kernels"),
+            Evidence(
+                "ratio", gains[0].target.ratio, "", "Peak FLOP/s of Tensor Cores over CUDA cores"
+            ),
+            *faster,
+        ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; their time on Tensor Cores is derived from "
         "peak FLOP/s",
         change=first.target.change(context, rows),
-        fix=_fix(context, rows, gains),
+        fix=(
+            f"{context.count_per_step(rows.height, 'FP32 GEMM')}, {median} each "
+            f"(median){main_source_phrase(context, rows)}. "
+            f"Alone, {', '.join(saved)}. {way}"
+        ),
         code=_code(context, first.target),
         verify=Fp32NoTensorCores.verify.replace("TF32 (or BF16)", formats),
         where=locations_of(context, rows),
@@ -190,57 +230,11 @@ def _code(context: RuleContext, target: TensorFormat) -> str:
             torch_code = rule.half_inference_code.format(dtype=dtype)
         cuda_code = rule.half_cuda_code.format(operands="CUDA_R_16BF" if bf16 else "CUDA_R_16F")
         jax_code = rule.half_jax_code.format(dtype=dtype)
-    return framework_of(context.trace).choose(torch=torch_code, cuda=cuda_code, jax=jax_code)
-
-
-def _evidence(
-    context: RuleContext, rows: pl.DataFrame, share: float, gains: list[_Gain]
-) -> tuple[Evidence, ...]:
-    faster = (
-        step_evidence(
-            context,
-            f"saved_{gain.target.precision}_ns",
-            gain.ns,
-            "ns",
-            f"Time saved with {gain.target.name}" + " (slower)" * (gain.ns < 0),
-        )
-        for gain in gains
-    )
-    return (
-        step_evidence(context, "fp32_ns", total_ns(rows), "ns", "Time in FP32 GEMMs"),
-        Evidence("gpu_share", share, "share", "Share of kernel time"),
-        step_evidence(context, "kernels", rows.height, "", "FP32 GEMM kernels"),
-        Evidence("ratio", gains[0].target.ratio, "", "Peak FLOP/s of Tensor Cores over CUDA cores"),
-        *faster,
-    )
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame, gains: list[_Gain]) -> str:
-    median = format_time(float(np.median(rows["duration_ns"].to_numpy())), digits=3)
-    saved = [f"{g.target.name} {g.target.how} {_gain_text(context, g)}" for g in gains]
-    has_tf32 = gains[0].target.casts == 0
-    casts = "Autocast adds cast kernels: a launch-bound program gets slower."
-    own_kernels = "For your own kernels, use CUTLASS or mma instructions."
-    half = "Use cublasGemmEx with half-precision operands."
-    way = framework_of(context.trace).choose(
-        torch=f"TF32 is one line and adds no launches. {casts}" if has_tf32 else casts,
-        cuda=f"{'TF32 is one call per cuBLAS or cuDNN handle.' if has_tf32 else half} "
-        f"{own_kernels}",
-        jax="The matmul precision is one setting. bfloat16 parameters save more."
-        if has_tf32
-        else "Use half-precision parameters; with float16, scale the loss.",
-    )
-    if gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
-        way = f"That is little now, but more once other fixes make the GPU the bottleneck. {way}"
-    return (
-        f"{count_per_step(context, rows.height, 'FP32 GEMM')}, {median} each "
-        f"(median){main_source_phrase(context, rows)}. "
-        f"Alone, {', '.join(saved)}. {way}"
-    )
+    return context.framework.choose(torch=torch_code, cuda=cuda_code, jax=jax_code)
 
 
 def _gain_text(context: RuleContext, gain: _Gain) -> str:
-    time = time_per_step(context, abs(gain.ns))
+    time = context.time_per_step(abs(gain.ns))
     if gain.ns < -MIN_SAVED_SHARE.value * context.length_ns:
         slower = time.removesuffix("/step")
         return f"would slow the step by {slower}, because its casts add launches"

@@ -8,15 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    Framework,
-    count_per_step,
-    framework_of,
-    is_training,
-    step_evidence,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import is_training, title_share
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import FIXED_NS, MIN_TENSOR_SPEEDUP
 from gpusight.rules.patterns.kernel_groups import (
@@ -80,6 +73,19 @@ float y = x * 1.5f;                       // 1.5 would make it double
 jax.config.update("jax_enable_x64", False)           # the default; arrays become float32
 x = jnp.asarray(array, dtype=jnp.float32)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+x = cp.asarray(array, dtype=cp.float32)        # NumPy arrays are float64
+""",
+        Framework.NUMBA: """\
+x = cuda.to_device(array.astype(np.float32))   # NumPy arrays are float64
+y = x * np.float32(1.5)                        # in kernels too: 1.5 is float64
+""",
+        Framework.JULIA: """\
+x = CuArray{Float32}(array)
+y = x .* 1.5f0                                 # 1.5 is Float64
+""",
+    }
     verify = (
         "`gpusight kernels` shows no FP64 kernels. Compare the loss curve or the results with "
         "those of FP64 before keeping it."
@@ -114,7 +120,7 @@ x = jnp.asarray(array, dtype=jnp.float32)
         if gpu is None or not gpu.vector.fp64 or not gpu.vector.fp32:
             return RuleNotApplicable("the peak FLOP/s of the GPU are unknown")
         made_for_fp64 = gpu.vector.fp64 >= MIN_FP64_RATE.value * gpu.vector.fp32
-        if made_for_fp64 and framework_of(context.trace) is Framework.CUDA:
+        if made_for_fp64 and not context.framework.is_ml:
             return CLEAN
         return _match(context, rows, share, gpu)
 
@@ -135,28 +141,41 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float, gpu: Gpu) -> 
         name: float(max(0, context.replay.run(change).saved_ns)) for name, change in changes.items()
     }
     gemms = rows.filter(pl.col("category").is_in(_MATH))
-    framework = framework_of(context.trace)
+    framework = context.framework
     what = "FP64 GEMMs" if 2 * total_ns(gemms) > total_ns(rows) else "FP64 kernels"
+    gains = ", ".join(
+        f"{name} saves {context.time_per_step(ns) if ns > 0 else 'nothing'}"
+        for name, ns in saved.items()
+    )
+    inputs = "model and inputs" if is_training(context) else "weights and inputs"
+    way = context.framework.choose(
+        torch=f"Call .float() on {inputs} (NumPy arrays are float64), and allow TF32. Look for "
+        "torch.set_default_dtype(torch.float64) and .double().",
+        cuda="Use float where precision allows: literals with an f suffix, sinf() instead of "
+        "sin().",
+        jax="Leave jax_enable_x64 off, and convert NumPy arrays to float32.",
+        other="Use float32 where precision allows: convert arrays; literals are float64.",
+    )
     return RuleMatch(
         title=f"{what} ({title_share(share)} of GPU time)",
         evidence=(
-            step_evidence(context, "fp64_ns", total_ns(rows), "ns", "Time in FP64 kernels"),
+            context.evidence("fp64_ns", total_ns(rows), "ns", "Time in FP64 kernels"),
             Evidence("gpu_share", share, "share", "Share of GPU time"),
-            step_evidence(context, "fp64_gemm_ns", total_ns(gemms), "ns", "Time in FP64 GEMMs"),
-            step_evidence(context, "kernels", rows.height, "", "FP64 kernels"),
+            context.evidence("fp64_gemm_ns", total_ns(gemms), "ns", "Time in FP64 GEMMs"),
+            context.evidence("kernels", rows.height, "", "FP64 kernels"),
             *(
-                step_evidence(
-                    context, f"saved_{name.lower()}_ns", ns, "ns", f"Time saved with {name}"
-                )
+                context.evidence(f"saved_{name.lower()}_ns", ns, "ns", f"Time saved with {name}")
                 for name, ns in saved.items()
             ),
         ),
-        confidence=Confidence.LOW if framework is Framework.CUDA else Confidence.MEDIUM,
+        confidence=Confidence.LOW if not framework.is_ml else Confidence.MEDIUM,
         confidence_reason="the kernels were measured; the capture does not show whether the "
         "results need FP64",
         change=(list(changes.values())[-1],),
-        fix=_fix(context, rows, saved),
-        code=framework.choose(torch=Fp64Math.code, cuda=Fp64Math.cuda_code, jax=Fp64Math.jax_code),
+        fix=(
+            f"{context.count_per_step(rows.height, 'FP64 kernel')}"
+            f"{main_source_phrase(context, rows)}. Alone, {gains}. {way}"
+        ),
         effort=framework.choose(torch="one line", cuda="rewrite", jax="config"),
         where=locations_of(context, rows),
     )
@@ -175,22 +194,3 @@ def _in_precision(rows: pl.DataFrame, gpu: Gpu, rate: float) -> Change:
         np.maximum(FLOAT_BYTES_SHARE.value, MIN_KERNEL_NS.value / duration_ns),
     )
     return scale_durations(rows["op"].to_numpy(), np.minimum(left, 1.0))
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame, saved: dict[str, float]) -> str:
-    gains = ", ".join(
-        f"{name} saves {time_per_step(context, ns) if ns > 0 else 'nothing'}"
-        for name, ns in saved.items()
-    )
-    inputs = "model and inputs" if is_training(context) else "weights and inputs"
-    way = framework_of(context.trace).choose(
-        torch=f"Call .float() on {inputs} (NumPy arrays are float64), and allow TF32. Look for "
-        "torch.set_default_dtype(torch.float64) and .double().",
-        cuda="Use float where precision allows: literals with an f suffix, sinf() instead of "
-        "sin().",
-        jax="Leave jax_enable_x64 off, and convert NumPy arrays to float32.",
-    )
-    return (
-        f"{count_per_step(context, rows.height, 'FP64 kernel')}"
-        f"{main_source_phrase(context, rows)}. Alone, {gains}. {way}"
-    )

@@ -10,14 +10,8 @@ import polars as pl
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    Framework,
-    count_per_step,
-    framework_of,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.formatting import summed_locations
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.patterns.host_gaps import busy_share, host_unknown, launching_thread
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
@@ -54,6 +48,15 @@ loader = DataLoader(dataset, num_workers=4)                  # processes instead
 pool = concurrent.futures.ProcessPoolExecutor()              # not ThreadPoolExecutor
 sys.setswitchinterval(0.0005)                                # or: shorter waits
 """
+    snippets: ClassVar = {
+        **dict.fromkeys(
+            (Framework.CUPY, Framework.NUMBA),
+            """\
+pool = concurrent.futures.ProcessPoolExecutor()              # not ThreadPoolExecutor
+sys.setswitchinterval(0.0005)                                # or: shorter waits
+""",
+        ),
+    }
     verify = "`gpusight ledger` shows less idle time, and nsys fewer pthread_cond_timedwait calls."
     caveats = (
         "Extensions may use the same function for locks of their own. Threads that wait or compute "
@@ -84,19 +87,19 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
         before_ns = context.schedule.before_calls[calls]
         in_gap_ns = coverage(spans, before_ns, context.schedule.calls.start_ns[calls])
         return RuleMatch(
-            title=f"Launching thread waits for the GIL {time_per_step(context, waited_ns)}",
+            title=f"Launching thread waits for the GIL {context.time_per_step(waited_ns)}",
             evidence=(
-                step_evidence(context, "waited_ns", waited_ns, "ns", "Time waiting for the GIL"),
-                step_evidence(context, "waits", waits.height, "", "Waits for the GIL"),
+                context.evidence("waited_ns", waited_ns, "ns", "Time waiting for the GIL"),
+                context.evidence("waits", waits.height, "", "Waits for the GIL"),
                 Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="the waits were measured; that they are for the GIL is inferred from "
             "the function",
             change=(without_host_time(calls, in_gap_ns),),
-            fix=f"{count_per_step(context, waits.height, 'wait')} of "
+            fix=f"{context.count_per_step(waits.height, 'wait')} of "
             "pthread_cond_timedwait: another Python thread holds the lock. "
-            + framework_of(context.trace).choose(
+            + context.framework.choose(
                 torch="Load data in worker processes (num_workers > 0), and move logging, metrics "
                 "and other threads into processes.",
                 cuda="Move the work of Python threads into processes, or into code that releases "
@@ -109,7 +112,7 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
 
 def is_python(context: RuleContext) -> bool:
     """Return whether the process runs Python, by its framework or its name."""
-    if framework_of(context.trace) is not Framework.CUDA:
+    if context.framework not in {Framework.CUDA, Framework.JULIA}:
         return True
     processes = context.trace.table("processes", ["process", "name"])
     own = processes.filter(pl.col("process").is_in([p for p, _ in context.schedule.threads]))

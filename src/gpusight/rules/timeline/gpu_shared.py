@@ -10,7 +10,7 @@ import polars as pl
 from gpusight.analysis.replay import window_replay
 from gpusight.rules.context import memoize, process_names
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import step_evidence, title_share
+from gpusight.rules.formatting import title_share
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.kernel_groups import scale_durations
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
@@ -49,6 +49,7 @@ class GpuShared(TimelineRule):
 CUDA_VISIBLE_DEVICES=1 python other.py         # another GPU
 nvidia-cuda-mps-control -d                     # or: run kernels of both at once
 """
+    is_neutral = True
     verify = "`gpusight info` lists one process per GPU."
     caveats = (
         "Programs that share a GPU on purpose, such as inference servers, trade latency for "
@@ -84,8 +85,7 @@ nvidia-cuda-mps-control -d                     # or: run kernels of both at once
             title=f"Another process uses the GPU in {title_share(share)} of the time",
             evidence=(
                 Evidence("shared_share", share, "share", "Time in which both use the GPU"),
-                step_evidence(
-                    context,
+                context.evidence(
                     "other_ns",
                     int(coverage(theirs, *(np.array([t]) for t in window))[0]),
                     "ns",

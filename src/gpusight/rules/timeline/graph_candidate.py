@@ -12,21 +12,14 @@ from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
-    count_per_step,
-    framework_of,
+    is_training,
     largest,
     mostly_in_libraries,
     named,
     own_locations,
-    step_evidence,
 )
 from gpusight.rules.locations import launch_gaps
-from gpusight.rules.patterns.host_gaps import (
-    at_most,
-    host_unknown,
-    host_work,
-    idle_ns,
-)
+from gpusight.rules.patterns.host_gaps import at_most, host_unknown, host_work, idle_ns
 from gpusight.rules.patterns.kernel_groups import (
     GRAPH_GAP_NS,
     HOPPER_GRAPH_GAP_NS,
@@ -35,15 +28,13 @@ from gpusight.rules.patterns.kernel_groups import (
     graph_gap_ns,
     repetition,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.rules.timeline.launch_bound import LaunchBound
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.patterns.kernel_groups import LaunchRepetition
-    from gpusight.rules.rule import FindingLocation, RuleVerdict
 
 
 MAX_MEDIAN_KERNEL_NS = Threshold(20_000, "ns of the median kernel up to which gaps of 1 µs matter")
@@ -71,6 +62,30 @@ with torch.cuda.graph(step):
 for batch in batches:
     static_input.copy_(batch)
     step.replay()
+"""
+    cuda_code = LaunchBound.cuda_code
+    jax_code = LaunchBound.jax_code
+    snippets = LaunchBound.snippets
+    training_code = """\
+optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+def train_step():                              # inputs and targets: static tensors on the GPU
+    optimizer.zero_grad(set_to_none=True)
+    loss_of(model(inputs), targets).backward()
+    optimizer.step()
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):                  # warm-up: optimizer state, library handles
+    for _ in range(3):
+        train_step()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    train_step()
+for batch, labels in loader:
+    inputs.copy_(batch)
+    targets.copy_(labels)
+    graph.replay()                             # forward, backward and optimizer
+# or: model = torch.compile(model, mode="reduce-overhead")
 """
     verify = (
         "`gpusight api` shows one cudaGraphLaunch per step, `gpusight ledger` less `idle/queued`."
@@ -108,54 +123,50 @@ for batch in batches:
         # What a library launches inside its own functions is not the program's to capture.
         if median_ns > MAX_MEDIAN_KERNEL_NS.value or mostly_in_libraries(context, rows):
             return CLEAN
-        return _match(context, rows, repeats, median_ns)
+        places = called_from(context, rows)
+        where = largest(places["range"], places["operator"])
+        work = host_work(context)
+        stalled = np.flatnonzero(work.apart)
+        what = named(own_locations(context, where), "range") or "the repeated sequence"
+        kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
+        return RuleMatch(
+            title=f"No CUDA graph for {context.count_per_step(repeats.kernels, 'short kernel')}",
+            evidence=(
+                context.evidence("kernels", repeats.kernels, "", "Kernel launches"),
+                Evidence("kernel_ns", median_ns, "ns", "Kernel duration, median"),
+                Evidence(
+                    "gap_ns",
+                    float(context.replay.stream_gap_ns),
+                    "ns",
+                    "Gap between two kernels of a stream, median",
+                ),
+                Evidence(
+                    "repeated",
+                    repeats.repeated,
+                    "share",
+                    "Share of the kernels that most steps repeat",
+                ),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="the gap between kernels of a graph is assumed",
+            change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context)),),
+            min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
+            fix=f"{kernel} Capture {what} into a CUDA graph: "
+            + context.framework.choose(
+                torch="torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="
+                '"reduce-overhead").',
+                cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",
+                jax="one jax.jit over the whole step, with --xla_gpu_enable_command_buffer.",
+                other="capture its launches on a stream once, launch the graph each time; or "
+                "write one kernel for several operations.",
+            ),
+            code=context.framework.choose(
+                torch=self.training_code if is_training(context) else "", cuda="", jax=""
+            ),
+            where=where,
+            where_time="kernel time",
+        )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the events with most gaps between launches."""
         return launch_gaps(context, finding)
-
-
-def _match(
-    context: RuleContext, rows: pl.DataFrame, repeats: LaunchRepetition, median_ns: float
-) -> RuleMatch:
-    places = called_from(context, rows)
-    where = largest(places["range"], places["operator"])
-    work = host_work(context)
-    stalled = np.flatnonzero(work.apart)
-    return RuleMatch(
-        title=f"No CUDA graph for {count_per_step(context, repeats.kernels, 'short kernel')}",
-        evidence=(
-            step_evidence(context, "kernels", repeats.kernels, "", "Kernel launches"),
-            Evidence("kernel_ns", median_ns, "ns", "Kernel duration, median"),
-            Evidence(
-                "gap_ns",
-                float(context.replay.stream_gap_ns),
-                "ns",
-                "Gap between two kernels of a stream, median",
-            ),
-            Evidence(
-                "repeated", repeats.repeated, "share", "Share of the kernels that most steps repeat"
-            ),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="the gap between kernels of a graph is assumed",
-        change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context)),),
-        min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
-        fix=_fix(context, where, median_ns),
-        code=framework_of(context.trace).choose(
-            torch=GraphCandidate.code, cuda=LaunchBound.cuda_code, jax=LaunchBound.jax_code
-        ),
-        where=where,
-        where_time="kernel time",
-    )
-
-
-def _fix(context: RuleContext, where: tuple[FindingLocation, ...], median_ns: float) -> str:
-    what = named(own_locations(context, where), "range") or "the repeated sequence"
-    kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
-    return f"{kernel} Capture {what} into a CUDA graph: " + framework_of(context.trace).choose(
-        torch='torch.cuda.graph, torch.cuda.make_graphed_callables or torch.compile(mode="reduce-'
-        'overhead").',
-        cuda="cudaStreamBeginCapture once, cudaGraphLaunch each time.",
-        jax="one jax.jit over the whole step, with --xla_gpu_enable_command_buffer.",
-    )

@@ -15,15 +15,8 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    TITLE_NAME_LENGTH,
-    Framework,
-    framework_of,
-    largest,
-    named,
-    step_evidence,
-    time_per_step,
-)
+from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     at_most,
@@ -116,6 +109,27 @@ future = executor.submit(host_work, batch)     # on another thread, while the GP
 with torch.cuda.nvtx.range("host work"):
     result = host_work(batch)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+future = executor.submit(host_work, batch)     # on another thread, while the GPU computes
+# to verify, name the parts of the loop and record again:
+with cupyx.profiler.time_range("host work"):
+    result = host_work(batch)
+""",
+        Framework.NUMBA: """\
+future = executor.submit(host_work, batch)     # on another thread, while the GPU computes
+# to verify, name the parts of the loop and record again (package nvtx):
+with nvtx.annotate("host work"):
+    result = host_work(batch)
+""",
+        Framework.JULIA: """\
+task = Threads.@spawn host_work(batch)         # on another thread, while the GPU computes
+# to verify, name the parts of the loop and record again (package NVTX):
+NVTX.@range "host work" begin
+    host_work(batch)
+end
+""",
+    }
     verify = "`gpusight ledger` shows less `idle`, and the causes that remain."
     caveats = (
         "The capture does not show whether the work is needed, or whether the step has to wait for "
@@ -207,19 +221,20 @@ def _match(
     early = causes[0] is IdleCause.QUEUED and _is_before_all(context, by_cause[IdleCause.QUEUED])
     knows_host = host_unknown(context) is None
     parts = [
-        step_evidence(
-            context,
-            f"idle_{cause.name.lower()}_ns",
-            by_cause[cause],
-            "ns",
-            f"Idle: {_DOING[cause]}",
+        context.evidence(
+            f"idle_{cause.name.lower()}_ns", by_cause[cause], "ns", f"Idle: {_DOING[cause]}"
         )
         for cause in causes
     ]
+    cause = causes[0]
+    what, meaning = _TITLES[cause]
+    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
+    detail = source or meaning
+    what = f"{what} ({detail})" if detail else what
     return RuleMatch(
-        title=_title(context, causes[0], left_ns, source, others=others),
+        title=f"{what}: GPU idle {context.time_per_step(left_ns)}",
         evidence=(
-            step_evidence(context, "idle_ns", left_ns, "ns", "GPU idle after all other fixes"),
+            context.evidence("idle_ns", left_ns, "ns", "GPU idle after all other fixes"),
             *parts,
             Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
             *_faults(context),
@@ -238,17 +253,6 @@ def _match(
             threads[:1],
         ),
     )
-
-
-def _title(
-    context: RuleContext, cause: IdleCause, left_ns: int, source: str, *, others: bool
-) -> str:
-    """Say what the idle time is spent on; `others`: the fixes of other findings are made."""
-    what, meaning = _TITLES[cause]
-    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
-    detail = source or meaning
-    what = f"{what} ({detail})" if detail else what
-    return f"{what}: GPU idle {time_per_step(context, left_ns)}"
 
 
 def _is_process_name(context: RuleContext, thread: str) -> bool:
@@ -352,7 +356,7 @@ def _faults(context: RuleContext) -> tuple[Evidence, ...]:
     )
     if faults.is_empty():
         return ()
-    return (step_evidence(context, "page_faults", faults.height, "", "Page faults"),)
+    return (context.evidence("page_faults", faults.height, "", "Page faults"),)
 
 
 def _fix(
@@ -379,7 +383,7 @@ def _fix(
         sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
     if threads:
         launched_by = named(tuple(threads), "thread")
-        sentences.append(f"What ends it is launched by {launched_by}.")
+        sentences.append(f"The thread {launched_by} then launches the next GPU activity.")
     advice = _EARLY if early else _ADVICE[causes[0]]
     sentences += [advice, _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))
@@ -417,7 +421,7 @@ def _how_to_learn(
     is_named = named_ns >= MIN_NAMED_SHARE.value * idle_ns(context, cause)
     if is_named or cause not in _HOST_CODE:
         return ""
-    if framework_of(context.trace) is Framework.CUDA:
+    if context.framework in {Framework.CUDA, Framework.JULIA}:
         return "NVTX ranges around the parts of the program name it in the next capture."
     return (
         "`gpusight record --python-stacks` shows its Python functions, and NVTX ranges around the "
@@ -427,7 +431,7 @@ def _how_to_learn(
 
 def _code(context: RuleContext, cause: IdleCause, activity: tuple[FindingLocation, ...]) -> str:
     """Choose what to change by what the capture shows; then the ranges that verify it."""
-    framework = framework_of(context.trace)
+    framework = context.framework
     next_on_gpu = next((place.name for place in activity if place.kind == "kernel"), "")
     if cause is IdleCause.WAITING and any("gloo" in place.name for place in activity):
         change = framework.choose(torch=_TORCH_COLLECTIVES, cuda="", jax="")

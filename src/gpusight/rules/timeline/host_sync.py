@@ -12,19 +12,9 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_waiting
-from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    Framework,
-    called_from,
-    count_per_step,
-    framework_of,
-    is_training,
-    largest,
-    named,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.finding import Confidence
+from gpusight.rules.formatting import called_from, is_training, largest, named, summed_locations
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import (
     MIN_COPY_WAIT_SHARE,
@@ -81,6 +71,23 @@ if step % 100 == 0:
     print(torch.stack(losses).mean().item())   # one sync per 100 steps
 x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if tensor:
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+losses[step] = loss                            # stays on the GPU: no .get(), float(), print
+if step % 100 == 0:
+    print(float(losses[step - 99 : step + 1].mean()))   # one sync per 100 steps
+y = cp.where(mask, a, b)                       # instead of a[mask]
+""",
+        Framework.NUMBA: """\
+kernel[blocks, threads](x, result)             # result: a device array, stays on the GPU
+if step % 100 == 0:
+    print(result.copy_to_host())               # one sync per 100 steps
+""",
+        Framework.JULIA: """\
+losses[step:step] .= loss                      # stays on the GPU: no Array(), no @show
+step % 100 == 0 && println(Array(losses))      # one sync per 100 steps
+""",
+    }
     verify = (
         "`gpusight api` shows fewer synchronizing calls. In PyTorch, "
         'torch.cuda.set_sync_debug_mode("warn") reports the remaining ones.'
@@ -113,7 +120,7 @@ x = torch.where(mask, a, b)                    # instead of a[mask], nonzero, if
         small = waits(context).filter(~pl.col("large"))
         at_end = pl.col("at_edge") & ~pl.col("copies")
         inside, ends = small.filter(~at_end), small.filter(at_end)
-        if framework_of(context.trace) is Framework.JAX and not inside["reads"].any():
+        if context.framework is Framework.JAX and not inside["reads"].any():
             return _jax_readbacks(context)
         if inside.is_empty():
             return CLEAN
@@ -160,12 +167,10 @@ def _jax_readbacks(context: RuleContext) -> RuleVerdict:
     if saved_ns < MIN_COST_SHARE.value * context.length_ns:
         return CLEAN
     return RuleMatch(
-        title=count_per_step(context, count, "blocking readback"),
+        title=context.count_per_step(count, "blocking readback"),
         evidence=(
-            step_evidence(context, "read_back", count, "", "Values read back"),
-            step_evidence(
-                context, "serialized_ns", saved_ns, "ns", "Host or GPU time without overlap"
-            ),
+            context.evidence("read_back", count, "", "Values read back"),
+            context.evidence("serialized_ns", saved_ns, "ns", "Host or GPU time without overlap"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",
@@ -174,7 +179,7 @@ def _jax_readbacks(context: RuleContext) -> RuleVerdict:
         measured_ns=saved_ns,
         estimate="After each readback, the host prepares the next step while the GPU is idle. "
         "Without it, both work at the same time: the shorter of the two is saved.",
-        fix=f"Read back: {count_per_step(context, count, 'value')}, as float(loss) does. Host and "
+        fix=f"Read back: {context.count_per_step(count, 'value')}, as float(loss) does. Host and "
         "GPU work in turns. Keep metrics on the GPU, and read them back every N steps. Keep "
         "the data on the GPU, or call jax.device_put for the next batch before the readback.",
         code=_JAX,
@@ -262,76 +267,59 @@ def _match(
         summed_locations(inside, "call", "name", "waited_ns"),
     )
     code = HostSync.code if is_training(context) else _INFERENCE
+    evidence = [
+        context.evidence("waits", inside.height, "", "Blocking syncs"),
+        context.evidence(
+            "waited_ns", int(inside["waited_ns"].sum()), "ns", "Host time blocked on the GPU"
+        ),
+        context.evidence(
+            "read_back", int(inside["copies"].sum()), "", "Syncs on a small copy (readback)"
+        ),
+    ]
+    if ends.height:
+        meaning = "Syncs at the end of steps, not counted"
+        evidence.append(context.evidence("at_step_end", ends.height, "", meaning))
     return RuleMatch(
-        title=count_per_step(context, inside.height, "blocking sync"),
-        evidence=_evidence(context, inside, ends),
+        title=context.count_per_step(inside.height, "blocking sync"),
+        evidence=tuple(evidence),
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",
         change=change,
         fix=_fix(context, inside, where, costly=costly),
-        code=framework_of(context.trace).choose(
+        code=context.framework.choose(
             torch=code, cuda=_CUDA if inside["copies"].any() else _CUDA_IN_ORDER, jax=_JAX
         ),
         where=where,
     )
 
 
-def _evidence(
-    context: RuleContext, inside: pl.DataFrame, ends: pl.DataFrame
-) -> tuple[Evidence, ...]:
-    evidence = [
-        step_evidence(context, "waits", inside.height, "", "Blocking syncs"),
-        step_evidence(
-            context,
-            "waited_ns",
-            int(inside["waited_ns"].sum()),
-            "ns",
-            "Host time blocked on the GPU",
-        ),
-        step_evidence(
-            context,
-            "read_back",
-            int(inside["copies"].sum()),
-            "",
-            "Syncs on a small copy (readback)",
-        ),
-    ]
-    if ends.height:
-        meaning = "Syncs at the end of steps, not counted"
-        evidence.append(step_evidence(context, "at_step_end", ends.height, "", meaning))
-    return tuple(evidence)
-
-
 def _fix(
-    context: RuleContext,
-    inside: pl.DataFrame,
-    where: tuple[FindingLocation, ...],
-    *,
-    costly: bool,
+    context: RuleContext, inside: pl.DataFrame, where: tuple[FindingLocation, ...], *, costly: bool
 ) -> str:
     source = named(where, "site", "operator") or named(where, "range") or named(where, "call")
     blocked_ns = float(inside["waited_ns"].sum())
     mean = format_time(blocked_ns / max(1, inside.height), digits=3)
-    seen = f"The host is blocked {time_per_step(context, blocked_ns)}" + (
+    seen = f"The host is blocked {context.time_per_step(blocked_ns)}" + (
         f" in {source}" if source else ""
     )
-    now = " It saves little alone, but CUDA graphs and torch.compile need a step without syncs."
-    return (
-        f"{seen}, {mean} per sync. "
-        + framework_of(context.trace).choose(
-            torch="Collect values on the GPU and read them back once, after the step or every N "
-            "steps. Copy small tensors from pinned memory with non_blocking=True. Replace boolean "
-            "indexing and nonzero by torch.where.",
-            cuda="Branch on the GPU (device-side flags, conditional graph nodes), or read results "
-            "back through pinned memory and query an event in a later step."
-            if inside["copies"].any()
-            else "Nothing is read back: delete these calls. Kernels of one stream run in order, "
-            "and cudaStreamWaitEvent orders streams without the host.",
-            jax="Do not convert arrays to Python numbers or NumPy in the step. Read metrics back "
-            "every N steps.",
-        )
-        + now * (not costly)
+    compiled = " and torch.compile" * (not context.framework.is_array_language)
+    now = f" It saves little alone, but CUDA graphs{compiled} need a step without syncs."
+    way = context.framework.choose(
+        torch="Collect values on the GPU and read them back once, after the step or every N "
+        "steps. Copy small tensors from pinned memory with non_blocking=True. Replace boolean "
+        "indexing and nonzero by torch.where.",
+        cuda="Branch on the GPU (device-side flags, conditional graph nodes), or read results "
+        "back through pinned memory and query an event in a later step."
+        if inside["copies"].any()
+        else "Nothing is read back: delete these calls. Kernels of one stream run in order, "
+        "and cudaStreamWaitEvent orders streams without the host.",
+        jax="Do not convert arrays to Python numbers or NumPy in the step. Read metrics back "
+        "every N steps.",
+        other="Keep values in arrays on the GPU, and read them back every N steps."
+        if inside["copies"].any()
+        else "Nothing is read back: delete these calls. Kernels of one stream run in order.",
     )
+    return f"{seen}, {mean} per sync. {way}{now * (not costly)}"
 
 
 def _by_item(context: RuleContext, inside: pl.DataFrame) -> pl.DataFrame:

@@ -12,14 +12,8 @@ from gpusight.analysis.ledger.idle_causes import is_locked
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    TITLE_NAME_LENGTH,
-    framework_of,
-    largest,
-    named,
-    step_evidence,
-    time_per_step,
-)
+from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MIN_RARE_RATIO,
@@ -48,8 +42,7 @@ MIN_IDLE_SHARE = Threshold(
     0.01, "share of the time in which the GPU is idle due to data loading; less is noise"
 )
 MIN_NAMED_SHARE = Threshold(
-    0.5,
-    "share of that idle time that has a name; below it, only H2D copies after it show it",
+    0.5, "share of that idle time that has a name; below it, only H2D copies after it show it"
 )
 
 
@@ -63,8 +56,8 @@ class InputStarved(TimelineRule):
         "so do long stretches before H2D copies that recur or wait for another thread."
     )
     why = (
-        "The thread launches nothing while it loads data. Once the queued kernels are done, the "
-        "GPU is idle."
+        "The thread launches nothing while it loads data. Once the kernels launched before are "
+        "done, the GPU is idle."
     )
     fix = (
         "Load and prepare batches in worker processes or threads, ahead of the step, so that the "
@@ -78,6 +71,47 @@ loader = DataLoader(
 for batch in loader:
     batch = batch.to("cuda", non_blocking=True)
 """
+    cuda_code = """\
+std::thread loader([&] {                       // fills buffers ahead of the launches
+  for (int i = 0; i < steps; ++i) { ring.wait_free(); read_batch(ring.slot(i)); ring.push(); }
+});
+for (int i = 0; i < steps; ++i) {
+  float* host = ring.pop();                    // pinned, ready
+  cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);
+  step<<<grid, block, 0, stream>>>(device);
+}
+"""
+    jax_code = """\
+batches = queue.Queue(maxsize=4)
+def load():
+    for batch in dataset:
+        batches.put(jax.device_put(batch))
+threading.Thread(target=load, daemon=True).start()
+for _ in range(step_count):
+    state = step(state, batches.get())
+"""
+    snippets: ClassVar = {
+        **dict.fromkeys(
+            (Framework.CUPY, Framework.NUMBA),
+            """\
+batches = queue.Queue(maxsize=4)
+def load():                                    # fills the queue ahead of the steps
+    for batch in dataset:
+        batches.put(batch)
+threading.Thread(target=load, daemon=True).start()
+for _ in range(step_count):
+    step(batches.get())
+""",
+        ),
+        Framework.JULIA: """\
+batches = Channel(4; spawn=true) do channel    # loads ahead, on another thread
+    foreach(batch -> put!(channel, batch), dataset)
+end
+for batch in batches
+    step!(state, CuArray(batch))
+end
+""",
+    }
     verify = (
         "`gpusight ledger` shows no `idle/input`. If some remains, there are too few workers or "
         "the storage is too slow."
@@ -117,7 +151,7 @@ for batch in loader:
         certain = not where or not all(_WAITS.search(w.name) for w in where)
         kind = "Data loading" if certain else "Data loading or another wait"
         what = f"{kind} ({source})" if source else kind
-        framework = framework_of(context.trace)
+        framework = context.framework
         named_ns = max((w.ns or 0.0 for w in where), default=0.0)
         unnamed = named_ns < MIN_NAMED_SHARE.value * waited_ns
         confidence, reason = Confidence.HIGH, "host activity and GPU idle time were measured"
@@ -129,8 +163,16 @@ for batch in loader:
             confidence = Confidence.MEDIUM
             reason = "the time was measured, but no name shows that the wait is for data"
         return RuleMatch(
-            title=f"{what} stalls the GPU {time_per_step(context, waited_ns)}",
-            evidence=_evidence(context, waited_ns, worker_ns),
+            title=f"{what} stalls the GPU {context.time_per_step(waited_ns)}",
+            evidence=(
+                context.evidence(
+                    "idle_input_ns", waited_ns, "ns", "GPU idle time due to data loading"
+                ),
+                context.evidence(
+                    "input_ns", worker_ns, "ns", "Data loading time of the launching thread"
+                ),
+                Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
+            ),
             confidence=confidence,
             confidence_reason=reason,
             change=(without_host_time(calls, removed[calls]),),
@@ -138,7 +180,6 @@ for batch in loader:
             measured_ns=waited_ns,
             fix=_fix(context, where, worker_ns, unnamed=unnamed, certain=certain)
             + _rare(context, spent),
-            code=framework.choose(torch=InputStarved.code, cuda=_CUDA, jax=_JAX),
             effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
         )
@@ -146,18 +187,6 @@ for batch in loader:
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time in which the host was busy with input."""
         return idle_by_cause(context, finding, IdleCause.INPUT)
-
-
-def _evidence(context: RuleContext, waited_ns: int, worker_ns: float) -> tuple[Evidence, ...]:
-    return (
-        step_evidence(
-            context, "idle_input_ns", waited_ns, "ns", "GPU idle time due to data loading"
-        ),
-        step_evidence(
-            context, "input_ns", worker_ns, "ns", "Data loading time of the launching thread"
-        ),
-        Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
-    )
 
 
 _WAITS = re.compile(r"(?i)^(?:\w*sleep|e?p?poll\w*|p?select|epoll_\w+|recv\w*|accept4?)\b")
@@ -174,7 +203,7 @@ def _fix(
 ) -> str:
     source = named(where, "range", "operator", "call", "site")
     what = f"Move {source}" if source else "Move data loading"
-    time = time_per_step(context, worker_ns)
+    time = context.time_per_step(worker_ns)
     seen = f"{what} ({time}) off the launching thread. "
     if unnamed:
         seen = (
@@ -184,7 +213,7 @@ def _fix(
     elif not certain:
         seen = f"Remove the wait, unless it is for data. {seen}"
     elif where and all(is_locked(w.name) for w in where):
-        more = framework_of(context.trace).choose(
+        more = context.framework.choose(
             torch="Use more DataLoader workers or a larger prefetch_factor. "
             "persistent_workers=True keeps them from one epoch to the next.",
             cuda="Use more threads that load data, and more buffers ahead.",
@@ -193,7 +222,7 @@ def _fix(
         return f"The launching thread waits for batches in {source} ({time}). {more}"
     return (
         seen
-        + framework_of(context.trace).choose(
+        + context.framework.choose(
             torch="Use DataLoader workers (num_workers > 0, pin_memory=True, persistent_workers, "
             "prefetch_factor), or a thread that fills a queue.",
             cuda="Use a thread that fills a ring of pinned buffers ahead of the launches.",
@@ -209,24 +238,3 @@ def _rare(context: RuleContext, spent_ns: Ints) -> str:
     if longest_ns <= MIN_RARE_RATIO * float(spent_ns.sum()) / context.per_step:
         return ""
     return f" Few stalls dominate: the longest takes {format_time(longest_ns, digits=3)}."
-
-
-_CUDA = """\
-std::thread loader([&] {                       // fills buffers ahead of the launches
-  for (int i = 0; i < steps; ++i) { ring.wait_free(); read_batch(ring.slot(i)); ring.push(); }
-});
-for (int i = 0; i < steps; ++i) {
-  float* host = ring.pop();                    // pinned, ready
-  cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);
-  step<<<grid, block, 0, stream>>>(device);
-}
-"""
-_JAX = """\
-batches = queue.Queue(maxsize=4)
-def load():
-    for batch in dataset:
-        batches.put(jax.device_put(batch))
-threading.Thread(target=load, daemon=True).start()
-for _ in range(step_count):
-    state = step(state, batches.get())
-"""

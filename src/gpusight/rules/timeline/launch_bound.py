@@ -13,17 +13,13 @@ from gpusight.analysis.profiler_correction import correction_of
 from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
-    Framework,
     called_from,
-    count_per_step,
-    framework_of,
     largest,
     mostly_in_libraries,
     named,
     own_locations,
-    step_evidence,
-    time_per_step,
 )
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import launch_gaps
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.host_gaps import (
@@ -126,6 +122,31 @@ for (int i = 0; i < steps; ++i) cudaGraphLaunch(exec, stream);
 def many_steps(state, batches):                # one dispatch for all steps
     return jax.lax.scan(step, state, batches)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+stream = cp.cuda.Stream(non_blocking=True)
+with stream:
+    stream.begin_capture()
+    step()                                     # into arrays that exist already
+    graph = stream.end_capture()
+for _ in range(steps):
+    graph.launch(stream)
+""",
+        Framework.NUMBA: """\
+step = kernel[blocks, threads, stream]         # configured once, outside the loop
+for i in range(steps):
+    step(x, y)                                 # one kernel that does all operations of a step
+""",
+        Framework.JULIA: """\
+graph = CUDA.capture() do
+    step!(state)                               # into arrays that exist already
+end
+exec = CUDA.instantiate(graph)
+for _ in 1:steps
+    CUDA.launch(exec)
+end
+""",
+    }
     verify = (
         "`gpusight ledger` shows less `idle/launching` and `idle/framework`; `gpusight api` shows "
         "cudaGraphLaunch instead of most launches."
@@ -193,7 +214,7 @@ def many_steps(state, batches):                # one dispatch for all steps
         torch_way, torch_code = _torch_advice(context, calls, same=same)
         cuda_code = _BATCHED if in_libraries else LaunchBound.cuda_code
         return RuleMatch(
-            title=f"Kernel launch overhead: GPU idle {time_per_step(context, waited_ns)}",
+            title=f"Kernel launch overhead: GPU idle {context.time_per_step(waited_ns)}",
             evidence=_evidence(context, calls.height, repeats, waited_ns, launch_ns),
             measured_ns=waited_ns,
             confidence=confidence,
@@ -203,12 +224,10 @@ def many_steps(state, batches):                # one dispatch for all steps
             fix=_fix(context, calls, where, launch_ns, torch_way, same=same, syncs=syncs * split),
             # Corrected times have nothing of the profiler in them.
             caveats=_GRAPH_CAVEATS if correction_of(context.trace) is not None else "",
-            code=framework_of(context.trace).choose(
-                torch=torch_code,
-                cuda=cuda_code,
-                jax=LaunchBound.jax_code,
+            code=context.framework.choose(
+                torch=torch_code, cuda=cuda_code, jax=LaunchBound.jax_code
             ),
-            effort=framework_of(context.trace).choose(
+            effort=context.framework.choose(
                 torch="rewrite" if split else "one line", cuda="rewrite"
             ),
             where=where,
@@ -252,22 +271,14 @@ def _host_ns(context: RuleContext, calls: pl.DataFrame, stalled: Ints) -> Ints:
 
 
 def _evidence(
-    context: RuleContext,
-    launches: int,
-    repeats: LaunchRepetition,
-    waited_ns: int,
-    launch_ns: float,
+    context: RuleContext, launches: int, repeats: LaunchRepetition, waited_ns: int, launch_ns: float
 ) -> tuple[Evidence, ...]:
     kernel_ns = context.kernels["duration_ns"].median()
     evidence = [
-        step_evidence(
-            context,
-            "idle_launching_ns",
-            waited_ns,
-            "ns",
-            "GPU idle time waiting for the next launch",
+        context.evidence(
+            "idle_launching_ns", waited_ns, "ns", "GPU idle time waiting for the next launch"
         ),
-        step_evidence(context, "launches", launches, "", "Kernel launches"),
+        context.evidence("launches", launches, "", "Kernel launches"),
         Evidence(
             "host_per_launch_ns",
             launch_ns,
@@ -276,10 +287,7 @@ def _evidence(
         ),
         Evidence("gpu_busy", busy_share(context), "share", "GPU busy"),
         Evidence(
-            "repeated",
-            repeats.repeated,
-            "share",
-            "Share of the kernels that most steps repeat",
+            "repeated", repeats.repeated, "share", "Share of the kernels that most steps repeat"
         ),
     ]
     if kernel_ns is not None:
@@ -315,13 +323,13 @@ def _fix(
     same: bool,
     syncs: int,
 ) -> str:
-    count = count_per_step(context, calls.height, "launch")
+    count = context.count_per_step(calls.height, "launch")
     min_ns = MIN_NAMED_SHARE.value * float(calls["host_ns"].sum())
     main = tuple(w for w in where if (w.ns or 0.0) >= min_ns)
     places = named(main, "range", most=3) or named(main, "operator", most=3)
     most = f", mostly in {places}" if places else ""
     seen = f"{count}, {format_time(launch_ns, digits=3)} of host time each{most}."
-    if mostly_in_libraries(context, calls) and framework_of(context.trace) is Framework.CUDA:
+    if mostly_in_libraries(context, calls) and not context.framework.is_ml:
         return (
             f"{seen} The launches are inside a library: call it less often, on larger or batched "
             "inputs, or use a function that handles all inputs in one call."
@@ -332,17 +340,21 @@ def _fix(
     fitting = f"{who}, so that a CUDA graph can launch them."
     if not same:
         fitting = "The steps differ: make shapes static (padding, buckets) before using graphs."
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch=torch_way,
         cuda=f"{capture} with cudaStreamBeginCapture, and replay it with cudaGraphLaunch. Or fuse "
         "short kernels.",
         jax="Put the whole step, or several steps (lax.scan), under one jax.jit. XLA launches "
         "CUDA graphs with --xla_gpu_enable_command_buffer.",
+        other=f"{capture} on a stream as a CUDA graph, and launch that, or fuse "
+        "short kernels into one.",
     )
     if syncs:
+        breaks = ", and torch.compile breaks its graph at each readback"
+        breaks *= not context.framework.is_array_language
         fitting = (
-            f"Remove the {count_per_step(context, syncs, 'blocking sync')} first (host-sync): a "
-            "CUDA graph cannot contain them, and torch.compile breaks its graph at each readback."
+            f"Remove the {context.count_per_step(syncs, 'blocking sync')} first (host-sync): a "
+            f"CUDA graph cannot contain them{breaks}."
         )
     return f"{seen} {fitting} {way}"
 

@@ -8,13 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    count_per_step,
-    framework_of,
-    step_evidence,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import title_share
 from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -32,14 +26,13 @@ from gpusight.rules.patterns.kernel_groups import (
     total_ns,
     without_kernels,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.units import format_count
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_KERNEL_TIME_SHARE = Threshold(
@@ -114,42 +107,42 @@ y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC"
 
 def _match(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
     norms = norms_by_channel(context, parts_of(context).layout)
-    norm_time = step_evidence(
-        context,
-        "norm_ns",
-        total_ns(norms),
-        "ns",
-        "Time in NCHW batch normalization with few blocks",
+    norm_time = context.evidence(
+        "norm_ns", total_ns(norms), "ns", "Time in NCHW batch normalization with few blocks"
     )
     title = f"NCHW/NHWC transposes ({title_share(share)} of kernel time)"
     if norms.height:
         norm_share = title_share(total_ns(norms) / kernel_ns(context))
         title = f"NCHW transposes ({title_share(share)} of kernel time), batch norm ({norm_share})"
     convolutions = context.kernels.filter(pl.col("category") == "convolution")
+    count = context.count_per_step(rows.height, "transpose")
+    seen = f"{count} take {context.time_per_step(total_ns(rows))}"
+    if norms.height:
+        blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
+        time = context.time_per_step(total_ns(norms))
+        seen += f". Batch normalization with {blocks} blocks (median, one per channel) takes {time}"
+    way = context.framework.choose(
+        torch="Convert the model and its input to torch.channels_last once. Convolutions, batch "
+        "normalization, activations and pooling keep the layout.",
+        cuda="Use NHWC tensor and filter descriptors in cuDNN, and keep NHWC between layers.",
+        jax="Use NHWC images and HWIO kernels in conv_general_dilated.",
+        other="Use NHWC images and filters, and keep NHWC between layers.",
+    )
     return RuleMatch(
         title=title,
         evidence=(
-            step_evidence(context, "transposes", rows.height, "", "Transposes"),
-            step_evidence(context, "transpose_ns", total_ns(rows), "ns", "Time in transposes"),
+            context.evidence("transposes", rows.height, "", "Transposes"),
+            context.evidence("transpose_ns", total_ns(rows), "ns", "Time in transposes"),
             Evidence("gpu_share", share, "share", "Share of kernel time"),
-            step_evidence(
-                context,
-                "convolution_ns",
-                total_ns(convolutions),
-                "ns",
-                "Time in convolutions",
+            context.evidence(
+                "convolution_ns", total_ns(convolutions), "ns", "Time in convolutions"
             ),
             *([norm_time] if norms.height else []),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; assumes that no other kernel becomes slower",
         change=(without_kernels(rows["op"].to_numpy()), *_spread(context, norms)),
-        fix=_fix(context, rows, norms),
-        code=framework_of(context.trace).choose(
-            torch=LayoutTranspose.code,
-            cuda=LayoutTranspose.cuda_code,
-            jax=LayoutTranspose.jax_code,
-        ),
+        fix=f"{seen}. {way}",
         where=locations_of(context, pl.concat((rows, norms))),
     )
 
@@ -160,19 +153,3 @@ def _spread(context: RuleContext, norms: pl.DataFrame) -> tuple[Change, ...]:
     if norms.is_empty() or sms is None:
         return ()
     return (scale_durations(norms["op"].to_numpy(), left_on_all(norms, sms)),)
-
-
-def _fix(context: RuleContext, rows: pl.DataFrame, norms: pl.DataFrame) -> str:
-    count = count_per_step(context, rows.height, "transpose")
-    seen = f"{count} take {time_per_step(context, total_ns(rows))}"
-    if norms.height:
-        blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
-        time = time_per_step(context, total_ns(norms))
-        seen += f". Batch normalization with {blocks} blocks (median, one per channel) takes {time}"
-    way = framework_of(context.trace).choose(
-        torch="Convert the model and its input to torch.channels_last once. Convolutions, batch "
-        "normalization, activations and pooling keep the layout.",
-        cuda="Use NHWC tensor and filter descriptors in cuDNN, and keep NHWC between layers.",
-        jax="Use NHWC images and HWIO kernels in conv_general_dilated.",
-    )
-    return f"{seen}. {way}"

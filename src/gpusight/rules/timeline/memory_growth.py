@@ -12,7 +12,7 @@ from gpusight.analysis.memory.device_memory import DeviceMemories, slope
 from gpusight.analysis.memory.memory_peak import find_holders
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, framework_of, is_training
+from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, is_training
 from gpusight.rules.locations import one_stretch
 from gpusight.rules.rule import (
     CLEAN,
@@ -172,35 +172,38 @@ def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
     if grown.steps_to_full is not None:
         full = f" (out of memory in {format_count(round(grown.steps_to_full))} steps)"
     torch_code = MemoryGrowth.code if is_training(context) else MemoryGrowth.inference_code
+    rise = format_bytes(int(grown.levels[-1]) - int(grown.levels[0]))
+    seen = f"Allocated memory on GPU {grown.device} grew by {rise} in {len(grown.levels)} steps"
+    holder = f"; the largest source is {where[0].name}" if where else ""
+    step_count = len(steps)
+    first, last = int(grown.levels[0]), int(grown.levels[-1])
+    capacity = []
+    if grown.capacity is not None:
+        capacity = [Evidence("memory_bytes", grown.capacity, "byte", "Memory of the GPU")]
     return RuleMatch(
         title=f"GPU memory grows {format_bytes(grown.per_step)}/step{full}",
-        evidence=_evidence(grown, len(steps)),
+        evidence=(
+            Evidence(
+                "growth_bytes",
+                grown.per_step,
+                "byte",
+                "Growth per step, median over pairs of steps",
+            ),
+            Evidence("steps", step_count, "", "Steps compared"),
+            Evidence("first_bytes", first, "byte", "Allocated at the end of the first step"),
+            Evidence("last_bytes", last, "byte", "Allocated at the end of the last step"),
+            Evidence("peak_bytes", grown.peak, "byte", "Peak allocated memory"),
+            *capacity,
+        ),
         confidence=Confidence.HIGH,
         confidence_reason="memory was measured in every step",
-        fix=_fix(grown, where),
-        code=framework_of(context.trace).choose(
+        fix=f"{seen}{holder}. {MemoryGrowth.fix}",
+        code=context.framework.choose(
             torch=torch_code,
             cuda="cudaFreeAsync(buffer, stream);  // for each cudaMallocAsync\n",
             jax="del intermediate  # or donate inputs: donate_argnums\n",
         ),
         where=where,
-    )
-
-
-def _evidence(grown: _Growth, steps: int) -> tuple[Evidence, ...]:
-    first, last = int(grown.levels[0]), int(grown.levels[-1])
-    capacity = []
-    if grown.capacity is not None:
-        capacity = [Evidence("memory_bytes", grown.capacity, "byte", "Memory of the GPU")]
-    return (
-        Evidence(
-            "growth_bytes", grown.per_step, "byte", "Growth per step, median over pairs of steps"
-        ),
-        Evidence("steps", steps, "", "Steps compared"),
-        Evidence("first_bytes", first, "byte", "Allocated at the end of the first step"),
-        Evidence("last_bytes", last, "byte", "Allocated at the end of the last step"),
-        Evidence("peak_bytes", grown.peak, "byte", "Peak allocated memory"),
-        *capacity,
     )
 
 
@@ -227,10 +230,3 @@ def _holders(
         FindingLocation("operator", f"{holder}: {format_bytes(size)}", None, count)
         for holder, size, count in sums.iter_rows()
     )
-
-
-def _fix(grown: _Growth, where: tuple[FindingLocation, ...]) -> str:
-    rise = format_bytes(int(grown.levels[-1]) - int(grown.levels[0]))
-    seen = f"Allocated memory on GPU {grown.device} grew by {rise} in {len(grown.levels)} steps"
-    holder = f"; the largest source is {where[0].name}" if where else ""
-    return f"{seen}{holder}. {MemoryGrowth.fix}"

@@ -11,14 +11,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import remove, set_duration, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    called_from,
-    count_per_step,
-    largest,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.locations import each_op
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.pageable_copy import pinned_rate
@@ -199,14 +192,12 @@ def _match(context: RuleContext, stalls: _PageStalls) -> RuleMatch:
     moved = int(stalls.migrations["bytes"].sum())
     stalled_ns = int(kernels["stalled_ns"].sum())
     evidence = [
-        step_evidence(
-            context, "kernel_stall_ns", stalled_ns, "ns", "Kernel time during migrations"
+        context.evidence("kernel_stall_ns", stalled_ns, "ns", "Kernel time during migrations"),
+        context.evidence(
+            "host_stall_ns", int(stalls.host_ns.sum()), "ns", "Host time during migrations"
         ),
-        step_evidence(
-            context, "host_stall_ns", int(stalls.host_ns.sum()), "ns", "Host time during migrations"
-        ),
-        step_evidence(context, "migrations", stalls.migrations.height, "", "Migrations"),
-        step_evidence(context, "bytes", moved, "byte", "Bytes migrated"),
+        context.evidence("migrations", stalls.migrations.height, "", "Migrations"),
+        context.evidence("bytes", moved, "byte", "Bytes migrated"),
         Evidence(
             "rate",
             moved * 1e9 / max(1, int(stalls.migrations["duration_ns"].sum())),
@@ -216,10 +207,19 @@ def _match(context: RuleContext, stalls: _PageStalls) -> RuleMatch:
         Evidence("turns", turns, "", "Changes of direction"),
     ]
     if stalls.faults is not None:
-        evidence.append(step_evidence(context, "faults", stalls.faults, "", "GPU page faults"))
+        evidence.append(context.evidence("faults", stalls.faults, "", "GPU page faults"))
     what = "Unified memory goes back and forth" if back_and_forth else "Unified memory page faults"
+    count = context.count_per_step(stalls.migrations.height, "migration")
+    size = format_bytes(moved / max(1, stalls.migrations.height))
+    advice = (
+        "Host and GPU use the same pages in turn: keep separate buffers for both, or advise a "
+        "preferred location. Otherwise prefetch before each use."
+        if back_and_forth
+        else "Prefetch the memory to the GPU before the first kernel that uses it, and back before "
+        "the host reads it."
+    )
     return RuleMatch(
-        title=f"{what}: {time_per_step(context, stalls.ns)}",
+        title=f"{what}: {context.time_per_step(stalls.ns)}",
         evidence=tuple(evidence),
         confidence=Confidence.MEDIUM,
         confidence_reason="migrations were measured; whether kernels also computed meanwhile was "
@@ -230,23 +230,10 @@ def _match(context: RuleContext, stalls: _PageStalls) -> RuleMatch:
             remove(stalls.migrations["op"].to_numpy()),
         ),
         measured_ns=stalls.ns,
-        fix=_fix(context, stalls, moved, back_and_forth=back_and_forth),
+        fix=f"{count} of {size} each (mean). {advice}",
         where=_where(context, kernels, stalls.migrations),
         also=("exposed-copy",),
     )
-
-
-def _fix(context: RuleContext, stalls: _PageStalls, moved: int, *, back_and_forth: bool) -> str:
-    count = count_per_step(context, stalls.migrations.height, "migration")
-    size = format_bytes(moved / max(1, stalls.migrations.height))
-    advice = (
-        "Host and GPU use the same pages in turn: keep separate buffers for both, or advise a "
-        "preferred location. Otherwise prefetch before each use."
-        if back_and_forth
-        else "Prefetch the memory to the GPU before the first kernel that uses it, and back before "
-        "the host reads it."
-    )
-    return f"{count} of {size} each (mean). {advice}"
 
 
 def _where(

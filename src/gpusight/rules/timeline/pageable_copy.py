@@ -11,7 +11,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.hardware.gpu_table import CPU_LINK_BYTES_S, CPU_LINKS, USUAL_CPU_LINK
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import framework_of, step_evidence, time_per_step
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.memcpys import DIRECTION_NAMES
@@ -45,7 +45,18 @@ class LinkRate:
 
 def pinned_rate(context: RuleContext, way: str) -> LinkRate:
     """Return the rate of pinned memory in a direction."""
-    measured = _measured_rate(context, way)
+    columns = ["start_ns", "end_ns", "bytes", "kind", "src_kind", "dst_kind"]
+    table = context.trace.table("copies", columns)
+    host_kind = pl.col("src_kind" if way == "h2d" else "dst_kind").cast(pl.String)
+    duration_ns = pl.col("end_ns") - pl.col("start_ns")
+    pinned = table.filter(
+        pl.col("kind").cast(pl.String) == _KINDS[way],
+        host_kind == "Pinned",
+        pl.col("bytes") >= _MIN_RATE_BYTES,
+        duration_ns > 0,
+    )
+    rate = pinned.select((pl.col("bytes") * 1e9 / duration_ns).median()).item()
+    measured = None if rate is None else float(rate)
     if measured is not None:
         return LinkRate(
             measured,
@@ -58,22 +69,6 @@ def pinned_rate(context: RuleContext, way: str) -> LinkRate:
     assumed = "" if known else ", assumed because the GPU is unknown"
     how = f"{LINK_EFFICIENCY.value:.0%} of {link} x16 ({format_rate(link_bytes_s)}){assumed}"
     return LinkRate(LINK_EFFICIENCY.value * link_bytes_s, how, measured=False)
-
-
-def _measured_rate(context: RuleContext, way: str) -> float | None:
-    """Return the median rate of large pinned copies of a direction, in the whole capture."""
-    columns = ["start_ns", "end_ns", "bytes", "kind", "src_kind", "dst_kind"]
-    table = context.trace.table("copies", columns)
-    host_kind = pl.col("src_kind" if way == "h2d" else "dst_kind").cast(pl.String)
-    duration_ns = pl.col("end_ns") - pl.col("start_ns")
-    pinned = table.filter(
-        pl.col("kind").cast(pl.String) == _KINDS[way],
-        host_kind == "Pinned",
-        pl.col("bytes") >= _MIN_RATE_BYTES,
-        duration_ns > 0,
-    )
-    rate = pinned.select((pl.col("bytes") * 1e9 / duration_ns).median()).item()
-    return None if rate is None else float(rate)
 
 
 MIN_COPY_SHARE = Threshold(0.005, "share of the time in pageable copies; less is not worth pinning")
@@ -101,6 +96,23 @@ loader = DataLoader(dataset, num_workers=4, pin_memory=True)
 for batch in loader:
     batch = batch.to("cuda", non_blocking=True)
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+host = cupyx.empty_pinned(shape, dtype=np.float32)   # once, outside the loop
+copying = cp.cuda.Stream(non_blocking=True)
+upcoming.set(host, stream=copying)             # during the current step
+compute.wait_event(copying.record())
+""",
+        Framework.NUMBA: """\
+host = cuda.pinned_array(shape, dtype=np.float32)    # once, outside the loop
+copying = cuda.stream()
+upcoming = cuda.to_device(host, stream=copying)      # during the current step
+""",
+        Framework.JULIA: """\
+host = CUDA.pin(Array{Float32}(undef, n))      # once, outside the loop
+copyto!(upcoming, host)                        # in a task of its own, during the current step
+""",
+    }
     verify = (
         "`gpusight copies` shows `Pinned` for these copies, and a bandwidth near that of the link."
     )
@@ -160,12 +172,24 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         for way, rate in rates.items()
     )
     known = "measured" if all(r.measured for r in rates.values()) else "assumed"
+    seen = "; ".join(totals.text(context) for totals in moved)
+    advice = context.framework.choose(
+        torch="Pin the host buffers once, outside the loop (DataLoader(pin_memory=True) or "
+        "torch.empty(…, pin_memory=True)). Copy with non_blocking=True on a separate stream during "
+        "the previous step.",
+        cuda="Allocate the host buffers with cudaMallocHost, or pin them once with "
+        "cudaHostRegister. Copy with cudaMemcpyAsync on a separate stream during the previous "
+        "step.",
+        jax="Keep inputs on the device, or call jax.device_put for the next batch before this one "
+        "is awaited.",
+        other="Allocate pinned host buffers once, outside the loop. Copy from them on a separate "
+        "stream during the previous step.",
+    )
     return RuleMatch(
-        title=f"Pageable memory copies: {time_per_step(context, took_ns)} at {rate}",
+        title=f"Pageable memory copies: {context.time_per_step(took_ns)} at {rate}",
         evidence=(
             *_evidence(context, blocked_ns, moved, rates),
-            step_evidence(
-                context,
+            context.evidence(
                 "pinned_in_place_ns",
                 max(0, in_place_ns),
                 "ns",
@@ -180,8 +204,8 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         measured_ns=took_ns,
         estimate=f"Simulation with these copies {at_rates}, overlapped with compute and not "
         "blocking the caller.",
-        fix=_fix(context, moved),
-        code=framework_of(context.trace).choose(
+        fix=f"{seen}. {advice}",
+        code=context.framework.choose(
             torch="".join(_TORCH_CODE[totals.way] for totals in moved),
             cuda=_CUDA,
             jax="upcoming = jax.device_put(host_batch)  # before the current step is awaited\n",
@@ -217,26 +241,9 @@ def _evidence(
         )
         for way, rate in rates.items()
     ]
-    blocked = step_evidence(
-        context, "held_ns", blocked_ns, "ns", "Host time blocked in these copies"
-    )
+    blocked = context.evidence("held_ns", blocked_ns, "ns", "Host time blocked in these copies")
     first, others = copies[: 2 * len(moved)], copies[2 * len(moved) :]
     return (*first, *([blocked] if blocked_ns else []), *pinned, *others)
-
-
-def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
-    seen = "; ".join(totals.text(context) for totals in moved)
-    advice = framework_of(context.trace).choose(
-        torch="Pin the host buffers once, outside the loop (DataLoader(pin_memory=True) or "
-        "torch.empty(…, pin_memory=True)). Copy with non_blocking=True on a separate stream during "
-        "the previous step.",
-        cuda="Allocate the host buffers with cudaMallocHost, or pin them once with "
-        "cudaHostRegister. Copy with cudaMemcpyAsync on a separate stream during the previous "
-        "step.",
-        jax="Keep inputs on the device, or call jax.device_put for the next batch before this one "
-        "is awaited.",
-    )
-    return f"{seen}. {advice}"
 
 
 _TORCH = """\

@@ -14,22 +14,10 @@ from gpusight.analysis.profiler_costs import estimate_overhead, recorded_events
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.replay.simulation import put
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    largest,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.formatting import largest, summed_locations
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import host_unknown, spent_before
-from gpusight.rules.rule import (
-    CLEAN,
-    FindingLocation,
-    RuleMatch,
-    RuleNotApplicable,
-    Threshold,
-    TimelineRule,
-)
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -38,7 +26,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
+    from gpusight.rules.rule import FindingLocation, RuleVerdict
     from gpusight.trace.intervals import Ints
 
 
@@ -100,7 +88,7 @@ torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
         later = np.flatnonzero(before)
         changes = (without_host_time(later, before[later]), _shorter_calls(in_calls_ns))
         return RuleMatch(
-            title=f"Profiler overhead: {time_per_step(context, recorded_ns)}",
+            title=f"Profiler overhead: {context.time_per_step(recorded_ns)}",
             evidence=_evidence(context, recorded_ns, recorded_ns),
             confidence=Confidence.HIGH,
             confidence_reason="the profiler recorded its overhead",
@@ -129,13 +117,13 @@ def _estimated(context: RuleContext, recorded_ns: int, estimate: EstimatedOverhe
     )
     if middle_ns < MIN_OVERHEAD_SHARE.value * context.length_ns:
         return CLEAN
-    low, high = (time_per_step(context, ns) for ns in (low_ns, high_ns))
+    low, high = (context.time_per_step(ns) for ns in (low_ns, high_ns))
     return RuleMatch(
-        title=f"Profiler overhead: about {time_per_step(context, middle_ns)} (estimate)",
+        title=f"Profiler overhead: about {context.time_per_step(middle_ns)} (estimate)",
         evidence=(
             *_evidence(context, recorded_ns, middle_ns),
-            step_evidence(context, "low_ns", low_ns, "ns", "Lowest estimate of the overhead"),
-            step_evidence(context, "high_ns", high_ns, "ns", "Highest estimate of the overhead"),
+            context.evidence("low_ns", low_ns, "ns", "Lowest estimate of the overhead"),
+            context.evidence("high_ns", high_ns, "ns", "Highest estimate of the overhead"),
             Evidence(
                 "event_ns",
                 estimate.middle.event_ns,
@@ -165,7 +153,7 @@ def _shorter_calls(ns: Ints) -> Change:
 def _evidence(context: RuleContext, recorded_ns: int, total_ns: int) -> tuple[Evidence, ...]:
     recorded = "Profiler overhead recorded on the launching threads"
     return (
-        step_evidence(context, "recorded_ns", recorded_ns, "ns", recorded),
+        context.evidence("recorded_ns", recorded_ns, "ns", recorded),
         Evidence("share", total_ns / max(1, context.length_ns), "share", "Share of the time"),
     )
 

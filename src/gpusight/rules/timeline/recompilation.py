@@ -14,14 +14,7 @@ from gpusight.analysis.ledger.idle_causes import is_compiling
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    framework_of,
-    largest,
-    named,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-)
+from gpusight.rules.formatting import largest, named, summed_locations
 from gpusight.rules.locations import host_events, of_calls
 from gpusight.rules.patterns.host_gaps import host_unknown, host_work, launching_thread
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
@@ -205,7 +198,10 @@ def _compilation(context: RuleContext) -> _Compilation:
     # Other threads, those of the compiler too, wait or work for it meanwhile.
     inside_ns = coverage(spans, stalls.start_ns, stalls.end_ns)
     host_ns = np.minimum(inside_ns, np.maximum(context.replay.program.gap_ns, 0))
-    steps = _steps_with(context, spans)
+    marks = context.schedule.calls.start_ns[context.schedule.calls.kind == CallKind.MARK]
+    inside_ns = coverage(spans, marks[::2], marks[1::2])
+    lengths_ns = marks[1::2] - marks[::2]
+    steps: Ints = np.flatnonzero(inside_ns >= MIN_COMPILE_SHARE.value * lengths_ns)
     return _Compilation(
         spans=spans,
         longest=float(parts_ns.max(initial=0) / max(1, parts_ns.sum())),
@@ -271,18 +267,7 @@ def _steps_of_calls(context: RuleContext) -> Ints:
     return step
 
 
-def _steps_with(context: RuleContext, spans: Intervals) -> Ints:
-    """Return the steps of the sample that contain some of these spans."""
-    marks = context.schedule.calls.start_ns[context.schedule.calls.kind == CallKind.MARK]
-    inside_ns = coverage(spans, marks[::2], marks[1::2])
-    lengths_ns = marks[1::2] - marks[::2]
-    steps: Ints = np.flatnonzero(inside_ns >= MIN_COMPILE_SHARE.value * lengths_ns)
-    return steps
-
-
-def _named_spans(
-    context: RuleContext,
-) -> tuple[Intervals, dict[str, list[FindingLocation]]]:
+def _named_spans(context: RuleContext) -> tuple[Intervals, dict[str, list[FindingLocation]]]:
     """Return when threads that launch or mark steps were in a function of a compiler."""
     schedule = context.schedule
     threads = {thread for _, thread in schedule.threads}
@@ -333,16 +318,16 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
         remove(tuning["op"].to_numpy()),
     )
     where = largest(*compiles.events.values(), summed_locations(loads, "call", "name"))
-    framework = framework_of(context.trace)
+    framework = context.framework
     per_step = len(compiles.steps) / context.steps
     often = "every step" if per_step == 1 else f"{len(compiles.steps)} of {context.steps} steps"
     what = named(where, "range", "operator", "site", most=1) or "Module loads and host stalls"
     return RuleMatch(
-        title=f"Recompilation in {often}: {time_per_step(context, compiles.ns)}",
+        title=f"Recompilation in {often}: {context.time_per_step(compiles.ns)}",
         evidence=(
-            step_evidence(context, "compile_ns", compiles.ns, "ns", "Time in compilation"),
+            context.evidence("compile_ns", compiles.ns, "ns", "Time in compilation"),
             Evidence("steps", per_step, "share", "Steps that compile"),
-            step_evidence(context, "loads", loads.height, "", "Module and library loads"),
+            context.evidence("loads", loads.height, "", "Module and library loads"),
             Evidence(
                 "new_kernels", compiles.new_kernels, "", "Kernels that first run after a first step"
             ),
@@ -362,9 +347,6 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
             "NVRTC compiles.",
             jax="jax.jit compiles again for each new shape or static argument: pad inputs to a few "
             "lengths, and pass changing numbers as arrays. JAX_LOG_COMPILES=1 names the function.",
-        ),
-        code=framework.choose(
-            torch=Recompilation.code, cuda=Recompilation.cuda_code, jax=Recompilation.jax_code
         ),
         effort=framework.choose(torch="one line", cuda="rewrite", jax="rewrite"),
         where=where,

@@ -11,13 +11,7 @@ import polars as pl
 from gpusight.analysis.replay.changes import remove, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    count_per_step,
-    framework_of,
-    step_evidence,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import title_share
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.host_gaps import host_unknown
 from gpusight.rules.patterns.kernel_groups import (
@@ -169,12 +163,12 @@ def _match(context: RuleContext, repeated: _Repeated) -> RuleMatch:
     ns = total_ns(rows)
     share = ns / kernel_ns(context)
     memory, room = _memory(context)
-    framework = framework_of(context.trace)
+    framework = context.framework
     runs = rows["run"].n_unique()
     return RuleMatch(
         title=f"Forward pass recomputed in backward ({title_share(share)} of GPU time)",
         evidence=(
-            step_evidence(context, "repeated_ns", ns, "ns", "Time in repeated kernels"),
+            context.evidence("repeated_ns", ns, "ns", "Time in repeated kernels"),
             Evidence("gpu_share", share, "share", "Share of GPU time"),
             Evidence(
                 "forward_share",
@@ -182,22 +176,21 @@ def _match(context: RuleContext, repeated: _Repeated) -> RuleMatch:
                 "share",
                 "Part of the forward pass that is repeated",
             ),
-            step_evidence(context, "kernels", rows.height, "", "Repeated kernels"),
-            step_evidence(context, "runs", runs, "", "Repeated parts (checkpoints)"),
+            context.evidence("kernels", rows.height, "", "Repeated kernels"),
+            context.evidence("runs", runs, "", "Repeated parts (checkpoints)"),
             *memory,
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; " + room[0],
         change=_without_repetition(context, repeated),
-        fix=f"{count_per_step(context, rows.height, 'kernel')} in "
-        f"{count_per_step(context, runs, 'checkpoint')} repeat forward work, "
-        f"{time_per_step(context, ns)}. {room[1]} "
+        fix=f"{context.count_per_step(rows.height, 'kernel')} in "
+        f"{context.count_per_step(runs, 'checkpoint')} repeat forward work, "
+        f"{context.time_per_step(ns)}. {room[1]} "
         + framework.choose(
             torch="Remove torch.utils.checkpoint, or checkpoint fewer layers.",
             cuda="Keep the activations, or recompute fewer of them.",
             jax="Remove jax.checkpoint, or save the results of matmuls with a policy.",
         ),
-        code=framework.choose(torch=Recomputation.code, cuda="", jax=Recomputation.jax_code),
         where=locations_of(context, rows),
     )
 

@@ -8,14 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    framework_of,
-    library_kernels,
-    step_evidence,
-    summed_locations,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import library_kernels, summed_locations, title_share
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -76,6 +70,18 @@ y = jax.vmap(f)(xs)              # one batched call instead of a loop over small
 y = torch.bmm(a, b)              # one batched call instead of a loop over small ones
 model = torch.compile(model)     # generated kernels use more blocks for reductions
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+y = cp.matmul(a, b)              # one call for a batch instead of a loop over small ones
+""",
+        Framework.NUMBA: """\
+blocks = (n + threads - 1) // threads          # from the problem, not a constant
+kernel[blocks, threads](x)
+""",
+        Framework.JULIA: """\
+@cuda threads=threads blocks=cld(n, threads) kernel(x)   # from the problem, not a constant
+""",
+    }
     verify = (
         "`gpusight kernels` shows larger grids and shorter kernels. `gpusight record --ncu` shows "
         "how many SMs are active."
@@ -92,8 +98,7 @@ model = torch.compile(model)     # generated kernels use more blocks for reducti
     )
     thresholds: ClassVar = {
         "max_blocks_per_sm": Threshold(
-            MAX_BLOCKS_PER_SM,
-            "blocks per SM; above it, one wave that is not quite full is normal",
+            MAX_BLOCKS_PER_SM, "blocks per SM; above it, one wave that is not quite full is normal"
         ),
         "fixed_kernel_ns": Threshold(
             FIXED_KERNEL_NS, "ns; shorter kernels are dominated by launch and memory latency"
@@ -125,49 +130,45 @@ model = torch.compile(model)     # generated kernels use more blocks for reducti
         rows = small_grids(context, sms).filter(~pl.col("op").is_in(layout))
         if total_ns(rows) < MIN_TIME_SHARE.value * context.length_ns:
             return CLEAN
-        return _match(context, rows, sms)
+        share = total_ns(rows) / kernel_ns(context)
+        blocks = round(float(np.median(rows["blocks"].to_numpy())))
+        names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
+        time = context.time_per_step(total_ns(rows))
+        is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
+        kind = "compute units" if is_amd else "SMs"
+        few = "1 block" if blocks == 1 else f"{format_count(blocks)} blocks"
+        return RuleMatch(
+            title=f"Small grids: {few} for {sms} {kind} ({title_share(share)} of kernel time)",
+            evidence=(
+                Evidence("sm_count", sms, "", f"{kind}"),
+                Evidence("blocks", blocks, "", "Blocks per kernel, median"),
+                context.evidence("kernels", rows.height, "", "Kernels with small grids"),
+                context.evidence("small_ns", total_ns(rows), "ns", "Time in these kernels"),
+                Evidence("gpu_share", share, "share", "Share of kernel time"),
+            ),
+            confidence=Confidence.LOW,
+            confidence_reason="an upper bound: it is unknown whether the work has more parallelism",
+            change=(scale_durations(rows["op"].to_numpy(), left_on_all(rows, sms)),),
+            fix=f"{names}{main_source_phrase(context, rows)}: {time}. {_way(context, rows)}",
+            code=context.framework.choose(
+                torch=SmallGridTimeline.torch_code,
+                cuda=SmallGridTimeline.library_code
+                if library_kernels(rows)
+                else SmallGridTimeline.code,
+                jax=SmallGridTimeline.jax_code,
+            ),
+            where=locations_of(context, rows),
+        )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find kernels, those that the finding names if any."""
         return gpu_work(context, finding, pl.col("kind") == "kernel")
 
 
-def _match(context: RuleContext, rows: pl.DataFrame, sms: int) -> RuleMatch:
-    share = total_ns(rows) / kernel_ns(context)
-    blocks = round(float(np.median(rows["blocks"].to_numpy())))
-    names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
-    time = time_per_step(context, total_ns(rows))
-    is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
-    kind = "compute units" if is_amd else "SMs"
-    few = "1 block" if blocks == 1 else f"{format_count(blocks)} blocks"
-    return RuleMatch(
-        title=f"Small grids: {few} for {sms} {kind} ({title_share(share)} of kernel time)",
-        evidence=(
-            Evidence("sm_count", sms, "", f"{kind}"),
-            Evidence("blocks", blocks, "", "Blocks per kernel, median"),
-            step_evidence(context, "kernels", rows.height, "", "Kernels with small grids"),
-            step_evidence(context, "small_ns", total_ns(rows), "ns", "Time in these kernels"),
-            Evidence("gpu_share", share, "share", "Share of kernel time"),
-        ),
-        confidence=Confidence.LOW,
-        confidence_reason="an upper bound: it is unknown whether the work has more parallelism",
-        change=(scale_durations(rows["op"].to_numpy(), left_on_all(rows, sms)),),
-        fix=f"{names}{main_source_phrase(context, rows)}: {time}. {_way(context, rows)}",
-        code=framework_of(context.trace).choose(
-            torch=SmallGridTimeline.torch_code,
-            cuda=SmallGridTimeline.library_code
-            if library_kernels(rows)
-            else SmallGridTimeline.code,
-            jax=SmallGridTimeline.jax_code,
-        ),
-        where=locations_of(context, rows),
-    )
-
-
 def _way(context: RuleContext, rows: pl.DataFrame) -> str:
     """Return advice that fits: the grids of a library's kernels are not the program's to set."""
     in_library = "Batch small library calls into one, or run independent ones on several streams."
-    return framework_of(context.trace).choose(
+    return context.framework.choose(
         torch="Use larger batches, batch small operators into one (torch.bmm, torch.vmap), or "
         "apply torch.compile.",
         cuda=in_library if library_kernels(rows) else SmallGridTimeline.fix,

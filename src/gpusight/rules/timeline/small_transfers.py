@@ -10,20 +10,19 @@ import polars as pl
 from gpusight.analysis.replay.changes import free_calls, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
-from gpusight.rules.formatting import count_per_step, framework_of, step_evidence
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_during, waits
 from gpusight.rules.patterns.kernel_groups import without_kernels
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_COPIES_PER_STEP = Threshold(
@@ -65,6 +64,20 @@ kernel<<<grid, block, 0, stream>>>(parameters); // small values as kernel argume
 batch = jax.device_put(batch)                  # a whole tree at once, before the step
 step = jax.jit(step)                           # constants inside jit are copied once
 """
+    snippets: ClassVar = {
+        Framework.CUPY: """\
+packed = cp.asarray(np.concatenate(small))     # one copy per step
+mask = cp.zeros(n)                             # created on the GPU: no copy
+""",
+        Framework.NUMBA: """\
+packed = cuda.to_device(np.concatenate(small)) # one copy per step
+kernel[blocks, threads](x, alpha)              # numbers as arguments: no copy
+""",
+        Framework.JULIA: """\
+packed = CuArray(reduce(vcat, small))          # one copy per step
+mask = CUDA.zeros(Float32, n)                  # created on the GPU: no copy
+""",
+    }
     verify = "`gpusight copies` shows a few copies per step."
     caveats = (
         "Copies that the program needs at different times cannot be one. In a GPU-bound program, "
@@ -94,14 +107,14 @@ step = jax.jit(step)                           # constants inside jit are copied
         moved = memcpys.by_way(rows)
         first = pl.int_range(pl.len()).over("way", "step") == 0
         others = rows.filter(~first)
-        framework = framework_of(context.trace)
+        framework = context.framework
         measured_ns = int(rows["duration_ns"].sum()) + idle_during(context, rows["call"].to_numpy())
         pageable = int(rows["pageable"].fill_null(value=False).sum())
         return RuleMatch(
-            title=count_per_step(context, rows.height, "small H2D/D2H copy"),
+            title=context.count_per_step(rows.height, "small H2D/D2H copy"),
             evidence=(
                 *memcpys.copy_evidence(context, moved),
-                step_evidence(context, "pageable", pageable, "", "From or to pageable memory"),
+                context.evidence("pageable", pageable, "", "From or to pageable memory"),
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="the capture does not show whether the values are known together",
@@ -114,11 +127,6 @@ step = jax.jit(step)                           # constants inside jit are copied
                 cuda="Pass small values as kernel arguments, or pack them into one pinned buffer "
                 "per step.",
                 jax="Call jax.device_put for a whole tree once, and keep constants inside jit.",
-            ),
-            code=framework.choose(
-                torch=SmallTransfers.code,
-                cuda=SmallTransfers.cuda_code,
-                jax=SmallTransfers.jax_code,
             ),
             where=memcpys.copy_origins(context, rows),
         )
@@ -149,13 +157,15 @@ def _small_copies(context: RuleContext) -> pl.DataFrame:
         pl.col("bytes") < MIN_COPY_BYTES.value,
         pl.col("call").is_not_null(),
     )
-    return rows.filter(~pl.col("call").is_in(_awaited(context).implode()))
-
-
-def _awaited(context: RuleContext) -> pl.Series:
-    """Return the copy calls that wait for their copy, or that a synchronizing call follows."""
+    # Copy calls that wait for their copy, or that a synchronizing call follows.
     blocking = waits(context)["calls"].explode()
     issues = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "fill"])
     last_issued = pl.when(issues).then(pl.col("call")).forward_fill().over("host_thread")
     calls = context.calls.with_columns(last_issued.alias("last_issued"))
-    return calls.filter(pl.col("call").is_in(blocking.implode()))["last_issued"].drop_nulls()
+    return rows.filter(
+        ~pl.col("call").is_in(
+            calls.filter(pl.col("call").is_in(blocking.implode()))["last_issued"]
+            .drop_nulls()
+            .implode()
+        )
+    )

@@ -115,6 +115,7 @@ class StartupBound(TimelineRule):
 export CUDA_MODULE_LOADING=LAZY                # load a kernel when it first runs
 gpusight record --delay 5 -- ./program         # record without the start
 """
+    is_neutral = True
     verify = "`gpusight ledger --window all` shows less `idle/setup`, and GPU busy is higher."
     effort = "config"
     caveats = (
@@ -193,7 +194,8 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
         "program end": spans.ending_ns,
     }
     parts = [name for name, ns in names.items() if ns >= MIN_SHARE.value * spans.total_ns]
-    groups = _group_times(calls)
+    times = {key: _union(calls.filter(pl.col("group") == key)).length_ns for key in _GROUPS}
+    groups = dict(sorted(times.items(), key=lambda item: -item[1]))
     top, mostly = next(iter(groups)), ""
     if parts == ["setup calls"]:
         parts = [_GROUPS[top][0]]
@@ -201,6 +203,21 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
         mostly = f", mostly {_GROUPS[top][0]}"
     what = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     inside_ns = spans.setup_ns + spans.ending_ns
+    in_calls_ns = _union(calls).length_ns
+    sentences = []
+    for key, ns in list(groups.items())[:2]:
+        if ns >= MIN_SHARE.value * spans.total_ns:
+            sentences.append(
+                f"{format_time(ns, digits=3)} goes into {_GROUPS[key][0]}. {_ADVICE[key]}"
+            )
+    rest_ns = spans.total_ns - in_calls_ns
+    if rest_ns >= MIN_FIRST_SHARE.value * spans.total_ns:
+        sentences.append(
+            f"{format_time(rest_ns, digits=3)} is outside CUDA calls: imports, reading files, "
+            "other host code, the end of the process."
+        )
+    first, last = (format_time(ns).replace(" ", "") for ns in (spans.window_ns, spans.last_ns))
+    sentences.append(f"--window {first}-{last} selects the part in between.")
     return RuleMatch(
         title=f"{what[0].upper()}{what[1:]}: {format_time(spans.total_ns, digits=3)} of "
         f"{format_time(spans.capture_ns, digits=3)} ({format_share(share)}){mostly}",
@@ -225,7 +242,7 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
         measured_ns=float(inside_ns),
         explained_ns=spans.explained_ns,
         leads=share >= MIN_FIRST_SHARE.value,
-        fix=_fix(spans, calls, groups),
+        fix=" ".join(sentences),
         where=largest(summed_locations(calls, "call", "name")),
         also=("warmup-in-window",),
     )
@@ -240,12 +257,33 @@ def _calls(trace: Trace, spans: _Spans) -> pl.DataFrame:
         pl.col("end_ns") > spans.start_ns, pl.col("start_ns") < spans.end_ns
     )
     names = names_of(calls["name"])
-    groups = {code: _group(name) for code, name in enumerate(names)}
+    groups = {
+        code: next((key for key, (_, names) in _GROUPS.items() if names.search(name)), None)
+        for code, name in enumerate(names)
+    }
     group = pl.col("name").to_physical().replace_strict(groups, return_dtype=pl.String)
     took_ns = pl.col("end_ns") - pl.col("start_ns")
     calls = calls.with_columns(took_ns.alias("duration_ns"), group.alias("group"))
     calls = calls.with_columns(pl.col("name").cast(pl.String)).unique(maintain_order=True)
-    calls = pl.concat([calls, _captures(calls)], how="diagonal")
+    # The time from the start of each graph capture to its end is one event.
+    edges = calls.filter(pl.col("name").str.contains("Stream(?:Begin|End)Capture"))
+    begins, ends = (pl.col("name").str.contains(edge) for edge in ("Begin", "End"))
+    of_thread = edges.sort("start_ns").with_columns(
+        pl.col("end_ns").shift(-1).over("thread"), ends.shift(-1).over("thread").alias("ends")
+    )
+    calls = pl.concat(
+        [
+            calls,
+            of_thread.filter(begins, pl.col("ends")).select(
+                "start_ns",
+                "end_ns",
+                pl.lit("graph capture").alias("name"),
+                (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+                pl.lit(_GRAPHS).alias("group"),
+            ),
+        ],
+        how="diagonal",
+    )
     # The first allocation also creates the context, with the calls that it makes itself.
     memory = pl.col("group") == _MEMORY
     since_first_ns = pl.col("start_ns") - pl.col("start_ns").filter(memory).first()
@@ -265,53 +303,8 @@ def _calls(trace: Trace, spans: _Spans) -> pl.DataFrame:
     return calls.filter(outside | sets_up)
 
 
-def _captures(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the time from the start of each graph capture to its end, as one event."""
-    edges = calls.filter(pl.col("name").str.contains("Stream(?:Begin|End)Capture"))
-    begins, ends = (pl.col("name").str.contains(edge) for edge in ("Begin", "End"))
-    of_thread = edges.sort("start_ns").with_columns(
-        pl.col("end_ns").shift(-1).over("thread"), ends.shift(-1).over("thread").alias("ends")
-    )
-    return of_thread.filter(begins, pl.col("ends")).select(
-        "start_ns",
-        "end_ns",
-        pl.lit("graph capture").alias("name"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-        pl.lit(_GRAPHS).alias("group"),
-    )
-
-
-def _group(name: str) -> str | None:
-    return next((key for key, (_, names) in _GROUPS.items() if names.search(name)), None)
-
-
 def _union(calls: pl.DataFrame) -> Intervals:
     return Intervals.from_arrays(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
-
-
-def _group_times(calls: pl.DataFrame) -> dict[str, int]:
-    """Return the host time of each group, the largest first; calls may overlap."""
-    times = {key: _union(calls.filter(pl.col("group") == key)).length_ns for key in _GROUPS}
-    return dict(sorted(times.items(), key=lambda item: -item[1]))
-
-
-def _fix(spans: _Spans, calls: pl.DataFrame, groups: dict[str, int]) -> str:
-    in_calls_ns = _union(calls).length_ns
-    sentences = []
-    for key, ns in list(groups.items())[:2]:
-        if ns >= MIN_SHARE.value * spans.total_ns:
-            sentences.append(
-                f"{format_time(ns, digits=3)} goes into {_GROUPS[key][0]}. {_ADVICE[key]}"
-            )
-    rest_ns = spans.total_ns - in_calls_ns
-    if rest_ns >= MIN_FIRST_SHARE.value * spans.total_ns:
-        sentences.append(
-            f"{format_time(rest_ns, digits=3)} is outside CUDA calls: imports, reading files, "
-            "other host code, the end of the process."
-        )
-    first, last = (format_time(ns).replace(" ", "") for ns in (spans.window_ns, spans.last_ns))
-    sentences.append(f"--window {first}-{last} selects the part in between.")
-    return " ".join(sentences)
 
 
 _ADVICE = {

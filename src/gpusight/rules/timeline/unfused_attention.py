@@ -9,16 +9,8 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import (
-    Framework,
-    by_step,
-    count_per_step,
-    framework_of,
-    step_count,
-    step_evidence,
-    time_per_step,
-    title_share,
-)
+from gpusight.rules.formatting import title_share
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fp32_gemms import targets
 from gpusight.rules.patterns.fusable_kernels import FUSED_LAUNCHES, IN_HALF, RECOMPUTED, parts_of
@@ -32,7 +24,7 @@ from gpusight.rules.patterns.kernel_groups import (
     marked_work,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.units import format_mean
 
 if TYPE_CHECKING:
@@ -40,12 +32,10 @@ if TYPE_CHECKING:
 
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_KERNEL_TIME_SHARE = Threshold(
-    0.02,
-    "share of kernel time between the GEMMs; below it, fusing has no visible effect",
+    0.02, "share of kernel time between the GEMMs; below it, fusing has no visible effect"
 )
 _MATH_PATH = "_scaled_dot_product_attention_math"
 
@@ -112,55 +102,50 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
         between = rows.filter(pl.col("category").fill_null("") != "matmul")
         if total_ns(between) < MIN_KERNEL_TIME_SHARE.value * kernel_ns(context):
             return CLEAN
-        return _match(context, rows, between)
+        attention = parts_of(context).attention
+        count = context.step_count(len(attention.backward))
+        share = total_ns(between) / kernel_ns(context)
+        return RuleMatch(
+            title=f"Unfused attention ({title_share(share)} of kernel time)",
+            evidence=(
+                Evidence(
+                    "attentions",
+                    count,
+                    "",
+                    context.by_step("Attention calls, forward and backward"),
+                ),
+                context.evidence("kernels", rows.height, "", "Attention kernels"),
+                context.evidence("attention_ns", total_ns(rows), "ns", "Time in attention"),
+                context.evidence(
+                    "between_ns",
+                    total_ns(between),
+                    "ns",
+                    "Time in scale, mask, softmax and dropout",
+                ),
+                Evidence("between_share", share, "share", "Share of kernel time in these"),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="the kernels were measured; assumes that a fused kernel takes as "
+            "long as the GEMMs now",
+            change=(
+                fuse_to_share(
+                    attention.group,
+                    attention.kept,
+                    # What each fused attention costs the host beyond one launch.
+                    np.full(
+                        len(attention.backward), (FUSED_LAUNCHES - 1) * launch_ns(context, rows)
+                    ),
+                    _max_kernel_ns(context),
+                ),
+            ),
+            fix=_fix(context, rows, between),
+            effort=context.framework.choose(torch="one line", cuda="rewrite", jax="one line"),
+            where=locations_of(context, between),
+        )
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find the kernels of each attention."""
         return groups(context, parts_of(context).attention.group)
-
-
-def _match(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> RuleMatch:
-    attention = parts_of(context).attention
-    count = step_count(context, len(attention.backward))
-    share = total_ns(between) / kernel_ns(context)
-    return RuleMatch(
-        title=f"Unfused attention ({title_share(share)} of kernel time)",
-        evidence=(
-            Evidence(
-                "attentions", count, "", by_step(context, "Attention calls, forward and backward")
-            ),
-            step_evidence(context, "kernels", rows.height, "", "Attention kernels"),
-            step_evidence(context, "attention_ns", total_ns(rows), "ns", "Time in attention"),
-            step_evidence(
-                context,
-                "between_ns",
-                total_ns(between),
-                "ns",
-                "Time in scale, mask, softmax and dropout",
-            ),
-            Evidence("between_share", share, "share", "Share of kernel time in these"),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="the kernels were measured; assumes that a fused kernel takes as long as "
-        "the GEMMs now",
-        change=(
-            fuse_to_share(
-                attention.group,
-                attention.kept,
-                # What each fused attention costs the host beyond one launch.
-                np.full(len(attention.backward), (FUSED_LAUNCHES - 1) * launch_ns(context, rows)),
-                _max_kernel_ns(context),
-            ),
-        ),
-        fix=_fix(context, rows, between),
-        code=framework_of(context.trace).choose(
-            torch=UnfusedAttention.code,
-            cuda=UnfusedAttention.cuda_code,
-            jax=UnfusedAttention.jax_code,
-        ),
-        effort=framework_of(context.trace).choose(torch="one line", cuda="rewrite", jax="one line"),
-        where=locations_of(context, between),
-    )
 
 
 def _max_kernel_ns(context: RuleContext) -> NDArray[np.float64]:
@@ -180,11 +165,11 @@ def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str
     each = format_mean(round(rows.height / max(1, count)))
     forward = between.filter(pl.col("phase").cast(pl.String).fill_null("") != "backward")
     seen = (
-        f"{count_per_step(context, count, 'attention call')} of about {each} kernels each"
+        f"{context.count_per_step(count, 'attention call')} of about {each} kernels each"
         f"{main_source_phrase(context, forward)}. The kernels between the GEMMs take "
-        f"{time_per_step(context, total_ns(between))}."
+        f"{context.time_per_step(total_ns(between))}."
     )
-    if framework_of(context.trace) is Framework.TORCH and _falls_back(context):
+    if context.framework is Framework.TORCH and _falls_back(context):
         return (
             f"{seen} scaled_dot_product_attention falls back to its FP32 math backend. Use half "
             "precision, contiguous q, k and v (heads before sequence), a boolean mask or "
@@ -192,7 +177,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str
             "`torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` PyTorch reports what "
             "prevents the fused kernel."
         )
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch="Use torch.nn.functional.scaled_dot_product_attention. It supports masks, scale and "
         "dropout.",
         cuda="Use a fused attention kernel of cuDNN, CUTLASS or FlashAttention.",

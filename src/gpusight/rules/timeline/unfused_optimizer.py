@@ -11,7 +11,6 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import NONE
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import Framework, framework_of, step_evidence, time_per_step
 from gpusight.rules.locations import runs
 from gpusight.rules.patterns.fusable_kernels import (
     MIN_OPTIMIZER_KERNELS,
@@ -28,18 +27,16 @@ from gpusight.rules.patterns.kernel_groups import (
     time_seen,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.units import format_count
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
-    from gpusight.rules.rule import RuleVerdict
 
 
 MIN_KERNELS = Threshold(
-    MIN_OPTIMIZER_KERNELS,
-    "kernels per optimizer step; fewer are a fused or very simple optimizer",
+    MIN_OPTIMIZER_KERNELS, "kernels per optimizer step; fewer are a fused or very simple optimizer"
 )
 REMAINING_SHARE_ADAM = Threshold(
     0.35,
@@ -110,46 +107,43 @@ def update(params, grads, state):
         optimizer = parts_of(context).optimizer
         if not optimizer.steps:
             return CLEAN
-        return _match(context, marked_work(context, optimizer.group >= 0))
+        rows = marked_work(context, optimizer.group >= 0)
+        optimizer = parts_of(context).optimizer
+        kernels = rows.height / optimizer.steps
+        averages = rows.filter(pl.col("label").str.contains(_KEEPS_AVERAGES)).height > 0
+        remaining = REMAINING_SHARE_ADAM if averages else REMAINING_SHARE_MOMENTUM
+        fused = (int(optimizer.group.max(initial=NONE)) + 1) / optimizer.steps
+        return RuleMatch(
+            title=f"Unfused optimizer: {format_count(round(kernels))} kernels{_per(context)} "
+            f"({format_count(max(1, round(fused)))} if fused)",
+            evidence=(
+                context.evidence("optimizer_kernels", rows.height, "", "Optimizer kernels"),
+                Evidence("kernels_fused", fused, "", "Kernels per fused optimizer step, about"),
+                *time_seen(context, rows, "optimizer_ns"),
+            ),
+            confidence=Confidence.MEDIUM,
+            confidence_reason="kernels and launches were measured; the time of the fused kernel is "
+            "estimated from its memory accesses",
+            change=(
+                fuse_to_share(
+                    optimizer.group,
+                    np.full(context.ops.height, remaining.value),
+                    optimizer.tensors.astype(np.float64) * launch_ns(context, rows),
+                ),
+            ),
+            fix=_fix(context, rows, kernels),
+            code=context.framework.choose(
+                torch=optimizer_code(context),
+                cuda=UnfusedOptimizer.cuda_code,
+                jax=UnfusedOptimizer.jax_code,
+            ),
+            effort="one line" if context.framework.is_ml else "rewrite",
+            where=locations_of(context, rows),
+        )
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
         """Find kernels of the optimizer, those one after another as one."""
         return runs(context, pl.lit(pl.Series(parts_of(context).optimizer.group >= 0)))
-
-
-def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
-    optimizer = parts_of(context).optimizer
-    kernels = rows.height / optimizer.steps
-    averages = rows.filter(pl.col("label").str.contains(_KEEPS_AVERAGES)).height > 0
-    remaining = REMAINING_SHARE_ADAM if averages else REMAINING_SHARE_MOMENTUM
-    fused = (int(optimizer.group.max(initial=NONE)) + 1) / optimizer.steps
-    return RuleMatch(
-        title=f"Unfused optimizer: {format_count(round(kernels))} kernels{_per(context)} "
-        f"({format_count(max(1, round(fused)))} if fused)",
-        evidence=(
-            step_evidence(context, "optimizer_kernels", rows.height, "", "Optimizer kernels"),
-            Evidence("kernels_fused", fused, "", "Kernels per fused optimizer step, about"),
-            *time_seen(context, rows, "optimizer_ns"),
-        ),
-        confidence=Confidence.MEDIUM,
-        confidence_reason="kernels and launches were measured; the time of the fused kernel is "
-        "estimated from its memory accesses",
-        change=(
-            fuse_to_share(
-                optimizer.group,
-                np.full(context.ops.height, remaining.value),
-                optimizer.tensors.astype(np.float64) * launch_ns(context, rows),
-            ),
-        ),
-        fix=_fix(context, rows, kernels),
-        code=framework_of(context.trace).choose(
-            torch=optimizer_code(context),
-            cuda=UnfusedOptimizer.cuda_code,
-            jax=UnfusedOptimizer.jax_code,
-        ),
-        effort="rewrite" if framework_of(context.trace) is Framework.CUDA else "one line",
-        where=locations_of(context, rows),
-    )
 
 
 def _per(context: RuleContext) -> str:
@@ -183,7 +177,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
     seen = (
         f"{optimizer} launches {format_count(round(kernels))} kernels"
         f"{_per(context)}{main_source_phrase(context, rows)}: "
-        f"{time_per_step(context, total_ns(rows))} of kernel time."
+        f"{context.time_per_step(total_ns(rows))} of kernel time."
     )
     torch_way = (
         "Pass fused=True (Adam, AdamW, SGD, Adagrad). For other optimizers, use foreach=True or "
@@ -192,7 +186,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
     if name:
         compiled = "It has no fused form: use torch.compile(optimizer.step)."
         torch_way = "Pass fused=True." if name in _FUSED_IN_TORCH else compiled
-    way = framework_of(context.trace).choose(
+    way = context.framework.choose(
         torch=torch_way,
         cuda="Update all parameters in one kernel that iterates over a table of tensors.",
         jax="Put the whole update under one jax.jit, so that XLA fuses it.",

@@ -27,8 +27,6 @@ from gpusight.units import format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.steps.program_start import ProgramStart
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
@@ -145,7 +143,15 @@ def _first_steps(context: RuleContext) -> RuleVerdict:
     kept_ns = all_ns[len(before) :]
     half = len(kept_ns) // 2
     median_ns = float(np.median(kept_ns[half if len(before) else max(1, half) :]))
-    ratio = np.where(_prepare(context), MIN_PREPARING_RATIO.value, MIN_STEP_RATIO.value)
+    # Steps that load code or allocate memory, where later ones do not.
+    prepares = np.zeros(context.steps, np.bool_)
+    calls = context.calls.filter(pl.col("name").str.contains(PREPARES))
+    prepares[calls["step"].drop_nulls().unique().to_numpy()] = True
+    ratio = np.where(
+        prepares & ~prepares[len(prepares) // 2 :].any(),
+        MIN_PREPARING_RATIO.value,
+        MIN_STEP_RATIO.value,
+    )
     usual = kept_ns <= ratio * median_ns
     count = int(np.argmax(usual)) if usual.any() else 0
     if count:
@@ -189,14 +195,6 @@ def _match(
             for step, ns in zip(steps[:5], step_ns, strict=False)
         ),
     )
-
-
-def _prepare(context: RuleContext) -> NDArray[np.bool_]:
-    """Return which steps load code or allocate memory, where later ones do not."""
-    prepares = np.zeros(context.steps, np.bool_)
-    calls = context.calls.filter(pl.col("name").str.contains(PREPARES))
-    prepares[calls["step"].drop_nulls().unique().to_numpy()] = True
-    return prepares & ~prepares[len(prepares) // 2 :].any()
 
 
 def _start_match(context: RuleContext, start: ProgramStart) -> RuleMatch:

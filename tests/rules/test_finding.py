@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import gpusight as gs
-from gpusight.rules.finding import Confidence, TimelineFinding
-from gpusight.rules.past_predictions import PastPredictions, past_predictions
+from gpusight.rules.finding import Confidence, PastPredictions, TimelineFinding, past_predictions
 from tests.shared import REPOSITORY
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpusight.analysis.replay.changes import as_graphs
@@ -9,8 +11,7 @@ from gpusight.analysis.scenario import Scenario, ScenarioAction, WhatIf
 from gpusight.render.diagnosis_view import EXPLANATION_RENDERER, explanation_lines
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import TimelineDiagnosis, explain_finding
-from gpusight.rules.not_modeled import not_modeled
-from gpusight.rules.scenario_changes import what_if
+from gpusight.rules.scenario_changes import not_modeled, what_if
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.gpu_traces import GEMM, program
 from tests.rules.timeline.rule_captures import MAIN, US, Capture
@@ -87,7 +88,7 @@ def preempted(share: float, *, call: str = "") -> Capture:
     ],
 )
 def test_lines(capture: Capture, line: str) -> None:
-    assert not_modeled(capture.timeline()) == ((line,) if line else ())
+    assert list(not_modeled(capture.timeline()).values()) == ([line] if line else [])
 
 
 def test_time_for_the_gil_stays_when_launches_go() -> None:
@@ -107,9 +108,32 @@ def test_whatif_names_them_in_a_field_of_their_own() -> None:
         assert any(note.startswith("not modeled: server") for note in answer.notes) is shown
         assert ("not_modeled" in diagnosis.document()["replay"]) is shown
         if shown:
-            explanation = explain_finding(diagnosis, "gpu-shared")
+            other = replace(diagnosis.fixes[0], rule="of-a-user")
+            diagnosis = replace(diagnosis, findings=(*diagnosis.findings, other))
+            explanation = explain_finding(diagnosis, "of-a-user")
             document = EXPLANATION_RENDERER.document
             assert document is not None
             assert document(explanation)["not_modeled"]
             lines = [line.text for line in explanation_lines(explanation, TableOptions(100))]
             assert lines[-1].startswith("not modeled: server (200)")
+
+
+@pytest.mark.parametrize(
+    ("capture", "rule"),
+    [
+        pytest.param(shared(80.0), "gpu-shared", id="another process"),
+        pytest.param(steps_with_gil(), "gil-contention", id="the GIL"),
+    ],
+)
+def test_a_fix_is_not_followed_by_a_line_that_it_is_not_modeled(
+    capture: Capture, rule: str
+) -> None:
+    trace = capture.timeline().trace
+    assert rule in not_modeled(capture.timeline())
+    diagnosis = diagnose_timeline(trace)
+    answer = what_if(trace, scenarios=[Scenario(ScenarioAction.APPLY, rule)])
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    assert isinstance(answer, WhatIf)
+    assert not explain_finding(diagnosis, rule).not_modeled
+    assert not answer.not_modeled
+    assert not any(note.startswith("not modeled") for note in answer.notes)
