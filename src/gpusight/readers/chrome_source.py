@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.naming.collective_names import host_collective_kind
 from gpusight.readers.chrome_columns import EventRows
 from gpusight.readers.chrome_events import EventReader
 from gpusight.readers.file_blocks import FileBlocks
@@ -97,6 +98,10 @@ class EventSorter:
                 # Collectives are added a second time, for the arguments that only they have.
                 collectives = [event for event in events if _COLLECTIVE in bytes(event.args)]
                 self._rows(f"{kind} {COLLECTIVE}").add(collectives, exact=exact)
+            if kind == ANNOTATION:
+                on_host = [event for event in events if host_collective_kind(event.name or "")]
+                if on_host:
+                    self._rows(f"{kind} {COLLECTIVE}").add(on_host, exact=exact)
 
     def left_out(self) -> Iterator[tuple[str, int, Counter[str]]]:
         """Yield kinds with unusable events: the number of all events, and counts by reason."""
