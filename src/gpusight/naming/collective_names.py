@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 OTHER = "other"
-"""Communication whose kind the name does not say, such as RCCL's `ncclDevKernel_Generic`."""
+"""Communication whose name has no kind, such as RCCL's `ncclDevKernel_Generic`."""
 POINT_TO_POINT = frozenset({"send", "recv"})
 """Kinds in which one rank sends and another receives: not all of a group take part."""
 
@@ -47,7 +47,7 @@ _ASYNC_PAIR = re.compile(r"^(?P<kind>[a-z][a-z-]*?)-(?P<edge>start|done)(?P<numb
 
 @lru_cache(maxsize=65_536)
 def collective_kind(name: str) -> str | None:
-    """Return the kind that a name says, such as `all_reduce`; None where it says none.
+    """Return the kind that a name means, such as `all_reduce`; None where it has none.
 
     The caller knows that the name is one of communication: `reduce_kernel` is not.
     """
