@@ -89,6 +89,17 @@ _RECORD_DOCUMENT = (
     "`record --summary FILE`, after the run: `tool`, `version`, `command`, `captures` (`path`, "
     "`bytes`), `memory_snapshots`, `exit_code`, `seconds`, `notes` and `why_nothing`."
 )
+_RANKS_DOCUMENT = (
+    "`ranks`: `meta` (`ranks`, `world_size`, `missing_ranks`, `tools`, `rank_from`, `steps` that "
+    "are compared, `step_ns` measured and `simulated_step_ns`, `simulation_error`, "
+    "`balanced_step_ns` without stragglers, `noise_ns`, `collectives` that are matched, "
+    "`matched_by`, `notes`); `ranks`, each with the fields of CSV, times per step, and `idle` by "
+    "cause; `stragglers`, each with `rank`, `cause` (`host`, `input`, `more-work`, "
+    "`slow-kernels`, `upstream`, `network`), `share` of the job's step time, `recoverable_ns` and "
+    "`late_ns` per step, `pattern`, `evidence` (`metric`, `value`, `unit`, `meaning`); `steps` "
+    "(`step`, `step_ns`, `slowest` rank, `late_ns`); `clocks`, `slowdown`; `unread` (`file`, "
+    "`rank`, `reason`)."
+)
 _COMPARE_DOCUMENT = (
     "`compare`: `meta` with `before` and `after` (each `labels`, `tools`, `gpus`, `steps`, "
     "`step_ns`, `recorded_step_ns`, `estimated`, `limit`, `busy_share`, `host_share`), "
@@ -140,6 +151,7 @@ DOCUMENTS = (
     _DRILL_DOCUMENT,
     _RECORD_DOCUMENT,
     _COMPARE_DOCUMENT,
+    _RANKS_DOCUMENT,
     _GATE_DOCUMENT,
     _BASELINE_DOCUMENT,
 )
@@ -300,6 +312,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "changes": "gpusight.analysis.scenario:CHANGE_FIELDS",
         "ledger": "gpusight.analysis.scenario:LEDGER_FIELDS",
     },
+    "ranks --format csv": {"": "gpusight.render.ranks_view:RANK_FIELDS"},
     "compare --format csv": {"": "gpusight.render.comparison_view:COMPARISON_FIELDS"},
     "diagnose --format csv": {"": "gpusight.render.diagnosis_summary:TIMELINE_FINDING_FIELDS"},
     "diagnose REPORT.ncu-rep --format csv": {"": "gpusight.render.explanation:FINDING_FIELDS"},
@@ -563,7 +576,7 @@ _JSON_INTRODUCTION = (
     "`csv` has the same keys as columns; for commands with sections its columns are `section`, "
     "`row`, `key` and `value`. `stats` writes rows with `capture`, `report` and the headings of "
     "nsys as keys; `meta.reports` has the status of each report. `ledger`, `whatif`, "
-    "`diagnose`, `drill`, `compare` and `gate` write documents of their own."
+    "`diagnose`, `drill`, `compare`, `ranks` and `gate` write documents of their own."
 )
 
 

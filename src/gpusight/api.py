@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         GateView,
         LedgerView,
         OrionPage,
+        RanksView,
         ReportView,
         ShareView,
         WhatIfView,
@@ -902,6 +903,55 @@ def drill(
         open_report=lambda path: open_captures(path, cache=cache),
     )
     return DrillView(_checked(answer))
+
+
+def ranks(
+    captures: Capture | Iterable[Capture],
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+) -> RanksView:
+    """Compare all ranks of a job: who is late, why, and what it costs.
+
+    `captures` are those of all ranks: paths, globs, a folder, opened captures, or files of
+    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs).
+    """
+    from gpusight.analysis.ranks.job_ranks import job_ranks as analysis
+    from gpusight.rank_files import rank_captures, read_ranks
+    from gpusight.render.result_view import RanksView
+
+    found = rank_captures(_several(captures))
+    digests, unread = read_ranks(
+        found, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
+    )
+    return RanksView(_checked(analysis(digests, unread)))
+
+
+def rank_digest(
+    captures: Capture | Iterable[Capture],
+    output: PathLike,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+) -> Path:
+    """Write what `gs.ranks` needs of captures to a file of kilobytes; returns its path."""
+    from gpusight.rank_files import rank_captures, write_digests
+
+    found = rank_captures(_several(captures))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs)
+
+
+def _several(captures: Capture | Iterable[Capture]) -> list[Capture]:
+    if isinstance(captures, (str, os.PathLike, Trace)):
+        return [captures]
+    return list(captures)
 
 
 def whatif(

@@ -191,6 +191,15 @@ compare {FORWARD} {NSYS} --format csv
 compare {FORWARD} {NSYS} --format markdown
 compare {FORWARD} {NSYS} --format html
 compare {FORWARD} {NSYS} --format svg
+ranks {NSYS}
+ranks {NSYS} --format json
+ranks {NSYS} --format csv
+ranks {NSYS} --format markdown
+ranks {NSYS} {TORCH}
+ranks {NSYS} missing.sqlite
+ranks {NCU}
+ranks digest {NSYS}
+ranks digest {NSYS} -o out/a.ranks && ranks merge out/a.ranks
 compare {NSYS} {TORCH}
 compare dataload.sqlite dataload.nsys-rep
 compare {NSYS} {FORWARD} --vs {NSYS}

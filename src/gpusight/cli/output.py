@@ -38,8 +38,9 @@ _SUFFIX_FORMATS = {
     ".svg": "svg",
     ".png": "png",
     ".pdf": "pdf",
+    ".ranks": "digests",
 }
-_LISTED_SUFFIXES = (".txt", ".json", ".csv", ".md", ".html", ".svg", ".png", ".pdf")
+_LISTED_SUFFIXES = (".txt", ".json", ".csv", ".md", ".html", ".svg", ".png", ".pdf", ".ranks")
 _PAGE_SUFFIXES = frozenset({"html", "htm", "xhtml"})
 _PICTURE_TEXTS = frozenset({"svg", "html"})
 EXIT_NOT_APPLICABLE = 2

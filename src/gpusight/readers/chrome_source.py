@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.naming.collective_names import host_collective_kind
 from gpusight.readers.chrome_columns import EventRows
 from gpusight.readers.chrome_events import EventReader
 from gpusight.readers.file_blocks import FileBlocks
@@ -96,8 +97,14 @@ class EventSorter:
             if kind in (OPERATOR, KERNEL) and rows.arguments.ends_with_mention(_COLLECTIVE):
                 # Collectives are added a second time, for the arguments that only they have.
                 collectives = [event for event in events if _COLLECTIVE in bytes(event.args)]
-                rows = self.rows.setdefault(f"{kind} {COLLECTIVE}", EventRows())
-                rows.add(collectives, exact=exact)
+                self._rows(f"{kind} {COLLECTIVE}").add(collectives, exact=exact)
+            if kind == ANNOTATION:
+                on_host = [event for event in events if host_collective_kind(event.name or "")]
+                if on_host:
+                    self._rows(f"{kind} {COLLECTIVE}").add(on_host, exact=exact)
+
+    def _rows(self, kind: str) -> EventRows:
+        return self.rows.setdefault(kind, EventRows())
 
     def of(self, kind: str) -> EventRows:
         """Return the rows of a kind; an empty table if there are none."""

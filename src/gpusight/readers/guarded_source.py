@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Meta, Outline
 
 
-_LAYOUT = 7
+_LAYOUT = 8
 """Raise when what a reader puts into a column changes meaning."""
 _WHOLE_BYTES = 16_000_000
 _BLOCK_BYTES = 1 << 16

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gpusight.analysis.drill.drill_kernels import DrillKernel
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
+    from gpusight.analysis.ranks.job_ranks import JobRanks, RankSummary, UnreadRank
+    from gpusight.analysis.ranks.straggler_causes import Straggler
     from gpusight.analysis.scenario import AppliedChange, WhatIf
     from gpusight.comparison.baseline_file import Baseline
     from gpusight.comparison.comparison_result import (
@@ -102,6 +104,7 @@ _RENDERERS = {
     "MeasuredDrill": "drill_view:DRILL_RENDERER",
     "Comparison": "comparison_view:COMPARISON_RENDERER",
     "Baseline": "comparison_view:BASELINE_RENDERER",
+    "JobRanks": "ranks_view:RANKS_RENDERER",
     "Gate": "gate_view:GATE_RENDERER",
     "SharedCopy": "share_view:SHARE_RENDERER",
     "Checkup": "doctor_view:DOCTOR_RENDERER",
@@ -590,6 +593,27 @@ class BaselineView(Result):
     def digests(self) -> tuple[Digest, ...]:
         """What a comparison needs to know of each capture."""
         return self.answer.digests
+
+
+class RanksView(Result):
+    """All ranks of a job; printing it shows stragglers and ranks, `.frame` has a row per rank."""
+
+    answer: JobRanks
+
+    @property
+    def stragglers(self) -> tuple[Straggler, ...]:
+        """Ranks that hold up the job, the most expensive first."""
+        return self.answer.stragglers
+
+    @property
+    def ranks(self) -> tuple[RankSummary, ...]:
+        """Each rank with its time per step."""
+        return self.answer.ranks
+
+    @property
+    def unread(self) -> tuple[UnreadRank, ...]:
+        """Captures that are not part of the answer, and why."""
+        return self.answer.unread
 
 
 class GateView(Result):

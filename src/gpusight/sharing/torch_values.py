@@ -74,6 +74,7 @@ _NUMBER_KEYS = (
     "Rank", "Op count", "Trace iteration", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
     "wait_on_cuda_event_id", "num_warps", "num_stages", "flops", "Flops", "FLOPs", "sort_index",
     "Input Dims", "Input dims", "Input Strides", "Output dims", "priority",
+    "Seq",
 )  # fmt: skip
 _QUOTED_KEYS = ("bytes", "In split size", "Out split size", "Process Group Ranks", "finished")
 _WORD_KEYS = (

@@ -159,6 +159,10 @@ COLLECTIVES = TraceTable(
         END,
         name_column("name", "Collective: `allreduce`, `_allgather_base`, `send`, …", required=True),
         name_column("side", "`host` or `gpu`", required=True),
+        name_column(
+            "library",
+            "`gloo`, `mpi` or `ucc` where the host itself runs it; null where the host issues it",
+        ),
         int_column("device", "Key into `devices`; null on the host side"),
         int_column("stream", "CUDA stream; null on the host side"),
         THREAD,
@@ -169,6 +173,7 @@ COLLECTIVES = TraceTable(
         name_column("group_description", "Name given by the program"),
         int_column("group_size", "Ranks in the group"),
         name_column("ranks", "Ranks of the group, as JSON; shortened where the profiler did so"),
+        int_column("sequence", "Number of the collective in its group"),
         name_column("dtype", "Type of the elements"),
         int_column("in_elements", "Elements sent", "elements"),
         int_column("out_elements", "Elements received", "elements"),

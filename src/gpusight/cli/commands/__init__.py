@@ -35,7 +35,7 @@ class Command(Protocol):
 GROUPS = {
     "Start": ("diagnose", "explain", "serve", "report", "demo"),
     "Record": ("record", "drill", "doctor"),
-    "Compare and CI": ("compare", "gate", "baseline", "whatif"),
+    "Compare and CI": ("compare", "gate", "baseline", "whatif", "ranks"),
     "Inspect": (
         "summary",
         "kernels",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import polars as pl
 
 from gpusight.readers import chrome_source
@@ -30,6 +32,10 @@ _ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "short": 2, "int": 4,
     "long": 8, "bool": 1, "complexfloat": 8, "complexdouble": 16, "float8_e4m3fn": 1,
     "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "qint8": 1, "quint8": 1,
+}  # fmt: skip
+_CPP_TYPES = {
+    "long int": "long", "short int": "short", "unsigned char": "byte", "signed char": "char",
+    "complex<float>": "complexfloat", "complex<double>": "complexdouble",
 }  # fmt: skip
 _DIRECTIONS = {
     "HtoD": "Host-to-Device",
@@ -221,12 +227,57 @@ _COMMUNICATION = {
     "group_description": _text("Process Group Description"),
     "group_size": _int("Group size"),
     "ranks": _text("Process Group Ranks"),
+    "sequence": _int("Seq"),
     "dtype": _text("dtype"),
     "in_elements": _int("In msg nelems", "In msg size"),
     "out_elements": _int("Out msg nelems", "Out msg size"),
     "in_bytes": _of_arguments(_size, _integers("In msg nelems", "In msg size"), _DTYPE),
     "out_bytes": _of_arguments(_size, _integers("Out msg nelems", "Out msg size"), _DTYPE),
 }
+
+
+def _elements(dims: pl.Series) -> pl.Series:
+    """Count the elements of the inputs, whose sizes are JSON: `[[1024,4],[]]`."""
+    texts = dims.cast(pl.String)
+    counts = {text: _count(msgspec.json.decode(text)) for text in texts.unique().drop_nulls()}
+    return texts.replace_strict(counts, default=None, return_dtype=pl.Int64)
+
+
+def _count(sizes: Any) -> int | None:
+    """Count the elements of these sizes; None where they are none, or make no sense."""
+    if not isinstance(sizes, list):
+        return None
+    shapes = [size for size in sizes if isinstance(size, list) and size]
+    if any(type(length) is not int for size in shapes for length in size):
+        return None
+    count = sum(map(prod, shapes))
+    return count if 0 < count < 1 << 60 else None
+
+
+def _first_type(types: pl.Series) -> pl.Series:
+    """Return the type of the first input, as C++ spells it, as PyTorch calls it."""
+    texts = types.cast(pl.String).str.extract(r'"([^"]*)"').str.replace("^c10::", "")
+    return encode_names(texts.replace(_CPP_TYPES))
+
+
+def _host_bytes(dims: pl.Series, types: pl.Series) -> pl.Series:
+    return _size(_elements(dims), _first_type(types))
+
+
+_DIMS = ArgumentColumn(("Input Dims", "Input dims"), lambda: TextBuilder(raw=True))
+_TYPES = ArgumentColumn(("Input type",), lambda: TextBuilder(raw=True))
+_ON_HOST = {
+    **_TIMES,
+    **_ON_THREAD,
+    "name": _of_names(lambda name: name.partition(":")[2]),
+    "side": _constant("host"),
+    "library": _of_names(lambda name: name.partition(":")[0]),
+    "op": _int(*_OP_KEYS),
+    "dtype": _of_arguments(_first_type, _TYPES),
+    "in_elements": _of_arguments(_elements, _DIMS),
+    "in_bytes": _of_arguments(_host_bytes, _DIMS, _TYPES),
+}
+"""Collectives of gloo, MPI and UCC, which PyTorch marks with a range on the thread that runs it."""
 
 
 def _either_word(test: pl.Series, yes: str, no: str) -> pl.Series:
@@ -375,6 +426,7 @@ PARTS: dict[str, tuple[EventTablePart, ...]] = {
                 "side": _constant("gpu"),
             },
         ),
+        EventTablePart(f"{chrome_source.ANNOTATION} {chrome_source.COLLECTIVE}", _ON_HOST),
     ),
     "memory_events": (EventTablePart(chrome_source.MEMORY, _MEMORY),),
     "overheads": (EventTablePart(chrome_source.OVERHEAD, {**_TIMES, **_NAMES, **_ON_THREAD}),),

@@ -1,0 +1,420 @@
+"""All ranks of a job in one answer: what each did, who waits for whom, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from gpusight.analysis.ranks.match_collectives import match_collectives
+from gpusight.analysis.ranks.rank_identity import ORDER
+from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times
+from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
+from gpusight.results import NotApplicable
+from gpusight.units import format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpusight.analysis.ranks.rank_digest import RankDigest
+    from gpusight.analysis.ranks.rank_replay import OwnTimes
+    from gpusight.analysis.ranks.straggler_causes import Straggler
+    from gpusight.trace.intervals import Ints
+
+
+COMMAND = "ranks"
+ORDER_OF_FILES = "order of files"
+_MAX_LISTED = 8
+_HOST_WAITS = "waits of the host"
+_MAX_SIMULATION_ERROR = 0.1
+"""A simulation that is off by more is reported."""
+
+
+@dataclass(frozen=True)
+class UnreadRank:
+    """A capture, or a rank of one, that is not part of the answer, and why."""
+
+    file: str
+    reason: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank; times are per step. The parts of the step add up to it."""
+
+    rank: int
+    rank_from: str
+    host: int | None
+    device: int
+    gpu: str | None
+    file: str
+    steps: int
+    step_ns: float
+    compute_ns: float
+    copy_ns: float
+    transfer_ns: float
+    wait_ns: float
+    hidden_wait_ns: float
+    idle_ns: float
+    idle: Mapping[str, float]
+    caused_wait_ns: float
+    last: int | None
+    """Collectives in which it arrives last; None where none are known."""
+    collectives: int
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {
+            "idle": dict(self.idle)
+        }
+
+
+@dataclass(frozen=True)
+class JobStep:
+    """One step of the job."""
+
+    step: int
+    step_ns: int
+    """Simulated: the slowest rank of each segment decides."""
+    slowest: int
+    """The rank with the longest own time."""
+    late_ns: int
+    """How much longer than the median of the others that is."""
+
+
+@dataclass(frozen=True)
+class JobRanks:
+    """The answer of `gpusight ranks`."""
+
+    meta: Mapping[str, Any]
+    ranks: tuple[RankSummary, ...]
+    stragglers: tuple[Straggler, ...]
+    steps: tuple[JobStep, ...]
+    unread: tuple[UnreadRank, ...] = ()
+    clocks: tuple[Mapping[str, Any], ...] = ()
+    """Offset, drift and jumps of each rank's clock, where they were measured."""
+    slowdown: Mapping[str, Any] | None = None
+    """Slowdown by cause and worker, where operations of all workers are known."""
+    notes: tuple[str, ...] = ()
+    title: str = "Ranks"
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return {
+            "meta": {**self.meta, "notes": list(self.notes)},
+            "ranks": [rank.document() for rank in self.ranks],
+            "stragglers": [straggler.document() for straggler in self.stragglers],
+            "steps": [
+                {"step": s.step, "step_ns": s.step_ns, "slowest": s.slowest, "late_ns": s.late_ns}
+                for s in self.steps
+            ],
+            "clocks": [dict(clock) for clock in self.clocks],
+            "slowdown": self.slowdown,
+            "unread": [
+                {"file": one.file, "rank": one.rank, "reason": one.reason} for one in self.unread
+            ],
+        }
+
+
+def job_ranks(
+    digests: Sequence[RankDigest], unread: Sequence[UnreadRank] = ()
+) -> JobRanks | NotApplicable:
+    """Compare the ranks of a job; their order does not matter."""
+    kept, left_out = _one_job(digests)
+    unread = tuple(sorted((*unread, *left_out), key=lambda one: (one.file, one.rank or 0)))
+    if not kept:
+        reasons = "; ".join(f"{one.file}: {one.reason}" for one in unread[:_MAX_LISTED])
+        return NotApplicable(
+            COMMAND, f"no rank could be read ({reasons or 'no files'})", "see: gpusight info FILE"
+        )
+    ordered = sorted(kept, key=lambda digest: (digest.rank or 0, digest.file, digest.place))
+    matched = match_collectives(ordered)
+    waits = CollectiveWaits(matched)
+    own = own_times(ordered, waits)
+    numbers = [digest.rank or 0 for digest in ordered]
+    stragglers = find_stragglers(ordered, numbers, waits, own)
+    ranks = _summaries(ordered, waits)
+    meta = _meta(ordered, waits, own, ranks, stragglers)
+    return JobRanks(
+        meta,
+        ranks,
+        stragglers,
+        _steps(own, numbers),
+        unread,
+        notes=tuple(_notes(ordered, meta, unread, waits)),
+    )
+
+
+# Which ranks --------------------------------------------------------------------------------------
+
+
+def _one_job(digests: Sequence[RankDigest]) -> tuple[list[RankDigest], list[UnreadRank]]:
+    """Number the ranks; leave out those of another job, and ranks that were given twice."""
+    digests = sorted(digests, key=lambda d: (_natural(d.file), d.place))
+    sizes = Counter(d.world_size for d in digests if d.world_size is not None)
+    left_out: list[UnreadRank] = []
+    if len(sizes) > 1:
+        usual = max(sizes, key=lambda size: (sizes[size], size))
+        others = [d for d in digests if d.world_size not in (None, usual)]
+        left_out += [
+            UnreadRank(
+                d.file, f"of another job: {d.world_size} ranks in all, others have {usual}", d.rank
+            )
+            for d in others
+        ]
+        digests = [d for d in digests if d.world_size in (None, usual)]
+    kept: dict[int, RankDigest] = {}
+    for digest in _numbered(digests):
+        rank = digest.rank or 0
+        if rank in kept:
+            reason = f"rank {rank} again, as in {PurePath(kept[rank].file).name}"
+            left_out.append(UnreadRank(digest.file, reason, rank))
+        else:
+            kept[rank] = digest
+    return list(kept.values()), left_out
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Order numbers in names by their value."""
+    parts = re.split(r"(\d+)", text)
+    return [(int(p), "") if p.isdecimal() else (0, p) for p in parts if p]
+
+
+def _numbered(digests: Sequence[RankDigest]) -> list[RankDigest]:
+    """Give numbers to ranks that have none, in the order of files and processes."""
+    files = {digest.file for digest in digests}
+    by_order = [d for d in digests if d.rank is None or (d.rank_from == ORDER and len(files) > 1)]
+    taken = {d.rank for d in digests if d not in by_order}
+    free = (number for number in range(len(digests) + len(taken)) if number not in taken)
+    numbers = {id(digest): number for digest, number in zip(by_order, free, strict=False)}
+    return [
+        msgspec.structs.replace(d, rank=numbers[id(d)], rank_from=ORDER_OF_FILES)
+        if id(d) in numbers
+        else d
+        for d in digests
+    ]
+
+
+# What each rank did -------------------------------------------------------------------------------
+
+
+def _summaries(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[RankSummary, ...]:
+    matched = waits.matched
+    inside = np.array([step is not None for step in matched.step], np.bool_)
+    exposed, every = waits.exposed_wait_ns[inside], waits.wait_ns[inside]
+    caused = np.zeros(len(digests), np.int64)
+    np.add.at(caused, waits.last[inside], exposed.sum(axis=1))
+    stood_in = _host_waits(digests) if not len(matched) else None
+    if stood_in is not None:
+        caused = stood_in.caused
+    steps = np.array([max(1, len(d.steps)) for d in digests])
+    return tuple(
+        _summary(
+            digest,
+            rank,
+            float(exposed[:, rank].sum()) if stood_in is None else float(stood_in.wait[rank]),
+            float(every[:, rank].sum()),
+            float(caused[rank]) / float(np.median(steps)),
+            waits,
+            inside,
+        )
+        for rank, digest in enumerate(digests)
+    )
+
+
+def _summary(
+    digest: RankDigest,
+    place: int,
+    wait_ns: float,
+    every_wait_ns: float,
+    caused_ns: float,
+    waits: CollectiveWaits,
+    inside: Any,
+) -> RankSummary:
+    count = max(1, len(digest.steps))
+    took_part = waits.matched.present[inside, place]
+    idle: dict[str, float] = {}
+    for step in digest.steps:
+        for cause, ns in step.idle.items():
+            idle[cause] = idle.get(cause, 0.0) + ns / count
+    host_wait_ns = sum(step.wait_ns for step in digest.steps) / count
+    idle_ns = sum(idle.values()) - host_wait_ns
+    collective_ns = sum(step.collective_ns for step in digest.steps) / count + host_wait_ns
+    wait_ns = min(wait_ns / count, collective_ns)
+    if host_wait_ns:
+        idle.pop("waiting", None)
+    return RankSummary(
+        rank=digest.rank or 0,
+        rank_from=digest.rank_from,
+        host=digest.host,
+        device=digest.device,
+        gpu=digest.gpu,
+        file=digest.file,
+        steps=len(digest.steps),
+        step_ns=sum(step.length_ns for step in digest.steps) / count,
+        compute_ns=sum(step.compute_ns for step in digest.steps) / count,
+        copy_ns=sum(step.copy_ns for step in digest.steps) / count,
+        transfer_ns=collective_ns - wait_ns,
+        wait_ns=wait_ns,
+        hidden_wait_ns=max(0.0, every_wait_ns / count - wait_ns) if not host_wait_ns else 0.0,
+        idle_ns=idle_ns,
+        idle=dict(sorted(idle.items(), key=lambda item: -item[1])),
+        caused_wait_ns=caused_ns,
+        last=int((waits.last[inside] == place)[took_part].sum()) if took_part.any() else None,
+        collectives=int(took_part.sum()),
+    )
+
+
+@dataclass(frozen=True)
+class _HostWaits:
+    """Waits of the host, in place of collectives."""
+
+    wait: Ints
+    caused: Ints
+
+
+def _host_waits(digests: Sequence[RankDigest]) -> _HostWaits:
+    """The rank that waits least in a step is the one that the others wait for."""
+    by_number = [{step.number: step.wait_ns for step in digest.steps} for digest in digests]
+    common = sorted(set.intersection(*(set(known) for known in by_number)))
+    waited = np.array([[known[n] for known in by_number] for n in common], np.int64)
+    waited = waited.reshape(len(common), len(digests))
+    caused = np.zeros(len(digests), np.int64)
+    if len(common) and len(digests) > 1:
+        waits = waited - waited.min(axis=1, keepdims=True)
+        np.add.at(caused, waited.argmin(axis=1), waits.sum(axis=1))
+    else:
+        waits = np.zeros_like(waited)
+    # Steps that only some ranks have count like the others.
+    scale = np.array([len(d.steps) for d in digests]) / max(1, len(common))
+    return _HostWaits((waits.sum(axis=0) * scale).astype(np.int64), caused)
+
+
+def _steps(own: OwnTimes, numbers: Sequence[int]) -> tuple[JobStep, ...]:
+    made = []
+    for place, number in enumerate(own.steps.tolist()):
+        segments = own.own_ns[own.step == number]
+        slowest = int(segments.sum(axis=0).argmax())
+        late_ns = int(own.late_ns[place, slowest])
+        length_ns = int(segments.max(axis=1).sum())
+        made.append(JobStep(number, length_ns, numbers[slowest], late_ns))
+    return tuple(made)
+
+
+# Meta and notes -----------------------------------------------------------------------------------
+
+
+def _meta(
+    digests: Sequence[RankDigest],
+    waits: CollectiveWaits,
+    own: OwnTimes,
+    ranks: Sequence[RankSummary],
+    stragglers: Sequence[Straggler],
+) -> dict[str, Any]:
+    world = {d.world_size for d in digests if d.world_size is not None}
+    size = max(world, default=None)
+    present = {d.rank for d in digests}
+    measured_ns = float(np.mean([rank.step_ns for rank in ranks]))
+    simulated_ns = own.job_ns if len(own.steps) else None
+    matched = waits.matched
+    fixed = [s.place for s in stragglers if s.recoverable_ns > 0]
+    return {
+        "command": COMMAND,
+        "ranks": len(digests),
+        "world_size": size,
+        "missing_ranks": [] if size is None else sorted(set(range(size)) - present),
+        "tools": sorted({d.tool for d in digests}),
+        "backend": next((d.backend for d in digests if d.backend), None),
+        "rank_from": sorted({d.rank_from for d in digests}),
+        "steps": len(own.steps),
+        "steps_found": sorted({d.steps_found for d in digests}),
+        "step_ns": measured_ns,
+        "simulated_step_ns": simulated_ns,
+        "simulation_error": simulated_ns / measured_ns - 1
+        if simulated_ns and measured_ns
+        else None,
+        "balanced_step_ns": own.simulate(fixed) if simulated_ns else None,
+        "noise_ns": noise_ns(own, stragglers) if len(digests) > 1 else None,
+        "collectives": len(matched),
+        "collectives_unmatched": matched.unmatched,
+        "matched_by": list(matched.how) or ([_HOST_WAITS] if _uses_host(digests, waits) else []),
+    }
+
+
+def _uses_host(digests: Sequence[RankDigest], waits: CollectiveWaits) -> bool:
+    return not len(waits.matched) and any(step.wait_ns for d in digests for step in d.steps)
+
+
+def _notes(
+    digests: Sequence[RankDigest],
+    meta: Mapping[str, Any],
+    unread: Sequence[UnreadRank],
+    waits: CollectiveWaits,
+) -> list[str]:
+    """Return what limits the answer."""
+    notes = [f"not read: {_short(one)}" for one in unread[:_MAX_LISTED]]
+    if len(unread) > _MAX_LISTED:
+        notes.append(f"not read: {len(unread) - _MAX_LISTED} more files")
+    if len(digests) == 1:
+        notes.append("only one rank: who waits for whom needs captures of the others too")
+    missing = meta["missing_ranks"]
+    if missing and len(digests) > 1:
+        notes.append(
+            f"{len(missing)} of {meta['world_size']} ranks are missing ({_listed(missing)}): waits "
+            "for them count as transfer, or for a rank that is here"
+        )
+    if len(meta["tools"]) > 1:
+        tools = " and ".join(meta["tools"])
+        notes.append(f"ranks were recorded with {tools}, whose overheads differ")
+    if len(digests) > 1:
+        notes += _match_notes(digests, meta, waits)
+    return notes
+
+
+def _short(one: UnreadRank) -> str:
+    """Name a file without its folder, and the reason without the file."""
+    reason = one.reason.replace(f"{one.file} ", "").replace(f"{one.file}: ", "")
+    return f"{PurePath(one.file).name}: {reason}"
+
+
+def _match_notes(
+    digests: Sequence[RankDigest], meta: Mapping[str, Any], waits: CollectiveWaits
+) -> list[str]:
+    notes = []
+    with_collectives = sum(1 for d in digests if len(d.collectives))
+    if not len(waits.matched):
+        if with_collectives > 1:
+            notes.append(
+                "no collective of one rank is one of another: captures of different jobs or times?"
+            )
+        elif meta["matched_by"]:
+            notes.append(
+                "the captures show no collectives: the host's waits for other processes stand in"
+            )
+        else:
+            notes.append("the captures show no collectives: waits for other ranks are not known")
+    most = max(len(d.steps) for d in digests)
+    if meta["steps"] < most:
+        notes.append(f"{meta['steps']} of {most} steps are compared: not all ranks have the others")
+    error = meta["simulation_error"]
+    if error is not None and abs(error) > _MAX_SIMULATION_ERROR:
+        notes.append(f"simulation error {format_share(abs(error))}: savings are uncertain")
+    return notes
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Write numbers as ranges: `2 to 7, 9`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [str(a) if a == b else f"{a} to {b}" for a, b in runs]
+    return ", ".join(texts[:_MAX_LISTED]) + (", …" if len(texts) > _MAX_LISTED else "")

@@ -1,0 +1,204 @@
+"""Time that ranks wait for each other, and the step time of a job if some of them were faster.
+
+No clocks are compared. All ranks leave a collective at nearly the same moment, so the rank that is
+in it for the shortest time arrived last: its duration is the transfer, the rest of the others'
+durations is their wait. Between two collectives of all ranks, a rank's own time is what passed
+without its exposed waits; the job takes as long as the rank with the longest own time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from gpusight.analysis.ranks.match_collectives import MatchedCollectives
+    from gpusight.analysis.ranks.rank_digest import RankDigest
+    from gpusight.trace.intervals import Ints
+
+
+_BLOCKING_SHARE = 0.5
+"""A collective blocks if nothing else runs for this part of it: what follows depends on it."""
+
+
+@dataclass(frozen=True)
+class CollectiveWaits:
+    """How long ranks (columns) waited in collectives (rows), and for whom."""
+
+    matched: MatchedCollectives
+
+    @cached_property
+    def transfer_ns(self) -> Ints:
+        """The shortest duration of each collective: that of the rank that arrived last."""
+        longest = np.iinfo(np.int64).max
+        durations = np.where(self.matched.present, self.matched.duration_ns, longest)
+        shortest: Ints = durations.min(axis=1, initial=longest)
+        return shortest
+
+    @cached_property
+    def last(self) -> Ints:
+        """The rank that arrived last."""
+        longest = np.iinfo(np.int64).max
+        durations = np.where(self.matched.present, self.matched.duration_ns, longest)
+        if not len(self.matched):
+            return np.empty(0, np.int64)
+        last: Ints = durations.argmin(axis=1)
+        return last
+
+    @cached_property
+    def wait_ns(self) -> Ints:
+        """How long each rank waited, exposed or hidden."""
+        waits = self.matched.duration_ns - self.transfer_ns[:, None]
+        return np.where(self.matched.present, waits, 0)
+
+    @cached_property
+    def exposed_transfer_ns(self) -> Ints:
+        """The transfer is the end of a collective; work that overlaps hides the start of it."""
+        exposed: Ints = np.minimum(self.matched.exposed_ns, self.transfer_ns[:, None])
+        return np.where(self.matched.present, exposed, 0)
+
+    @cached_property
+    def exposed_wait_ns(self) -> Ints:
+        """The rest of the exposed time."""
+        exposed: Ints = np.where(self.matched.present, self.matched.exposed_ns, 0)
+        return exposed - self.exposed_transfer_ns
+
+
+@dataclass(frozen=True)
+class OwnTimes:
+    """Time of segments (rows) that each rank (columns) needs itself, without its exposed waits."""
+
+    own_ns: Ints
+    step: Ints
+    """Number of the step of each segment."""
+
+    @cached_property
+    def steps(self) -> Ints:
+        """Numbers of the steps, in order."""
+        return np.unique(self.step)
+
+    @cached_property
+    def job_ns(self) -> float:
+        """Simulated time per step: the slowest rank of each segment decides."""
+        return self.simulate(())
+
+    def simulate(self, as_median: Collection[int]) -> float:
+        """Return the time per step if these ranks were as fast as the median of the others."""
+        return float(self._changed(as_median).max(axis=1, initial=0).sum()) / max(
+            1, len(self.steps)
+        )
+
+    def _changed(self, as_median: Collection[int]) -> Ints:
+        if not as_median:
+            return self.own_ns
+        others = [r for r in range(self.own_ns.shape[1]) if r not in as_median]
+        if not others:
+            return self.own_ns
+        usual = np.median(self.own_ns[:, others], axis=1).astype(np.int64)
+        changed = self.own_ns.copy()
+        for rank in as_median:
+            changed[:, rank] = np.minimum(changed[:, rank], usual)
+        return changed
+
+    def saved_ns(self, rank: int, candidates: Collection[int]) -> float:
+        """Return what making a rank as fast as the median saves per step.
+
+        The mean of what it saves alone, and after the other candidates: two ranks that are equally
+        late save nothing alone.
+        """
+        rest = [other for other in candidates if other != rank]
+        alone = self.job_ns - self.simulate([rank])
+        after = self.simulate(rest) - self.simulate([*rest, rank])
+        return (alone + after) / 2
+
+    @cached_property
+    def late_ns(self) -> Ints:
+        """How much longer than the median of the others each rank needed, by step (rows)."""
+        ranks = self.own_ns.shape[1]
+        late = np.zeros_like(self.own_ns)
+        for rank in range(ranks):
+            others = np.delete(self.own_ns, rank, axis=1)
+            usual = np.median(others, axis=1) if ranks > 1 else self.own_ns[:, rank]
+            late[:, rank] = np.maximum(0, self.own_ns[:, rank] - usual)
+        by_step = np.zeros((len(self.steps), ranks), np.int64)
+        np.add.at(by_step, np.searchsorted(self.steps, self.step), late)
+        return by_step
+
+
+def own_times(digests: Sequence[RankDigest], waits: CollectiveWaits) -> OwnTimes:
+    """Cut the steps of a job at the collectives that all ranks wait in, and measure own times."""
+    bounds = _bounds(waits)
+    if len(bounds):
+        return _between(digests, waits, bounds)
+    return _of_steps(digests, waits)
+
+
+def _bounds(waits: CollectiveWaits) -> Ints:
+    """Return the collectives of all ranks that block, and the last one of each step."""
+    matched = waits.matched
+    steps = np.array([-1 if step is None else step for step in matched.step], np.int64)
+    whole = np.flatnonzero(matched.present.all(axis=1) & (steps >= 0))
+    if not len(whole):
+        return whole
+    durations = np.maximum(1, matched.duration_ns[whole])
+    share = np.median(matched.exposed_ns[whole] / durations, axis=1)
+    blocking = whole[share >= _BLOCKING_SHARE]
+    # Written in order, the last one of each step stays.
+    last_of = dict(zip(steps[whole].tolist(), whole.tolist(), strict=True))
+    return np.unique(np.append(blocking, list(last_of.values())))
+
+
+def _between(digests: Sequence[RankDigest], waits: CollectiveWaits, bounds: Ints) -> OwnTimes:
+    """Measure own times from collective to collective."""
+    matched = waits.matched
+    total = np.vstack(
+        (np.zeros((1, len(digests)), np.int64), np.cumsum(waits.exposed_wait_ns, axis=0))
+    )
+    ends = matched.end_ns[bounds]
+    own = np.diff(ends, axis=0) - np.diff(total[bounds + 1], axis=0)
+    steps = [matched.step[at] or 0 for at in bounds]
+    starts = _starts(digests, matched, int(bounds[0]))
+    if starts is None:
+        # What the first one follows is not known: its step begins with it.
+        return OwnTimes(np.maximum(0, own), np.array(steps[1:], np.int64))
+    head = ends[:1] - starts - total[bounds[:1] + 1]
+    own = np.vstack((head, own))
+    return OwnTimes(np.maximum(0, own), np.array(steps, np.int64))
+
+
+def _starts(digests: Sequence[RankDigest], matched: MatchedCollectives, first: int) -> Ints | None:
+    """Return when each rank began the step of a collective; None where a capture lacks it."""
+    starts = []
+    for rank, digest in enumerate(digests):
+        number = digest.collectives.step[matched.row[first, rank]]
+        own = [step.start_ns for step in digest.steps if step.number == number]
+        starts += own[:1]
+    return np.array([starts], np.int64) if len(starts) == len(digests) else None
+
+
+def _of_steps(digests: Sequence[RankDigest], waits: CollectiveWaits) -> OwnTimes:
+    """Measure own times of whole steps, where no collective is one of all ranks.
+
+    Where no collectives are known, the host's waits for other processes stand in for them.
+    """
+    by_number = [{step.number: step for step in digest.steps} for digest in digests]
+    numbers = sorted(set.intersection(*(set(known) for known in by_number)))
+    own = np.array(
+        [[known[number].length_ns for known in by_number] for number in numbers], np.int64
+    ).reshape(len(numbers), len(digests))
+    if len(waits.matched):
+        places = {number: place for place, number in enumerate(numbers)}
+        for at, step in enumerate(waits.matched.step):
+            if step in places:
+                own[places[step]] -= waits.exposed_wait_ns[at]
+    else:
+        waited = np.array(
+            [[known[number].wait_ns for known in by_number] for number in numbers], np.int64
+        ).reshape(own.shape)
+        own -= waited - waited.min(axis=1, keepdims=True, initial=np.iinfo(np.int64).max)
+    return OwnTimes(np.maximum(0, own), np.array(numbers, np.int64))

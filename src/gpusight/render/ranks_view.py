@@ -1,0 +1,162 @@
+"""Renderer of all ranks of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.render.result_view import Renderer
+from gpusight.render.table_layout import TableOptions
+from gpusight.results import Composite, Evidence, Fact, Field, Fmt, TableResult
+from gpusight.units import format_share, format_time, in_one_unit
+
+if TYPE_CHECKING:
+    from gpusight.analysis.ranks.job_ranks import JobRanks, RankSummary
+    from gpusight.analysis.ranks.straggler_causes import Straggler
+
+
+RANK_FIELDS = (
+    Field("rank", "Rank", Fmt.ID, "Number in the job"),
+    Field("rank_from", "From", Fmt.TEXT, "Where the number comes from", shown=False),
+    Field("host", "Host", Fmt.ID, "Machine of the capture; null if not recorded", shown=False),
+    Field("device", "GPU", Fmt.ID, "Its GPU"),
+    Field("gpu", "Name", Fmt.NAME, "Name of that GPU", shown=False),
+    Field("step_ns", "Step", Fmt.TIME, "Step time, the mean of its steps"),
+    Field("compute_ns", "Compute", Fmt.TIME, "Kernels run, per step"),
+    Field("copy_ns", "Copy", Fmt.TIME, "Only copies and memsets run, per step"),
+    Field("transfer_ns", "Transfer", Fmt.TIME, "Exposed transfer of collectives, per step"),
+    Field("wait_ns", "Wait", Fmt.TIME, "Exposed wait for other ranks in collectives, per step"),
+    Field("hidden_wait_ns", "Hidden wait", Fmt.TIME, "Wait that other work hides", shown=False),
+    Field("idle_ns", "Idle", Fmt.TIME, "Idle outside collectives, per step"),
+    Field("mostly", "Mostly idle", Fmt.TEXT, "Largest cause of that idle time", shown=False),
+    Field("caused_wait_ns", "Caused", Fmt.TIME, "Waits of all other ranks for this one, per step"),
+    Field("last", "Last", Fmt.COUNT, "Collectives in which it arrives last"),
+    Field("collectives", "Of", Fmt.COUNT, "Collectives it takes part in", shown=False),
+    Field("steps", "Steps", Fmt.COUNT, "Steps of its capture", shown=False),
+    Field("file", "File", Fmt.NAME, "Capture", shown=False),
+)
+_STRAGGLER_FIELDS = (
+    Field("rank", "Rank", Fmt.ID, "Which rank"),
+    Field("cause", "Cause", Fmt.TEXT, "`host`, `input`, `more-work`, `slow-kernels`, …"),
+    Field("recoverable_ns", "Costs/step", Fmt.TIME, "Saved if it is as fast as the median rank"),
+    Field("share", "% of step", Fmt.SHARE, "Part of the job's step time"),
+    Field("late_ns", "Late/step", Fmt.TIME, "Later than the median of the others, per step"),
+    Field("pattern", "Steps", Fmt.TEXT, "In which steps"),
+    Field("mostly", "Evidence", Fmt.NAME, "Largest difference from the median rank"),
+)
+_LOOK = TableOptions(80, 8, rows_advice="all are in .frame", columns_advice="all are in .frame")
+_SCREEN_RANKS = 8
+
+
+def ranks_table(job: JobRanks) -> TableResult:
+    """Return one row per rank."""
+    return _rank_table(job, job.ranks)
+
+
+def _rank_table(job: JobRanks, ranks: tuple[RankSummary, ...]) -> TableResult:
+    rows = [{**rank.document(), "mostly": next(iter(rank.idle), None)} for rank in ranks]
+    keys = [field.key for field in RANK_FIELDS]
+    kinds = {Fmt.TIME: pl.Float64, Fmt.ID: pl.Int64, Fmt.COUNT: pl.Int64}
+    schema = {field.key: kinds.get(field.fmt, pl.String) for field in RANK_FIELDS}
+    frame = pl.DataFrame([{key: row[key] for key in keys} for row in rows], schema=schema)
+    return TableResult("ranks", "By rank, per step", RANK_FIELDS, frame, meta=job.meta)
+
+
+def _stragglers(stragglers: tuple[Straggler, ...]) -> TableResult:
+    rows = [
+        (s.rank, s.cause, s.recoverable_ns, s.share, s.late_ns, s.pattern, _mostly(s.evidence))
+        for s in stragglers
+    ]
+    types = (pl.Int64, pl.String, pl.Float64, pl.Float64, pl.Float64, pl.String, pl.String)
+    keys = [field.key for field in _STRAGGLER_FIELDS]
+    frame = pl.DataFrame(rows, schema=dict(zip(keys, types, strict=True)), orient="row")
+    return TableResult("stragglers", "Stragglers", _STRAGGLER_FIELDS, frame)
+
+
+def _mostly(evidence: tuple[Evidence, ...]) -> str | None:
+    timed = [one for one in evidence if one.unit == "ns"]
+    if not timed:
+        return None
+    return f"{timed[0].metric.removeprefix('more ')} +{format_time(timed[0].value, digits=3)}"
+
+
+def ranks_page(job: JobRanks) -> Composite:
+    """Lay the answer out for a screen: the verdict, stragglers, ranks."""
+    sections: list[TableResult] = []
+    if job.stragglers:
+        sections.append(_stragglers(job.stragglers))
+    sections.append(_rank_table(job, _shown(job)))
+    return Composite(
+        "ranks", headline(job), _predictions(job), tuple(sections), job.meta, job.notes
+    )
+
+
+def _shown(job: JobRanks) -> tuple[RankSummary, ...]:
+    """Return all ranks where a screen holds them, else those that others wait for most."""
+    if len(job.ranks) <= _SCREEN_RANKS:
+        return job.ranks
+    return tuple(sorted(job.ranks, key=lambda rank: (-rank.caused_wait_ns, rank.rank)))
+
+
+def headline(job: JobRanks) -> str:
+    """Give the verdict in a line."""
+    ranks = f"{len(job.ranks)} ranks" if len(job.ranks) != 1 else f"rank {job.ranks[0].rank}"
+    step = format_time(float(job.meta["step_ns"]), digits=3)
+    window = f"{ranks}, {job.meta['steps']} steps of {step}"
+    costly = [s for s in job.stragglers if s.recoverable_ns > 0]
+    if costly:
+        first = costly[0]
+        cost = f"{format_time(first.recoverable_ns, digits=3)}/step, {format_share(first.share)}"
+        return f"{window}: rank {first.rank} is late ({first.cause}), costs {cost}"
+    if len(job.ranks) == 1:
+        return window
+    return f"{window}: no straggler"
+
+
+def _predictions(job: JobRanks) -> tuple[Fact, ...]:
+    """Return what the job gains from each straggler, and from all of them."""
+    now_ns = job.meta["simulated_step_ns"]
+    costly = [s for s in job.stragglers if s.recoverable_ns > 0]
+    facts = [
+        Fact(
+            f"rank_{s.rank}",
+            f"rank {s.rank} as fast as the median",
+            _change(now_ns, now_ns - s.recoverable_ns),
+            Fmt.TEXT,
+            "Simulated step time of the job, before and after",
+        )
+        for s in costly[:3]
+    ]
+    if len(costly) > 1:
+        change = _change(now_ns, job.meta["balanced_step_ns"])
+        label = f"all {len(costly)} as fast as the median"
+        facts.append(Fact("balanced", label, change, Fmt.TEXT, "All stragglers together"))
+    noise_ns = job.meta["noise_ns"]
+    if not costly and noise_ns and job.meta["steps"]:
+        text = f"{format_time(noise_ns, digits=3)}/step"
+        facts.append(Fact("noise", "late by chance up to", text, Fmt.TEXT, "Spread of arrivals"))
+    return tuple(facts)
+
+
+def _change(before_ns: float, after_ns: float) -> str:
+    before, after = (format_time(ns, digits=3) for ns in (before_ns, after_ns))
+    return f"{in_one_unit(before, after, ' -> ')}/step"
+
+
+def _document(job: JobRanks, *, limit: int | None) -> dict[str, Any]:
+    del limit  # a job is whole only with all its ranks
+    return job.document()
+
+
+def _page(job: JobRanks, *, limit: int | None) -> str:
+    """Write an HTML page with all ranks."""
+    from gpusight.render.html.html_templates import html_page, markup, to_html
+
+    page = ranks_page(job)
+    return html_page("Ranks", page.title, markup(str(to_html(page, limit=limit))))
+
+
+RANKS_RENDERER = Renderer(
+    tables=ranks_page, rows=ranks_table, document=_document, page=_page, look=_LOOK
+)

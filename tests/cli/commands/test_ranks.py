@@ -1,0 +1,98 @@
+"""`gpusight ranks`: text that fits a terminal, every format, digests, and the planted truth."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import gpusight as gs
+from gpusight.cli.main import main
+from tests.analysis.ranks.jobs import MS, NONE, Delay, job_traces
+from tests.shared import SHARED
+from tests.test_rank_files import write_torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces of two ranks, of which rank 1 waits for its input."""
+    folder = tmp_path_factory.mktemp("job")
+    plan = lambda rank, _: Delay(input_ns=3 * MS) if rank == 1 else NONE  # noqa: E731
+    for rank, trace in enumerate(job_traces(plan, ranks=2, steps=8)):
+        write_torch(trace, folder / f"trace.rank{rank}.json.gz")
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    assert main(["ranks", *map(str, arguments), "--no-cache", "--jobs", "1"]) == code
+    captured = capsys.readouterr()
+    return captured.out if code == 0 else captured.err
+
+
+def test_the_answer_fits_a_terminal(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(capsys, job).splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80
+    assert "rank 1 is late (input)" in lines[0]
+    assert any(line.startswith("rank 1 as fast as the median") for line in lines)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "markdown", "html"])
+def test_every_format_is_written(job: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, job, "--format", form)
+    assert {
+        "json": '"stragglers"',
+        "csv": "rank,rank_from,host,device",
+        "markdown": "### Stragglers",
+        "html": "Stragglers",
+    }[form] in text
+
+
+def test_digests_and_their_merge(
+    job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(2):
+        file = job / f"trace.rank{rank}.json.gz"
+        run(capsys, "digest", file, "-o", tmp_path / f"{rank}.ranks")
+    merged = run(capsys, "merge", tmp_path / "0.ranks", tmp_path / "1.ranks", "--format", "json")
+    assert merged == run(capsys, job, "--format", "json")
+    run(capsys, job, "-o", tmp_path / "all.ranks")
+    assert run(capsys, tmp_path / "all.ranks", "--format", "json") == merged
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digest"], "digest needs files"),
+        (["digest", "{job}"], "add: -o rank0.ranks"),
+        (["{job}/absent.json"], "no such file"),
+        (["{job}", "-o", "x.xyz"], "cannot write .xyz files"),
+    ],
+)
+def test_mistakes_are_explained(
+    arguments: list[str], message: str, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [text.replace("{job}", str(job)) for text in arguments]
+    assert message in run(capsys, *given, code=2)
+
+
+RANKS = SHARED / "ranks"
+
+
+@pytest.mark.skipif(not RANKS.exists(), reason="needs the shared captures")
+@pytest.mark.parametrize("files", ["ddp_torch_{}.rank*.trace.json.gz", "ddp_nsys_{}.nsys-rep"])
+def test_the_planted_straggler_is_found_and_balanced_ranks_are_not_accused(files: str) -> None:
+    late = gs.ranks(str(RANKS / files.format(2)), cache=False, jobs=1)
+    assert [(s.rank, s.cause, s.pattern) for s in late.stragglers] == [(2, "host", "constant")]
+    # The rank sleeps 20 ms of each step.
+    assert late.stragglers[0].late_ns == pytest.approx(20 * MS, rel=0.1)
+    balanced = gs.ranks(str(RANKS / files.format(-1)), cache=False, jobs=1)
+    assert [s for s in balanced.stragglers if s.share > 0.05] == []
+    assert json.loads(balanced.to_json())["meta"]["ranks"] == 4
