@@ -33,7 +33,6 @@ from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableRe
 from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
-
     from gpusight.trace.trace import Trace
 
 
