@@ -230,6 +230,18 @@ def first_screen(found: Comparison, width: int = 100, **options: Any) -> list[st
     return plain_lines(lines).splitlines()
 
 
+def test_findings_without_room_are_left_out_whole() -> None:
+    found = comparison()
+    new = replace(found.findings[0], fate=FindingFate.NEW, after_ns=12.5e6)
+    many = tuple(replace(new, rule=f"a-rule-with-a-long-name-{n}") for n in range(4))
+    (line,) = (
+        line
+        for line in first_screen(replace(found, findings=many), 80)
+        if line.startswith("Findings new")
+    )
+    assert line.endswith("a-rule-with-a-long-name-0 12.5 ms/step, …")
+
+
 def test_the_first_screen_is_the_answer() -> None:
     assert first_screen(comparison(), hints=("gpusight compare old.sqlite new.sqlite",)) == [
         "before  old.sqlite: 3 steps of 46.6 ms, NVIDIA H200, GPU busy 84.9%",

@@ -279,8 +279,12 @@ def _most_changed(
 def _finding_lines(comparison: Comparison, look: TableOptions) -> Iterator[StyledLine]:
     """Name the findings that are resolved, new and remaining, a line each."""
     for label, text, tone in comparison_tables.finding_phrases(comparison):
-        line = cut_line(f"{label}: {safe_text(text)}", look.width)
-        yield StyledLine(line, _TONE_STYLES[tone])
+        # What has no room is left out whole: a number without its end reads as another one.
+        line, findings = safe_text(f"{label}: {text}"), safe_text(text).split(", ")
+        while look.width is not None and display_width(line) > look.width and len(findings) > 1:
+            findings.pop()
+            line = f"{label}: {', '.join(findings)}, …"
+        yield StyledLine(cut_line(line, look.width), _TONE_STYLES[tone])
 
 
 def _first_notes(

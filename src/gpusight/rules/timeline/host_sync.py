@@ -24,6 +24,7 @@ from gpusight.rules.patterns.host_gaps import (
     idle_ns,
     waits,
 )
+from gpusight.rules.patterns.library_calls import library_behind
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
+    from gpusight.rules.patterns.library_calls import LibrarySyncs
     from gpusight.rules.rule import FindingLocation, RuleVerdict
     from gpusight.trace.intervals import Ints
 
@@ -267,6 +269,10 @@ def _match(
         summed_locations(inside, "call", "name", "waited_ns"),
     )
     code = HostSync.code if is_training(context) else _INFERENCE
+    firsts = inside["calls"].list.first().implode()
+    library = library_behind(context, context.calls.filter(pl.col("call").is_in(firsts)))
+    if library is not None:
+        code = library.code or f"# the syncs are in {library.name}: see its options\n"
     evidence = [
         context.evidence("waits", inside.height, "", "Blocking syncs"),
         context.evidence(
@@ -285,7 +291,7 @@ def _match(
         confidence=Confidence.MEDIUM,
         confidence_reason="the capture does not show whether the values are needed at once",
         change=change,
-        fix=_fix(context, inside, where, costly=costly),
+        fix=_fix(context, inside, where, library, costly=costly),
         code=context.framework.choose(
             torch=code, cuda=_CUDA if inside["copies"].any() else _CUDA_IN_ORDER, jax=_JAX
         ),
@@ -294,7 +300,12 @@ def _match(
 
 
 def _fix(
-    context: RuleContext, inside: pl.DataFrame, where: tuple[FindingLocation, ...], *, costly: bool
+    context: RuleContext,
+    inside: pl.DataFrame,
+    where: tuple[FindingLocation, ...],
+    library: LibrarySyncs | None,
+    *,
+    costly: bool,
 ) -> str:
     source = named(where, "site", "operator") or named(where, "range") or named(where, "call")
     blocked_ns = float(inside["waited_ns"].sum())
@@ -302,6 +313,9 @@ def _fix(
     seen = f"The host is blocked {context.time_per_step(blocked_ns)}" + (
         f" in {source}" if source else ""
     )
+    if library is not None:
+        made = f"Most of these syncs are inside {library.name}: library code, not yours to change."
+        return f"{seen}, {mean} per sync. {made} {library.advice}"
     compiled = " and torch.compile" * (not context.framework.is_array_language)
     now = f" It saves little alone, but CUDA graphs{compiled} need a step without syncs."
     way = context.framework.choose(
