@@ -917,13 +917,18 @@ def ranks(
     """Compare all ranks of a job: who is late, why, and what it costs.
 
     `captures` are those of all ranks: paths, globs, a folder, opened captures, or files of
-    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs).
+    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs). A job trace
+    (Parquet, operations of all workers) is given alone.
     """
     from gpusight.analysis.ranks.job_ranks import job_ranks as analysis
-    from gpusight.rank_files import rank_captures, read_ranks
+    from gpusight.analysis.ranks.job_ranks import ranks_of_operations
+    from gpusight.rank_files import job_operations, rank_captures, read_ranks
     from gpusight.render.result_view import RanksView
 
     found = rank_captures(_several(captures))
+    operations = job_operations(found)
+    if operations is not None:
+        return RanksView(_checked(ranks_of_operations(operations, str(found[0]))))
     digests, unread = read_ranks(
         found, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
     )

@@ -33,6 +33,8 @@ from gpusight.trace.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import polars as pl
+
     from gpusight.trace.trace import Capture
 
 
@@ -78,6 +80,18 @@ def rank_captures(texts: Sequence[Capture]) -> list[Path | Trace]:
     if not unique:
         raise UsageError("no captures to read", hint="name the captures of all ranks")
     return list(unique.values())
+
+
+def job_operations(captures: Sequence[Path | Trace]) -> pl.DataFrame | None:
+    """Read the operations of a job trace, which has all workers; None where there is none."""
+    from gpusight.readers.jobs.job_trace import is_job_trace, read_job_operations
+
+    jobs = [c for c in captures if isinstance(c, Path) and is_job_trace(c)]
+    if not jobs:
+        return None
+    if len(captures) > 1:
+        raise UsageError(f"{jobs[0]} has all ranks of a job", hint="give one job trace alone")
+    return read_job_operations(jobs[0])
 
 
 def read_ranks(

@@ -70,7 +70,11 @@ _FOREIGN = (
         "is an HDF5 export",
         "export SQLite instead: nsys export --type sqlite X.nsys-rep",
     ),
-    (b"PAR1", "is one Parquet file", "pass the folder written by nsys export --type parquetdir"),
+    (
+        b"PAR1",
+        "is one Parquet file",
+        "pass the folder of nsys export --type parquetdir, or a job trace to: gpusight ranks",
+    ),
 )
 
 

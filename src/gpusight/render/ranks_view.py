@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analysis.ranks.job_ranks import JobRanks
+from gpusight.analysis.ranks.job_slowdown import slowdown_table
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import Composite, Evidence, Fact, Field, Fmt, TableResult
 from gpusight.units import format_share, format_time, in_one_unit
 
 if TYPE_CHECKING:
-    from gpusight.analysis.ranks.job_ranks import JobRanks, RankSummary
+    from gpusight.analysis.ranks.job_ranks import RankSummary
     from gpusight.analysis.ranks.straggler_causes import Straggler
 
 
@@ -50,7 +53,9 @@ _SCREEN_RANKS = 8
 
 
 def ranks_table(job: JobRanks) -> TableResult:
-    """Return one row per rank."""
+    """Return one row per rank; of a trace of operations, what slows the job down."""
+    if job.slowdown is not None:
+        return slowdown_table(job.slowdown)
     return _rank_table(job, job.ranks)
 
 
@@ -86,7 +91,10 @@ def ranks_page(job: JobRanks) -> Composite:
     sections: list[TableResult] = []
     if job.stragglers:
         sections.append(_stragglers(job.stragglers))
-    sections.append(_rank_table(job, _shown(job)))
+    if job.slowdown is None:
+        sections.append(_rank_table(job, _shown(job)))
+    else:
+        sections.append(slowdown_table(job.slowdown))
     return Composite(
         "ranks", headline(job), _predictions(job), tuple(sections), job.meta, job.notes
     )
@@ -101,6 +109,10 @@ def _shown(job: JobRanks) -> tuple[RankSummary, ...]:
 
 def headline(job: JobRanks) -> str:
     """Give the verdict in a line."""
+    if job.slowdown is not None:
+        step, ideal = (format_time(job.meta[k], digits=3) for k in ("step_ns", "balanced_step_ns"))
+        shape = f"{job.meta['stages']} stages x {job.meta['dp_ranks']} data-parallel ranks"
+        return f"{shape}, {job.meta['steps']} steps of {step}: {ideal} if all were equally fast"
     ranks = f"{len(job.ranks)} ranks" if len(job.ranks) != 1 else f"rank {job.ranks[0].rank}"
     step = format_time(float(job.meta["step_ns"]), digits=3)
     window = f"{ranks}, {job.meta['steps']} steps of {step}"
@@ -116,7 +128,9 @@ def headline(job: JobRanks) -> str:
 
 def _predictions(job: JobRanks) -> tuple[Fact, ...]:
     """Return what the job gains from each straggler, and from all of them."""
-    now_ns = job.meta["simulated_step_ns"]
+    if job.slowdown is not None:
+        return ()
+    now_ns = job.meta["step_ns"]
     costly = [s for s in job.stragglers if s.recoverable_ns > 0]
     facts = [
         Fact(
@@ -136,17 +150,21 @@ def _predictions(job: JobRanks) -> tuple[Fact, ...]:
     if not costly and noise_ns and job.meta["steps"]:
         text = f"{format_time(noise_ns, digits=3)}/step"
         facts.append(Fact("noise", "late by chance up to", text, Fmt.TEXT, "Spread of arrivals"))
+    clocks = [clock for clock in job.clocks if isfinite(clock.offset_ns)]
+    if len(clocks) > 1:
+        offsets = [clock.offset_ns for clock in clocks]
+        apart = format_time(max(offsets) - min(offsets), digits=3)
+        error = format_time(max(clock.error_ns for clock in clocks), digits=2)
+        meaning = (
+            "Largest difference of two ranks' clocks, and the 95% error; no wait depends on it"
+        )
+        facts.append(Fact("clocks", "clocks apart", f"{apart} (± {error})", Fmt.TEXT, meaning))
     return tuple(facts)
 
 
 def _change(before_ns: float, after_ns: float) -> str:
     before, after = (format_time(ns, digits=3) for ns in (before_ns, after_ns))
     return f"{in_one_unit(before, after, ' -> ')}/step"
-
-
-def _document(job: JobRanks, *, limit: int | None) -> dict[str, Any]:
-    del limit  # a job is whole only with all its ranks
-    return job.document()
 
 
 def _page(job: JobRanks, *, limit: int | None) -> str:
@@ -158,5 +176,5 @@ def _page(job: JobRanks, *, limit: int | None) -> str:
 
 
 RANKS_RENDERER = Renderer(
-    tables=ranks_page, rows=ranks_table, document=_document, page=_page, look=_LOOK
+    tables=ranks_page, rows=ranks_table, document=JobRanks.document, page=_page, look=_LOOK
 )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from gpusight.analysis.ranks.job_slowdown import JobSlowdown, job_slowdown
 from gpusight.analysis.ranks.match_collectives import match_collectives
+from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
 from gpusight.analysis.ranks.rank_identity import ORDER
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
@@ -21,6 +23,9 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import polars as pl
+
+    from gpusight.analysis.ranks.match_collectives import MatchedCollectives
     from gpusight.analysis.ranks.rank_digest import RankDigest
     from gpusight.analysis.ranks.rank_replay import OwnTimes
     from gpusight.analysis.ranks.straggler_causes import Straggler
@@ -97,10 +102,10 @@ class JobRanks:
     stragglers: tuple[Straggler, ...]
     steps: tuple[JobStep, ...]
     unread: tuple[UnreadRank, ...] = ()
-    clocks: tuple[Mapping[str, Any], ...] = ()
-    """Offset, drift and jumps of each rank's clock, where they were measured."""
-    slowdown: Mapping[str, Any] | None = None
-    """Slowdown by cause and worker, where operations of all workers are known."""
+    clocks: tuple[RankClock, ...] = ()
+    """Each rank's clock against that of the first rank; empty where no collective matches."""
+    slowdown: JobSlowdown | None = None
+    """Slowdown by cause and worker, of a trace with the operations of all workers."""
     notes: tuple[str, ...] = ()
     title: str = "Ranks"
 
@@ -114,8 +119,8 @@ class JobRanks:
                 {"step": s.step, "step_ns": s.step_ns, "slowest": s.slowest, "late_ns": s.late_ns}
                 for s in self.steps
             ],
-            "clocks": [dict(clock) for clock in self.clocks],
-            "slowdown": self.slowdown,
+            "clocks": [clock.to_dict() for clock in self.clocks],
+            "slowdown": None if self.slowdown is None else self.slowdown.to_dict(),
             "unread": [
                 {"file": one.file, "rank": one.rank, "reason": one.reason} for one in self.unread
             ],
@@ -138,17 +143,43 @@ def job_ranks(
     waits = CollectiveWaits(matched)
     own = own_times(ordered, waits)
     numbers = [digest.rank or 0 for digest in ordered]
-    stragglers = find_stragglers(ordered, numbers, waits, own)
     ranks = _summaries(ordered, waits)
-    meta = _meta(ordered, waits, own, ranks, stragglers)
+    step_ns = float(np.mean([rank.step_ns for rank in ranks]))
+    # What the simulation saves is given as a part of the measured step, the one that is shown.
+    scale = step_ns / own.job_ns if len(own.steps) and own.job_ns else 1.0
+    stragglers = tuple(
+        replace(straggler, recoverable_ns=straggler.recoverable_ns * scale)
+        for straggler in find_stragglers(ordered, numbers, waits, own)
+    )
+    meta = _meta(ordered, waits, own, step_ns, stragglers)
     return JobRanks(
         meta,
         ranks,
         stragglers,
         _steps(own, numbers),
         unread,
+        clocks=_clocks(ordered, matched),
         notes=tuple(_notes(ordered, meta, unread, waits)),
     )
+
+
+def ranks_of_operations(operations: pl.DataFrame, file: str) -> JobRanks | NotApplicable:
+    """Give the slowdown of a job whose trace has the operations of all workers."""
+    slowdown = job_slowdown(operations)
+    if isinstance(slowdown, NotApplicable):
+        return slowdown
+    meta = {
+        "command": COMMAND,
+        "file": file,
+        "ranks": slowdown.stages * slowdown.dp_ranks,
+        "stages": slowdown.stages,
+        "dp_ranks": slowdown.dp_ranks,
+        "steps": len(slowdown.steps),
+        "step_ns": float(np.mean(slowdown.measured_ns)),
+        "simulated_step_ns": float(np.mean(slowdown.simulated_ns)),
+        "balanced_step_ns": slowdown.ideal_ns,
+    }
+    return JobRanks(meta, (), (), (), slowdown=slowdown)
 
 
 # Which ranks --------------------------------------------------------------------------------------
@@ -307,6 +338,23 @@ def _steps(own: OwnTimes, numbers: Sequence[int]) -> tuple[JobStep, ...]:
     return tuple(made)
 
 
+def _clocks(digests: Sequence[RankDigest], matched: MatchedCollectives) -> tuple[RankClock, ...]:
+    """Compare clocks where times of different files are of one origin: that of UTC."""
+    starts = [digest.start_utc_ns for digest in digests]
+    if len({digest.file for digest in digests}) == 1:
+        starts = [0] * len(digests)
+    known = [start for start in starts if start is not None]
+    if not len(matched) or len(known) < len(starts):
+        return ()
+    origin = np.array(known, np.int64) - min(known)
+    numbers = [digest.rank or 0 for digest in digests]
+    return tuple(
+        rank_clocks(
+            matched.start_ns + origin, matched.end_ns + origin, matched.present, ranks=numbers
+        )
+    )
+
+
 # Meta and notes -----------------------------------------------------------------------------------
 
 
@@ -314,13 +362,12 @@ def _meta(
     digests: Sequence[RankDigest],
     waits: CollectiveWaits,
     own: OwnTimes,
-    ranks: Sequence[RankSummary],
+    measured_ns: float,
     stragglers: Sequence[Straggler],
 ) -> dict[str, Any]:
     world = {d.world_size for d in digests if d.world_size is not None}
     size = max(world, default=None)
     present = {d.rank for d in digests}
-    measured_ns = float(np.mean([rank.step_ns for rank in ranks]))
     simulated_ns = own.job_ns if len(own.steps) else None
     matched = waits.matched
     fixed = [s.place for s in stragglers if s.recoverable_ns > 0]
@@ -339,7 +386,9 @@ def _meta(
         "simulation_error": simulated_ns / measured_ns - 1
         if simulated_ns and measured_ns
         else None,
-        "balanced_step_ns": own.simulate(fixed) if simulated_ns else None,
+        "balanced_step_ns": own.simulate(fixed) / simulated_ns * measured_ns
+        if simulated_ns
+        else None,
         "noise_ns": noise_ns(own, stragglers) if len(digests) > 1 else None,
         "collectives": len(matched),
         "collectives_unmatched": matched.unmatched,

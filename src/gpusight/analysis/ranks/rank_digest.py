@@ -134,6 +134,8 @@ class RankDigest(msgspec.Struct, frozen=True, kw_only=True):
     device: int
     gpu: str | None
     pid: int | None
+    start_utc_ns: int | None = None
+    """When its times begin, by the clock of its machine; None where the capture lacks it."""
     steps_found: str
     """How steps were found; empty where there are none and the window counts as one."""
     steps_left_out: int
@@ -204,6 +206,7 @@ def _digest(
         device=unit.device,
         gpu=device_names(trace).get(unit.device),
         pid=unit.pid,
+        start_utc_ns=meta.start_utc_ns,
         steps_found=chosen.how,
         steps_left_out=len(chosen.left_out),
         steps=_steps(account, bounds, numbers, names, parts, kernels, waits),
