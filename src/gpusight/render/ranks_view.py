@@ -115,7 +115,8 @@ def headline(job: JobRanks) -> str:
         return f"{shape}, {job.meta['steps']} steps of {step}: {ideal} if all were equally fast"
     ranks = f"{len(job.ranks)} ranks" if len(job.ranks) != 1 else f"rank {job.ranks[0].rank}"
     step = format_time(float(job.meta["step_ns"]), digits=3)
-    window = f"{ranks}, {job.meta['steps']} steps of {step}"
+    count = job.meta["steps"] or max(rank.steps for rank in job.ranks)
+    window = f"{ranks}, {count} {'step' if count == 1 else 'steps'} of {step}"
     costly = [s for s in job.stragglers if s.recoverable_ns > 0]
     if costly:
         first = costly[0]
@@ -123,7 +124,7 @@ def headline(job: JobRanks) -> str:
         return f"{window}: rank {first.rank} is late ({first.cause}), costs {cost}"
     if len(job.ranks) == 1:
         return window
-    return f"{window}: no straggler"
+    return f"{window}: {'no straggler' if job.meta['steps'] else 'waits unknown'}"
 
 
 def _predictions(job: JobRanks) -> tuple[Fact, ...]:

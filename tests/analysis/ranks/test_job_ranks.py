@@ -154,3 +154,13 @@ def test_steps_that_only_some_ranks_have_are_counted() -> None:
         digest(1, [], [step(n, n * 100, n * 100 + 100, wait_ns=60) for n in range(2, 5)]),
     ]
     assert "2 of 4 steps are compared" in notes(digests)
+
+
+def test_ranks_that_nothing_connects_are_not_compared() -> None:
+    digests = [
+        digest(rank, [], [step(n, n * 100, n * 100 + length) for n in range(6)])
+        for rank, length in ((0, 100), (1, 40))
+    ]
+    job = answer(digests)
+    assert (job.stragglers, job.steps, job.meta["simulated_step_ns"]) == ((), (), None)
+    assert "waits for other ranks are not known" in notes(digests)

@@ -15,7 +15,7 @@ from gpusight.analysis.ranks.job_slowdown import JobSlowdown, job_slowdown
 from gpusight.analysis.ranks.match_collectives import match_collectives
 from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
 from gpusight.analysis.ranks.rank_identity import ORDER
-from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times
+from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times, waits_of_host
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
 from gpusight.results import NotApplicable
 from gpusight.units import format_share
@@ -241,7 +241,7 @@ def _summaries(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[R
     exposed, every = waits.exposed_wait_ns[inside], waits.wait_ns[inside]
     caused = np.zeros(len(digests), np.int64)
     np.add.at(caused, waits.last[inside], exposed.sum(axis=1))
-    stood_in = _host_waits(digests) if not len(matched) else None
+    stood_in = _host_waits(digests) if waits_of_host(digests) else None
     if stood_in is not None:
         caused = stood_in.caused
     steps = np.array([max(1, len(d.steps)) for d in digests])
@@ -254,6 +254,7 @@ def _summaries(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[R
             float(caused[rank]) / float(np.median(steps)),
             waits,
             inside,
+            stands_in=stood_in is not None,
         )
         for rank, digest in enumerate(digests)
     )
@@ -267,6 +268,8 @@ def _summary(
     caused_ns: float,
     waits: CollectiveWaits,
     inside: Any,
+    *,
+    stands_in: bool,
 ) -> RankSummary:
     count = max(1, len(digest.steps))
     took_part = waits.matched.present[inside, place]
@@ -274,7 +277,7 @@ def _summary(
     for step in digest.steps:
         for cause, ns in step.idle.items():
             idle[cause] = idle.get(cause, 0.0) + ns / count
-    host_wait_ns = sum(step.wait_ns for step in digest.steps) / count
+    host_wait_ns = sum(step.wait_ns for step in digest.steps) / count if stands_in else 0.0
     idle_ns = sum(idle.values()) - host_wait_ns
     collective_ns = sum(step.collective_ns for step in digest.steps) / count + host_wait_ns
     wait_ns = min(wait_ns / count, collective_ns)
@@ -392,12 +395,8 @@ def _meta(
         "noise_ns": noise_ns(own, stragglers) if len(digests) > 1 else None,
         "collectives": len(matched),
         "collectives_unmatched": matched.unmatched,
-        "matched_by": list(matched.how) or ([_HOST_WAITS] if _uses_host(digests, waits) else []),
+        "matched_by": list(matched.how) or ([_HOST_WAITS] if waits_of_host(digests) else []),
     }
-
-
-def _uses_host(digests: Sequence[RankDigest], waits: CollectiveWaits) -> bool:
-    return not len(waits.matched) and any(step.wait_ns for d in digests for step in d.steps)
 
 
 def _notes(
@@ -449,7 +448,7 @@ def _match_notes(
         else:
             notes.append("the captures show no collectives: waits for other ranks are not known")
     most = max(len(d.steps) for d in digests)
-    if meta["steps"] < most:
+    if meta["matched_by"] and meta["steps"] < most:
         notes.append(f"{meta['steps']} of {most} steps are compared: not all ranks have the others")
     error = meta["simulation_error"]
     if error is not None and abs(error) > _MAX_SIMULATION_ERROR:

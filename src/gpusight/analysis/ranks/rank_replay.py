@@ -135,7 +135,21 @@ def own_times(digests: Sequence[RankDigest], waits: CollectiveWaits) -> OwnTimes
     bounds = _bounds(waits)
     if len(bounds):
         return _between(digests, waits, bounds)
-    return _of_steps(digests, waits)
+    if len(waits.matched) or waits_of_host(digests):
+        return _of_steps(digests, waits)
+    # Nothing shows that the ranks wait for each other: the slowest one may hold up nobody.
+    return OwnTimes(np.zeros((0, len(digests)), np.int64), np.empty(0, np.int64))
+
+
+def waits_of_host(digests: Sequence[RankDigest]) -> bool:
+    """Return whether hosts wait for other processes where no rank has collectives.
+
+    All but the last one to arrive wait.
+    """
+    if len(digests) < 2 or any(len(digest.collectives) for digest in digests):
+        return False
+    waiting = sum(any(step.wait_ns for step in digest.steps) for digest in digests)
+    return waiting >= len(digests) - 1
 
 
 def _bounds(waits: CollectiveWaits) -> Ints:
