@@ -17,7 +17,7 @@ import gpusight as gs
 from gpusight.cli.commands import COMMANDS
 from tests.goldens.cases import cases, cases_of_suite
 from tests.goldens.regenerate import read_goldens
-from tests.goldens.running import Workplace, run, workplace
+from tests.goldens.running import Workplace, run, stable_text, workplace
 
 ALL = os.environ.get("GPUSIGHT_ALL_GOLDENS", "0") not in ("", "0")
 GOLDENS = read_goldens()
@@ -46,6 +46,17 @@ def test_outputs_are_the_golden_ones(case: str, place: Workplace) -> None:
         f"{case} differs: scripts/goldens --save FOLDER on the old tree, then --against FOLDER\n"
         f"{outcome.text[:2000]}"
     )
+
+
+def test_the_last_bits_of_floats_are_no_difference() -> None:
+    texts = [
+        '{"ns": 43195826.666666664, "share": -0.1}',
+        '{"ns": 43195826.66666667, "share": -0.1}',
+    ]
+    stable = {stable_text(text, Path("/nowhere")) for text in texts}
+    assert stable == {'{"ns": 43195826.67, "share": -0.1}'}
+    kept = "0.9183980578x 1.2.34567890123456 20250101.123 M10.1234567890123"
+    assert stable_text(kept, Path("/nowhere")) == kept
 
 
 def test_the_fixture_has_every_case_and_no_other() -> None:

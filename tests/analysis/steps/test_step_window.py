@@ -467,7 +467,7 @@ def test_a_step_whose_end_was_not_seen_is_partial() -> None:
         ([1, 1, 1, 1, 30], "--steps 0-3"),
     ],
 )
-def test_a_mean_that_one_step_dominates_is_explained(took: list[int], options: str) -> None:
+def test_a_mean_that_one_step_dominates_is_explained(took: list[float], options: str) -> None:
     trace = program(took)
     found = chosen(trace)
     slow = took.index(30)

@@ -141,14 +141,20 @@ def test_units_that_are_none_or_several(word: str, train: str) -> None:
 
 
 def test_reports_formats_and_outputs_are_paired(
-    train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    capture = tmp_path / "run.sqlite"
+    capture = tmp_path / "captures" / "run.sqlite"
+    capture.parent.mkdir()
     shutil.copy(train, capture)
+    monkeypatch.chdir(tmp_path)
     reports = f"cuda_gpu_trace,{KERNELS},cuda_api_sum"
     words = ["-r", reports, "-f", "csv", "-f", "column", "-o", ".,-"]
     assert main(["stats", *words, str(capture)]) == 0
     assert (tmp_path / "run_cuda_gpu_trace.csv").read_text().startswith("Start (ns),")
+    assert list(capture.parent.iterdir()) == [capture]
     out = capsys.readouterr().out
     assert out.count(" ** ") == 2
     assert KERNELS in out

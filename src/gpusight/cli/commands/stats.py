@@ -109,8 +109,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.names,
         metavar="OUTPUT[,OUTPUT]",
         help="- for standard output (default); a prefix for files named PREFIX_REPORT; . for the "
-        "capture's own name as the prefix; @COMMAND to pipe each report into a command, without a "
-        "shell; a folder for text and CSV files named CAPTURE.REPORT",
+        "capture's name as the prefix, in the current folder; @COMMAND to pipe each report into a "
+        "command, without a shell; a folder for text and CSV files named CAPTURE.REPORT",
     )
     parser.add_argument(
         "--timeunit",
@@ -393,8 +393,11 @@ def write_reports(
 
 
 def _prefix(job: StatsJob, capture: Path) -> str:
-    """Return what the names of files begin with: as given, or the name of the capture."""
-    return str(capture.with_suffix("")) if job.output == "." else job.output
+    """Return what the names of files begin with: as given, or the name of the capture.
+
+    Where nsys writes next to the capture, these files go to the current folder.
+    """
+    return capture.stem if job.output == "." else job.output
 
 
 def _write(
