@@ -71,7 +71,30 @@ def test_each_step_names_its_slowest_rank(digests: list[RankDigest]) -> None:
 def test_the_simulation_agrees_with_the_measured_step(digests: list[RankDigest]) -> None:
     meta = answer(digests).meta
     assert abs(meta["simulation_error"]) < 0.02
-    assert meta["balanced_step_ns"] == pytest.approx(meta["simulated_step_ns"] - 3 * MS, rel=0.02)
+    assert meta["balanced_step_ns"] == pytest.approx(meta["step_ns"] - 3 * MS, rel=0.02)
+
+
+def test_what_is_saved_is_a_part_of_the_step_that_is_shown(digests: list[RankDigest]) -> None:
+    found = answer(digests)
+    for straggler in found.stragglers:
+        assert straggler.recoverable_ns == pytest.approx(straggler.share * found.meta["step_ns"])
+
+
+def test_clocks_are_compared_where_captures_have_one_origin(digests: list[RankDigest]) -> None:
+    assert answer(digests).clocks == ()
+    start_ns = 1_700_000_000_000_000_000
+    dated = [msgspec.structs.replace(d, start_utc_ns=start_ns) for d in digests]
+    found = answer(dated).document()["clocks"]
+    assert [clock["rank"] for clock in found] == [d.rank for d in digests]
+    offsets = [clock["offset_ns"] for clock in found]
+    assert offsets == pytest.approx([37 * MS * rank for rank in range(len(digests))], abs=300_000)
+    later = [
+        msgspec.structs.replace(d, start_utc_ns=start_ns + MS * i) for i, d in enumerate(dated)
+    ]
+    moved = [clock["offset_ns"] for clock in answer(later).document()["clocks"]]
+    assert [b - a for a, b in zip(offsets, moved, strict=True)] == pytest.approx(
+        [MS * rank for rank in range(len(digests))], abs=2
+    )
 
 
 def notes(digests: Sequence[RankDigest], *unread: UnreadRank) -> str:

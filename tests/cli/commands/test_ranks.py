@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 
 import gpusight as gs
 from gpusight.cli.main import main
+from tests.analysis.ranks.generated_job import generated_job, one_forward_one_backward, usual
 from tests.analysis.ranks.jobs import MS, NONE, Delay, job_traces
 from tests.shared import SHARED
 from tests.test_rank_files import write_torch
@@ -53,6 +56,35 @@ def test_every_format_is_written(job: Path, form: str, capsys: pytest.CaptureFix
         "markdown": "### Stragglers",
         "html": "Stragglers",
     }[form] in text
+
+
+def test_a_trace_of_operations_gives_the_slowdown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def duration(step: int, dp_rank: int, stage: int, operation: str) -> float:
+        slow = stage == 1 and operation == "forward-compute"
+        return usual(step, dp_rank, stage, operation) * (2 if slow else 1)
+
+    orders = [one_forward_one_backward(stage, 2, 4) for stage in range(2)]
+    operations = generated_job(orders, 2, duration=duration)
+    trace = tmp_path / "job.parquet"
+    operations.select(
+        "step", "rank", "dp_rank", "stage",
+        optype="operation", seq_id="sequence",
+        mc=pl.col("chunk").fill_null(-1), mb_id=pl.col("microbatch").fill_null(-1),
+        start_ts=pl.col("start_ns") / 1e9,
+        duration=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
+    ).write_parquet(trace)  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "80")
+    text = run(capsys, trace)
+    assert "2 stages x 2 data-parallel ranks" in text.splitlines()[0]
+    assert max(map(len, text.splitlines())) <= 80
+    found = json.loads(run(capsys, trace, "--format", "json"))
+    assert found["slowdown"]["blocking"] > 1.05
+    assert next(iter(found["slowdown"]["by_operation"])) == "forward-compute"
+    other = tmp_path / "other.parquet"
+    shutil.copy(trace, other)
+    assert "give one job trace alone" in run(capsys, trace, other, code=2)
 
 
 def test_digests_and_their_merge(
