@@ -165,6 +165,7 @@ UNDRAWN = {
     "orion plot": ["orion", "plot", "--ncu", NO_KERNELS, "--nsys", NO_KERNELS],
     "diagnose": ["diagnose", TOTALS],
     "compare": ["compare", TOTALS, TOTALS],
+    "ranks": ["ranks", TOTALS],
 }
 
 
