@@ -97,7 +97,9 @@ _RANKS_DOCUMENT = (
     "cause; `stragglers`, each with `rank`, `cause` (`host`, `input`, `more-work`, "
     "`slow-kernels`, `upstream`, `network`), `share` of the job's step time, `recoverable_ns` and "
     "`late_ns` per step, `pattern`, `evidence` (`metric`, `value`, `unit`, `meaning`); `steps` "
-    "(`step`, `step_ns`, `slowest` rank, `late_ns`); `clocks`, `slowdown`; `unread` (`file`, "
+    "(`step`, `step_ns`, `slowest` rank, `late_ns`); `clocks` (`rank`, `offset_ns`, `drift_ppm`, "
+    "`error_ns`, `jumps`); `slowdown` of a trace of operations (`blocking`, `launch`, "
+    "`worst_workers`, `by_operation`, …), else null; `unread` (`file`, "
     "`rank`, `reason`)."
 )
 _COMPARE_DOCUMENT = (
