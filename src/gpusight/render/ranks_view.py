@@ -34,7 +34,7 @@ RANK_FIELDS = (
     Field("idle_ns", "Idle", Fmt.TIME, "Idle outside collectives, per step"),
     Field("mostly", "Mostly idle", Fmt.TEXT, "Largest cause of that idle time", shown=False),
     Field("caused_wait_ns", "Caused", Fmt.TIME, "Waits of all other ranks for this one, per step"),
-    Field("last", "Last", Fmt.COUNT, "Collectives in which it arrives last"),
+    Field("last", "Last", Fmt.COUNT, "Collectives of all steps in which it arrives last"),
     Field("collectives", "Of", Fmt.COUNT, "Collectives it takes part in", shown=False),
     Field("steps", "Steps", Fmt.COUNT, "Steps of its capture", shown=False),
     Field("file", "File", Fmt.NAME, "Capture", shown=False),
@@ -104,7 +104,7 @@ def _shown(job: JobRanks) -> tuple[RankSummary, ...]:
     """Return all ranks where a screen holds them, else those that others wait for most."""
     if len(job.ranks) <= _SCREEN_RANKS:
         return job.ranks
-    return tuple(sorted(job.ranks, key=lambda rank: (-rank.caused_wait_ns, rank.rank)))
+    return tuple(sorted(job.ranks, key=lambda rank: (-(rank.caused_wait_ns or 0), rank.rank)))
 
 
 def headline(job: JobRanks) -> str:

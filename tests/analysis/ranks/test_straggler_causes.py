@@ -167,4 +167,4 @@ def test_waits_of_the_host_stand_in_for_collectives() -> None:
     assert straggler.recoverable_ns == pytest.approx(20 * MS)
     assert job.meta["matched_by"] == ["waits of the host"]
     assert [rank.wait_ns for rank in job.ranks] == [20 * MS, 0, 20 * MS]
-    assert job.ranks[1].caused_wait_ns > US
+    assert (job.ranks[1].caused_wait_ns or 0) > US

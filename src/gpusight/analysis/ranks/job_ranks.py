@@ -64,11 +64,13 @@ class RankSummary:
     compute_ns: float
     copy_ns: float
     transfer_ns: float
-    wait_ns: float
-    hidden_wait_ns: float
+    """Exposed time of collectives without the wait; with it, where the wait is not known."""
+    wait_ns: float | None
+    """None where no collective could be matched."""
+    hidden_wait_ns: float | None
     idle_ns: float
     idle: Mapping[str, float]
-    caused_wait_ns: float
+    caused_wait_ns: float | None
     last: int | None
     """Collectives in which it arrives last; None where none are known."""
     collectives: int
@@ -245,7 +247,7 @@ def _summaries(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[R
     if stood_in is not None:
         caused = stood_in.caused
     steps = np.array([max(1, len(d.steps)) for d in digests])
-    return tuple(
+    made = tuple(
         _summary(
             digest,
             rank,
@@ -257,6 +259,11 @@ def _summaries(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[R
             stands_in=stood_in is not None,
         )
         for rank, digest in enumerate(digests)
+    )
+    if inside.any() or stood_in is not None:
+        return made
+    return tuple(
+        replace(rank, wait_ns=None, hidden_wait_ns=None, caused_wait_ns=None) for rank in made
     )
 
 
@@ -327,6 +334,7 @@ def _host_waits(digests: Sequence[RankDigest]) -> _HostWaits:
         waits = np.zeros_like(waited)
     # Steps that only some ranks have count like the others.
     scale = np.array([len(d.steps) for d in digests]) / max(1, len(common))
+    caused = (caused * np.median(scale)).astype(np.int64)
     return _HostWaits((waits.sum(axis=0) * scale).astype(np.int64), caused)
 
 
@@ -422,6 +430,7 @@ def _notes(
         notes.append(f"ranks were recorded with {tools}, whose overheads differ")
     if len(digests) > 1:
         notes += _match_notes(digests, meta, waits)
+        notes.append("times are as recorded, with the overhead of the profiler")
     return notes
 
 

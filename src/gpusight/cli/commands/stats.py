@@ -327,7 +327,11 @@ def full_names(names: Sequence[str]) -> list[str]:
 
 
 def stats_answers(
-    captures: Mapping[str, Path], names: Sequence[str], args: argparse.Namespace
+    captures: Mapping[str, Path],
+    names: Sequence[str],
+    args: argparse.Namespace,
+    *,
+    time_unit: str = "ns",
 ) -> Iterator[StatsAnswer]:
     """Make every report of every capture; failures are answers too."""
     for label, path in captures.items():
@@ -338,7 +342,7 @@ def stats_answers(
             continue
         for name in names:
             with progress(f"{path.name}: {name}", quiet=args.quiet):
-                answer = _answer_report(label, trace, name, args.timeunit)
+                answer = _answer_report(label, trace, name, time_unit)
             yield answer
         _warn(label, trace)  # reading the tables may have added to the warnings
 
@@ -378,7 +382,8 @@ def write_reports(
     # All JSON on standard output is one document.
     together = all(job.form == "json" and job.output == "-" for job in jobs)
     made: list[StatsAnswer] = []
-    for answer in stats_answers(captures, [job.report for job in jobs], args):
+    reports = [job.report for job in jobs]
+    for answer in stats_answers(captures, reports, args, time_unit=args.timeunit):
         if isinstance(answer.outcome, GpusightError) and len(captures) == 1:
             raise answer.outcome
         if not together:
@@ -467,7 +472,8 @@ def write_folder(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
-    made = [_filed(answer, folder) for answer in stats_answers(captures, names, args)]
+    answers = stats_answers(captures, names, args, time_unit=args.timeunit)
+    made = [_filed(answer, folder) for answer in answers]
     summary = _summary(made)
     _write_summary(summary, folder)
     present(View(summary), _for_results(args))

@@ -68,7 +68,8 @@ int sum = __reduce_add_sync(0xffffffff, value);  // sm_80 on
 if ((threadIdx.x & 31) == 0) atomicAdd(&counter, sum);
 // histograms: one private copy per block
 __shared__ int bins[BINS];
-for (int b = threadIdx.x; b < BINS; b += blockDim.x) bins[b] = 0;
+for (int b = threadIdx.x; b < BINS; b += blockDim.x)
+  bins[b] = 0;
 __syncthreads();
 if (i < n) atomicAdd(&bins[key[i]], 1);
 __syncthreads();
