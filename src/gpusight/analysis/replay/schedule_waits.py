@@ -450,7 +450,7 @@ def _event_pairs(schedule: GpuSchedule, calls: Ints) -> pl.DataFrame:
 
 
 def ids_of_streams(schedule: GpuSchedule) -> pl.DataFrame:
-    """Return the number (`queue`) of each stream that did anything."""
+    """Return the CUDA stream of each `stream_id` that did anything."""
     ops, trace = schedule.ops, schedule.trace
     parts = []
     for kind in OpKind:
