@@ -128,6 +128,24 @@ def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
     assert "note: few steps" in to_text(found, None, details=True)
 
 
+@pytest.mark.parametrize("width", [60, 70, 80, 100])
+def test_a_hint_is_shown_whole_or_not_at_all(width: int) -> None:
+    other = Difference("kernels", "kernels per step 1,621 -> 887 (-45%)")
+    checks = [
+        check(CheckStatus.INCONCLUSIVE, metric=f"metric_{n}", reason=other.text,
+              doubt=Doubt.NOT_COMPARABLE)
+        for n in range(4)
+    ]  # fmt: skip
+    found = gate(*checks, differences=(other,))
+    command = "gpusight compare old.sqlite --vs new.sqlite"
+    shown = " ".join(to_text(found, width, next_command=command).split())
+    for first, last in (
+        ("If intended:", "same GPUs, steps and input."),
+        ("--inconclusive pass", "exit code 0 or 1."),
+    ):
+        assert (first in shown) == (last in shown)
+
+
 GROWN = "step_time +10.0% ± 5.0% against +3%"
 STATUSES = [status.value.upper() for status in CheckStatus]
 

@@ -380,11 +380,17 @@ def gate_lines(
     if count < len(checks):
         head.append(StyledLine(f"… and {len(checks) - count} more checks ({words.details})", "dim"))
     below = [*_reasons(gate, width), *_origin(gate, width)]
-    for note in (*accepted(gate, words), *_one_capture(gate), *hints(gate, words)):
-        below += wrapped_lines(note, width, "", "dim")
     room = _MAX_LINES - len(head) - len(foot) - 1
-    if len(below) > room:
-        below = [*below[: room - 1], StyledLine(f"… more with {words.details}", "dim")]
+    notes = (*accepted(gate, words), *_one_capture(gate), *hints(gate, words))
+    blocks = [list(wrapped_lines(note, width, "", "dim")) for note in notes]
+    if len(below) + sum(map(len, blocks)) > room:
+        # A note that has no room is left out whole: half a sentence misleads.
+        below = below[: room - 1]
+        for block in blocks:
+            below += block if len(below) + len(block) < room else []
+        below.append(StyledLine(f"… more with {words.details}", "dim"))
+        blocks = []
+    below += [line for block in blocks for line in block]
     return [*head, *([StyledLine(""), *below] if below else []), *foot]
 
 
