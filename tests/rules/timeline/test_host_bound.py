@@ -199,7 +199,7 @@ def test_causes_are_those_measured_where_the_other_fixes_only_move_the_idle_time
     moving = replace(found(RULE, timeline), change=(in_launches,), measured_ns=None)
     verdict = RULE.check_rest(timeline, [moving])
     assert isinstance(verdict, RuleMatch)
-    assert verdict.title.startswith("Other host code (no CUDA calls): GPU idle ")
+    assert verdict.title.startswith("Host code (no CUDA calls): GPU idle ")
 
 
 def test_a_short_call_does_not_name_the_idle_time() -> None:

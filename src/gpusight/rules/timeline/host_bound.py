@@ -228,7 +228,10 @@ def _match(
     ]
     cause = causes[0]
     what, meaning = _TITLES[cause]
-    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
+    # What is most of the idle time needs no finding that it is told from.
+    idle = sum(idle_ns(context, cause) for cause in _DOING)
+    is_rest = others and left_ns < MIN_LEFT_SHARE.value * idle
+    what = f"Other {what}" if is_rest else f"{what[0].upper()}{what[1:]}"
     detail = source or meaning
     what = f"{what} ({detail})" if detail else what
     return RuleMatch(
