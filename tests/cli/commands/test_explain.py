@@ -188,6 +188,6 @@ def test_an_id_of_the_ledger_or_of_an_event(capsys: pytest.CaptureFixture[str]) 
     assert "random normal" in capsys.readouterr().out
     assert main(["explain", capture, "kernels:17", "--format", "json"]) == 0
     page = json.loads(capsys.readouterr().out)
-    assert {row["id"] for row in page["related"]} >= {"ranges:3", "kernels:16"}
+    assert {row["id"] for row in page["rows"]} >= {"ranges:3", "kernels:16"}
     assert main(["explain", capture, "kernels:99999"]) == 2
     assert "it has 370 rows" in capsys.readouterr().err
