@@ -604,8 +604,27 @@ def explain(
 
     `which` is its number in the plan, its rule (`"launch-bound"`) or, for an Nsight Compute report,
     its kernel. The other arguments are those of `diagnose`; to explain several findings, call
-    `.explain(which)` of its result instead.
+    `.explain(which)` of its result instead. Also an entry of the ledger (`"ledger:idle/input"`), or
+    an event of the timeline by table and row (`"kernels:17"`).
     """
+    if isinstance(which, str) and ":" in which:
+        from gpusight.viewer.event_details import event_of_id, event_page
+
+        if (event := event_of_id(which)) is not None:
+            return Page(_ask(event_page, _only(trace), *event))
+    if isinstance(which, str) and which.startswith("ledger:"):
+        from gpusight.analysis.ledger.ledger_tables import ledger_entry_table
+
+        made = ledger(
+            _only(trace),
+            steps=steps,
+            window=window,
+            warmup=warmup,
+            within=within,
+            device=device,
+            process=process,
+        )
+        return View(ledger_entry_table(made.answer, which.removeprefix("ledger:")))
     diagnosis = diagnose(
         trace,
         steps=steps,
@@ -616,6 +635,11 @@ def explain(
         process=process,
     )
     return diagnosis.explain(which)
+
+
+def _only(trace: Capture | Sequence[Capture]) -> Capture:
+    """Give the first of several captures: the timeline."""
+    return trace if isinstance(trace, (str, os.PathLike, Trace)) else trace[0]
 
 
 def report(
