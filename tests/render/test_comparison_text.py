@@ -18,7 +18,7 @@ from gpusight.comparison.comparison_result import (
     CopyChange,
     EntryChange,
     FindingChange,
-    FindingFate,
+    FindingStatus,
     KernelChange,
     KernelMatch,
     MetricChange,
@@ -114,10 +114,10 @@ def comparison(**changed: Any) -> Comparison:
         ),
         findings=(
             FindingChange(
-                "launch-bound", "The host is slower", FindingFate.NEW, None, 12 * MS, 0, 1
+                "launch-bound", "The host is slower", FindingStatus.NEW, None, 12 * MS, 0, 1
             ),
             FindingChange(
-                "fp32-no-tensor-cores", "FP32 `mm`", FindingFate.FIXED, 25 * MS, None, 1, 0
+                "fp32-no-tensor-cores", "FP32 `mm`", FindingStatus.FIXED, 25 * MS, None, 1, 0
             ),
         ),
         explanation=(
@@ -232,7 +232,7 @@ def first_screen(found: Comparison, width: int = 100, **options: Any) -> list[st
 
 def test_findings_without_room_are_left_out_whole() -> None:
     found = comparison()
-    new = replace(found.findings[0], fate=FindingFate.NEW, after_ns=12.5e6)
+    new = replace(found.findings[0], status=FindingStatus.NEW, after_ns=12.5e6)
     many = tuple(replace(new, rule=f"a-rule-with-a-long-name-{n}") for n in range(4))
     (line,) = (
         line
@@ -278,9 +278,9 @@ def test_the_first_screen_never_has_more_than_25_lines() -> None:
         hostile(),
         ledger=tuple(EntryChange(f"idle/{n}", change(9, n), 0.1) for n in range(20, 60)),
         findings=tuple(
-            FindingChange(f"rule-{n}", "", fate, MS, MS, 1, 1)
+            FindingChange(f"rule-{n}", "", status, MS, MS, 1, 1)
             for n in range(9)
-            for fate in FindingFate
+            for status in FindingStatus
         ),
         explanation=("Step time is higher: 46.6 -> 84.4 ms; " + "interval of the change " * 6,),
         notes=("a note " * 30,) * 9,
@@ -329,7 +329,7 @@ def test_a_note_is_wrapped_and_not_cut() -> None:
 def test_findings_of_rules_that_were_not_evaluated_are_not_resolved() -> None:
     reason = "the peak FLOP/s are unknown"
     gone = FindingChange(
-        "slow-rule", "Slow", FindingFate.NOT_EVALUATED_AFTER, 2 * MS, None, 1, 0,
+        "slow-rule", "Slow", FindingStatus.NOT_EVALUATED_AFTER, 2 * MS, None, 1, 0,
         not_evaluated=reason,
     )  # fmt: skip
     lines = first_screen(comparison(findings=(gone,)))
@@ -408,7 +408,15 @@ def test_names_that_do_not_fit_beside_each_other_take_two_lines(
 def test_findings_of_several_captures_say_which_show_them() -> None:
     made = comparison()
     found = FindingChange(
-        "host-sync", "It waits 6 times", FindingFate.STAYED, None, 2 * MS, 1, 2, "r2.sqlite", (3, 3)
+        "host-sync",
+        "It waits 6 times",
+        FindingStatus.STAYED,
+        None,
+        2 * MS,
+        1,
+        2,
+        "r2.sqlite",
+        (3, 3),
     )
     several = replace(made, before=replace(made.before, labels=("a", "b", "c")), findings=(found,))
     text = shown(several)

@@ -286,7 +286,7 @@ def test_what_is_kept_is_listed(tmp_path: Path) -> None:
         + sized_block(8, sized_block(1, text(1, "a.cu") + text(2, "x")))
     )
     path.write_bytes(report(one, session=session, sources=(source,)))
-    leaks = {(x.category, x.fate) for x in NcuCleaner(path).look(SHARE).leaks}
+    leaks = {(x.category, x.treatment) for x in NcuCleaner(path).look(SHARE).leaks}
     assert leaks >= {
         (Category.ENVIRONMENT, Treatment.REMOVED),
         (Category.HOST_NAMES, Treatment.REMOVED),

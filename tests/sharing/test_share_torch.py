@@ -173,7 +173,7 @@ def test_the_date_is_taken_out_of_the_clock(tmp_path: Path) -> None:
     assert [round(t - shown[0], 3) for t in shown] == [0, 0.5, -1123456.499]
     assert all(abs(t) < 1e12 for t in shown)
     leaks = TorchCleaner(path).look(SHARE).leaks
-    assert [(x.where, x.fate) for x in leaks if x.category is Category.CAPTURE_TIME] == [
+    assert [(x.where, x.treatment) for x in leaks if x.category is Category.CAPTURE_TIME] == [
         ("ts", Treatment.REMOVED)
     ]
 
@@ -192,7 +192,7 @@ def test_names_of_processes_and_threads_are_kept_where_everyone_has_them(tmp_pat
     left = [named("process_name", "acme_server"), named("thread_name", "thread 1 (acme)")]
     path = write_trace(tmp_path / "trace.json", [*kept, *left, OPERATOR])
     assert copied(path)["traceEvents"] == [*kept, OPERATOR]
-    leaks = {(x.category, x.count, x.fate) for x in TorchCleaner(path).look(SHARE).leaks}
+    leaks = {(x.category, x.count, x.treatment) for x in TorchCleaner(path).look(SHARE).leaks}
     assert (Category.PROCESSES, 1, Treatment.REMOVED) in leaks
     assert (Category.THREAD_NAMES, 1, Treatment.REMOVED) in leaks
 
@@ -241,7 +241,7 @@ def test_names_of_python_functions_are_the_programs_own_words(tmp_path: Path) ->
         *names[1:],
     ]
     view = gs.share_check(path)
-    assert {(x.category, x.count, x.fate) for x in view.leaks} >= {
+    assert {(x.category, x.count, x.treatment) for x in view.leaks} >= {
         (Category.PYTHON_FUNCTIONS, 1, Treatment.SHORTENED),
         (Category.PYTHON_FUNCTIONS, 2, Treatment.KEPT),
     }
@@ -281,7 +281,8 @@ def test_groups_of_processes_keep_no_name_that_someone_chose(
     assert (told == {group}) is kept
     leaks = TorchCleaner(path).look(SHARE).leaks
     assert (
-        any(x.where == f"args: {keys[0]}" and x.fate is Treatment.HASHED for x in leaks) is not kept
+        any(x.where == f"args: {keys[0]}" and x.treatment is Treatment.HASHED for x in leaks)
+        is not kept
     )
 
 

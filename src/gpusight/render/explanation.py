@@ -163,8 +163,10 @@ def explain_kernel(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> Expl
         parts.append(f"grid {_dims(shape.grid)}, block {_dims(shape.block)}")
     if len(numbers) > 1 and group.findings and group.findings[0].launch is not None:
         first = group.findings[0]
-        some = "" if first.launches == len(numbers) else f" {first.launches} with the finding, of"
-        parts.append(f"data of launch {first.launch}, the longest of{some} {len(numbers)}")
+        matching = (
+            "" if first.launches == len(numbers) else f" {first.launches} with the finding, of"
+        )
+        parts.append(f"data of launch {first.launch}, the longest of{matching} {len(numbers)}")
     return ExplainedKernel(
         title=safe_text(group.label),
         subtitle="; ".join(parts),

@@ -395,17 +395,21 @@ def _fix(
             jax="Load the next batch on another thread, and call jax.device_put there.",
         )
     elif near.buffer:
-        seen = "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
+        summary = (
+            "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
+        )
         instead = context.framework.choose(
             torch="Allocate one pinned buffer before the loop, and copy into it.",
             cuda="Allocate the buffer once with cudaMallocHost, and reuse it.",
             jax="Read results back less often, or on another thread.",
             other="Allocate one pinned buffer before the loop, and copy into it.",
         )
-        way = f"{seen} {instead}"
+        way = f"{summary} {instead}"
     elif near.results and not source:
-        seen = f"It follows a D2H copy of {format_bytes(near.size)}, so that it probably works on "
-        way = f"{seen}results. Do that on the GPU, and copy only what the host has to have."
+        summary = (
+            f"It follows a D2H copy of {format_bytes(near.size)}, so that it probably works on "
+        )
+        way = f"{summary}results. Do that on the GPU, and copy only what the host has to have."
     elif not source:
         way = f"Put NVTX ranges around the parts of the loop to name it. {way}"
     return f"{what}{rare} {way}"

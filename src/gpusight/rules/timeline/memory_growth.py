@@ -173,7 +173,7 @@ def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
         full = f" (out of memory in {format_count(round(grown.steps_to_full))} steps)"
     torch_code = MemoryGrowth.code if is_training(context) else MemoryGrowth.inference_code
     rise = format_bytes(int(grown.levels[-1]) - int(grown.levels[0]))
-    seen = f"Allocated memory on GPU {grown.device} grew by {rise} in {len(grown.levels)} steps"
+    summary = f"Allocated memory on GPU {grown.device} grew by {rise} in {len(grown.levels)} steps"
     holder = f"; the largest source is {where[0].name}" if where else ""
     step_count = len(steps)
     first, last = int(grown.levels[0]), int(grown.levels[-1])
@@ -197,7 +197,7 @@ def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
         ),
         confidence=Confidence.HIGH,
         confidence_reason="memory was measured in every step",
-        fix=f"{seen}{holder}. {MemoryGrowth.fix}",
+        fix=f"{summary}{holder}. {MemoryGrowth.fix}",
         code=context.framework.choose(
             torch=torch_code,
             cuda="cudaFreeAsync(buffer, stream);  // for each cudaMallocAsync\n",
