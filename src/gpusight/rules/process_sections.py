@@ -205,7 +205,7 @@ def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, f
     idle_ns = (1.0 - (section.busy_share or 0.0)) * length_ns
     evaluated = _evaluated(diagnosis)
     waiting_ns = 0.0 if evaluated is None else evaluated.ns(IdleCause.WAITING.entry)
-    places = (place for finding in diagnosis.fixes for place in finding.where)
+    places = (location for finding in diagnosis.fixes for location in finding.where)
     asleep_ns = max((p.ns or 0.0 for p in places if is_sleeping(p.name)), default=0.0)
     waiting_ns = max(0.0, waiting_ns - asleep_ns)
     saved_ns = sum(finding.saved_ns or 0.0 for finding in diagnosis.fixes)

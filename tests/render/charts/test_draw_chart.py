@@ -113,9 +113,9 @@ def hostile_figure() -> Figure:
 def test_ticks_are_round_and_in_one_unit(
     axis: ChartAxis, low: float, high: float, labels: list[str]
 ) -> None:
-    found = [tick.label for tick in axis_scale(axis, low, high).ticks(5)]
-    assert found[: len(labels)] == labels
-    assert len(found) <= 7
+    result = [tick.label for tick in axis_scale(axis, low, high).ticks(5)]
+    assert result[: len(labels)] == labels
+    assert len(result) <= 7
 
 
 @pytest.mark.parametrize(

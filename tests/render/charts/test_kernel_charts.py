@@ -224,8 +224,8 @@ def test_dots_and_names_of_the_panel_cover_nothing(size: Any) -> None:
 
 def test_a_class_keeps_its_color_but_only_those_there_are_in_the_legend() -> None:
     frame = lay_out_figure(picture({"scale": launch(1e6, 8e6), "tiny": launch(1e6, 1e6)}), WIDE)
-    found = {key.text.partition(":")[0]: key.slot for key in frame.keys}
-    assert found == {"memory-bound": "0", "latency-bound": "2"}
+    slots = {key.text.partition(":")[0]: key.slot for key in frame.keys}
+    assert slots == {"memory-bound": "0", "latency-bound": "2"}
 
 
 def test_what_lies_far_to_the_right_stays_at_the_edge() -> None:

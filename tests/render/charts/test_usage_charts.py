@@ -41,9 +41,9 @@ SAMPLES = [
 
 def figure(gpus: int = 1, **tables: Any) -> StripChart:
     trace = build_trace({"path": "/home/me/run.sqlite"}, kernels=kernels(gpus), **tables)
-    found = utilization(trace, bins=8, steps="all" if "ranges" in tables else None)
-    assert isinstance(found, Composite)
-    return utilization_figure(found)
+    result = utilization(trace, bins=8, steps="all" if "ranges" in tables else None)
+    assert isinstance(result, Composite)
+    return utilization_figure(result)
 
 
 def test_areas_are_the_bins() -> None:

@@ -108,7 +108,7 @@ def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLoca
             kind = _LOCATION_KINDS[part.kind]
             locations[kind].append(FindingLocation(kind, part.name, float(part.ns), part.count))
     for places in locations.values():
-        places.sort(key=lambda place: -(place.ns or 0.0))
+        places.sort(key=lambda location: -(location.ns or 0.0))
     return locations
 
 

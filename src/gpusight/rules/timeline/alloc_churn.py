@@ -117,7 +117,7 @@ buffer .= a .+ b                               # in place; no CUDA.reclaim() in 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find calls that allocate or free memory, with the gap that follows."""
         rows = context.calls.filter(pl.col("kind").cast(pl.String).is_in(_KINDS))
-        names = [place.name for place in finding.where if place.kind == "call"]
+        names = [location.name for location in finding.where if location.kind == "call"]
         meant = rows.filter(pl.col("name").cast(pl.String).is_in(names))
         calls = of_calls(context, meant if meant.height else rows, "name")
         return with_idle_gaps(idle_gaps(context, tuple(IdleCause)), calls)

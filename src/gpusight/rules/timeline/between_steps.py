@@ -271,10 +271,10 @@ def _regular_stalls(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]
 def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     activity = activity_before(context, other.calls, other.ns)
     # A thread that waits while another one works has no part in the work.
-    calls = [place for place in activity["call"] if not is_waiting(place.name)]
+    calls = [location for location in activity["call"] if not is_waiting(location.name)]
     where = largest(activity["range"], activity["operator"], activity["site"], calls)
     min_named_ns = MIN_NAMED_SHARE.value * float(other.ns.sum())
-    where = tuple(place for place in where if (place.ns or 0.0) >= min_named_ns)
+    where = tuple(location for location in where if (location.ns or 0.0) >= min_named_ns)
     longest_ns = float(other.ns.max(initial=0))
     between = other.between_ns >= 0.9 * other.idle_ns
     loads_data = _loads_data(context, other, where)

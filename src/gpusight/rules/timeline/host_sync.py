@@ -245,13 +245,13 @@ def _check_kernels(context: RuleContext, copies: pl.DataFrame) -> Ints:
     part = context.ops.select((is_check.fill_null(value=False) | memset).alias("part"))["part"]
     ops = context.schedule.ops
     order = np.lexsort((ops.start_ns, ops.stream_id))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
     # Nothing runs across from one stream to the next: the walk ends there.
     ends = ~part.to_numpy()[order]
     ends[np.flatnonzero(np.diff(ops.stream_id[order], prepend=-1))] = True
     last_end = np.maximum.accumulate(np.where(ends, np.arange(len(order)), -1))
-    chains = [order[last_end[at - 1] + 1 : at] for at in place[flags].tolist() if at > 0]
+    chains = [order[last_end[at - 1] + 1 : at] for at in positions[flags].tolist() if at > 0]
     return np.concatenate(chains) if chains else np.empty(0, np.int64)
 
 
