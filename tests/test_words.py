@@ -109,7 +109,7 @@ BRITISH_ALLOWED = {
 """Words that look British, and why they stay."""
 BRITISH_IN = {
     # Names that programs give to their ranges, in any spelling.
-    "analysis/ledger/idle_causes.py": {"tokenise", "tokeniser", "tokenisation"},
+    "naming/host_names.py": {"tokenise", "tokeniser", "tokenisation"},
     "analysis/questions/forward_passes.py": {"optimiser"},
     "sharing/known_words.py": {
         *("optimiser", "synchronise", "tokenise", "tokeniser", "tokenisation"),

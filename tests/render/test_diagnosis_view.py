@@ -18,6 +18,7 @@ from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
 from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, screen_lines
 from gpusight.render.diagnosis_summary import timeline_gain
+from gpusight.render.html import diagnosis_page
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
@@ -238,7 +239,7 @@ def test_what_another_finding_covers_is_not_called_unjudged() -> None:
     markdown = diagnosis_view.diagnosis_to_markdown(result, limit=0, details=True)
     assert "\nCovered by `input-starved`: host-sync.\n" in markdown
     assert "same cause" not in markdown
-    page = diagnosis_view.diagnosis_to_page(result, limit=0, details=0)
+    page = diagnosis_page.diagnosis_to_page(result, limit=0, details=0)
     assert "Covered by input-starved: host-sync" in page
     assert "1 rule not evaluated" in page
     assert [row["rule"] for row in result.document()["not_applicable"]] == [
@@ -307,7 +308,7 @@ def test_what_fixes_save_alone_is_listed_where_it_differs(width: int) -> None:
     rows = diagnosis_view.diagnosis_to_markdown(uncovering()).splitlines()
     alone = [re.split(r" *\| *", row)[6] for row in rows if re.match(r"\| +\d", row)]
     assert alone[2:] == ["1.00 ms", "nothing"]
-    assert ">nothing</td>" in diagnosis_view.diagnosis_to_page(uncovering())
+    assert ">nothing</td>" in diagnosis_page.diagnosis_to_page(uncovering())
 
 
 def test_nothing_is_listed_where_fixes_save_the_same_alone() -> None:
@@ -320,7 +321,7 @@ def test_a_fix_that_needs_another_says_so() -> None:
     assert "apply fix 2 (host-sync) before fix 1" in text(result, details=False).splitlines()
     assert "saves 6.00 ms/step (60.0%); apply it after fix 2 (host-sync)" in text(result, width=100)
     assert "apply fix 2 (host-sync) before fix 1" in diagnosis_view.diagnosis_to_markdown(result)
-    assert "apply fix 2 (host-sync) before fix 1" in diagnosis_view.diagnosis_to_page(result)
+    assert "apply fix 2 (host-sync) before fix 1" in diagnosis_page.diagnosis_to_page(result)
     assert result.document()["findings"][0]["needs"] == ["host-sync", "absent"]
 
 
@@ -341,7 +342,7 @@ def test_what_is_not_in_the_plan_follows_it() -> None:
     assert "saves 7.00 ms/step (70.0%) instead of fix 1 (input-starved)" in details
     assert "note: profiler-overhead: Overhead\n   gain    not a fix: 500 µs/step (5.0%)" in details
     assert "or, instead of fix 1: Twin" in diagnosis_view.diagnosis_to_markdown(result)
-    assert "or, instead of fix 1: Twin" in diagnosis_view.diagnosis_to_page(result)
+    assert "or, instead of fix 1: Twin" in diagnosis_page.diagnosis_to_page(result)
     many = diagnosis(*[finding(f"rule-{n}", 4.0) for n in range(9)], twin, small, note)
     many = replace(many, findings=tuple(replace(f, instead_of="") for f in many.findings))
     lines = text(many, details=False, width=100).splitlines()
@@ -382,7 +383,7 @@ def test_times_of_locations_that_are_not_saved_say_what_they_are() -> None:
     assert "   where   host time of launches:\n           8.000 ms  range data" in text(result)
     markdown = diagnosis_view.diagnosis_to_markdown(result, details=True)
     assert "\nWhere (host time of launches):\n\n- range" in markdown
-    assert "<caption>Host time of launches</caption>" in diagnosis_view.diagnosis_to_page(result)
+    assert "<caption>Host time of launches</caption>" in diagnosis_page.diagnosis_to_page(result)
     assert result.document()["findings"][0]["where_time"] == "host time of launches"
 
 
@@ -423,7 +424,7 @@ def test_a_finding_without_locations_says_how_to_get_them() -> None:
         "where host time of launches: the capture has no ranges or operators there (gpusight "
         "record adds NVTX ranges; with --with torch, operators) why" in shown_text
     )
-    page = diagnosis_view.diagnosis_to_page(result)
+    page = diagnosis_page.diagnosis_to_page(result)
     assert "no ranges or operators there" in page
 
 
@@ -454,7 +455,7 @@ def test_several_gpus() -> None:
     shown = text(result)
     assert "GPU 3 busy 19.4% (all 2: 19.4% to 97.0%)" in shown.replace("\n", " ")
     assert "idle 80.6% (input 80.6%) · compute 19.0% (matmul 15.0%)" in shown
-    page = diagnosis_view.diagnosis_to_page(result)
+    page = diagnosis_page.diagnosis_to_page(result)
     assert page.count('class="bar"') == 2
     assert "GPU 0: compute 97.0%" in diagnosis_view.diagnosis_to_markdown(
         result, limit=0, details=True
@@ -484,7 +485,7 @@ def test_markdown() -> None:
 
 
 def test_the_page_needs_nothing_else() -> None:
-    page = diagnosis_view.diagnosis_to_page(
+    page = diagnosis_page.diagnosis_to_page(
         diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
     )
     assert page.startswith("<!DOCTYPE html>")
@@ -533,13 +534,13 @@ def test_names_of_others_are_only_shown(name: str) -> None:
     )
     meta = {"path": f"/tmp/{name}", "gpu": name, "device": 0}
     result = diagnosis(hostile, notes=(name,), not_applicable={"x": name}, meta=meta)
-    page = diagnosis_view.diagnosis_to_page(result)
+    page = diagnosis_page.diagnosis_to_page(result)
     shown = [
         text(result),
         page,
         diagnosis_view.diagnosis_to_markdown(result, limit=0, details=True),
     ]
-    shown.append(diagnosis_view.diagnosis_to_fragment(result, limit=0, details=0))
+    shown.append(diagnosis_page.diagnosis_to_fragment(result, limit=0, details=0))
     for row in shown:
         assert not {"\x1b", "\x9b", "\u202e", "\r", "\t"} & set(row)
     assert "</script>" not in page

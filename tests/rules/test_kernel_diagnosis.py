@@ -20,8 +20,9 @@ from gpusight.analysis.kernel_summary import kernel_launches
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.cli.main import main
 from gpusight.errors import UsageError
-from gpusight.render.diagnosis_view import diagnosis_to_markdown, diagnosis_to_page
+from gpusight.render.diagnosis_view import diagnosis_to_markdown
 from gpusight.render.explanation import kernel_finding_table, kernel_overview
+from gpusight.render.html.diagnosis_page import diagnosis_to_page
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import NotApplicable, TableResult

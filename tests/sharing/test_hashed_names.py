@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.ledger import idle_causes as inputs
 from gpusight.analysis.questions import forward_passes as questions
 from gpusight.analysis.steps import step_list as steps
+from gpusight.naming import host_names
 from gpusight.naming.kernel_names import classify
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.readers.open import open_trace
@@ -98,7 +98,7 @@ def test_hashes_are_no_words() -> None:
         assert classify(hashed).category == "custom"
         assert steps.read_name(hashed) is None
         assert steps.phase_of(hashed) is None
-        assert not inputs.is_input(hashed)
+        assert not host_names.is_input(hashed)
 
 
 def test_the_vocabulary_has_the_words_for_forward_passes_and_attention() -> None:
@@ -111,8 +111,14 @@ def test_the_vocabulary_has_the_words_for_forward_passes_and_attention() -> None
 
 
 def test_the_vocabulary_has_the_words_for_input() -> None:
-    sets = (inputs._CERTAIN, inputs._ACTIONS, inputs._THINGS, inputs._ALONE, inputs._FILLERS)
-    for words in (*sets, inputs._OTHERWISE, inputs._ARRIVALS, inputs._REQUESTS):
+    sets = (
+        host_names._CERTAIN,
+        host_names._ACTIONS,
+        host_names._THINGS,
+        host_names._ALONE,
+        host_names._FILLERS,
+    )
+    for words in (*sets, host_names._OTHERWISE, host_names._ARRIVALS, host_names._REQUESTS):
         assert words <= kept_words(), words - kept_words()
 
 
@@ -136,8 +142,14 @@ def _check_meaning(name: str) -> None:
     hashed = hash_range(name, SALT)
     before, after = steps.read_name(name), steps.read_name(hashed)
     assert (before and before[1]) == (after and after[1]), name
-    for function in (steps.phase_of, inputs.is_input, inputs.is_compiling, inputs.is_loading,
-                 questions.forward_rank, questions.attention_part):  # fmt: skip
+    for function in (
+        steps.phase_of,
+        host_names.is_input,
+        host_names.is_compiling,
+        host_names.is_loading,
+        questions.forward_rank,
+        questions.attention_part,
+    ):
         assert function(hashed) == function(name), (name, hashed)
 
 

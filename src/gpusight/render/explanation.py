@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight import units
-from gpusight.analysis.counters.launch_quantities import SHARE
 from gpusight.render.cell_text import display_width, safe_text
 from gpusight.render.terminal_text import (
     StyledLine,
@@ -200,7 +199,7 @@ def confidence_sentence(finding: KernelFinding | TimelineFinding) -> str:
 
 def evidence_value(evidence: Evidence) -> str:
     """Show a number of the evidence in its unit."""
-    if evidence.unit == SHARE:
+    if evidence.unit == "share":
         return units.format_share(evidence.value)
     if evidence.unit == "byte":
         return units.format_bytes(evidence.value)

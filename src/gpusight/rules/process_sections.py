@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analysis.ledger.idle_causes import is_sleeping
-from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.naming.host_names import is_sleeping
 from gpusight.results import NotApplicable
 from gpusight.units import format_share, format_time
 
@@ -197,6 +196,8 @@ def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, f
     Idle time in which the host waits does not count: another process may be what it waits for. A
     process that sleeps waits for none.
     """
+    from gpusight.analysis.ledger.ledger_entries import IdleCause  # not for a list of processes
+
     gpu_ns = section.owner.gpu_ns if section.owner is not None else 0
     diagnosis = section.diagnosis
     if diagnosis is None:

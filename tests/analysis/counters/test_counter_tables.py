@@ -12,12 +12,7 @@ from gpusight.analysis.api_summary import api_calls
 from gpusight.analysis.capture_info import info
 from gpusight.analysis.capture_summary import summary
 from gpusight.analysis.copy_summary import copies
-from gpusight.analysis.counters.counter_selection import (
-    chosen_metrics,
-    kernel_codes,
-    matching,
-    range_names,
-)
+from gpusight.analysis.counters.counter_selection import chosen_metrics, range_names
 from gpusight.analysis.counters.counter_tables import FORMS, brief_counters, counters
 from gpusight.analysis.counters.launch_quantities import (
     LaunchQuantity,
@@ -106,50 +101,6 @@ def rows(result: object, *keys: str) -> list[tuple[Any, ...]]:
 
 
 # Choosing
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("sm__a.sum", ["sm__a.sum"]),
-        ("sm__a", ["sm__a.sum", "sm__a.sum.per_second"]),
-        ("A.SUM", ["sm__a.sum", "sm__a.sum.per_second", "breakdown:sm__a.sum"]),
-        ("*second", ["sm__a.sum.per_second"]),
-        ("/^b/", ["breakdown:sm__a.sum"]),
-        ("regex:a.sum$", ["sm__a.sum", "breakdown:sm__a.sum"]),
-        ("nothing", []),
-    ],
-)
-def test_a_pattern_is_a_name_a_glob_a_regex_or_a_part_of_a_name(
-    pattern: str, expected: list[str]
-) -> None:
-    names = ["sm__a.sum", "sm__a.sum.per_second", "breakdown:sm__a.sum"]
-    assert matching(pattern, names) == expected
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("gemm", [0]),
-        ("sgemm 128", [1]),
-        ("gem", [0, 1, 2]),
-        ("GEMM_", [1, 2]),
-        ("*GEMM", [0]),
-        ("/^v.*gemm/", [2]),
-        ("regex:SGEMM", []),
-        ("nope", []),
-    ],
-)
-def test_a_kernel_is_meant_by_its_name_a_glob_a_regex_or_any_part(
-    pattern: str, expected: list[int]
-) -> None:
-    labels = [("gemm", "gemm"), ("ampere_sgemm_128", "sgemm 128"), ("void gemm_x<4>(int)", "x")]
-    known = dict(enumerate(labels))
-    if expected:
-        assert kernel_codes(known, pattern) == expected
-        return
-    with pytest.raises(UsageError, match=r"no work matches .*'sgemm 128'"):
-        kernel_codes(known, pattern, "work")
 
 
 def test_a_formula_that_comes_to_no_number_gives_way_to_the_next() -> None:

@@ -24,9 +24,10 @@ from gpusight.render.charts.chart_frame import (
     unit_of,
 )
 from gpusight.render.charts.chart_labels import LabelBox, dot_names, line_labels
-from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import ChartAxis, DotSeries, Figure, LineSeries
 from gpusight.render.charts.kernel_charts import roofline_figure
+from gpusight.render.result_view import CHART_FORMATS
 from gpusight.results import Composite, Fmt
 from gpusight.trace.trace import Trace
 from tests.render.charts.test_draw_chart import without_order

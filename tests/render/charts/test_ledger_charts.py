@@ -24,7 +24,7 @@ from gpusight.render.charts.chart_frame import (
     text_width,
 )
 from gpusight.render.charts.chart_labels import placed_bars
-from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import (
     BarSeries,
     ChartAxis,
@@ -36,7 +36,7 @@ from gpusight.render.charts.figure import (
 )
 from gpusight.render.charts.ledger_charts import ledger_figure, waterfall
 from gpusight.render.charts.strip_chart import lay_out_strip_chart
-from gpusight.render.result_view import ComparisonView
+from gpusight.render.result_view import CHART_FORMATS, ComparisonView
 from gpusight.results import Fmt
 from gpusight.units import format_share, format_time
 from tests.render.charts.boards import rows_of, svg_of, texts_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.gpu_utilization import utilization
-from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import (
     LineSeries,
     StackSeries,
@@ -17,6 +17,7 @@ from gpusight.render.charts.figure import (
     StripPlot,
 )
 from gpusight.render.charts.usage_charts import utilization_figure
+from gpusight.render.result_view import CHART_FORMATS
 from gpusight.results import Composite
 from tests.render.charts.boards import rows_of, texts_of
 from tests.render.charts.test_draw_chart import Page

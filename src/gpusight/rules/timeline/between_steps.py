@@ -12,9 +12,9 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
-from gpusight.analysis.ledger.idle_causes import is_input, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
+from gpusight.naming.host_names import is_input, is_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named
 from gpusight.rules.frameworks import Framework

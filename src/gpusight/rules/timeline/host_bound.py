@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.device_ledger import build_ledger
-from gpusight.analysis.ledger.idle_causes import is_sleeping, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.naming.host_names import is_sleeping, is_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
 from gpusight.rules.frameworks import Framework

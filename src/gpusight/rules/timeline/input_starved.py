@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpusight.analysis.ledger.idle_causes import is_locked
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
+from gpusight.naming.host_names import is_locked
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
 from gpusight.rules.frameworks import Framework

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.memory.device_memory import DeviceMemories, slope
-from gpusight.analysis.memory.memory_peak import find_holders
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, is_training
@@ -211,6 +210,8 @@ def _holders(
     trace: Trace, grown: _Growth, steps: tuple[TraceStep, ...]
 ) -> tuple[FindingLocation, ...]:
     """Return the operators that allocated what the steps did not free, the largest first."""
+    from gpusight.analysis.memory.memory_peak import find_holders  # few captures need it
+
     blocks, history = grown.history.blocks, grown.history
     if blocks is None:
         return ()
