@@ -106,22 +106,22 @@ def read_ranks(
     """Read all captures; a rank that cannot be read is returned with the reason."""
     replies: dict[int, tuple[str, DigestReply]] = {}
     requests: dict[int, DigestRequest] = {}
-    for place, capture in enumerate(captures):
+    for number, capture in enumerate(captures):
         if isinstance(capture, Trace):
             reply = _digest_trace(capture, steps=steps, window=window, warmup=warmup)
-            replies[place] = (capture.meta.path, reply)
+            replies[number] = (capture.meta.path, reply)
         elif is_digest_file(capture):
-            replies[place] = (str(capture), _stored(capture))
+            replies[number] = (str(capture), _stored(capture))
         else:
-            requests[place] = DigestRequest(str(capture), steps, window, warmup, cache)
+            requests[number] = DigestRequest(str(capture), steps, window, warmup, cache)
     processes = min(len(requests), jobs or os.cpu_count() or 1)
     if processes <= 1:
         answers = [digest_capture(request) for request in requests.values()]
     else:
         answers = _in_processes(list(requests.values()), processes)
-    for place, reply in zip(requests, answers, strict=True):
-        replies[place] = (requests[place].path, reply)
-    ordered = [replies[place] for place in range(len(captures))]
+    for number, reply in zip(requests, answers, strict=True):
+        replies[number] = (requests[number].path, reply)
+    ordered = [replies[number] for number in range(len(captures))]
     digests = [digest for _, reply in ordered for digest in reply.digests]
     return digests, [UnreadRank(path, reply.reason) for path, reply in ordered if reply.reason]
 

@@ -413,7 +413,7 @@ def where_heading(finding: TimelineFinding) -> str:
             f"{finding.where_time}: the capture has no ranges or operators there "
             "(gpusight record adds NVTX ranges; with --with torch, operators)"
         )
-    kinds = list(dict.fromkeys(place.kind for place in finding.where))
+    kinds = list(dict.fromkeys(location.kind for location in finding.where))
     if len(kinds) < 2:
         return finding.where_time
     views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (same time)"
