@@ -59,6 +59,11 @@ MIN_NAMED_SHARE = Threshold(
     0.5,
     "share of the idle time of a cause that has a name; below it, another capture can show more",
 )
+MIN_WHOLE_SHARE = Threshold(
+    0.75,
+    "share of the idle time of a cause that the other fixes leave; below it, the title begins with "
+    "`Other`",
+)
 _DOING = {
     IdleCause.QUEUED: "launched work starts late",
     IdleCause.SYNCHRONIZING: "host returns from a sync",
@@ -145,6 +150,7 @@ end
         "min_cause_share": MIN_CAUSE_SHARE,
         "min_kept_share": MIN_KEPT_SHARE,
         "min_named_share": MIN_NAMED_SHARE,
+        "min_whole_share": MIN_WHOLE_SHARE,
     }
     is_general = True
 
@@ -228,7 +234,9 @@ def _match(
     ]
     cause = causes[0]
     what, meaning = _TITLES[cause]
-    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
+    # Another finding has part of it: this is the rest.
+    is_rest = others and by_cause[cause] < MIN_WHOLE_SHARE.value * idle_ns(context, cause)
+    what = f"Other {what}" if is_rest else f"{what[0].upper()}{what[1:]}"
     detail = source or meaning
     what = f"{what} ({detail})" if detail else what
     return RuleMatch(
