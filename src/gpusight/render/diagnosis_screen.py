@@ -51,8 +51,8 @@ _CLAUSE = re.compile(rf"{_DETAIL.pattern}|[:,;] ")
 """Where a title can end without reading cut."""
 _MIN_LABEL_WIDTH = 10
 """Columns that the name of a kernel needs to be recognized."""
-_MIN_FITTED_SHARE = 0.3
-"""Share of a column that a shortened text must fill: less would say too little."""
+_MIN_FITTED_SHARE, _MIN_CLAUSE_SHARE = 0.3, 0.4
+"""Share of a column that a text without its numbers, or without clauses, must fill."""
 _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
 _MAX_SECTIONS = 4
@@ -238,9 +238,9 @@ def _fitted(text: str, width: int) -> str:
     """Shorten a text to a width: whole clauses where much is left, else whole words."""
     if display_width(text) <= width:
         return text
-    for pattern in (_DETAIL, _CLAUSE):
+    for pattern, share in ((_DETAIL, _MIN_FITTED_SHARE), (_CLAUSE, _MIN_CLAUSE_SHARE)):
         ends = [end.start() for end in pattern.finditer(text) if end.start() <= width]
-        if ends and ends[-1] >= _MIN_FITTED_SHARE * width:
+        if ends and ends[-1] >= share * width:
             return text[: ends[-1]]
     return _whole_words(text, width)
 
