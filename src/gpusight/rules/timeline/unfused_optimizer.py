@@ -152,7 +152,7 @@ def _per(context: RuleContext) -> str:
     return "/step" if once else " per optimizer step"
 
 
-def _optimizer_name(context: RuleContext) -> str:
+def optimizer_name(context: RuleContext) -> str:
     """Name the optimizer, where operators or ranges do."""
     trace = context.trace
     for table in ("cpu_ops", "ranges"):
@@ -165,14 +165,14 @@ def _optimizer_name(context: RuleContext) -> str:
 
 def optimizer_code(context: RuleContext) -> str:
     """Return the line that fuses the optimizer of the capture."""
-    name = _optimizer_name(context)
+    name = optimizer_name(context)
     if name and name not in _FUSED_IN_TORCH:
         return "step = torch.compile(optimizer.step)            # it has no fused form\n"
     return UnfusedOptimizer.code.replace("AdamW", name or "AdamW")
 
 
 def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
-    name = _optimizer_name(context)
+    name = optimizer_name(context)
     optimizer = f"torch.optim.{name}" if name else "The optimizer"
     seen = (
         f"{optimizer} launches {format_count(round(kernels))} kernels"
