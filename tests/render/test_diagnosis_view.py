@@ -445,6 +445,14 @@ def test_notes_start_with_what_matters_most() -> None:
     assert warned.with_warnings(("later",)).notes[:2] == (lost, "later")
 
 
+@pytest.mark.parametrize(("count", "shown"), [(1, "range data, once"), (2, "range data, 2 times")])
+def test_how_often_a_location_occurs_without_steps(count: int, shown: str) -> None:
+    where = (FindingLocation("range", "data", 80.0 * MS, count),)
+    window = StepWindow(20_000_000, 120_000_000, (), (), "no steps")
+    found = diagnosis(finding("input-starved", 80.0, where=where), focus=window)
+    assert f"80.00 ms  {shown}" in text(found)
+
+
 def test_a_finding_without_locations_says_how_to_get_them() -> None:
     found = diagnosis(finding("launch-bound", 6.0, where_time="host time of launches", where=()))
     told = " ".join(text(found).split())

@@ -401,7 +401,9 @@ def location_amounts(diagnosis: TimelineDiagnosis, where: FindingLocation) -> tu
     if where.count < diagnosis.steps:
         return time, f"{where.count:,} in {diagnosis.steps:,} steps"
     count = units.format_mean(where.count / steps)
-    return time, f"{count} per step" if diagnosis.steps else f"{count} times"
+    if diagnosis.steps:
+        return time, f"{count} per step"
+    return time, "once" if where.count == 1 else f"{count} times"
 
 
 def where_heading(finding: TimelineFinding) -> str:

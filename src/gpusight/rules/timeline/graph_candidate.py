@@ -30,7 +30,7 @@ from gpusight.rules.patterns.kernel_groups import (
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.rules.timeline.launch_bound import LaunchBound
-from gpusight.rules.timeline.unfused_optimizer import optimizer_name
+from gpusight.rules.timeline.unfused_optimizer import CAPTURABLE_IN_TORCH, optimizer_name
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
@@ -173,15 +173,9 @@ for batch, labels in loader:
         return launch_gaps(context, finding)
 
 
-_CAPTURABLE = (
-    *("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"),
-)
-"""Optimizers of PyTorch with the argument `capturable`."""
-
-
 def _training_code(context: RuleContext) -> str:
     """Return the code for a training step with the optimizer of the capture."""
     name = optimizer_name(context) or "AdamW"
-    if name in _CAPTURABLE:
+    if name in CAPTURABLE_IN_TORCH:
         return GraphCandidate.training_code.replace("AdamW", name)
     return GraphCandidate.training_code.partition("\n")[2]

@@ -391,7 +391,9 @@ def _fix(
         sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
     if threads:
         launched_by = named(tuple(threads), "thread")
-        sentences.append(f"The thread {launched_by} then launches the next GPU activity.")
+        is_one = launched_by.count("`") == 2
+        who, launch = ("The thread", "launches") if is_one else ("The threads", "launch")
+        sentences.append(f"{who} {launched_by} then {launch} the next GPU activity.")
     advice = _EARLY if early else _ADVICE[causes[0]]
     sentences += [advice, _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))
