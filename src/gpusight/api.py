@@ -861,9 +861,13 @@ def questions(
 
     captures = [_opened(trace), *([] if compare is None else [_opened(compare)])]
     sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
+    selection = _selection(within, device, process)
+    if compare is None:  # the process of one capture is not one of the other
+        focus = _Focus(steps=steps, window=window, warmup=warmup)
+        selection = _of_window(captures[0], selection, focus)
     answer = analysis(
         captures[0],
-        _selection(within, device, process),
+        selection,
         compare=captures[-1] if compare is not None else None,
         timings=read_timings(read_timings_file(Path(timings)), str(timings)) if timings else None,
         model=None if sizes is None else AttentionSizes.of(sizes),
@@ -905,8 +909,9 @@ def drill(
     from gpusight.render.result_view import DrillView
     from gpusight.rules.drill_workflow import drill as analysis
 
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
     question = DrillOptions.of(
-        selection=_selection(within, device, process),
+        selection=_of_window(trace := _opened(trace), _selection(within, device, process), focus),
         steps=steps,
         window=window,
         warmup=warmup,
@@ -919,7 +924,7 @@ def drill(
         overwrite=overwrite,
     )
     answer = analysis(
-        _opened(trace),
+        trace,
         question,
         reports=[_opened(report) for report in reports],
         run=run,
