@@ -17,6 +17,7 @@ from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
 from gpusight.analysis.ranks.rank_identity import ORDER
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times, waits_of_host
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
+from gpusight.pace import AS_RECORDED
 from gpusight.results import NotApplicable
 from gpusight.units import format_share
 
@@ -430,7 +431,7 @@ def _notes(
         notes.append(f"ranks were recorded with {tools}, whose overheads differ")
     if len(digests) > 1:
         notes += _match_notes(digests, meta, waits)
-        notes.append("times are as recorded, with the overhead of the profiler")
+        notes.append(AS_RECORDED)
     return notes
 
 
