@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         DoctorView,
         DrillView,
         GateView,
+        HotspotsView,
         LedgerView,
         OrionPage,
         RanksView,
@@ -212,6 +213,46 @@ def ledger(
     capture = _without_profiler(trace, selection.process)
     answer = analysis(capture, selection, **focus)
     return LedgerView(_with_warnings(answer, [capture]))
+
+
+def hotspots(
+    trace: Capture,
+    *,
+    by: str = "line",
+    of: str = "idle",
+    all_frames: bool = False,
+    vs: Capture | None = None,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> HotspotsView:
+    """Sum idle GPU time, GPU time and host time by line of code: `.rows()`, most idle time first.
+
+    `by` is `line`, `function`, `module`, `package`, `stack` (a tree) or `range` (NVTX). Lines are
+    those of your own code; `all_frames=True` also names lines of libraries. `.save("flame.svg")`
+    or `.html` draws a flame graph of what `of` says: `idle`, `gpu`, `host`, `launches` or
+    `memory`, compared with the capture `vs` if given. `.folded`, `.speedscope.json` and `.pb.gz`
+    (pprof) are stacks for other tools.
+    """
+    from gpusight.analysis.hotspots.flame_graph import compared_hotspots
+    from gpusight.analysis.hotspots.hotspots import hotspots as analysis
+    from gpusight.render.result_view import HotspotsView
+
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+
+    def answer(capture: Trace) -> Any:
+        chosen = _first_process(capture, _selection(within, device, process), focus)
+        measured = _without_profiler(capture, chosen.process)
+        made = analysis(measured, chosen, by=by, of=of, all_frames=all_frames, **focus)
+        return _with_warnings(made, [measured])
+
+    made = answer(_opened(trace))
+    if vs is not None:
+        made = compared_hotspots(made, answer(_opened(vs)))
+    return HotspotsView(made)
 
 
 def utilization(

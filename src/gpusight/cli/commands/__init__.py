@@ -48,6 +48,7 @@ GROUPS = {
         "flops",
         "steps",
         "ledger",
+        "hotspots",
         "utilization",
         "timeline",
     ),

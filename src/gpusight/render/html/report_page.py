@@ -109,20 +109,13 @@ def limitations_section(report: Report) -> ReportSection:
 
 def to_page(report: Report) -> str:
     """Write the page."""
-    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
     page = render(
         "report.html",
         title=report.title,
         header=report_header(report),
         sections=[section for section in _sections(report) if section is not None],
-        styles=markup(
-            f":root{{{light}}}\n"
-            f"@media screen and (prefers-color-scheme:dark)"
-            f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
-            f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
-            f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n{_file('report.css')}"
-        ),
-        script=markup(_file("report.js")),
+        styles=markup(report_styles()),
+        script=markup(asset_text("report.js")),
         version=__version__,
     )
     return f"{page}\n"
@@ -166,12 +159,26 @@ def _measured(report: Report) -> Iterator[ReportSection | None]:
 # What the page brings with it ---------------------------------------------------------------------
 
 
+def report_styles() -> str:
+    """Return the styles of a page with the report's script: both themes, and one chosen by hand."""
+    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
+    return (
+        f":root{{{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark)"
+        f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
+        f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
+        f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n"
+        f"{asset_text('report.css')}"
+    )
+
+
 def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
     colors = {name: (night if dark else day) for name, day, night in css_colors()}
     return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colors.items())
 
 
-def _file(name: str) -> str:
+def asset_text(name: str) -> str:
+    """Return a file of what the front end was built to."""
     path = resources.files(__package__ or "").joinpath("assets", name)
     return path.read_text(encoding="utf-8")
 
