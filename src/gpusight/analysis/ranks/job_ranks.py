@@ -113,6 +113,8 @@ class JobRanks:
     """A row per rank and step, of `steps_by_rank`; None for a trace of operations."""
     latest: StepTimeline | None = None
     """The step in which a rank was latest, all ranks on one clock; None where nothing aligns."""
+    digests: tuple[RankDigest, ...] = ()
+    """What the answer was made of, in the order of `ranks`."""
     notes: tuple[str, ...] = ()
     title: str = "Ranks"
 
@@ -169,6 +171,7 @@ def job_ranks(
         clocks=clocks,
         by_step=steps_by_rank(ordered, numbers, waits, own),
         latest=step_timeline(ordered, numbers, waits, own, clocks),
+        digests=tuple(ordered),
         notes=tuple(_notes(ordered, meta, unread, waits)),
     )
 
