@@ -1108,14 +1108,15 @@ def export(
 ) -> list[Path]:
     """Write tables as csv, parquet, json or arrow files, or a timeline (`chrome`).
 
-    Gives the files written. `within`, `device` and `process` select what a timeline shows. In CSV
+    A folder with the captures of all ranks of a job gives one timeline on one clock. Gives the
+    files written. `within`, `device` and `process` select what a timeline shows. In CSV
     files, cells that a spreadsheet would run as formulas get a `'` in front, unless `csv_raw`.
     """
     from gpusight.render.table_export import export as write
 
     selection = _selection(within, device, process)
     return write(
-        _opened(trace),
+        _opened_or_job(trace),
         Path(out),
         to,
         tables=tables,
@@ -1207,6 +1208,15 @@ def _opened(trace: Capture) -> Trace:
     from gpusight.readers.open import open_trace
 
     return trace if isinstance(trace, Trace) else open_trace(trace)
+
+
+def _opened_or_job(trace: Capture) -> Trace:
+    """Give a capture; of a folder with the captures of several ranks, these as one."""
+    from gpusight.rank_files import is_job_folder, open_job
+
+    if not isinstance(trace, Trace) and is_job_folder(Path(trace)):
+        return open_job([trace]).trace
+    return _opened(trace)
 
 
 def _without_profiler(trace: Capture, process: str | int | None = None) -> Trace:

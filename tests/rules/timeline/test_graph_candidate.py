@@ -66,7 +66,7 @@ def test_the_graph_has_the_optimizer_of_the_capture(optimizer: str, line: str) -
     for row in capture.tables["kernels"]:
         row["name"] = f"void at::native::{row['name']}_bwd"
     capture.range(f"Optimizer.step#{optimizer}.step", 1, 2)
-    code = found(RULE, capture.timeline()).code
+    code = match_of(RULE, capture.timeline()).code
     assert code.startswith(line)
     assert ("torch.optim" in code) == line.startswith("optimizer")
 

@@ -209,7 +209,7 @@ def test_what_another_finding_has_a_part_of_is_called_other(left: float, begins:
     def shorter(program: ReplayProgram) -> ReplayProgram:
         return replace(program, gap_ns=(left * program.gap_ns).astype(int))
 
-    fixed = replace(found(RULE, timeline), change=(shorter,), measured_ns=None)
+    fixed = replace(match_of(RULE, timeline), change=(shorter,), measured_ns=None)
     verdict = RULE.check_rest(timeline, [fixed])
     assert isinstance(verdict, RuleMatch)
     assert verdict.title.startswith(f"{begins} (no CUDA calls): GPU idle ")
