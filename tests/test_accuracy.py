@@ -186,8 +186,8 @@ def test_a_capture_becomes_a_row(tmp_path: Path) -> None:
 
 
 def test_what_was_not_recorded_is_a_row_too(tmp_path: Path) -> None:
-    said = "gpusight record: nothing was recorded: no steps were counted; record all of it: …"
-    (tmp_path / "token_loop.found.nsys.log").write_text(f"step time: 3 ms\n{said}\n")
+    text = "gpusight record: nothing was recorded: no steps were counted; record all of it: …"
+    (tmp_path / "token_loop.found.nsys.log").write_text(f"step time: 3 ms\n{text}\n")
     (log,) = captures(tmp_path)
     assert score(log, {})["error"] == "nothing was recorded: no steps were counted"
 

@@ -42,21 +42,23 @@ def captures(folder: Path) -> Iterator[Path]:
 
     Of several ranks, the first.
     """
-    seen = set()
+    measured = set()
     # Logs come after the captures.
     for path in sorted(folder.iterdir(), key=lambda path: (path.suffix == ".log", path.name)):
         name = capture_name(path)
-        if name[0] not in PROGRAMS or name in seen:
+        if name[0] not in PROGRAMS or name in measured:
             continue
         if path.name.endswith(SUFFIXES) or _not_recorded(path):
-            seen.add(name)
+            measured.add(name)
             yield path
 
 
 def _not_recorded(path: Path) -> str | None:
     """Return what the log of a recording says, if that left no capture."""
-    said = _NOT_RECORDED.search(path.read_text(errors="replace")) if path.suffix == ".log" else None
-    return said and said[1]
+    reason = (
+        _NOT_RECORDED.search(path.read_text(errors="replace")) if path.suffix == ".log" else None
+    )
+    return reason and reason[1]
 
 
 def capture_name(path: Path) -> tuple[str, ...]:
@@ -178,19 +180,19 @@ def _after_fixes_ms(
 
     Without a finding of one, the step is predicted to stay as it is.
     """
-    found = [f for f in diagnosis.findings if f.rule in repairs and f.step_ns is not None]
-    saved_ns = max((finding.step_ns or 0.0 for finding in found), default=0.0)
-    if len(found) > 1:
+    expected_fixes = [f for f in diagnosis.findings if f.rule in repairs and f.step_ns is not None]
+    saved_ns = max((finding.step_ns or 0.0 for finding in expected_fixes), default=0.0)
+    if len(expected_fixes) > 1:
         try:
-            after = gs.whatif(trace, apply=[finding.rule for finding in found]).answer
+            after = gs.whatif(trace, apply=[finding.rule for finding in expected_fixes]).answer
         except GpusightError:  # a gain that is estimated without a replay, or only after another
-            planned_ns = sum(finding.saved_ns or 0.0 for finding in found)
+            planned_ns = sum(finding.saved_ns or 0.0 for finding in expected_fixes)
             saved_ns = max(
                 saved_ns, planned_ns / diagnosis.steps if diagnosis.steps else planned_ns
             )
         else:
             saved_ns = max(saved_ns, (after.share or 0.0) * diagnosis.step_ns)
-    return [finding.rule for finding in found], (diagnosis.step_ns - saved_ns) / 1e6
+    return [finding.rule for finding in expected_fixes], (diagnosis.step_ns - saved_ns) / 1e6
 
 
 def _ledger(diagnosis: TimelineDiagnosis) -> dict[str, float]:

@@ -602,14 +602,14 @@ def test_planted_defects_come_first_and_two_tools_agree_on_the_step(
     name: str, first: set[str]
 ) -> None:
     """What users get: estimated times of one program under nsys and torch.profiler."""
-    found = [
+    result = [
         diagnosed(opened(SHARED / folder / f"{name}{suffix}"))
         for folder, suffix in (("nsys", ".sqlite"), ("torch", ".json.gz"))
     ]
-    for diagnosis in found:
+    for diagnosis in result:
         rules = [finding.rule for finding in diagnosis.findings]
         assert set(rules[:1]) <= first if first else not rules
-    shorter, longer = sorted(diagnosis.step_ns for diagnosis in found)
+    shorter, longer = sorted(diagnosis.step_ns for diagnosis in result)
     assert longer < 1.35 * shorter, "75.0 and 42.7 ms recorded of one of them"
 
 

@@ -182,9 +182,9 @@ def test_a_saved_baseline_has_its_own_time(
         "give one time, of the other side: 324us",
         ("off", saved): "base.json has times without the profiler, which --pace off cannot undo",
     }
-    for (pace, path), told in refused.items():
+    for (pace, path), message in refused.items():
         assert main(["gate", "--baseline", path, "--pace", pace, str(loop)]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert main(["compare", saved, saved, "--pace", "1ms"]) == 2
     assert "cannot change; omit --pace" in capsys.readouterr().err
     assert main(["baseline", "save", str(measured), str(loop), "-o", saved]) == 2

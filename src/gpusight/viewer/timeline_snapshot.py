@@ -267,7 +267,11 @@ class _Snapshot:
         drawn = self._drawn(active)
         keys = [track.key for track in drawn]
         fine = next(
-            (seen for bins in _BINS[:-1] if (seen := self._seen(keys, bins)).items <= _MAX_EVENTS),
+            (
+                tables
+                for bins in _BINS[:-1]
+                if (tables := self._seen(keys, bins)).items <= _MAX_EVENTS
+            ),
             None,
         ) or self._seen(keys, _BINS[-1])
         rows = list(self._track_rows(totals, {*keys}))
@@ -322,7 +326,7 @@ class _Snapshot:
             unit = track.unit if track.series else None
             yield (*about, *numbers, track.key in drawn, track.lines, track.kind, unit, track.key)
 
-    def _facts(self, tracks: int, seen: SnapshotTables) -> Iterator[Fact]:
+    def _facts(self, tracks: int, tables: SnapshotTables) -> Iterator[Fact]:
         length = self.end_ns - self.start_ns
         values = {
             "what": self.stretch.what or None,
@@ -331,7 +335,7 @@ class _Snapshot:
             "start_ns": self.start_ns,
             "length_ns": length,
             "tracks": tracks,
-            "narrow_ns": -(-length // seen.window.bins),
+            "narrow_ns": -(-length // tables.window.bins),
         }
         for field in FACTS:
             if values[field.key] is not None:

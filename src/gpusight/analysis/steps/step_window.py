@@ -505,8 +505,8 @@ def _by_time(
         spans = f"activity is from {format_time(whole[0])} to {format_time(whole[1])}"
         raise UsageError("the window has no activity", why=spans)
     # What comes before or after everything that the capture saw is no idle time.
-    seen = ResolvedSelection(trace).window
-    first, last = max(start, seen.start_ns), min(end, seen.end_ns)
+    activity = ResolvedSelection(trace).window
+    first, last = max(start, activity.start_ns), min(end, activity.end_ns)
     notes = detected.notes
     if (first, last) != (start, end):
         spans = f"{format_time(first)} to {format_time(last)}"
