@@ -539,7 +539,8 @@ class RecordingWindow:
         if self._stacks is None:
             return
         try:
-            self._stacks.mark("mark", self._recorder.mark_clock)
+            for _ in range(2):  # the first may wait for the tool's library to load
+                self._stacks.mark("mark", self._recorder.mark_clock)
             if self._recorder.capture_time_ns() is not None:
                 self._stacks.mark("capture", lambda _: self._recorder.capture_time_ns())
         except Exception as error:  # noqa: BLE001 - a capture without stacks is still one
