@@ -15,6 +15,8 @@ from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
+from gpusight.recording.inside.stack_sampler import MAGIC
+from gpusight.recording.stack_files import stacks_path
 from gpusight.sniff import (
     ARROW_STREAM,
     BOM,
@@ -86,7 +88,8 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     with reading(location):
         protect_capture(location)
         files = file_status(location)
-        source = GuardedSource(_source(location, cache=cache), location, files)
+        inner = _with_stacks(_source(location, cache=cache), location)
+        source = GuardedSource(inner, location, files)
         if cache:
             cached = CachedSource(source, location, capture_identity(location, files))
             source.check()
@@ -96,6 +99,21 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         # The step time without a profiler, where the recorder wrote it next to the capture.
         trace.stored_pace = read_sidecar(location)
         return trace
+
+
+def _with_stacks(source: TraceSource, capture: Path) -> TraceSource:
+    """Add the stacks that the recorder sampled, where they are next to the capture."""
+    path = stacks_path(capture)
+    try:
+        with path.open("rb") as file:
+            is_ours = path.is_file() and file.read(len(MAGIC)) == MAGIC
+    except OSError:  # there is none, or it cannot be read
+        return source
+    if not is_ours:
+        return source
+    from gpusight.readers.stacks.sampled_stacks import StackedSource
+
+    return StackedSource(source, path)
 
 
 def _source(path: Path, *, cache: bool) -> TraceSource:

@@ -1,0 +1,1 @@
+"""Readers of stacks of host threads."""
