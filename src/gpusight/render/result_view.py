@@ -93,6 +93,8 @@ class Renderer:
     """How tables look in a Python shell and, as for their rows, in a notebook."""
 
 
+CHART_FORMATS = ("svg", "html", "png", "pdf")
+"""Formats of pictures, which is also how the names of such files end."""
 _RENDERERS = {
     "TableResult": "result_view:TABLE_RENDERER",
     "Composite": "result_view:COMPOSITE_RENDERER",

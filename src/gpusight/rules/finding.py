@@ -141,7 +141,7 @@ class KernelFinding:
             "code": self.code,
             "misleads": self.caveats,
             "sections": list(self.sections),
-            "places": [asdict(place) for place in self.places],
+            "places": [asdict(location) for location in self.places],
             "also": list(self.also),
         }
 

@@ -43,7 +43,9 @@ from gpusight.results import NotApplicable
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from markupsafe import Markup
 
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.render.charts.chart_colors import ChartTheme
@@ -109,11 +111,17 @@ def limitations_section(report: Report) -> ReportSection:
 
 def to_page(report: Report) -> str:
     """Write the page."""
+    sections = [section for section in _sections(report) if section is not None]
+    return write_page(report.title, report_header(report), sections)
+
+
+def write_page(title: str, header: Markup, sections: Sequence[ReportSection]) -> str:
+    """Write a page of sections with contents, in light and dark."""
     page = render(
         "report.html",
-        title=report.title,
-        header=report_header(report),
-        sections=[section for section in _sections(report) if section is not None],
+        title=title,
+        header=header,
+        sections=sections,
         styles=markup(report_styles()),
         script=markup(asset_text("report.js")),
         version=__version__,

@@ -10,8 +10,8 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
-from gpusight.analysis.ledger.idle_causes import is_compiling
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time
+from gpusight.naming.host_names import is_compiling
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named, summed_locations
