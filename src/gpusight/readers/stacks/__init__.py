@@ -1,0 +1,1 @@
+"""Stacks that other profilers wrote: folded lines and speedscope's JSON."""
