@@ -233,12 +233,12 @@ def hotspots(
 
     `by` is `line`, `function`, `module`, `package`, `stack` (a tree) or `range` (NVTX). Lines are
     those of your own code; `all_frames=True` also names lines of libraries. `.save("flame.svg")`
-    or `.html` draws a flame graph of what `of` says: `idle`, `gpu`, `host`, `launches` or
+    or `.html` draws a flame graph of `of`: `idle`, `gpu`, `host`, `launches` or
     `memory`, compared with the capture `vs` if given. `.folded`, `.speedscope.json` and `.pb.gz`
     (pprof) are stacks for other tools.
     """
     from gpusight.analysis.hotspots.flame_graph import compared_hotspots
-    from gpusight.analysis.hotspots.hotspots import hotspots as analysis
+    from gpusight.analysis.hotspots.stack_times import hotspots as analysis
     from gpusight.render.result_view import HotspotsView
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)

@@ -1,1 +1,1 @@
-"""Readers of stacks of host threads."""
+"""Stacks of host threads: our own, folded lines and speedscope's JSON."""

@@ -44,6 +44,7 @@ from gpusight.rules.patterns.kernel_groups import (
     graph_gap_ns,
     repetition,
 )
+from gpusight.rules.patterns.stack_lines import lines_behind
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.unfused_optimizer import optimizer_code
 from gpusight.units import format_share, format_time
@@ -231,6 +232,7 @@ end
                 torch="rewrite" if split else "one line", cuda="rewrite"
             ),
             where=where,
+            lines=lines_behind(context, *_LAUNCHING),
             where_time="host time between launches (framework and launch call)",
             also=("graph-candidate",),
             needs=("host-sync",) * split,
