@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
@@ -17,13 +18,15 @@ from gpusight.analysis.steps.step_window import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
 from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, screen_lines
-from gpusight.render.diagnosis_summary import timeline_gain
+from gpusight.render.diagnosis_summary import language, timeline_gain
 from gpusight.render.html import diagnosis_page
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
 from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
-from gpusight.rules.rule import FindingLocation
+from gpusight.rules.frameworks import Framework
+from gpusight.rules.registry import timeline_rules
+from gpusight.rules.rule import FindingLocation, TimelineRule
 from tests.render.hostile import HOSTILE
 
 MS = 1e6
@@ -585,3 +588,11 @@ def test_the_view_shows_itself() -> None:
 )  # fmt: skip
 def test_titles_lose_their_numbers_or_whole_words(text: str, width: int, fitted: str) -> None:
     assert _fitted(text, width) == fitted
+
+
+@pytest.mark.parametrize("rule", timeline_rules().values(), ids=lambda rule: rule.id)
+def test_lines_to_paste_that_are_called_python_are_python(rule: TimelineRule) -> None:
+    for framework in (Framework.TORCH, Framework.JAX, Framework.CUDA):
+        code = rule.snippet(framework)
+        if language(code) == "python":
+            ast.parse(code)
