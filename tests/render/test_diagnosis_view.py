@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
@@ -17,14 +18,16 @@ from gpusight.analysis.steps.step_window import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
 from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, _fitted_kernel, screen_lines
-from gpusight.render.diagnosis_summary import timeline_gain
+from gpusight.render.diagnosis_summary import language, timeline_gain
 from gpusight.render.html import diagnosis_page
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
 from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.process_sections import DiagnosisSection, GpuOwner
-from gpusight.rules.rule import FindingLocation
+from gpusight.rules.registry import timeline_rules
+from gpusight.rules.rule import FindingLocation, TimelineRule
 from tests.render.hostile import HOSTILE
 
 MS = 1e6
@@ -648,3 +651,11 @@ def test_a_group_of_the_ledger_does_not_repeat_its_name() -> None:
     ledger = entries(compute__matmul=0.9, communication=0.06, idle__queued=0.04)
     shown = text(diagnosis(ledger=ledger), details=False).splitlines()
     assert "compute 90.0% (matmul 90.0%) · communication 6.0% · idle 4.0% (queued 4.0%)" in shown
+
+
+@pytest.mark.parametrize("rule", timeline_rules().values(), ids=lambda rule: rule.id)
+def test_lines_to_paste_that_are_called_python_are_python(rule: TimelineRule) -> None:
+    for framework in (Framework.TORCH, Framework.JAX, Framework.CUDA):
+        code = rule.snippet(framework)
+        if language(code) == "python":
+            ast.parse(code)

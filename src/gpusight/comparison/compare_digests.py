@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
-    from numpy.typing import NDArray
-
     from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding, Series
     from gpusight.comparison.significance import MeasuredChange
+    from gpusight.trace.intervals import Reals
 
-    Floats: TypeAlias = NDArray[np.float64]
     Pairs: TypeAlias = Sequence[tuple[ComparedQuantity, ComparedQuantity]]
     Test: TypeAlias = Callable[[Pairs], list[MeasuredChange]]
 
@@ -288,7 +286,7 @@ def _kernels(
     return _by_change(kernels, lambda row: row.ns)
 
 
-def _launches(digest: Digest, parts: Sequence[Mapping[int, float]]) -> dict[int, Floats]:
+def _launches(digest: Digest, parts: Sequence[Mapping[int, float]]) -> dict[int, Reals]:
     """Sum time and number of the launches of a capture in each match, by its position.
 
     A row counts by the part of its launches that belongs to the match.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -440,11 +441,17 @@ def covered(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
     return [(", ".join(rules), by) for by, rules in by_rule.items()]
 
 
+_SHELL = re.compile(r"(?:gpusight|export|unset) |[A-Z_]+=\S+ \w")
+"""How lines for a shell begin: a command, or a variable of the environment."""
+_CUDA = re.compile(r"^//|[;{]\s*(?://|$)")
+"""A comment or the end of a statement of CUDA C++."""
+
+
 def language(code: str) -> str:
     """Return in which language lines to paste are written."""
-    if code.startswith("gpusight "):
+    if _SHELL.match(code):
         return "bash"
-    is_cuda = any(line.rstrip().endswith((";", "{")) for line in code.splitlines())
+    is_cuda = any(map(_CUDA.search, code.splitlines()))
     return "cuda" if is_cuda else "python"
 
 

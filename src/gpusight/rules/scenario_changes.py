@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import Flags, ReplayProgram
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.analysis.scenario import Scenario, WhatIf
     from gpusight.rules.context import RuleContext
     from gpusight.rules.patterns.fp32_gemms import TensorFormat
     from gpusight.rules.rule import RuleVerdict
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
 

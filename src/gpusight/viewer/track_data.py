@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
     from gpusight.viewer.gpu_tracks import CounterSeries, MemorySeries
     from gpusight.viewer.timeline_tracks import LedgerSpans
     from gpusight.viewer.track_events import TrackEvents
-
-
-Reals: TypeAlias = "NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True)

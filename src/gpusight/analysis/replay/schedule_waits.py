@@ -15,8 +15,7 @@ from gpusight.analysis.replay.simulation import CallWait
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuOps, GpuSchedule
-    from gpusight.analysis.replay.simulation import Flags
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 NEVER = -(1 << 60)
