@@ -357,6 +357,14 @@ def test_a_fix_that_needs_another_says_so() -> None:
     assert result.document()["findings"][0]["needs"] == ["host-sync", "absent"]
 
 
+def test_a_plan_in_the_order_to_apply_needs_no_note() -> None:
+    found = diagnosis(
+        finding("host-sync", 5.0), finding("launch-bound", 60.0, needs=("host-sync",))
+    )
+    assert "apply fix" not in text(found, details=False)
+    assert "apply it after fix 1 (host-sync)" in text(found, width=100)
+
+
 def test_what_is_not_in_the_plan_follows_it() -> None:
     twin = finding("host-sync", 70.0, title="Twin", saved_ns=None, instead_of="input-starved")
     small = finding("fp32-no-tensor-cores", 0.1, title="Small", saved_ns=None)
