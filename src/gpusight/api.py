@@ -1142,7 +1142,7 @@ def _opened(trace: Capture) -> Trace:
 
 def _opened_or_job(trace: Capture) -> Trace:
     """Give a capture; of a folder with the captures of several ranks, these as one."""
-    from gpusight.rank_files import is_job_folder, open_job
+    from gpusight.open_job import is_job_folder, open_job
 
     if not isinstance(trace, Trace) and is_job_folder(Path(trace)):
         return open_job([trace]).trace
