@@ -1245,6 +1245,7 @@ def _digests(
     from gpusight.comparison.build_digest import make_digest
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.inputs import digests_of, side_inputs
+    from gpusight.open_job import jobs_among, with_ranks
 
     single = isinstance(captures, (str, os.PathLike, Trace, Digest))
     if not single and not isinstance(captures, Iterable):
@@ -1263,7 +1264,11 @@ def _digests(
     def make(source: Trace | Path) -> Digest | NotApplicable:
         return make_digest(_opened(source), selection, steps=steps, window=window, warmup=warmup)
 
-    return digests_of([*sources, *inputs.paths], make, inputs.notes)
+    digests = digests_of(sources, make)
+    for captures in jobs_among(inputs.paths):
+        made = digests_of(captures[:1], make, inputs.notes)
+        digests += [with_ranks(made[0], captures)] if len(captures) > 1 else made
+    return digests
 
 
 def _not_a_capture(given: object) -> UsageError:

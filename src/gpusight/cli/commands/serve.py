@@ -21,7 +21,8 @@ DESCRIPTION = (
     "copies, GPU metrics, memory, and where the time goes. Click an event for its details, search, "
     "measure, jump from a finding to its location. Two captures are shown side by side and "
     "compared; the captures of all ranks of a job, or a folder of them, are one timeline on one "
-    "clock, with a heat map of ranks and steps; an Nsight Compute report adds its metrics to the kernels. The server listens on "
+    "clock, with a heat map of ranks and steps; an Nsight Compute report adds its metrics to the "
+    "kernels. The server listens on "
     "this machine only, at an address with a random token, until Ctrl-C. "
     f"Docs: {DOCS_URL}/serve.md"
 )
