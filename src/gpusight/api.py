@@ -1216,7 +1216,7 @@ def _opened(trace: Capture) -> Trace:
 
 def _opened_or_job(trace: Capture) -> Trace:
     """Give a capture; of a folder with the captures of several ranks, these as one."""
-    from gpusight.rank_files import is_job_folder, open_job
+    from gpusight.open_job import is_job_folder, open_job
 
     if not isinstance(trace, Trace) and is_job_folder(Path(trace)):
         return open_job([trace]).trace
@@ -1319,6 +1319,7 @@ def _digests(
     from gpusight.comparison.build_digest import make_digest
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.inputs import digests_of, side_inputs
+    from gpusight.open_job import jobs_among, with_ranks
 
     single = isinstance(captures, (str, os.PathLike, Trace, Digest))
     if not single and not isinstance(captures, Iterable):
@@ -1337,7 +1338,11 @@ def _digests(
     def make(source: Trace | Path) -> Digest | NotApplicable:
         return make_digest(_opened(source), selection, steps=steps, window=window, warmup=warmup)
 
-    return digests_of([*sources, *inputs.paths], make, inputs.notes)
+    digests = digests_of(sources, make)
+    for captures in jobs_among(inputs.paths):
+        made = digests_of(captures[:1], make, inputs.notes)
+        digests += [with_ranks(made[0], captures)] if len(captures) > 1 else made
+    return digests
 
 
 def _not_a_capture(given: object) -> UsageError:
