@@ -942,6 +942,47 @@ def ranks(
     return RanksView(_checked(analysis(digests, unread)))
 
 
+def ranks_whatif(
+    captures: Capture | Iterable[Capture],
+    *,
+    changes: Iterable[tuple[str, str]] = (),
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
+) -> View:
+    """Simulate all ranks of a job with changes: the step time if stragglers were not late.
+
+    `changes` are pairs of an option of `gpusight whatif --ranks` and its value, in order:
+    `("as-median", "2")`, `("gradients", "bf16")`, `("bucket", "100MB")`, `("overlap",
+    "communication")`, `("balance", "ranks")`. Without any, each straggler as fast as the median.
+    `captures` are read as by `gs.ranks`; of a job trace, its worst workers, its last stage and
+    balanced stages are simulated.
+    """
+    from gpusight.analysis.ranks.job_whatif import operations_whatif
+    from gpusight.analysis.ranks.job_whatif import ranks_whatif as analysis
+    from gpusight.rank_cluster import dask_scheduler
+    from gpusight.rank_files import job_operations, rank_captures, read_ranks
+
+    found = rank_captures(_several(captures))
+    operations = job_operations(found)
+    wanted = list(changes)
+    if operations is not None:
+        if wanted:
+            raise UsageError(
+                f"--{wanted[0][0]} does not apply to a job trace",
+                hint="give it alone: worst workers, last stage and balanced stages are simulated",
+            )
+        return View(_checked(operations_whatif(operations)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
+    return View(_checked(analysis(digests, wanted, unread=unread)))
+
+
 def rank_digest(
     captures: Capture | Iterable[Capture],
     output: PathLike,
