@@ -21,6 +21,8 @@ from gpusight.trace.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from distributed import Client
+
     from gpusight.analysis.drill.drill_result import DrillResult
     from gpusight.analysis.orion.orion_build import OrionRefusal
     from gpusight.analysis.selection import Selection
@@ -983,15 +985,20 @@ def ranks(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
 ) -> RanksView:
     """Compare all ranks of a job: who is late, why, and what it costs.
 
     `captures` are those of all ranks: paths, globs, a folder, opened captures, or files of
-    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs). A job trace
-    (Parquet, operations of all workers) is given alone.
+    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs), or the
+    workers of a Dask cluster: `dask` is the address of its scheduler or a client, which default to
+    the scheduler that DASK_SCHEDULER_ADDRESS names. A job trace (Parquet, operations of all
+    workers) is given alone.
     """
     from gpusight.analysis.ranks.job_ranks import job_ranks as analysis
     from gpusight.analysis.ranks.job_ranks import ranks_of_operations
+    from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import job_operations, rank_captures, read_ranks
     from gpusight.render.result_view import RanksView
 
@@ -999,10 +1006,51 @@ def ranks(
     operations = job_operations(found)
     if operations is not None:
         return RanksView(_checked(ranks_of_operations(operations, str(found[0]))))
-    digests, unread = read_ranks(
-        found, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
-    )
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
     return RanksView(_checked(analysis(digests, unread)))
+
+
+def ranks_whatif(
+    captures: Capture | Iterable[Capture],
+    *,
+    changes: Iterable[tuple[str, str]] = (),
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
+) -> View:
+    """Simulate all ranks of a job with changes: the step time if stragglers were not late.
+
+    `changes` are pairs of an option of `gpusight whatif --ranks` and its value, in order:
+    `("as-median", "2")`, `("gradients", "bf16")`, `("bucket", "100MB")`, `("overlap",
+    "communication")`, `("balance", "ranks")`. Without any, each straggler as fast as the median.
+    `captures` are read as by `gs.ranks`; of a job trace, its worst workers, its last stage and
+    balanced stages are simulated.
+    """
+    from gpusight.analysis.ranks.job_whatif import operations_whatif
+    from gpusight.analysis.ranks.job_whatif import ranks_whatif as analysis
+    from gpusight.rank_cluster import dask_scheduler
+    from gpusight.rank_files import job_operations, rank_captures, read_ranks
+
+    found = rank_captures(_several(captures))
+    operations = job_operations(found)
+    wanted = list(changes)
+    if operations is not None:
+        if wanted:
+            raise UsageError(
+                f"--{wanted[0][0]} does not apply to a job trace",
+                hint="give it alone: worst workers, last stage and balanced stages are simulated",
+            )
+        return View(_checked(operations_whatif(operations)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
+    return View(_checked(analysis(digests, wanted, unread=unread)))
 
 
 def rank_digest(
@@ -1014,13 +1062,17 @@ def rank_digest(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
 ) -> Path:
     """Write what `gs.ranks` needs of captures to a file of kilobytes; returns its path."""
+    from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import rank_captures, write_digests
 
     found = rank_captures(_several(captures))
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs, cluster=cluster)
 
 
 def _several(captures: Capture | Iterable[Capture]) -> list[Capture]:

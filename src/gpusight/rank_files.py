@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -64,6 +64,14 @@ class DigestReply(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class DigestReader(Protocol):
+    """Reads captures elsewhere than in processes of this machine."""
+
+    def read(self, requests: Sequence[DigestRequest], /) -> list[DigestReply]:
+        """Return a reply for each request, in their order."""
+        ...
+
+
 def rank_captures(texts: Sequence[Capture]) -> list[Path | Trace]:
     """Expand folders and globs; a folder of digests gives those where it has no captures."""
     from gpusight.comparison.inputs import side_inputs
@@ -102,8 +110,12 @@ def read_ranks(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    cluster: DigestReader | None = None,
 ) -> tuple[list[RankDigest], list[UnreadRank]]:
-    """Read all captures; a rank that cannot be read is returned with the reason."""
+    """Read all captures; a rank that cannot be read is returned with the reason.
+
+    Without a cluster, processes of this machine read them.
+    """
     replies: dict[int, tuple[str, DigestReply]] = {}
     requests: dict[int, DigestRequest] = {}
     for number, capture in enumerate(captures):
@@ -115,7 +127,9 @@ def read_ranks(
         else:
             requests[number] = DigestRequest(str(capture), steps, window, warmup, cache)
     processes = min(len(requests), jobs or os.cpu_count() or 1)
-    if processes <= 1:
+    if cluster is not None and requests:
+        answers = cluster.read(list(requests.values()))
+    elif processes <= 1:
         answers = [digest_capture(request) for request in requests.values()]
     else:
         answers = _in_processes(list(requests.values()), processes)
@@ -178,6 +192,7 @@ def write_digests(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    cluster: DigestReader | None = None,
 ) -> Path:
     """Write the digests of captures to a file; one that cannot be read is an error."""
     from gpusight.output_files import write_file
@@ -186,7 +201,13 @@ def write_digests(
     for capture in captures:
         refuse_capture(target, None if isinstance(capture, Trace) else str(capture))
     digests, unread = read_ranks(
-        captures, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
+        captures,
+        steps=steps,
+        window=window,
+        warmup=warmup,
+        cache=cache,
+        jobs=jobs,
+        cluster=cluster,
     )
     if unread:
         first = unread[0]
