@@ -11,7 +11,7 @@ from gpusight.rules.finding import Confidence
 from gpusight.rules.registry import timeline_rules
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.gil_contention import GilContention
-from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, saved_us
 
 RULE = GilContention()
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::add<float>>(int)"
@@ -35,7 +35,7 @@ def steps(
 
 def test_found() -> None:
     timeline = steps().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["waits"] == 5
     assert evidence(verdict)["waited_ns"] == 25_000_000
     assert saved_us(verdict, timeline) == pytest.approx(25_000, rel=0.01)
@@ -72,7 +72,7 @@ def stretches(*before_us: float, kernel: str = KERNEL, number: int = 4) -> Captu
 def test_stretches_of_the_switch_interval_without_os_calls() -> None:
     """The step is 25 ms of waits, and one stall of another length that is not the lock."""
     timeline = stretches(5_060, 40, 5_110, 10_190, 20, 5_020, 1_200).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["waits"] == 4
     assert verdict.title == "Launching thread waits for the GIL 25.5 ms/step"
     assert verdict.confidence is Confidence.LOW
@@ -107,4 +107,4 @@ def test_absent() -> None:
     assert isinstance(RULE.check(steps(kernel="stencil(float*)").timeline()), RuleNotApplicable)
     python = steps(kernel="stencil(float*)")
     python.tables["processes"].append({"process": 1})  # called python3
-    found(RULE, python.timeline())
+    match_of(RULE, python.timeline())

@@ -16,7 +16,9 @@ from gpusight.analysis.ranks.match_collectives import match_collectives
 from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
 from gpusight.analysis.ranks.rank_identity import ORDER
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times, waits_of_host
+from gpusight.analysis.ranks.rank_steps import StepTimeline, step_timeline, steps_by_rank
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
+from gpusight.pace import AS_RECORDED
 from gpusight.results import NotApplicable
 from gpusight.units import format_share
 
@@ -108,6 +110,12 @@ class JobRanks:
     """Each rank's clock against that of the first rank; empty where no collective matches."""
     slowdown: JobSlowdown | None = None
     """Slowdown by cause and worker, of a trace with the operations of all workers."""
+    by_step: pl.DataFrame | None = None
+    """A row per rank and step, of `steps_by_rank`; None for a trace of operations."""
+    latest: StepTimeline | None = None
+    """The step in which a rank was latest, all ranks on one clock; None where nothing aligns."""
+    digests: tuple[RankDigest, ...] = ()
+    """What the answer was made of, in the order of `ranks`."""
     notes: tuple[str, ...] = ()
     title: str = "Ranks"
 
@@ -133,14 +141,13 @@ def job_ranks(
     digests: Sequence[RankDigest], unread: Sequence[UnreadRank] = ()
 ) -> JobRanks | NotApplicable:
     """Compare the ranks of a job; their order does not matter."""
-    kept, left_out = _one_job(digests)
+    ordered, left_out = ordered_ranks(digests)
     unread = tuple(sorted((*unread, *left_out), key=lambda one: (one.file, one.rank or 0)))
-    if not kept:
+    if not ordered:
         reasons = "; ".join(f"{one.file}: {one.reason}" for one in unread[:_MAX_LISTED])
         return NotApplicable(
             COMMAND, f"no rank could be read ({reasons or 'no files'})", "see: gpusight info FILE"
         )
-    ordered = sorted(kept, key=lambda digest: (digest.rank or 0, digest.file, digest.place))
     matched = match_collectives(ordered)
     waits = CollectiveWaits(matched)
     own = own_times(ordered, waits)
@@ -154,13 +161,17 @@ def job_ranks(
         for straggler in find_stragglers(ordered, numbers, waits, own)
     )
     meta = _meta(ordered, waits, own, step_ns, stragglers)
+    clocks = _clocks(ordered, matched)
     return JobRanks(
         meta,
         ranks,
         stragglers,
         _steps(own, numbers),
         unread,
-        clocks=_clocks(ordered, matched),
+        clocks=clocks,
+        by_step=steps_by_rank(ordered, numbers, waits, own),
+        latest=step_timeline(ordered, numbers, waits, own, clocks),
+        digests=tuple(ordered),
         notes=tuple(_notes(ordered, meta, unread, waits)),
     )
 
@@ -187,8 +198,10 @@ def ranks_of_operations(operations: pl.DataFrame, file: str) -> JobRanks | NotAp
 # Which ranks --------------------------------------------------------------------------------------
 
 
-def _one_job(digests: Sequence[RankDigest]) -> tuple[list[RankDigest], list[UnreadRank]]:
-    """Number the ranks; leave out those of another job, and ranks that were given twice."""
+def ordered_ranks(
+    digests: Sequence[RankDigest],
+) -> tuple[list[RankDigest], list[UnreadRank]]:
+    """Number and sort the ranks; leave out those of another job, and ranks given twice."""
     digests = sorted(digests, key=lambda d: (_natural(d.file), d.place))
     sizes = Counter(d.world_size for d in digests if d.world_size is not None)
     left_out: list[UnreadRank] = []
@@ -210,7 +223,10 @@ def _one_job(digests: Sequence[RankDigest]) -> tuple[list[RankDigest], list[Unre
             left_out.append(UnreadRank(digest.file, reason, rank))
         else:
             kept[rank] = digest
-    return list(kept.values()), left_out
+    ordered = sorted(
+        kept.values(), key=lambda digest: (digest.rank or 0, digest.file, digest.place)
+    )
+    return ordered, left_out
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -430,7 +446,7 @@ def _notes(
         notes.append(f"ranks were recorded with {tools}, whose overheads differ")
     if len(digests) > 1:
         notes += _match_notes(digests, meta, waits)
-        notes.append("times are as recorded, with the overhead of the profiler")
+        notes.append(AS_RECORDED)
     return notes
 
 
@@ -448,7 +464,7 @@ def _match_notes(
     if not len(waits.matched):
         if with_collectives > 1:
             notes.append(
-                "no collective of one rank is one of another: captures of different jobs or times?"
+                "no collective of one rank is one of another: other groups, another job or time?"
             )
         elif meta["matched_by"]:
             notes.append(

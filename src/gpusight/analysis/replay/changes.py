@@ -19,8 +19,7 @@ from gpusight.analysis.replay.simulation import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.analysis.replay.simulation import Flags
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 Change: TypeAlias = Callable[[ReplayProgram], ReplayProgram]

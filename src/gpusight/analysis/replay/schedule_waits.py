@@ -15,8 +15,7 @@ from gpusight.analysis.replay.simulation import CallWait
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuOps, GpuSchedule
-    from gpusight.analysis.replay.simulation import Flags
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 NEVER = -(1 << 60)
@@ -26,7 +25,8 @@ _ONE_EVENT = re.compile(r"Event")
 _WAITING_FREE = re.compile(r"Free(?!Host|Async)")
 _OWN_NS = 3_000
 """What a synchronizing call costs that need not wait, where the capture shows none."""
-_TAIL_NS = 5_000
+WAIT_TAIL_NS = 5_000
+"""How long after the work a wait for it returns, where the capture shows none."""
 _LAST_CHUNK_NS = 50_000
 _STAGED_BYTES = 65_536
 """Smaller copies from pageable memory are staged at once, and the call does not wait for them."""
@@ -205,7 +205,7 @@ class CallWaits:
         self.own_ns[freed] = self.tail_ns[freed]
         # Calls that need not wait get the usual time to return, should they come to wait.
         rows = np.flatnonzero(idle & (self.wait != CallWait.NOTHING))
-        usual_ns = int(np.median(self.tail_ns[waited])) if waited.any() else _TAIL_NS
+        usual_ns = int(np.median(self.tail_ns[waited])) if waited.any() else WAIT_TAIL_NS
         self.tail_ns[rows] = np.minimum(self.tail_ns[rows], usual_ns)
 
     def _wait_for_device(self, rows: Ints) -> None:
