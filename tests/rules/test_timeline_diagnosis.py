@@ -215,3 +215,12 @@ def test_debug_settings_of_the_environment_are_named(tmp_path: Path) -> None:
     note = "the environment of the capture has CUDNN_LOGINFO_DBG=1: cuDNN logs every call"
     assert note in found.notes
     assert not any("secret" in text or "TORCH" in text for text in found.notes)
+
+
+@needs_shared
+def test_threads_that_wait_for_each_other_stay_together_in_a_corrected_capture() -> None:
+    """Threads of gloo copy, the main thread waits for them: no host work of its own."""
+    found = diagnosed_file(SHARED / "ranks" / "ddp_torch_2.rank0.trace.json.gz")
+    assert isinstance(found, TimelineDiagnosis)
+    assert found.findings[0].title.startswith("Host waits (`gloo:all_reduce`): GPU idle ")
+    assert found.ledger.devices[0].ns("idle/waiting") > 10 * found.ledger.devices[0].ns("idle/host")

@@ -66,6 +66,8 @@ the recorder counted on from the timed steps they are: torch.profiler slows bloc
 5.5 times."""
 MAX_ESTIMATED_OPS = 2_000
 """GPU activities on which the estimate is based: three short replays, for every capture."""
+MIN_THREAD_SHARE = 0.02
+"""Part of the calls that a host thread must make to count as one that launches."""
 MIN_ESTIMATED_SHARE = 0.02
 """Share of the step. Where the profiler is estimated to take less, the GPU or other work of the
 host sets the pace, and the times of the capture are kept."""
@@ -301,6 +303,15 @@ def _estimate(trace: Trace, focus: StepWindow | NotApplicable) -> _Estimate | No
     return _Estimate(focus, cost, sample, steps, events, sample.end_ns - sample.start_ns, *lengths)
 
 
+def _threads_run_apart(schedule: GpuSchedule) -> bool:
+    """Return whether several host threads launch, which wait for each other without any CUDA call.
+
+    A replay moves each by itself: with less host time they would drift apart.
+    """
+    calls = np.bincount(schedule.calls.host_thread)
+    return int(np.count_nonzero(calls >= MIN_THREAD_SHARE * calls.sum())) > 1
+
+
 def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
     """Return the capture without the overhead that its profiler is likely to have.
 
@@ -308,7 +319,7 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
     """
     trace, focus, cost = estimate.sample.trace, estimate.focus, estimate.cost
     recorded_ns, middle_ns = estimate.recorded_ns, estimate.middle_ns
-    if estimate.is_little and not cost.is_used:
+    if estimate.is_little and (not cost.is_used or _threads_run_apart(estimate.sample)):
         return _RecordedTrace(
             trace,
             correction=Correction(
