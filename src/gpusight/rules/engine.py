@@ -204,7 +204,7 @@ class _PlanReplays:
     def min_ns(self, *cases: _Case) -> float:
         """Return the GPU time that fixes leave: no plan makes the time shorter.
 
-        An estimate without a replay may be of GPU time, unless its rule gives a least time.
+        An estimate without a replay may be of GPU time, unless its rule sets a least time.
         """
         estimates = (c for c in cases if not c.match.change and c.match.min_ns is None)
         estimated_ns = sum(case.alone_ns or 0.0 for case in estimates)
