@@ -65,8 +65,8 @@ _JITTER = 0.25
 _LOOK_AROUND = 8
 """One tick in so many looks whether another thread has begun to launch work."""
 _SHORT_WAIT_S = 0.0001
-"""How long we wait until Python requests the GIL from the program. Python's 5 ms are longer than most
-programs keep it, so samples would only be taken where they let go of it: at their waits."""
+"""How long we wait until Python requests the GIL from the program. Python's 5 ms are longer than
+most programs keep it, so samples would only be taken where they let go of it: at their waits."""
 _SET_TIMER_SLACK = 29
 _MAX_FRAMES, _MAX_NODES = 50_000, 100_000
 _MAX_BYTES = 1 << 30
