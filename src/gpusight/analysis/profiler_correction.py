@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.gpu_schedule import GpuSchedule, ScheduleTiming
-    from gpusight.analysis.profiler_costs import EstimatedOverhead, Floats
+    from gpusight.analysis.profiler_costs import EstimatedOverhead
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import Bounds, StepWindow
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
 
 
 MAX_SOLVED_OPS = 24_000
@@ -264,7 +264,7 @@ class _Estimate:
     sample: GpuSchedule
     steps: int
     """In the sample."""
-    events: Floats
+    events: Reals
     recorded_ns: int
     low_ns: int
     middle_ns: int
@@ -343,7 +343,7 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
 
 def _moved(
     overhead: Overhead,
-    events: Floats,
+    events: Reals,
     schedule: GpuSchedule,
     timing: ScheduleTiming,
     focus: StepWindow,

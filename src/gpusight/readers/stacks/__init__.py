@@ -1,1 +1,1 @@
-"""Stacks that other profilers wrote: folded lines and speedscope's JSON."""
+"""Stacks of host threads: our own, folded lines and speedscope's JSON."""
