@@ -70,6 +70,8 @@ TREE_FIELDS = (
     Field("depth", "Depth", Fmt.COUNT, "Frames around it", shown=False),
     *FIELDS[1:],
 )
+_OF_GPU = ("idle_ns", "idle_share", "gpu_ns")
+"""Fields that tables of host time alone do not show."""
 _VALUES = ("idle_ns", "gpu_ns", "host_ns", "samples", "launches")
 _KEYS = {
     "line": ["file", "line", "function", "module"],
@@ -141,6 +143,8 @@ class Hotspots:
         """Return the rows, most idle time first; of stacks, their tree."""
         frame = self._tree() if self.is_tree else self._grouped()
         fields = TREE_FIELDS if self.is_tree else FIELDS
+        if not self.times.gpu_ns.any():
+            fields = tuple(replace(f, shown=f.shown and f.key not in _OF_GPU) for f in fields)
         return TableResult(
             COMMAND,
             self.title,
