@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp, lgamma, log, log1p
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +28,14 @@ MIN_COST_SHARE = 0.01
 """Part of the job's step time that it must cost."""
 MIN_UPSTREAM_SHARE = 0.5
 """Part of the waits that a rank causes which its own waits for another rank must explain."""
+MAX_CHANCE = 1e-3
+"""How likely as many late steps may be at the rate of the other ranks; divided by the ranks."""
+_MIN_LATE_RATE = 0.02
 _FEW_STEPS = 3
 _CONSTANT_SHARE = 0.8
 _MIN_DRIFT_STEPS = 6
+_MIN_REPEATS = 3
+"""More late steps than these, and one that does not fit every Nth is an exception."""
 _DRIFT_CORRELATION = 0.8
 _DRIFT_RATIO = 2.0
 
@@ -127,14 +133,15 @@ def _late_ranks(own: OwnTimes) -> dict[int, float]:
         others = [r for r in range(len(means)) if r != place and r not in found]
         if not others:
             break
-        limit_ns = _limit(own.late_ns[:, place], own.late_ns[:, others], own.job_ns)
+        chance = MAX_CHANCE / len(means)
+        limit_ns = _limit(own.late_ns[:, place], own.late_ns[:, others], own.job_ns, chance)
         if limit_ns is None:
             break
         found[place] = limit_ns
     return found
 
 
-def _limit(late: Ints, others: Ints, step_ns: float) -> float | None:
+def _limit(late: Ints, others: Ints, step_ns: float, max_chance: float) -> float | None:
     """Return above which lateness a step counts as late; None where a rank is late by chance."""
     min_ns = MIN_LATE_SHARE * step_ns
     usual, spread = float(others.mean()), float(others.std())
@@ -147,8 +154,23 @@ def _limit(late: Ints, others: Ints, step_ns: float) -> float | None:
     error_ns = np.sqrt(late.var(ddof=1) / len(late) + spread**2 / others.size)
     is_sure = excess_ns >= MIN_DEVIATIONS * error_ns
     is_periodic = _period(late > limit_ns) is not None
+    usual_rate = float(np.clip((others > limit_ns).mean(), _MIN_LATE_RATE, 1 - _MIN_LATE_RATE))
+    is_often = _chance(int((late > limit_ns).sum()), len(late), usual_rate) < max_chance
     # Steps of the other ranks are late by chance too: then a limit above them still counts steps.
-    return min(limit_ns, float(late.mean())) if is_sure or is_periodic else None
+    return min(limit_ns, float(late.mean())) if is_sure or is_periodic or is_often else None
+
+
+def _chance(count: int, steps: int, rate: float) -> float:
+    """Return how likely so many late steps, or more, are at the rate of the other ranks."""
+    if not count:
+        return 1.0
+    return sum(
+        exp(
+            lgamma(steps + 1) - lgamma(late + 1) - lgamma(steps - late + 1)
+            + late * log(rate) + (steps - late) * log1p(-rate)
+        )
+        for late in range(count, steps + 1)
+    )  # fmt: skip
 
 
 # Which steps --------------------------------------------------------------------------------------
@@ -168,13 +190,18 @@ def _pattern(late: Ints, limit_ns: float) -> str:
 
 
 def _period(late: NDArray[np.bool_]) -> int | None:
-    """Return N where every Nth step is late, at least twice, and no other one."""
+    """Return N where every Nth step is late, at least twice; of four or more, one other may be."""
     places = np.flatnonzero(late)
     if len(places) < 2:
         return None
-    period = int(places[1] - places[0])
-    expected = np.arange(places[0] % period, len(late), period)
-    return period if period > 1 and np.array_equal(places, expected) else None
+    allowed = 1 if len(places) > _MIN_REPEATS else 0
+    for period in sorted(set(np.diff(places).tolist()) - {1}):
+        for first in {int(place) % period for place in places[:2]}:
+            expected = np.zeros(len(late), np.bool_)
+            expected[first::period] = True
+            if np.count_nonzero(expected != late) <= allowed:
+                return int(period)
+    return None
 
 
 def _drifts(late: Ints) -> bool:
