@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+
 def test_all_ranks_of_a_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
