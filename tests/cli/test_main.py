@@ -478,10 +478,10 @@ def test_a_bug_is_one_line_with_a_code_of_its_own(
     monkeypatch.setattr(kernel_summary, "kernels", broken)
     monkeypatch.setenv("GPUSIGHT_DEBUG", "")
     assert main(["kernels", train]) == 70
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert found.err.count("\n") == 1
-    assert f"internal error: {type(error).__name__}: at row 3; this is a bug" in found.err
+    result = capsys.readouterr()
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert f"internal error: {type(error).__name__}: at row 3; this is a bug" in result.err
     monkeypatch.setenv("GPUSIGHT_DEBUG", "1")
     assert main(["kernels", train]) == 70
     assert "Traceback" in capsys.readouterr().err
@@ -826,9 +826,9 @@ def test_no_command_prints_controls(
         main([command, *(str(capture) if word == "FILE" else word for word in words)])
         shown = capsys.readouterr()
         text = COLORS.sub("", shown.out) if colored else shown.out
-        found = {char for char in text + shown.err if char != "\n" and not char.isprintable()}
-        if found or "internal error" in shown.err:
-            faults[(command, *more)] = (found, shown.err)
+        controls = {char for char in text + shown.err if char != "\n" and not char.isprintable()}
+        if controls or "internal error" in shown.err:
+            faults[(command, *more)] = (controls, shown.err)
     assert not faults
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analysis.ledger.idle_causes import is_sleeping
-from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.naming.host_names import is_sleeping
 from gpusight.results import NotApplicable
 from gpusight.units import format_share, format_time
 
@@ -203,6 +202,8 @@ def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, f
     Idle time in which the host waits does not count: another process may be what it waits for. A
     process that sleeps waits for none.
     """
+    from gpusight.analysis.ledger.ledger_entries import IdleCause  # not for a list of processes
+
     gpu_ns = section.owner.gpu_ns if section.owner is not None else 0
     diagnosis = section.diagnosis
     if diagnosis is None:
@@ -211,7 +212,7 @@ def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, f
     idle_ns = (1.0 - (section.busy_share or 0.0)) * length_ns
     evaluated = _evaluated(diagnosis)
     waiting_ns = 0.0 if evaluated is None else evaluated.ns(IdleCause.WAITING.entry)
-    places = (place for finding in diagnosis.fixes for place in finding.where)
+    places = (location for finding in diagnosis.fixes for location in finding.where)
     asleep_ns = max((p.ns or 0.0 for p in places if is_sleeping(p.name)), default=0.0)
     waiting_ns = max(0.0, waiting_ns - asleep_ns)
     saved_ns = sum(finding.saved_ns or 0.0 for finding in diagnosis.fixes)

@@ -67,9 +67,9 @@ def page(trace: Trace, *args: Any, **options: Any) -> Composite:
 
 
 def section(result: Composite, name: str) -> list[dict[str, Any]]:
-    found = next(s for s in result.sections if s.command == name)
-    assert isinstance(found, TableResult), found
-    return found.rows()
+    section = next(s for s in result.sections if s.command == name)
+    assert isinstance(section, TableResult), section
+    return section.rows()
 
 
 def operators(trace: Trace, **options: Any) -> list[dict[str, Any]]:
@@ -504,8 +504,8 @@ def test_a_capture_of_nsys_says_where_sizes_come_from() -> None:
 def torch_mflops(path: Any) -> dict[str, float]:
     """Read "Total MFLOPs" of the operators, as torch.profiler printed them."""
     lines = path.read_text().splitlines()
-    found = (re.match(r"\s*(aten::\w+) .*\s([\d.]+)\s*$", line) for line in lines)
-    return {line[1]: float(line[2]) for line in found if line}
+    matches = (re.match(r"\s*(aten::\w+) .*\s([\d.]+)\s*$", line) for line in lines)
+    return {line[1]: float(line[2]) for line in matches if line}
 
 
 @pytest.mark.parametrize(

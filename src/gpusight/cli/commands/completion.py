@@ -57,11 +57,11 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, _Words]:
 
     (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     rules = tuple(sorted({*TIMELINE_RULES, *KERNEL_RULES}))
-    found = {name: _Words() for name in commands}
+    known = {name: _Words() for name in commands}
     for name, command in commands.items():
-        _add_words(found[name], command, rules)
-    found["explain"].actions.update(rules)
-    return found
+        _add_words(known[name], command, rules)
+    known["explain"].actions.update(rules)
+    return known
 
 
 def _add_words(words: _Words, parser: argparse.ArgumentParser, rules: tuple[str, ...]) -> None:

@@ -387,8 +387,8 @@ def write_reports(
         if isinstance(answer.outcome, GpusightError) and len(captures) == 1:
             raise answer.outcome
         if not together:
-            place = sum(a.capture == answer.capture for a in made)
-            _write(answer, jobs[place], made, captures, args)
+            number = sum(a.capture == answer.capture for a in made)
+            _write(answer, jobs[number], made, captures, args)
         made.append(answer)
     if together:
         write_out(_json(made))

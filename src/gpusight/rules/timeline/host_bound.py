@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.device_ledger import build_ledger
-from gpusight.analysis.ledger.idle_causes import is_sleeping, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.naming.host_names import is_sleeping, is_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
 from gpusight.rules.frameworks import Framework
@@ -26,6 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
     idle_ns,
     launching_threads,
 )
+from gpusight.rules.patterns.stack_lines import line_sites, lines_behind
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, contains, gaps
 from gpusight.units import format_share
@@ -216,7 +217,9 @@ def _match(
     activity = {cause: _activity(context, cause) for cause in causes}
     threads = launching_threads(context)
     min_named_ns = MIN_CAUSE_SHARE.value * by_cause[causes[0]]
-    large = tuple(place for place in activity[causes[0]] if (place.ns or 0.0) >= min_named_ns)
+    large = tuple(
+        location for location in activity[causes[0]] if (location.ns or 0.0) >= min_named_ns
+    )
     source = named(large, *_NAMED, most=1, length=TITLE_NAME_LENGTH)
     if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
         # The name of a thread shows more than that of the lock it waits for.
@@ -254,6 +257,7 @@ def _match(
         measured_ns=left_ns,
         fix=_fix(context, causes, by_cause, activity, threads, early=early),
         code=_code(context, causes[0], activity[causes[0]]),
+        lines=lines_behind(context, *causes),
         where_time="GPU idle time as measured, before the other fixes" if others else "",
         where=largest(
             *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
@@ -296,11 +300,12 @@ def _activity(context: RuleContext, cause: IdleCause) -> tuple[FindingLocation, 
     ends = places.pop("kernel")
     if cause in _OWN_CODE:
         # A thread that waits while another one works has no part in the work.
-        places["call"] = [place for place in places["call"] if not is_waiting(place.name)]
+        places["call"] = [location for location in places["call"] if not is_waiting(location.name)]
     if cause in _HOST_CODE and not places["site"]:
-        places["site"] = _sampled_functions(context, cause)
-    activity = [place for group in places.values() for place in group]
-    return (*sorted(activity, key=lambda place: -(place.ns or 0.0)), *ends[:1])
+        lines = line_sites(lines_behind(context, cause))
+        places["site"] = lines or _sampled_functions(context, cause)
+    activity = [location for group in places.values() for location in group]
+    return (*sorted(activity, key=lambda location: -(location.ns or 0.0)), *ends[:1])
 
 
 def _sampled_functions(context: RuleContext, cause: IdleCause) -> list[FindingLocation]:
@@ -442,8 +447,8 @@ def _how_to_learn(
 def _code(context: RuleContext, cause: IdleCause, activity: tuple[FindingLocation, ...]) -> str:
     """Choose what to change by what the capture shows; then the ranges that verify it."""
     framework = context.framework
-    next_on_gpu = next((place.name for place in activity if place.kind == "kernel"), "")
-    if cause is IdleCause.WAITING and any("gloo" in place.name for place in activity):
+    next_on_gpu = next((location.name for location in activity if location.kind == "kernel"), "")
+    if cause is IdleCause.WAITING and any("gloo" in location.name for location in activity):
         change = framework.choose(torch=_TORCH_COLLECTIVES, cuda="", jax="")
     elif cause is IdleCause.INPUT or (cause in _OWN_CODE and next_on_gpu == _H2D_COPY):
         # Host work right before an H2D copy makes the input of the step.

@@ -180,7 +180,7 @@ def optimizer_code(context: RuleContext) -> str:
 def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
     name = optimizer_name(context)
     optimizer = (f"torch.optim.{name}" if name in _IN_TORCH else name) or "The optimizer"
-    seen = (
+    summary = (
         f"{optimizer} launches {format_count(round(kernels))} kernels"
         f"{_per(context)}{main_source_phrase(context, rows)}: "
         f"{context.time_per_step(total_ns(rows))} of kernel time."
@@ -197,4 +197,4 @@ def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
         cuda="Update all parameters in one kernel that iterates over a table of tensors.",
         jax="Put the whole update under one jax.jit, so that XLA fuses it.",
     )
-    return f"{seen} {way}"
+    return f"{summary} {way}"
