@@ -18,7 +18,10 @@ def solver(
     *, result: int = 8, check: str = "check(double*)", check_us: int = 5, every: int = 1
 ) -> dict[str, list[dict[str, Any]]]:
     """Iterations of a kernel of 40 us, then one whose result is copied to the host."""
-    kernels, copies, calls, at = [], [], [], 0
+    kernels: list[dict[str, Any]] = []
+    copies: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    at = 0
     for n in range(10):
         for name, us in (("advance(double*)", 40), (check, check_us)):
             calls.append(_call("cudaLaunchKernel", at, 3, len(calls)))
