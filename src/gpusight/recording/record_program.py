@@ -26,11 +26,8 @@ from gpusight.recording.choose_tool import (
     chosen_stacks_hz,
     is_recorder_injected,
 )
-from gpusight.recording.doctor.environment_checks import (
-    CounterAccess,
-    counters,
-    debug_settings,
-)
+from gpusight.recording.debug_settings import debug_settings
+from gpusight.recording.doctor.environment_checks import CounterAccess, counters
 from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.inside.environment import (
     CUPTI,
