@@ -45,7 +45,7 @@ def test_results_are_also_found_beside_the_functions_that_give_them() -> None:
 def test_every_command_has_its_function() -> None:
     others = {"api": {"api_calls"}, "orion": {"orion_build", "orion_check", "orion_plot"}}
     functions = {name for name in gs.__all__ if inspect.isfunction(getattr(gs, name))}
-    for command in set(COMMANDS) - {"cache", "completion", "demo"}:
+    for command in set(COMMANDS) - {"cache", "completion", "demo", "mcp"}:
         assert others.get(command, {command}) <= functions
 
 

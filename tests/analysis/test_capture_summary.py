@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.capture_summary import summary
-from gpusight.analysis.gpu_time import gpu_time
+from gpusight.analysis.gpu_time import RECORDED_OVERHEAD, gpu_time
 from gpusight.analysis.selection import Selection
 from gpusight.readers.nsys.nsys_source import NsysSource
 from gpusight.readers.open import open_trace
@@ -175,7 +175,7 @@ def test_the_profilers_own_time_is_told_from_idle_time(
 ) -> None:
     (note,) = summary(build_trace(kernels=WORK, overheads=overhead(*spans))).notes
     assert note == (
-        f"profiler overhead: {took} of the GPU's idle time; "
+        f"{RECORDED_OVERHEAD}: {took} of the GPU's idle time; "
         f"without it the GPU is busy {busy} of the window"
     )
 
@@ -192,7 +192,7 @@ def test_the_profilers_time_is_that_of_the_busiest_gpu() -> None:
     (note,) = summary(trace).notes
     assert "200 ns of GPU 0's idle time; without it GPU 0 is busy 75.0%" in note
     (note,) = summary(trace, Selection(device=1)).notes
-    assert note.startswith("profiler overhead: 100 ns of the GPU's idle time")
+    assert note.startswith(f"{RECORDED_OVERHEAD}: 100 ns of the GPU's idle time")
 
 
 def test_only_overhead_inside_the_selected_range_counts() -> None:
@@ -221,8 +221,8 @@ def test_only_the_selected_process_is_blamed() -> None:
 def test_a_recorded_trace_says_what_the_profiler_cost() -> None:
     notes = summary(opened(DATA / "healthy.json.gz")).notes
     assert (
-        "profiler overhead: 2.753 ms of the GPU's idle time; without it the GPU is busy 88.2% of "
-        "the window"
+        f"{RECORDED_OVERHEAD}: 2.753 ms of the GPU's idle time; "
+        "without it the GPU is busy 88.2% of the window"
     ) in notes
 
 

@@ -844,3 +844,21 @@ def test_data_on_a_terminal_has_no_controls_either(
     shown = capsys.readouterr().out
     assert "[bold]" in shown
     assert not [char for char in shown if char not in "\n\t" and not char.isprintable()]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_help_fits_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    assert max(map(len, listed.splitlines())) <= columns
+    words = " ".join(listed.split())
+    assert all(f" {name} {module.SUMMARY}" in words for name, module in COMMANDS.items())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_fit_80_columns(name: str) -> None:
+    assert all(len(f"  {example}") <= 80 for example in COMMANDS[name].EXAMPLES)

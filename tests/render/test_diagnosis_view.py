@@ -17,7 +17,7 @@ from gpusight.analysis.steps.step_list import TraceStep
 from gpusight.analysis.steps.step_window import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
-from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, screen_lines
+from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, _fitted_kernel, screen_lines
 from gpusight.render.diagnosis_summary import language, timeline_gain
 from gpusight.render.html import diagnosis_page
 from gpusight.render.result_view import DiagnosisView
@@ -25,6 +25,7 @@ from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
 from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
 from gpusight.rules.frameworks import Framework
+from gpusight.rules.process_sections import DiagnosisSection, GpuOwner
 from gpusight.rules.registry import timeline_rules
 from gpusight.rules.rule import FindingLocation, TimelineRule
 from tests.render.hostile import HOSTILE
@@ -156,6 +157,34 @@ def test_the_first_screen_has_fifteen_lines_at_most() -> None:
             assert max(len(line.text) for line in lines) <= width
     assert any("more: --details" in line.text for line in lines)
     assert "all 30 fixes: 10.0 -> 7.00 ms/step (1.43x)" in [line.text for line in lines]
+
+
+@pytest.mark.parametrize("fixes", [1, 2, 9])
+@pytest.mark.parametrize("others", [1, 3, 9])
+def test_fixes_come_before_other_processes(fixes: int, others: int) -> None:
+    titled = finding("other", 80.0, title="Host waits (`gloo:all_reduce`): GPU idle 40 ms/step")
+    sections = tuple(
+        DiagnosisSection(
+            f"process {pid} (python), GPU 0",
+            f"--process {pid}",
+            GpuOwner(pid, "python", (0,), 9),
+            0.025,
+            diagnosis(titled),
+        )
+        for pid in range(700, 700 + others)
+    )
+    plan = [finding(f"rule-{n}", 5.0 - n / 2, saved_ns=(5 - n / 2) * MS) for n in range(fixes)]
+    aside = finding("profiler-overhead", 5.0, is_fix=False, saved_ns=None)
+    long = "3 of 15 steps excluded as warm-up: " + "; a reason that is long " * 4
+    found = diagnosis(*plan, aside, sections=sections, notes=(long, "another"))
+    lines = [line.text for line in screen_lines(found, TableOptions(100))]
+    assert len(lines) <= MAX_LINES
+    assert sum(bool(re.match(r" \d\. ", line)) for line in lines) >= min(fixes, 3)
+    processes = [line for line in lines if line.startswith("process 7")]
+    rest = [line for line in lines if re.fullmatch(r"… \d more processes: --details", line)]
+    assert len(processes) + sum(int(line.split()[1]) for line in rest) == others
+    for line in processes:
+        assert line.endswith(f"busy 2.5%; Host waits (--process {line.split()[1]})")
 
 
 def test_details_have_everything_else() -> None:
@@ -420,6 +449,14 @@ def test_notes_start_with_what_matters_most() -> None:
     assert warned.with_warnings(("later",)).notes[:2] == (lost, "later")
 
 
+@pytest.mark.parametrize(("count", "shown"), [(1, "range data, once"), (2, "range data, 2 times")])
+def test_how_often_a_location_occurs_without_steps(count: int, shown: str) -> None:
+    where = (FindingLocation("range", "data", 80.0 * MS, count),)
+    window = StepWindow(20_000_000, 120_000_000, (), (), "no steps")
+    found = diagnosis(finding("input-starved", 80.0, where=where), focus=window)
+    assert f"80.00 ms  {shown}" in text(found)
+
+
 def test_a_finding_without_locations_says_how_to_get_them() -> None:
     result = diagnosis(finding("launch-bound", 6.0, where_time="host time of launches", where=()))
     shown_text = " ".join(text(result).split())
@@ -583,6 +620,9 @@ def test_the_view_shows_itself() -> None:
         ("Data loading (`next`) stalls the GPU 4 ms", 33, "Data loading (`next`)"),
         ("GPU idle waiting for other streams: 4 ms", 33, "GPU idle waiting for other…"),
         ("my_kernel: Uncoalesced loads and stores", 30, "my_kernel: Uncoalesced loads…"),
+        ("Warm-up: first step 5.01 s, later 103 ms", 36, "Warm-up: first step 5.01 s"),
+        ("Stall Long Scoreboard 86% (of all)", 24, "Stall Long Scoreboard"),
+        ("Latency-bound: no unit above 15%", 31, "Latency-bound"),
         ("name_without_any_space", 12, "name_withou…"),
     ],
 )  # fmt: skip
@@ -596,3 +636,26 @@ def test_lines_to_paste_that_are_called_python_are_python(rule: TimelineRule) ->
         code = rule.snippet(framework)
         if language(code) == "python":
             ast.parse(code)
+
+
+@pytest.mark.parametrize(
+    ("label", "title", "width", "fitted"),
+    [
+        ("gemm", "Small grid: 32 blocks on 132 SMs", 40, "gemm: Small grid: 32 blocks on 132 SMs"),
+        ("gemm", "Small grid: 32 blocks on 132 SMs", 30, "gemm: Small grid"),
+        ("gemm", "Tail effect: 1.5 waves, 2 needed", 32, "gemm: Tail effect: 1.5 waves"),
+        ("batch_norm inference", "Stall Wait 86%", 32, "batch_norm inference: Stall Wait"),
+        ("batch_norm inference", "Stall Wait 86%", 24, "batch_…rence: Stall Wait"),
+        ("batch_norm inference", "Atomics keep L2 busy", 30, "batch_norm inference: Atomics…"),
+    ],
+)  # fmt: skip
+def test_a_kernel_keeps_the_phrase_of_its_finding(
+    label: str, title: str, width: int, fitted: str
+) -> None:
+    assert _fitted_kernel(label, title, width) == fitted
+
+
+def test_a_group_of_the_ledger_does_not_repeat_its_name() -> None:
+    ledger = entries(compute__matmul=0.9, communication=0.06, idle__queued=0.04)
+    shown = text(diagnosis(ledger=ledger), details=False).splitlines()
+    assert "compute 90.0% (matmul 90.0%) · communication 6.0% · idle 4.0% (queued 4.0%)" in shown

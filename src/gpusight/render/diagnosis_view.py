@@ -18,7 +18,7 @@ from gpusight.render.explanation import explain_kernel, kernel_finding_table
 from gpusight.render.markdown_tables import to_markdown
 from gpusight.render.result_view import Renderer
 from gpusight.render.table_layout import TableOptions
-from gpusight.render.terminal_text import StyledLine, plain_lines
+from gpusight.render.terminal_text import StyledLine, plain_lines, wrapped_lines
 from gpusight.rules.diagnosis import (
     JoinedDiagnosis,
     KernelGroup,
@@ -116,7 +116,9 @@ def explanation_lines(explanation: Explanation, look: TableOptions) -> list[Styl
     assert not isinstance(diagnosis, KernelReportDiagnosis)
     timeline = timeline_of(diagnosis)
     lines = [*diagnosis_text.finding_lines(timeline, finding, number, width)]
-    return [*lines, *(StyledLine(f"not modeled: {text}") for text in explanation.not_modeled)]
+    for text in explanation.not_modeled:
+        lines += wrapped_lines(text, width, "not modeled: ")
+    return lines
 
 
 def _explained(diagnosis: AnyDiagnosis, group: KernelGroup) -> ExplainedKernel:

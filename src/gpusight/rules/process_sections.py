@@ -62,8 +62,14 @@ class DiagnosisSection:
     """None for a GPU of a process that is diagnosed above, and where there is a `reason`."""
     reason: str = ""
 
-    def summary(self) -> str:
-        """Say it in one line: window, GPU busy, first finding."""
+    @property
+    def first_title(self) -> str:
+        """The title of the first finding; empty where nothing was diagnosed or found."""
+        findings = () if self.diagnosis is None else self.diagnosis.findings
+        return findings[0].title if findings else ""
+
+    def summary(self, title: str | None = None) -> str:
+        """Say it in one line: window, GPU busy, first finding, whose `title` may be shorter."""
         facts = []
         if self.diagnosis is not None:
             unit = "/step" if self.diagnosis.steps else ""
@@ -74,8 +80,8 @@ class DiagnosisSection:
             facts.append(self.reason)
         finding = ""
         if self.diagnosis is not None:
-            first = next(iter(self.diagnosis.findings), None)
-            finding = f"; {first.title if first else 'no finding'}"
+            first = self.first_title if title is None else title
+            finding = f"; {first or 'no finding'}"
         return f"{self.label}: {', '.join(facts)}{finding}"
 
     def document(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_list import called, shortened
 from gpusight.analysis.steps.step_window import step_spans, step_window, work_end
 from gpusight.errors import MissingDataError, UsageError
+from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage
 from gpusight.viewer.timeline_view import BinnedStretch, ViewerTimeline
@@ -287,7 +288,12 @@ class _Snapshot:
             tuple(self._facts(frame.height, fine)),
             (table, *fine.sections()),
             meta={"path": self.timeline.trace.meta.path, **ends, "steps": steps},
-            notes=(*self.stretch.notes, *self.timeline.notes, *self._left_out(drawn, active)),
+            notes=(
+                *self.stretch.notes,
+                *self.timeline.notes,
+                *self._left_out(drawn, active),
+                AS_RECORDED,
+            ),
             window=self.stretch.window,
         )
 

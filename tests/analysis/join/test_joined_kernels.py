@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analysis.join.joined_kernels import join
+from gpusight.analysis.join.joined_kernels import _sentence, join
 from gpusight.analysis.join.launch_matching import (
     NEEDS,
     base_name,
@@ -248,6 +248,23 @@ def test_kernels_are_ranked_by_time_above_their_roof() -> None:
     assert rows[1]["sentence"].endswith("(memory-bound: DRAM 95%)")
     assert page.notes[-1] == "bottlenecks and fixes: gpusight diagnose TIMELINE REPORT"
     assert facts(page)["roof_share"] == pytest.approx((0.95 * 500 + 0.5 * 500) / 1000)
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "says"),
+    [
+        ("memory", "dram", "(memory-bound: DRAM 88%)"),
+        ("memory", "l1", "(limited by L1 88%)"),
+        ("memory", "l2", "(limited by L2 88%)"),
+        ("compute", "fp32", "(compute-bound: fp32 88%)"),
+        ("latency", None, "(latency-bound)"),
+    ],
+)
+def test_only_what_dram_limits_is_memory_bound(bound: str, limit: str | None, says: str) -> None:
+    row = {"short_name": "gemm", "share": 0.5, "roof_share": 0.6, "bound": bound, "limit": limit}
+    name = {"dram": "DRAM", "l1": "L1", "l2": "L2"}.get(str(limit), limit)
+    sentence = _sentence("the window", row, bound if limit is None else f"{name} 88%")
+    assert sentence == f"gemm is 50% of the window and at 60% of the roofline {says}"
 
 
 def test_what_has_no_partner_is_listed_on_both_sides_with_why() -> None:

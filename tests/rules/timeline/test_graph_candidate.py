@@ -54,6 +54,24 @@ def test_the_graph_of_a_training_step_has_the_whole_step() -> None:
 
 
 @pytest.mark.parametrize(
+    ("optimizer", "line"),
+    [
+        ("Adam", "optimizer = torch.optim.Adam(model.parameters(), capturable=True)"),
+        ("SGD", "def train_step():"),
+        ("Shampoo", "def train_step():"),
+    ],
+)
+def test_the_graph_has_the_optimizer_of_the_capture(optimizer: str, line: str) -> None:
+    capture = loop()
+    for row in capture.tables["kernels"]:
+        row["name"] = f"void at::native::{row['name']}_bwd"
+    capture.range(f"Optimizer.step#{optimizer}.step", 1, 2)
+    code = match_of(RULE, capture.timeline()).code
+    assert code.startswith(line)
+    assert ("torch.optim" in code) == line.startswith("optimizer")
+
+
+@pytest.mark.parametrize(
     "capture",
     [
         pytest.param(loop(kernel_us=100), id="kernels are long"),

@@ -199,7 +199,20 @@ def test_causes_are_those_measured_where_the_other_fixes_only_move_the_idle_time
     moving = replace(match_of(RULE, timeline), change=(in_launches,), measured_ns=None)
     verdict = RULE.check_rest(timeline, [moving])
     assert isinstance(verdict, RuleMatch)
-    assert verdict.title.startswith("Other host code (no CUDA calls): GPU idle ")
+    assert verdict.title.startswith("Host code (no CUDA calls): GPU idle ")
+
+
+@pytest.mark.parametrize(("left", "begins"), [(0.9, "Host code"), (0.6, "Other host code")])
+def test_what_another_finding_has_a_part_of_is_called_other(left: float, begins: str) -> None:
+    timeline = waiting(idle_us=2_000).timeline()
+
+    def shorter(program: ReplayProgram) -> ReplayProgram:
+        return replace(program, gap_ns=(left * program.gap_ns).astype(int))
+
+    fixed = replace(match_of(RULE, timeline), change=(shorter,), measured_ns=None)
+    verdict = RULE.check_rest(timeline, [fixed])
+    assert isinstance(verdict, RuleMatch)
+    assert verdict.title.startswith(f"{begins} (no CUDA calls): GPU idle ")
 
 
 def test_a_short_call_does_not_name_the_idle_time() -> None:
@@ -223,7 +236,7 @@ def test_the_end_of_the_program_is_no_cause_of_the_rest() -> None:
     results = run_timeline_rules(timeline, [timeline_rules()["startup-bound"], RULE])
     ending, rest = results.findings
     assert ending.title.startswith("Program end: 4.00 ms of 6.5")
-    assert rest.title == "Other host time in launch calls (`cudaLaunchKernel`): GPU idle 1.59 ms"
+    assert rest.title == "Host time in launch calls (`cudaLaunchKernel`): GPU idle 1.59 ms"
     assert "no CUDA call" not in rest.fix
 
 

@@ -36,7 +36,7 @@ def test_the_copy_runs_at_the_rate_of_the_link_beside_the_kernels() -> None:
     timeline = steps(50_400_000, 5_000.0).timeline()
     verdict = match_of(PageableCopy(), timeline)
     numbers = evidence(verdict)
-    assert verdict.title == ("Pageable memory copies: 5.00 ms/step at 10.08 GB/s")
+    assert verdict.title == ("Pageable memory copies: 5.00 ms/step at 10.1 GB/s")
     assert numbers["h2d_count"] == 1
     assert numbers["h2d_bytes"] == 50_400_000
     assert numbers["h2d_ns"] == 5_000_000

@@ -64,6 +64,22 @@ def test_what_the_start_is_spent_on(name: str, group: str) -> None:
     assert (finding.recoverable_ns, finding.share) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("name", "helps"),
+    [
+        ("cuModuleLoadData", True),
+        ("cuInit", True),
+        ("cudaGraphInstantiate", False),
+        ("hipModuleLoad", False),
+    ],
+)
+def test_lazy_loading_is_advised_where_it_helps(name: str, helps: bool) -> None:
+    finding = first(program(None, **{name: 90.0}))
+    assert ("CUDA_MODULE_LOADING=LAZY" in finding.code) is helps
+    assert ("CUDA_MODULE_LOADING" in finding.fix) is (name == "cuModuleLoadData")
+    assert "gpusight record --delay 5" in finding.code
+
+
 def test_an_end_that_unloads_modules() -> None:
     finding = first(program(end=("cuModuleUnload", 1, 91)))
     assert finding.title == "Program end: 91.0 ms of 101 ms (90.1%), mostly unloading code"

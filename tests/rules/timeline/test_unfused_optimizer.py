@@ -70,13 +70,21 @@ def test_the_phase_tells_a_loop_that_arithmetic_does_not() -> None:
     assert saved_us(verdict, capture.timeline()) == pytest.approx(50 * 0.4 + 9, abs=1)
 
 
-def test_the_optimizer_is_named() -> None:
+@pytest.mark.parametrize(
+    ("name", "called", "code"),
+    [
+        ("Adam", "torch.optim.Adam", "torch.optim.Adam("),
+        ("LBFGS", "torch.optim.LBFGS", "torch.compile(optimizer.step)"),
+        ("Shampoo", "Shampoo", "torch.compile(optimizer.step)"),  # not in PyTorch
+    ],
+)
+def test_the_optimizer_is_named(name: str, called: str, code: str) -> None:
     capture = program([MODEL, *LOOP])
     for r in list(capture.tables["ranges"]):
-        capture.range("Optimizer.step#Adam.step", r["start_ns"] / 1_000 + 4, r["end_ns"] / 1_000)
+        capture.range(f"Optimizer.step#{name}.step", r["start_ns"] / 1_000 + 4, r["end_ns"] / 1_000)
     verdict = match_of(RULE, capture.timeline())
-    assert "torch.optim.Adam(" in verdict.code
-    assert verdict.fix.startswith("torch.optim.Adam launches 32 kernels/step")
+    assert code in verdict.code
+    assert verdict.fix.startswith(f"{called} launches 32 kernels/step")
 
 
 @pytest.mark.parametrize(

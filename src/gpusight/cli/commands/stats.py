@@ -46,8 +46,8 @@ DESCRIPTION = (
 EXAMPLES: tuple[str, ...] = (
     "gpusight stats run.nsys-rep",
     "gpusight stats -r cuda_gpu_kern_sum --format csv run.nsys-rep",
-    "gpusight stats -r cuda_gpu_trace,cuda_api_sum -f csv,column -o .,- run.nsys-rep",
-    "gpusight stats -r cuda_api_sum --timeunit msec -f csv -o '@sort -t, -k4' run.nsys-rep",
+    "gpusight stats -r cuda_gpu_trace,cuda_api_sum -f csv -o . run.nsys-rep",
+    "gpusight stats -r cuda_api_sum --timeunit msec -f csv run.nsys-rep",
     "gpusight stats captures/ --output reports/",
     "gpusight stats --list",
 )

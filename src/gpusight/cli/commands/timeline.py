@@ -21,7 +21,7 @@ DESCRIPTION = (
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight timeline run.nsys-rep -o step.svg",
-    "gpusight timeline run.nsys-rep --steps 5 --tracks ledger,stream,ranges -o step5.pdf",
+    "gpusight timeline run.nsys-rep --steps 5 --tracks ledger,stream -o step.pdf",
     "gpusight timeline trace.json.gz --window 1.20s-1.25s -o excerpt.html",
     "gpusight timeline run.sqlite --in forward",
 )

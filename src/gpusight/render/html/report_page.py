@@ -43,7 +43,9 @@ from gpusight.results import NotApplicable
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from markupsafe import Markup
 
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.render.charts.chart_colors import ChartTheme
@@ -109,20 +111,19 @@ def limitations_section(report: Report) -> ReportSection:
 
 def to_page(report: Report) -> str:
     """Write the page."""
-    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
+    sections = [section for section in _sections(report) if section is not None]
+    return write_page(report.title, report_header(report), sections)
+
+
+def write_page(title: str, header: Markup, sections: Sequence[ReportSection]) -> str:
+    """Write a page of sections with contents, in light and dark."""
     page = render(
         "report.html",
-        title=report.title,
-        header=report_header(report),
-        sections=[section for section in _sections(report) if section is not None],
-        styles=markup(
-            f":root{{{light}}}\n"
-            f"@media screen and (prefers-color-scheme:dark)"
-            f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
-            f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
-            f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n{_file('report.css')}"
-        ),
-        script=markup(_file("report.js")),
+        title=title,
+        header=header,
+        sections=sections,
+        styles=markup(report_styles()),
+        script=markup(asset_text("report.js")),
         version=__version__,
     )
     return f"{page}\n"
@@ -166,12 +167,26 @@ def _measured(report: Report) -> Iterator[ReportSection | None]:
 # What the page brings with it ---------------------------------------------------------------------
 
 
+def report_styles() -> str:
+    """Return the styles of a page with the report's script: both themes, and one chosen by hand."""
+    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
+    return (
+        f":root{{{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark)"
+        f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
+        f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
+        f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n"
+        f"{asset_text('report.css')}"
+    )
+
+
 def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
     colors = {name: (night if dark else day) for name, day, night in css_colors()}
     return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colors.items())
 
 
-def _file(name: str) -> str:
+def asset_text(name: str) -> str:
+    """Return a file of what the front end was built to."""
     path = resources.files(__package__ or "").joinpath("assets", name)
     return path.read_text(encoding="utf-8")
 

@@ -59,6 +59,11 @@ MIN_NAMED_SHARE = Threshold(
     0.5,
     "share of the idle time of a cause that has a name; below it, another capture can show more",
 )
+MIN_WHOLE_SHARE = Threshold(
+    0.75,
+    "share of the idle time of a cause that the other fixes leave; below it, the title begins with "
+    "`Other`",
+)
 _DOING = {
     IdleCause.QUEUED: "launched work starts late",
     IdleCause.SYNCHRONIZING: "host returns from a sync",
@@ -145,6 +150,7 @@ end
         "min_cause_share": MIN_CAUSE_SHARE,
         "min_kept_share": MIN_KEPT_SHARE,
         "min_named_share": MIN_NAMED_SHARE,
+        "min_whole_share": MIN_WHOLE_SHARE,
     }
     is_general = True
 
@@ -230,7 +236,9 @@ def _match(
     ]
     cause = causes[0]
     what, meaning = _TITLES[cause]
-    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
+    # Another finding has part of it: this is the rest.
+    is_rest = others and by_cause[cause] < MIN_WHOLE_SHARE.value * idle_ns(context, cause)
+    what = f"Other {what}" if is_rest else f"{what[0].upper()}{what[1:]}"
     detail = source or meaning
     what = f"{what} ({detail})" if detail else what
     return RuleMatch(
@@ -385,7 +393,9 @@ def _fix(
         sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
     if threads:
         launched_by = named(tuple(threads), "thread")
-        sentences.append(f"The thread {launched_by} then launches the next GPU activity.")
+        is_one = launched_by.count("`") == 2
+        who, launch = ("The thread", "launches") if is_one else ("The threads", "launch")
+        sentences.append(f"{who} {launched_by} then {launch} the next GPU activity.")
     advice = _EARLY if early else _ADVICE[causes[0]]
     sentences += [advice, _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))

@@ -73,7 +73,11 @@ for batch in loader:
 """
     cuda_code = """\
 std::thread loader([&] {                       // fills buffers ahead of the launches
-  for (int i = 0; i < steps; ++i) { ring.wait_free(); read_batch(ring.slot(i)); ring.push(); }
+  for (int i = 0; i < steps; ++i) {
+    ring.wait_free();
+    read_batch(ring.slot(i));
+    ring.push();
+  }
 });
 for (int i = 0; i < steps; ++i) {
   float* host = ring.pop();                    // pinned, ready

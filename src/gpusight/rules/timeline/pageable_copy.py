@@ -161,7 +161,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     moved = memcpys.by_way(rows)
     rates = {totals.way: pinned_rate(context, totals.way) for totals in moved}
     took_ns = sum(totals.ns for totals in moved)
-    rate = format_rate(sum(totals.bytes for totals in moved) * 1e9 / max(1, took_ns))
+    rate = format_rate(sum(totals.bytes for totals in moved) * 1e9 / max(1, took_ns), digits=3)
     calls = rows["call"].drop_nulls().unique().to_numpy()
     blocked_ns = int((context.schedule.calls.end_ns - context.schedule.calls.start_ns)[calls].sum())
     faster = _faster(rows, rates)
