@@ -21,6 +21,8 @@ from gpusight.trace.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from distributed import Client
+
     from gpusight.analysis.drill.drill_result import DrillResult
     from gpusight.analysis.orion.orion_build import OrionRefusal
     from gpusight.analysis.selection import Selection
@@ -233,12 +235,12 @@ def hotspots(
 
     `by` is `line`, `function`, `module`, `package`, `stack` (a tree) or `range` (NVTX). Lines are
     those of your own code; `all_frames=True` also names lines of libraries. `.save("flame.svg")`
-    or `.html` draws a flame graph of what `of` says: `idle`, `gpu`, `host`, `launches` or
+    or `.html` draws a flame graph of `of`: `idle`, `gpu`, `host`, `launches` or
     `memory`, compared with the capture `vs` if given. `.folded`, `.speedscope.json` and `.pb.gz`
     (pprof) are stacks for other tools.
     """
     from gpusight.analysis.hotspots.flame_graph import compared_hotspots
-    from gpusight.analysis.hotspots.hotspots import hotspots as analysis
+    from gpusight.analysis.hotspots.stack_times import hotspots as analysis
     from gpusight.render.result_view import HotspotsView
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
@@ -983,15 +985,20 @@ def ranks(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
 ) -> RanksView:
     """Compare all ranks of a job: who is late, why, and what it costs.
 
     `captures` are those of all ranks: paths, globs, a folder, opened captures, or files of
-    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs). A job trace
-    (Parquet, operations of all workers) is given alone.
+    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs), or the
+    workers of a Dask cluster: `dask` is the address of its scheduler or a client, which default to
+    the scheduler that DASK_SCHEDULER_ADDRESS names. A job trace (Parquet, operations of all
+    workers) is given alone.
     """
     from gpusight.analysis.ranks.job_ranks import job_ranks as analysis
     from gpusight.analysis.ranks.job_ranks import ranks_of_operations
+    from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import job_operations, rank_captures, read_ranks
     from gpusight.render.result_view import RanksView
 
@@ -999,10 +1006,51 @@ def ranks(
     operations = job_operations(found)
     if operations is not None:
         return RanksView(_checked(ranks_of_operations(operations, str(found[0]))))
-    digests, unread = read_ranks(
-        found, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
-    )
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
     return RanksView(_checked(analysis(digests, unread)))
+
+
+def ranks_whatif(
+    captures: Capture | Iterable[Capture],
+    *,
+    changes: Iterable[tuple[str, str]] = (),
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
+) -> View:
+    """Simulate all ranks of a job with changes: the step time if stragglers were not late.
+
+    `changes` are pairs of an option of `gpusight whatif --ranks` and its value, in order:
+    `("as-median", "2")`, `("gradients", "bf16")`, `("bucket", "100MB")`, `("overlap",
+    "communication")`, `("balance", "ranks")`. Without any, each straggler as fast as the median.
+    `captures` are read as by `gs.ranks`; of a job trace, its worst workers, its last stage and
+    balanced stages are simulated.
+    """
+    from gpusight.analysis.ranks.job_whatif import operations_whatif
+    from gpusight.analysis.ranks.job_whatif import ranks_whatif as analysis
+    from gpusight.rank_cluster import dask_scheduler
+    from gpusight.rank_files import job_operations, rank_captures, read_ranks
+
+    found = rank_captures(_several(captures))
+    operations = job_operations(found)
+    wanted = list(changes)
+    if operations is not None:
+        if wanted:
+            raise UsageError(
+                f"--{wanted[0][0]} does not apply to a job trace",
+                hint="give it alone: worst workers, last stage and balanced stages are simulated",
+            )
+        return View(_checked(operations_whatif(operations)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
+    return View(_checked(analysis(digests, wanted, unread=unread)))
 
 
 def rank_digest(
@@ -1014,13 +1062,17 @@ def rank_digest(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
 ) -> Path:
     """Write what `gs.ranks` needs of captures to a file of kilobytes; returns its path."""
+    from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import rank_captures, write_digests
 
     found = rank_captures(_several(captures))
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs, cluster=cluster)
 
 
 def _several(captures: Capture | Iterable[Capture]) -> list[Capture]:
@@ -1144,6 +1196,8 @@ def record(
     gpu_metrics: bool = False,
     python_stacks: bool = False,
     graph_nodes: bool = False,
+    stacks: float | None = None,
+    stacks_threads: str = "launching",
     rank: str | int = "all",
     stop: bool = False,
     overwrite: bool = False,
@@ -1179,6 +1233,8 @@ def record(
         gpu_metrics=gpu_metrics,
         python_stacks=python_stacks,
         graph_nodes=graph_nodes,
+        stacks=stacks,
+        stacks_threads=stacks_threads,
         rank=rank,
         stop=stop,
         overwrite=overwrite,
@@ -1212,7 +1268,7 @@ def _opened(trace: Capture) -> Trace:
 
 def _opened_or_job(trace: Capture) -> Trace:
     """Give a capture; of a folder with the captures of several ranks, these as one."""
-    from gpusight.rank_files import is_job_folder, open_job
+    from gpusight.open_job import is_job_folder, open_job
 
     if not isinstance(trace, Trace) and is_job_folder(Path(trace)):
         return open_job([trace]).trace
@@ -1315,6 +1371,7 @@ def _digests(
     from gpusight.comparison.build_digest import make_digest
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.inputs import digests_of, side_inputs
+    from gpusight.open_job import jobs_among, with_ranks
 
     single = isinstance(captures, (str, os.PathLike, Trace, Digest))
     if not single and not isinstance(captures, Iterable):
@@ -1333,7 +1390,11 @@ def _digests(
     def make(source: Trace | Path) -> Digest | NotApplicable:
         return make_digest(_opened(source), selection, steps=steps, window=window, warmup=warmup)
 
-    return digests_of([*sources, *inputs.paths], make, inputs.notes)
+    digests = digests_of(sources, make)
+    for captures in jobs_among(inputs.paths):
+        made = digests_of(captures[:1], make, inputs.notes)
+        digests += [with_ranks(made[0], captures)] if len(captures) > 1 else made
+    return digests
 
 
 def _not_a_capture(given: object) -> UsageError:

@@ -357,6 +357,14 @@ def test_a_fix_that_needs_another_says_so() -> None:
     assert result.document()["findings"][0]["needs"] == ["host-sync", "absent"]
 
 
+def test_a_plan_in_the_order_to_apply_needs_no_note() -> None:
+    found = diagnosis(
+        finding("host-sync", 5.0), finding("launch-bound", 60.0, needs=("host-sync",))
+    )
+    assert "apply fix" not in text(found, details=False)
+    assert "apply it after fix 1 (host-sync)" in text(found, width=100)
+
+
 def test_what_is_not_in_the_plan_follows_it() -> None:
     twin = finding("host-sync", 70.0, title="Twin", saved_ns=None, instead_of="input-starved")
     small = finding("fp32-no-tensor-cores", 0.1, title="Small", saved_ns=None)
@@ -630,14 +638,6 @@ def test_titles_lose_their_numbers_or_whole_words(text: str, width: int, fitted:
     assert _fitted(text, width) == fitted
 
 
-@pytest.mark.parametrize("rule", timeline_rules().values(), ids=lambda rule: rule.id)
-def test_lines_to_paste_that_are_called_python_are_python(rule: TimelineRule) -> None:
-    for framework in (Framework.TORCH, Framework.JAX, Framework.CUDA):
-        code = rule.snippet(framework)
-        if language(code) == "python":
-            ast.parse(code)
-
-
 @pytest.mark.parametrize(
     ("label", "title", "width", "fitted"),
     [
@@ -659,3 +659,11 @@ def test_a_group_of_the_ledger_does_not_repeat_its_name() -> None:
     ledger = entries(compute__matmul=0.9, communication=0.06, idle__queued=0.04)
     shown = text(diagnosis(ledger=ledger), details=False).splitlines()
     assert "compute 90.0% (matmul 90.0%) · communication 6.0% · idle 4.0% (queued 4.0%)" in shown
+
+
+@pytest.mark.parametrize("rule", timeline_rules().values(), ids=lambda rule: rule.id)
+def test_lines_to_paste_that_are_called_python_are_python(rule: TimelineRule) -> None:
+    for framework in (Framework.TORCH, Framework.JAX, Framework.CUDA):
+        code = rule.snippet(framework)
+        if language(code) == "python":
+            ast.parse(code)

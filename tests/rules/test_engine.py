@@ -128,6 +128,20 @@ def test_what_a_fix_needs_is_in_the_plan() -> None:
     assert results.findings[0].needs == ("small", "absent")
 
 
+def test_what_a_fix_needs_comes_before_it() -> None:
+    shown = timeline()
+    needs = replace(graphs(shown), needs=("syncs",))
+    syncs = finding(recoverable_ns=0.01 * shown.length_ns)
+    results = run_rules(
+        shown, [Says("graphs", needs), Says("syncs", syncs), Says("faster", faster)]
+    )
+    order = [f.rule for f in results.findings]
+    assert order.index("syncs") == order.index("graphs") - 1
+    alone = {f.rule: f.recoverable_ns or 0 for f in results.findings}
+    assert alone["syncs"] < alone["graphs"]
+    assert next(f.robust for f in results.findings if f.rule == "syncs")
+
+
 def test_of_fixes_that_save_as_much_the_one_that_removes_work_comes_first() -> None:
     class Removes(Says):
         removes_work = True

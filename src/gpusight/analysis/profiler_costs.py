@@ -14,8 +14,9 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.gpu_schedule import NONE, CallKind
-from gpusight.analysis.replay.simulation import run_program
-from gpusight.analysis.replay.window_replay import calibrate
+from gpusight.analysis.replay.schedule_waits import WAIT_TAIL_NS
+from gpusight.analysis.replay.simulation import LatencyBase, run_program
+from gpusight.analysis.replay.window_replay import LATENCY_NS, calibrate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,7 +48,8 @@ class Overhead:
     event_ns: float
     """Per recorded event."""
     share: float = 0.0
-    """Of all that is left of the host's time."""
+    """Of all that is left of the host's time, and of launch latencies and returns from waits that
+    are longer than usual."""
 
     @classmethod
     def of(cls, amount: float) -> Overhead:
@@ -63,7 +65,20 @@ class Overhead:
             for host_ns, count in ((program.gap_ns, events[0]), (program.own_ns, events[1]))
         )
         movable_ns = np.minimum(program.movable_ns, np.maximum(gap_ns, 0))
-        return program.changed(gap_ns=gap_ns, movable_ns=movable_ns, own_ns=own_ns)
+        reduced = program.changed(gap_ns=gap_ns, movable_ns=movable_ns, own_ns=own_ns)
+        if not self.share:
+            return reduced
+        launched = np.isin(program.latency_base, (LatencyBase.CALL_END, LatencyBase.CALL_START))
+        latency_ns = self._usual(program.latency_ns, LATENCY_NS)
+        return reduced.changed(
+            latency_ns=np.where(launched, latency_ns, program.latency_ns),
+            tail_ns=self._usual(program.tail_ns, WAIT_TAIL_NS),
+        )
+
+    def _usual(self, times_ns: Ints, usual_ns: int) -> Ints:
+        """Take the share off what is longer than usual."""
+        longer_ns = np.maximum(times_ns - usual_ns, 0)
+        return times_ns - (self.share * longer_ns).astype(np.int64)
 
     def _reduced(self, host_ns: Ints, events: Reals) -> Ints:
         """Take events off times that are long against them, and a part off the others."""

@@ -25,7 +25,14 @@ from gpusight.comparison.comparison_result import (
 )
 from gpusight.comparison.explain_change import explain
 from gpusight.comparison.kernel_match import match_kernels
-from gpusight.comparison.named_metrics import LIST, ComparedQuantity, both, changes, sampled
+from gpusight.comparison.named_metrics import (
+    JOB_LIST,
+    LIST,
+    ComparedQuantity,
+    both,
+    changes,
+    sampled,
+)
 from gpusight.comparison.phrases import NOTHING, bottleneck, busy_share, percent
 from gpusight.comparison.significance import CONFIDENCE, MIN_CONFIDENCE, MIN_EFFECT
 from gpusight.errors import UsageError
@@ -70,7 +77,8 @@ def compare(
     (before, notes), (after, more_notes) = each_once(before), each_once(after)
     test = partial(changes, confidence=confidence, least=least)
     strict = partial(changes, confidence=confidence_of_rows(confidence), least=least)
-    pairs = [both(before, after, key) for key in LIST]
+    jobs = any(digest.job is not None for digest in (*before, *after))
+    pairs = [both(before, after, key) for key in (*LIST, *(JOB_LIST if jobs else ()))]
     metrics = tuple(
         MetricChange(old.key, old.label, old.fmt, change, old.missing or new.missing)
         for (old, new), change in zip(pairs, test(pairs), strict=True)

@@ -86,8 +86,21 @@ class DigestFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether the plan of `diagnose` lists it; else it is a note, or saves too little."""
 
 
+class JobDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All ranks of a job; times are as recorded, means over ranks."""
+
+    ranks: int
+    step_ns: Series
+    communication_ns: Series
+    """Exposed time in collectives, waits for other ranks included."""
+    wait_ns: Series | None
+    """The waits; None where no collective shows them."""
+    straggler_share: float | None
+    """Largest part of the step that a straggler costs; None where waits are not known."""
+
+
 class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One capture, summarized."""
+    """One capture, summarized; of a job the capture of its first rank, and all ranks in `job`."""
 
     label: str
     """Name of the file, without its folder."""
@@ -160,6 +173,8 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The options that chose a part of the capture, as they are typed; empty where all counts."""
     process: str = ""
     """Whose steps they are, where several processes used the GPU and none was selected."""
+    job: JobDigest | None = None
+    """All ranks, where the captures of several were given; its stragglers are findings, too."""
 
     @property
     def pace_error(self) -> float:

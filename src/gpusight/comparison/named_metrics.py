@@ -48,6 +48,7 @@ _REASONS = {
     "api": "no API calls in the capture, so idle causes are unknown",
     "graph": "CUDA graphs were traced as a whole: their kernels are not in the capture",
     "findings": "the finding has no time estimate",
+    "ranks": "one capture does not show who waits for whom: give the captures of all ranks",
     "ranges": "the capture does not link ranges to GPU work",
 }
 """Why a capture lacks data, where it has no reason of its own."""
@@ -335,6 +336,12 @@ LIST = (
     "findings",
 )
 """Metrics of every comparison, in the order of its table."""
+JOB_LIST = ("exposed_communication", "wait_for_ranks", "straggler")
+"""Metrics of every comparison of jobs."""
+COMMUNICATION_SHARE = "exposed_communication_share"
+"""What a limit of `exposed_communication` without a sign and with % is on."""
+SHARES = ("straggler", COMMUNICATION_SHARE)
+"""Metrics that are a part of the step: their limits are in %, growth in percentage points."""
 _PAGING = "Unified "
 _COPY_KINDS = ("h2d", "d2h", "d2d", "p2p", "h2h", "unified", "memset", "other")
 
@@ -391,7 +398,7 @@ def entries() -> tuple[str, ...]:
 
 def metric_keys(digests: Sequence[Digest] = ()) -> list[str]:
     """List all keys but patterns, those of the captures' ledgers included."""
-    keys = dict.fromkeys((*LIST, COMPUTE, COPY, *entries(), *_ledgers(digests)))
+    keys = dict.fromkeys((*LIST, *JOB_LIST, COMPUTE, COPY, *entries(), *_ledgers(digests)))
     return [*keys, *(f"phase:{phase}" for phase in PHASES), *(f"finding:{r}" for r in rules())]
 
 
@@ -402,6 +409,13 @@ def _ledgers(digests: Iterable[Digest]) -> list[str]:
 def _is_part(entry: str, key: str) -> bool:
     """Return whether an entry counts for a key: itself, or the group it is of."""
     return bool(key) and f"{entry}/".startswith(f"{key}/")
+
+
+def _communication(digest: Digest) -> tuple[Reals, Reals]:
+    """Return the exposed communication and the step time; of a job, both means over its ranks."""
+    if digest.job is not None:
+        return np.array(digest.job.communication_ns), np.array(digest.job.step_ns)
+    return _of_ledger(digest, COMMUNICATION), np.array(digest.step_ns, float)
 
 
 def _of_ledger(digest: Digest, key: str) -> Reals:
@@ -457,10 +471,29 @@ _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Reals | float | None]]] =
         lambda d: None if "findings" in d.missing else float(len(fixes(d))),
     ),
 }
+_METRICS |= {
+    "exposed_communication": ("Exposed communication", Fmt.TIME, lambda d: _communication(d)[0]),
+    COMMUNICATION_SHARE: (
+        "Exposed communication",
+        Fmt.SHARE,
+        lambda d: _communication(d)[0] / np.maximum(1.0, _communication(d)[1]),
+    ),
+    "wait_for_ranks": (
+        "Wait for other ranks",
+        Fmt.TIME,
+        lambda d: None if d.job is None or d.job.wait_ns is None else np.array(d.job.wait_ns),
+    ),
+    "straggler": (
+        "Largest straggler",
+        Fmt.SHARE,
+        lambda d: None if d.job is None else d.job.straggler_share,
+    ),
+}
 _TIMES = ("step_time", "between_steps", "kernel_time", "launches")
 _NEEDS = {
     **dict.fromkeys(_TIMES, (KERNELS,)),  # a step ends when its GPU work is done
     **dict.fromkeys(("busy", "idle"), (KERNELS, COPIES)),
+    **dict.fromkeys(("exposed_communication", COMMUNICATION_SHARE), (KERNELS,)),
     "findings": (KERNELS, COPIES, API),
     **dict.fromkeys(("h2d_bytes", "d2h_bytes"), (COPIES,)),
 }
@@ -483,4 +516,5 @@ _PART_OF = {
     "d2h_bytes": "copies",
     "kernel_time": "graph",
     "launches": "graph",
+    **dict.fromkeys(("wait_for_ranks", "straggler"), "ranks"),
 }

@@ -340,11 +340,13 @@ def needed_first(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
 
 
 def needs_notes(diagnosis: TimelineDiagnosis) -> list[str]:
-    """Say which fixes are only possible after others: `apply fix 2 (host-sync) before fix 1`.
+    """Say which fixes need one that comes after them: `apply fix 2 (host-sync) before fix 1`.
 
-    The plan ranks by time saved, which is not the order to apply them.
+    What is needed comes first in the plan, but for a fix that saves nothing itself.
     """
-    needs = [(f, needed_first(diagnosis, f)) for f in diagnosis.plan]
+    plan = [f.rule for f in diagnosis.plan]
+    late = [f for at, f in enumerate(diagnosis.plan) if not set(plan[:at]).issuperset(f.needs)]
+    needs = [(f, needed_first(diagnosis, f)) for f in late]
     return [f"apply {first} before {_fix_named(diagnosis, f.rule)}" for f, first in needs if first]
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.analysis.drill.drill_kernels import DrillKernel
-    from gpusight.analysis.hotspots.hotspots import Hotspots
+    from gpusight.analysis.hotspots.stack_times import Hotspots
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
     from gpusight.analysis.ranks.job_ranks import JobRanks, RankSummary, UnreadRank

@@ -44,7 +44,8 @@ class TimelineTrack:
     high: float | None = None
     """Of a series: the largest value, which its scale ends at."""
     thread: str = ""
-    """Of a thread's track: what to call the thread, such as `python (4711)`; empty otherwise."""
+    """Heading within the group: of a thread's track the thread, such as `python (4711)`; of a rank
+    what its less busy streams stand under; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

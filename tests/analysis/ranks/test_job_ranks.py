@@ -169,7 +169,7 @@ def test_captures_of_different_times_are_named() -> None:
         for base in (0, 100)
     )
     digests = [digest(n, own, [step(0, 0, 9 * MS)]) for n, own in enumerate((first, second))]
-    assert "captures of different jobs or times?" in notes(digests)
+    assert "other groups, another job or time?" in notes(digests)
 
 
 def test_steps_that_only_some_ranks_have_are_counted() -> None:

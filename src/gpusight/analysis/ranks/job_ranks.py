@@ -141,14 +141,13 @@ def job_ranks(
     digests: Sequence[RankDigest], unread: Sequence[UnreadRank] = ()
 ) -> JobRanks | NotApplicable:
     """Compare the ranks of a job; their order does not matter."""
-    kept, left_out = _one_job(digests)
+    ordered, left_out = ordered_ranks(digests)
     unread = tuple(sorted((*unread, *left_out), key=lambda one: (one.file, one.rank or 0)))
-    if not kept:
+    if not ordered:
         reasons = "; ".join(f"{one.file}: {one.reason}" for one in unread[:_MAX_LISTED])
         return NotApplicable(
             COMMAND, f"no rank could be read ({reasons or 'no files'})", "see: gpusight info FILE"
         )
-    ordered = sorted(kept, key=lambda digest: (digest.rank or 0, digest.file, digest.place))
     matched = match_collectives(ordered)
     waits = CollectiveWaits(matched)
     own = own_times(ordered, waits)
@@ -199,8 +198,10 @@ def ranks_of_operations(operations: pl.DataFrame, file: str) -> JobRanks | NotAp
 # Which ranks --------------------------------------------------------------------------------------
 
 
-def _one_job(digests: Sequence[RankDigest]) -> tuple[list[RankDigest], list[UnreadRank]]:
-    """Number the ranks; leave out those of another job, and ranks that were given twice."""
+def ordered_ranks(
+    digests: Sequence[RankDigest],
+) -> tuple[list[RankDigest], list[UnreadRank]]:
+    """Number and sort the ranks; leave out those of another job, and ranks given twice."""
     digests = sorted(digests, key=lambda d: (_natural(d.file), d.place))
     sizes = Counter(d.world_size for d in digests if d.world_size is not None)
     left_out: list[UnreadRank] = []
@@ -222,7 +223,10 @@ def _one_job(digests: Sequence[RankDigest]) -> tuple[list[RankDigest], list[Unre
             left_out.append(UnreadRank(digest.file, reason, rank))
         else:
             kept[rank] = digest
-    return list(kept.values()), left_out
+    ordered = sorted(
+        kept.values(), key=lambda digest: (digest.rank or 0, digest.file, digest.place)
+    )
+    return ordered, left_out
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -460,7 +464,7 @@ def _match_notes(
     if not len(waits.matched):
         if with_collectives > 1:
             notes.append(
-                "no collective of one rank is one of another: captures of different jobs or times?"
+                "no collective of one rank is one of another: other groups, another job or time?"
             )
         elif meta["matched_by"]:
             notes.append(

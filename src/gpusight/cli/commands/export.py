@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from gpusight import api
     from gpusight.cli.capture_input import analyze, keep_warnings, progress
     from gpusight.cli.output import write_out, write_warnings
-    from gpusight.rank_files import is_job_folder, open_job
+    from gpusight.open_job import is_job_folder, open_job
     from gpusight.render.cell_text import safe_text
     from gpusight.units import format_bytes
 

@@ -20,6 +20,7 @@ from gpusight.readers.tables import (
     within_limits,
 )
 from gpusight.readers.torch.torch_tables import PARTS, EventColumnRule, EventTablePart
+from gpusight.recording.inside.stack_sampler import METADATA_KEY as METADATA_OF_STACKS
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Meta, Outline, TraceSource
 
@@ -231,6 +232,7 @@ class TorchSource(TraceSource):
             world_size=_int(job.get("world_size")),
             backend=_text(job.get("backend")),
             pace=_pace(about.get(METADATA_KEY)),
+            session=_text(_dict(about.get(METADATA_OF_STACKS)).get("session")),
             notes=self._scanned.notes,
             warnings=warnings,
         )

@@ -32,6 +32,7 @@ from gpusight.rules.patterns.host_gaps import (
     waits,
 )
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
+from gpusight.rules.patterns.stack_lines import line_sites, lines_before
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage, gaps, intersect, union
 from gpusight.units import format_bytes, format_time
@@ -270,7 +271,9 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     activity = activity_before(context, other.calls, other.ns)
     # A thread that waits while another one works has no part in the work.
     calls = [location for location in activity["call"] if not is_waiting(location.name)]
-    where = largest(activity["range"], activity["operator"], activity["site"], calls)
+    lines = lines_before(context, other.calls, other.ns)
+    sites = activity["site"] or line_sites(lines)
+    where = largest(activity["range"], activity["operator"], sites, calls)
     min_named_ns = MIN_NAMED_SHARE.value * float(other.ns.sum())
     where = tuple(location for location in where if (location.ns or 0.0) >= min_named_ns)
     longest_ns = float(other.ns.max(initial=0))
@@ -303,6 +306,7 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
         code=_code(context, where, near, loads_data=loads_data),
         verify=BetweenSteps.verify if between else _VERIFY_INSIDE,
         where=where,
+        lines=lines,
     )
 
 

@@ -26,6 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
     idle_ns,
     launching_threads,
 )
+from gpusight.rules.patterns.stack_lines import line_sites, lines_behind
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, contains, gaps
 from gpusight.units import format_share
@@ -256,6 +257,7 @@ def _match(
         measured_ns=left_ns,
         fix=_fix(context, causes, by_cause, activity, threads, early=early),
         code=_code(context, causes[0], activity[causes[0]]),
+        lines=lines_behind(context, *causes),
         where_time="GPU idle time as measured, before the other fixes" if others else "",
         where=largest(
             *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
@@ -300,7 +302,8 @@ def _activity(context: RuleContext, cause: IdleCause) -> tuple[FindingLocation, 
         # A thread that waits while another one works has no part in the work.
         places["call"] = [location for location in places["call"] if not is_waiting(location.name)]
     if cause in _HOST_CODE and not places["site"]:
-        places["site"] = _sampled_functions(context, cause)
+        lines = line_sites(lines_behind(context, cause))
+        places["site"] = lines or _sampled_functions(context, cause)
     activity = [location for group in places.values() for location in group]
     return (*sorted(activity, key=lambda location: -(location.ns or 0.0)), *ends[:1])
 

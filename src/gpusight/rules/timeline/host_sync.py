@@ -26,6 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
 )
 from gpusight.rules.patterns.library_calls import library_behind
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
+from gpusight.rules.patterns.stack_lines import lines_in
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
 from gpusight.units import format_time
@@ -296,6 +297,7 @@ def _match(
             torch=code, cuda=_CUDA if inside["copies"].any() else _CUDA_IN_ORDER, jax=_JAX
         ),
         where=where,
+        lines=lines_in(context, inside["calls"].explode().to_numpy()),
     )
 
 

@@ -26,6 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
     input_functions,
     spent_before,
 )
+from gpusight.rules.patterns.stack_lines import line_sites, lines_behind
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_time
 
@@ -144,7 +145,8 @@ end
         removed = input_before(context)
         calls = np.flatnonzero(removed)
         places = behind(context, IdleCause.INPUT)
-        places["site"] = input_functions(context) or places["site"]
+        lines = lines_behind(context, IdleCause.INPUT)
+        places["site"] = input_functions(context) or places["site"] or line_sites(lines)
         where = largest(places["range"], places["operator"], places["call"], places["site"])
         # The time for input of the thread that spends most on it.
         host_threads = context.schedule.calls.host_thread
@@ -186,6 +188,7 @@ end
             + _rare(context, spent),
             effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
+            lines=lines,
         )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:

@@ -44,6 +44,8 @@ from gpusight.rules.patterns.kernel_groups import (
     graph_gap_ns,
     repetition,
 )
+from gpusight.rules.patterns.memcpys import not_in_graphs
+from gpusight.rules.patterns.stack_lines import lines_behind
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.unfused_optimizer import optimizer_code
 from gpusight.units import format_share, format_time
@@ -157,7 +159,7 @@ end
     estimate = (
         "Simulation in which all launches between two syncs become one graph launch of 20 µs, "
         "without framework time between them. Its kernels are 0.5 µs apart, 0.15 µs on Hopper and "
-        "later GPUs. Steps of few launches share a graph. Syncs, data "
+        "later GPUs. Steps of few launches share a graph. Syncs, copies of pageable memory, data "
         "loading, allocations and other host work remain. Alone, limited to the GPU idle time "
         "waiting for launches. After fixes that shorten kernels the GPU waits longer for launches, "
         "so that it can save more."
@@ -219,7 +221,14 @@ end
             measured_ns=waited_ns,
             confidence=confidence,
             confidence_reason=reason,
-            change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context), spans_steps=few),),
+            change=(
+                as_graphs(
+                    kept=stalled,
+                    gap_ns=graph_gap_ns(context),
+                    spans_steps=few,
+                    outside=not_in_graphs(context),
+                ),
+            ),
             min_ns=at_most(context, waited_ns),
             fix=_fix(context, calls, where, launch_ns, torch_way, same=same, syncs=syncs * split),
             # Corrected times have nothing of the profiler in them.
@@ -231,6 +240,7 @@ end
                 torch="rewrite" if split else "one line", cuda="rewrite"
             ),
             where=where,
+            lines=lines_behind(context, *_LAUNCHING),
             where_time="host time between launches (framework and launch call)",
             also=("graph-candidate",),
             needs=("host-sync",) * split,

@@ -17,6 +17,7 @@ from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named, summed_locations
 from gpusight.rules.locations import host_events, of_calls
 from gpusight.rules.patterns.host_gaps import host_unknown, host_work, launching_thread
+from gpusight.rules.patterns.stack_lines import lines_before
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, clip, contains, coverage, union
 
@@ -321,6 +322,7 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
     often = "every step" if per_step == 1 else f"{len(compiles.steps)} of {context.steps} steps"
     what = named(where, "range", "operator", "site", most=1) or "Module loads and host stalls"
     return RuleMatch(
+        lines=lines_before(context, calls, compiles.host_ns[calls]),
         title=f"Recompilation in {often}: {context.time_per_step(compiles.ns)}",
         evidence=(
             context.evidence("compile_ns", compiles.ns, "ns", "Time in compilation"),
