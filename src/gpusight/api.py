@@ -233,12 +233,12 @@ def hotspots(
 
     `by` is `line`, `function`, `module`, `package`, `stack` (a tree) or `range` (NVTX). Lines are
     those of your own code; `all_frames=True` also names lines of libraries. `.save("flame.svg")`
-    or `.html` draws a flame graph of what `of` says: `idle`, `gpu`, `host`, `launches` or
+    or `.html` draws a flame graph of `of`: `idle`, `gpu`, `host`, `launches` or
     `memory`, compared with the capture `vs` if given. `.folded`, `.speedscope.json` and `.pb.gz`
     (pprof) are stacks for other tools.
     """
     from gpusight.analysis.hotspots.flame_graph import compared_hotspots
-    from gpusight.analysis.hotspots.hotspots import hotspots as analysis
+    from gpusight.analysis.hotspots.stack_times import hotspots as analysis
     from gpusight.render.result_view import HotspotsView
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
@@ -645,8 +645,27 @@ def explain(
 
     `which` is its number in the plan, its rule (`"launch-bound"`) or, for an Nsight Compute report,
     its kernel. The other arguments are those of `diagnose`; to explain several findings, call
-    `.explain(which)` of its result instead.
+    `.explain(which)` of its result instead. Also an entry of the ledger (`"ledger:idle/input"`), or
+    an event of the timeline by table and row (`"kernels:17"`).
     """
+    if isinstance(which, str) and ":" in which:
+        from gpusight.viewer.event_details import event_of_id, event_page
+
+        if (event := event_of_id(which)) is not None:
+            return Page(_ask(event_page, _only(trace), *event))
+    if isinstance(which, str) and which.startswith("ledger:"):
+        from gpusight.analysis.ledger.ledger_tables import ledger_entry_table
+
+        made = ledger(
+            _only(trace),
+            steps=steps,
+            window=window,
+            warmup=warmup,
+            within=within,
+            device=device,
+            process=process,
+        )
+        return View(ledger_entry_table(made.answer, which.removeprefix("ledger:")))
     diagnosis = diagnose(
         trace,
         steps=steps,
@@ -657,6 +676,11 @@ def explain(
         process=process,
     )
     return diagnosis.explain(which)
+
+
+def _only(trace: Capture | Sequence[Capture]) -> Capture:
+    """Give the first of several captures: the timeline."""
+    return trace if isinstance(trace, (str, os.PathLike, Trace)) else trace[0]
 
 
 def report(
@@ -878,9 +902,13 @@ def questions(
 
     captures = [_opened(trace), *([] if compare is None else [_opened(compare)])]
     sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
+    selection = _selection(within, device, process)
+    if compare is None:  # the process of one capture is not one of the other
+        focus = _Focus(steps=steps, window=window, warmup=warmup)
+        selection = _of_window(captures[0], selection, focus)
     answer = analysis(
         captures[0],
-        _selection(within, device, process),
+        selection,
         compare=captures[-1] if compare is not None else None,
         timings=read_timings(read_timings_file(Path(timings)), str(timings)) if timings else None,
         model=None if sizes is None else AttentionSizes.of(sizes),
@@ -922,8 +950,9 @@ def drill(
     from gpusight.render.result_view import DrillView
     from gpusight.rules.drill_workflow import drill as analysis
 
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
     question = DrillOptions.of(
-        selection=_selection(within, device, process),
+        selection=_of_window(trace := _opened(trace), _selection(within, device, process), focus),
         steps=steps,
         window=window,
         warmup=warmup,
@@ -936,7 +965,7 @@ def drill(
         overwrite=overwrite,
     )
     answer = analysis(
-        _opened(trace),
+        trace,
         question,
         reports=[_opened(report) for report in reports],
         run=run,
@@ -1079,14 +1108,15 @@ def export(
 ) -> list[Path]:
     """Write tables as csv, parquet, json or arrow files, or a timeline (`chrome`).
 
-    Gives the files written. `within`, `device` and `process` select what a timeline shows. In CSV
+    A folder with the captures of all ranks of a job gives one timeline on one clock. Gives the
+    files written. `within`, `device` and `process` select what a timeline shows. In CSV
     files, cells that a spreadsheet would run as formulas get a `'` in front, unless `csv_raw`.
     """
     from gpusight.render.table_export import export as write
 
     selection = _selection(within, device, process)
     return write(
-        _opened(trace),
+        _opened_or_job(trace),
         Path(out),
         to,
         tables=tables,
@@ -1182,6 +1212,15 @@ def _opened(trace: Capture) -> Trace:
     from gpusight.readers.open import open_trace
 
     return trace if isinstance(trace, Trace) else open_trace(trace)
+
+
+def _opened_or_job(trace: Capture) -> Trace:
+    """Give a capture; of a folder with the captures of several ranks, these as one."""
+    from gpusight.rank_files import is_job_folder, open_job
+
+    if not isinstance(trace, Trace) and is_job_folder(Path(trace)):
+        return open_job([trace]).trace
+    return _opened(trace)
 
 
 def _without_profiler(trace: Capture, process: str | int | None = None) -> Trace:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from gpusight.analysis.ranks.job_ranks import JobRanks
     from gpusight.trace.trace import Capture
 
 
@@ -106,22 +108,22 @@ def read_ranks(
     """Read all captures; a rank that cannot be read is returned with the reason."""
     replies: dict[int, tuple[str, DigestReply]] = {}
     requests: dict[int, DigestRequest] = {}
-    for place, capture in enumerate(captures):
+    for number, capture in enumerate(captures):
         if isinstance(capture, Trace):
             reply = _digest_trace(capture, steps=steps, window=window, warmup=warmup)
-            replies[place] = (capture.meta.path, reply)
+            replies[number] = (capture.meta.path, reply)
         elif is_digest_file(capture):
-            replies[place] = (str(capture), _stored(capture))
+            replies[number] = (str(capture), _stored(capture))
         else:
-            requests[place] = DigestRequest(str(capture), steps, window, warmup, cache)
+            requests[number] = DigestRequest(str(capture), steps, window, warmup, cache)
     processes = min(len(requests), jobs or os.cpu_count() or 1)
     if processes <= 1:
         answers = [digest_capture(request) for request in requests.values()]
     else:
         answers = _in_processes(list(requests.values()), processes)
-    for place, reply in zip(requests, answers, strict=True):
-        replies[place] = (requests[place].path, reply)
-    ordered = [replies[place] for place in range(len(captures))]
+    for number, reply in zip(requests, answers, strict=True):
+        replies[number] = (requests[number].path, reply)
+    ordered = [replies[number] for number in range(len(captures))]
     digests = [digest for _, reply in ordered for digest in reply.digests]
     return digests, [UnreadRank(path, reply.reason) for path, reply in ordered if reply.reason]
 
@@ -193,6 +195,83 @@ def write_digests(
         raise CaptureError(f"{first.file} cannot be read", why=first.reason)
     write_file(target, encode_digests(digests))
     return target
+
+
+# Jobs as one trace --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OpenedJob:
+    """A job whose captures are open."""
+
+    answer: JobRanks
+    trace: Trace
+    """Its ranks as one trace on one clock."""
+    left_out: tuple[int, ...] = ()
+    """Ranks that the trace lacks because there are too many."""
+
+
+def is_job_folder(path: Path) -> bool:
+    """Return whether a folder holds captures, rather than being one."""
+    from gpusight.comparison.inputs import side_inputs
+
+    return path.is_dir() and side_inputs([os.fspath(path)]).paths != [path]
+
+
+def is_job(captures: Sequence[Capture]) -> bool:
+    """Return whether these are captures of several ranks: a folder, or files numbered as ranks.
+
+    Two captures without such numbers are a run before and after a change.
+    """
+    from gpusight.analysis.ranks.rank_identity import rank_in_name
+
+    paths = [Path(c) for c in captures if not isinstance(c, Trace)]
+    if len(paths) == 1 == len(captures):
+        return is_job_folder(paths[0])
+    ranks = [rank_in_name(os.fspath(path)) for path in paths]
+    several = 1 < len(paths) == len(captures) and None not in ranks
+    return several and len(set(ranks)) == len(ranks)
+
+
+def open_job(
+    captures: Sequence[Capture], *, cache: bool = True, most: int | None = None
+) -> OpenedJob:
+    """Read all ranks of a job, and open their captures as one trace.
+
+    Of more than `most` ranks, the trace has the stragglers, those that others wait for most, and
+    the first ones.
+    """
+    from gpusight.analysis.ranks.aligned_ranks import align_ranks
+    from gpusight.analysis.ranks.job_ranks import job_ranks
+    from gpusight.readers.open import open_trace
+
+    found = rank_captures(captures)
+    if job_operations(found) is not None:
+        raise UsageError(f"{found[0]} has operations, no timeline", hint="use: gpusight ranks")
+    digests, unread = read_ranks(found, cache=cache)
+    answer = job_ranks(digests, unread)
+    if isinstance(answer, NotApplicable):
+        raise answer.error()
+    kept = set(_opened_first(answer)[: most or None])
+    files = {rank.file for rank in answer.ranks if rank.rank in kept}
+    traces = [
+        capture if isinstance(capture, Trace) else open_trace(capture, cache=cache)
+        for capture in found
+        if (capture.meta.path if isinstance(capture, Trace) else os.fspath(capture)) in files
+    ]
+    if not traces:
+        hint = "name the captures that the digests were made of"
+        raise UsageError("digests of ranks have no timeline", hint=hint)
+    left_out = tuple(rank.rank for rank in answer.ranks if rank.file not in files)
+    return OpenedJob(answer, align_ranks(answer, traces), left_out)
+
+
+def _opened_first(answer: JobRanks) -> list[int]:
+    """Order ranks by how much they explain."""
+    stragglers = [straggler.rank for straggler in answer.stragglers]
+    blamed = sorted(answer.ranks, key=lambda rank: -(rank.caused_wait_ns or 0))[:2]
+    every = (*stragglers, *(rank.rank for rank in blamed), *(rank.rank for rank in answer.ranks))
+    return list(dict.fromkeys(every))
 
 
 # Processes ----------------------------------------------------------------------------------------

@@ -49,9 +49,9 @@ STEP_MS = {
 
 
 def diagnosed(path: str) -> TimelineDiagnosis:
-    found = diagnosed_file(Path(path))
-    assert isinstance(found, TimelineDiagnosis)
-    return found
+    result = diagnosed_file(Path(path))
+    assert isinstance(result, TimelineDiagnosis)
+    return result
 
 
 def of(name: str) -> TimelineDiagnosis:
@@ -106,12 +106,12 @@ def test_what_a_graph_has_solved_is_not_complained_of(name: str) -> None:
 @needs_shared
 @pytest.mark.parametrize("path", EVERY_SQLITE, ids=lambda path: path.name)
 def test_gains_lie_inside_the_window(path: Path) -> None:
-    found = diagnosed_file(path)
-    if isinstance(found, TimelineDiagnosis):
-        assert all(0 <= (f.recoverable_ns or 0) <= found.focus.length_ns for f in found.findings)
-        alone = [f.recoverable_ns or 0 for f in found.fixes]
+    result = diagnosed_file(path)
+    if isinstance(result, TimelineDiagnosis):
+        assert all(0 <= (f.recoverable_ns or 0) <= result.focus.length_ns for f in result.findings)
+        alone = [f.recoverable_ns or 0 for f in result.fixes]
         assert not alone or alone[0] == max(alone)
-        assert sum(f.saved_ns or 0 for f in found.fixes) <= found.focus.length_ns * (1 + 1e-9)
+        assert sum(f.saved_ns or 0 for f in result.fixes) <= result.focus.length_ns * (1 + 1e-9)
 
 
 @needs_shared
@@ -145,12 +145,12 @@ HOST_FIXES = {"alloc-churn", "host-bound", "host-sync", "input-starved", "launch
 @needs_shared
 @pytest.mark.parametrize("name", sorted({*FIRST, *FOUND}))
 def test_no_plan_takes_less_than_the_gpu_work_that_no_fix_removes(name: str) -> None:
-    found = of(name)
-    device = next(d for d in found.ledger.devices if d.device == found.meta["device"])
+    result = of(name)
+    device = next(d for d in result.ledger.devices if d.device == result.meta["device"])
     # A sample stands for the window: its GPU work differs a little.
-    least_ns = 0.95 * device.busy_share * found.step_ns
-    assert found.predicted_step_ns > 0
-    for finding, then_ns in zip(found.findings, found.plan_step_ns, strict=True):
+    least_ns = 0.95 * device.busy_share * result.step_ns
+    assert result.predicted_step_ns > 0
+    for finding, then_ns in zip(result.findings, result.plan_step_ns, strict=True):
         if finding.rule not in HOST_FIXES:
             break
         assert then_ns is None or then_ns >= least_ns

@@ -24,6 +24,7 @@ from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection,
 from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
+from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage, gaps, union
 from gpusight.units import format_share
@@ -312,7 +313,7 @@ def _report(
         tuple(_facts(chosen, gpus, edges)),
         tuple(sections),
         meta={"path": trace.meta.path, "start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
-        notes=(*chosen.notes, *graph_notes(trace)),
+        notes=(*chosen.notes, *graph_notes(trace), AS_RECORDED),
         window=chosen.text,
     )
 

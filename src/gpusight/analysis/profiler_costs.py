@@ -34,6 +34,8 @@ MAX_EVENT_NS = 20_000.0
 the host limits. What is more than this slows the host down as a whole."""
 TOLERANCE = 0.002
 """How exactly the replay must take the time that is known."""
+MIN_HIDDEN_SHARE = 0.05
+"""Share of the host's time by which an overhead must be larger that the step time does not show."""
 _MAX_REPLAYS = 24
 _MAX_AMOUNT = 2.0
 """Largest amount of `Overhead.of`."""
@@ -103,6 +105,39 @@ def known_overhead(schedule: GpuSchedule, share: float) -> Overhead:
     if length_ns(none) <= wanted_ns:
         return none
     return _found(length_ns, wanted_ns, Overhead.of, _MAX_AMOUNT)
+
+
+def hidden_overhead(
+    schedule: GpuSchedule, known: Overhead
+) -> tuple[Overhead, EstimatedOverhead] | None:
+    """Find more overhead than the step time shows, of a tool whose costs are known.
+
+    Where the GPU sets the pace, the step is as long with a slow host as with a fast one. What the
+    tool usually takes is then the better guess, as far as the step stays as long. None where the
+    step time itself shows as much.
+    """
+    cost = estimate_overhead(schedule)
+    if cost is None or not cost.is_used:
+        return None
+    known_length_ns, known_events = replayed_length(schedule)
+    length_ns, events = replayed_length(schedule, cost.weights)
+    wanted_ns = (1 - TOLERANCE) * known_length_ns(known)
+    usual = cost.middle
+    if length_ns(usual) < wanted_ns:
+        usual = _found(length_ns, wanted_ns, Overhead, usual.event_ns)
+    if length_ns(usual) < (1 - TOLERANCE) * wanted_ns:
+        return None
+    program = calibrate(schedule).program
+    left_ns, known_left_ns = (
+        _host_ns(overhead.taken_off(program, counted))
+        for overhead, counted in ((usual, events), (known, known_events))
+    )
+    return (usual, cost) if left_ns < (1 - MIN_HIDDEN_SHARE) * known_left_ns else None
+
+
+def _host_ns(program: ReplayProgram) -> int:
+    """Return the host's time before calls and in them, without waits for the GPU."""
+    return int(np.maximum(program.gap_ns, 0).sum() + program.own_ns.sum())
 
 
 def _found(

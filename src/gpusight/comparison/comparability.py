@@ -246,8 +246,8 @@ def _steps(
         return
     ways = [frozenset(_NUMBER.sub("", d.steps_found) for d in side) for side in (before, after)]
     if ways[0] != ways[1]:
-        found = _differing(before, after, lambda digest: digest.steps_found)
-        yield Difference(STEPS, f"steps: found by {found}")
+        ways_found = _differing(before, after, lambda digest: digest.steps_found)
+        yield Difference(STEPS, f"steps: found by {ways_found}")
 
 
 def _differing(

@@ -18,7 +18,7 @@ from gpusight.comparison.comparison_result import (
     CopyChange,
     EntryChange,
     FindingChange,
-    FindingFate,
+    FindingStatus,
     KernelChange,
     MetricChange,
     confidence_of_rows,
@@ -351,12 +351,12 @@ def _copies(
 # Findings -----------------------------------------------------------------------------------------
 
 
-_FATES = (
-    FindingFate.NEW,
-    FindingFate.NOT_EVALUATED_BEFORE,
-    FindingFate.STAYED,
-    FindingFate.NOT_EVALUATED_AFTER,
-    FindingFate.FIXED,
+_STATUSES = (
+    FindingStatus.NEW,
+    FindingStatus.NOT_EVALUATED_BEFORE,
+    FindingStatus.STAYED,
+    FindingStatus.NOT_EVALUATED_AFTER,
+    FindingStatus.FIXED,
 )
 
 
@@ -376,25 +376,25 @@ def _finding_changes(
     rules = dict.fromkeys(f.rule for side in sides for digest in side for f in digest.findings)
     rows = [_finding_change(rule, *sides) for rule in rules]
     rows.sort(key=lambda row: -max(row.before_ns or 0.0, row.after_ns or 0.0))
-    return tuple(sorted(rows, key=lambda row: _FATES.index(row.fate)))
+    return tuple(sorted(rows, key=lambda row: _STATUSES.index(row.status)))
 
 
 def _finding_change(rule: str, before: Sequence[Digest], after: Sequence[Digest]) -> FindingChange:
     old, new = _findings(rule, before), _findings(rule, after)
-    fate = FindingFate.STAYED
+    status = FindingStatus.STAYED
     absent = [] if old and new else after if old else before
     reason = next((d.not_evaluated[rule] for d in absent if rule in d.not_evaluated), None)
     if reason is not None:
-        fate = FindingFate.NOT_EVALUATED_AFTER if old else FindingFate.NOT_EVALUATED_BEFORE
+        status = FindingStatus.NOT_EVALUATED_AFTER if old else FindingStatus.NOT_EVALUATED_BEFORE
     elif len(new) == len(after) and not old:
-        fate = FindingFate.NEW
+        status = FindingStatus.NEW
     elif len(old) == len(before) and not new:
-        fate = FindingFate.FIXED
+        status = FindingStatus.FIXED
     finding, capture = (new or old)[0]
     return FindingChange(
         rule,
         finding.title,
-        fate,
+        status,
         _mean_saving(old),
         _mean_saving(new),
         len(old),

@@ -20,7 +20,7 @@ from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
     IdleCause,
 )
-from gpusight.analysis.selection import matcher, near_matches
+from gpusight.analysis.name_patterns import matcher, near_matches
 from gpusight.analysis.steps.step_list import PHASES
 from gpusight.comparison.significance import (
     Basis,

@@ -15,8 +15,12 @@ from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
+<<<<<<< HEAD
 from gpusight.recording.inside.stack_sampler import MAGIC
 from gpusight.recording.stack_files import stacks_path
+=======
+from gpusight.readers.stacks.stack_files import is_folded, is_speedscope
+>>>>>>> i23b
 from gpusight.sniff import (
     ARROW_STREAM,
     BOM,
@@ -188,6 +192,10 @@ class FileStart(NamedTuple):
         start = self.text.removeprefix(BOM).lstrip()[:1]
         return start in (b"{", b"[") and not JAX_PLANE.match(self.text)
 
+    def is_speedscope(self) -> bool:
+        """Find JSON that names speedscope's format, or has its shared frames."""
+        return self.is_json() and is_speedscope(self.text)
+
     def is_ncu_table(self) -> bool:
         """Look for the heading of a table that ncu prints."""
         return not JAX_PLANE.match(self.text) and bool(NCU_PRINTED.search(self.letters))
@@ -216,12 +224,14 @@ _NCU_TEXT = "ncu.text_source:ncu_csv_source"
 READERS: tuple[tuple[Callable[[FileStart], object], str], ...] = (
     (lambda start: start.text.startswith(NCU_REPORT), "ncu.ncu_report:NcuSource"),
     (lambda start: _NCU_PAGE.match(start.letters), _NCU_TEXT),
+    (FileStart.is_speedscope, "stacks.stack_files:speedscope_source"),
     (FileStart.is_json, "chrome_source:ChromeSource"),
     (lambda start: start.text.startswith(PICKLE), "torch.memory_snapshot:snapshot_source"),
     (FileStart.is_ncu_table, _NCU_TEXT),
     (FileStart.is_key_averages, "torch.key_averages:key_averages_source"),
     (FileStart.is_ncu_log, _NCU_TEXT),
     (lambda start: start.text.startswith(_PROTOBUF_FIELD_1), "jax.jax_profile:xplane_source"),
+    (lambda start: is_folded(start.text), "stacks.stack_files:folded_source"),
 )
 """How files are recognized, in this order, and their reader: a module of `readers` and what is
 called with the path. The forms of Nsight Systems are recognized before and share one reader."""

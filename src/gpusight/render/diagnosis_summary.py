@@ -71,7 +71,8 @@ class LedgerGroup:
 
     def text(self, causes: int) -> str:
         """Write `idle 14.7% (launching 9.1%, sync 5.6%)` with so many parts."""
-        shown = [part for part in self.parts if part.share >= _MIN_SLICE_SHARE][: max(0, causes)]
+        named = [part for part in self.parts if part.name != self.name]
+        shown = [part for part in named if part.share >= _MIN_SLICE_SHARE][: max(0, causes)]
         parts = ", ".join(f"{part.name} {units.format_share(part.share)}" for part in shown)
         return f"{self.name} {units.format_share(self.share)}" + (f" ({parts})" if parts else "")
 
@@ -400,7 +401,9 @@ def location_amounts(diagnosis: TimelineDiagnosis, where: FindingLocation) -> tu
     if where.count < diagnosis.steps:
         return time, f"{where.count:,} in {diagnosis.steps:,} steps"
     count = units.format_mean(where.count / steps)
-    return time, f"{count} per step" if diagnosis.steps else f"{count} times"
+    if diagnosis.steps:
+        return time, f"{count} per step"
+    return time, "once" if where.count == 1 else f"{count} times"
 
 
 def where_heading(finding: TimelineFinding) -> str:
@@ -413,7 +416,7 @@ def where_heading(finding: TimelineFinding) -> str:
             f"{finding.where_time}: the capture has no ranges or operators there "
             "(gpusight record adds NVTX ranges; with --with torch, operators)"
         )
-    kinds = list(dict.fromkeys(place.kind for place in finding.where))
+    kinds = list(dict.fromkeys(location.kind for location in finding.where))
     if len(kinds) < 2:
         return finding.where_time
     views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (same time)"

@@ -12,7 +12,7 @@ from gpusight.render.table_layout import TableOptions
 
 if TYPE_CHECKING:
     from gpusight.analysis.hotspots.flame_graph import FlameGraph
-    from gpusight.analysis.hotspots.hotspots import Hotspots
+    from gpusight.analysis.hotspots.stack_times import Hotspots
     from gpusight.results import TableResult
 
 

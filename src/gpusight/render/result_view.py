@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.analysis.drill.drill_kernels import DrillKernel
-    from gpusight.analysis.hotspots.hotspots import Hotspots
+    from gpusight.analysis.hotspots.stack_times import Hotspots
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
     from gpusight.analysis.ranks.job_ranks import JobRanks, RankSummary, UnreadRank
@@ -93,6 +93,8 @@ class Renderer:
     """How tables look in a Python shell and, as for their rows, in a notebook."""
 
 
+CHART_FORMATS = ("svg", "html", "png", "pdf")
+"""Formats of pictures, which is also how the names of such files end."""
 _RENDERERS = {
     "TableResult": "result_view:TABLE_RENDERER",
     "Composite": "result_view:COMPOSITE_RENDERER",

@@ -11,7 +11,7 @@ from gpusight.render.cell_text import safe_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpusight.analysis.hotspots.flame_graph import FlameGraph
+    from gpusight.analysis.hotspots.flame_graph import FlameGraph, FlameNode
 
 
 _SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -23,12 +23,17 @@ def to_folded(graph: FlameGraph) -> str:
     lines = []
     for at, node in enumerate(graph.nodes):
         if round(node.own):
-            names = [_folded_name(around.name) for around in graph.path(at)]
+            names = [_folded_name(around) for around in graph.path(at)]
             lines.append(f"{';'.join(names)} {round(node.own)}\n")
     return "".join(lines)
 
 
-def _folded_name(name: str) -> str:
+def _folded_name(node: FlameNode) -> str:
+    """Name a frame with the path of its file, so that a reader knows whose code it is."""
+    name = node.name
+    if node.file is not None and node.name.startswith(f"{node.function} ("):
+        line = f":{node.line}" if node.name.endswith(f":{node.line})") else ""
+        name = f"{node.function} ({node.file}{line})"
     return safe_text(name).replace(";", ":").strip() or "?"
 
 

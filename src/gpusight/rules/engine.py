@@ -15,6 +15,11 @@ import numpy as np
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.profiler_correction import correction_of
 from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
+from gpusight.rules.patterns.stack_lines import (
+    code_with_line,
+    fix_with_lines,
+    title_with_line,
+)
 from gpusight.rules.registry import TIMELINE_RULES
 from gpusight.rules.rule import KernelRuleMatch, RuleMatch, RuleNotApplicable
 from gpusight.units import format_share
@@ -353,6 +358,10 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
     return [replace(case, robust=case.rule.id not in unsure) for case in cases]
 
 
+def _comment(context: RuleContext) -> str:
+    return context.framework.choose(torch="#", cuda="//", jax="#", other="#")
+
+
 def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     """Return a finding with times scaled from the sample to the window."""
     match, rule = case.match, case.rule
@@ -370,7 +379,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         code = match.code or rule.code
     return TimelineFinding(
         rule=rule.id,
-        title=match.title,
+        title=title_with_line(match.title, match.lines),
         recoverable_ns=alone_ns,
         share=None if alone_ns is None else alone_ns / max(1, context.focus.length_ns),
         step_ns=None if alone_ns is None else alone_ns / max(1, len(context.focus.steps)),
@@ -380,8 +389,8 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         estimate=match.estimate or rule.estimate,
         evidence=match.evidence,
         why=rule.why,
-        fix=match.fix or rule.fix,
-        code=code,
+        fix=fix_with_lines(match.fix or rule.fix, match.lines),
+        code=code_with_line(code, match.lines, _comment(context)),
         verify=match.verify or rule.verify,
         caveats=match.caveats or rule.caveats,
         where_time=match.where_time,
@@ -398,6 +407,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         instead_of=case.instead_of,
         needs=match.needs,
         effort=match.effort or rule.effort,
+        lines=tuple(replace(line, ns=line.ns * scale) for line in match.lines),
     )
 
 

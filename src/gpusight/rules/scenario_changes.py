@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis import scenario as words
-from gpusight.analysis.counters.counter_selection import kernel_codes
 from gpusight.analysis.gpu_schedule import NONE, CallKind
-from gpusight.analysis.ledger.idle_causes import is_waiting
+from gpusight.analysis.name_patterns import kernel_codes
 from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.replay.changes import (
@@ -27,6 +26,7 @@ from gpusight.analysis.scenario import COMMAND, ScenarioAction, replayed
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError
+from gpusight.naming.host_names import is_waiting
 from gpusight.results import NotApplicable
 from gpusight.rules.context import memoize, process_names, sample_steps
 from gpusight.rules.engine import MAX_REPLAY_ERROR, verdict_among

@@ -32,6 +32,13 @@ _KEPT_BYTES_A_SECOND = 200_000_000
 """Nor need what is computed faster than it is written."""
 
 
+RANKS = "ranks"
+"""`Meta.source` of the captures of several ranks as one: GPUs and processes have the numbers of
+ranks."""
+NO_RANK = "not of one rank"
+"""What the name of a GPU there ends in that no rank has alone."""
+
+
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about a capture as a whole. Holds no environment, command line or host name."""
 

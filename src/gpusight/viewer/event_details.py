@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from gpusight.analysis.occupancy.launch_occupancy import timeline_launches, with
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify, unique_short_names
-from gpusight.results import Fact, Fmt
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.trace.schema import TABLES
 from gpusight.viewer.event_facts import (
     PLACE,
@@ -445,3 +446,44 @@ def event_details(
         (*times, *host_sections(trace, table, row, made_for, launched)),
         tuple(host_links(trace, table, row, made_for, launched)),
     )
+
+
+_LINK_FIELDS = (
+    Field("relation", "Relation", Fmt.TEXT, "What the event is to this one"),
+    Field("id", "Event", Fmt.TEXT, "Table and row, as `gpusight explain FILE` takes it"),
+    Field("name", "Name", Fmt.NAME, "Name of the event"),
+)
+_EVENT_ID = re.compile(r"([a-z_]{1,40}):(\d{1,12})")
+
+
+def event_of_id(text: str) -> tuple[str, int] | None:
+    """Read the id of an event, such as `kernels:17`; None for anything else."""
+    match = _EVENT_ID.fullmatch(text)
+    return (match[1], int(match[2])) if match and match[1] in KINDS else None
+
+
+def event_page(trace: Trace, table: str, row: int) -> Composite:
+    """Lay out an event for a screen: facts, and the events that belong to it."""
+    event = event_details(trace, table, row)
+    links = [
+        {
+            "relation": link.relation,
+            "id": f"{link.table}:{link.row}",
+            "name": _title(trace, link.table, link.row),
+        }
+        for link in event.links
+    ]
+    schema = {field.key: pl.String for field in _LINK_FIELDS}
+    related = TableResult("related", "Related", _LINK_FIELDS, pl.DataFrame(links, schema=schema))
+    facts = tuple(
+        replace(fact, key=f"{section.title}_{fact.key}".lower().replace(" ", "_"))
+        for section in event.sections
+        for fact in section.facts
+    )
+    return Composite("explain", f"{event.kind} {table}:{row}, {event.title}", facts, (related,))
+
+
+def _title(trace: Trace, table: str, row: int) -> str:
+    if table in GPU_WORK:
+        return work_title(trace, table, row)
+    return host_title(trace, table, row)

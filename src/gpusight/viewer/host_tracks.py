@@ -11,6 +11,7 @@ import polars as pl
 from gpusight.analysis.launch_index import KeyIndex
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION
 from gpusight.analysis.recording_advice import advice_for
+from gpusight.trace.trace import RANKS
 from gpusight.viewer.track_data import TimelineTrack, TrackSource
 from gpusight.viewer.track_events import EVENT, TrackEvents, TrackTable, kept, lay_out
 from gpusight.viewer.track_style import (
@@ -113,7 +114,10 @@ def threads(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
     """Return the tracks of all threads: of the process and thread with most calls first."""
     tracks = [track for kind in _KINDS if trace.has(kind.table) for track in _shown(trace, kind)]
     strips: list[TrackSource] = []
-    for number, of_process in enumerate(_busiest_first(tracks, lambda s: s.process)):
+    processes = _busiest_first(tracks, lambda s: s.process)
+    if trace.meta.source == RANKS:
+        processes.sort(key=lambda of_process: of_process[0].process or 0)
+    for number, of_process in enumerate(processes):
         for position, of_thread in enumerate(_busiest_first(of_process, lambda s: s.thread)):
             prefix = f"p{number}/t{position}"
             strips += [_strip(trace, titles, prefix, track) for track in of_thread]

@@ -49,9 +49,9 @@ class ColorTotals:
     def of(cls, start_ns: Ints, end_ns: Ints, color: NDArray[np.uint8]) -> ColorTotals:
         """Sum up events block by block."""
         # The colors that occur, rising.
-        seen = np.zeros(_COLORS, np.bool_)
-        seen[color] = True
-        codes = np.flatnonzero(seen)
+        occurs = np.zeros(_COLORS, np.bool_)
+        occurs[color] = True
+        codes = np.flatnonzero(occurs)
         column = np.zeros(_COLORS, np.int64)
         column[codes] = np.arange(len(codes))
         # Blocks of two events for each color keep the sums at 8 / 2 bytes an event.

@@ -152,9 +152,9 @@ class TrackSource:
 
 def distinct_keys(keys: Iterable[str]) -> list[str]:
     """Number equal keys: the second `gpu0/stream7` is `gpu0/stream7.2`."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     apart = []
     for key in keys:
-        seen[key] += 1
-        apart.append(key if seen[key] == 1 else f"{key}.{seen[key]}")
+        counts[key] += 1
+        apart.append(key if counts[key] == 1 else f"{key}.{counts[key]}")
     return apart

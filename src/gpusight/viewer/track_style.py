@@ -23,6 +23,7 @@ from gpusight.analysis.ledger.ledger_entries import (
 )
 from gpusight.naming.kernel_names import unique_short_names
 from gpusight.naming.kernel_patterns import CATEGORIES
+from gpusight.trace.trace import NO_RANK, RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -233,9 +234,12 @@ class TrackTitles:
         self._trace = trace
 
     def gpu(self, device: int | None) -> str:
-        """Name a GPU: `GPU 0 · NVIDIA H200`."""
-        number = "GPU" if device is None else f"GPU {device}"
+        """Name a GPU: `GPU 0 · NVIDIA H200`; of several captures, `Rank 2 · NVIDIA H200`."""
+        word = "Rank" if self._trace.meta.source == RANKS else "GPU"
+        number = "GPU" if device is None else f"{word} {device}"
         name = None if device is None else self._gpus.get(device)
+        if name and name.endswith(NO_RANK):
+            return one_line(name)
         return one_line(f"{number} · {name}") if name else number
 
     def process(self, process: int | None) -> str:

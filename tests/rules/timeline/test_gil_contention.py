@@ -8,7 +8,7 @@ import pytest
 
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.gil_contention import GilContention
-from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, saved_us
 
 RULE = GilContention()
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::add<float>>(int)"
@@ -32,7 +32,7 @@ def steps(
 
 def test_found() -> None:
     timeline = steps().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["waits"] == 5
     assert evidence(verdict)["waited_ns"] == 25_000_000
     assert saved_us(verdict, timeline) == pytest.approx(25_000, rel=0.01)
@@ -58,4 +58,4 @@ def test_absent() -> None:
     assert isinstance(RULE.check(steps(kernel="stencil(float*)").timeline()), RuleNotApplicable)
     python = steps(kernel="stencil(float*)")
     python.tables["processes"].append({"process": 1})  # called python3
-    found(RULE, python.timeline())
+    match_of(RULE, python.timeline())

@@ -10,7 +10,7 @@ from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.host_sync import HostSync
 from gpusight.rules.timeline.small_transfers import SmallTransfers
-from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, saved_us
 
 RULE = SmallTransfers()
 TO_GPU: dict[str, Any] = {"kind": "Host-to-Device", "src_kind": "Pageable", "dst_kind": "Device"}
@@ -36,10 +36,10 @@ def layers(count: int, *, size: int = 64, synced: bool = False, in_steps: int = 
 
 def test_found() -> None:
     timeline = layers(20).timeline()
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["h2d_count"] == 20
-    assert told["pageable"] == 20
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["h2d_count"] == 20
+    assert numbers["pageable"] == 20
     assert verdict.title == "20 small H2D/D2H copies per step"
     # One copy is left; the calls of 19 others go, and up to 20 us of host time before each.
     assert 19 * 8 < saved_us(verdict, timeline) < 19 * (8 + 20)
@@ -59,7 +59,7 @@ def test_host_work_before_copies_stays() -> None:
             at += 20
         capture.range(f"step_{step}", begun, at)
     timeline = capture.timeline()
-    assert saved_us(found(RULE, timeline), timeline) <= 12 * 28
+    assert saved_us(match_of(RULE, timeline), timeline) <= 12 * 28
 
 
 def test_copies_that_synchronize_are_those_of_host_sync() -> None:

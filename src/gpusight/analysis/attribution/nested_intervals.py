@@ -117,9 +117,9 @@ class NestedIntervals:
 
     def nearest_rows(self, marked: Mask) -> Ints:
         """Find the innermost marked row at or around each row, -1 where there is none."""
-        found = np.empty(len(marked), dtype=np.int64)
-        found[self.rows] = self.rows_at(self.nearest(marked[self.rows]))
-        return found
+        rows = np.empty(len(marked), dtype=np.int64)
+        rows[self.rows] = self.rows_at(self.nearest(marked[self.rows]))
+        return rows
 
     def marked(self, names: pl.Series, test: Callable[[str], object]) -> Mask:
         """Mark the places whose name passes a test; each distinct name is tested once."""
@@ -168,8 +168,8 @@ class NestedIntervals:
 
     def _search(self, before: Ints, reach: Ints, codes: Ints) -> Ints:
         """Find the last place before each, on the same thread, that ends at `reach` or later."""
-        found = _last_reaching(self.ends, before, reach)
-        return np.where((found >= 0) & (self.threads[found] == codes), found, NONE)
+        latest = _last_reaching(self.ends, before, reach)
+        return np.where((latest >= 0) & (self.threads[latest] == codes), latest, NONE)
 
 
 def _fixed_point(pointers: Ints) -> Ints:

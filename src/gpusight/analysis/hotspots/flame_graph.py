@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpusight.analysis.hotspots.hotspots import Hotspots
+    from gpusight.analysis.hotspots.stack_times import Hotspots
 
 
 MEASURES = {

@@ -1,4 +1,4 @@
-"""What the stacks of a capture say: where each host thread was at which time.
+"""The stacks of a capture: where each host thread was at which time.
 
 Whatever recorded them: a sampler, the profiler's backtraces of calls, or PyTorch's `with_stack`.
 """
@@ -97,6 +97,17 @@ class HostStacks:
         """Whether samples say where threads were, rather than each call."""
         return self.frame["weight_ns"].null_count() < self.frame.height
 
+    @property
+    def counts_samples(self) -> bool:
+        """Whether the number of samples is known: files of sums have only their time."""
+        return self.is_sampled and not {"folded", "speedscope"} & set(self.sources)
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether it is known which lines of Python ran."""
+        python = pl.col("line").is_not_null() & (pl.col("kind") == "python")
+        return bool(self.tree.frames.select(python.any()).item())
+
     @cached_property
     def _arrays(self) -> dict[str, Ints]:
         names = ("thread", "start_ns", "end_ns", "node", "late_ns")
@@ -181,7 +192,7 @@ class HostStacks:
         begin = np.where(number == 0, of["start_ns"][seen] - reach, first_ns[seen])
         stop = np.where(number == inside[at] - 1, of["end_ns"][seen] + reach, last_ns[seen])
         ns = np.maximum(np.minimum(stop, ends[at]) - np.maximum(begin, starts[at]), 0)
-        # Nothing was seen inside: what was seen nearest to the middle.
+        # Nothing was seen inside: the sighting nearest to the middle.
         empty = np.flatnonzero((inside == 0) & (wanted >= 0))
         middle = starts[empty] + (ends[empty] - starts[empty]) // 2
         near = self._at(wanted[empty], middle, low[empty], codes)
@@ -199,14 +210,45 @@ class HostStacks:
             np.concatenate((is_near, np.zeros(len(lost), np.int64))),
         )
 
-    def at(self, threads: Ints, times: Ints) -> Ints:
-        """Return the stack (node) of each thread at a time, as the nearest sighting shows it."""
+    def at(
+        self, threads: Ints, times: Ints, earliest: Ints | None = None, latest: Ints | None = None
+    ) -> Ints:
+        """Return the stack (node) of each thread at a time, as the nearest sighting shows it.
+
+        One between `earliest` and `latest` comes before one that is nearer.
+        """
         if not self.frame.height:
             return np.full(len(times), NONE)
-        spread = self.spread(threads, times, times + 1)
-        nodes = np.full(len(times), NONE)
-        nodes[spread.stretch] = spread.node
-        return nodes
+        of, wanted = self._arrays, self._codes(threads)
+        codes = self._codes(of["thread"])
+        keys, queries = joint_keys(codes, of["start_ns"], wanted, times)
+        after = np.searchsorted(keys, queries, side="right")
+        nearest = self._at(wanted, times, after, codes)
+        if earliest is not None and latest is not None:
+            nearest = self._within(nearest, after, codes, wanted, times, (earliest, latest))
+        return lookup(of["node"], nearest)
+
+    def _within(
+        self,
+        nearest: Ints,
+        after: Ints,
+        codes: Ints,
+        wanted: Ints,
+        times: Ints,
+        bounds: tuple[Ints, Ints],
+    ) -> Ints:
+        """Choose the nearer one of the sightings before and after a time that is within bounds."""
+        of = self._arrays
+        best = np.full(len(times), np.iinfo(np.int64).max)
+        chosen = nearest
+        for candidate in (after - 1, after):
+            place = np.clip(candidate, 0, len(codes) - 1)
+            fits = (candidate == place) & (codes[place] == wanted)
+            fits &= (of["end_ns"][place] >= bounds[0]) & (of["start_ns"][place] <= bounds[1])
+            away = np.maximum(of["start_ns"][place] - times, times - of["end_ns"][place])
+            better = fits & (away < best)
+            chosen, best = np.where(better, place, chosen), np.where(better, away, best)
+        return chosen
 
     def _at(self, wanted: Ints, times: Ints, after: Ints, codes: Ints) -> Ints:
         """Return the sighting whose cell a time lies in: the one before `after`, or that one."""
@@ -315,7 +357,7 @@ def _recorded_stacks(trace: Trace) -> list[_Part]:
 
 
 class _Part(NamedTuple):
-    """What one kind of stacks says."""
+    """One kind of stacks."""
 
     table: str
     sources: tuple[str, ...]

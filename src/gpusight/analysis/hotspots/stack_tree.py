@@ -236,7 +236,7 @@ def native_frames(chains: pl.DataFrame) -> pl.DataFrame:
     file, module = chains["file"].cast(pl.String), chains["module"].cast(pl.String)
     unresolved = chains["unresolved"].fill_null(value=False)
     symbol = chains["symbol"].cast(pl.String)
-    # An address says nothing: all of a binary's unknown functions are one.
+    # An address identifies no function: all of a binary's unknown functions are one.
     unknown = pl.select(pl.format("[{}]", pl.coalesce(module, pl.lit("unknown")))).to_series()
     from_file = file.is_not_null()
     files = names_of(chains["file"])

@@ -178,8 +178,8 @@ def _host_time(program: ReplayProgram) -> Ints:
 
 def _first_of_thread(thread: Ints) -> Ints:
     """Return for each call, in order of threads, the place of the first of its thread."""
-    place = np.arange(len(thread))
-    first: Ints = np.maximum.accumulate(np.where(np.diff(thread, prepend=-1) != 0, place, 0))
+    positions = np.arange(len(thread))
+    first: Ints = np.maximum.accumulate(np.where(np.diff(thread, prepend=-1) != 0, positions, 0))
     return first
 
 
@@ -190,8 +190,8 @@ def _call_times(
     order = np.argsort(program.host_thread, kind="stable")
     number = np.full(len(order), NONE, np.int64)
     number[waiting] = np.arange(len(waiting))
-    place = np.arange(len(order))
-    latest = np.maximum.accumulate(np.where(number[order] != NONE, place, NONE))
+    positions = np.arange(len(order))
+    latest = np.maximum.accumulate(np.where(number[order] != NONE, positions, NONE))
     earlier = np.append(NONE, latest)[: len(order)]
     known = earlier >= _first_of_thread(program.host_thread[order])
     before = np.full(len(order), NONE, np.int64)

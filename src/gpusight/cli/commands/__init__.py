@@ -54,7 +54,7 @@ GROUPS = {
     ),
     "Nsight Compute": ("counters", "roofline", "occupancy", "join"),
     "Data": ("info", "stats", "sql", "export", "share", "cache"),
-    "More": ("questions", "orion", "completion"),
+    "More": ("mcp", "questions", "orion", "completion"),
 }
 """Every command, in the groups and the order in which help lists them."""
 _MODULES = {"api": "api_calls"}

@@ -43,15 +43,15 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
 
 
 def _of_parser(parser: argparse.ArgumentParser) -> list[str]:
-    found: list[str] = []
+    words: list[str] = []
     for action in parser._actions:
-        found += action.option_strings
+        words += action.option_strings
         if isinstance(action.choices, dict):
             for name, nested in action.choices.items():
-                found += [name, *_of_parser(nested)]
+                words += [name, *_of_parser(nested)]
         elif action.choices and not action.option_strings:
-            found += map(str, action.choices)
-    return found
+            words += map(str, action.choices)
+    return words
 
 
 def _bash(summaries: Mapping[str, str], options: Mapping[str, Sequence[str]]) -> str:
@@ -104,11 +104,11 @@ def _fish(summaries: Mapping[str, str], options: Mapping[str, Sequence[str]]) ->
     for name, summary in summaries.items():
         first = "complete -c gpusight -n __fish_use_subcommand"
         lines.append(f"{first} -a {name} -d {_quote(summary)}")
-        seen = _quote(f"__fish_seen_subcommand_from {name}")
+        condition = _quote(f"__fish_seen_subcommand_from {name}")
         for option in options[name]:
             word = option.lstrip("-")
             kind = "-l" if option.startswith("--") else "-s" if option.startswith("-") else "-a"
-            lines.append(f"complete -c gpusight -n {seen} {kind} {word}")
+            lines.append(f"complete -c gpusight -n {condition} {kind} {word}")
     return "\n".join(lines) + "\n"
 
 

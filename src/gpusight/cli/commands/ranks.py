@@ -30,7 +30,7 @@ EXAMPLES: tuple[str, ...] = (
 )
 _DIGEST, _MERGE = "digest", "merge"
 _DIGESTS = "digests"
-_FORMATS = (*options.TABLE_FORMATS, "html", _DIGESTS)
+_FORMATS = (*options.TABLE_FORMATS, "html", "svg", "png", "pdf", _DIGESTS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight record --steps 10:12 --memory -o runs/ -- python train.py",
     "gpusight record --range forward --stop -- ./solver input.cfg",
     "gpusight record --with torch --python-stacks -- python train.py",
-    "gpusight record --with ncu --kernel '*gemm*' --launch-count 5 -- python train.py",
+    "gpusight record --with ncu --kernel '*gemm*' --launch-count 5 -- ./app",
     "gpusight record --tool-option=--trace=cuda,nvtx,cudnn -- python train.py",
     "gpusight record --rank 0 -- torchrun --nproc-per-node 8 train.py",
     "gpusight record --dry-run --gpu-metrics -- python train.py",

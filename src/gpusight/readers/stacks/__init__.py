@@ -1,1 +1,1 @@
-"""Readers of stacks of host threads."""
+"""Stacks that other profilers wrote: folded lines and speedscope's JSON."""

@@ -11,14 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import GpusightError, MissingDataError, UsageError
+from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
     from gpusight.render.charts.figure import Figure, StripChart
     from gpusight.results import Answer, Composite
-
-
-CHART_FORMATS = ("svg", "html", "png", "pdf")
-"""What `draw` can make, which is also how the names of such files end."""
 
 
 def draw(figure: Figure | StripChart, form: str, *, result: Answer | None = None) -> bytes:

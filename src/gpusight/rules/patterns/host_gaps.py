@@ -15,10 +15,10 @@ from gpusight.analysis.attribution.nested_intervals import NestedIntervals, opti
 from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.host_threads import LaunchThreads
-from gpusight.analysis.ledger.idle_causes import is_input
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.steps.step_list import phase_of
+from gpusight.naming.host_names import is_input
 from gpusight.rules.context import memoize
 from gpusight.rules.formatting import inner_range, summed_locations
 from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP
@@ -108,7 +108,7 @@ def behind(context: RuleContext, cause: IdleCause) -> dict[str, list[FindingLoca
             kind = _LOCATION_KINDS[part.kind]
             locations[kind].append(FindingLocation(kind, part.name, float(part.ns), part.count))
     for places in locations.values():
-        places.sort(key=lambda place: -(place.ns or 0.0))
+        places.sort(key=lambda location: -(location.ns or 0.0))
     return locations
 
 

@@ -268,7 +268,7 @@ consume(y)
         """Find idle time in which launched kernels waited, those that are named if any."""
         idle = idle_gaps(context, (IdleCause.QUEUED,), any_gpu=True)
         gaps = named_by_work(context, idle)
-        labels = [place.name for place in finding.where if place.kind == "kernel"]
+        labels = [location.name for location in finding.where if location.kind == "kernel"]
         meant = gaps.filter(pl.col("name").is_in(labels))
         return meant if meant.height else gaps
 

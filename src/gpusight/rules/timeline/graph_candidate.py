@@ -30,6 +30,7 @@ from gpusight.rules.patterns.kernel_groups import (
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.rules.timeline.launch_bound import LaunchBound
+from gpusight.rules.timeline.unfused_optimizer import CAPTURABLE_IN_TORCH, optimizer_name
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ for batch, labels in loader:
                 "write one kernel for several operations.",
             ),
             code=context.framework.choose(
-                torch=self.training_code if is_training(context) else "", cuda="", jax=""
+                torch=_training_code(context) if is_training(context) else "", cuda="", jax=""
             ),
             where=where,
             where_time="kernel time",
@@ -170,3 +171,11 @@ for batch, labels in loader:
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the events with most gaps between launches."""
         return launch_gaps(context, finding)
+
+
+def _training_code(context: RuleContext) -> str:
+    """Return the code for a training step with the optimizer of the capture."""
+    name = optimizer_name(context) or "AdamW"
+    if name in CAPTURABLE_IN_TORCH:
+        return GraphCandidate.training_code.replace("AdamW", name)
+    return GraphCandidate.training_code.partition("\n")[2]

@@ -10,13 +10,14 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
-from gpusight.analysis.ledger.idle_causes import is_compiling
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time
+from gpusight.naming.host_names import is_compiling
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named, summed_locations
 from gpusight.rules.locations import host_events, of_calls
 from gpusight.rules.patterns.host_gaps import host_unknown, host_work, launching_thread
+from gpusight.rules.patterns.stack_lines import lines_before
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, clip, contains, coverage, union
 
@@ -323,6 +324,7 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
     often = "every step" if per_step == 1 else f"{len(compiles.steps)} of {context.steps} steps"
     what = named(where, "range", "operator", "site", most=1) or "Module loads and host stalls"
     return RuleMatch(
+        lines=lines_before(context, calls, compiles.host_ns[calls]),
         title=f"Recompilation in {often}: {context.time_per_step(compiles.ns)}",
         evidence=(
             context.evidence("compile_ns", compiles.ns, "ns", "Time in compilation"),

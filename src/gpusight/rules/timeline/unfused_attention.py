@@ -164,14 +164,14 @@ def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str
     count = len(parts_of(context).attention.backward)
     each = format_mean(round(rows.height / max(1, count)))
     forward = between.filter(pl.col("phase").cast(pl.String).fill_null("") != "backward")
-    seen = (
+    summary = (
         f"{context.count_per_step(count, 'attention call')} of about {each} kernels each"
         f"{main_source_phrase(context, forward)}. The kernels between the GEMMs take "
         f"{context.time_per_step(total_ns(between))}."
     )
     if context.framework is Framework.TORCH and _falls_back(context):
         return (
-            f"{seen} scaled_dot_product_attention falls back to its FP32 math backend. Use half "
+            f"{summary} scaled_dot_product_attention falls back to its FP32 math backend. Use half "
             "precision, contiguous q, k and v (heads before sequence), a boolean mask or "
             "is_causal, and head sizes that are multiples of 8. With "
             "`torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` PyTorch reports what "
@@ -184,7 +184,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str
         jax="Use jax.nn.dot_product_attention, on Ampere and newer GPUs with implementation="
         '"cudnn" in half precision.',
     )
-    return f"{seen} {way}"
+    return f"{summary} {way}"
 
 
 def _falls_back(context: RuleContext) -> bool:

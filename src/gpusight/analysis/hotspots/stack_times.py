@@ -5,6 +5,7 @@ Every idle nanosecond of the ledger has the stack of the thread that launched wh
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from gpusight.analysis.attribution.work_causes import attribute
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.hotspots.host_stacks import SOURCES, HostStacks, host_stacks, range_stacks
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
+from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.ledger.ledger_report import accounting
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.hotspots.flame_graph import FlameGraph
     from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount
-    from gpusight.analysis.ledger.ledger_entries import IdleCause
+    from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
@@ -45,6 +47,8 @@ HOW_TO_RECORD = (
     "with_stack=True"
 )
 _MIN_NOTED_SHARE = 0.05
+_SILENCE_NS = 500_000
+"""A thread without calls for this long did something else than launch."""
 _MIN_TREE_SHARE = 0.005
 """Branches of the tree below this part of every total are not in the table."""
 
@@ -186,13 +190,26 @@ class Hotspots:
         return self._finished(sums, self._location())
 
     def _location(self) -> pl.Expr:
-        file, function = pl.col("file"), pl.col("function")
+        file, function = self._short_files(), pl.col("function")
         if self.by in {"module", "package"}:
             return pl.col(_KEYS[self.by][0])
         place = pl.format("{}:{} {}", file, "line", function) if self.by == "line" else None
         named = pl.format("{} {}", file, function)
         native = pl.format("{} [{}]", function, "module")
         return pl.coalesce(*([] if place is None else [place]), named, native, function)
+
+    def _short_files(self) -> pl.Expr:
+        """Name files without their folders where that is clear."""
+        files = self.times.stacks.tree.frames["file"].unique().drop_nulls().to_list()
+        names = [file.rpartition("/")[2] for file in files]
+        often = Counter(names)
+        short = {
+            file: name
+            if often[name] == 1 and name != "__init__.py"
+            else "/".join(file.split("/")[-2:])
+            for file, name in zip(files, names, strict=True)
+        }
+        return pl.col("file").replace_strict(short, default=None, return_dtype=pl.String)
 
     def _tree(self) -> pl.DataFrame:
         """List the nodes depth-first, the largest first, with everything below them summed.
@@ -214,7 +231,7 @@ class Hotspots:
         rest = nodes[-1:].with_columns(pl.lit(0, pl.Int64).alias("depth"))
         rest = rest.filter(pl.any_horizontal(pl.col(_VALUES) > 0))
         places = (
-            pl.format("{} ({}:{})", "function", "file", "line"),
+            pl.format("{} ({}:{})", "function", self._short_files(), "line"),
             pl.format("{} [{}]", "function", "module"),
             pl.col("function"),
         )
@@ -293,7 +310,7 @@ def hotspots(
     times = stack_times(trace, stacks, made, accounts)
     meta = _meta(trace, times, chosen)
     notes = (*chosen.notes, *_notes(times, meta))
-    return Hotspots(times, by, all_frames, chosen.text, meta, notes, stacks.is_sampled, of)
+    return Hotspots(times, by, all_frames, chosen.text, meta, notes, stacks.counts_samples, of)
 
 
 def without_stacks() -> NotApplicable:
@@ -307,9 +324,11 @@ def stack_times(
 ) -> StackTimes:
     """Measure what each stack is behind, on these GPUs, in a window."""
     schedule = made.schedule
-    idle = pl.concat([_idle(trace, stacks, made, account) for account in accounts])
+    op_nodes = launch_stacks(trace, stacks, schedule)
+    idle = pl.concat(
+        [idle_stacks(trace, stacks, schedule, made.hosts, a, op_nodes) for a in accounts]
+    )
     count = len(stacks.tree)
-    op_nodes = _op_nodes(trace, stacks, schedule)
     gpu_ns, launches = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     for account in accounts:
         busy = account.spans.gap < 0
@@ -322,30 +341,41 @@ def stack_times(
     return StackTimes(stacks, idle, gpu_ns, host_ns, samples, launches, memory)
 
 
-def _idle(
-    trace: Trace, stacks: HostStacks, made: Accounting, account: DeviceAccount
+def idle_stacks(
+    trace: Trace,
+    stacks: HostStacks,
+    schedule: GpuSchedule,
+    hosts: HostTime,
+    account: DeviceAccount,
+    op_nodes: Ints,
 ) -> pl.DataFrame:
-    """Divide the idle time of a GPU among stacks."""
-    schedule = made.schedule
-    contributors = IdleContributors(schedule, made.hosts)
+    """Divide the idle time of a GPU among stacks: `node`, `cause`, `ns`, `near`."""
+    contributors = IdleContributors(schedule, hosts)
     stretches = contributors.stretches(account)
     known = stretches.host_thread != NONE
     keys = np.array([*schedule.threads, (NONE, NONE)], np.int64).reshape(-1, 2)
     position = np.where(known, contributors.positions(stretches), len(keys) - 1)
     process, thread = keys[position].T
     wanted = stacks.threads_for(trace, process, thread)
-    spread = stacks.spread(wanted, stretches.start_ns, stretches.end_ns)
+    # Once launched, work is on its way: its time is that of the launch, however long ago.
+    launched = np.isin(stretches.cause, (IdleCause.QUEUED, IdleCause.LAUNCHING))
+    launched &= (stretches.op != NONE) & (stretches.sample_ns <= stretches.start_ns)
+    launching = np.where(launched, np.append(op_nodes, NONE)[stretches.op], NONE)
+    late = np.flatnonzero(launching != NONE)
+    rest = np.flatnonzero(launching == NONE)
+    spread = stacks.spread(wanted[rest], stretches.start_ns[rest], stretches.end_ns[rest])
+    late_ns = (stretches.end_ns - stretches.start_ns)[late]
     return pl.DataFrame(
         {
-            "node": spread.node,
-            "cause": stretches.cause[spread.stretch],
-            "ns": spread.ns,
-            "near": spread.near,
+            "node": np.concatenate((spread.node, launching[late])),
+            "cause": stretches.cause[np.concatenate((rest[spread.stretch], late))],
+            "ns": np.concatenate((spread.ns, late_ns)),
+            "near": np.concatenate((spread.near, np.zeros(len(late), np.int64))),
         }
     )
 
 
-def _op_nodes(trace: Trace, stacks: HostStacks, schedule: GpuSchedule) -> Ints:
+def launch_stacks(trace: Trace, stacks: HostStacks, schedule: GpuSchedule) -> Ints:
     """Return the stack that launched each GPU activity of a schedule."""
     ops, calls = schedule.ops, schedule.calls
     nodes = np.full(len(ops), NONE)
@@ -363,7 +393,8 @@ def _op_nodes(trace: Trace, stacks: HostStacks, schedule: GpuSchedule) -> Ints:
     call = ops.call[called]
     keys = np.array(schedule.threads, np.int64).reshape(-1, 2)[calls.thread[call]]
     threads = stacks.threads_for(trace, keys[:, 0], keys[:, 1])
-    nodes[called] = stacks.at(threads, calls.start_ns[call])
+    first_ns, last_ns = _bursts(schedule)
+    nodes[called] = stacks.at(threads, calls.start_ns[call], first_ns[call], last_ns[call])
     chains = stacks.call_nodes.get("api_calls")
     if chains is not None:
         chain = chains[calls.row[call]]
@@ -372,6 +403,27 @@ def _op_nodes(trace: Trace, stacks: HostStacks, schedule: GpuSchedule) -> Ints:
         exact = (chain >= 0) & ((nodes[called] < 0) | np.append(own_code, False)[chain])
         nodes[called] = np.where(exact, chain, nodes[called])
     return nodes
+
+
+def _bursts(schedule: GpuSchedule) -> tuple[Ints, Ints]:
+    """Return from when to when calls of its thread follow each other closely, around each call.
+
+    A sample taken in a silence before a launch shows what the host did then, not what launched.
+    """
+    calls = schedule.calls
+    order = np.argsort(calls.thread, kind="stable")
+    start, end = calls.start_ns[order], calls.end_ns[order]
+    # Threads one after the other on one axis, so that one running maximum serves them all.
+    offset = calls.thread[order] * (schedule.length_ns + 2 * _SILENCE_NS)
+    ended = np.maximum.accumulate(end + offset)
+    quiet = np.append(True, (start + offset)[1:] - ended[:-1] > _SILENCE_NS)
+    burst = np.cumsum(quiet[: len(order)]) - 1
+    first, last = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
+    if len(order):
+        begins = np.flatnonzero(quiet)
+        first[order] = start[begins][burst]
+        last[order] = np.maximum.reduceat(calls.end_ns[order], begins)[burst]
+    return first, last
 
 
 def _host(stacks: HostStacks, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
@@ -427,9 +479,9 @@ def _host_only(
     empty = pl.DataFrame(schema=dict.fromkeys(("node", "cause", "ns", "near"), pl.Int64()))
     times = StackTimes(stacks, empty, none, host_ns, samples, none, memory)
     meta = _meta(trace, times, None)
-    notes = ("no GPU work in it: host time only", *_notes(times, meta))
+    notes = ("no GPU work in it: host time only", *_notes(times, meta), *trace.meta.notes)
     of = "host" if host_ns.any() else "memory"
-    return Hotspots(times, by, all_frames, "", meta, notes, stacks.is_sampled, of)
+    return Hotspots(times, by, all_frames, "", meta, notes, stacks.counts_samples, of)
 
 
 def _meta(trace: Trace, times: StackTimes, chosen: StepWindow | None) -> dict[str, Any]:
