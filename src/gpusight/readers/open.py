@@ -15,12 +15,9 @@ from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
-<<<<<<< HEAD
-from gpusight.recording.inside.stack_sampler import MAGIC
-from gpusight.recording.stack_files import stacks_path
-=======
 from gpusight.readers.stacks.stack_files import is_folded, is_speedscope
->>>>>>> i23b
+from gpusight.recording.collect_stacks import stacks_path
+from gpusight.recording.inside.stack_sampler import MAGIC
 from gpusight.sniff import (
     ARROW_STREAM,
     BOM,

@@ -26,6 +26,7 @@ from gpusight.recording.choose_tool import (
     chosen_stacks_hz,
     is_recorder_injected,
 )
+from gpusight.recording.collect_stacks import StackFiles, collect_stacks
 from gpusight.recording.doctor.environment_checks import (
     CounterAccess,
     counters,
@@ -58,7 +59,6 @@ from gpusight.recording.programs import (
     per_rank,
 )
 from gpusight.recording.request import RecordRequest, Tool
-from gpusight.recording.stack_files import StackFiles, collect_stacks
 from gpusight.recording.tools import ToolCommand
 from gpusight.sniff import why_not_recorded
 

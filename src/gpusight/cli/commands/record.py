@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gpusight.cli import options
 
 if TYPE_CHECKING:
+    from gpusight.recording.collect_stacks import StackFiles
     from gpusight.recording.record_program import Recording, RecordingPlan
     from gpusight.recording.request import RecordRequest
-    from gpusight.recording.stack_files import StackFiles
 
 SUMMARY = "run a program and record a GPU profile"
 DESCRIPTION = (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusight.recording.collect_stacks import collect_stacks, stacks_path
 from gpusight.recording.inside.stack_sampler import (
     CAPTURE,
     END,
@@ -15,7 +16,6 @@ from gpusight.recording.inside.stack_sampler import (
     json_chunk,
     processes,
 )
-from gpusight.recording.stack_files import collect_stacks, stacks_path
 
 
 def part(folder: Path, pid: int, parent: int = 1, capture: str | None = None) -> Path:
