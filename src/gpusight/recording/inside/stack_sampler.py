@@ -1,7 +1,7 @@
 """Samples the Python stacks of this process from a thread of its own, and streams them to a file.
 
-Standard library only and nothing of gpusight: Python 3.8 and 3.9, which our recorders do not
-support, load this file alone. docs/formats.md describes the file.
+Standard library only, nothing of gpusight, and only what Python 3.8 can read. docs/formats.md
+describes the file.
 """
 
 from __future__ import annotations
