@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 MARK = "# guilty"
-RESULTS = Path(__file__).with_name("guilty_lines.json")
 DESIGN, HELD_OUT = "design", "held out"
 _STEPS = ("--warmup=3", "--timed=0", "--recorded=20")
 _LIMIT_S = 180

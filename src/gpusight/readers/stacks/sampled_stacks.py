@@ -375,7 +375,7 @@ def _check_run(
         raise ValueError("they are of other processes than the capture")
     begin_ns = meta.start_utc_ns
     if begin_ns is None:
-        raise ValueError("the capture says neither of which run it is nor when that was")
+        raise ValueError("the capture has neither the session nor the time of its run")
     end_ns = begin_ns + (meta.duration_ns or 0)
     walls = [c.value for p in found for c in p.clocks if c.kind == "wall" and c.value is not None]
     if not walls or min(walls) > end_ns + _SLACK_NS or max(walls) < begin_ns - _SLACK_NS:
