@@ -1,7 +1,7 @@
 """Samples the Python stacks of this process from a thread of its own, and streams them to a file.
 
-Standard library only and nothing of gpusight: Python 3.8 and 3.9, which our recorders do not
-support, load this file alone. docs/formats.md describes the file.
+Standard library only, nothing of gpusight, and only what Python 3.8 can read. docs/formats.md
+describes the file.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _JITTER = 0.25
 _LOOK_AROUND = 8
 """One tick in so many looks whether another thread has begun to launch work."""
 _SHORT_WAIT_S = 0.0001
-"""How long we wait until Python asks the program for the GIL. Python's 5 ms are longer than most
-programs keep it, so samples would only be taken where they let go of it: at their waits."""
+"""How long we wait until Python requests the GIL from the program. Its own 5 ms are longer than
+most programs keep it, so samples would only be taken where they let go of it: at their waits."""
 _SET_TIMER_SLACK = 29
 _MAX_FRAMES, _MAX_NODES = 50_000, 100_000
 _MAX_BYTES = 1 << 30
@@ -240,7 +240,7 @@ def append_capture(path: str, capture: str) -> None:
 
 
 class SwitchInterval:
-    """Has Python ask for the GIL soon, where ours is the only thread that waits for it.
+    """Has Python request the GIL soon, where ours is the only thread that waits for it.
 
     Threads of the program that share the GIL would change places more often as well, which costs
     time: where two or more of them run, the program's own interval stays.
@@ -316,7 +316,7 @@ class StackSampler:
         log: Callable[[str], None] = print,
     ) -> None:
         self._base, self._session = base, session
-        self._hz = self._asked_hz = float(min(MAX_HZ, max(MIN_HZ, hz)))
+        self._hz = self._wanted_hz = float(min(MAX_HZ, max(MIN_HZ, hz)))
         self._all = threads == ALL_THREADS
         self._log = log
         self._state = mmap.mmap(-1, 1)  # shared with forks
@@ -526,7 +526,7 @@ class StackSampler:
         if cost > _TARGET_COST:
             hz = max(_LEAST_HZ, hz * max(0.25, _TARGET_COST / cost))
         elif cost < _COMFORTABLE_COST:
-            hz = min(self._asked_hz, hz * 1.25)
+            hz = min(self._wanted_hz, hz * 1.25)
             if hz == self._hz:
                 self._switching.wait_shorter()
         if hz != self._hz:
@@ -590,7 +590,7 @@ class StackSampler:
             "parent": os.getppid(),
             "is_fork": self._is_child,
             "began": self._began_ns,
-            "hz": self._asked_hz,
+            "hz": self._wanted_hz,
             "threads": ALL_THREADS if self._all else LAUNCHING,
             "python": ".".join(map(str, sys.version_info[:3])),
             "folder": _folder(),
