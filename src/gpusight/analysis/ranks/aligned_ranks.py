@@ -340,7 +340,7 @@ class RankCapture:
         return known.with_columns(pl.col("name").cast(pl.Enum(names.drop_nulls())))
 
     def _unique_pids(self, column: pl.Series) -> pl.Series:
-        """Tell processes of different machines or containers apart that have one number."""
+        """Separate processes of different machines or containers that have one number."""
         keys = self._process_keys()
         pids = column.to_list()
         unique = [
@@ -358,9 +358,7 @@ class RankCapture:
         recorded = column.cast(pl.String).to_list()
         names = [
             (f"Rank {key} · {name}" if name else f"Rank {key}") if key in self.ranks else name
-            for key, name in zip(
-                self._process_keys(), column.cast(pl.String).to_list(), strict=True
-            )
+            for key, name in zip(self._process_keys(), recorded, strict=True)
         ]
         texts = pl.Series(column.name, names, pl.String)
         return texts.cast(pl.Enum(texts.drop_nulls().unique(maintain_order=True)))
