@@ -13,7 +13,7 @@ import pytest
 import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.comparison.baseline_file import load_baseline
-from gpusight.comparison.comparison_result import FindingFate
+from gpusight.comparison.comparison_result import FindingStatus
 from gpusight.errors import UsageError
 from gpusight.open_job import is_job, is_job_folder, jobs_among, open_job
 
@@ -113,8 +113,8 @@ def test_a_comparison_of_jobs_shows_waits_and_stragglers(slow: Path, calm: Path)
     assert straggler.change.before == pytest.approx(0.39, abs=0.05)
     assert straggler.change.after == 0
     assert wait.change.before == pytest.approx(2e6, rel=0.1)
-    fates = {finding.rule: finding.fate for finding in comparison.findings}
-    assert fates["straggler/rank-1"] is FindingFate.FIXED
+    statuses = {finding.rule: finding.status for finding in comparison.findings}
+    assert statuses["straggler/rank-1"] is FindingStatus.FIXED
 
 
 def test_limits_on_stragglers_and_communication(

@@ -21,6 +21,8 @@ from gpusight.trace.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from distributed import Client
+
     from gpusight.analysis.drill.drill_result import DrillResult
     from gpusight.analysis.orion.orion_build import OrionRefusal
     from gpusight.analysis.selection import Selection
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         DoctorView,
         DrillView,
         GateView,
+        HotspotsView,
         LedgerView,
         OrionPage,
         RanksView,
@@ -212,6 +215,46 @@ def ledger(
     capture = _without_profiler(trace, selection.process)
     answer = analysis(capture, selection, **focus)
     return LedgerView(_with_warnings(answer, [capture]))
+
+
+def hotspots(
+    trace: Capture,
+    *,
+    by: str = "line",
+    of: str = "idle",
+    all_frames: bool = False,
+    vs: Capture | None = None,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> HotspotsView:
+    """Sum idle GPU time, GPU time and host time by line of code: `.rows()`, most idle time first.
+
+    `by` is `line`, `function`, `module`, `package`, `stack` (a tree) or `range` (NVTX). Lines are
+    those of your own code; `all_frames=True` also names lines of libraries. `.save("flame.svg")`
+    or `.html` draws a flame graph of `of`: `idle`, `gpu`, `host`, `launches` or
+    `memory`, compared with the capture `vs` if given. `.folded`, `.speedscope.json` and `.pb.gz`
+    (pprof) are stacks for other tools.
+    """
+    from gpusight.analysis.hotspots.flame_graph import compared_hotspots
+    from gpusight.analysis.hotspots.stack_times import hotspots as analysis
+    from gpusight.render.result_view import HotspotsView
+
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+
+    def answer(capture: Trace) -> Any:
+        chosen = _first_process(capture, _selection(within, device, process), focus)
+        measured = _without_profiler(capture, chosen.process)
+        made = analysis(measured, chosen, by=by, of=of, all_frames=all_frames, **focus)
+        return _with_warnings(made, [measured])
+
+    made = answer(_opened(trace))
+    if vs is not None:
+        made = compared_hotspots(made, answer(_opened(vs)))
+    return HotspotsView(made)
 
 
 def utilization(
@@ -604,8 +647,27 @@ def explain(
 
     `which` is its number in the plan, its rule (`"launch-bound"`) or, for an Nsight Compute report,
     its kernel. The other arguments are those of `diagnose`; to explain several findings, call
-    `.explain(which)` of its result instead.
+    `.explain(which)` of its result instead. Also an entry of the ledger (`"ledger:idle/input"`), or
+    an event of the timeline by table and row (`"kernels:17"`).
     """
+    if isinstance(which, str) and ":" in which:
+        from gpusight.viewer.event_details import event_of_id, event_page
+
+        if (event := event_of_id(which)) is not None:
+            return Page(_ask(event_page, _only(trace), *event))
+    if isinstance(which, str) and which.startswith("ledger:"):
+        from gpusight.analysis.ledger.ledger_tables import ledger_entry_table
+
+        made = ledger(
+            _only(trace),
+            steps=steps,
+            window=window,
+            warmup=warmup,
+            within=within,
+            device=device,
+            process=process,
+        )
+        return View(ledger_entry_table(made.answer, which.removeprefix("ledger:")))
     diagnosis = diagnose(
         trace,
         steps=steps,
@@ -616,6 +678,11 @@ def explain(
         process=process,
     )
     return diagnosis.explain(which)
+
+
+def _only(trace: Capture | Sequence[Capture]) -> Capture:
+    """Give the first of several captures: the timeline."""
+    return trace if isinstance(trace, (str, os.PathLike, Trace)) else trace[0]
 
 
 def report(
@@ -838,9 +905,13 @@ def questions(
 
     captures = [_opened(trace), *([] if compare is None else [_opened(compare)])]
     sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
+    selection = _selection(within, device, process)
+    if compare is None:  # the process of one capture is not one of the other
+        focus = _Focus(steps=steps, window=window, warmup=warmup)
+        selection = _of_window(captures[0], selection, focus)
     answer = analysis(
         captures[0],
-        _selection(within, device, process),
+        selection,
         compare=captures[-1] if compare is not None else None,
         timings=read_timings(read_timings_file(Path(timings)), str(timings)) if timings else None,
         model=None if sizes is None else AttentionSizes.of(sizes),
@@ -882,8 +953,9 @@ def drill(
     from gpusight.render.result_view import DrillView
     from gpusight.rules.drill_workflow import drill as analysis
 
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
     question = DrillOptions.of(
-        selection=_selection(within, device, process),
+        selection=_of_window(trace := _opened(trace), _selection(within, device, process), focus),
         steps=steps,
         window=window,
         warmup=warmup,
@@ -896,7 +968,7 @@ def drill(
         overwrite=overwrite,
     )
     answer = analysis(
-        _opened(trace),
+        trace,
         question,
         reports=[_opened(report) for report in reports],
         run=run,
@@ -914,15 +986,20 @@ def ranks(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
 ) -> RanksView:
     """Compare all ranks of a job: who is late, why, and what it costs.
 
     `captures` are those of all ranks: paths, globs, a folder, opened captures, or files of
-    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs). A job trace
-    (Parquet, operations of all workers) is given alone.
+    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs), or the
+    workers of a Dask cluster: `dask` is the address of its scheduler or a client, which default to
+    the scheduler that DASK_SCHEDULER_ADDRESS names. A job trace (Parquet, operations of all
+    workers) is given alone.
     """
     from gpusight.analysis.ranks.job_ranks import job_ranks as analysis
     from gpusight.analysis.ranks.job_ranks import ranks_of_operations
+    from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import job_operations, rank_captures, read_ranks
     from gpusight.render.result_view import RanksView
 
@@ -930,10 +1007,51 @@ def ranks(
     operations = job_operations(found)
     if operations is not None:
         return RanksView(_checked(ranks_of_operations(operations, str(found[0]))))
-    digests, unread = read_ranks(
-        found, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
-    )
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
     return RanksView(_checked(analysis(digests, unread)))
+
+
+def ranks_whatif(
+    captures: Capture | Iterable[Capture],
+    *,
+    changes: Iterable[tuple[str, str]] = (),
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
+) -> View:
+    """Simulate all ranks of a job with changes: the step time if stragglers were not late.
+
+    `changes` are pairs of an option of `gpusight whatif --ranks` and its value, in order:
+    `("as-median", "2")`, `("gradients", "bf16")`, `("bucket", "100MB")`, `("overlap",
+    "communication")`, `("balance", "ranks")`. Without any, each straggler as fast as the median.
+    `captures` are read as by `gs.ranks`; of a job trace, its worst workers, its last stage and
+    balanced stages are simulated.
+    """
+    from gpusight.analysis.ranks.job_whatif import operations_whatif
+    from gpusight.analysis.ranks.job_whatif import ranks_whatif as analysis
+    from gpusight.rank_cluster import dask_scheduler
+    from gpusight.rank_files import job_operations, rank_captures, read_ranks
+
+    found = rank_captures(_several(captures))
+    operations = job_operations(found)
+    wanted = list(changes)
+    if operations is not None:
+        if wanted:
+            raise UsageError(
+                f"--{wanted[0][0]} does not apply to a job trace",
+                hint="give it alone: worst workers, last stage and balanced stages are simulated",
+            )
+        return View(_checked(operations_whatif(operations)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
+    return View(_checked(analysis(digests, wanted, unread=unread)))
 
 
 def rank_digest(
@@ -945,13 +1063,17 @@ def rank_digest(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
 ) -> Path:
     """Write what `gs.ranks` needs of captures to a file of kilobytes; returns its path."""
+    from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import rank_captures, write_digests
 
     found = rank_captures(_several(captures))
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs, cluster=cluster)
 
 
 def _several(captures: Capture | Iterable[Capture]) -> list[Capture]:
@@ -1075,6 +1197,8 @@ def record(
     gpu_metrics: bool = False,
     python_stacks: bool = False,
     graph_nodes: bool = False,
+    stacks: float | None = None,
+    stacks_threads: str = "launching",
     rank: str | int = "all",
     stop: bool = False,
     overwrite: bool = False,
@@ -1110,6 +1234,8 @@ def record(
         gpu_metrics=gpu_metrics,
         python_stacks=python_stacks,
         graph_nodes=graph_nodes,
+        stacks=stacks,
+        stacks_threads=stacks_threads,
         rank=rank,
         stop=stop,
         overwrite=overwrite,

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -64,6 +64,14 @@ class DigestReply(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class DigestReader(Protocol):
+    """Reads captures elsewhere than in processes of this machine."""
+
+    def read(self, requests: Sequence[DigestRequest], /) -> list[DigestReply]:
+        """Return a reply for each request, in their order."""
+        ...
+
+
 def rank_captures(texts: Sequence[Capture]) -> list[Path | Trace]:
     """Expand folders and globs; a folder of digests gives those where it has no captures."""
     from gpusight.comparison.inputs import side_inputs
@@ -102,26 +110,32 @@ def read_ranks(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    cluster: DigestReader | None = None,
 ) -> tuple[list[RankDigest], list[UnreadRank]]:
-    """Read all captures; a rank that cannot be read is returned with the reason."""
+    """Read all captures; a rank that cannot be read is returned with the reason.
+
+    Without a cluster, processes of this machine read them.
+    """
     replies: dict[int, tuple[str, DigestReply]] = {}
     requests: dict[int, DigestRequest] = {}
-    for place, capture in enumerate(captures):
+    for number, capture in enumerate(captures):
         if isinstance(capture, Trace):
             reply = _digest_trace(capture, steps=steps, window=window, warmup=warmup)
-            replies[place] = (capture.meta.path, reply)
+            replies[number] = (capture.meta.path, reply)
         elif is_digest_file(capture):
-            replies[place] = (str(capture), _stored(capture))
+            replies[number] = (str(capture), _stored(capture))
         else:
-            requests[place] = DigestRequest(str(capture), steps, window, warmup, cache)
+            requests[number] = DigestRequest(str(capture), steps, window, warmup, cache)
     processes = min(len(requests), jobs or os.cpu_count() or 1)
-    if processes <= 1:
+    if cluster is not None and requests:
+        answers = cluster.read(list(requests.values()))
+    elif processes <= 1:
         answers = [digest_capture(request) for request in requests.values()]
     else:
         answers = _in_processes(list(requests.values()), processes)
-    for place, reply in zip(requests, answers, strict=True):
-        replies[place] = (requests[place].path, reply)
-    ordered = [replies[place] for place in range(len(captures))]
+    for number, reply in zip(requests, answers, strict=True):
+        replies[number] = (requests[number].path, reply)
+    ordered = [replies[number] for number in range(len(captures))]
     digests = [digest for _, reply in ordered for digest in reply.digests]
     return digests, [UnreadRank(path, reply.reason) for path, reply in ordered if reply.reason]
 
@@ -178,6 +192,7 @@ def write_digests(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    cluster: DigestReader | None = None,
 ) -> Path:
     """Write the digests of captures to a file; one that cannot be read is an error."""
     from gpusight.output_files import write_file
@@ -186,7 +201,13 @@ def write_digests(
     for capture in captures:
         refuse_capture(target, None if isinstance(capture, Trace) else str(capture))
     digests, unread = read_ranks(
-        captures, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
+        captures,
+        steps=steps,
+        window=window,
+        warmup=warmup,
+        cache=cache,
+        jobs=jobs,
+        cluster=cluster,
     )
     if unread:
         first = unread[0]

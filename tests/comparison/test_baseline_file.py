@@ -118,6 +118,18 @@ def test_times_with_and_without_the_profiler_are_no_baseline(tmp_path: Path) -> 
     assert not (tmp_path / "base.json").exists()
 
 
+def test_an_overhead_too_small_to_correct_goes_with_estimates(tmp_path: Path) -> None:
+    estimated = steady("a", change={"recorded_step_ns": 2e7, "is_estimate": True}, compute_matmul=9)
+    own_ns = sum(estimated.step_ns) / len(estimated.step_ns)
+    small = steady("b", change={"recorded_step_ns": own_ns}, compute_matmul=9)
+    save_baseline([estimated, small], tmp_path / "base.json")
+    measured = {"recorded_step_ns": own_ns, "pace_steps": 9}
+    with pytest.raises(UsageError, match="estimated for a, and measured for b"):
+        save_baseline(
+            [estimated, steady("b", change=measured, compute_matmul=9)], tmp_path / "other.json"
+        )
+
+
 def test_a_change_is_a_change_of_few_lines(tmp_path: Path) -> None:
     before = written(tmp_path).read_text(encoding="utf-8").splitlines()
     written(tmp_path, lambda digest: digest["ledger"].update({"idle/input": [30, 40.5]}))

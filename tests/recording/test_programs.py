@@ -53,8 +53,8 @@ def test_interpreters(word: str, is_one: bool) -> None:
     ],
 )
 def test_interpreters_command_lines(line: str, flags: str, runs: str | None) -> None:
-    found = read_python(line.split())
-    assert (found.flags, found.runs) == (flags, runs)
+    result = read_python(line.split())
+    assert (result.flags, result.runs) == (flags, runs)
 
 
 def script(folder: Path, name: str, *lines: str) -> Path:

@@ -93,7 +93,7 @@ def test_nsys_is_the_default(nsys: Path) -> None:
     assert plan.command.argv[:2] == (str(nsys / "nsys"), "profile")
     assert plan.command.argv[-4:] == (PYTHON, "train.py", "--epochs", "3")
     assert plan.command.produces == Path("train.nsys-rep")
-    assert VARIABLE not in plan.command.environment
+    assert injected(plan).recorder == "surrounded"  # it only samples stacks
     assert list(Path().iterdir()) == [Path("train.py")]
 
 
@@ -139,7 +139,8 @@ def test_what_nsys_records_as_a_whole(
     script()
     plan = planned(program, **options)
     assert not plan.choice.windowed
-    assert VARIABLE not in plan.command.environment
+    assert VARIABLE not in plan.command.environment or injected(plan).recorder == "surrounded"
+    assert VARIABLE not in planned(program, stacks=0, **options).command.environment
     assert "--capture-range=cudaProfilerApi" not in plan.command.argv
 
 
@@ -361,14 +362,14 @@ def test_names_are_numbered_and_never_replaced(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nsys")
 def test_a_name_that_another_recording_has_is_not_taken() -> None:
     program = [PYTHON, script()]
-    mine = planned(program)
+    plan = planned(program)
     with name_lock(Path("train.nsys-rep")):
         assert planned(program).own == Path("train-2")
         with pytest.raises(
             RecordError, match=r"another gpusight record is already writing train\."
         ):
-            record(mine)
-    assert record(mine).paths == (Path("train.nsys-rep"),)
+            record(plan)
+    assert record(plan).paths == (Path("train.nsys-rep"),)
     assert sorted(Path().iterdir()) == [Path("train.nsys-rep"), Path("train.py")]
 
 
@@ -637,10 +638,10 @@ def test_a_current_folder_that_is_gone_is_one_line(
 ) -> None:
     from gpusight.cli.main import main
 
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    os.chdir(gone)
-    gone.rmdir()
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    os.chdir(folder)
+    folder.rmdir()
     for line in (["doctor"], ["record", "--with", "torch", "--", PYTHON, "-c", "pass"]):
         assert main(line) == 2
         assert "the current folder cannot be used: No such file" in capfd.readouterr().err
@@ -669,8 +670,8 @@ def test_options_that_the_tool_s_help_does_not_list_are_named() -> None:
     from gpusight.recording.tools import InstalledTool
     from gpusight.recording.tools import ToolVersion as Version
 
-    told = {"--trace": frozenset[str](), "--sample": frozenset[str]()}
-    tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), told)
+    listed = {"--trace": frozenset[str](), "--sample": frozenset[str]()}
+    tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), listed)
     request = make_request("ls", tool_options=["--bogus=1", "--trace=cuda", "--samp=none", "-t"])
     notes = choose_tool._unlisted(request, choose_tool.ToolChoice(Tool.NSYS, tool, ""))
     assert notes == ("nsys 2025.3.1 --help does not list --bogus",)
@@ -761,7 +762,9 @@ os.write(1, line.encode())
 
 @pytest.mark.usefixtures("nsys")
 def test_below_mpirun_only_chosen_ranks_are_recorded() -> None:
-    done = mpirun(*GPUSIGHT, "record", "--whole", "--rank", "1,3", "--", PYTHON, script(RANKED))
+    done = mpirun(
+        *GPUSIGHT, "record", "--whole", "--no-stacks", "--rank", "1,3", "--", PYTHON, script(RANKED)
+    )
     assert sorted(done.stdout.split()) == ["0", "1", "2", "3", *["False"] * 4]
     assert sorted(p.name for p in Path().glob("*-rep")) == [
         "train.rank1.nsys-rep",

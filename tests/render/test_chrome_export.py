@@ -132,9 +132,9 @@ def test_tracks_have_names() -> None:
 def test_times_are_exact(time_ns: int, text: str | None) -> None:
     out = io.BytesIO()
     write_chrome_trace(build_trace(kernels=[{"start_ns": time_ns, "name": "k"}]), out)
-    found = re.search(rb'"ts":([-\d.]+)', out.getvalue())
-    assert found is not None
-    assert found[1].decode() == (text or f"{time_ns // 1000}.{time_ns % 1000:03d}")
+    match = re.search(rb'"ts":([-\d.]+)', out.getvalue())
+    assert match is not None
+    assert match[1].decode() == (text or f"{time_ns // 1000}.{time_ns % 1000:03d}")
 
 
 def test_names_that_json_must_escape() -> None:

@@ -39,10 +39,17 @@ _SUFFIX_FORMATS = {
     ".png": "png",
     ".pdf": "pdf",
     ".ranks": "digests",
+    ".folded": "folded",
+    ".speedscope": "speedscope",
+    ".pprof": "pprof",
+    ".gz": "pprof",
 }
-_LISTED_SUFFIXES = (".txt", ".json", ".csv", ".md", ".html", ".svg", ".png", ".pdf", ".ranks")
+_LISTED_SUFFIXES = (
+    *(".txt", ".json", ".csv", ".md", ".html", ".svg", ".png", ".pdf", ".ranks", ".folded"),
+    *(".speedscope", ".pprof"),
+)
 _PAGE_SUFFIXES = frozenset({"html", "htm", "xhtml"})
-_PICTURE_TEXTS = frozenset({"svg", "html"})
+_PICTURE_TEXTS = frozenset({"svg", "html", "folded", "speedscope"})
 EXIT_NOT_APPLICABLE = 2
 
 
@@ -150,6 +157,8 @@ def _extension_format(args: argparse.Namespace) -> str | None:
     """Return what the extension of `-o` stands for; None where the command cannot write it."""
     output = getattr(args, "output", None)
     form = _SUFFIX_FORMATS.get(Path(output).suffix.lower()) if output else "table"
+    if output and output.lower().endswith(".speedscope.json"):
+        form = "speedscope"
     return form if form in _written_formats(args) else None
 
 

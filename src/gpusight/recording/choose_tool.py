@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpusight.errors import RecordError, UsageError
 from gpusight.recording.inside.cuda_driver import DEVICE_FILES
 from gpusight.recording.inside.environment import surrounding_profiler
+from gpusight.recording.inside.stack_sampler import DEFAULT_HZ
 from gpusight.recording.nsys_command import CAPTURE_RANGE, DELAY, DURATION
 from gpusight.recording.programs import (
     CONTAINERS,
@@ -36,6 +37,7 @@ _SUPPORTED_BY = {
     "gpu_metrics": ("--gpu-metrics", (Tool.NSYS,)),
     "memory": ("--memory", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "python_stacks": ("--python-stacks", (Tool.NSYS, Tool.TORCH)),
+    "stacks_hz": ("--stacks", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "graph_nodes": ("--graph-nodes", (Tool.NSYS, Tool.CUPTI, Tool.TORCH)),
     "delay_s": ("--delay", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "duration_s": ("--duration", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
@@ -154,9 +156,31 @@ def _unlisted(request: RecordRequest, choice: ToolChoice) -> tuple[str, ...]:
     return tuple(f"{tool} --help does not list {name}" for name in unknown)
 
 
-def is_injected(request: RecordRequest, choice: ToolChoice) -> bool:
-    """Return whether something of ours runs in the program: a recorder, or what counts steps."""
+def is_recorder_injected(request: RecordRequest, choice: ToolChoice) -> bool:
+    """Return whether a recorder of ours, or what counts steps, runs in the program."""
     return choice.is_inside or request.steps is not None or choice.windowed
+
+
+def chosen_stacks_hz(
+    request: RecordRequest, choice: ToolChoice, program: ProgramInfo
+) -> float | None:
+    """Return how often stacks are sampled in the program; None: never.
+
+    By default in Python programs, but not where nothing of ours is needed in what may be one.
+    """
+    if choice.tool is Tool.NCU or request.stacks_hz == 0:
+        return None
+    if program.kind is ProgramKind.BINARY or program.deaf_flag is not None:
+        if request.stacks_hz is None:
+            return None
+        hint = "remove --stacks"
+        if program.deaf_flag is not None:
+            hint = f"remove {program.deaf_flag}, which ignores PYTHONPATH and sitecustomize"
+        raise RecordError(f"--stacks cannot sample {program.word}", hint=hint)
+    is_python = is_recorder_injected(request, choice) or program.kind is ProgramKind.PYTHON
+    if request.stacks_hz is None and not is_python:
+        return None
+    return request.stacks_hz or float(DEFAULT_HZ)
 
 
 def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:

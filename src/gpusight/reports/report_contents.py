@@ -17,6 +17,7 @@ from gpusight.units import format_count, format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from gpusight.analysis.hotspots.stack_times import Hotspots
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
     from gpusight.analysis.ranks.job_ranks import JobRanks
     from gpusight.analysis.selection import Selection
@@ -148,6 +149,8 @@ class ProgramReport:
     utilization: Composite | NotApplicable
     kernels: TableResult | NotApplicable
     ranges: RangeTree | NotApplicable
+    hotspots: Hotspots | NotApplicable
+    """Time by line of code, where stacks were recorded."""
     copies: TableResult | NotApplicable
     memory: Composite | NotApplicable
     occupancy: Composite | NotApplicable

@@ -65,7 +65,7 @@ class TimelineDiagnosis:
 
     focus: StepWindow
     findings: tuple[TimelineFinding, ...]
-    """The one that saves most first."""
+    """In the order of the plan."""
     clean: tuple[str, ...]
     not_applicable: Mapping[str, str]
     """Rules that could not be evaluated, and why."""

@@ -88,7 +88,7 @@ class TextCleaner:
         self._tally = tally
         self._done: dict[tuple[TextRole, str], str] = {}
 
-    def fate(self, role: TextRole) -> Treatment:
+    def treatment(self, role: TextRole) -> Treatment:
         """Return how the texts of a role are treated."""
         if role in (TextRole.OVERHEAD, TextRole.HARDWARE):
             return Treatment.SHORTENED
@@ -310,13 +310,13 @@ class NsysSurvey:
             private_values = (v for v in distinct if v not in ("", 0, 0.0))
             self._tally.add_all(column.category, where, Treatment.REMOVED, private_values)
         elif column.role is not None:
-            fate, category = self._texts.fate(column.role), CATEGORIES[column.role]
+            treatment, category = self._texts.treatment(column.role), CATEGORIES[column.role]
             if column.kind is SharedColumnKind.STRING:
-                self._tally.add_all(category, where, fate, distinct)
+                self._tally.add_all(category, where, treatment, distinct)
                 return
             for text in map(str, distinct):
                 same = self._texts.clean(text, column.role) == text
-                self._tally.add(category, where, Treatment.KEPT if same else fate, text)
+                self._tally.add(category, where, Treatment.KEPT if same else treatment, text)
         elif column.kind in (SharedColumnKind.THREAD, SharedColumnKind.PID):
             self._tally.add_all(Category.PROCESS_NUMBERS, _NUMBERS, Treatment.RENUMBERED, distinct)
 

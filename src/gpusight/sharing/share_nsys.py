@@ -167,8 +167,8 @@ class MachineTables:
         rows = self._threads
         names = self._strings.texts(rows.get_column("nameId")).fill_null("")
         for name in filter(None, names.unique().to_list()):
-            fate = Treatment.KEPT if THREADS.fullmatch(name) else Treatment.REMOVED
-            self._tally.add(Category.THREAD_NAMES, "ThreadNames.nameId", fate, name)
+            treatment = Treatment.KEPT if THREADS.fullmatch(name) else Treatment.REMOVED
+            self._tally.add(Category.THREAD_NAMES, "ThreadNames.nameId", treatment, name)
         rows = rows.with_columns(name=pl.Series([thread_name(n) for n in names], dtype=pl.String))
         rows = rows.filter(self._survey.own(rows.get_column("globalTid")))
         texts = rows.select(value=pl.col("name").unique(maintain_order=True)).with_row_index("id")

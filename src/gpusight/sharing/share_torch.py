@@ -84,8 +84,8 @@ class TraceHeader:
         name = device.get("name")
         if isinstance(name, str):
             kept["name"] = described(name)
-            fate = Treatment.KEPT if kept["name"] == name else Treatment.SHORTENED
-            self._tally.add(Category.MACHINE, "deviceProperties: name", fate, name)
+            treatment = Treatment.KEPT if kept["name"] == name else Treatment.SHORTENED
+            self._tally.add(Category.MACHINE, "deviceProperties: name", treatment, name)
         self._leave("deviceProperties", device, kept)
         return kept
 

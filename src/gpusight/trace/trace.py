@@ -63,6 +63,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Library its processes communicate through, such as `nccl`."""
     pace: Pace | None = None
     """Step time without a profiler, where the recorder measured it."""
+    session: str | None = None
+    """Which run of `gpusight record` made it."""
     notes: tuple[str, ...] = ()
     """What of the file was not decoded, or was read by other means."""
     warnings: tuple[str, ...] = ()

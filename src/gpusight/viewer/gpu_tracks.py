@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.memory.device_memory import MemoryView
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
     from gpusight.trace.trace import Trace
-    from gpusight.viewer.track_data import Reals
     from gpusight.viewer.track_events import LineGroup, LineLayout
     from gpusight.viewer.track_style import EventStyle, TrackTitles
 

@@ -50,7 +50,7 @@ class Server:
 
     def __init__(self, session: Session, port: int = 0) -> None:
         self._session = session
-        self._socket = _bound(port)
+        self._socket = bound_socket(port)
         self._port: int = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         self.url = f"http://{LOOPBACK}:{self._port}/{token}/"
@@ -128,7 +128,7 @@ class Server:
         return f'<a href="{link}" target="_blank" rel="noopener">{link}</a>'
 
 
-def _bound(port: int) -> socket.socket:
+def bound_socket(port: int) -> socket.socket:
     """Take a port of this machine; 0 for any that is free."""
     if not 0 <= port <= MOST_PORT:
         raise UsageError(f"{port} is not a port", hint=f"ports are 1 to {MOST_PORT:,}")

@@ -45,10 +45,10 @@ def test_the_calculator_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_people_see_the_usual_block_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     odd = ["occupancy", "--gpu", "A100", "--block", "352"]
-    for arguments, seen in ((CALCULATOR, False), (odd, True), ([*CALCULATOR, "--wide"], True)):
+    for arguments, is_shown in ((CALCULATOR, False), (odd, True), ([*CALCULATOR, "--wide"], True)):
         assert main([*arguments, "--top", "0"]) == 0
         table = capsys.readouterr().out.partition("Other block sizes")[2].partition("\n\n")[0]
-        assert any(line.split()[:1] == ["352"] for line in table.splitlines()) is seen
+        assert any(line.split()[:1] == ["352"] for line in table.splitlines()) is is_shown
 
 
 def test_kilobytes_are_those_of_cuda(capsys: pytest.CaptureFixture[str]) -> None:

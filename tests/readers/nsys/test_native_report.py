@@ -52,8 +52,8 @@ def exported_tables(path: Path) -> dict[str, list[str]]:
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
         listed = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in listed:
-            some = database.execute(f'SELECT EXISTS (SELECT 1 FROM "{table}")').fetchone()[0]
-            if some and not table.startswith("ENUM_"):
+            has_rows = database.execute(f'SELECT EXISTS (SELECT 1 FROM "{table}")').fetchone()[0]
+            if has_rows and not table.startswith("ENUM_"):
                 info = database.execute(f'PRAGMA table_info("{table}")').fetchall()
                 tables[table] = [column[1] for column in info]
     return tables
@@ -319,8 +319,8 @@ def test_the_same_ledger_and_findings(report: Path, export: Path) -> None:
         with open_trace(path, cache=False) as trace:
             diagnosis = gs.diagnose(trace).to_dict()
             answers.append((gs.ledger(trace).to_dict(), diagnosis["findings"], diagnosis["ledger"]))
-    (ledger, *found), (expected, *as_found) = answers
-    assert found == as_found
+    (ledger, *result), (expected, *as_found) = answers
+    assert result == as_found
     assert ledger["devices"] == expected["devices"]
 
 

@@ -99,10 +99,10 @@ def dataload() -> tuple[Trace, str]:
 
 def test_the_ledger_is_that_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.ledger(trace).to_dict()["devices"][0]["entries"]
+    document = gs.ledger(trace).to_dict()["devices"][0]["entries"]
     rows = [row for row in Document(page).rows if "data-entry" in row]
     shown = [(row["data-entry"], int(row["data-ns"])) for row in rows]
-    assert dict(shown) == {entry["entry"]: entry["ns"] for entry in told}
+    assert dict(shown) == {entry["entry"]: entry["ns"] for entry in document}
     groups = [entry.partition("/")[0] for entry, _ in shown]
     assert list(dict.fromkeys(groups)) == ["compute", "copy", "idle"]
     for group in set(groups):
@@ -113,10 +113,10 @@ def test_the_ledger_is_that_of_the_command(dataload: tuple[Trace, str]) -> None:
 
 def test_the_kernels_are_those_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.kernels(trace).rows()
+    view = gs.kernels(trace).rows()
     table = Document(page).tables["Kernels by GPU time"][1:]
-    assert len(table) == len(told)
-    for cells, row in zip(table, told, strict=True):
+    assert len(table) == len(view)
+    for cells, row in zip(table, view, strict=True):
         exact = [float(own["data-v"]) for own, _ in cells if "data-v" in own]
         keys = ("total_ns", "share", "calls", "mean_ns", "min_ns", "max_ns")
         assert exact == [row[key] for key in keys]
@@ -126,36 +126,36 @@ def test_the_kernels_are_those_of_the_command(dataload: tuple[Trace, str]) -> No
 
 def test_the_copies_are_those_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.copies(trace).rows()
+    view = gs.copies(trace).rows()
     table = Document(page).tables["Memcpys and memsets by GPU time"][1:]
     shown = [[float(own["data-v"]) for own, _ in cells if "data-v" in own] for cells in table]
     keys = ("total_ns", "share", "calls", "bytes", "bandwidth_bytes_s", "exposed_ns")
-    assert shown == [[row[key] for key in keys if row[key] is not None] for row in told]
+    assert shown == [[row[key] for key in keys if row[key] is not None] for row in view]
 
 
 def test_the_findings_are_those_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.diagnose(trace).timeline
-    assert told is not None
+    view = gs.diagnose(trace).timeline
+    assert view is not None
     headings = Document(page).headings
-    for finding in told.findings:
+    for finding in view.findings:
         assert finding.title.replace("`", "") in (headings if finding.is_fix else page)
         assert html.escape(finding.code.splitlines()[0]) in page
         assert f"<code>{finding.rule}</code>" in page
     first = re.search(r'<ol class="gains">.*?data-v="([^"]+)"', page, re.DOTALL)
     assert first is not None
-    assert float(first[1]) == (told.findings[0].saved_ns or 0.0) / told.steps
+    assert float(first[1]) == (view.findings[0].saved_ns or 0.0) / view.steps
     left = re.search(r'class="together" data-now="([^"]+)" data-then="([^"]+)"', page)
     assert left is not None
-    assert float(left[2]) == pytest.approx(told.predicted_step_ns)
+    assert float(left[2]) == pytest.approx(view.predicted_step_ns)
 
 
 def test_the_numbers_at_the_top_are_those_of_the_sections(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
     shown = dict(re.findall(r'data-key="(\w+)"><dt>[^<]*</dt><dd data-v="([^"]+)"', page))
-    told = gs.diagnose(trace).timeline
-    assert told is not None
-    assert float(shown["step_ns"]) == told.step_ns
+    view = gs.diagnose(trace).timeline
+    assert view is not None
+    assert float(shown["step_ns"]) == view.step_ns
     assert float(shown["peak_bytes"]) == gs.memory(trace).facts["peak_bytes"]
     entries = gs.ledger(trace).to_dict()["devices"][0]["entries"]
     idle = sum(e["ns"] for e in entries if e["entry"].startswith("idle/"))
@@ -164,9 +164,9 @@ def test_the_numbers_at_the_top_are_those_of_the_sections(dataload: tuple[Trace,
 
 
 def test_the_flame_chart_has_the_tree_of_ranges() -> None:
-    found = re.search(r'class="flame-data">(.*?)</script>', page_of(training(4)))
-    assert found is not None
-    data = json.loads(found[1])
+    match = re.search(r'class="flame-data">(.*?)</script>', page_of(training(4)))
+    assert match is not None
+    data = json.loads(match[1])
     names = [data["names"][n] for n in data["name"]]
     assert names == ["step_#", "data", "forward", "backward"]
     assert data["parent"] == [-1, 0, 0, 0]
@@ -214,9 +214,9 @@ def test_before_and_after_is_what_compare_says() -> None:
     digests = gs.baseline(DATA / "dataload.sqlite").digests
     trace = opened(DATA / "dataload.sqlite")
     page = page_of(trace, base=digests)
-    told = gs.compare(digests, trace)
+    view = gs.compare(digests, trace)
     assert Document(page).sections[0] == "comparison"
-    assert html.escape(told.explanation[0]).replace("-&gt;", "") in re.sub(
+    assert html.escape(view.explanation[0]).replace("-&gt;", "") in re.sub(
         r'<span class="arrow">-&gt;</span>', "", page
     )
 

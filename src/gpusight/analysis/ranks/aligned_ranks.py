@@ -36,7 +36,7 @@ _PROCESS_KEYS, _THREAD_KEYS = ("process",), ("thread", "end_thread")
 _DEVICE_KEYS = ("device", "src_device", "dst_device")
 _BEYOND_PIDS = 10_000_000
 """No operating system gives out larger numbers of processes."""
-_NUMBERED = ("callchain",)
+_NUMBERED = ("callchain", "stack")
 """Columns whose numbers are of one capture alone, without a process."""
 _PEER = frozenset(_DEVICE_KEYS[1:])
 
@@ -267,7 +267,7 @@ class RankCapture:
             return self._mapped(column, "process", keep_null=self.trace.has("processes"))
         if name in _THREAD_KEYS:
             return self._mapped(column, "thread", keep_null=True)
-        if name in _NUMBERED:
+        if name in _NUMBERED and TABLES[table].column(name).kind is ColumnKind.INT:
             return self._mapped(column, name, keep_null=True)
         if name in _DEVICE_KEYS:
             return self._device(frame, name)

@@ -17,7 +17,7 @@ DESCRIPTION = (
     "but no folders, host names or command lines. `save` writes one, `show` prints its contents."
 )
 EXAMPLES: tuple[str, ...] = (
-    "gpusight baseline save run_1.nsys-rep run_2.nsys-rep run_3.nsys-rep -o perf/baseline.json",
+    "gpusight baseline save run_1.nsys-rep run_2.nsys-rep -o perf/base.json",
     "gpusight baseline save 'runs/*.sqlite' --steps 5-50",
     "gpusight baseline show perf/baseline.json",
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.cli import options
 from gpusight.errors import DOCS_URL, UnknownProcessError
-from gpusight.render.charts.draw_chart import CHART_FORMATS
+from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 SUMMARY = "what to fix, ranked by the time that each fix saves"
 DESCRIPTION = (
     "Find the bottlenecks of a program, and list the fixes as a plan: the one that saves most "
-    "first, then the one that saves most after it. Savings are simulated on the captured steps. "
+    "first, then the one that saves most after it; what a fix needs comes before it. Savings are "
+    "simulated on the captured steps. "
     "`gpusight explain FILE N` shows evidence, code and caveats of a finding. For an Nsight "
     "Compute report: the bottleneck of each kernel. For a timeline and a report of the same "
     "program: both. "

@@ -29,8 +29,8 @@ DESCRIPTION = (
     f"Metrics: {DOCS_URL}/gate.md. Workflows for GitHub and GitLab: {DOCS_URL}/ci.md"
 )
 EXAMPLES: tuple[str, ...] = (
-    "gpusight gate --baseline baseline.json --max step_time=+3% run_1.nsys-rep run_2.nsys-rep",
-    "gpusight gate --baseline base.sqlite --max idle/input=+1ms --max memory_peak=+5% new.sqlite",
+    "gpusight gate --baseline old.json --max step_time=+3% r1.sqlite r2.sqlite",
+    "gpusight gate --baseline old.sqlite --max idle/input=+1ms new.sqlite",
     "gpusight gate --max step_time=50ms --max findings=0 run.nsys-rep",
     "gpusight gate --junit gate.xml --markdown gate.md 'runs/*.nsys-rep'",
 )

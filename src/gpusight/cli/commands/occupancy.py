@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpusight import units
 from gpusight.cli import options
 from gpusight.cli.output import chosen_format
-from gpusight.render.charts.draw_chart import CHART_FORMATS
+from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
     from gpusight.render.result_view import Page

@@ -205,10 +205,10 @@ def _captures(folder: Path, out: Path) -> dict[str, Path]:
     except OSError as error:
         raise CaptureError(f"{folder} cannot be read", why=error.strerror or str(error)) from error
     around = {folder.resolve(), *folder.resolve().parents}
-    seen = [p for p in inside if not p.name.startswith(".") and p.resolve() not in around]
-    if not seen:
+    paths = [p for p in inside if not p.name.startswith(".") and p.resolve() not in around]
+    if not paths:
         raise UsageError(f"no capture is in {folder}", why="it is empty")
-    once = {path.resolve(): path for path in reversed(find_captures(seen).values())}
+    once = {path.resolve(): path for path in reversed(find_captures(paths).values())}
     for path in once.values():
         refuse_capture(out / "report", str(path))
     return find_captures(sorted(once.values()))

@@ -10,6 +10,7 @@ from gpusight.cli import options
 if TYPE_CHECKING:
     from gpusight.recording.record_program import Recording, RecordingPlan
     from gpusight.recording.request import RecordRequest
+    from gpusight.recording.stack_files import StackFiles
 
 SUMMARY = "run a program and record a GPU profile"
 DESCRIPTION = (
@@ -31,7 +32,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight record --steps 10:12 --memory -o runs/ -- python train.py",
     "gpusight record --range forward --stop -- ./solver input.cfg",
     "gpusight record --with torch --python-stacks -- python train.py",
-    "gpusight record --with ncu --kernel '*gemm*' --launch-count 5 -- python train.py",
+    "gpusight record --with ncu --kernel '*gemm*' --launch-count 5 -- ./app",
     "gpusight record --tool-option=--trace=cuda,nvtx,cudnn -- python train.py",
     "gpusight record --rank 0 -- torchrun --nproc-per-node 8 train.py",
     "gpusight record --dry-run --gpu-metrics -- python train.py",
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace existing captures")
     _add_when(parser)
     _add_what(parser)
+    _add_stacks(parser)
     _add_ncu(parser)
     _add_showing(parser)
 
@@ -145,6 +147,29 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="single kernels of CUDA graphs instead of whole graphs (nsys; cupti and torch always "
         "do)",
+    )
+
+
+def _add_stacks(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("Python stacks, sampled in the program (not ncu)")
+    group.add_argument(
+        "--stacks",
+        nargs="?",
+        type=options.number,
+        const=True,
+        metavar="HZ",
+        help="sample the stacks of Python threads, 50 to 500 times a second (default: 200), so "
+        "that idle GPU time has a line of code; less often where it costs more than 2%% of a core. "
+        "On by default for Python programs; in a window, only the recorded steps are sampled",
+    )
+    group.add_argument(
+        "--no-stacks", action="store_const", const=0, dest="stacks", help="sample no stacks"
+    )
+    group.add_argument(
+        "--stacks-threads",
+        choices=("launching", "all"),
+        default="launching",
+        help="threads that launch GPU work and the main thread (default), or all",
     )
 
 
@@ -259,6 +284,8 @@ def _request(args: argparse.Namespace) -> RecordRequest:
         gpu_metrics=args.gpu_metrics,
         python_stacks=args.python_stacks,
         graph_nodes=args.graph_nodes,
+        stacks=args.stacks,
+        stacks_threads=args.stacks_threads,
         rank=args.rank,
         stop=args.stop,
         overwrite=args.overwrite,
@@ -356,6 +383,7 @@ def _say_written(plan: RecordingPlan, done: Recording) -> None:
 
     for path in (*done.paths, *done.memory_snapshots):
         _say(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
+    _say_stacks(plan, done.stacks)
     pace = done.pace
     if pace is not None and pace.step_source == WHOLE_PROGRAM:
         _say(plan, f"without a profiler the program took {format_time(pace.mean_ns)}")
@@ -369,6 +397,20 @@ def _say_written(plan: RecordingPlan, done: Recording) -> None:
         several = plan.rank is not None or plan.starts_ranks
         all_ranks = several and (chosen is None or len(chosen) > 1)
         _say(plan, f"next: {_next(done, all_ranks=all_ranks)}")
+
+
+def _say_stacks(plan: RecordingPlan, stacks: StackFiles) -> None:
+    from gpusight.units import format_bytes
+
+    late = f", {stacks.late:,} of them late" if stacks.late else ""
+    for path in stacks.paths:
+        _say(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
+    if stacks.paths:
+        _say(plan, f"{stacks.samples:,} samples of Python stacks{late}")
+    if stacks.lowest_hz is not None:
+        _say(plan, f"stacks: the rate fell to {stacks.lowest_hz:.0f} Hz to cost less")
+    for note in stacks.notes:
+        _say(plan, note)
 
 
 def _next(done: Recording, *, all_ranks: bool = False) -> str:
@@ -421,6 +463,7 @@ def _summarized(plan: RecordingPlan, done: Recording, target: str) -> bool:
         "command": list(done.command.argv),
         "captures": [{"path": str(p), "bytes": p.stat().st_size} for p in done.paths],
         "memory_snapshots": [str(path) for path in done.memory_snapshots],
+        "stacks": [str(path) for path in done.stacks.paths],
         "exit_code": done.exit_code,
         "seconds": done.seconds,
         "notes": list(done.notes),

@@ -73,8 +73,8 @@ def container_checks(machine: Machine) -> Iterator[MachineCheck]:
         return
     names = machine.names("/dev")
     if "dxg" in names or any(re.fullmatch(r"nvidia\d+", name) for name in names):
-        found = f"looks like {kind}; GPUs are mounted"
-        yield MachineCheck("container", "Container", CheckState.OK, found)
+        text = f"looks like {kind}; GPUs are mounted"
+        yield MachineCheck("container", "Container", CheckState.OK, text)
     else:
         yield MachineCheck(
             "container",
@@ -276,12 +276,12 @@ def _unknown_counters(machine: Machine) -> MachineCheck:
             "On Windows: NVIDIA Control Panel, Desktop, Enable Developer Settings; then Developer, "
             "Manage GPU Performance Counters, Allow access to all users."
         )
-        found = "set on Windows; not visible from here"
+        text = "set on Windows; not visible from here"
     else:
         fix = f"If ncu reports ERR_NVGPUCTRPERM, see {DOCS_URL}/capture-containers.md"
-        found = "not in /proc/driver/nvidia/params"
+        text = "not in /proc/driver/nvidia/params"
     means = "ncu and --gpu-metrics need them. Access is only known once they run."
-    return MachineCheck("counters", "GPU counters", CheckState.UNKNOWN, found, means, fix)
+    return MachineCheck("counters", "GPU counters", CheckState.UNKNOWN, text, means, fix)
 
 
 def _cpu_samples(machine: Machine) -> MachineCheck:
@@ -294,29 +294,29 @@ def _cpu_samples(machine: Machine) -> MachineCheck:
     try:
         paranoid = int(level)
     except ValueError:
-        found, fix = "this kernel has no perf events support", ""
+        text, fix = "this kernel has no perf events support", ""
     else:
         if privileged:
-            found = f"allowed (perf_event_paranoid {paranoid}, privileged)"
-            return MachineCheck(key, title, CheckState.OK, found)
+            text = f"allowed (perf_event_paranoid {paranoid}, privileged)"
+            return MachineCheck(key, title, CheckState.OK, text)
         if paranoid > _MAX_PARANOID:
-            found = f"perf_event_paranoid is {paranoid}, 2 or less is required"
+            text = f"perf_event_paranoid is {paranoid}, 2 or less is required"
             fix, command = (
                 "Lower it (until the next boot):",
                 "sudo sysctl kernel.perf_event_paranoid=2",
             )
         elif seccomp and container is not None:
-            found = "system calls are filtered (seccomp)"
+            text = "system calls are filtered (seccomp)"
             fix = "Start the container with the capability, or a seccomp profile that allows perf:"
             command = with_capability(container)
         else:
-            found = f"allowed (perf_event_paranoid {paranoid})"
-            return MachineCheck(key, title, CheckState.OK, found)
+            text = f"allowed (perf_event_paranoid {paranoid})"
+            return MachineCheck(key, title, CheckState.OK, text)
     return MachineCheck(
         key,
         title,
         CheckState.LIMITED,
-        found,
+        text,
         "nsys cannot sample the CPU, which --python-stacks needs. Everything else works.",
         fix,
         (command,) if command else (),
@@ -352,10 +352,10 @@ def surrounding_checks(machine: Machine, folder: str) -> Iterator[MachineCheck]:
     rank = current_rank(machine.environment)
     if rank is not None:
         of = "" if rank.world is None else f" of {rank.world}"
-        found = f"this is rank {rank.rank}{of} ({rank.source})"
+        text = f"this is rank {rank.rank}{of} ({rank.source})"
         conflict = disagreement(machine.environment)
         state = CheckState.OK if conflict is None else CheckState.LIMITED
-        yield MachineCheck("rank", "Rank", state, found, conflict or "")
+        yield MachineCheck("rank", "Rank", state, text, conflict or "")
 
 
 def _system(machine: Machine) -> MachineCheck:
@@ -382,24 +382,31 @@ def _system(machine: Machine) -> MachineCheck:
 def _disk(
     machine: Machine, key: str, title: str, folder: str, tools: tuple[Tool, ...]
 ) -> MachineCheck:
-    free, place = machine.free_bytes(folder), shown(machine, folder)
+    free, shown_folder = machine.free_bytes(folder), shown(machine, folder)
     if not machine.writable(folder):
         why = f"the {title.lower()} cannot be written"
         effects = tuple(CheckEffect(tool, Ability.NO, why) for tool in tools)
         fix = "Record into another folder with -o." if key == "output-disk" else "Set TMPDIR."
         return MachineCheck(
-            key, title, CheckState.MISSING, f"{place} cannot be written", "", fix, (), effects
+            key,
+            title,
+            CheckState.MISSING,
+            f"{shown_folder} cannot be written",
+            "",
+            fix,
+            (),
+            effects,
         )
     if free is None:
-        return MachineCheck(key, title, CheckState.UNKNOWN, f"{place}: free space unknown")
-    found = f"{format_bytes(free)} free in {place}"
+        return MachineCheck(key, title, CheckState.UNKNOWN, f"{shown_folder}: free space unknown")
+    text = f"{format_bytes(free)} free in {shown_folder}"
     if free >= _MIN_DISK_BYTES:
-        return MachineCheck(key, title, CheckState.OK, found)
+        return MachineCheck(key, title, CheckState.OK, text)
     return MachineCheck(
         key,
         title,
         CheckState.LIMITED,
-        found,
+        text,
         "A recording of a few minutes can take several gigabytes.",
         "Record a few steps (--steps 3:7), or use another folder: "
         + ("-o FOLDER." if key == "output-disk" else "set TMPDIR."),

@@ -19,15 +19,11 @@ from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.rule import RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import Flags, ReplayProgram
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.rule import FindingLocation
-    from gpusight.trace.intervals import Ints
-
-    Reals = NDArray[np.float64]
+    from gpusight.trace.intervals import Flags, Ints, Reals
 
 
 MAX_HOST_TIME_NS = 200_000

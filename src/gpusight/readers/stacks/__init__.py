@@ -1,0 +1,1 @@
+"""Stacks of host threads: our own, folded lines and speedscope's JSON."""
