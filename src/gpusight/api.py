@@ -700,14 +700,15 @@ def report(
     """Put everything about a capture on one page: `.save("report.html")`, or `.to_html()`.
 
     `ncu` are Nsight Compute reports of the same program; such a report alone gives a page too.
-    `compare` is what it was before a change: captures, a baseline file, digests.
+    `compare` is what it was before a change: captures, a baseline file, digests. A folder with the
+    captures of all ranks of a job adds sections about ranks.
     """
     from gpusight.render.result_view import ReportView
     from gpusight.reports.report_builder import build_report
     from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
-    captures = [_opened(capture) for capture in (trace, *ncu)]
+    captures = [_opened_or_job(trace), *map(_opened, ncu)]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
     request = ReportRequest(selection, steps, window, warmup, title)
     contents = build_report(captures, request, base=base)

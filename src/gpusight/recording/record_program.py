@@ -245,6 +245,8 @@ class RecordingPlan:
     """Runs the program without a profiler, to measure its pace."""
     pace: Pace | None = None
     """Known from an earlier run."""
+    starts_ranks: bool = False
+    """The program is a launcher, below which all ranks are recorded."""
 
     @property
     def leads(self) -> bool:
@@ -349,8 +351,9 @@ def plan_recording(
             f"{PACE_LIMIT_S:.0f} s at most"
         )
     return RecordingPlan(
-        request, choice, command, own, suffix, rank, tuple(notes), has_others, plain
-    )
+        request, choice, command, own, suffix, rank, tuple(notes), has_others, plain,
+        starts_ranks=rank is None and program.is_launcher,
+    )  # fmt: skip
 
 
 def _base(

@@ -398,7 +398,10 @@ def _print_written(plan: RecordingPlan, done: Recording) -> None:
     if done.exit_code:
         _print_status(plan, f"the program ended with exit code {done.exit_code}")
     if plan.leads:
-        _print_status(plan, f"next: {_next(done)}")
+        chosen = plan.request.ranks.chosen
+        several = plan.rank is not None or plan.starts_ranks
+        all_ranks = several and (chosen is None or len(chosen) > 1)
+        _print_status(plan, f"next: {_next(done, all_ranks=all_ranks)}")
 
 
 def _print_stacks(plan: RecordingPlan, stacks: StackFiles) -> None:
@@ -415,8 +418,12 @@ def _print_stacks(plan: RecordingPlan, stacks: StackFiles) -> None:
         _print_status(plan, note)
 
 
-def _next(done: Recording) -> str:
-    """Return the next command; without a GPU, torch records operators but no kernels."""
+def _next(done: Recording, *, all_ranks: bool = False) -> str:
+    """Return the next command: of several ranks, that for all of them.
+
+    Without a GPU, torch records operators but no kernels.
+    """
+    import re
     import shlex
 
     from gpusight.recording.choose_tool import has_gpu
@@ -424,6 +431,11 @@ def _next(done: Recording) -> str:
 
     command = "ops" if done.tool is Tool.TORCH and not has_gpu() else "diagnose"
     name = str(done.path)
+    if all_ranks and command == "diagnose":
+        # The names of all ranks differ in the number only; one report may have them all.
+        folder, _, file = name.rpartition("/")
+        pattern = re.sub(r"\.rank\d+", ".rank*", file, count=1)
+        name, command = f"{folder}/{pattern}" if folder else pattern, "ranks"
     return f"gpusight {command} {shlex.quote(f'./{name}' if name.startswith('-') else name)}"
 
 
