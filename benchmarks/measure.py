@@ -70,16 +70,16 @@ def run_once(
         watch.finish()
         process.returncode = os.waitstatus_to_exitcode(status)
         errors.seek(0)
-        told = errors.read().decode(errors="replace").strip()
+        message = errors.read().decode(errors="replace").strip()
     if watch.stopped_for:
         return Failed(watch.stopped_for)
     if process.returncode:
-        return Failed(_failure(process.returncode, told))
+        return Failed(_failure(process.returncode, message))
     return Measured(seconds, max(usage.ru_maxrss * 1024, watch.peak_bytes))
 
 
-def _failure(code: int, told: str) -> str:
-    last = told.splitlines()[-1] if told else "nothing on stderr"
+def _failure(code: int, message: str) -> str:
+    last = message.splitlines()[-1] if message else "nothing on stderr"
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return f"{how}: {last}"
 

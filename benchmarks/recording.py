@@ -56,15 +56,15 @@ def main() -> None:
     args = parser.parse_args()
     able = {v.tool.value for v in examine().verdicts if v.can.value != "no"}
     ways = {name: way for name, way in WAYS.items() if not way or way[1] in able}
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    times_ms: dict[str, list[float]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.runs):
             for name, way in ways.items():
                 took = median_ms(way, args.program, Path(folder))
-                found[name] += [] if took is None else [took]
-    plain = statistics.median(found["no recorder"])
+                times_ms[name] += [] if took is None else [took]
+    plain = statistics.median(times_ms["no recorder"])
     print(f"| gpusight {gs.__version__} | a step | ratio |\n|---|---:|---:|")
-    for name, all_ms in found.items():
+    for name, all_ms in times_ms.items():
         if all_ms:
             ratio = statistics.median(all_ms) / plain
             print(f"| {name} | {min(all_ms):.1f} to {max(all_ms):.1f} ms | {ratio:.2f}× |")

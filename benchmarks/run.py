@@ -80,8 +80,8 @@ class Table:
         theirs = f"{peer.seconds:.2f} s" if peer else ""
         ratio = f"{peer.seconds / ours.seconds:.1f}×" if peer else ""
         peak = f"{peer.peak_bytes / 1e6:.0f} MB" if peer else ""
-        mine = f"{ours.seconds:.2f} s"
-        print(f"| {what} | {theirs} | {mine} | {ratio} | {peak} | {ours.peak_bytes / 1e6:.0f} MB |")
+        own = f"{ours.seconds:.2f} s"
+        print(f"| {what} | {theirs} | {own} | {ratio} | {peak} | {ours.peak_bytes / 1e6:.0f} MB |")
         sys.stdout.flush()
 
 

@@ -147,14 +147,14 @@ class Requests:
 
     def _window(self, capture: _Capture) -> str:
         start, end = self._stretch(capture)
-        some = self._chance.sample(capture.tracks, self._chance.randint(1, len(capture.tracks)))
+        sample = self._chance.sample(capture.tracks, self._chance.randint(1, len(capture.tracks)))
         return _path(
             capture,
             "window",
             start=start,
             end=end,
             bins=self._chance.choice((1, 640, 1440, 3840)),
-            tracks=",".join(track.key for track in some),
+            tracks=",".join(track.key for track in sample),
         )
 
     def _pick(self, capture: _Capture) -> str:

@@ -58,23 +58,23 @@ def ask(capture: Path, *, ledger: bool) -> dict[str, float]:
 
     opened, trace = timed(lambda: gpusight.open(capture))
     made, timeline = timed(lambda: Timeline(trace))
-    told = {"make the timeline": opened + made, "own memory then, bytes": own_bytes()}
+    figures = {"make the timeline": opened + made, "own memory then, bytes": own_bytes()}
     keys = [track.key for track in timeline.tracks]
     first, _ = timed(lambda: timeline.window(keys, timeline.start_ns, timeline.end_ns, BINS))
-    told |= {"first window": first, **windows(timeline, keys), **places(timeline)}
-    told |= {
+    figures |= {"first window": first, **windows(timeline, keys), **places(timeline)}
+    figures |= {
         "lines kept, bytes": timeline.kept_bytes,
         "own memory at the end, bytes": own_bytes(),
     }
     if ledger:
-        told["compute the ledger"], _ = timed(timeline.prepare_ledger)
+        figures["compute the ledger"], _ = timed(timeline.prepare_ledger)
     trace.close()
-    return told
+    return figures
 
 
 def windows(timeline: ViewerTimeline, keys: list[str]) -> dict[str, float]:
     """Time windows of several widths, anywhere in the capture."""
-    chance, told = random.Random(1), {}
+    chance, figures = random.Random(1), {}
     whole = timeline.end_ns - timeline.start_ns
     for name, part in ZOOMS.items():
         width = max(1, int(whole * part))
@@ -82,22 +82,22 @@ def windows(timeline: ViewerTimeline, keys: list[str]) -> dict[str, float]:
         for _ in range(ASKED):
             start = timeline.start_ns + int(chance.random() * (whole - width))
             taken.append(timed(lambda s=start, w=width: timeline.window(keys, s, s + w, BINS))[0])  # type: ignore[misc]
-        told[f"window of {name}"] = statistics.median(taken)
-    return told
+        figures[f"window of {name}"] = statistics.median(taken)
+    return figures
 
 
 def places(timeline: ViewerTimeline) -> dict[str, float]:
     """Time finding events: by row, and by where they were clicked."""
     chance = random.Random(2)
     rows = [chance.randrange(timeline.trace.row_count("kernels")) for _ in range(ASKED)]
-    found = [timed(lambda r=row: timeline.spot("kernels", r)) for row in rows]  # type: ignore[misc]
-    spots = [spot for _, spot in found if spot is not None]
+    timed_spots = [timed(lambda r=row: timeline.spot("kernels", r)) for row in rows]  # type: ignore[misc]
+    spots = [spot for _, spot in timed_spots if spot is not None]
     picked = [
         timed(lambda s=spot: timeline.pick(s.track, s.line, s.start_ns, 0))[0]  # type: ignore[misc]
         for spot in spots
     ]
     return {
-        "find a kernel by its row": statistics.median(taken for taken, _ in found),
+        "find a kernel by its row": statistics.median(taken for taken, _ in timed_spots),
         "find what was clicked": statistics.median(picked),
     }
 
@@ -113,11 +113,11 @@ def measure(capture: Path, *, ledger: bool) -> None:
             once = run_once(command, environment=environment)
             if isinstance(once, Failed):
                 sys.exit(f"{capture.name}: {once.reason}")
-            told = json.loads(answers.read_text())
+            figures = json.loads(answers.read_text())
             if run == "cold":
-                told = {k: told[k] for k in ("make the timeline", "first window")}
-            told["peak of the process, bytes"] = once.peak_bytes
-            for what, value in told.items():
+                figures = {k: figures[k] for k in ("make the timeline", "first window")}
+            figures["peak of the process, bytes"] = once.peak_bytes
+            for what, value in figures.items():
                 name = what.removesuffix(", bytes")
                 print(f"| {capture.stem}, {run}: {name} | {shown(what, value)} |")
             sys.stdout.flush()
@@ -139,8 +139,8 @@ def main() -> None:
     parser.add_argument("--answers", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.answers:
-        told = ask(arguments.capture, ledger=arguments.ledger)
-        arguments.answers.write_text(json.dumps(told))
+        figures = ask(arguments.capture, ledger=arguments.ledger)
+        arguments.answers.write_text(json.dumps(figures))
         return
     OUT.mkdir(parents=True, exist_ok=True)
     print("| what | time or memory |\n|---|---:|", flush=True)

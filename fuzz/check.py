@@ -73,17 +73,17 @@ class Outcome(NamedTuple):
 class Violation(Exception):  # noqa: N818 - a result of a check, not an error of ours
     """An input for which something does not hold."""
 
-    def __init__(self, invariant: str, place: str, detail: str) -> None:
+    def __init__(self, invariant: str, location: str, detail: str) -> None:
         self.invariant = invariant
-        self.place = place
-        """Where: same place, same fault."""
+        self.location = location
+        """Where: same location, same fault."""
         self.detail = detail
-        super().__init__(f"{invariant} at {place}: {detail}")
+        super().__init__(f"{invariant} at {location}: {detail}")
 
     @property
     def signature(self) -> str:
         """Name the fault."""
-        return f"{self.invariant} at {self.place}"
+        return f"{self.invariant} at {self.location}"
 
 
 def examine(form: Format, files: Files, folder: Path, level: str) -> Outcome:
@@ -133,12 +133,12 @@ def _lay_out(form: Format, files: Files, folder: Path) -> Path:
 
 
 def _listing(folder: Path) -> list[tuple[str, int, int, bytes]]:
-    found = []
+    rows = []
     for file in sorted(folder.rglob("*")):
         status = file.lstat()
         content = file.read_bytes() if file.is_file() else b""
-        found.append((file.name, status.st_mtime_ns, status.st_mode, content))
-    return found
+        rows.append((file.name, status.st_mtime_ns, status.st_mode, content))
+    return rows
 
 
 def _reset_peak() -> int:
@@ -242,8 +242,10 @@ def _rows_of_sqlite(path: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
     try:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        present = {name for (name,) in found}
+        tables = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        ).fetchall()
+        present = {name for (name,) in tables}
         for table, parts in PARTS.items():
             if all(part.only is None for part in parts):
                 raw = [part.raw for part in parts if part.raw in present]
@@ -315,12 +317,14 @@ def _check_cache(path: Path, tables: dict[str, pl.DataFrame], warnings: tuple[st
                 _damage_cache(Random(_content_sum(path)))
             with open_trace(path) as trace:
                 cached = _tables(trace)
-                said = tuple(w for w in trace.warnings if not w.startswith("cache "))
+                others = tuple(w for w in trace.warnings if not w.startswith("cache "))
             differing = [n for n in TABLES if not _same(cached.get(n), tables.get(n))]
             if differing:
                 raise Violation("cache", f"{state} cache", f"other rows: {', '.join(differing)}")
-            if said != warnings:
-                raise Violation("cache", f"warnings of {state} cache", f"{warnings} became {said}")
+            if others != warnings:
+                raise Violation(
+                    "cache", f"warnings of {state} cache", f"{warnings} became {others}"
+                )
 
 
 def _damage_cache(rng: Random) -> None:

@@ -85,8 +85,8 @@ def _collect(run: Run, name: str, folder: Path, code: int) -> None:
     inputs = json.loads(counts.read_text())["inputs"] if counts.exists() else 0
     tally.inputs += inputs
     tally.levels["guided"] += inputs
-    found = folder / _FOUND
-    for line in found.read_text().splitlines() if found.exists() else ():
+    violations = folder / _FOUND
+    for line in violations.read_text().splitlines() if violations.exists() else ():
         signature, detail, file = json.loads(line)
         _add(run, name, signature, detail, folder / file)
     artifacts = sorted(

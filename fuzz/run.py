@@ -291,8 +291,8 @@ class Run:
         if key in self.failures:
             return
         self.failures[key] = failure
-        said = f"{failure.format} {failure.name} ({failure.level}): {failure.signature}"
-        print(f"fuzz: {said}: {' '.join(failure.detail.split())}", flush=True)
+        summary = f"{failure.format} {failure.name} ({failure.level}): {failure.signature}"
+        print(f"fuzz: {summary}: {' '.join(failure.detail.split())}", flush=True)
         if self._keep is not None:
             known = files or made(failure.format, failure.name, self.corpora[failure.format])
             folder = self._keep if self._is_own(failure) else seeds.NOT_OURS

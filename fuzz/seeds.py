@@ -74,8 +74,8 @@ def public(name: str) -> list[Files]:
     reduce, patterns = PUBLIC.get(name, (None, ()))
     if reduce is None:
         return []
-    found = [p for pattern in patterns for p in sorted(SHARED.glob(pattern))]
-    return [made for p in found if p.stat().st_size < _LARGEST for made in _attempt(reduce, p)]
+    paths = [p for pattern in patterns for p in sorted(SHARED.glob(pattern))]
+    return [made for p in paths if p.stat().st_size < _LARGEST for made in _attempt(reduce, p)]
 
 
 def _attempt(reduce: Callable[[Path], Files], path: Path) -> Iterable[Files]:
@@ -197,13 +197,13 @@ def small_nsys_report(path: Path) -> Files:
     """Keep a few events of each kind, and the strings that they name."""
     report = pb.read_nsys_report(path.read_bytes())
     kept: list[pb.Field] = []
-    seen: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     for block in report.blocks:
         for event in pb.parse(block, depth=6):
             shape = tuple(f.number for f in event.value) if isinstance(event.value, list) else ()
             kind = (event.number, *shape, _first(event))
-            seen[kind] += 1
-            if seen[kind] <= _EVENTS:
+            counts[kind] += 1
+            if counts[kind] <= _EVENTS:
                 kept.append(event)
     report.blocks = [pb.write(kept[: len(kept) // 2]), pb.write(kept[len(kept) // 2 :])]
     used = set(_numbers(kept))
@@ -263,11 +263,11 @@ def small_ncu_report(path: Path) -> Files:
 
 
 def _small_result(message: bytes) -> bytes:
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     kept = []
     for field in pb.parse(message):
-        seen[field.number] += 1
-        if seen[field.number] <= (_METRICS if field.number in (4, 13) else _EVENTS):
+        counts[field.number] += 1
+        if counts[field.number] <= (_METRICS if field.number in (4, 13) else _EVENTS):
             kept.append(field)
     return pb.write(kept)
 
@@ -302,14 +302,14 @@ def small_trace(path: Path) -> Files:
     """Keep a few events of each kind."""
     trace = json.loads(unpacked(path))
     events = trace if isinstance(trace, list) else trace["traceEvents"]
-    seen: Counter[tuple[object, ...]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     kept = []
     for event in events:
         plain = "cat" not in event
         keys = ("ph", "pid", "tid") if plain else ("ph", "cat")
         kind = tuple(event.get(key) for key in keys)
-        seen[kind] += 1
-        if seen[kind] <= _EVENTS:
+        counts[kind] += 1
+        if counts[kind] <= _EVENTS:
             kept.append(event)
     small = kept if isinstance(trace, list) else {**trace, "traceEvents": kept}
     return {"capture.json": json.dumps(small, separators=(",", ":")).encode()}

@@ -39,19 +39,19 @@ class Pin:
 
 def pins(name: str) -> list[Pin]:
     """Read a lock file; a line that is no pin, hash, comment or `-r run.txt` is an error."""
-    found: list[Pin] = []
+    result: list[Pin] = []
     for line in (LOCKS / name).read_text().splitlines():
         if line.startswith("#") or line == "-r run.txt":
             continue
         if _HASH.fullmatch(line):
-            last = found.pop()
-            found.append(Pin(last.name, last.version, last.marker, last.hashes + 1))
+            last = result.pop()
+            result.append(Pin(last.name, last.version, last.marker, last.hashes + 1))
             continue
         match = _PIN.fullmatch(line)
         assert match, f"{name}: {line}"
         marker = Marker(match["marker"]) if match["marker"] else None
-        found.append(Pin(match["name"], Version(match["version"]), marker, 0))
-    return found
+        result.append(Pin(match["name"], Version(match["version"]), marker, 0))
+    return result
 
 
 def declared(extra: str = "") -> list[Requirement]:

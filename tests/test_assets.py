@@ -31,9 +31,9 @@ def digest_of_sources() -> str:
 @pytest.mark.parametrize("name", BUILT)
 def test_is_built_from_the_sources_that_are_there(name: str) -> None:
     text = (PACKAGE / name).read_text(encoding="utf-8")
-    found = re.search(r"sources sha256:([0-9a-f]{64})", text)
-    assert found is not None
-    assert found[1] == digest_of_sources(), "run scripts/frontend"
+    match = re.search(r"sources sha256:([0-9a-f]{64})", text)
+    assert match is not None
+    assert match[1] == digest_of_sources(), "run scripts/frontend"
 
 
 def test_the_page_is_the_one_of_the_sources() -> None:

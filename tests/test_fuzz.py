@@ -61,9 +61,9 @@ def test_every_level_has_its_inputs() -> None:
 
 def fails(invariant: str, folder: Path, parse: object) -> None:
     form = FORMATS["names"]._replace(parse=parse)  # type: ignore[arg-type]
-    with pytest.raises(Violation) as found:
+    with pytest.raises(Violation) as error:
         examine(form, {"name.txt": b"x"}, folder, PARSE)
-    assert found.value.invariant == invariant
+    assert error.value.invariant == invariant
 
 
 def test_what_a_check_finds(tmp_path: Path) -> None:
@@ -94,16 +94,16 @@ HEALTHY = {"capture.json": (seeds.CORPUS / "torch-json" / "healthy.json").read_b
 
 
 def violated(folder: Path, level: str) -> str:
-    with pytest.raises(Violation) as found:
+    with pytest.raises(Violation) as error:
         examine(FORMATS["torch-json"], HEALTHY, folder, level)
-    return found.value.invariant
+    return error.value.invariant
 
 
 def test_a_cache_that_gives_other_rows_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = CachedSource.load
-    monkeypatch.setattr(CachedSource, "load", lambda *asked: load(*asked).reverse())
+    monkeypatch.setattr(CachedSource, "load", lambda *arguments: load(*arguments).reverse())
     assert violated(tmp_path, FULL) == "cache"
 
 

@@ -14,7 +14,7 @@ from tests.shared import REPOSITORY
 
 PERMISSIVE = {
     "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD", "BSD-2-Clause", "BSD-3-Clause",
-    "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC", "MIT", "MIT-CMU", "PSF-2.0", "Zlib",
+    "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC", "MIT", "MIT-0", "MIT-CMU", "PSF-2.0", "Zlib",
 }  # fmt: skip
 """What a dependency of a user may have."""
 FOR_DEVELOPERS = PERMISSIVE | {"MPL-2.0"}
@@ -55,7 +55,7 @@ def licence_of(name: str) -> str:
 def is_allowed(expression: str, allowed: set[str]) -> bool:
     """Tell whether an SPDX expression can be met with these licences: all of AND, one of OR."""
     every = (part.strip(" ()") for part in expression.split(" AND "))
-    return all(any(one.strip(" ()") in allowed for one in part.split(" OR ")) for part in every)
+    return all(any(name.strip(" ()") in allowed for name in part.split(" OR ")) for part in every)
 
 
 def _listed() -> dict[str, str]:
@@ -64,20 +64,20 @@ def _listed() -> dict[str, str]:
 
 
 def _installed(names: set[str]) -> list[str]:
-    found = {canonicalize_name(each.name) for each in metadata.distributions()}
-    return sorted(names & found)
+    installed = {canonicalize_name(each.name) for each in metadata.distributions()}
+    return sorted(names & installed)
 
 
 def _runtime() -> set[str]:
     """Give what a user gets with gpusight here, by the metadata of what is installed."""
     environment = {key: str(value) for key, value in default_environment().items()}
-    found: set[str] = set()
+    names: set[str] = set()
     added = needed_by([str(each) for each in declared()], environment)
     while added:
-        found |= added
+        names |= added
         requires = [line for name in added for line in metadata.requires(name) or ()]
-        added = needed_by(requires, environment) - found
-    return found
+        added = needed_by(requires, environment) - names
+    return names
 
 
 def test_every_package_that_users_get_is_listed_with_its_licence() -> None:
@@ -97,9 +97,9 @@ def test_users_get_permissive_licences_only() -> None:
 
 def test_tools_of_developers_have_licences_that_allow_their_use() -> None:
     tools = {pin.name for pin in (*pins("dev.txt"), *pins("torch-cpu.txt"))} - PROPRIETARY
-    found = {name: licence_of(name) for name in _installed(tools)}
-    assert len(found) > 40
-    assert {n: each for n, each in found.items() if not is_allowed(each, FOR_DEVELOPERS)} == {}
+    licences = {name: licence_of(name) for name in _installed(tools)}
+    assert len(licences) > 40
+    assert {n: each for n, each in licences.items() if not is_allowed(each, FOR_DEVELOPERS)} == {}
 
 
 def test_nothing_proprietary_reaches_users() -> None:

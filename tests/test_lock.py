@@ -32,9 +32,9 @@ def _environment(python: str, system: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_package_has_a_version_and_hashes(name: str) -> None:
-    found = pins(name)  # raises on indexes, addresses and paths
-    assert found
-    assert [pin.name for pin in found if not pin.hashes] == []
+    pinned = pins(name)  # raises on indexes, addresses and paths
+    assert pinned
+    assert [pin.name for pin in pinned if not pin.hashes] == []
 
 
 def test_there_are_no_other_lock_files() -> None:

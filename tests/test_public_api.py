@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEMO = Path(gs.__file__).parent / "data" / "demo.sqlite"
+STACKS = Path(__file__).parent / "data" / "healthy.json.gz"
 GRAPH = DATA / "graph.sqlite"
 
 
@@ -45,7 +46,7 @@ def test_results_are_also_found_beside_the_functions_that_give_them() -> None:
 def test_every_command_has_its_function() -> None:
     others = {"api": {"api_calls"}, "orion": {"orion_build", "orion_check", "orion_plot"}}
     functions = {name for name in gs.__all__ if inspect.isfunction(getattr(gs, name))}
-    for command in set(COMMANDS) - {"cache", "completion", "demo"}:
+    for command in set(COMMANDS) - {"cache", "completion", "demo", "mcp"}:
         assert others.get(command, {command}) <= functions
 
 
@@ -125,6 +126,7 @@ QUESTIONS: dict[str, Callable[[], gs.Result]] = {
     "drill": lambda: gs.drill(DEMO),
     "compare": lambda: gs.compare(DEMO, DEMO),
     "baseline": lambda: gs.baseline(DEMO),
+    "hotspots": lambda: gs.hotspots(STACKS),
     "gate": lambda: gs.gate(DEMO, limits="step_time=10s"),
     "share_check": lambda: gs.share_check(DEMO),
     "doctor": gs.doctor,

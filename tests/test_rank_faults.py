@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rank_faults import Job, Score, warped, write_job
+from benchmarks.rank_faults import Event, Job, Score, warped, write_job
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_simulated_faults_are_found(job: Job, tmp_path: Path) -> None:
 
 
 def test_inserted_time_moves_what_follows_and_lengthens_what_it_is_in() -> None:
-    events = [
+    events: list[Event] = [
         {"ts": 0.0, "dur": 10.0},
         {"ts": 4.0, "dur": 1.0},
         {"ts": 6.0, "dur": 2.0},

@@ -95,7 +95,7 @@ def test_a_capture_that_cannot_be_read_is_reported(folder: Path, tmp_path: Path)
     files = [folder / "trace.rank0.json.gz", damaged, folder / "trace.rank2.json.gz"]
     result = gs.ranks(files, cache=False, jobs=2)
     assert [rank.rank for rank in result.ranks] == [0, 2]
-    assert [one.file for one in result.unread] == [str(damaged)]
+    assert [unread_rank.file for unread_rank in result.unread] == [str(damaged)]
     assert any(note.startswith("not read: trace.rank1") for note in result.notes)
     with pytest.raises(CaptureError):
         gs.rank_digest(damaged, tmp_path / "x.ranks")

@@ -29,6 +29,7 @@ _COUNTS = (
 )
 _OF_STEPS = rf"{_COUNTS}|allocations?|(?<!that )mean|often|once|saves|time|times|twice"
 _UNITS = r"block|call|capture|cycle|instruction|million|pass|request|second|sm|thread|value|warp"
+_SOURCES = r"capture|column|command|csv|file|format|label|line|note|option|report|result|rule|trace"
 WORDS = {
     rf"\b(?:{_OF_STEPS}) an? (?:step|iteration)\b": "per step, or ms/step",
     rf"\b(?:{_COUNTS}) an? (?:{_UNITS})\b(?! (?:adds|can|has|holds))": "per thread, or B/s",
@@ -71,6 +72,9 @@ WORDS = {
     r"\bg(?:ive|ives|iven|iving) away\b": "sanitized copy for sharing",
     r"\bwhat people look at\b|\bbeside\b|\bas it is\b(?! \w+(?:ed|en)\b)": "(rewrite)",
     r"\bwhat was seen\b": "evidence",
+    rf"\b(?:{_SOURCES})s? (?:also |always )?(?:gives?|gave)\b": "has, shows",
+    r"\bto give to\b|\b(?:so|that) (?:nobody|no one) can\b": "for; cannot",
+    r"\bgive (?:-|a (?:file|folder|number|path|timeline)\b|one of|the program\b)": "pass, add",
     r"\b0\.\d000 times\b|\b\d+\.\d{3} (?:kernels|calls|launches|copies|syncs)\b": "3 digits",
 }
 """What is not written, and what is written instead."""
@@ -109,7 +113,7 @@ BRITISH_ALLOWED = {
 """Words that look British, and why they stay."""
 BRITISH_IN = {
     # Names that programs give to their ranges, in any spelling.
-    "analysis/ledger/idle_causes.py": {"tokenise", "tokeniser", "tokenisation"},
+    "naming/host_names.py": {"tokenise", "tokeniser", "tokenisation"},
     "analysis/questions/forward_passes.py": {"optimiser"},
     "sharing/known_words.py": {
         *("optimiser", "synchronise", "tokenise", "tokeniser", "tokenisation"),
@@ -128,13 +132,13 @@ _PATTERN = re.compile(r"\(\?[:!<=i]|\\[bswd]|\[\^|\{\{|^\^")
 def hits(text: str, words: Mapping[str, str] = WORDS, allowed: Collection[str] = ()) -> list[str]:
     """Return the phrases of a text that are not written, each with what is written instead."""
     plain = _plain(text)
-    found = [
+    result = [
         f"{match.group()!r} -> {instead}: …{plain[max(0, match.start() - 30) : match.end() + 30]}…"
         for pattern, instead in words.items()
         for match in re.finditer(pattern, plain, re.IGNORECASE)
         if match.group() not in allowed
     ]
-    return found + [f"heading {text!r}" for label in LABELS if text == label]
+    return result + [f"heading {text!r}" for label in LABELS if text == label]
 
 
 def _plain(text: str) -> str:
@@ -144,15 +148,17 @@ def _plain(text: str) -> str:
 def all_hits(texts: Iterable[str], words: Mapping[str, str] = WORDS) -> list[str]:
     """Return the hits of many texts and their British words."""
     texts = list(texts)
-    found = [] if _are_clean(texts, words) else [hit for text in texts for hit in hits(text, words)]
-    return found + [hit for text in texts for hit in british(text)]
+    result = (
+        [] if _are_clean(texts, words) else [hit for text in texts for hit in hits(text, words)]
+    )
+    return result + [hit for text in texts for hit in british(text)]
 
 
 def _are_clean(texts: Collection[str], words: Mapping[str, str]) -> bool:
     """Return whether no text has a hit: one look at all of them, as no phrase goes over a line."""
     lines = "\n".join(map(_plain, texts))
-    found = (re.search(pattern, lines, re.IGNORECASE) for pattern in words)
-    return LABELS.isdisjoint(texts) and not any(found)
+    matches = (re.search(pattern, lines, re.IGNORECASE) for pattern in words)
+    return LABELS.isdisjoint(texts) and not any(matches)
 
 
 def british(text: str, allowed: Collection[str] = ()) -> list[str]:
@@ -222,17 +228,19 @@ def test_modules(path: Path) -> None:
     texts = list(_literals(tree))
     prose = [*((line, text) for line, text in texts if _is_prose(text)), *_comments(source)]
     words, known = {**WORDS, **SPEECH}, SPEECH_IN.get(name, ())
-    found = []
+    result = []
     if not _are_clean([text for _, text in prose], words):
-        found += [f"line {line}: {hit}" for line, text in prose for hit in hits(text, words, known)]
+        result += [
+            f"line {line}: {hit}" for line, text in prose for hit in hits(text, words, known)
+        ]
     allowed = BRITISH_IN.get(name, ())
-    found += [f"line {line}: {hit}" for line, text in texts for hit in british(text, allowed)]
-    found += [
+    result += [f"line {line}: {hit}" for line, text in texts for hit in british(text, allowed)]
+    result += [
         f"line {line}: name {identifier!r}"
         for line, identifier in _names(tree)
         if NAMES.search(identifier)
     ]
-    assert found == []
+    assert result == []
 
 
 _JINJA = re.compile(r"\{[{%#].*?[}%#]\}", re.DOTALL)
@@ -258,8 +266,8 @@ SCRIPTS = sorted((REPOSITORY / "frontend" / "src").rglob("*.ts"))
 def test_front_end(path: Path) -> None:
     texts = (match.group() for match in _SCRIPT_TEXT.finditer(path.read_text("utf-8")))
     plain = [re.sub(r"\$\{[^}]*\}", "0", text).strip("\"'`/* ") for text in texts]
-    found = [hit for text in plain if _is_prose(text) for hit in hits(text)]
-    assert found + [hit for text in plain for hit in british(text)] == []
+    result = [hit for text in plain if _is_prose(text) for hit in hits(text)]
+    assert result + [hit for text in plain for hit in british(text)] == []
 
 
 PAGES = sorted(
@@ -348,6 +356,11 @@ def test_output(
         ("a round trip", 0),
         ("Took", 1),
         ("Gap to next", 0),
+        ("a note gives the share", 1),
+        ("the CSV always gives it", 1),
+        ("fuse kernels, or give each block more work", 0),
+        ("Name to give to -r", 1),
+        ("give a folder of captures; or give -o", 2),
     ],
 )
 def test_phrases(text: str, count: int) -> None:

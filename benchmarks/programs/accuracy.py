@@ -19,9 +19,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.programs.collect import MEASURED
+from benchmarks.programs.collect import MEASURED, ROWS
 from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED
-from benchmarks.programs.score import ROWS, read_rows
+from benchmarks.programs.score import read_rows
 from gpusight.rules.finding import TABLE, PastPredictions
 from gpusight.rules.registry import TIMELINE_RULES
 
@@ -90,6 +90,21 @@ class Prediction:
     def error(self) -> float:
         """Relative to the step time of the repaired program."""
         return float(self.row["predicted_ms"] / self.row["repaired_ms"] - 1)
+
+    @property
+    def is_of_the_repair(self) -> bool:
+        """Whether the repair makes all fixes that were predicted.
+
+        Rows of collections that were scored by the defect alone may have more.
+        """
+        repairs = PROGRAMS[self.row["program"]].repairs
+        return bool(repairs) and set(self.row["applied"]) <= set(repairs)
+
+    @property
+    def saved(self) -> tuple[float, float]:
+        """Share of the step that the fixes save: predicted, and measured."""
+        shown = 1 - self.row["predicted_ms"] / self.row["step_ms"]
+        return shown, 1 - self.row["repaired_ms"] / self.row["plain_ms"]
 
 
 def scored(rows: Iterable[dict[str, Any]], *, held_out: bool | None = None) -> list[dict[str, Any]]:
@@ -188,7 +203,9 @@ def _first(row: dict[str, Any]) -> str:
 
 def past_predictions(rows: Sequence[dict[str, Any]]) -> dict[str, PastPredictions]:
     """Say for each rule how far the predictions of its fix, or of similar ones, were off."""
-    pairs = [pair for pair in predictions(scored(rows)) if pair.row["applied"]]
+    pairs = [
+        pair for pair in predictions(scored(rows)) if pair.row["applied"] and pair.is_of_the_repair
+    ]
     table = {}
     for kind, rules in KINDS.items():
         for rule in rules:

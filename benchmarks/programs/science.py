@@ -116,8 +116,8 @@ def cpu_environment(repaired: bool, device: str) -> Callable[[int], Tensor]:
         angle, speed = starts.copy(), np.zeros(number)
         observations, rewards = [], []
         for _ in range(moments):
-            seen = np.stack([np.cos(angle), np.sin(angle), speed], 1).astype(np.float32)
-            observation = torch.from_numpy(seen).to(device)
+            sensors = np.stack([np.cos(angle), np.sin(angle), speed], 1).astype(np.float32)
+            observation = torch.from_numpy(sensors).to(device)
             with torch.no_grad():
                 torque = policy(observation)[:, 0].cpu().numpy()
             observations.append(observation)
@@ -186,18 +186,18 @@ def expert_loop(repaired: bool, device: str) -> Callable[[int], Tensor]:
     def one_by_one(x: Tensor, chosen: Tensor) -> Tensor:
         out = torch.zeros_like(x)
         for expert in range(experts):
-            mine = (chosen == expert).nonzero()[:, 0]
-            if mine.numel() == 0:
+            rows = (chosen == expert).nonzero()[:, 0]
+            if rows.numel() == 0:
                 continue
-            hidden = functional.gelu(x[mine] @ first[expert])
-            out = out.index_add(0, mine, (hidden @ second[expert]).to(out.dtype))
+            hidden = functional.gelu(x[rows] @ first[expert])
+            out = out.index_add(0, rows, (hidden @ second[expert]).to(out.dtype))
         return out
 
     def batched(x: Tensor, chosen: Tensor) -> Tensor:
         counts = functional.one_hot(chosen, experts)
-        place = (counts.cumsum(0) * counts).sum(1) - 1
-        kept = (place < capacity).to(x.dtype)[:, None]
-        slot = chosen * capacity + place.clamp(max=capacity - 1)
+        position = (counts.cumsum(0) * counts).sum(1) - 1
+        kept = (position < capacity).to(x.dtype)[:, None]
+        slot = chosen * capacity + position.clamp(max=capacity - 1)
         buffer = torch.zeros(experts * capacity, x.shape[1], device=device, dtype=x.dtype)
         buffer = buffer.index_add(0, slot, x * kept)
         hidden = functional.gelu(torch.bmm(buffer.view(experts, capacity, -1), first))

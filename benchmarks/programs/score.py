@@ -5,7 +5,7 @@
 FOLDER holds what the archives of `collect` contain, unpacked: `NAME.VARIANT.TOOL.EXTENSION` and
 logs. A row is a capture: its step time as recorded, as corrected for the profiler, and without one
 (`step_times_h200.json`); the plan; whether its first finding is right; and the step time predicted
-for the fixes of the planted defect, with that of the repaired program. Rows in FILE are replaced by
+for the fixes that the repair makes, with that of the repaired program. Rows in FILE are replaced by
 name; the others stay but for what the registry and the step times say of them, so that folders can
 be scored one after the other. `accuracy` sums them up.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpusight as gs
-from benchmarks.programs.collect import MEASURED, measured_ms, window_steps
+from benchmarks.programs.collect import MEASURED, ROWS, measured_ms, window_steps
 from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED, Program
 from gpusight.analysis.steps.step_list import known_pace
 from gpusight.errors import GpusightError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gpusight.pace import Pace
     from gpusight.rules.diagnosis import TimelineDiagnosis
 
-ROWS = Path(__file__).with_name("accuracy_h200.json")
 SUFFIXES = (".nsys-rep", ".sqlite", ".json.gz")
 _NOT_RECORDED = re.compile(r"^gpusight record: (nothing was recorded: [^;\n]+)", re.MULTILINE)
 _STEPS_PRINTED = re.compile(r"^step time: [\d.]+ ms \(mean of (\d+) steps\)", re.MULTILINE)
@@ -42,21 +41,23 @@ def captures(folder: Path) -> Iterator[Path]:
 
     Of several ranks, the first.
     """
-    seen = set()
+    measured = set()
     # Logs come after the captures.
     for path in sorted(folder.iterdir(), key=lambda path: (path.suffix == ".log", path.name)):
         name = capture_name(path)
-        if name[0] not in PROGRAMS or name in seen:
+        if name[0] not in PROGRAMS or name in measured:
             continue
         if path.name.endswith(SUFFIXES) or _not_recorded(path):
-            seen.add(name)
+            measured.add(name)
             yield path
 
 
 def _not_recorded(path: Path) -> str | None:
     """Return what the log of a recording says, if that left no capture."""
-    said = _NOT_RECORDED.search(path.read_text(errors="replace")) if path.suffix == ".log" else None
-    return said and said[1]
+    reason = (
+        _NOT_RECORDED.search(path.read_text(errors="replace")) if path.suffix == ".log" else None
+    )
+    return reason and reason[1]
 
 
 def capture_name(path: Path) -> tuple[str, ...]:
@@ -65,7 +66,10 @@ def capture_name(path: Path) -> tuple[str, ...]:
 
 
 def score(path: Path, plain_ms: Mapping[tuple[str, str], float]) -> dict[str, Any]:
-    """Diagnose one capture of a known program; times are of a step of the program."""
+    """Diagnose one capture of a known program; times are of a step of the program.
+
+    `alone` has the prediction of each finding, so that a row answers further questions.
+    """
     name, variant, tool = capture_name(path)
     program = PROGRAMS[name]
     expected = list(program.expected) if variant == FOUND and tool in program.tools else []
@@ -78,7 +82,8 @@ def score(path: Path, plain_ms: Mapping[tuple[str, str], float]) -> dict[str, An
         pace = known_pace(trace)
         diagnosis = gs.diagnose(trace).timeline
         assert diagnosis is not None
-        planted = _after_planted_ms(trace, diagnosis, expected)
+        repairs = program.repairs if expected else ()
+        planted = _after_fixes_ms(trace, diagnosis, repairs)
     except GpusightError as error:
         # The messages name the file, with the folder it was in.
         return row | {"error": str(error).replace(str(path), path.name)}
@@ -96,7 +101,8 @@ def score(path: Path, plain_ms: Mapping[tuple[str, str], float]) -> dict[str, An
         ],
         "right": (bool(rules) and rules[0] in expected) if expected else None,
         "applied": planted[0],
-        "predicted_ms": _times(unit, planted[1]) if expected else None,
+        "predicted_ms": _times(unit, planted[1]) if repairs else None,
+        "alone": {rule: _times(unit, ms) for rule, ms in _alone_ms(diagnosis).items()},
         "ledger": _ledger(diagnosis),
     }
 
@@ -160,26 +166,32 @@ def _times(unit: int | None, ms: float | None) -> float | None:
     return None if ms is None or unit is None else _digits(unit * ms)
 
 
-def _after_planted_ms(
-    trace: gs.Trace, diagnosis: TimelineDiagnosis, expected: Sequence[str]
-) -> tuple[list[str], float]:
-    """Predict the step time after the fixes of all findings that the planted defect has.
+def _alone_ms(diagnosis: TimelineDiagnosis) -> dict[str, float]:
+    """Predict the step time after the fix of each finding alone."""
+    found = {f.rule: f.step_ns for f in diagnosis.findings if f.step_ns is not None}
+    return {rule: (diagnosis.step_ns - saved_ns) / 1e6 for rule, saved_ns in found.items()}
 
-    Without one, the step is predicted to stay as it is.
+
+def _after_fixes_ms(
+    trace: gs.Trace, diagnosis: TimelineDiagnosis, repairs: Sequence[str]
+) -> tuple[list[str], float]:
+    """Predict the step time after those fixes that the repaired program has.
+
+    Without a finding of one, the step is predicted to stay as it is.
     """
-    found = [f for f in diagnosis.findings if f.rule in expected and f.step_ns is not None]
-    saved_ns = max((finding.step_ns or 0.0 for finding in found), default=0.0)
-    if len(found) > 1:
+    expected_fixes = [f for f in diagnosis.findings if f.rule in repairs and f.step_ns is not None]
+    saved_ns = max((finding.step_ns or 0.0 for finding in expected_fixes), default=0.0)
+    if len(expected_fixes) > 1:
         try:
-            after = gs.whatif(trace, apply=[finding.rule for finding in found]).answer
+            after = gs.whatif(trace, apply=[finding.rule for finding in expected_fixes]).answer
         except GpusightError:  # a gain that is estimated without a replay, or only after another
-            planned_ns = sum(finding.saved_ns or 0.0 for finding in found)
+            planned_ns = sum(finding.saved_ns or 0.0 for finding in expected_fixes)
             saved_ns = max(
                 saved_ns, planned_ns / diagnosis.steps if diagnosis.steps else planned_ns
             )
         else:
             saved_ns = max(saved_ns, (after.share or 0.0) * diagnosis.step_ns)
-    return [finding.rule for finding in found], (diagnosis.step_ns - saved_ns) / 1e6
+    return [finding.rule for finding in expected_fixes], (diagnosis.step_ns - saved_ns) / 1e6
 
 
 def _ledger(diagnosis: TimelineDiagnosis) -> dict[str, float]:

@@ -20,8 +20,8 @@ def _sum_of_squares(x, out, columns, per_block, BLOCK: tl.constexpr):  # type: i
     row, first = tl.program_id(0), tl.program_id(1) * per_block
     total = tl.zeros((BLOCK,), tl.float32)
     for at in range(0, per_block, BLOCK):
-        place = first + at + tl.arange(0, BLOCK)
-        value = tl.load(x + row * columns + place, mask=place < columns, other=0.0)
+        offsets = first + at + tl.arange(0, BLOCK)
+        value = tl.load(x + row * columns + offsets, mask=offsets < columns, other=0.0)
         total += value * value
     tl.atomic_add(out + row, tl.sum(total, 0))
 
@@ -45,10 +45,10 @@ def triton_few_blocks(repaired: bool, device: str) -> Callable[[int], Tensor]:
 @triton.jit
 def _bias_gelu_add(x, bias, kept, out, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def,unused-ignore]  # noqa: N803
     """Write gelu(x + bias) + kept, reading and writing each value once."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + place).to(tl.float32) + tl.load(bias + place % columns).to(tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + offsets).to(tl.float32) + tl.load(bias + offsets % columns).to(tl.float32)
     activated = value * tl.sigmoid(1.702 * value)
-    tl.store(out + place, (activated + tl.load(kept + place).to(tl.float32)).to(tl.bfloat16))
+    tl.store(out + offsets, (activated + tl.load(kept + offsets).to(tl.float32)).to(tl.bfloat16))
 
 
 def triton_fused(repaired: bool, device: str) -> Callable[[int], Tensor]:  # noqa: ARG001

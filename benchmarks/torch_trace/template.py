@@ -29,15 +29,15 @@ class Clock:
 
     def __init__(self, spans: list[Span], moved_bytes: list[int]) -> None:
         starts, ends = [span.start for span in spans], [span.end for span in spans]
-        times, place = np.unique(np.array([0, *starts, *ends]), return_inverse=True)
+        times, position = np.unique(np.array([0, *starts, *ends]), return_inverse=True)
         self._gaps: Numbers = np.diff(times, prepend=0)
-        self._starts, self._ends = np.split(place[1:], 2)
+        self._starts, self._ends = np.split(position[1:], 2)
         self._bytes = np.array(moved_bytes, dtype=np.int64)
 
     def times(self, step: int) -> Numbers:
         """Give the moments of a step, in nanoseconds from its start."""
-        place = np.arange(len(self._gaps), dtype=np.int64)
-        mixed = (place * 2_654_435_761 + step * 40_503_001) >> 7
+        position = np.arange(len(self._gaps), dtype=np.int64)
+        mixed = (position * 2_654_435_761 + step * 40_503_001) >> 7
         return np.cumsum(self._gaps * (700 + mixed % 601) // 1000)
 
     def length(self, step: int) -> int:
@@ -120,6 +120,6 @@ class Filler:
         """Write the part for one step."""
         values = np.empty(self.holes, dtype=np.int64)
         values[self.span_holes] = quantities[self.where]
-        place, first, a_step = self.counters
-        values[place] = first + step * a_step
+        position, first, a_step = self.counters
+        values[position] = first + step * a_step
         return (self.text % tuple(values.tolist())).encode("ascii")

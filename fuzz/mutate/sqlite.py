@@ -50,8 +50,8 @@ def _edit_by_sql(rng: Random, data: bytes) -> bytes:
 
 
 def _edit_table(rng: Random, connection: sqlite3.Connection) -> None:
-    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    tables = [name.decode("utf-8", "replace") for (name,) in found]
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    tables = [name.decode("utf-8", "replace") for (name,) in rows]
     if not tables:
         return
     table = _quoted(rng.choice(tables))

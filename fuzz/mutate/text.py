@@ -111,8 +111,8 @@ def _digits(rng: Random, data: bytes, _: Sequence[str]) -> bytes:
     numbers = list(_NUMBER.finditer(data))
     if not numbers:
         return data
-    found = rng.choice(numbers)
-    return data[: found.start()] + str(integer(rng)).encode() + data[found.end() :]
+    number = rng.choice(numbers)
+    return data[: number.start()] + str(integer(rng)).encode() + data[number.end() :]
 
 
 def _separator(rng: Random, data: bytes, _: Sequence[str]) -> bytes:

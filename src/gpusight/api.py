@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         DoctorView,
         DrillView,
         GateView,
+        HotspotsView,
         LedgerView,
         OrionPage,
         RanksView,
@@ -87,7 +88,7 @@ def info(trace: Capture) -> Page:
     """Show what a capture holds and how complete it is."""
     from gpusight.analysis.capture_info import info as analysis
 
-    return Page(_ask(analysis, trace))
+    return Page(_analyze(analysis, trace))
 
 
 def summary(
@@ -112,7 +113,7 @@ def summary(
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
     capture = _without_profiler(trace, selection.process)
-    return Page(_ask_window(analysis, capture, selection, focus))
+    return Page(_analyze_window(analysis, capture, selection, focus))
 
 
 def steps(
@@ -131,7 +132,7 @@ def steps(
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
     capture = _without_profiler(trace, selection.process)
-    return Page(_ask(analysis, capture, selection, **focus))
+    return Page(_analyze(analysis, capture, selection, **focus))
 
 
 def kernels(
@@ -151,7 +152,7 @@ def kernels(
 
     analysis = kernel_launches if every_launch else by_name
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def ops(
@@ -169,7 +170,7 @@ def ops(
     from gpusight.analysis.operator_summary import ops as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus, by=by))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus, by=by))
 
 
 def launches(
@@ -188,7 +189,7 @@ def launches(
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     return View(
-        _ask_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
+        _analyze_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
     )
 
 
@@ -216,6 +217,46 @@ def ledger(
     return LedgerView(_with_warnings(answer, [capture]))
 
 
+def hotspots(
+    trace: Capture,
+    *,
+    by: str = "line",
+    of: str = "idle",
+    all_frames: bool = False,
+    vs: Capture | None = None,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    within: str | None = None,
+    device: int | None = None,
+    process: str | int | None = None,
+) -> HotspotsView:
+    """Sum idle GPU time, GPU time and host time by line of code: `.rows()`, most idle time first.
+
+    `by` is `line`, `function`, `module`, `package`, `stack` (a tree) or `range` (NVTX). Lines are
+    those of your own code; `all_frames=True` also names lines of libraries. `.save("flame.svg")`
+    or `.html` draws a flame graph of `of`: `idle`, `gpu`, `host`, `launches` or
+    `memory`, compared with the capture `vs` if given. `.folded`, `.speedscope.json` and `.pb.gz`
+    (pprof) are stacks for other tools.
+    """
+    from gpusight.analysis.hotspots.flame_graph import compared_hotspots
+    from gpusight.analysis.hotspots.stack_times import hotspots as analysis
+    from gpusight.render.result_view import HotspotsView
+
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+
+    def answer(capture: Trace) -> Any:
+        chosen = _first_process(capture, _selection(within, device, process), focus)
+        measured = _without_profiler(capture, chosen.process)
+        made = analysis(measured, chosen, by=by, of=of, all_frames=all_frames, **focus)
+        return _with_warnings(made, [measured])
+
+    made = answer(_opened(trace))
+    if vs is not None:
+        made = compared_hotspots(made, answer(_opened(vs)))
+    return HotspotsView(made)
+
+
 def utilization(
     trace: Capture,
     *,
@@ -235,7 +276,7 @@ def utilization(
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
-    return Page(_ask(analysis, trace, selection, **focus, bins=bins))
+    return Page(_analyze(analysis, trace, selection, **focus, bins=bins))
 
 
 def timeline(
@@ -259,7 +300,7 @@ def timeline(
     chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
-    return Page(_ask(analysis, trace, selection, **focus, tracks=chosen))
+    return Page(_analyze(analysis, trace, selection, **focus, tracks=chosen))
 
 
 def flops(
@@ -281,7 +322,7 @@ def flops(
     selection = _selection(within, device, process)
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     return Page(
-        _ask_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
+        _analyze_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
     )
 
 
@@ -299,7 +340,7 @@ def ranges(
     from gpusight.analysis.range_summary import ranges as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def api_calls(
@@ -316,7 +357,7 @@ def api_calls(
     from gpusight.analysis.api_summary import api_calls as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def copies(
@@ -333,7 +374,7 @@ def copies(
     from gpusight.analysis.copy_summary import copies as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def memory(
@@ -350,7 +391,7 @@ def memory(
     from gpusight.analysis.memory.memory_usage import memory as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return Page(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return Page(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def counters(
@@ -377,9 +418,9 @@ def counters(
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "launches": launches}
     if brief and form in {"tidy", "wide"}:
-        return View(_ask(brief_counters, trace, selection, as_wide=form == "wide", **options))
+        return View(_analyze(brief_counters, trace, selection, as_wide=form == "wide", **options))
     chosen = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    return View(_ask(analysis, trace, selection, form=form, metrics=chosen, **options))
+    return View(_analyze(analysis, trace, selection, form=form, metrics=chosen, **options))
 
 
 def join(
@@ -428,7 +469,7 @@ def occupancy(
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "gpu": gpu, "closely": closely}
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return Page(_ask_window(analysis, trace, selection, focus, **options))
+    return Page(_analyze_window(analysis, trace, selection, focus, **options))
 
 
 def occupancy_of(
@@ -462,7 +503,7 @@ def roofline(
     from gpusight.analysis.roofline.roofline_report import roofline as analysis
 
     options: dict[str, Any] = {"kernel": kernel, "launches": every_launch, "gpu": gpu}
-    return Page(_ask(analysis, trace, _selection(within, device, process), **options))
+    return Page(_analyze(analysis, trace, _selection(within, device, process), **options))
 
 
 def orion_build(
@@ -606,8 +647,27 @@ def explain(
 
     `which` is its number in the plan, its rule (`"launch-bound"`) or, for an Nsight Compute report,
     its kernel. The other arguments are those of `diagnose`; to explain several findings, call
-    `.explain(which)` of its result instead.
+    `.explain(which)` of its result instead. Also an entry of the ledger (`"ledger:idle/input"`), or
+    an event of the timeline by table and row (`"kernels:17"`).
     """
+    if isinstance(which, str) and ":" in which:
+        from gpusight.viewer.event_details import event_of_id, event_page
+
+        if (event := event_of_id(which)) is not None:
+            return Page(_analyze(event_page, _only(trace), *event))
+    if isinstance(which, str) and which.startswith("ledger:"):
+        from gpusight.analysis.ledger.ledger_tables import ledger_entry_table
+
+        made = ledger(
+            _only(trace),
+            steps=steps,
+            window=window,
+            warmup=warmup,
+            within=within,
+            device=device,
+            process=process,
+        )
+        return View(ledger_entry_table(made.answer, which.removeprefix("ledger:")))
     diagnosis = diagnose(
         trace,
         steps=steps,
@@ -618,6 +678,11 @@ def explain(
         process=process,
     )
     return diagnosis.explain(which)
+
+
+def _only(trace: Capture | Sequence[Capture]) -> Capture:
+    """Give the first of several captures: the timeline."""
+    return trace if isinstance(trace, (str, os.PathLike, Trace)) else trace[0]
 
 
 def report(
@@ -694,11 +759,11 @@ def baseline(
 
     `output` is the file to write; an existing baseline is replaced, any other file is not.
     """
-    from gpusight.comparison.baseline_file import Baseline, check_place, save_baseline
+    from gpusight.comparison.baseline_file import Baseline, check_baseline_output, save_baseline
     from gpusight.render.result_view import BaselineView
 
     if output is not None:
-        check_place(Path(output))
+        check_baseline_output(Path(output))
     selection = _selection(within, device, process)
     digests = _digests(captures, selection, steps=steps, window=window, warmup=warmup)
     size = None if output is None else save_baseline(digests, Path(output))
@@ -839,9 +904,13 @@ def questions(
 
     captures = [_opened(trace), *([] if compare is None else [_opened(compare)])]
     sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
+    selection = _selection(within, device, process)
+    if compare is None:  # the process of one capture is not one of the other
+        focus = _Focus(steps=steps, window=window, warmup=warmup)
+        selection = _of_window(captures[0], selection, focus)
     answer = analysis(
         captures[0],
-        _selection(within, device, process),
+        selection,
         compare=captures[-1] if compare is not None else None,
         timings=read_timings(read_timings_file(Path(timings)), str(timings)) if timings else None,
         model=None if sizes is None else AttentionSizes.of(sizes),
@@ -883,8 +952,9 @@ def drill(
     from gpusight.render.result_view import DrillView
     from gpusight.rules.drill_workflow import drill as analysis
 
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
     question = DrillOptions.of(
-        selection=_selection(within, device, process),
+        selection=_of_window(trace := _opened(trace), _selection(within, device, process), focus),
         steps=steps,
         window=window,
         warmup=warmup,
@@ -897,7 +967,7 @@ def drill(
         overwrite=overwrite,
     )
     answer = analysis(
-        _opened(trace),
+        trace,
         question,
         reports=[_opened(report) for report in reports],
         run=run,
@@ -1061,7 +1131,7 @@ def sql(trace: Capture, query: str) -> View:
     """Run one SQL query (Polars SQL) over the capture's tables."""
     from gpusight.analysis.sql_query import query as analysis
 
-    return View(_ask(analysis, trace, query))
+    return View(_analyze(analysis, trace, query))
 
 
 def stats(trace: Capture, report: str) -> View:
@@ -1073,7 +1143,7 @@ def stats(trace: Capture, report: str) -> View:
         answer = run_report(trace, report)
         return answer if isinstance(answer, NotApplicable) else stats_as_table(answer)
 
-    return View(_ask(analysis, trace))
+    return View(_analyze(analysis, trace))
 
 
 def export(
@@ -1090,14 +1160,15 @@ def export(
 ) -> list[Path]:
     """Write tables as csv, parquet, json or arrow files, or a timeline (`chrome`).
 
-    Gives the files written. `within`, `device` and `process` select what a timeline shows. In CSV
+    A folder with the captures of all ranks of a job gives one timeline on one clock. Gives the
+    files written. `within`, `device` and `process` select what a timeline shows. In CSV
     files, cells that a spreadsheet would run as formulas get a `'` in front, unless `csv_raw`.
     """
     from gpusight.render.table_export import export as write
 
     selection = _selection(within, device, process)
     return write(
-        _opened(trace),
+        _opened_or_job(trace),
         Path(out),
         to,
         tables=tables,
@@ -1125,6 +1196,8 @@ def record(
     gpu_metrics: bool = False,
     python_stacks: bool = False,
     graph_nodes: bool = False,
+    stacks: float | None = None,
+    stacks_threads: str = "launching",
     rank: str | int = "all",
     stop: bool = False,
     overwrite: bool = False,
@@ -1160,6 +1233,8 @@ def record(
         gpu_metrics=gpu_metrics,
         python_stacks=python_stacks,
         graph_nodes=graph_nodes,
+        stacks=stacks,
+        stacks_threads=stacks_threads,
         rank=rank,
         stop=stop,
         overwrite=overwrite,
@@ -1189,6 +1264,15 @@ def _opened(trace: Capture) -> Trace:
     from gpusight.readers.open import open_trace
 
     return trace if isinstance(trace, Trace) else open_trace(trace)
+
+
+def _opened_or_job(trace: Capture) -> Trace:
+    """Give a capture; of a folder with the captures of several ranks, these as one."""
+    from gpusight.open_job import is_job_folder, open_job
+
+    if not isinstance(trace, Trace) and is_job_folder(Path(trace)):
+        return open_job([trace]).trace
+    return _opened(trace)
 
 
 def _without_profiler(trace: Capture, process: str | int | None = None) -> Trace:
@@ -1228,7 +1312,7 @@ class _Focus(TypedDict):
     warmup: bool
 
 
-def _ask_window(
+def _analyze_window(
     analysis: Callable[..., Answer],
     trace: Capture,
     selection: Selection,
@@ -1245,7 +1329,7 @@ def _ask_window(
     return shown
 
 
-def _ask(
+def _analyze(
     analysis: Callable[..., Answer], trace: Capture, *arguments: object, **options: object
 ) -> TableResult | Composite:
     """Run an analysis on a capture; what is wrong with the capture is part of the answer."""
@@ -1287,6 +1371,7 @@ def _digests(
     from gpusight.comparison.build_digest import make_digest
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.inputs import digests_of, side_inputs
+    from gpusight.open_job import jobs_among, with_ranks
 
     single = isinstance(captures, (str, os.PathLike, Trace, Digest))
     if not single and not isinstance(captures, Iterable):
@@ -1305,11 +1390,15 @@ def _digests(
     def make(source: Trace | Path) -> Digest | NotApplicable:
         return make_digest(_opened(source), selection, steps=steps, window=window, warmup=warmup)
 
-    return digests_of([*sources, *inputs.paths], make, inputs.notes)
+    digests = digests_of(sources, make)
+    for captures in jobs_among(inputs.paths):
+        made = digests_of(captures[:1], make, inputs.notes)
+        digests += [with_ranks(made[0], captures)] if len(captures) > 1 else made
+    return digests
 
 
 def _not_a_capture(given: object) -> UsageError:
     return UsageError(
         f"{type(given).__name__} is no capture",
-        hint="give a path, an opened capture, a digest of gs.baseline, or a list of these",
+        hint="pass a path, an opened capture, a digest of gs.baseline, or a list of these",
     )

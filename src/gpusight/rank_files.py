@@ -98,7 +98,7 @@ def job_operations(captures: Sequence[Path | Trace]) -> pl.DataFrame | None:
     if not jobs:
         return None
     if len(captures) > 1:
-        raise UsageError(f"{jobs[0]} has all ranks of a job", hint="give one job trace alone")
+        raise UsageError(f"{jobs[0]} has all ranks of a job", hint="pass one job trace alone")
     return read_job_operations(jobs[0])
 
 
@@ -118,14 +118,14 @@ def read_ranks(
     """
     replies: dict[int, tuple[str, DigestReply]] = {}
     requests: dict[int, DigestRequest] = {}
-    for place, capture in enumerate(captures):
+    for number, capture in enumerate(captures):
         if isinstance(capture, Trace):
             reply = _digest_trace(capture, steps=steps, window=window, warmup=warmup)
-            replies[place] = (capture.meta.path, reply)
+            replies[number] = (capture.meta.path, reply)
         elif is_digest_file(capture):
-            replies[place] = (str(capture), _stored(capture))
+            replies[number] = (str(capture), _stored(capture))
         else:
-            requests[place] = DigestRequest(str(capture), steps, window, warmup, cache)
+            requests[number] = DigestRequest(str(capture), steps, window, warmup, cache)
     processes = min(len(requests), jobs or os.cpu_count() or 1)
     if cluster is not None and requests:
         answers = cluster.read(list(requests.values()))
@@ -133,9 +133,9 @@ def read_ranks(
         answers = [digest_capture(request) for request in requests.values()]
     else:
         answers = _in_processes(list(requests.values()), processes)
-    for place, reply in zip(requests, answers, strict=True):
-        replies[place] = (requests[place].path, reply)
-    ordered = [replies[place] for place in range(len(captures))]
+    for number, reply in zip(requests, answers, strict=True):
+        replies[number] = (requests[number].path, reply)
+    ordered = [replies[number] for number in range(len(captures))]
     digests = [digest for _, reply in ordered for digest in reply.digests]
     return digests, [UnreadRank(path, reply.reason) for path, reply in ordered if reply.reason]
 

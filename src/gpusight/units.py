@@ -70,9 +70,9 @@ def format_bytes(count: float | None, *, digits: int = 4) -> str:
     return _scaled(count, _BYTE_STEPS, digits)
 
 
-def format_rate(bytes_per_second: float | None) -> str:
+def format_rate(bytes_per_second: float | None, *, digits: int = 4) -> str:
     """Show bytes/s in SI units: `12.50 GB/s`."""
-    text = _scaled(bytes_per_second, _BYTE_STEPS)
+    text = _scaled(bytes_per_second, _BYTE_STEPS, digits)
     return text if text == MISSING else f"{text}/s"
 
 

@@ -59,8 +59,8 @@ def test_what_holds_for_most_of_the_time_prevails() -> None:
             "duration_ns": [10.0, 10.0, 30.0, 99.0, None],
         }
     )
-    found = prevailing(rows, ["group"], "bound")
-    assert found["bound"].to_list() == ["compute", "compute", "compute", "latency", "latency"]
+    result = prevailing(rows, ["group"], "bound")
+    assert result["bound"].to_list() == ["compute", "compute", "compute", "latency", "latency"]
 
 
 def test_a_sum_with_a_part_that_is_not_known_is_not_known() -> None:

@@ -91,8 +91,8 @@ def test_launches_recorded_into_a_graph_are_named() -> None:
 def test_a_capture_that_never_ends_does_not_excuse_lost_kernels(result: int) -> None:
     begin = call(0, "cudaStreamBeginCapture", return_value=result)
     calls = [begin, *(call(number) for number in range(1, 11))]
-    found = kernels_of(calls, [kernel(number) for number in range(1, 9)])
-    assert (found.calls, found.unanswered) == (10, 2)
+    checked = kernels_of(calls, [kernel(number) for number in range(1, 9)])
+    assert (checked.calls, checked.unanswered) == (10, 2)
 
 
 def test_work_without_a_known_call_may_be_what_a_call_issued() -> None:
@@ -101,12 +101,14 @@ def test_work_without_a_known_call_may_be_what_a_call_issued() -> None:
     assert kernels_of(calls, unlinked) == IssuedWork(4, 0)
 
 
-@pytest.mark.parametrize(("kept", "gone"), [(1_000, False), (995, False), (980, True), (0, True)])
-def test_a_source_is_lost_above_its_share(kept: int, gone: bool) -> None:
+@pytest.mark.parametrize(
+    ("kept", "is_lost"), [(1_000, False), (995, False), (980, True), (0, True)]
+)
+def test_a_source_is_lost_above_its_share(kept: int, is_lost: bool) -> None:
     calls = [call(n) for n in range(1, 1_001)]
     trace = build_trace(api_calls=calls, kernels=[kernel(n) for n in range(1, kept + 1)])
     assert MAX_UNANSWERED_SHARE["kernels"] == 0.01
-    assert ("kernels" in lost_sources(trace, issued_work(trace, ALL))) is gone
+    assert ("kernels" in lost_sources(trace, issued_work(trace, ALL))) is is_lost
 
 
 @pytest.mark.parametrize("answer", [summary, ledger_report])

@@ -14,9 +14,9 @@ from tests.traces import build_trace
 
 
 def section(result: Composite, command: str) -> list[dict[str, Any]]:
-    found = next(s for s in result.sections if s.command == command)
-    assert isinstance(found, TableResult)
-    return found.rows()
+    section = next(s for s in result.sections if s.command == command)
+    assert isinstance(section, TableResult)
+    return section.rows()
 
 
 def test_facts_leave_out_what_is_not_known() -> None:
@@ -142,9 +142,9 @@ def test_a_gpu_without_a_name_is_named_where_only_one_fits() -> None:
         "sm_count": 304,
         "memory_bytes": 206_141_652_992,
     }
-    found, bare = section(info(build_trace(devices=[unnamed, {"name": ""}])), "devices")
-    assert (found["name"], found["compute_capability"]) == ("AMD MI300X", "gfx942")
-    assert found["from_table"].startswith("name, compute_capability, clock_hz")
+    result, bare = section(info(build_trace(devices=[unnamed, {"name": ""}])), "devices")
+    assert (result["name"], result["compute_capability"]) == ("AMD MI300X", "gfx942")
+    assert result["from_table"].startswith("name, compute_capability, clock_hz")
     assert (bare["name"], bare["from_table"]) == (None, None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.capture_summary import summary
-from gpusight.analysis.gpu_time import gpu_time
+from gpusight.analysis.gpu_time import RECORDED_OVERHEAD, gpu_time
 from gpusight.analysis.selection import Selection
 from gpusight.readers.nsys.nsys_source import NsysSource
 from gpusight.readers.open import open_trace
@@ -31,8 +31,8 @@ def facts(result: Composite) -> dict[str, object]:
 
 def test_facts() -> None:
     trace = build_trace({"duration_ns": 500}, kernels=KERNELS, api_calls=CALLS, devices=[{}])
-    found = facts(summary(trace))
-    assert found == {
+    values = facts(summary(trace))
+    assert values == {
         "gpus": "NVIDIA H200",
         "duration_ns": 500,
         "window_ns": 60,
@@ -81,10 +81,10 @@ def test_each_gpu_has_its_own_time_and_streams() -> None:
         {"start_ns": 90, "end_ns": 100, "name": "k", "device": 3, "stream": 7},
     ]
     copies: Rows = [{"start_ns": 50, "end_ns": 70, "device": 5, "stream": 9}]
-    found = gpu_time(build_trace(kernels=kernels, copies=copies))
-    assert isinstance(found, TableResult)
+    result = gpu_time(build_trace(kernels=kernels, copies=copies))
+    assert isinstance(result, TableResult)
     columns = ("device", "busy_ns", "copy_only_ns", "idle_ns", "kernel_ns", "streams")
-    assert [tuple(row[c] for c in columns) for row in found.rows()] == [
+    assert [tuple(row[c] for c in columns) for row in result.rows()] == [
         (0, 60, 0, 40, 80, 2),
         (3, 10, 0, 90, 10, 1),
         (5, 20, 20, 80, 0, 1),
@@ -92,11 +92,11 @@ def test_each_gpu_has_its_own_time_and_streams() -> None:
 
 
 def test_the_file_is_asked_once_whether_it_has_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    lookups: list[str] = []
     has = NsysSource.has
 
     def counted(self: NsysSource, table: str) -> bool:
-        asked.append(table)
+        lookups.append(table)
         return has(self, table)
 
     monkeypatch.setattr(NsysSource, "has", counted)
@@ -106,7 +106,7 @@ def test_the_file_is_asked_once_whether_it_has_a_table(monkeypatch: pytest.Monke
         True,
         False,
     ]
-    assert asked == ["kernels", "cpu_ops"]
+    assert lookups == ["kernels", "cpu_ops"]
 
 
 def test_notes_say_what_is_incomplete() -> None:
@@ -141,11 +141,11 @@ def test_a_range_on_its_own() -> None:
 
 @pytest.mark.parametrize("path", EVERY_SQLITE, ids=name)
 def test_every_capture_has_a_summary_whose_shares_add_up(path: object) -> None:
-    found = facts(summary(opened(path)))  # type: ignore[arg-type]
-    parts = [found.get(f"gpu_{part}_share") for part in ("busy", "other", "idle")]
+    values = facts(summary(opened(path)))  # type: ignore[arg-type]
+    parts = [values.get(f"gpu_{part}_share") for part in ("busy", "other", "idle")]
     known = [share for share in parts if isinstance(share, float)]
     assert not known or sum(known) == pytest.approx(1)
-    copies, busy = found.get("gpu_copy_only_share"), found.get("gpu_busy_share")
+    copies, busy = values.get("gpu_copy_only_share"), values.get("gpu_busy_share")
     assert not (isinstance(copies, float) and isinstance(busy, float)) or copies <= busy
 
 
@@ -175,7 +175,7 @@ def test_the_profilers_own_time_is_told_from_idle_time(
 ) -> None:
     (note,) = summary(build_trace(kernels=WORK, overheads=overhead(*spans))).notes
     assert note == (
-        f"profiler overhead: {took} of the GPU's idle time; "
+        f"{RECORDED_OVERHEAD}: {took} of the GPU's idle time; "
         f"without it the GPU is busy {busy} of the window"
     )
 
@@ -192,7 +192,7 @@ def test_the_profilers_time_is_that_of_the_busiest_gpu() -> None:
     (note,) = summary(trace).notes
     assert "200 ns of GPU 0's idle time; without it GPU 0 is busy 75.0%" in note
     (note,) = summary(trace, Selection(device=1)).notes
-    assert note.startswith("profiler overhead: 100 ns of the GPU's idle time")
+    assert note.startswith(f"{RECORDED_OVERHEAD}: 100 ns of the GPU's idle time")
 
 
 def test_only_overhead_inside_the_selected_range_counts() -> None:
@@ -221,8 +221,8 @@ def test_only_the_selected_process_is_blamed() -> None:
 def test_a_recorded_trace_says_what_the_profiler_cost() -> None:
     notes = summary(opened(DATA / "healthy.json.gz")).notes
     assert (
-        "profiler overhead: 2.753 ms of the GPU's idle time; without it the GPU is busy 88.2% of "
-        "the window"
+        f"{RECORDED_OVERHEAD}: 2.753 ms of the GPU's idle time; "
+        "without it the GPU is busy 88.2% of the window"
     ) in notes
 
 

@@ -38,20 +38,20 @@ def rows(trace: Trace, selection: Selection | None = None) -> list[dict[str, obj
 
 
 def test_operations_are_summed_by_direction_and_kind_of_memory() -> None:
-    found = rows(build_trace(copies=COPIES, memsets=MEMSETS, kernels=KERNELS))
+    result = rows(build_trace(copies=COPIES, memsets=MEMSETS, kernels=KERNELS))
     keys = ("operation", "src_kind", "dst_kind", "calls", "total_ns", "bytes", "pageable")
-    assert [tuple(r[k] for k in keys) for r in found] == [
+    assert [tuple(r[k] for k in keys) for r in result] == [
         ("Host-to-Device", "Pinned", "Device", 2, 30, 150, False),
         ("Memset", None, "Device", 1, 10, 64, False),
         ("Host-to-Device", "Pageable", "Device", 1, 1, 7, True),
     ]
-    assert found[0]["bandwidth_bytes_s"] == 150 / 30 * 1e9
-    assert (found[0]["mean_bytes"], found[0]["max_bytes"]) == (75, 100)
+    assert result[0]["bandwidth_bytes_s"] == 150 / 30 * 1e9
+    assert (result[0]["mean_bytes"], result[0]["max_bytes"]) == (75, 100)
 
 
 def test_time_beside_kernels_of_the_same_gpu_is_hidden() -> None:
-    found = rows(build_trace(copies=COPIES, memsets=MEMSETS, kernels=KERNELS))
-    assert [(r["hidden_ns"], r["exposed_ns"]) for r in found] == [(10, 20), (0, 10), (0, 1)]
+    result = rows(build_trace(copies=COPIES, memsets=MEMSETS, kernels=KERNELS))
+    assert [(r["hidden_ns"], r["exposed_ns"]) for r in result] == [(10, 20), (0, 10), (0, 1)]
 
 
 def test_a_copy_of_no_length_has_no_rate() -> None:
@@ -126,8 +126,8 @@ def test_the_planted_truths_are_found(name: str, busy: float) -> None:
 
 @needs_shared
 def test_pageable_copies_stand_out() -> None:
-    found = rows(opened(SHARED / "nsys" / "pageable.sqlite"))
-    assert [(r["operation"], r["pageable"], r["calls"]) for r in found[:2]] == [
+    result = rows(opened(SHARED / "nsys" / "pageable.sqlite"))
+    assert [(r["operation"], r["pageable"], r["calls"]) for r in result[:2]] == [
         ("Device-to-Host", True, 10),
         ("Host-to-Device", True, 10),
     ]

@@ -23,15 +23,15 @@ def kernel(start: int, end: int, name: str = GEMM, **more: Any) -> Row:
 
 
 def answer(trace: Any, *, bins: int = 4, **options: Any) -> Composite:
-    found = utilization(trace, bins=bins, **options)
-    assert isinstance(found, Composite), found
-    return found
+    result = utilization(trace, bins=bins, **options)
+    assert isinstance(result, Composite), result
+    return result
 
 
 def frame(result: Composite, name: str) -> pl.DataFrame:
-    (found,) = (s for s in result.sections if s.command == name)
-    assert isinstance(found, TableResult), found
-    return found.frame
+    (section,) = (s for s in result.sections if s.command == name)
+    assert isinstance(section, TableResult), section
+    return section.frame
 
 
 def facts(result: Composite) -> dict[str, Any]:

@@ -194,8 +194,8 @@ def test_a_table_of_totals_lists_the_kernels_of_the_trace_of_the_same_run() -> N
     assert listed.meta["kernels"] == traced.meta["kernels"] == 687
     assert listed.meta["kernel_names"] == traced.meta["kernel_names"]
     assert listed.meta["total_ns"] == pytest.approx(traced.meta["total_ns"], abs=1_000)
-    calls, mine = listed.frame["calls"].to_list(), traced.frame["calls"].to_list()
-    assert sorted(calls) == sorted(mine)
+    calls, traced_calls = listed.frame["calls"].to_list(), traced.frame["calls"].to_list()
+    assert sorted(calls) == sorted(traced_calls)
     assert not any("lacks rows" in note for note in listed.notes)
 
 

@@ -224,10 +224,8 @@ def test_memory_is_counted_while_an_operator_was_open() -> None:
             {"time_ns": 47, "bytes": 999, "device": 0},
         ],
     )
-    found = {
-        row[0]: row[1:] for row in columns(table(trace), "name", "self_gpu_bytes", "gpu_bytes")
-    }
-    assert found == {"linear": (7, 77), "mm": (70, 70), "fill": (0, 0)}
+    sums = {row[0]: row[1:] for row in columns(table(trace), "name", "self_gpu_bytes", "gpu_bytes")}
+    assert sums == {"linear": (7, 77), "mm": (70, 70), "fill": (0, 0)}
     assert table(build_trace(cpu_ops=OPS)).frame["gpu_bytes"].null_count() == 3
 
 
@@ -280,8 +278,8 @@ def test_odd_operators_are_survived() -> None:
         {"start_ns": 12, "end_ns": 12, "name": "d"},
     ]
     result = table(build_trace(cpu_ops=rows, api_calls=CALLS, kernels=KERNELS))
-    found = {row[0]: row[1:] for row in columns(result, *TIMES[:5])}
-    assert found == {
+    sums = {row[0]: row[1:] for row in columns(result, *TIMES[:5])}
+    assert sums == {
         "a": (1, 20, 20, 0),
         "b": (1, 10, 10, 0),
         "c": (1, 14, 20, 12),
@@ -514,10 +512,10 @@ def test_a_printed_table_and_the_trace_of_the_same_run_say_the_same() -> None:
     rows = [r for r in table(opened(path)).rows() if r["name"] in traced]
     assert len(rows) > 30
     for row in rows:
-        mine = traced[row["name"]]
-        assert row["calls"] == mine["calls"]
-        assert row["self_gpu_ns"] == pytest.approx(mine["self_gpu_ns"], abs=500)
-        assert row["self_cpu_ns"] == pytest.approx(mine["self_cpu_ns"], abs=500)
+        traced_row = traced[row["name"]]
+        assert row["calls"] == traced_row["calls"]
+        assert row["self_gpu_ns"] == pytest.approx(traced_row["self_gpu_ns"], abs=500)
+        assert row["self_cpu_ns"] == pytest.approx(traced_row["self_cpu_ns"], abs=500)
 
 
 @pytest.mark.parametrize(
@@ -638,11 +636,11 @@ def test_every_operator_of_the_printed_table_agrees(path: Path) -> None:
     theirs = [r for r in rows if r["Name"] in ours and on_the_host(r)]
     assert len(theirs) > 20
     for row in theirs:
-        mine = ours[row["Name"]]
-        mine["gpu_ns"] += twice.get(row["Name"], 0)
-        assert row["# of Calls"] == str(mine["calls"])
+        own = ours[row["Name"]]
+        own["gpu_ns"] += twice.get(row["Name"], 0)
+        assert row["# of Calls"] == str(own["calls"])
         assert {p: row[p] for p in _PRINTED} == {
-            p: as_printed(mine[key], row[p]) for p, key in _PRINTED.items()
+            p: as_printed(own[key], row[p]) for p, key in _PRINTED.items()
         }
 
 

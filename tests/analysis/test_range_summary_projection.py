@@ -252,8 +252,8 @@ def test_the_innermost_range_began_last(case: Case) -> None:
     ranges = list(enumerate(trace.ranges.to_dicts()))
     for call, row in zip(launches.call.tolist(), inner.tolist(), strict=True):
         around = [(r["start_ns"], -r["end_ns"]) for _, r in ranges if holds(r, calls[call])]
-        found = (ranges[row][1]["start_ns"], -ranges[row][1]["end_ns"]) if row >= 0 else None
-        assert found == max(around, default=None)
+        result = (ranges[row][1]["start_ns"], -ranges[row][1]["end_ns"]) if row >= 0 else None
+        assert result == max(around, default=None)
 
 
 @given(st.lists(st.integers(0, 200), min_size=2, max_size=60, unique=True), st.randoms())

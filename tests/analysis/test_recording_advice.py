@@ -110,9 +110,9 @@ def test_what_a_trace_of_operators_alone_could_hold() -> None:
 
 
 def test_columns_are_not_missed_where_the_whole_table_is() -> None:
-    found = missing(kernels=[{"name": "k"}], api_calls=[{}])
-    assert "operators" in found
-    assert "shapes of inputs" not in found
+    result = missing(kernels=[{"name": "k"}], api_calls=[{}])
+    assert "operators" in result
+    assert "shapes of inputs" not in result
 
 
 def test_stacks_are_where_older_versions_wrote_them() -> None:

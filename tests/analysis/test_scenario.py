@@ -57,13 +57,13 @@ def loop() -> Capture:
     return capture
 
 
-def asked(capture: Capture, *given: Scenario, **options: Any) -> Any:
+def predicted(capture: Capture, *given: Scenario, **options: Any) -> Any:
     trace = build_trace({"source": capture.source}, **capture.tables)
     return what_if(trace, scenarios=given, **options)
 
 
 def saved_us(capture: Capture, verb: ScenarioAction, text: str = "") -> float:
-    return float(asked(capture, parse_scenario(verb, text)).saved_ns / 5 / 1_000)
+    return float(predicted(capture, parse_scenario(verb, text)).saved_ns / 5 / 1_000)
 
 
 @pytest.mark.parametrize(
@@ -102,24 +102,27 @@ def test_products_on_tensor_cores(text: str, expected: float) -> None:
     capture.tables["devices"] = [{"device": 0, "name": "NVIDIA H200"}]
     assert saved_us(capture, ScenarioAction.PRECISION, text) == pytest.approx(expected, abs=4)
     words = f"FP32 GEMMs in {text.upper()}"
-    assert asked(capture, parse_scenario(ScenarioAction.PRECISION, text)).changes[0].change == words
+    assert (
+        predicted(capture, parse_scenario(ScenarioAction.PRECISION, text)).changes[0].change
+        == words
+    )
 
 
 @pytest.mark.parametrize(
-    ("gpu", "kernel", "said"),
+    ("gpu", "kernel", "message"),
     [
         ("NVIDIA H200", "nvjet_sm90_tst_256x128_64x4_h_bz_TNT", "no FP32 GEMM or convolution"),
         ("Tesla P100-PCIE-16GB", "ampere_sgemm_128x64_tn", "has no faster Tensor Cores"),
         ("a GPU of no list", "ampere_sgemm_128x64_tn", "the peak FLOP/s of the GPU are unknown"),
     ],
 )
-def test_products_that_cannot_be_on_tensor_cores(gpu: str, kernel: str, said: str) -> None:
+def test_products_that_cannot_be_on_tensor_cores(gpu: str, kernel: str, message: str) -> None:
     capture = loop()
     capture.tables["devices"] = [{"device": 0, "name": gpu}]
     for row in capture.tables["kernels"]:
         row["name"] = row["name"].replace("ampere_sgemm_128x64_tn", kernel)
-    with pytest.raises(UsageError, match=said):
-        asked(capture, parse_scenario(ScenarioAction.PRECISION, "tf32"))
+    with pytest.raises(UsageError, match=message):
+        predicted(capture, parse_scenario(ScenarioAction.PRECISION, "tf32"))
 
 
 def test_without_synchronization_host_and_gpu_run_side_by_side() -> None:
@@ -133,7 +136,7 @@ def test_a_host_twice_as_fast_halves_what_it_does_itself() -> None:
 
 
 def test_gains_do_not_add_up_and_sum_to_the_whole() -> None:
-    result = asked(
+    result = predicted(
         loop(),
         parse_scenario(ScenarioAction.REMOVE, "input"),
         parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x"),
@@ -151,7 +154,7 @@ def test_gains_do_not_add_up_and_sum_to_the_whole() -> None:
 
 
 def test_the_new_ledger_sums_to_the_new_time() -> None:
-    result = asked(
+    result = predicted(
         loop(),
         parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x"),
         parse_scenario(ScenarioAction.REMOVE, "input"),
@@ -168,13 +171,13 @@ def test_one_gpu_can_be_asked_for() -> None:
     capture = loop()
     capture.launch((480, 483), (485, 500), "gemm", device=1)
     wish = parse_scenario(ScenarioAction.SPEEDUP, "kernels=2x")
-    assert len(asked(capture, wish).before.devices) == 2
-    chosen = asked(capture, wish, selection=Selection(device=1))
+    assert len(predicted(capture, wish).before.devices) == 2
+    chosen = predicted(capture, wish, selection=Selection(device=1))
     assert [d.device for d in (*chosen.before.devices, *chosen.after.devices)] == [1, 1]
 
 
 def test_the_document_has_what_programs_read() -> None:
-    document = asked(loop(), parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x")).document()
+    document = predicted(loop(), parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x")).document()
     assert document["steps"] == 5
     assert document["share"] == pytest.approx(0.15, abs=0.01)
     assert document["window"] == {"start_ns": 0, "end_ns": 5_000_000}
@@ -185,7 +188,7 @@ def test_the_document_has_what_programs_read() -> None:
 
 
 def test_the_page_shows_a_step() -> None:
-    shown = whatif_page(asked(loop(), parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x")))
+    shown = whatif_page(predicted(loop(), parse_scenario(ScenarioAction.SPEEDUP, "matmul=4x")))
     facts = {fact.key: fact.value for fact in shown.facts}
     assert facts["step_before_ns"] == 1_000_000
     assert facts["step_after_ns"] == pytest.approx(850_000, rel=0.01)
@@ -220,7 +223,7 @@ def test_wishes_are_read(verb: ScenarioAction, text: str, wish: Scenario) -> Non
 
 
 @pytest.mark.parametrize(
-    ("verb", "text", "said"),
+    ("verb", "text", "message"),
     [
         (ScenarioAction.SPEEDUP, "mathmul=4x", "'matmul'"),
         (ScenarioAction.PRECISION, "bf61", "'bf16'"),
@@ -234,15 +237,15 @@ def test_wishes_are_read(verb: ScenarioAction, text: str, wish: Scenario) -> Non
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_is_near(
-    verb: ScenarioAction, text: str, said: str
+    verb: ScenarioAction, text: str, message: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
         parse_scenario(verb, text)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("verb", "text", "said"),
+    ("verb", "text", "message"),
     [
         (ScenarioAction.SPEEDUP, "convolution=2x", "it has matmul, elementwise"),
         (ScenarioAction.SPEEDUP, "kernel:nothing=2x", "no kernel matches"),
@@ -260,16 +263,16 @@ def test_what_makes_no_sense_is_refused_with_what_is_near(
     ],
 )
 def test_what_the_capture_does_not_have_is_refused(
-    verb: ScenarioAction, text: str, said: str
+    verb: ScenarioAction, text: str, message: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        asked(loop(), parse_scenario(verb, text))
-    assert said in str(refused.value)
+        predicted(loop(), parse_scenario(verb, text))
+    assert message in str(refused.value)
 
 
 def test_nothing_to_change_is_refused() -> None:
     with pytest.raises(UsageError, match="needs a change"):
-        asked(loop())
+        predicted(loop())
 
 
 def test_a_capture_without_gpu_work_has_no_answer() -> None:
@@ -415,7 +418,7 @@ def test_the_real_pair_of_half_precision_and_a_fused_optimizer() -> None:
 
 
 def test_a_breakdown_of_a_sample_says_so() -> None:
-    result = asked(loop(), parse_scenario(ScenarioAction.REMOVE, "input"))
+    result = predicted(loop(), parse_scenario(ScenarioAction.REMOVE, "input"))
     for steps, title in ((5, ""), (2, " (2 of 5 steps)")):
         breakdown = whatif_page(replace(result, steps=steps)).sections[1]
         assert isinstance(breakdown, TableResult)
@@ -430,14 +433,14 @@ def test_the_fix_of_a_general_rule_saves_what_diagnose_says() -> None:
     assert diagnosis is not None
     fixes = {f.rule: f for f in diagnosis.fixes}
     assert {"input-starved", "host-bound"} <= set(fixes)
-    result = asked(capture, parse_scenario(ScenarioAction.APPLY, "host-bound"))
+    result = predicted(capture, parse_scenario(ScenarioAction.APPLY, "host-bound"))
     alone_ns = fixes["host-bound"].recoverable_ns
     assert alone_ns == pytest.approx(5 * 240_000, rel=0.01)
     assert result.saved_ns == pytest.approx(5 * 279_000, rel=0.01)
     # The wait in between hides more of it: diagnose counts the idle time only, and that is said.
     (note,) = result.notes
     assert note.startswith("diagnose counts 240 µs/step for the fix of host-bound alone: the idle ")
-    both = asked(
+    both = predicted(
         capture, *(Scenario(ScenarioAction.APPLY, f"{n}") for n in range(1, len(fixes) + 1))
     )
     assert both.changed_ns / 5 == pytest.approx(diagnosis.predicted_step_ns, rel=0.02)

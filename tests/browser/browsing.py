@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,8 +77,32 @@ def watched(
         yield seen
         assert seen.said == []
         assert seen.left_the_machine() == []
+    except BaseException:
+        describe(seen)
+        raise
     finally:
         context.close()
+
+
+STATE = """async () => ({
+  address: location.href,
+  panes: [...document.querySelectorAll("[data-testid=pane]")].map((pane) => ({ ...pane.dataset })),
+  draws: await new Promise((done) => {
+    setTimeout(done, 2000, false);
+    requestAnimationFrame(() => done(true));
+  }),
+})"""
+"""Where a page is, and whether the browser draws it at all."""
+
+
+def describe(seen: Watched) -> None:
+    """Log where a page stands, for the report of the test that failed on it."""
+    log = logging.getLogger(__name__)
+    log.error("console: %s", seen.said)
+    try:
+        log.error("page: %s", seen.page.evaluate(STATE))
+    except Error as gone:
+        log.error("page: %s", gone)
 
 
 def barriers(page: Page) -> list[str]:

@@ -166,7 +166,7 @@ def test_a_finding_goes_to_where_it_happens(browser: Browser, address: str) -> N
         found = page.request.get(f"{address}api/captures/0/findings").json()["findings"]
         place = found[0]["places"][2]
         page.locator(".finding").first.locator(".place").nth(2).click()
-        page.wait_for_function(ARRIVED, arg=before)
+        page.wait_for_function(ARRIVED, arg=before, polling=100)
         start, end = view(page)
         assert start <= place["start_ns"] < place["end_ns"] <= end
         assert place["end_ns"] - place["start_ns"] > (end - start) / 3

@@ -478,10 +478,10 @@ def test_a_bug_is_one_line_with_a_code_of_its_own(
     monkeypatch.setattr(kernel_summary, "kernels", broken)
     monkeypatch.setenv("GPUSIGHT_DEBUG", "")
     assert main(["kernels", train]) == 70
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert found.err.count("\n") == 1
-    assert f"internal error: {type(error).__name__}: at row 3; this is a bug" in found.err
+    result = capsys.readouterr()
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert f"internal error: {type(error).__name__}: at row 3; this is a bug" in result.err
     monkeypatch.setenv("GPUSIGHT_DEBUG", "1")
     assert main(["kernels", train]) == 70
     assert "Traceback" in capsys.readouterr().err
@@ -826,9 +826,9 @@ def test_no_command_prints_controls(
         main([command, *(str(capture) if word == "FILE" else word for word in words)])
         shown = capsys.readouterr()
         text = COLORS.sub("", shown.out) if colored else shown.out
-        found = {char for char in text + shown.err if char != "\n" and not char.isprintable()}
-        if found or "internal error" in shown.err:
-            faults[(command, *more)] = (found, shown.err)
+        controls = {char for char in text + shown.err if char != "\n" and not char.isprintable()}
+        if controls or "internal error" in shown.err:
+            faults[(command, *more)] = (controls, shown.err)
     assert not faults
 
 
@@ -844,3 +844,21 @@ def test_data_on_a_terminal_has_no_controls_either(
     shown = capsys.readouterr().out
     assert "[bold]" in shown
     assert not [char for char in shown if char not in "\n\t" and not char.isprintable()]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_help_fits_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    assert max(map(len, listed.splitlines())) <= columns
+    words = " ".join(listed.split())
+    assert all(f" {name} {module.SUMMARY}" in words for name, module in COMMANDS.items())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_fit_80_columns(name: str) -> None:
+    assert all(len(f"  {example}") <= 80 for example in COMMANDS[name].EXAMPLES)

@@ -51,10 +51,10 @@ def known(place: str) -> Any:
 
 
 def test_a_kernel_is_chosen_in_the_same_way_everywhere() -> None:
-    found = commands_with("--kernel")
-    assert set(found) == KERNEL_COMMANDS
-    assert {action.metavar for action in found.values()} == {"GLOB"}
-    assert all(str(action.help).endswith(PATTERN) for action in found.values())
+    result = commands_with("--kernel")
+    assert set(result) == KERNEL_COMMANDS
+    assert {action.metavar for action in result.values()} == {"GLOB"}
+    assert all(str(action.help).endswith(PATTERN) for action in result.values())
 
 
 @pytest.mark.parametrize("pattern", ["*GEMM*", "gemm", "/gemm/", "regex:.*gemm.*"])

@@ -55,6 +55,23 @@ def test_commands_show_both_times(
     assert "without the profiler" not in off
 
 
+def test_info_shows_the_step_time_that_was_stored(
+    capsys: pytest.CaptureFixture[str], loop: Path, measured: Path
+) -> None:
+    shown = f"Without profiler {PLAIN}/step, measured before the recording, 20 steps"
+    assert shown in screen(capsys, "info", str(measured))
+    assert "Without profiler" not in screen(capsys, "info", str(loop))
+
+
+@pytest.mark.parametrize("command", ["utilization", "timeline"])
+def test_commands_that_are_not_corrected_say_so(
+    capsys: pytest.CaptureFixture[str], measured: Path, command: str
+) -> None:
+    shown = screen(capsys, command, str(measured))
+    assert f"6 steps of {RECORDED}" in shown
+    assert "times are as recorded, with the overhead of the profiler" in shown
+
+
 def test_diagnose_says_what_was_taken_off_and_what_to_type_next(
     capsys: pytest.CaptureFixture[str], loop: Path, measured: Path
 ) -> None:
@@ -162,12 +179,12 @@ def test_a_saved_baseline_has_its_own_time(
     capsys.readouterr()
     refused = {
         ("324us,324us", saved): "base.json is a saved baseline, whose times --pace cannot change; "
-        "give one time, of the other side: 324us",
+        "pass one time, of the other side: 324us",
         ("off", saved): "base.json has times without the profiler, which --pace off cannot undo",
     }
-    for (pace, path), told in refused.items():
+    for (pace, path), message in refused.items():
         assert main(["gate", "--baseline", path, "--pace", pace, str(loop)]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert main(["compare", saved, saved, "--pace", "1ms"]) == 2
     assert "cannot change; omit --pace" in capsys.readouterr().err
     assert main(["baseline", "save", str(measured), str(loop), "-o", saved]) == 2

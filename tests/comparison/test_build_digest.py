@@ -592,7 +592,7 @@ MS = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("selection", "options", "told"),
+    ("selection", "options", "expected"),
     [
         (EVERYTHING, {}, ""),
         (Selection(within=" forward "), {}, "--in forward"),
@@ -609,9 +609,9 @@ MS = 1_000_000
     ],
 )
 def test_what_was_chosen_is_written_as_it_is_typed(
-    selection: Selection, options: dict[str, Any], told: str
+    selection: Selection, options: dict[str, Any], expected: str
 ) -> None:
-    assert scope_of(selection, **options) == told
+    assert scope_of(selection, **options) == expected
 
 
 def test_a_long_choice_fits_a_baseline_and_stays_apart() -> None:

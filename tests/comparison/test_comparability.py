@@ -84,15 +84,15 @@ def test_kernels_that_were_launched_but_not_recorded_are_missing(
 ) -> None:
     whole, broken = changed("whole"), changed("broken", *statements)
     for before, after in ((whole, broken), (broken, whole)):
-        found = judged(before, after)
-        assert set(statuses(found).values()) == {"inconclusive"}
-        assert "kernel launches" in found.checks[1].reason
-        assert "have no kernels in the capture" in found.checks[1].reason
+        result = judged(before, after)
+        assert set(statuses(result).values()) == {"inconclusive"}
+        assert "kernel launches" in result.checks[1].reason
+        assert "have no kernels in the capture" in result.checks[1].reason
     # Neither option lets lost data pass, nor does a ceiling that needs no baseline.
     every = {"allow_missing": True, "allow_changed": list(KINDS), "inconclusive": "pass"}
-    found = judged(whole, broken, **every)
-    assert (found.passed, found.exit_code) == (False, 3)
-    assert found.checks[0].doubt is Doubt.LOST_DATA
+    result = judged(whole, broken, **every)
+    assert (result.passed, result.exit_code) == (False, 3)
+    assert result.checks[0].doubt is Doubt.LOST_DATA
     assert not judged((), broken, "kernel_time=1s").passed
     assert not judged((), broken, "api:*=1s").passed
     assert judged(whole, whole).passed
@@ -100,26 +100,26 @@ def test_kernels_that_were_launched_but_not_recorded_are_missing(
 
 def test_one_of_several_captures_that_lost_kernels_is_enough(changed: Callable[..., str]) -> None:
     whole, broken = changed("whole"), changed("broken", *HALF)
-    told = statuses(judged(whole, [whole, broken], "kernel_time=+3%", "step_time=1s"))
-    assert set(told.values()) == {"inconclusive"}
+    verdicts = statuses(judged(whole, [whole, broken], "kernel_time=+3%", "step_time=1s"))
+    assert set(verdicts.values()) == {"inconclusive"}
 
 
 def test_copies_that_were_issued_but_not_recorded_are_missing(changed: Callable[..., str]) -> None:
     whole, broken = changed("whole"), changed("broken", f"DELETE FROM {MEMCPY}")
-    told = statuses(judged(whole, broken, "copy/d2d=+5%", "busy=+5%", "kernel_time=+3%"))
-    assert told == {"copy/d2d": "inconclusive", "busy": "inconclusive", "kernel_time": "pass"}
+    verdicts = statuses(judged(whole, broken, "copy/d2d=+5%", "busy=+5%", "kernel_time=+3%"))
+    assert verdicts == {"copy/d2d": "inconclusive", "busy": "inconclusive", "kernel_time": "pass"}
     calls = f"DELETE FROM {RUNTIME} WHERE correlationId IN (SELECT correlationId FROM {MEMCPY})"
-    gone = changed("gone", calls, f"DELETE FROM {MEMCPY}")
+    without_copies = changed("gone", calls, f"DELETE FROM {MEMCPY}")
     # No memcpy is called any more: the copies are gone, not lost.
-    assert statuses(judged(whole, gone, "copy/d2d=+5%")) == {"copy/d2d": "pass"}
+    assert statuses(judged(whole, without_copies, "copy/d2d=+5%")) == {"copy/d2d": "pass"}
 
 
 def test_without_api_calls_nothing_says_why_the_gpu_idles(changed: Callable[..., str]) -> None:
     whole, blind = changed("whole"), changed("blind", f"DELETE FROM {RUNTIME}")
     limits = ("idle/launching=+1ms", "findings=+9", "finding:launch-bound=+9s", "kernel_time=+3%")
-    told = statuses(judged(whole, blind, *limits))
-    assert told.pop("kernel_time") == "pass"
-    assert set(told.values()) == {"inconclusive"}
+    verdicts = statuses(judged(whole, blind, *limits))
+    assert verdicts.pop("kernel_time") == "pass"
+    assert set(verdicts.values()) == {"inconclusive"}
 
 
 def test_a_torch_trace_without_its_kernels(tmp_path: Path) -> None:
@@ -128,12 +128,12 @@ def test_a_torch_trace_without_its_kernels(tmp_path: Path) -> None:
     events = content["traceEvents"]
     kernels = [event for event in events if event.get("cat") == "kernel"]
     for name, dropped in (("none", kernels), ("half", kernels[::2])):
-        gone = set(map(id, dropped))
-        left = [event for event in events if id(event) not in gone]
+        dropped_ids = set(map(id, dropped))
+        left = [event for event in events if id(event) not in dropped_ids]
         path = tmp_path / f"{name}.json"
         path.write_text(json.dumps({**content, "traceEvents": left}), encoding="utf-8")
-        told = statuses(judged(source, path, "kernel_time=+3%", "step_time=+5%"))
-        assert set(told.values()) == {"inconclusive"}
+        verdicts = statuses(judged(source, path, "kernel_time=+3%", "step_time=+5%"))
+        assert set(verdicts.values()) == {"inconclusive"}
 
 
 @pytest.mark.usefixtures("recorded_times")
@@ -167,11 +167,11 @@ def test_the_command_is_red_and_says_why(
 @pytest.mark.usefixtures("recorded_times")
 def test_compare_claims_nothing_of_lost_kernels(changed: Callable[..., str]) -> None:
     view = gs.compare(changed("whole"), changed("broken", *HALF))
-    found = view.answer
-    assert found.metric("kernel_time").change.after is None
-    assert not any(metric.change.claimed for metric in found.metrics)
-    assert (found.ledger, found.kernels, found.findings) == ((), (), ())
-    (sentence,) = found.explanation
+    result = view.answer
+    assert result.metric("kernel_time").change.after is None
+    assert not any(metric.change.claimed for metric in result.metrics)
+    assert (result.ledger, result.kernels, result.findings) == ((), (), ())
+    (sentence,) = result.explanation
     assert sentence.startswith("Step time cannot be compared: broken.sqlite: ")
     assert sentence[:40] in view.to_text()
     assert "missing" in view.to_text(details=True)
@@ -199,17 +199,17 @@ def test_another_capture_is_inconclusive_until_it_is_accepted(
 ) -> None:
     whole, other = changed("whole"), changed("other", *statements)
     limits = ("kernel_time=+3%", "busy=+5%")
-    found = judged(whole, other, *limits)
-    assert set(statuses(found).values()) == {"inconclusive"}
-    assert (found.passed, found.outcome) == (False, "inconclusive")
-    assert kind in {one.kind for one in found.answer.differences}
+    result = judged(whole, other, *limits)
+    assert set(statuses(result).values()) == {"inconclusive"}
+    assert (result.passed, result.outcome) == (False, "inconclusive")
+    assert kind in {difference.kind for difference in result.answer.differences}
     accepted = judged(whole, other, *limits, allow_changed=[kind])
     assert accepted.passed
     assert f"accepted by allow_changed=[{kind!r}]" in " ".join(accepted.to_text().split())
 
 
 def kinds(before: Iterable[Digest], after: Iterable[Digest]) -> list[str]:
-    return [one.kind for one in differences([*before], [*after])]
+    return [difference.kind for difference in differences([*before], [*after])]
 
 
 def launching(count: float, calls: float | None = None, **more: Any) -> Digest:

@@ -10,7 +10,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.comparison.compare_digests import compare
-from gpusight.comparison.comparison_result import Comparison, FindingFate, KernelMatch
+from gpusight.comparison.comparison_result import Comparison, FindingStatus, KernelMatch
 from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding
 from gpusight.comparison.phrases import bottleneck, busy_share, gpu_part
 from gpusight.comparison.significance import Basis, ChangeVerdict
@@ -246,13 +246,15 @@ def test_what_became_of_findings() -> None:
         for side, every in zip((old, new), shown, strict=True)
     )
     comparison = compared(before, after)
-    fates = [(f.rule, f.fate, f.captures_before, f.captures_after) for f in comparison.findings]
-    assert sorted(fates) == [
-        ("a", FindingFate.FIXED, 3, 0),
-        ("b", FindingFate.STAYED, 2, 2),
-        ("c", FindingFate.STAYED, 1, 0),  # one capture of three is no cure
-        ("d", FindingFate.NEW, 0, 3),
-        ("e", FindingFate.STAYED, 0, 2),
+    statuses = [
+        (f.rule, f.status, f.captures_before, f.captures_after) for f in comparison.findings
+    ]
+    assert sorted(statuses) == [
+        ("a", FindingStatus.FIXED, 3, 0),
+        ("b", FindingStatus.STAYED, 2, 2),
+        ("c", FindingStatus.STAYED, 1, 0),  # one capture of three is no cure
+        ("d", FindingStatus.NEW, 0, 3),
+        ("e", FindingStatus.STAYED, 0, 2),
     ]
     stayed = next(row for row in comparison.findings if row.rule == "b")
     assert stayed.before_ns == pytest.approx(2 * MS)
@@ -269,14 +271,14 @@ def test_a_finding_whose_rule_lacks_data_on_a_side_is_neither_fixed_nor_new() ->
     lacking = {"not_evaluated": {"a": "peaks are unknown", "b": "no SMs"}}
     old, new = having(OLD, findings=finds("a")), having(NEW, findings=finds("b"))
     comparison = compared([old], [having(new, **lacking)])
-    assert [(f.rule, f.fate, f.not_evaluated) for f in comparison.findings] == [
-        ("b", FindingFate.NEW, None),
-        ("a", FindingFate.NOT_EVALUATED_AFTER, "peaks are unknown"),
+    assert [(f.rule, f.status, f.not_evaluated) for f in comparison.findings] == [
+        ("b", FindingStatus.NEW, None),
+        ("a", FindingStatus.NOT_EVALUATED_AFTER, "peaks are unknown"),
     ]
     comparison = compared([having(old, **lacking)], [new])
-    assert [(f.rule, f.fate, f.not_evaluated) for f in comparison.findings] == [
-        ("b", FindingFate.NOT_EVALUATED_BEFORE, "no SMs"),
-        ("a", FindingFate.FIXED, None),
+    assert [(f.rule, f.status, f.not_evaluated) for f in comparison.findings] == [
+        ("b", FindingStatus.NOT_EVALUATED_BEFORE, "no SMs"),
+        ("a", FindingStatus.FIXED, None),
     ]
     assert comparison.document()["findings"][0]["not_evaluated"] == "no SMs"
 

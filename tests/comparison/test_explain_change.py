@@ -390,8 +390,8 @@ def test_compare_and_gate_say_the_same_number_of_captures() -> None:
     assert isinstance(limited, Gate)
     assert (limited.checks[0].repeats or 101) > (gated.checks[0].repeats or 0)
     assert limited.comparison
-    told = f"{limited.checks[0].needs} would settle the limit of +3%;"
-    assert told in limited.comparison.explanation[0]
+    text = f"{limited.checks[0].needs} would settle the limit of +3%;"
+    assert text in limited.comparison.explanation[0]
 
 
 def with_sums(ms: float, factor: float, *, busy: float = 10.0) -> Digest:
@@ -406,7 +406,7 @@ def with_sums(ms: float, factor: float, *, busy: float = 10.0) -> Digest:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "expected"),
     [
         ((1.0, 10.0), (1.4, 10.0), "higher: 10.0 -> 14.0 ms (+4.00 ms, +40.0%) per step, only"),
         ((1.4, 10.0), (1.0, 10.0), "lower: 14.0 -> 10.0 ms (-4.00 ms, -28.6%) per step, only"),
@@ -414,19 +414,19 @@ def with_sums(ms: float, factor: float, *, busy: float = 10.0) -> Digest:
     ],
 )
 def test_kernels_that_overlap_are_not_slower(
-    before: tuple[float, float], after: tuple[float, float], told: str
+    before: tuple[float, float], after: tuple[float, float], expected: str
 ) -> None:
     sides = [with_sums(15.0, factor, busy=busy) for factor, busy in (before, after)]
     text = " ".join(compared([sides[0]], [sides[1]]).explanation)
-    assert (f"Kernel time is {told} because kernels overlap" in text) is bool(told)
-    assert ("overlap" in text) is bool(told)
+    assert (f"Kernel time is {expected} because kernels overlap" in text) is bool(expected)
+    assert ("overlap" in text) is bool(expected)
     gated = gate([sides[0]], [sides[1]], [read_limit("kernel_time=+3%")])
     assert isinstance(gated, Gate)
     failed = gated.checks[0].status is CheckStatus.FAILED
     is_overlap = "kernels overlap more: GPU busy time is unchanged" in gated.checks[0].reason
-    assert is_overlap is (failed and bool(told))
+    assert is_overlap is (failed and bool(expected))
     notes = gated.comparison.notes if gated.comparison else ()
-    assert notes[0].startswith("kernels overlap") is bool(told)
+    assert notes[0].startswith("kernels overlap") is bool(expected)
 
 
 def test_hostile_names_do_not_reach_the_sentences() -> None:

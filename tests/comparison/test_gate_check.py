@@ -27,9 +27,9 @@ def digest(steps_ms: Sequence[float], label: str = "run", **changed: Any) -> Dig
     half = [ms / 2 for ms in steps_ms]
     made = digests.digest({"compute/matmul": half, "idle/launching": half}, label)
     gemm = msgspec.structs.replace(made.kernels[0], name="gemm", short="gemm")
-    told: dict[str, Any] = {"kernels": (gemm,), "memory_peak": {"0": 8 * GB}, "gpus": ("H200",)}
+    fields: dict[str, Any] = {"kernels": (gemm,), "memory_peak": {"0": 8 * GB}, "gpus": ("H200",)}
     return msgspec.structs.replace(
-        made, **{**told, "missing": {"phases": "no phases are known"}, **changed}
+        made, **{**fields, "missing": {"phases": "no phases are known"}, **changed}
     )
 
 
@@ -76,7 +76,7 @@ def test_input_that_is_loaded_between_steps_is_part_of_the_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "told"),
+    ("gpus", "reason"),
     [
         (("A100",), "GPU model: different (H200 vs. A100)"),
         (("H200", "H200"), "number of GPUs: 1 vs. 2"),
@@ -84,19 +84,19 @@ def test_input_that_is_loaded_between_steps_is_part_of_the_step() -> None:
         (("unknown GPU",), "GPU model: unknown on one side (H200 vs. unknown GPU)"),
     ],
 )
-def test_nothing_measured_on_other_gpus_passes(gpus: tuple[str, ...], told: str) -> None:
+def test_nothing_measured_on_other_gpus_passes(gpus: tuple[str, ...], reason: str) -> None:
     before, after = runs(*BASE), runs(9.0, 9.1, 8.9, gpus=gpus)
     limits = ("step_time=+3%", "launches=+0", "memory_peak=+5%", "kernel:gemm=+1ms")
     step, *others, ceiling = judged(before, after, *limits, "step_time=50ms").checks
-    expected = CheckStatus.INCONCLUSIVE if told else CheckStatus.PASSED
-    assert [one.status for one in (step, *others)] == [expected] * 4
-    assert step.reason == told
+    expected = CheckStatus.INCONCLUSIVE if reason else CheckStatus.PASSED
+    assert [check.status for check in (step, *others)] == [expected] * 4
+    assert step.reason == reason
     assert ceiling.status is CheckStatus.PASSED
     for policy, code in ((None, 3), ("fail", 1), ("pass", 0)):
-        found = judged(before, after, "step_time=+3%", inconclusive=policy)
-        assert (found.outcome, found.exit_code) == (expected, code if told else 0)
-        assert found.passed is (found.exit_code == 0)
-    if told:
+        result = judged(before, after, "step_time=+3%", inconclusive=policy)
+        assert (result.outcome, result.exit_code) == (expected, code if reason else 0)
+        assert result.passed is (result.exit_code == 0)
+    if reason:
         assert step.doubt is Doubt.NOT_COMPARABLE
     worse = checked(before, runs(12.0, 12.1, 11.9, gpus=gpus), "step_time=+3%")
     assert worse.status is CheckStatus.FAILED
@@ -199,9 +199,9 @@ def test_repeats_shrink_with_the_distance_and_settle() -> None:
 
 def test_a_large_change_within_noise_does_not_pass() -> None:
     sides = [digest((9.0, 11.0, 10.0), "a")], [digest((8.0, 15.0, 12.0), "b")]
-    found = judged(*sides, "step_time=+3%")
-    assert found.checks[0].change.ratio == pytest.approx(0.167, abs=0.001)
-    assert (found.outcome, found.exit_code, found.passed) == (CheckStatus.INCONCLUSIVE, 3, False)
+    result = judged(*sides, "step_time=+3%")
+    assert result.checks[0].change.ratio == pytest.approx(0.167, abs=0.001)
+    assert (result.outcome, result.exit_code, result.passed) == (CheckStatus.INCONCLUSIVE, 3, False)
     single = judged([digest((12.0,), "a")], [digest((14.0,), "b")], "step_time=+3%")
     assert (single.outcome, single.exit_code) == (CheckStatus.INCONCLUSIVE, 3)
     assert single.checks[0].repeats == 3
@@ -246,14 +246,14 @@ def test_one_capture_whose_steps_vary() -> None:
 def test_counts_of_one_capture_are_certain() -> None:
     more = digest((10.0, 10.1), kernels=(digests.kernel("gemm", (5 * MS, 5 * MS), calls=9.0),))
     limits = "launches=+3%", "memory_peak=+3%"
-    found = judged(
+    result = judged(
         [digest((10.0, 10.1))],
         [msgspec.structs.replace(more, memory_peak={"0": 9 * GB})],
         *limits,
         allow_changed=("kernels",),
     )
-    assert [check.status for check in found.checks] == [CheckStatus.FAILED] * 2
-    assert [check.run_noise for check in found.checks] == [None, None]
+    assert [check.status for check in result.checks] == [CheckStatus.FAILED] * 2
+    assert [check.run_noise for check in result.checks] == [None, None]
 
 
 def test_no_interval_is_below_zero() -> None:
@@ -335,15 +335,15 @@ def test_times_under_the_profiler_are_no_regression() -> None:
     """Corrected and recorded times differ by the profiler: neither PASS nor FAIL."""
     before, after = runs(*BASE, **CORRECTED), runs(20.0, 20.1, 19.9)
     for old, new in ((before, after), (after, before)):
-        found = judged(old, new, "step_time=+5%", "idle=+5%", "launches=+0", "memory_peak=+5%")
-        assert not found.corrected
-        assert [check.status for check in found.checks] == [
+        result = judged(old, new, "step_time=+5%", "idle=+5%", "launches=+0", "memory_peak=+5%")
+        assert not result.corrected
+        assert [check.status for check in result.checks] == [
             CheckStatus.INCONCLUSIVE,
             CheckStatus.INCONCLUSIVE,
             CheckStatus.PASSED,
             CheckStatus.PASSED,
         ]
-        assert "not corrected for the profiler" in found.checks[0].reason
+        assert "not corrected for the profiler" in result.checks[0].reason
     mixed = [*before, *after]
     assert checked([], mixed, "step_time=1s").doubt is Doubt.NOT_COMPARABLE
     assert checked([], mixed, "kernel_time=1s").status is CheckStatus.PASSED
@@ -355,8 +355,8 @@ def test_times_under_the_profiler_are_no_regression() -> None:
 def test_the_number_of_steps_matters_to_whole_captures_only() -> None:
     """`record` chooses it by time, and all other metrics are per step."""
     before, after = runs(*BASE), runs(*BASE, steps_left_out=3)
-    found = judged(before, after, "step_time=+5%", "launches=+0", "memory_peak=+5%")
-    passed, passed_too, peak = found.checks
+    result = judged(before, after, "step_time=+5%", "launches=+0", "memory_peak=+5%")
+    passed, passed_too, peak = result.checks
     assert passed.status is passed_too.status is CheckStatus.PASSED
     assert (peak.status, peak.doubt) == (CheckStatus.INCONCLUSIVE, Doubt.NOT_COMPARABLE)
     assert peak.reason == "number of steps: 3 -> 6 (+100%)"
@@ -365,14 +365,14 @@ def test_the_number_of_steps_matters_to_whole_captures_only() -> None:
 def test_captures_of_two_tools_with_known_step_times_are_compared() -> None:
     torch = {"tool": "torch.profiler", "steps_found": "numbered ranges, such as 'ProfilerStep#1'"}
     nsys, trace = runs(*BASE, **CORRECTED), runs(*BASE, **CORRECTED, **torch)
-    found = judged(nsys, trace, "step_time=+5%")
-    assert found.outcome is CheckStatus.PASSED
-    assert found.differences == ()
-    assert not any("overhead changes" in note for note in found.notes)
+    result = judged(nsys, trace, "step_time=+5%")
+    assert result.outcome is CheckStatus.PASSED
+    assert result.differences == ()
+    assert not any("overhead changes" in note for note in result.notes)
     # Unknown step times, or another amount of work in a step: these may be other steps.
     assert judged(runs(*BASE), runs(*BASE, **torch), "step_time=+5%").differences
-    (one,) = digest((5.0, 5.0, 5.0)).kernels
-    fewer = msgspec.structs.replace(one, calls=(2.0, 2.0, 2.0))
+    (kernel,) = digest((5.0, 5.0, 5.0)).kernels
+    fewer = msgspec.structs.replace(kernel, calls=(2.0, 2.0, 2.0))
     less = runs(*BASE, **CORRECTED, **torch, kernels=(fewer,))
     kinds = [row.kind for row in judged(nsys, less, "step_time=+5%").differences]
     assert kinds == ["steps", "kernels"]
@@ -381,13 +381,13 @@ def test_captures_of_two_tools_with_known_step_times_are_compared() -> None:
 def test_what_is_not_known_never_passes() -> None:
     unknown = runs(*BASE, memory_peak={}, missing={"memory_peak": "no memory was recorded"})
     for before, after in ((runs(*BASE), unknown), (unknown, runs(*BASE))):
-        found = judged(before, after, "memory_peak=+5%", "step_time=+5%")
-        assert [check.status for check in found.checks] == [
+        result = judged(before, after, "memory_peak=+5%", "step_time=+5%")
+        assert [check.status for check in result.checks] == [
             CheckStatus.INCONCLUSIVE,
             CheckStatus.PASSED,
         ]
-        assert (found.exit_code, found.checks[0].doubt) == (3, Doubt.NOT_RECORDED)
-        assert found.checks[0].reason == "run_0: no memory was recorded"
+        assert (result.exit_code, result.checks[0].doubt) == (3, Doubt.NOT_RECORDED)
+        assert result.checks[0].reason == "run_0: no memory was recorded"
         limits = ("memory_peak=+5%", "launches=+0")
         assert judged(before, after, *limits, inconclusive="pass").exit_code == 3
         assert judged(before, after, *limits, inconclusive="fail").exit_code == 1
@@ -397,8 +397,8 @@ def test_what_is_not_known_never_passes() -> None:
         nothing = judged(before, after, "memory_peak=+5%", allow_missing=True, inconclusive="pass")
         assert (nothing.outcome, nothing.exit_code) == (CheckStatus.INCONCLUSIVE, 3)
     assert checked(unknown, runs(*BASE), "memory_peak=9GB").status is CheckStatus.PASSED
-    some = [*runs(*BASE), *unknown[:1]]
-    check = checked(runs(*BASE), some, "memory_peak=+5%")
+    mixed = [*runs(*BASE), *unknown[:1]]
+    check = checked(runs(*BASE), mixed, "memory_peak=+5%")
     assert check.status is CheckStatus.PASSED
     assert "not counted: run_0: no memory was recorded" in check.reason
 
@@ -406,8 +406,8 @@ def test_what_is_not_known_never_passes() -> None:
 @pytest.mark.parametrize(("policy", "code"), [(None, 3), ("fail", 1), ("pass", 0)])
 def test_noise_counts_as_the_policy_has_it(policy: str | None, code: int) -> None:
     sides = runs(*NOISY), runs(8.8, 11.0, 13.2)
-    found = judged(*sides, "step_time=+3%", "launches=+0", inconclusive=policy)
-    assert (found.outcome, found.exit_code) == (CheckStatus.INCONCLUSIVE, code)
+    result = judged(*sides, "step_time=+3%", "launches=+0", inconclusive=policy)
+    assert (result.outcome, result.exit_code) == (CheckStatus.INCONCLUSIVE, code)
     # A check that fails outweighs it.
     failed = judged(runs(*BASE), runs(11.0, 11.1, 10.9), "step_time=+3%", inconclusive=policy)
     assert (failed.outcome, failed.exit_code) == (CheckStatus.FAILED, 1)
@@ -421,9 +421,9 @@ def test_an_unknown_policy_is_refused() -> None:
 def test_growth_needs_a_baseline_and_a_ceiling_none() -> None:
     with pytest.raises(UsageError, match=r"needs a baseline.*gpusight baseline save"):
         gate([], runs(*BASE), [read_limit("step_time=50ms"), read_limit("step_time=+3%")])
-    found = judged([], runs(*BASE), "step_time=50ms")
-    assert (found.passed, found.baseline, found.comparison) == (True, (), None)
-    assert found.captures == ("run_0", "run_1", "run_2")
+    result = judged([], runs(*BASE), "step_time=50ms")
+    assert (result.passed, result.baseline, result.comparison) == (True, (), None)
+    assert result.captures == ("run_0", "run_1", "run_2")
 
 
 def test_a_gate_that_holds_nothing_is_refused() -> None:
@@ -437,7 +437,7 @@ def test_a_gate_that_holds_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "told"),
+    ("limit", "message"),
     [
         ("step_tiem=+3%", "unknown metric 'step_tiem'"),
         ("step_time=+3", "step_time is a time"),
@@ -445,8 +445,8 @@ def test_a_gate_that_holds_nothing_is_refused() -> None:
         ("launches=+3MB", "launches is a count"),
     ],
 )
-def test_limits_that_make_no_sense(limit: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_limits_that_make_no_sense(limit: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         gate(runs(*BASE), runs(*BASE), [read_limit(limit)])
 
 

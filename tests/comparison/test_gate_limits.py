@@ -145,7 +145,7 @@ def test_units_that_fit(amount: str, fmt: Fmt) -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "fmt", "told"),
+    ("amount", "fmt", "expected"),
     [
         ("+3", Fmt.TIME, "x is a time; write x=+3ms or x=+3%"),
         ("50", Fmt.TIME, "x is a time; write x=50ms"),
@@ -154,10 +154,10 @@ def test_units_that_fit(amount: str, fmt: Fmt) -> None:
         ("3ms", Fmt.COUNT, "x is a count; write x=10"),
     ],
 )
-def test_units_that_do_not_fit(amount: str, fmt: Fmt, told: str) -> None:
+def test_units_that_do_not_fit(amount: str, fmt: Fmt, expected: str) -> None:
     with pytest.raises(UsageError) as caught:
         limit_of("x", amount).check_unit(fmt)
-    assert str(caught.value).endswith(told)
+    assert str(caught.value).endswith(expected)
 
 
 def test_limits_given_stand_for_the_configured_ones_of_their_metric() -> None:
@@ -165,8 +165,8 @@ def test_limits_given_stand_for_the_configured_ones_of_their_metric() -> None:
         return [read_limit(text) for text in texts]
 
     configured = limits("a=+1%", "a=5ms", "b=+1%")
-    found = joined(configured, limits("a=+2%", "c=+1%", "c=+1%"))
-    assert [str(limit) for limit in found] == ["b=+1%", "a=+2%", "c=+1%"]
+    result = joined(configured, limits("a=+2%", "c=+1%", "c=+1%"))
+    assert [str(limit) for limit in result] == ["b=+1%", "a=+2%", "c=+1%"]
 
 
 def test_the_default_is_a_limit() -> None:
@@ -254,7 +254,7 @@ def test_a_gate_with_a_name_starts_from_what_all_share(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[gate", "is not TOML"),
         ("[gate]\ninconclusive = 1", "'inconclusive' has the wrong kind of value; write inconcl"),
@@ -283,10 +283,10 @@ def test_a_gate_with_a_name_starts_from_what_all_share(tmp_path: Path) -> None:
         ("#" * 2_000_000, "larger than 1 MB"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         loaded(tmp_path, text)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert NAME in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -63,8 +63,8 @@ def total(digests: Sequence[Digest], parts: Sequence[Mapping[int, float]], what:
     """Sum a series up over the captures of a side, as the comparison does."""
     rows = (
         (one.kernels[at], part)
-        for one, mine in zip(digests, parts, strict=True)
-        for at, part in mine.items()
+        for one, own in zip(digests, parts, strict=True)
+        for at, part in own.items()
     )
     return sum((row.ns if what == "ns" else row.calls)[0] * part for row, part in rows)
 
@@ -244,9 +244,9 @@ def test_repeats_are_matched_as_one() -> None:
     after = [digest([gemm])] * 3
     rows = match_kernels(before, after)
     assert shown(rows) == {("name", "gemm", "gemm"), ("vanished", "seldom", "")}
-    gone = next(row for row in rows if row.match is KernelMatch.VANISHED)
-    assert gone.before == ({}, {1: 1.0})
-    assert gone.after == ({}, {}, {})
+    vanished = next(row for row in rows if row.match is KernelMatch.VANISHED)
+    assert vanished.before == ({}, {1: 1.0})
+    assert vanished.after == ({}, {}, {})
 
 
 # What always holds --------------------------------------------------------------------------------
@@ -261,12 +261,12 @@ step = st.lists(launch.map(lambda x: (x[0], x[1], CATEGORIES[x[1]], x[2])), min_
 def check_parts(digests: Sequence[Digest], sides: Iterable[Sequence[Mapping[int, float]]]) -> None:
     sums: list[defaultdict[int, float]] = [defaultdict(float) for _ in digests]
     for side in sides:
-        for found, parts in zip(sums, side, strict=True):
+        for result, parts in zip(sums, side, strict=True):
             for at, part in parts.items():
                 assert 0 < part <= 1
-                found[at] += part
-    for one, found in zip(digests, sums, strict=True):
-        assert dict(found) == pytest.approx(dict.fromkeys(range(len(one.kernels)), 1.0))
+                result[at] += part
+    for one, result in zip(digests, sums, strict=True):
+        assert dict(result) == pytest.approx(dict.fromkeys(range(len(one.kernels)), 1.0))
 
 
 @settings(deadline=None)
@@ -332,9 +332,9 @@ def test_long_steps_take_no_time() -> None:
 
 
 def captured(name: str) -> Digest:
-    found = make_digest(opened(SHARED / name))
-    assert isinstance(found, Digest)
-    return found
+    result = make_digest(opened(SHARED / name))
+    assert isinstance(result, Digest)
+    return result
 
 
 @needs_shared

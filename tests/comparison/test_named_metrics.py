@@ -129,7 +129,7 @@ def test_a_key_that_means_nothing_names_near_ones(key: str, says: str) -> None:
 
 def test_a_pattern_that_matches_nothing_anywhere_is_none_and_said() -> None:
     pair = both([FULL], [FULL], "kernel:sgem")
-    assert [one.mean for one in pair] == [0, 0]
+    assert [side.mean for side in pair] == [0, 0]
     assert "matches nothing in any capture; similar names:" in unmatched(pair, [FULL])
     assert "sgemm_128" in unmatched(pair, [FULL])
     pair = both([FULL], [digest(LEDGER)], "kernel:sgemm*")
@@ -154,11 +154,11 @@ def test_what_a_capture_does_not_know_is_missing_and_not_zero(
     key: str, changed: dict[str, Any], why: str
 ) -> None:
     lacking = msgspec.structs.replace(FULL, label="lacking", **changed)
-    one = quantity([lacking], key)
-    assert one.by_capture == (None,)
-    assert why in one.missing
-    assert one.missing.startswith("lacking: ")
-    change = changes([(one, one)], confidence=0.95, least=0.02)[0]
+    measured = quantity([lacking], key)
+    assert measured.by_capture == (None,)
+    assert why in measured.missing
+    assert measured.missing.startswith("lacking: ")
+    change = changes([(measured, measured)], confidence=0.95, least=0.02)[0]
     assert (change.before, change.verdict, change.basis) == (
         None,
         ChangeVerdict.UNCLEAR,
@@ -168,9 +168,9 @@ def test_what_a_capture_does_not_know_is_missing_and_not_zero(
 
 def test_captures_that_know_stand_for_those_that_do_not() -> None:
     lacking = digest(LEDGER)
-    one = quantity([FULL, lacking], "memory_peak")
-    assert one.mean == 8_000
-    assert "no memory events" in one.missing
+    measured = quantity([FULL, lacking], "memory_peak")
+    assert measured.mean == 8_000
+    assert "no memory events" in measured.missing
 
 
 def test_changes_of_many_quantities_are_those_of_each() -> None:
@@ -179,7 +179,7 @@ def test_changes_of_many_quantities_are_those_of_each() -> None:
     pairs = [both([FULL], [other], key) for key in keys]
     together = changes(pairs, confidence=0.95, least=0.02)
     assert together == [changes([pair], confidence=0.95, least=0.02)[0] for pair in pairs]
-    assert [one.before for one in together] == pytest.approx([12 * MS, 8_000, 3 * MS, 2, 14])
+    assert [change.before for change in together] == pytest.approx([12 * MS, 8_000, 3 * MS, 2, 14])
 
 
 def test_units() -> None:

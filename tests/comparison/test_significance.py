@@ -40,7 +40,7 @@ def captures(
     steps: list[list[float]], *, scale: float = 1.0, shift: float = 0.0
 ) -> list[SampledChange]:
     """Make captures of one quantity, a block a step."""
-    return [SampledChange((1,) * len(one), np.array([one]) * scale + shift) for one in steps]
+    return [SampledChange((1,) * len(step), np.array([step]) * scale + shift) for step in steps]
 
 
 def change(
@@ -50,21 +50,21 @@ def change(
 
 
 def test_repeats_that_differ_more_than_the_change_claim_nothing() -> None:
-    found = change(PLAIN, TF32)
-    assert found.verdict is ChangeVerdict.UNCLEAR
-    assert found.basis is Basis.REPEATS
-    assert found.before == pytest.approx(17.01)
-    assert found.after == pytest.approx(19.857, abs=1e-3)
-    assert found.low is not None
-    assert found.low < 0 < found.delta  # type: ignore[operator]
+    result = change(PLAIN, TF32)
+    assert result.verdict is ChangeVerdict.UNCLEAR
+    assert result.basis is Basis.REPEATS
+    assert result.before == pytest.approx(17.01)
+    assert result.after == pytest.approx(19.857, abs=1e-3)
+    assert result.low is not None
+    assert result.low < 0 < result.delta  # type: ignore[operator]
 
 
 def test_a_change_larger_than_any_difference_of_repeats_is_claimed() -> None:
-    found = change(PLAIN_KERNELS, TF32_KERNELS)
-    assert found.verdict is ChangeVerdict.LOWER
-    assert found.low is not None
-    assert found.high is not None
-    assert -1.72 < found.low < -1.6988 < found.high < -1.68
+    result = change(PLAIN_KERNELS, TF32_KERNELS)
+    assert result.verdict is ChangeVerdict.LOWER
+    assert result.low is not None
+    assert result.high is not None
+    assert -1.72 < result.low < -1.6988 < result.high < -1.68
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_verdicts(
     verdict: ChangeVerdict,
     basis: Basis,
 ) -> None:
-    found = change(before, after, least=least)
-    assert (found.verdict, found.basis) == (verdict, basis)
-    assert (found.low is None) == (basis is Basis.NONE)
+    result = change(before, after, least=least)
+    assert (result.verdict, result.basis) == (verdict, basis)
+    assert (result.low is None) == (basis is Basis.NONE)
 
 
 def test_steps_that_agree_show_that_nothing_changed() -> None:
@@ -111,15 +111,15 @@ def test_steps_that_agree_show_that_nothing_changed() -> None:
 
 
 def test_a_change_that_is_certain_but_small_is_not_claimed() -> None:
-    found = change([[100.0, 100.1, 99.9, 100.0]], [[101.0, 101.1, 100.9, 101.0]])
-    assert found.low is not None
-    assert found.low > 0
-    assert found.verdict is ChangeVerdict.SAME
+    result = change([[100.0, 100.1, 99.9, 100.0]], [[101.0, 101.1, 100.9, 101.0]])
+    assert result.low is not None
+    assert result.low > 0
+    assert result.verdict is ChangeVerdict.SAME
 
 
 def test_no_width_where_nothing_varies() -> None:
-    found = change([[0.3] * 3] * 3, [[0.1] * 5] * 2)
-    assert found.low == found.high == found.delta
+    result = change([[0.3] * 3] * 3, [[0.1] * 5] * 2)
+    assert result.low == result.high == result.delta
 
 
 def test_blocks_count_by_their_steps_and_captures_alike() -> None:
@@ -127,8 +127,8 @@ def test_blocks_count_by_their_steps_and_captures_alike() -> None:
         SampledChange((9, 1), np.array([[10.0, 20.0]])),
         SampledChange((1,), np.array([[31.0]])),
     ]
-    (found,) = compare_series(blocks, blocks)
-    assert found.before == pytest.approx((11 + 31) / 2)
+    (result,) = compare_series(blocks, blocks)
+    assert result.before == pytest.approx((11 + 31) / 2)
 
 
 def test_one_capture_against_repeats_varies_as_they_do() -> None:
@@ -162,10 +162,12 @@ def test_errors_that_steps_do_not_show_widen_the_interval() -> None:
     assert verdicts == [ChangeVerdict.HIGHER, ChangeVerdict.HIGHER, ChangeVerdict.UNCLEAR]
     # Repeats differ by such errors too: only an interval that is shorter grows.
     repeats = [captures([[10.0 + n]])[0] for n in (0.0, 1.0, 2.0)]
-    uncertain_repeats = [replace(one, errors=np.array([0.1])) for one in repeats]
+    uncertain_repeats = [replace(repeat, errors=np.array([0.1])) for repeat in repeats]
     assert compare_series(repeats, repeats) == compare_series(repeats, uncertain_repeats)
     certain = [captures([[10.0]])[0]] * 3
-    (wider,) = compare_series(certain, [replace(one, errors=np.array([0.3])) for one in certain])
+    (wider,) = compare_series(
+        certain, [replace(value, errors=np.array([0.3])) for value in certain]
+    )
     assert wider.high == pytest.approx(1.96 * 0.3 / np.sqrt(3), rel=1e-3)
 
 
@@ -196,24 +198,24 @@ def test_no_rows_give_no_changes() -> None:
 def test_neither_order_nor_unit_nor_side_matters(sizes: tuple[int, int]) -> None:
     rng = np.random.default_rng(3)
     old, new = (rng.lognormal(1, 0.2, (n, 4)).tolist() for n in sizes)
-    (found,) = compare_series(captures(old), captures(new))
-    assert found == compare_series(captures(old[::-1]), captures(new[::-1]))[0]
+    (result,) = compare_series(captures(old), captures(new))
+    assert result == compare_series(captures(old[::-1]), captures(new[::-1]))[0]
     (swapped,) = compare_series(captures(new), captures(old))
-    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))  # type: ignore[operator]
+    assert (swapped.low, swapped.high) == pytest.approx((-result.high, -result.low))  # type: ignore[operator]
     for scale in (1e-9, 1e6, 1e250):
         (scaled,) = compare_series(captures(old, scale=scale), captures(new, scale=scale))
-        assert scaled.verdict is found.verdict
-        assert scaled.low == pytest.approx(scale * found.low)  # type: ignore[operator]
+        assert scaled.verdict is result.verdict
+        assert scaled.low == pytest.approx(scale * result.low)  # type: ignore[operator]
     (shifted,) = compare_series(captures(old, shift=40), captures(new, shift=40))
-    assert (shifted.low, shifted.high) == pytest.approx((found.low, found.high))
+    assert (shifted.low, shifted.high) == pytest.approx((result.low, result.high))
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (3, 50), (50, 50)])
 def test_swapped_steps_negate_the_interval(sizes: tuple[int, int]) -> None:
     rng = np.random.default_rng(4)
     old, new = ([rng.lognormal(1, 0.2, n).tolist()] for n in sizes)
-    found, swapped = change(old, new), change(new, old)
-    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))  # type: ignore[operator]
+    result, swapped = change(old, new), change(new, old)
+    assert (swapped.low, swapped.high) == pytest.approx((-result.high, -result.low))  # type: ignore[operator]
 
 
 def test_rows_do_not_depend_on_each_other() -> None:
@@ -223,9 +225,11 @@ def test_rows_do_not_depend_on_each_other() -> None:
     ]
     together = compare_series(*sides)
     for row in range(7):
-        alone = [[SampledChange(one.blocks, one.values[row : row + 1]) for one in s] for s in sides]
-        (found,) = compare_series(*alone)
-        assert (found.low, found.high) == pytest.approx((together[row].low, together[row].high))
+        alone = [
+            [SampledChange(value.blocks, value.values[row : row + 1]) for value in s] for s in sides
+        ]
+        (result,) = compare_series(*alone)
+        assert (result.low, result.high) == pytest.approx((together[row].low, together[row].high))
 
 
 # What it is built of -----------------------------------------------------------------------------
@@ -248,13 +252,13 @@ def test_rows_do_not_depend_on_each_other() -> None:
     ],
 )
 def test_quantiles_of_t(confidence: float, freedom: float, expected: float) -> None:
-    found = t_quantile(confidence, np.array([freedom, freedom]))
-    assert found == pytest.approx([expected] * 2, rel=3e-5)
+    result = t_quantile(confidence, np.array([freedom, freedom]))
+    assert result == pytest.approx([expected] * 2, rel=3e-5)
 
 
 def test_quantiles_of_t_between_whole_numbers_lie_between() -> None:
-    found = t_quantile(0.95, np.linspace(1, 3, 9))
-    assert (np.diff(found) < 0).all()
+    result = t_quantile(0.95, np.linspace(1, 3, 9))
+    assert (np.diff(result) < 0).all()
 
 
 @pytest.mark.parametrize("most_steps", [1, 5])
@@ -282,11 +286,11 @@ def _possible(values: Floats, weights: Floats, before: int, added: float) -> boo
         means = [np.average(freed[side], weights=weights[side]) for side in (mask, ~mask)]
         return float(means[0] - means[1])
 
-    found = [difference(deal) for deal in combinations(range(total), total - before)]
+    result = [difference(deal) for deal in combinations(range(total), total - before)]
     true = difference(tuple(range(before, total)))
-    as_low = sum(one <= true + 1e-12 for one in found)
-    as_high = sum(one >= true - 1e-12 for one in found)
-    return min(as_low, as_high) > max(1, int(len(found) * 0.025))
+    as_low = sum(value <= true + 1e-12 for value in result)
+    as_high = sum(value >= true - 1e-12 for value in result)
+    return min(as_low, as_high) > max(1, int(len(result) * 0.025))
 
 
 # How often it is wrong ---------------------------------------------------------------------------
@@ -304,12 +308,12 @@ def test_intervals_are_what_a_slow_computation_says(before: int, after: int) -> 
         # The same deviations on both sides, so that Welch's degrees of freedom are whole.
         noise = rng.normal(0, 1, max(before, after))
         sides = [100 + noise[:before], 103 + noise[:after]]
-        found = compare_values(*(side.tolist() for side in sides))
+        result = compare_values(*(side.tolist() for side in sides))
         delta = sides[1].mean() - sides[0].mean()
         low, high = _slow_deals(sides, delta)
         half = _slow_welch(sides)
-        assert found.low == pytest.approx(min(low, delta - half), abs=2e-3)
-        assert found.high == pytest.approx(max(high, delta + half), abs=2e-3)
+        assert result.low == pytest.approx(min(low, delta - half), abs=2e-3)
+        assert result.high == pytest.approx(max(high, delta + half), abs=2e-3)
 
 
 def _slow_welch(sides: list[Floats]) -> float:
@@ -335,7 +339,7 @@ def _slow_deals(sides: list[Floats], delta: float) -> tuple[float, float]:
             mask = np.isin(np.arange(len(values)), later)
             means.append(sign * (freed[mask].mean() - freed[~mask].mean()))
         true = sign * (freed[before:].mean() - freed[:before].mean())
-        return int(sum(one >= true - 1e-9 for one in means)) - 1
+        return int(sum(mean >= true - 1e-9 for mean in means)) - 1
 
     ends = []
     for sign in (1, -1):

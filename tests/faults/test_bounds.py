@@ -55,22 +55,22 @@ def cost(path: Path) -> tuple[int, str, float]:
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    said = (done.stderr or done.stdout).strip().splitlines()
-    return done.returncode, said[-1] if said else "", seconds
+    output = (done.stderr or done.stdout).strip().splitlines()
+    return done.returncode, output[-1] if output else "", seconds
 
 
 def refused(path: Path, why: str) -> None:
     """Check that a file is refused for this reason, at little cost."""
-    code, said, seconds = cost(path)
-    assert (code, why in said) == (2, True), said
-    assert "Traceback" not in said
+    code, output, seconds = cost(path)
+    assert (code, why in output) == (2, True), output
+    assert "Traceback" not in output
     assert seconds < SECONDS / 2
 
 
 def answered(path: Path) -> None:
     """Check that a file is read at little cost."""
-    code, said, seconds = cost(path)
-    assert code == 0, said
+    code, output, seconds = cost(path)
+    assert code == 0, output
     assert seconds < SECONDS / 2
 
 
@@ -113,8 +113,8 @@ def _interior(child: int) -> bytes:
 def test_a_view_that_never_ends(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i AS start"
     path = build(tmp_path / "view.sqlite", TINY[0], f"CREATE VIEW {KERNELS} AS {endless} FROM n")
-    code, said, seconds = cost(path)
-    assert code in (0, 2), said
+    code, output, seconds = cost(path)
+    assert code in (0, 2), output
     assert seconds < SECONDS / 2
 
 
@@ -240,8 +240,8 @@ def test_a_table_with_one_line_without_end(tmp_path: Path) -> None:
     path.write_text(
         '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"' + "a," * 4_000_000
     )
-    code, said, seconds = cost(path)
-    assert code == 2, said
+    code, output, seconds = cost(path)
+    assert code == 2, output
     assert seconds < SECONDS / 2
 
 
@@ -294,9 +294,9 @@ def test_a_profile_of_nothing_but_empty_parts(tmp_path: Path, field: int) -> Non
     path = tmp_path / "empty.xplane.pb"
     plane = message(2, b"/device:GPU:0") + message(field, b"") * 400_000
     path.write_bytes(message(1, varint(1 << 3) + varint(1) + plane))
-    code, said, seconds = cost(path)
-    assert code in (0, 2), said
-    assert "Traceback" not in said
+    code, output, seconds = cost(path)
+    assert code in (0, 2), output
+    assert "Traceback" not in output
     assert seconds < SECONDS / 2
 
 

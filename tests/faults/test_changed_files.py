@@ -42,8 +42,8 @@ def _after_truncating(path: Path, size: int) -> dict[str, int | str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
-    found: dict[str, int | str] = json.loads(done.stdout)
-    return found
+    document: dict[str, int | str] = json.loads(done.stdout)
+    return document
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5])
@@ -55,9 +55,9 @@ def test_reports_that_are_recorded_again(name: str, part: float, tmp_path: Path)
     path.write_bytes(plain.read_bytes() if plain.exists() else lzma.decompress(packed.read_bytes()))
     with open_trace(path, cache=False) as trace:
         rows = {table: trace.table(table).height for table in ("kernels", "profiles", "os_calls")}
-    found = _after_truncating(path, int(path.stat().st_size * part))
-    assert found.keys() & rows.keys()
-    for table, answer in found.items():
+    result = _after_truncating(path, int(path.stat().st_size * part))
+    assert result.keys() & rows.keys()
+    for table, answer in result.items():
         if isinstance(answer, str):
             assert name in answer
         elif table in rows:

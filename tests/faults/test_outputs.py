@@ -143,8 +143,8 @@ def test_killed_at_every_write_a_file_is_old_or_complete(
             target.write_text(old)
         number += 1
         killed = killed_at(number, folder, lambda: write(target))
-        found = final.read_bytes() if final.exists() else None
-        assert found in (whole, old.encode() if final == target else None), number
+        result = final.read_bytes() if final.exists() else None
+        assert result in (whole, old.encode() if final == target else None), number
         strays = {path for path in folder.rglob("*") if path.is_file()} - {final}
         assert all(path.name.endswith(PART_SUFFIX) for path in strays)
     assert number > 5, "nothing was counted"
@@ -173,10 +173,10 @@ def test_killed_at_every_write_each_file_of_a_folder_is_old_or_complete(
             (target / "b.csv").write_text(OLD)
         number += 1
         killed = killed_at(number, folder, write)
-        found = {path.name: path.read_bytes() for path in target.glob("*.csv")}
-        assert set(found.values()) <= {CONTENT, OLD.encode()}
+        contents = {path.name: path.read_bytes() for path in target.glob("*.csv")}
+        assert set(contents.values()) <= {CONTENT, OLD.encode()}
         if not exists:
-            assert not target.exists() or set(found) == set(names)
+            assert not target.exists() or set(contents) == set(names)
     assert number > 5
 
 

@@ -70,8 +70,8 @@ def main() -> int:
     goldens = read_goldens()
     if args.check:
         differ = [result for result in results if goldens.get(result.case) != result.digest]
-        gone = [] if args.only else sorted(goldens.keys() - set(chosen))
-        return _report(differ, gone, len(chosen))
+        obsolete = [] if args.only else sorted(goldens.keys() - set(chosen))
+        return _report(differ, obsolete, len(chosen))
     digests = {result.case: result.digest for result in results}
     write_goldens(goldens | digests if args.only else digests)
     return 0
@@ -83,8 +83,8 @@ def _say(line: str) -> None:
 
 def read_goldens() -> dict[str, str]:
     """Read the fixture: exit code and hash of every case."""
-    found: dict[str, str] = json.loads(GOLDENS.read_text("utf-8")) if GOLDENS.exists() else {}
-    return found
+    document: dict[str, str] = json.loads(GOLDENS.read_text("utf-8")) if GOLDENS.exists() else {}
+    return document
 
 
 def write_goldens(digests: dict[str, str]) -> None:
@@ -160,8 +160,8 @@ def _diff(file: Path, after: str) -> list[str]:
     return [f"line {same + 1}:", *shown]
 
 
-def _report(differ: list[Result], gone: list[str], count: int) -> int:
-    for case in gone:
+def _report(differ: list[Result], obsolete: list[str], count: int) -> int:
+    for case in obsolete:
         _say(f"no longer run: {case}")
     for number, result in enumerate(differ):
         _say(f"differs: {result.case}")
@@ -170,7 +170,7 @@ def _report(differ: list[Result], gone: list[str], count: int) -> int:
     _say(f"{len(differ)} of {count} cases differ")
     if differ and not differ[0].diff:
         _say("to see how: scripts/goldens --save FOLDER before the change, --against FOLDER after")
-    return 1 if differ or gone else 0
+    return 1 if differ or obsolete else 0
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def _call(case: str) -> tuple[str, list[str]]:
 def _parts(result: Any) -> list[str]:
     """Write a result of the Python API as JSON, as text and as a notebook shows it."""
     if isinstance(result, (list, tuple)):
-        return [part for one in result for part in _parts(one)]
+        return [part for item in result for part in _parts(item)]
     parts = []
     is_page = type(result).__name__ == "ReportView"
     if hasattr(result, "to_json") and not is_page:

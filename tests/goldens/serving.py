@@ -28,7 +28,7 @@ def served(*captures: str) -> list[str]:
 
 def _answers(url: str) -> Iterator[str]:
     overview = _finished(url, "captures")
-    ready = [one["id"] for one in overview["captures"]]
+    ready = [capture["id"] for capture in overview["captures"]]
     for number in ready:
         yield from _of_capture(url, f"captures/{number}")
     _finished(url, "compare")
@@ -54,9 +54,9 @@ def _of_capture(url: str, path: str) -> Iterator[str]:
     yield _ask(url, f"{path}/pick", track=tracks[0], line=0, time=span["start"], within=10**9)
     for table in ("kernels", "copies", "api_calls", "ranges", "nothing"):
         yield from (_ask(url, f"{path}/event", table=table, row=row) for row in (0, 7))
-    found = json.loads(_ask(url, f"{path}/search", q="e", limit=20))
-    yield json.dumps(found, indent=1, sort_keys=True)
-    for group in found["groups"][:3]:
+    document = json.loads(_ask(url, f"{path}/search", q="e", limit=20))
+    yield json.dumps(document, indent=1, sort_keys=True)
+    for group in document["groups"][:3]:
         name = {"table": group["table"], "code": group["code"]}
         yield _ask(url, f"{path}/next", **name, time=span["start"], direction=1)
 
@@ -66,7 +66,7 @@ def _finished(url: str, path: str) -> Any:
     until = time.monotonic() + _PATIENCE_S
     while True:
         answer = json.loads(_ask(url, path))
-        states = [one["state"] for one in answer.get("captures", [answer])]
+        states = [capture["state"] for capture in answer.get("captures", [answer])]
         if not {"reading", "computing"} & set(states):
             return answer
         assert time.monotonic() < until, f"{path} is not finished: {states}"

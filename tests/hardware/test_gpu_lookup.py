@@ -63,9 +63,9 @@ def test_a_gpu_is_found_by_its_own_name(gpu: Gpu) -> None:
 @every_gpu
 def test_an_alias_leads_to_its_row_when_hardware_is_known(gpu: Gpu) -> None:
     for alias in gpu.aliases:
-        found = find_gpu(alias, sm_count=gpu.sm_count, memory_bytes=gpu.memory_bytes)
+        result = find_gpu(alias, sm_count=gpu.sm_count, memory_bytes=gpu.memory_bytes)
         # Two 8 GB Orin modules with 8 SMs differ only in clocks, which no name tells.
-        assert found is gpu or (alias == "Orin" and gpu.name == "Jetson Orin Nano 8GB")
+        assert result is gpu or (alias == "Orin" and gpu.name == "Jetson Orin Nano 8GB")
 
 
 @every_gpu
@@ -254,9 +254,9 @@ def test_published_peaks(name: str, unit: str, published: dict[str, float | None
     ],
 )
 def test_find_gpu(name: str, expected: str) -> None:
-    found = find_gpu(name)
-    assert found is not None
-    assert found.name == expected.removeprefix("NVIDIA ")
+    result = find_gpu(name)
+    assert result is not None
+    assert result.name == expected.removeprefix("NVIDIA ")
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_find_gpu(name: str, expected: str) -> None:
 def test_hardware_tells_variants_apart(
     name: str, sm_count: int | None, memory_bytes: int | None, expected: str
 ) -> None:
-    found = find_gpu(name, sm_count=sm_count, memory_bytes=memory_bytes)
-    assert found is row(expected)
+    result = find_gpu(name, sm_count=sm_count, memory_bytes=memory_bytes)
+    assert result is row(expected)
 
 
 @pytest.mark.parametrize(
@@ -336,15 +336,15 @@ def test_a_gpu_without_a_name_is_found_only_where_nothing_else_fits(
     memory_bytes: int | None,
     expected: str | None,
 ) -> None:
-    found = find_gpu("", sm_count=sm_count, memory_bytes=memory_bytes, compute=compute)
-    assert found is (None if expected is None else row(expected))
+    result = find_gpu("", sm_count=sm_count, memory_bytes=memory_bytes, compute=compute)
+    assert result is (None if expected is None else row(expected))
 
 
 def test_a_model_never_matches_its_siblings() -> None:
     for name in ("RTX 3060", "RTX 4070", "GTX 1660", "RTX 2070", "RTX 5070", "L40", "MI250"):
-        found = find_gpu(name)
-        assert found is not None
-        assert found.name == name
+        result = find_gpu(name)
+        assert result is not None
+        assert result.name == name
 
 
 # Rates and limits
@@ -484,9 +484,9 @@ def captured_gpus() -> dict[str, dict[str, Any]]:
                 rows = connection.execute("SELECT * FROM TARGET_INFO_GPU").fetchall()
             except sqlite3.DatabaseError:
                 continue
-        for found in map(dict, rows):
-            if found.get("smCount"):
-                gpus[f"{found['name']} {found['smCount']} {found['clockRate']}"] = found
+        for result in map(dict, rows):
+            if result.get("smCount"):
+                gpus[f"{result['name']} {result['smCount']} {result['clockRate']}"] = result
     return gpus
 
 
@@ -495,35 +495,35 @@ CAPTURED = captured_gpus()
 
 @pytest.mark.shared
 @needs_captures
-@pytest.mark.parametrize("found", CAPTURED.values(), ids=CAPTURED.keys())
-def test_the_table_agrees_with_captures(found: dict[str, Any]) -> None:
-    gpu = find_gpu(found["name"], sm_count=found["smCount"], memory_bytes=found["totalMemory"])
+@pytest.mark.parametrize("result", CAPTURED.values(), ids=CAPTURED.keys())
+def test_the_table_agrees_with_captures(result: dict[str, Any]) -> None:
+    gpu = find_gpu(result["name"], sm_count=result["smCount"], memory_bytes=result["totalMemory"])
     assert gpu is not None
-    assert gpu.sm_count == found["smCount"]
-    assert gpu.compute_capability == (found["computeMajor"], found["computeMinor"])
-    assert gpu.memory_bandwidth_bytes_s == pytest.approx(found["memoryBandwidth"], rel=0.03)
-    assert gpu.memory_bytes == pytest.approx(found["totalMemory"], rel=0.1)
-    assert gpu.l2_bytes == found["l2CacheSize"]
+    assert gpu.sm_count == result["smCount"]
+    assert gpu.compute_capability == (result["computeMajor"], result["computeMinor"])
+    assert gpu.memory_bandwidth_bytes_s == pytest.approx(result["memoryBandwidth"], rel=0.03)
+    assert gpu.memory_bytes == pytest.approx(result["totalMemory"], rel=0.1)
+    assert gpu.l2_bytes == result["l2CacheSize"]
     # Laptop makers choose the clock: only with_measured can tell it.
     if not {"Laptop", "Max-Q"} & set(gpu.name.split()):
-        assert gpu.boost_clock_mhz == pytest.approx(found["clockRate"] / 1e6, rel=0.06)
+        assert gpu.boost_clock_mhz == pytest.approx(result["clockRate"] / 1e6, rel=0.06)
 
 
 @pytest.mark.shared
 @needs_captures
-@pytest.mark.parametrize("found", CAPTURED.values(), ids=CAPTURED.keys())
-def test_the_sm_limits_agree_with_captures(found: dict[str, Any]) -> None:
-    limits = SM_LIMITS.get((found["computeMajor"], found["computeMinor"]))
+@pytest.mark.parametrize("result", CAPTURED.values(), ids=CAPTURED.keys())
+def test_the_sm_limits_agree_with_captures(result: dict[str, Any]) -> None:
+    limits = SM_LIMITS.get((result["computeMajor"], result["computeMinor"]))
     assert limits is not None
-    assert limits.max_warps == found["maxWarpsPerSm"]
-    assert limits.max_blocks == (found["maxBlocksPerSm"] or limits.max_blocks)
-    assert limits.shared_per_sm_bytes == found["maxShmemPerSm"]
-    assert limits.shared_per_block_bytes == found["maxShmemPerBlock"]
-    assert limits.shared_per_block_optin_bytes == found["maxShmemPerBlockOptin"]
-    assert limits.registers_per_sm == found["maxRegistersPerSm"]
-    assert limits.max_registers_per_block == found["maxRegistersPerBlock"]
-    assert limits.max_threads_per_block == found["maxThreadsPerBlock"]
-    assert limits.warp_size == found["threadsPerWarp"]
+    assert limits.max_warps == result["maxWarpsPerSm"]
+    assert limits.max_blocks == (result["maxBlocksPerSm"] or limits.max_blocks)
+    assert limits.shared_per_sm_bytes == result["maxShmemPerSm"]
+    assert limits.shared_per_block_bytes == result["maxShmemPerBlock"]
+    assert limits.shared_per_block_optin_bytes == result["maxShmemPerBlockOptin"]
+    assert limits.registers_per_sm == result["maxRegistersPerSm"]
+    assert limits.max_registers_per_block == result["maxRegistersPerBlock"]
+    assert limits.max_threads_per_block == result["maxThreadsPerBlock"]
+    assert limits.warp_size == result["threadsPerWarp"]
 
 
 def number(text: str) -> float:
@@ -565,23 +565,23 @@ def traced_gpus() -> dict[str, dict[str, Any]]:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
         _, key, rest = text.partition('"deviceProperties":')  # the whole would take seconds
-        for found in json.JSONDecoder().raw_decode(rest.lstrip())[0] if key else ():
-            gpus[f"{found['name']} {found['numSms']} {found['totalGlobalMem']}"] = found
+        for result in json.JSONDecoder().raw_decode(rest.lstrip())[0] if key else ():
+            gpus[f"{result['name']} {result['numSms']} {result['totalGlobalMem']}"] = result
     return gpus
 
 
 @pytest.mark.shared
 @needs_captures
 def test_every_gpu_of_the_traces_of_pytorch_is_found() -> None:
-    for found in traced_gpus().values():
+    for result in traced_gpus().values():
         gpu = find_gpu(
-            found["name"],
-            sm_count=found["numSms"],
-            memory_bytes=found["totalGlobalMem"],
-            compute=(found["computeMajor"], found["computeMinor"]),
+            result["name"],
+            sm_count=result["numSms"],
+            memory_bytes=result["totalGlobalMem"],
+            compute=(result["computeMajor"], result["computeMinor"]),
         )
         assert gpu is not None
-        assert gpu.sm_count == found["numSms"]
+        assert gpu.sm_count == result["numSms"]
 
 
 @pytest.mark.parametrize(

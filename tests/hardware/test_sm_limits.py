@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def limits_of(major: int, minor: int) -> SmLimits:
-    found = SM_LIMITS.get((major, minor))
-    assert found is not None
-    return found
+    result = SM_LIMITS.get((major, minor))
+    assert result is not None
+    return result
 
 
 # What CUDA 13's cuda_occupancy.h gives: compute capability, threads, registers, shared bytes,
@@ -104,19 +104,19 @@ REPORTED = [
 def test_the_rules_are_those_of_cuda(
     cc: tuple[int, int], threads: int, registers: int, shared: int, barriers: int, blocks: int
 ) -> None:
-    found = occupancy(limits_of(*cc), BlockShape(threads, registers, 0, shared, barriers))
-    assert found.blocks == blocks
-    assert bool(found.refusals) == (blocks == 0)
+    result = occupancy(limits_of(*cc), BlockShape(threads, registers, 0, shared, barriers))
+    assert result.blocks == blocks
+    assert bool(result.refusals) == (blocks == 0)
 
 
 @pytest.mark.parametrize(("cc", "shape", "limits", "percent"), REPORTED)
 def test_the_limits_are_those_of_nsight_compute(
     cc: tuple[int, int], shape: tuple[Any, ...], limits: tuple[int | None, ...], percent: float
 ) -> None:
-    found = occupancy(limits_of(*cc), BlockShape(*shape))
-    assert tuple(found.by_limit.get(name) for name in LIMITS) == limits
-    assert found.share * 100 == pytest.approx(percent)
-    assert found.warps == found.blocks * found.warps_per_block
+    result = occupancy(limits_of(*cc), BlockShape(*shape))
+    assert tuple(result.by_limit.get(name) for name in LIMITS) == limits
+    assert result.share * 100 == pytest.approx(percent)
+    assert result.warps == result.blocks * result.warps_per_block
 
 
 @pytest.mark.parametrize(
@@ -158,21 +158,21 @@ def test_barriers_limit_only_where_the_gpu_counts_them() -> None:
 def test_what_cannot_be_launched(
     cc: tuple[int, int], shape: BlockShape, limiter: str | None, why: str
 ) -> None:
-    found = occupancy(limits_of(*cc), shape)
+    result = occupancy(limits_of(*cc), shape)
     if limiter is None:
-        assert found.blocks == 1
+        assert result.blocks == 1
         return
-    assert (found.blocks, found.warps, found.share) == (0, 0, 0)
-    assert found.by_limit[limiter] == 0
-    assert found.limiters == (limiter,)
-    assert why in found.refusals[0]
+    assert (result.blocks, result.warps, result.share) == (0, 0, 0)
+    assert result.by_limit[limiter] == 0
+    assert result.limiters == (limiter,)
+    assert why in result.refusals[0]
 
 
 def test_what_is_given_is_rounded_up() -> None:
-    found = occupancy(limits_of(8, 0), BlockShape(100, 39, 16, 1))
-    assert found.registers_allocated == 40
-    assert found.shared_allocated_bytes == 1152
-    assert found.warps_per_block == 4
+    result = occupancy(limits_of(8, 0), BlockShape(100, 39, 16, 1))
+    assert result.registers_allocated == 40
+    assert result.shared_allocated_bytes == 1152
+    assert result.warps_per_block == 4
 
 
 def test_the_carve_out_is_the_smallest_that_holds_the_blocks() -> None:
@@ -186,14 +186,14 @@ def test_the_carve_out_is_the_smallest_that_holds_the_blocks() -> None:
 
 
 def test_a_block_that_outgrows_the_carve_out_gets_a_larger_one() -> None:
-    found = occupancy(limits_of(8, 0), BlockShape(128, 32, 0, 60000, shared_config_bytes=32768))
-    assert found.by_limit["shared_memory"] == 1
+    result = occupancy(limits_of(8, 0), BlockShape(128, 32, 0, 60000, shared_config_bytes=32768))
+    assert result.by_limit["shared_memory"] == 1
 
 
 def test_registers_that_are_not_known_are_no_limit() -> None:
-    found = occupancy(limits_of(9, 0), BlockShape(256))
-    assert "registers" not in found.by_limit
-    assert found.is_full
+    result = occupancy(limits_of(9, 0), BlockShape(256))
+    assert "registers" not in result.by_limit
+    assert result.is_full
 
 
 @pytest.mark.parametrize("limits", SM_LIMITS.values(), ids=lambda sm: f"{sm.major}.{sm.minor}")
@@ -264,15 +264,15 @@ def shape_of(row: dict[str, Any], trace: Trace) -> BlockShape:
 
 
 def disagreements(row: dict[str, Any], shape: BlockShape, limits: SmLimits) -> Iterator[str]:
-    found = occupancy(limits, shape)
+    result = occupancy(limits, shape)
     for name in LIMITS:
         reported = row[name if name not in ("registers", "barriers") else f"by_{name}"]
-        if reported is not None and found.by_limit.get(name) != reported:
-            yield f"{name}: {found.by_limit.get(name)}, reported {reported}"
-    if abs(found.share * 100 - row["percent"]) > 0.01:
-        yield f"occupancy: {found.share:.2%}, reported {row['percent']}"
+        if reported is not None and result.by_limit.get(name) != reported:
+            yield f"{name}: {result.by_limit.get(name)}, reported {reported}"
+    if abs(result.share * 100 - row["percent"]) > 0.01:
+        yield f"occupancy: {result.share:.2%}, reported {row['percent']}"
     if row["waves"] is not None and row["sms"]:
-        waves = row["grid"] / (found.blocks * row["sms"])
+        waves = row["grid"] / (result.blocks * row["sms"])
         if abs(waves - row["waves"]) > 0.01:
             yield f"waves: {waves}, reported {row['waves']}"
 
@@ -290,9 +290,9 @@ def test_every_launch_of_every_report_agrees() -> None:
                 without[path.stem] += 1
                 continue
             limits = limits_of(int(row["major"]), int(row["minor"]))
-            found = list(disagreements(row, shape_of(row, trace), limits))
+            result = list(disagreements(row, shape_of(row, trace), limits))
             checked[path.stem] += 1
-            wrong += [f"{path.stem} launch {row['launch']}: {text}" for text in found]
+            wrong += [f"{path.stem} launch {row['launch']}: {text}" for text in result]
     assert not wrong
     assert without == _WITHOUT_LAUNCH_METRICS
     assert checked.total() >= 284
@@ -313,9 +313,9 @@ def test_the_curves_of_the_report_agree(path: Path) -> None:
     points = 0
     chosen = curves.filter(pl.col("launch").is_in(list(known)))
     for launch, metric, instance, warps in chosen.iter_rows():
-        row, asked = known[launch]
+        row, requested = known[launch]
         limits = limits_of(int(row["major"]), int(row["minor"]))
-        shape = _varied(asked, limits, metric, instance)
+        shape = _varied(requested, limits, metric, instance)
         if shape is not None:
             points += 1
             assert occupancy(limits, shape).warps == warps, (launch, metric, instance)
@@ -335,10 +335,10 @@ def _varied(shape: BlockShape, limits: SmLimits, metric: str, value: int) -> Blo
         return None
     # This curve counts the driver's part as asked for by the program. Versions differ in whether it
     # ends where a kernel must opt in.
-    asked = value - limits.shared_reserved_per_block_bytes
-    if asked < 0 or value > limits.shared_per_block_bytes:
+    requested = value - limits.shared_reserved_per_block_bytes
+    if requested < 0 or value > limits.shared_per_block_bytes:
         return None
-    return replace(shape, static_shared_bytes=0, dynamic_shared_bytes=asked)
+    return replace(shape, static_shared_bytes=0, dynamic_shared_bytes=requested)
 
 
 @pytest.mark.shared
@@ -347,11 +347,11 @@ def _varied(shape: BlockShape, limits: SmLimits, metric: str, value: int) -> Blo
 def test_the_table_agrees_with_the_device_attributes(path: Path) -> None:
     trace = open_trace(path, cache=False)
     rows = trace.table("counters", ["metric", "value"]).unique("metric")
-    said = dict(rows.with_columns(pl.col("metric").cast(pl.String)).iter_rows())
+    attributes = dict(rows.with_columns(pl.col("metric").cast(pl.String)).iter_rows())
     major, minor = trace.table("profiles", ["compute_major", "compute_minor"]).row(0)
     limits = limits_of(major, minor)
-    stated = {q.key: said.get(q.formulas[0].metrics[0]) for q in LIMIT_QUANTITIES}
+    stated = {q.key: attributes.get(q.formulas[0].metrics[0]) for q in LIMIT_QUANTITIES}
     assert limits_with(major, minor, stated) == limits
     assert sum(value is not None for value in stated.values()) >= 8
-    schedulers = said.get("device__attribute_num_schedulers_per_multiprocessor")
+    schedulers = attributes.get("device__attribute_num_schedulers_per_multiprocessor")
     assert schedulers in (None, limits.warp_allocation_granularity)

@@ -335,8 +335,8 @@ NAMES: list[tuple[str, str, str, str, bool | None]] = [
 def test_a_known_name_is_recognised(
     name: str, short: str, category: str, precision: str, tensor_core: bool | None
 ) -> None:
-    found = classify(name)
-    assert (found.short, found.category, found.precision, found.tensor_core) == (
+    result = classify(name)
+    assert (result.short, result.category, result.precision, result.tensor_core) == (
         short,
         category,
         precision,
@@ -414,9 +414,9 @@ def test_what_is_not_understood_comes_back_unchanged(name: str) -> None:
 
 
 def test_a_name_that_cannot_be_demangled_still_shows_its_family() -> None:
-    found = classify("_ZN7cutlass13device_kernelIN5flash12FlashAttnFwdI?broken")
-    assert found.demangled == found.raw
-    assert found.category == "attention"
+    result = classify("_ZN7cutlass13device_kernelIN5flash12FlashAttnFwdI?broken")
+    assert result.demangled == result.raw
+    assert result.category == "attention"
 
 
 @pytest.mark.parametrize(
@@ -445,14 +445,14 @@ def test_an_api_call_loses_its_version(name: str, bare: str) -> None:
     st.one_of(st.text(), st.text().map("_ZN".__add__), st.text(alphabet="_ZNIESTPK0123ab<>(), :"))
 )
 def test_any_text_is_classified(name: str) -> None:
-    found = classify(name)
-    assert found.raw == name
-    assert found.category in CATEGORIES
-    assert found.precision in PRECISIONS
-    assert 0 < len(found.short) <= MAX_SHORT
-    assert found.short.isprintable()
-    assert classify(name) is found
-    assert classify.__wrapped__(name) == found
+    result = classify(name)
+    assert result.raw == name
+    assert result.category in CATEGORIES
+    assert result.precision in PRECISIONS
+    assert 0 < len(result.short) <= MAX_SHORT
+    assert result.short.isprintable()
+    assert classify(name) is result
+    assert classify.__wrapped__(name) == result
 
 
 HOSTILE = {
@@ -473,10 +473,10 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_name_is_answered_at_once(name: str) -> None:
     started = time.process_time()
-    found = classify.__wrapped__(name)
+    result = classify.__wrapped__(name)
     assert time.process_time() - started < 1.0
-    assert found.short.isprintable()
-    assert len(found.short) <= MAX_SHORT
+    assert result.short.isprintable()
+    assert len(result.short) <= MAX_SHORT
 
 
 # Short names of a capture
@@ -580,8 +580,8 @@ def time_by_name(path: Path) -> dict[str, float]:
 
 
 def captures(*folders: str) -> list[Path]:
-    found = (path for folder in folders for path in (SHARED / folder).glob("*"))
-    return sorted(path for path in found if path.name.endswith((".sqlite", ".json", ".json.gz")))
+    result = (path for folder in folders for path in (SHARED / folder).glob("*"))
+    return sorted(path for path in result if path.name.endswith((".sqlite", ".json", ".json.gz")))
 
 
 def share_of_other(times: dict[str, float]) -> float:
@@ -624,14 +624,14 @@ def mangled_names() -> set[str]:
         "SELECT DISTINCT s.value FROM CUPTI_ACTIVITY_KIND_KERNEL k "
         "JOIN StringIds s ON s.id = k.mangledName WHERE s.value LIKE '\\_Z%' ESCAPE '\\'"
     )
-    found: set[str] = set()
+    names: set[str] = set()
     for path in captures("nsys"):
         with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
             try:
-                found.update(row[0] for row in database.execute(query))
+                names.update(row[0] for row in database.execute(query))
             except sqlite3.OperationalError:
                 continue
-    return found
+    return names
 
 
 @pytest.mark.shared

@@ -315,10 +315,10 @@ def test_a_label_depends_on_its_chart_the_gpu_and_the_year(
 
 
 def test_rows_of_one_label_are_average_largest_smallest_and_sum() -> None:
-    found = [
+    result = [
         metric_for("WorkloadDistribution", "L2 Active Cycles", "cycle", nth=nth) for nth in range(4)
     ]
-    assert found == [f"lts__cycles_active.{rollup}" for rollup in ("avg", "max", "min", "sum")]
+    assert result == [f"lts__cycles_active.{rollup}" for rollup in ("avg", "max", "min", "sum")]
 
 
 @pytest.mark.parametrize(

@@ -211,8 +211,8 @@ def test_foreign_things_inside_are_never_deleted(
     read(copy(capture.with_name("other.sqlite"), "resnet18_infer.sqlite"))
     clear_cache()
     after = tree(tmp_path)
-    gone = {Path(path).name for path in before.keys() - after.keys()}
-    assert gone == {"kernels.start_ns.column"}
+    deleted = {Path(path).name for path in before.keys() - after.keys()}
+    assert deleted == {"kernels.start_ns.column"}
     assert "1 capture was left" in clear_cache().notes[0]
     assert all(after[path] == before[path] for path in after.keys() & before.keys())
 

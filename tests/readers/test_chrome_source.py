@@ -88,7 +88,7 @@ def test_operators_and_annotations_are_told_apart(path: Path) -> None:
     times = [trace.table(table, ["start_ns", "end_ns"]) for table in ("cpu_ops", "ranges")]
     ours = sorted((s, e - s) for s, e in pl.concat(times).iter_rows())
     wanted = sorted((int(e["ts"] * 1000), int(e["dur"] * 1000)) for e in events)
-    origins = {theirs[0] - mine[0] for mine, theirs in zip(ours, wanted, strict=True)}
+    origins = {theirs[0] - own[0] for own, theirs in zip(ours, wanted, strict=True)}
     assert len(origins) <= 1, "every row counts from the same origin"
     assert [length for _, length in ours] == [length for _, length in wanted]
 
@@ -174,12 +174,12 @@ def test_times_beyond_what_a_double_keeps_are_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs"), [(5, 5), ("5", 5), ("stream 5", 5), ("Thread-x/5", 5)], ids=str
+    ("own", "theirs"), [(5, 5), ("5", 5), ("stream 5", 5), ("Thread-x/5", 5)], ids=str
 )
 def test_threads_are_numbers_however_they_are_written(
-    tmp_path: Path, mine: object, theirs: int
+    tmp_path: Path, own: object, theirs: int
 ) -> None:
-    trace = write(tmp_path / "t.json", [event(tid=mine), event(tid=mine, ts=9)])
+    trace = write(tmp_path / "t.json", [event(tid=own), event(tid=own, ts=9)])
     assert trace.table("threads", ["tid"])["tid"].to_list() == [theirs]
     assert trace.cpu_ops["thread"].n_unique() == 1
 
@@ -197,8 +197,8 @@ def test_ids_that_only_repeat_the_correlation_name_no_operator(tmp_path: Path) -
 def test_a_range_that_the_profiler_was_stopped_in_is_open(tmp_path: Path) -> None:
     """What PyTorch closes itself did not end there; such a step is not a whole one."""
     steps = [
-        event(f"ProfilerStep#{n}", cat="user_annotation", ts=10 * n, args={"Ev Idx": n, **told})
-        for n, told in enumerate(({}, {"finished": True}, {"finished": False}))
+        event(f"ProfilerStep#{n}", cat="user_annotation", ts=10 * n, args={"Ev Idx": n, **flags})
+        for n, flags in enumerate(({}, {"finished": True}, {"finished": False}))
     ]
     assert write(tmp_path / "t.json", steps).ranges["open"].to_list() == [None, False, True]
 
@@ -379,11 +379,11 @@ def test_a_second_opening_needs_no_walk_through_the_file(monkeypatch: pytest.Mon
 def test_the_one_gpu_that_worked_is_the_one_described(tmp_path: Path) -> None:
     """HIP numbers the GPUs that a process sees from 0, and its work by the machine's numbers."""
     kernel = event("k", cat="kernel", pid=2, tid=0, args={"device": 2})
-    one = [{"id": 0, "name": "AMD Instinct MI300X", "numSms": 304}]
-    devices = write(tmp_path / "t.json", [kernel], deviceProperties=one).devices
+    first = [{"id": 0, "name": "AMD Instinct MI300X", "numSms": 304}]
+    devices = write(tmp_path / "t.json", [kernel], deviceProperties=first).devices
     named = {row["device"]: (row["name"], row["sm_count"]) for row in devices.iter_rows(named=True)}
     assert named == {2: ("AMD Instinct MI300X", 304)}
-    several = [*one, {"id": 1, "name": "AMD Instinct MI210"}]
+    several = [*first, {"id": 1, "name": "AMD Instinct MI210"}]
     devices = write(tmp_path / "u.json", [kernel], deviceProperties=several).devices
     assert devices.filter(device=2)["name"].to_list() == [""]
 
@@ -513,8 +513,8 @@ def test_times_that_cannot_all_be_right_are_mentioned(tmp_path: Path) -> None:
 
 
 def test_a_second_trace_behind_the_first_is_mentioned(tmp_path: Path) -> None:
-    one = json.dumps({"schemaVersion": 1, "traceEvents": [event()]})
-    trace = write(tmp_path / "t.json", one + "\n" + one)
+    first = json.dumps({"schemaVersion": 1, "traceEvents": [event()]})
+    trace = write(tmp_path / "t.json", first + "\n" + first)
     assert trace.row_count("cpu_ops") == 1
     assert [w for w in trace.meta.warnings if "was skipped" in w]
 

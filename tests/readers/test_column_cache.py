@@ -134,17 +134,17 @@ def test_a_cached_ledger_is_that_of_the_capture_whatever_happens_to_the_files(
     folder: Path, capture: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """64 zeroed bytes made a ledger say that there was no activity."""
-    asked = ["ledger", str(capture), "--format", "json"]
-    assert main([*asked, "--no-cache"]) == 0
+    command = ["ledger", str(capture), "--format", "json"]
+    assert main([*command, "--no-cache"]) == 0
     expected = json.loads(capsys.readouterr().out)
-    main(asked)
+    main(command)
     column_cache.flush_caches()
     capsys.readouterr()
     for file in folder.rglob("*.*"):
         data = file.read_bytes()
         if len(data) > 400:
             file.write_bytes(data[:200] + bytes(64) + data[264:])
-    assert main(asked) == 0
+    assert main(command) == 0
     answer = json.loads(capsys.readouterr().out)
     noted = [note for note in answer["notes"] if note.startswith("cache damaged: ")]
     assert len(noted) == 1

@@ -34,7 +34,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "kind", "expected"),
     [
         (KeyError("start"), DamagedCaptureError, r"KeyError: 'start'"),
         (OverflowError("too big\nsecond line"), DamagedCaptureError, "too big; copy or capture"),
@@ -48,9 +48,9 @@ class Broken:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_any_exception_names_the_file(
-    error: BaseException, kind: type[BaseException], said: str
+    error: BaseException, kind: type[BaseException], expected: str
 ) -> None:
-    with pytest.raises(kind, match=said) as raised, reading(Path("run.sqlite"), "kernels"):
+    with pytest.raises(kind, match=expected) as raised, reading(Path("run.sqlite"), "kernels"):
         raise error
     if isinstance(raised.value, CaptureError):
         assert str(raised.value).startswith("run.sqlite cannot be read: ")

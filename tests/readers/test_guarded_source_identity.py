@@ -111,13 +111,13 @@ def test_logs_of_a_database_are_part_of_it(capture: Path, log: str) -> None:
 
 def test_every_table_of_a_folder_counts(tmp_path: Path) -> None:
     folder = write_folder(raw_tables(DATA / "graph_node.sqlite"), tmp_path / "export", "parquet")
-    seen = {name(folder)}
+    identities = {name(folder)}
     for file in sorted(folder.iterdir()):
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
         overwrite(file, 0, bytes(data))
-        seen.add(name(folder))
-    assert len(seen) == 1 + len(list(folder.iterdir()))
+        identities.add(name(folder))
+    assert len(identities) == 1 + len(list(folder.iterdir()))
 
 
 def test_another_file_of_the_same_content_is_another_capture(capture: Path) -> None:

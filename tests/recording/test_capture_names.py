@@ -110,8 +110,8 @@ def test_the_next_free_number(tmp_path: Path) -> None:
 def test_captures_of_one_name_in_order_of_ranks(tmp_path: Path) -> None:
     for name in ("r.rank10.sqlite", "r.rank2.sqlite", "r.rank2.pid5.sqlite", "r.x.sqlite", "r.sql"):
         (tmp_path / name).touch()
-    found = [p.name for p in capture_names.family(tmp_path / "r", ".sqlite")]
-    assert found == ["r.rank2.pid5.sqlite", "r.rank2.sqlite", "r.rank10.sqlite"]
+    result = [p.name for p in capture_names.family(tmp_path / "r", ".sqlite")]
+    assert result == ["r.rank2.pid5.sqlite", "r.rank2.sqlite", "r.rank10.sqlite"]
     assert [p.name for p in capture_names.family(tmp_path / "r.rank10", ".sqlite")] == [
         "r.rank10.sqlite"
     ]

@@ -28,8 +28,8 @@ from tests.recording.tool_facts import NCU
 
 PROGRAM = ("python", "train.py", "--lr", "1")
 FLAGS = {"--nvtx", "--force-overwrite"}
-NEWEST = NCU["2025.3.1"].installed(asked=True)
-OLDEST = NCU["2020.3.1"].installed(asked=True)
+NEWEST = NCU["2025.3.1"].installed(from_help=True)
+OLDEST = NCU["2020.3.1"].installed(from_help=True)
 CHOICES: dict[str, list[Any]] = {
     "kernel": [None, "gemm|conv"],
     "base": ["function", "demangled", "mangled"],
@@ -47,24 +47,26 @@ FILTERS = [
 
 def options(argv: tuple[str, ...]) -> dict[str, list[str]]:
     assert argv[-len(PROGRAM) :] == PROGRAM
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     rest = iter(argv[1 : -len(PROGRAM)])
     for name in rest:
         assert name.startswith("--")
-        values = found.setdefault(name, [])
+        values = names.setdefault(name, [])
         if name not in FLAGS:
             values.append(next(rest))
-    return found
+    return names
 
 
 @pytest.mark.parametrize("level", NcuLevel)
-@pytest.mark.parametrize("asked", [True, False], ids=["help", "version"])
+@pytest.mark.parametrize("from_help", [True, False], ids=["help", "version"])
 @pytest.mark.parametrize("version", NCU)
-def test_every_version_takes_what_it_is_given(version: str, asked: bool, level: NcuLevel) -> None:
+def test_every_version_takes_what_it_is_given(
+    version: str, from_help: bool, level: NcuLevel
+) -> None:
     facts = NCU[version]
     for chosen in FILTERS:
         command = ncu_command(
-            facts.installed(asked=asked), PROGRAM, Path("k"), chosen, level, overwrite=True
+            facts.installed(from_help=from_help), PROGRAM, Path("k"), chosen, level, overwrite=True
         )
         given = options(command.argv)
         assert not facts.refused({n: v for n, v in given.items() if n != "--section"})
@@ -95,22 +97,22 @@ def test_the_default_set_is_what_quick_measures() -> None:
 
 
 def test_detail_measures_all_that_the_rules_and_the_roofline_ask_for() -> None:
-    asked = {quantity.section for quantity in _quantities()} | {TENSOR_SECTION}
-    assert len(asked) > 8
+    needed = {quantity.section for quantity in _quantities()} | {TENSOR_SECTION}
+    assert len(needed) > 8
     given = options(ncu_command(NEWEST, PROGRAM, Path("k"), KernelFilter(), NcuLevel.DETAIL).argv)
-    assert asked <= set(given["--section"])
+    assert needed <= set(given["--section"])
 
 
 def _quantities() -> Iterator[LaunchQuantity]:
     for package in (analysis, rules):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            values = vars(importlib.import_module(found.name)).values()
+        for result in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            values = vars(importlib.import_module(result.name)).values()
             yield from (value for value in values if isinstance(value, LaunchQuantity))
 
 
 def test_full_has_what_detail_has() -> None:
     for facts in NCU.values():
-        installed = facts.installed(asked=True)
+        installed = facts.installed(from_help=True)
         full = options(
             ncu_command(installed, PROGRAM, Path("k"), KernelFilter(), NcuLevel.FULL).argv
         )
@@ -136,7 +138,7 @@ def test_ranges_reach_the_backward_pass_or_it_is_said_that_they_do_not() -> None
     new = ncu_command(NEWEST, PROGRAM, Path("k"), chosen)
     assert options(new.argv)["--nvtx-push-pop-scope"] == ["process"]
     assert new.notes == ()
-    old = ncu_command(NCU["2024.1.1"].installed(asked=True), PROGRAM, Path("k"), chosen)
+    old = ncu_command(NCU["2024.1.1"].installed(from_help=True), PROGRAM, Path("k"), chosen)
     [note] = old.notes
     assert note.startswith("ncu 2024.1.1 filters ranges on one thread only")
     narrow = replace(chosen, process_scope=False)
@@ -197,9 +199,9 @@ def test_the_user_s_own_options_take_the_place_of_ours() -> None:
 # With NVIDIA's own ncu, which reads its whole command line before it looks for a GPU.
 
 
-def _complaints(said: str) -> list[str]:
+def _complaints(output: str) -> list[str]:
     pattern = r"unrecogni|invalid|did not match|requires --|more than once|ambiguous|No metrics"
-    return [line for line in said.splitlines() if re.search(pattern, line)]
+    return [line for line in output.splitlines() if re.search(pattern, line)]
 
 
 def _said(argv: tuple[str, ...], home: Path) -> str:

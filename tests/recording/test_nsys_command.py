@@ -32,8 +32,8 @@ WHEN: dict[str, dict[str, Any]] = {
     "duration": {"delay_s": 0.5, "duration_s": 1.5},
     "duration and stop": {"duration_s": 10, "stop": True},
 }
-NEWEST = NSYS["2025.3.1"].installed(asked=True)
-OLDEST = NSYS["2020.4.3"].installed(asked=True)
+NEWEST = NSYS["2025.3.1"].installed(from_help=True)
+OLDEST = NSYS["2020.4.3"].installed(from_help=True)
 
 
 def ask(**what: Any) -> RecordRequest:
@@ -45,25 +45,25 @@ def options(installed: InstalledTool, request: RecordRequest) -> dict[str, list[
     start, end = (str(installed.path), "profile"), PROGRAM
     assert command.argv[:2] == start
     assert command.argv[-len(end) :] == end
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for argument in command.argv[2 : -len(end)]:
         name, joined, value = argument.partition("=")
         assert joined
-        assert name not in found  # nsys refuses an option that comes twice
-        found[name] = [value]
-    return found
+        assert name not in values  # nsys refuses an option that comes twice
+        values[name] = [value]
+    return values
 
 
 @pytest.mark.parametrize("when", WHEN.values(), ids=WHEN)
-@pytest.mark.parametrize("asked", [True, False], ids=["help", "version"])
+@pytest.mark.parametrize("from_help", [True, False], ids=["help", "version"])
 @pytest.mark.parametrize("version", NSYS)
 def test_every_version_takes_what_it_is_given(
-    version: str, asked: bool, when: dict[str, Any]
+    version: str, from_help: bool, when: dict[str, Any]
 ) -> None:
     facts = NSYS[version]
     for chosen in itertools.product((False, True), repeat=len(FEATURES)):
         request = ask(**dict(zip(FEATURES, chosen, strict=True)), **when)
-        given = options(facts.installed(asked=asked), request)
+        given = options(facts.installed(from_help=from_help), request)
         assert not facts.refused(given)
 
 
@@ -127,7 +127,7 @@ def test_old_versions_end_a_range_in_their_own_way() -> None:
     ],
 )
 def test_what_a_version_lacks_is_said(version: str, feature: str, note: str) -> None:
-    installed = NSYS[version].installed(asked=True)
+    installed = NSYS[version].installed(from_help=True)
     command = nsys_command(installed, ask(**{feature: True}), Path("run"), PROGRAM)
     assert [text.startswith(note) for text in command.notes] == [True]
     assert "--sample=none" in command.argv
@@ -135,8 +135,8 @@ def test_what_a_version_lacks_is_said(version: str, feature: str, note: str) -> 
 
 def test_times_are_tenths_of_a_second_and_lose_nothing() -> None:
     """nsys rounds 0.04 s to none, and then records to the end."""
-    found = options(NEWEST, ask(delay_s=1.19, duration_s=0.04))
-    assert (found["--delay"], found["--duration"]) == (["1.1"], ["0.1"])
+    result = options(NEWEST, ask(delay_s=1.19, duration_s=0.04))
+    assert (result["--delay"], result["--duration"]) == (["1.1"], ["0.1"])
     notes = nsys_command(NEWEST, ask(duration_s=0.04), Path("run"), PROGRAM).notes
     assert notes[0].endswith("takes tenths of a second only: 0.04 s is rounded to 0.1 s")
     assert options(NEWEST, ask(duration_s=1e-9))["--duration"] == ["0.1"]
@@ -153,7 +153,7 @@ def test_times_that_nsys_takes_for_none_are_refused(times: dict[str, float]) -> 
 
 def test_times_are_whole_seconds_for_old_versions_and_lose_nothing() -> None:
     request = ask(delay_s=1.5, duration_s=0.25)
-    old = options(NSYS["2022.4.2"].installed(asked=True), request)
+    old = options(NSYS["2022.4.2"].installed(from_help=True), request)
     assert (old["--delay"], old["--duration"]) == (["1"], ["1"])
     notes = nsys_command(OLDEST, request, Path("run"), PROGRAM).notes
     assert [note.partition(": ")[2] for note in notes] == [
@@ -164,7 +164,7 @@ def test_times_are_whole_seconds_for_old_versions_and_lose_nothing() -> None:
 
 @pytest.mark.parametrize(("version", "delay_s"), [("2022.4.2", 0.5), ("2025.3.1", 0)])
 def test_no_delay_is_not_written(version: str, delay_s: float) -> None:
-    installed = NSYS[version].installed(asked=True)
+    installed = NSYS[version].installed(from_help=True)
     assert "--delay" not in options(installed, ask(delay_s=delay_s, duration_s=1))
 
 
@@ -194,23 +194,23 @@ def test_percent_signs_in_names_are_not_macros() -> None:
 
 
 def test_environments_are_left_out_where_nsys_can() -> None:
-    told = {**NSYS["2025.3.1"].options, "--discard-environment": frozenset({"true", "false"})}
-    newer = replace(NEWEST, version=ToolVersion(2026, 2), help_options=told)
+    listed = {**NSYS["2025.3.1"].options, "--discard-environment": frozenset({"true", "false"})}
+    newer = replace(NEWEST, version=ToolVersion(2026, 2), help_options=listed)
     assert options(newer, ask())["--discard-environment"] == ["true"]
 
 
 def test_a_tool_newer_than_any_known_gets_what_its_help_lists() -> None:
-    told = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--cpuctxsw"}
-    told["--gpu-metrics-devices"] = frozenset({"all"})
-    newer = replace(NEWEST, version=ToolVersion(2031, 1), help_options=told)
+    listed = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--cpuctxsw"}
+    listed["--gpu-metrics-devices"] = frozenset({"all"})
+    newer = replace(NEWEST, version=ToolVersion(2031, 1), help_options=listed)
     given = options(newer, ask(gpu_metrics=True))
     assert "--cpuctxsw" not in given
     assert given["--gpu-metrics-devices"] == ["all"]
 
 
 def test_what_cannot_be_left_out_is_not_left_out() -> None:
-    told = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--capture-range"}
-    newer = replace(NEWEST, version=ToolVersion(2031, 1), help_options=told)
+    listed = {name: v for name, v in NSYS["2025.3.1"].options.items() if name != "--capture-range"}
+    newer = replace(NEWEST, version=ToolVersion(2031, 1), help_options=listed)
     with pytest.raises(RecordError, match=r"nsys 2031\.1\.0 does not support --capture-range"):
         options(newer, ask(range_name="fwd"))
 
@@ -257,10 +257,10 @@ def test_nsys_itself_accepts_it(when: dict[str, Any], tmp_path: Path) -> None:
     # Not GPU metrics: nsys looks for GPUs that have some while it reads its options.
     features = dict.fromkeys(("memory", "graph_nodes", "overwrite"), True)
     done, _ = run(ask(**features, **when), tmp_path / "run", ("true",))
-    said = done.stdout + done.stderr
-    assert "unrecognised" not in said
-    assert "Illegal" not in said
-    assert "usage:" not in said
+    output = done.stdout + done.stderr
+    assert "unrecognised" not in output
+    assert "Illegal" not in output
+    assert "usage:" not in output
 
 
 @pytest.mark.oracle

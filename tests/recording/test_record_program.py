@@ -94,12 +94,14 @@ def test_nsys_is_the_default(nsys: Path) -> None:
     assert plan.command.argv[-4:] == (PYTHON, "train.py", "--epochs", "3")
     assert plan.command.produces == Path("train.nsys-rep")
     assert VARIABLE not in plan.command.environment
+    plan = planned([PYTHON, "train.py"], whole=True, stacks=True)
+    assert (injected(plan).recorder, injected(plan).stacks_hz) == ("surrounded", 200)
     assert list(Path().iterdir()) == [Path("train.py")]
 
 
 def with_packages(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     python = InterpreterInfo((3, 12), frozenset(packages))
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: python)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: python)
 
 
 @pytest.mark.usefixtures("nsys")
@@ -361,14 +363,14 @@ def test_names_are_numbered_and_never_replaced(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nsys")
 def test_a_name_that_another_recording_has_is_not_taken() -> None:
     program = [PYTHON, script()]
-    mine = planned(program)
+    plan = planned(program)
     with name_lock(Path("train.nsys-rep")):
         assert planned(program).own == Path("train-2")
         with pytest.raises(
             RecordError, match=r"another gpusight record is already writing train\."
         ):
-            record(mine)
-    assert record(mine).paths == (Path("train.nsys-rep"),)
+            record(plan)
+    assert record(plan).paths == (Path("train.nsys-rep"),)
     assert sorted(Path().iterdir()) == [Path("train.nsys-rep"), Path("train.py")]
 
 
@@ -400,7 +402,7 @@ def test_old_versions_of_nsys_have_another_suffix(
 def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
     answer = InterpreterInfo((3, 12), frozenset({"torch"}))
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: answer)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: answer)
     monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
     for library, expected in (("/opt/libcupti.so.13", Tool.CUPTI), (None, Tool.TORCH)):
         monkeypatch.setattr(choose_tool, "find_cupti", lambda *_, library=library: library)
@@ -411,7 +413,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program).choice.tool is Tool.TORCH
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
     )
     with pytest.raises(RecordError, match="no profiler can record this program"):
         planned(program)
@@ -458,12 +460,12 @@ def test_what_nsys_and_ncu_cannot_do() -> None:
 def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
     )
     with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program; it has 3\.8"):
         planned(program, tool="torch")
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
     )
     with pytest.raises(RecordError, match="--with torch needs torch in the program's Python"):
         planned(program, tool="torch")
@@ -472,7 +474,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
         planned(program, tool="cupti")
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program, tool="cupti").choice.why == "requested; libcupti is /opt/libcupti.so.13"
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: None)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: None)
     assert "if" in planned(program, tool="torch").notes[0]
 
 
@@ -637,10 +639,10 @@ def test_a_current_folder_that_is_gone_is_one_line(
 ) -> None:
     from gpusight.cli.main import main
 
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    os.chdir(gone)
-    gone.rmdir()
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    os.chdir(folder)
+    folder.rmdir()
     for line in (["doctor"], ["record", "--with", "torch", "--", PYTHON, "-c", "pass"]):
         assert main(line) == 2
         assert "the current folder cannot be used: No such file" in capfd.readouterr().err
@@ -669,8 +671,8 @@ def test_options_that_the_tool_s_help_does_not_list_are_named() -> None:
     from gpusight.recording.tools import InstalledTool
     from gpusight.recording.tools import ToolVersion as Version
 
-    told = {"--trace": frozenset[str](), "--sample": frozenset[str]()}
-    tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), told)
+    listed = {"--trace": frozenset[str](), "--sample": frozenset[str]()}
+    tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), listed)
     request = make_request("ls", tool_options=["--bogus=1", "--trace=cuda", "--samp=none", "-t"])
     notes = choose_tool._unlisted(request, choose_tool.ToolChoice(Tool.NSYS, tool, ""))
     assert notes == ("nsys 2025.3.1 --help does not list --bogus",)

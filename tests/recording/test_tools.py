@@ -125,7 +125,7 @@ def test_the_newest_is_taken_wherever_it_is(root: Path) -> None:
         root / "opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys", "2025.3.1.0"
     )
     old = put_version(root / "opt/nvidia/nsight-systems/2021.5.2/bin/nsys", "2021.5.2.53-28d0e6e")
-    assert [found.path for found in every_tool(Tool.NSYS)] == [newest, on_path, old]
+    assert [result.path for result in every_tool(Tool.NSYS)] == [newest, on_path, old]
     taken = require_tool(Tool.NSYS)
     assert (taken.path, str(taken)) == (newest, "nsys 2025.3.1")
 
@@ -166,9 +166,9 @@ def test_cuda_s_folder_is_looked_into(root: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_users_choice_is_the_only_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_version(root / "path/nsys", "2025.3.1")
-    mine = put_version(root / "mine/nsys-old", "2022.4.2")
-    monkeypatch.setenv("GPUSIGHT_NSYS", str(mine))
-    assert require_tool(Tool.NSYS).path == mine
+    chosen = put_version(root / "mine/nsys-old", "2022.4.2")
+    monkeypatch.setenv("GPUSIGHT_NSYS", str(chosen))
+    assert require_tool(Tool.NSYS).path == chosen
     monkeypatch.setenv("GPUSIGHT_NSYS", str(root / "nowhere"))
     with pytest.raises(
         RecordError, match=r"GPUSIGHT_NSYS is set, and .*nowhere does not start: No such"
@@ -194,9 +194,9 @@ def test_one_that_does_not_run_is_passed_over_and_remembered(
     assert isinstance(remembered, BrokenTool)
     assert remembered.path == broken
     assert remembered.why.startswith(why)
-    found = find_tool(Tool.NSYS)
-    assert found is not None
-    assert found.version == ToolVersion(2023, 4, 4)
+    result = find_tool(Tool.NSYS)
+    assert result is not None
+    assert result.version == ToolVersion(2023, 4, 4)
 
 
 def test_what_a_hanging_tool_started_ends_with_it(root: Path) -> None:
@@ -226,8 +226,8 @@ def test_the_tool_s_own_help_is_asked(root: Path) -> None:
         root / "path/nsys",
         f'[ "$1" = profile ] && exec cat {root}/help\necho version 2099.1.1',
     )
-    found = require_tool(Tool.NSYS)
-    assert found.help_options == {
+    result = require_tool(Tool.NSYS)
+    assert result.help_options == {
         "--sample": {"process-tree", "none"},
         "--export": {"none", "sqlite"},
         "--gpu-metrics-devices": {"none", "all"},
@@ -235,30 +235,30 @@ def test_the_tool_s_own_help_is_asked(root: Path) -> None:
         "--output": frozenset(),
         "--trace": {"cuda", "cuda-hw", "nvtx", "none"},
     }
-    assert found.spelling(nsys_command.DURATION) == "--duration"
+    assert result.spelling(nsys_command.DURATION) == "--duration"
     # By the table every version has it; this one's help says otherwise.
-    assert found.spelling(nsys_command.MEMORY) is None
-    assert found.lists(nsys_command.GPU_METRICS, "all")
-    assert not found.lists(nsys_command.GPU_METRICS, "cuda-visible")
+    assert result.spelling(nsys_command.MEMORY) is None
+    assert result.lists(nsys_command.GPU_METRICS, "all")
+    assert not result.lists(nsys_command.GPU_METRICS, "cuda-visible")
 
 
 @pytest.mark.parametrize("help_", ["exit 1", "echo Options: --trace", "exec sleep 9"])
 def test_without_its_help_the_version_decides(root: Path, help_: str) -> None:
     put(root / "path/nsys", f'[ "$1" = profile ] && {help_} && exit\necho version 2022.4.2')
-    found = require_tool(Tool.NSYS)
-    assert found.help_options is None
-    assert found.spelling(nsys_command.GPU_METRICS) == "--gpu-metrics-device"
-    assert found.spelling(nsys_command.PYTHON_STACKS) is None
+    result = require_tool(Tool.NSYS)
+    assert result.help_options is None
+    assert result.spelling(nsys_command.GPU_METRICS) == "--gpu-metrics-device"
+    assert result.spelling(nsys_command.PYTHON_STACKS) is None
 
 
 @pytest.mark.parametrize("facts", [*NSYS.values(), *NCU.values()], ids=str)
 def test_the_table_and_the_help_agree_on_every_option(facts: Facts) -> None:
-    asked, unasked = facts.installed(asked=True), facts.installed(asked=False)
+    helped, tabled = facts.installed(from_help=True), facts.installed(from_help=False)
     module = nsys_command if facts.tool is Tool.NSYS else ncu_command
     options = [value for value in vars(module).values() if isinstance(value, ToolOption)]
     assert len(options) > 15
     for option in options:
-        assert unasked.spelling(option) == asked.spelling(option)
+        assert tabled.spelling(option) == helped.spelling(option)
 
 
 @pytest.mark.oracle
@@ -277,5 +277,5 @@ def test_what_is_written_down_of_a_version_is_what_it_says(
     known = (NSYS if name is Tool.NSYS else NCU).get(str(version))
     if known is None:
         pytest.skip(f"{name.value} {version} is not written down")
-    told = subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
-    assert read_help(name, told) == known.options
+    process = subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+    assert read_help(name, process) == known.options

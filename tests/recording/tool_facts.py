@@ -25,10 +25,10 @@ class Facts:
     def sections(self) -> set[str]:
         return {section for sections in self.sets.values() for section in sections}
 
-    def installed(self, *, asked: bool) -> InstalledTool:
+    def installed(self, *, from_help: bool) -> InstalledTool:
         """Give that version, with its help read or not."""
         path = Path("/opt") / self.tool.value
-        return InstalledTool(self.tool, path, self.version, self.options if asked else None)
+        return InstalledTool(self.tool, path, self.version, self.options if from_help else None)
 
     def refused(self, options: dict[str, list[str]]) -> list[str]:
         """Name what this version does not take; values are checked where its help lists them."""
@@ -45,11 +45,11 @@ class Facts:
 
 
 def _read(path: Path) -> Facts:
-    told = json.loads(path.read_text())
-    version = ToolVersion.parse(told["version"])
+    document = json.loads(path.read_text())
+    version = ToolVersion.parse(document["version"])
     assert version is not None
-    options = {name: frozenset(values) for name, values in told["options"].items()}
-    return Facts(Tool(told["tool"]), version, options, told.get("sets", {}))
+    options = {name: frozenset(values) for name, values in document["options"].items()}
+    return Facts(Tool(document["tool"]), version, options, document.get("sets", {}))
 
 
 NSYS = {str(facts.version): facts for facts in map(_read, sorted(DATA.glob("tools/nsys-*.json")))}

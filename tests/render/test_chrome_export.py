@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import gpusight as gs
+from gpusight.analysis.ranks.aligned_ranks import align_ranks
 from gpusight.analysis.selection import Selection
 from gpusight.render import chrome_export
 from gpusight.render.chrome_export import ExportSummary, write_chrome_trace
+from tests.analysis.ranks.jobs import MS, NONE, Delay, job_traces
 from tests.shared import EVERY_SQLITE, name, opened
 from tests.traces import Rows, build_trace
 
@@ -129,9 +132,9 @@ def test_tracks_have_names() -> None:
 def test_times_are_exact(time_ns: int, text: str | None) -> None:
     out = io.BytesIO()
     write_chrome_trace(build_trace(kernels=[{"start_ns": time_ns, "name": "k"}]), out)
-    found = re.search(rb'"ts":([-\d.]+)', out.getvalue())
-    assert found is not None
-    assert found[1].decode() == (text or f"{time_ns // 1000}.{time_ns % 1000:03d}")
+    match = re.search(rb'"ts":([-\d.]+)', out.getvalue())
+    assert match is not None
+    assert match[1].decode() == (text or f"{time_ns // 1000}.{time_ns % 1000:03d}")
 
 
 def test_names_that_json_must_escape() -> None:
@@ -230,3 +233,27 @@ def test_every_capture_exports_whole(path: Path) -> None:
         assert summary.counts.get(table, 0) == trace.row_count(table)
     ranges = summary.counts.get("ranges", 0) + summary.counts.get("marks", 0)
     assert ranges + summary.counts.get("start_end_ranges", 0) // 2 == trace.row_count("ranges")
+
+
+# Several ranks ------------------------------------------------------------------------------------
+
+
+def test_ranks_are_one_timeline_with_arrows_between_collectives(tmp_path: Path) -> None:
+    traces = job_traces(lambda rank, _: Delay(host_ns=3 * MS) if rank == 2 else NONE)
+    job = gs.ranks(traces).answer
+    (path,) = gs.export(align_ranks(job, traces), tmp_path / "job.json", to="chrome")
+    document = json.loads(path.read_text())
+    events = document["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {pid: names[pid].split()[:2] for pid in range(4)} == {
+        pid: ["Rank", str(pid)] for pid in range(4)
+    }
+    flows = [e for e in events if e.get("cat") == "collective"]
+    assert len(flows) == 4 * 12
+    first = [e for e in flows if e["id"] == 0]
+    assert [e["ph"] for e in first] == ["s", "t", "t", "f"]
+    assert first[-1]["pid"] % 10 == 2, "the late rank is the last to arrive"
+    assert [e["ts"] for e in first] == sorted(e["ts"] for e in first)
+    slices = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+    assert {(e["pid"], e["tid"], e["ts"]) for e in flows} <= slices
+    assert len(document["otherData"]["ranks"]) == 4

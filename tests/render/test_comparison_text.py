@@ -18,7 +18,7 @@ from gpusight.comparison.comparison_result import (
     CopyChange,
     EntryChange,
     FindingChange,
-    FindingFate,
+    FindingStatus,
     KernelChange,
     KernelMatch,
     MetricChange,
@@ -44,14 +44,14 @@ def change(
     """Give a change of so many ms; claimed in its direction unless said otherwise."""
     known = None not in (before, after)
     delta = (after or 0.0) - (before or 0.0)
-    found = verdict or ("lower" if delta < 0 else "higher")
-    spread = 0.2 * abs(delta) if found in {"lower", "higher"} else 2 * abs(delta)
+    result = verdict or ("lower" if delta < 0 else "higher")
+    spread = 0.2 * abs(delta) if result in {"lower", "higher"} else 2 * abs(delta)
     return MeasuredChange(
         None if before is None else before * scale,
         None if after is None else after * scale,
         (delta - spread) * scale if known else None,
         (delta + spread) * scale if known else None,
-        ChangeVerdict(found),
+        ChangeVerdict(result),
         Basis.STEPS,
     )
 
@@ -114,10 +114,10 @@ def comparison(**changed: Any) -> Comparison:
         ),
         findings=(
             FindingChange(
-                "launch-bound", "The host is slower", FindingFate.NEW, None, 12 * MS, 0, 1
+                "launch-bound", "The host is slower", FindingStatus.NEW, None, 12 * MS, 0, 1
             ),
             FindingChange(
-                "fp32-no-tensor-cores", "FP32 `mm`", FindingFate.FIXED, 25 * MS, None, 1, 0
+                "fp32-no-tensor-cores", "FP32 `mm`", FindingStatus.FIXED, 25 * MS, None, 1, 0
             ),
         ),
         explanation=(
@@ -143,21 +143,23 @@ def hostile(names: tuple[str, ...] = HOSTILE) -> Comparison:
         ledger=(EntryChange(name, STEP, 1.0),),
         phases=((name, STEP),),
         kernels=tuple(
-            replace(one, before=(name,), after=(name,), short=f"{name} -> {name}", ranges=(name,))
-            for one in made.kernels
+            replace(
+                kernel, before=(name,), after=(name,), short=f"{name} -> {name}", ranges=(name,)
+            )
+            for kernel in made.kernels
         ),
-        ranges=tuple(replace(one, name=name) for one in made.ranges),
-        api=tuple(replace(one, name=name) for one in made.api),
-        copies=tuple(replace(one, operation=name, src_kind=name) for one in made.copies),
-        findings=tuple(replace(one, rule=name, title=name) for one in made.findings),
+        ranges=tuple(replace(row, name=name) for row in made.ranges),
+        api=tuple(replace(row, name=name) for row in made.api),
+        copies=tuple(replace(copy, operation=name, src_kind=name) for copy in made.copies),
+        findings=tuple(replace(finding, rule=name, title=name) for finding in made.findings),
         explanation=(name, name),
         notes=(name,),
     )
 
 
-def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
+def shown(result: Comparison, width: int | None = 80, **look: Any) -> str:
     """Write everything, as `--details` does."""
-    lines = comparison_text.comparison_lines(found, TableOptions(width, **look), details=True)
+    lines = comparison_text.comparison_lines(result, TableOptions(width, **look), details=True)
     return plain_lines(lines)
 
 
@@ -165,7 +167,7 @@ def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("delta", "fmt", "told"),
+    ("delta", "fmt", "expected"),
     [
         (1.234e6, Fmt.TIME, "+1.23 ms"),
         (-28.2e6, Fmt.TIME, "-28.2 ms"),
@@ -177,20 +179,20 @@ def shown(found: Comparison, width: int | None = 80, **look: Any) -> str:
         (1.5, Fmt.COUNT, "+1.5"),
     ],
 )
-def test_differences_have_signs(delta: float | None, fmt: Fmt, told: str) -> None:
-    assert phrases.signed(delta, fmt) == told
+def test_differences_have_signs(delta: float | None, fmt: Fmt, expected: str) -> None:
+    assert phrases.signed(delta, fmt) == expected
 
 
 @pytest.mark.parametrize(
-    ("ratio", "told"),
+    ("ratio", "expected"),
     [(-0.0895, "-8.9%"), (0.0004, "0.0%"), (12.5, "+1,250%"), (None, "-"), (float("inf"), "-")],
 )
-def test_parts_of_what_was_before(ratio: float | None, told: str) -> None:
-    assert phrases.signed_share(ratio) == told
+def test_parts_of_what_was_before(ratio: float | None, expected: str) -> None:
+    assert phrases.signed_share(ratio) == expected
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "fmt", "told"),
+    ("low", "high", "fmt", "expected"),
     [
         (-4.9e6, -3.412e6, Fmt.TIME, "-4.90 to -3.41 ms"),
         (-300.0, 1.2e6, Fmt.TIME, "-0.00 to +1.20 ms"),
@@ -201,13 +203,13 @@ def test_parts_of_what_was_before(ratio: float | None, told: str) -> None:
     ],
 )
 def test_an_interval_has_one_unit(
-    low: float | None, high: float | None, fmt: Fmt, told: str
+    low: float | None, high: float | None, fmt: Fmt, expected: str
 ) -> None:
-    assert phrases.spread(low, high, fmt) == told
+    assert phrases.spread(low, high, fmt) == expected
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "expected"),
     [
         (change(46.59, 42.42), "Step time -9.0%: 46.6 -> 42.4 ms"),
         (
@@ -217,26 +219,26 @@ def test_an_interval_has_one_unit(
         (change(10, 10.01, "same"), "Step time unchanged (10.0 -> 10.0 ms, +0.1%)"),
     ],
 )
-def test_the_headline_claims_only_what_can_be(step: MeasuredChange, told: str) -> None:
+def test_the_headline_claims_only_what_can_be(step: MeasuredChange, expected: str) -> None:
     metrics = (MetricChange("step_time", "Step time", Fmt.TIME, step),)
-    assert comparison_tables.comparison_headline(comparison(metrics=metrics)) == told
+    assert comparison_tables.comparison_headline(comparison(metrics=metrics)) == expected
 
 
 # A terminal ---------------------------------------------------------------------------------------
 
 
-def first_screen(found: Comparison, width: int = 100, **options: Any) -> list[str]:
-    lines = comparison_text.comparison_lines(found, TableOptions(width), **options)
+def first_screen(result: Comparison, width: int = 100, **options: Any) -> list[str]:
+    lines = comparison_text.comparison_lines(result, TableOptions(width), **options)
     return plain_lines(lines).splitlines()
 
 
 def test_findings_without_room_are_left_out_whole() -> None:
-    found = comparison()
-    new = replace(found.findings[0], fate=FindingFate.NEW, after_ns=12.5e6)
+    compared = comparison()
+    new = replace(compared.findings[0], status=FindingStatus.NEW, after_ns=12.5e6)
     many = tuple(replace(new, rule=f"a-rule-with-a-long-name-{n}") for n in range(4))
     (line,) = (
         line
-        for line in first_screen(replace(found, findings=many), 80)
+        for line in first_screen(replace(compared, findings=many), 80)
         if line.startswith("Findings new")
     )
     assert line.endswith("a-rule-with-a-long-name-0 12.5 ms/step, …")
@@ -278,15 +280,15 @@ def test_the_first_screen_never_has_more_than_25_lines() -> None:
         hostile(),
         ledger=tuple(EntryChange(f"idle/{n}", change(9, n), 0.1) for n in range(20, 60)),
         findings=tuple(
-            FindingChange(f"rule-{n}", "", fate, MS, MS, 1, 1)
+            FindingChange(f"rule-{n}", "", status, MS, MS, 1, 1)
             for n in range(9)
-            for fate in FindingFate
+            for status in FindingStatus
         ),
         explanation=("Step time is higher: 46.6 -> 84.4 ms; " + "interval of the change " * 6,),
         notes=("a note " * 30,) * 9,
     )
-    for found in (many, made, replace(made, kernels=(), findings=(), notes=())):
-        lines = first_screen(found, hints=("gpusight compare a b --details",))
+    for result in (many, made, replace(made, kernels=(), findings=(), notes=())):
+        lines = first_screen(result, hints=("gpusight compare a b --details",))
         assert len(lines) <= 25
         assert max(map(display_width, lines)) <= 100
 
@@ -328,14 +330,14 @@ def test_a_note_is_wrapped_and_not_cut() -> None:
 
 def test_findings_of_rules_that_were_not_evaluated_are_not_resolved() -> None:
     reason = "the peak FLOP/s are unknown"
-    gone = FindingChange(
-        "slow-rule", "Slow", FindingFate.NOT_EVALUATED_AFTER, 2 * MS, None, 1, 0,
+    change = FindingChange(
+        "slow-rule", "Slow", FindingStatus.NOT_EVALUATED_AFTER, 2 * MS, None, 1, 0,
         not_evaluated=reason,
     )  # fmt: skip
-    lines = first_screen(comparison(findings=(gone,)))
+    lines = first_screen(comparison(findings=(change,)))
     assert "Findings not evaluated in after, predicted gain: slow-rule 2.00 ms/step" in lines
     assert not any("resolved" in line for line in lines)
-    assert f"not evaluated in after: {reason}" in shown(comparison(findings=(gone,)), 100)
+    assert f"not evaluated in after: {reason}" in shown(comparison(findings=(change,)), 100)
 
 
 def test_details_have_all_of_it() -> None:
@@ -381,13 +383,13 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
         "… and 1 more with smaller changes (use --top 0 for all)",
     ]
     assert "h2d, pageable" in lines[lines.index("Copies per step") + 2]
-    found = lines.index("Findings, with predicted savings")
-    assert lines[found + 2].split() == ["resolved", "25.0", "ms", "-", "fp32-no-tensor-cores"]
-    assert lines[found + 3] == "        FP32 `mm`"
+    line = lines.index("Findings, with predicted savings")
+    assert lines[line + 2].split() == ["resolved", "25.0", "ms", "-", "fp32-no-tensor-cores"]
+    assert lines[line + 3] == "        FP32 `mm`"
 
 
 @pytest.mark.parametrize(
-    ("width", "told"),
+    ("width", "expected"),
     [
         (90, ["sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn"]),
         (80, ["sgemm_128x64_nn", "-> nvjet_hsh_128x256_64x4_tn"]),
@@ -395,26 +397,34 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
     ],
 )
 def test_names_that_do_not_fit_beside_each_other_take_two_lines(
-    width: int, told: list[str]
+    width: int, expected: list[str]
 ) -> None:
     lines = shown(comparison(), width).splitlines()
     start = lines.index("Kernels per step") + 1
     left = lines[start].index("Kernel")
-    assert [line[left:] for line in lines[start + 1 : start + 1 + len(told)]] == told
-    assert all(not line[:left].strip() for line in lines[start + 2 : start + 1 + len(told)])
-    assert "gelu" in lines[start + 1 + len(told)]
+    assert [line[left:] for line in lines[start + 1 : start + 1 + len(expected)]] == expected
+    assert all(not line[:left].strip() for line in lines[start + 2 : start + 1 + len(expected)])
+    assert "gelu" in lines[start + 1 + len(expected)]
 
 
 def test_findings_of_several_captures_say_which_show_them() -> None:
     made = comparison()
-    found = FindingChange(
-        "host-sync", "It waits 6 times", FindingFate.STAYED, None, 2 * MS, 1, 2, "r2.sqlite", (3, 3)
+    change = FindingChange(
+        "host-sync",
+        "It waits 6 times",
+        FindingStatus.STAYED,
+        None,
+        2 * MS,
+        1,
+        2,
+        "r2.sqlite",
+        (3, 3),
     )
-    several = replace(made, before=replace(made.before, labels=("a", "b", "c")), findings=(found,))
+    several = replace(made, before=replace(made.before, labels=("a", "b", "c")), findings=(change,))
     text = shown(several)
     assert "1 of 3 -> 2 of 3" in text
     assert "It waits 6 times (r2.sqlite)" in text
-    single = shown(replace(made, findings=(found,)))
+    single = shown(replace(made, findings=(change,)))
     assert "of 3" not in single
     assert "r2.sqlite" not in single
 
@@ -431,23 +441,26 @@ def test_what_cannot_be_claimed_is_marked_and_the_mark_explained() -> None:
 
 def test_sections_without_anything_are_left_out() -> None:
     bare = comparison(phases=(), kernels=(), ranges=(), api=(), copies=(), findings=())
-    assert [one.key for one in comparison_sections(bare)] == ["metrics", "ledger"]
+    assert [comparison_section.key for comparison_section in comparison_sections(bare)] == [
+        "metrics",
+        "ledger",
+    ]
     assert "Kernels per step" not in shown(bare)
 
 
 def test_a_table_of_small_changes_is_one_line() -> None:
     quiet = comparison(kernels=comparison().kernels[3:])
-    said = "Kernels per step: none of 1 changed by 0.1% of the total (use --top 0 for all)"
-    assert said in shown(quiet).splitlines()
+    text = "Kernels per step: none of 1 changed by 0.1% of the total (use --top 0 for all)"
+    assert text in shown(quiet).splitlines()
     assert "none of 1 changed by 0.1% of the total" in comparison_to_page(quiet)
     assert "Kernels per step" not in comparison_text.comparison_to_markdown(quiet)
 
 
 def test_metrics_that_are_zero_on_both_sides_are_left_out() -> None:
     copied = MetricChange("h2d_bytes", "Copied to GPU", Fmt.BYTES, change(0, 0, "same"))
-    found = comparison(metrics=(*comparison().metrics, copied))
-    assert "Copied to GPU" not in shown(found)
-    assert "h2d_bytes" in to_csv(as_table(found))
+    compared = comparison(metrics=(*comparison().metrics, copied))
+    assert "Copied to GPU" not in shown(compared)
+    assert "h2d_bytes" in to_csv(as_table(compared))
 
 
 def test_without_steps_nothing_is_said_of_a_step() -> None:
@@ -477,17 +490,17 @@ def test_repeats_are_counted_and_their_steps_told() -> None:
 @pytest.mark.parametrize("every", [False, True])
 def test_lines_fit_the_screen(width: int, every: bool) -> None:
     narrow_letters = tuple(name for name in HOSTILE if len(name) == display_width(name))
-    for found in (comparison(), hostile(narrow_letters)):
-        lines = shown(found, width, every_field=every).splitlines()
+    for result in (comparison(), hostile(narrow_letters)):
+        lines = shown(result, width, every_field=every).splitlines()
         assert max(map(display_width, lines)) <= width
 
 
 def test_wide_shows_whole_names_and_every_field() -> None:
-    told = shown(comparison(), None, every_field=True)
-    assert "sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn" in told
-    assert "Matched by" in told
-    assert "role" in told
-    assert "-33.8 to -22.6 ms" in told
+    text = shown(comparison(), None, every_field=True)
+    assert "sgemm_128x64_nn -> nvjet_hsh_128x256_64x4_tn" in text
+    assert "Matched by" in text
+    assert "role" in text
+    assert "-33.8 to -22.6 ms" in text
 
 
 def test_top_chooses_the_rows() -> None:
@@ -517,8 +530,8 @@ def test_colors_tell_what_is_welcome() -> None:
 
 
 def test_names_cannot_drive_a_terminal() -> None:
-    told = shown(hostile(), limit=0)
-    assert all(c.isprintable() or c == "\n" for c in told)
+    text = shown(hostile(), limit=0)
+    assert all(c.isprintable() or c == "\n" for c in text)
     stream = io.StringIO()
     look = TableOptions(80, bars=True)
     for details in (False, True):
@@ -531,14 +544,15 @@ def test_names_cannot_drive_a_terminal() -> None:
 
 
 def test_markdown_says_it_first_and_folds_the_rest() -> None:
-    told = comparison_text.comparison_to_markdown(comparison())
-    assert told.startswith("## Step time -9.0%: 46.6 -\\> 42.4 ms\n")
+    markdown = comparison_text.comparison_to_markdown(comparison())
+    assert markdown.startswith("## Step time -9.0%: 46.6 -\\> 42.4 ms\n")
     assert (
-        "| Step time | 46.6 ms | 42.4 ms | -4.17 ms | -9.0% | -5.00 to -3.34 ms | lower |" in told
+        "| Step time | 46.6 ms | 42.4 ms | -4.17 ms | -9.0% | -5.00 to -3.34 ms | lower |"
+        in markdown
     )
-    assert "<details><summary>Kernels per step (3 of 4)</summary>" in told
-    assert told.count("<details>") == told.count("</details>") == 5
-    assert "| `sgemm_128x64_nn`<br>-\\> `nvjet_hsh_128x256_64x4_tn` |" in told
+    assert "<details><summary>Kernels per step (3 of 4)</summary>" in markdown
+    assert markdown.count("<details>") == markdown.count("</details>") == 5
+    assert "| `sgemm_128x64_nn`<br>-\\> `nvjet_hsh_128x256_64x4_tn` |" in markdown
 
 
 @pytest.mark.parametrize("limit", [None, 0, 1000])
@@ -549,17 +563,17 @@ def test_a_comment_holds_the_markdown(limit: int | None) -> None:
         notes=("`" + "x" * 100_000,),
         explanation=("y" * 70_000, "z" * 70_000),
     )
-    told = comparison_text.comparison_to_markdown(many, limit=limit)
-    assert len(told) < 65_536
-    assert told.count("<details>") == told.count("</details>")
+    markdown = comparison_text.comparison_to_markdown(many, limit=limit)
+    assert len(markdown) < 65_536
+    assert markdown.count("<details>") == markdown.count("</details>")
 
 
 def test_names_stay_in_their_cells_of_markdown() -> None:
-    told = comparison_text.comparison_to_markdown(hostile(), limit=0)
-    tables = [line for line in told.splitlines() if line.startswith("|")]
+    markdown = comparison_text.comparison_to_markdown(hostile(), limit=0)
+    tables = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(tables) > 20
-    assert "<b>bold" not in "".join(part for part in told.split("`")[::2])
-    assert not any(c for c in told if not c.isprintable() and c != "\n")
+    assert "<b>bold" not in "".join(part for part in markdown.split("`")[::2])
+    assert not any(c for c in markdown if not c.isprintable() and c != "\n")
 
 
 class _Tags(HTMLParser):
@@ -573,29 +587,29 @@ class _Tags(HTMLParser):
 
 
 def test_the_page_needs_nothing_and_shows_names_as_text() -> None:
-    told = comparison_to_page(hostile(), limit=0)
+    page = comparison_to_page(hostile(), limit=0)
     reader = _Tags()
-    reader.feed(told)
+    reader.feed(page)
     assert not reader.tags & {"script", "link", "img", "iframe", "b>bold"}
-    assert "default-src 'none'" in told
-    assert "http" not in told.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
-    assert "</script><b>" not in told
-    assert all(c.isprintable() or c == "\n" for c in told)
+    assert "default-src 'none'" in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+    assert "</script><b>" not in page
+    assert all(c.isprintable() or c == "\n" for c in page)
 
 
 def test_the_page_has_the_picture_in_two_sizes_then_everything() -> None:
-    told = comparison_to_page(comparison())
-    assert told.index('<svg class="pic wide"') < told.index('<svg class="pic narrow"')
-    assert told.index("<svg") < told.index('class="verdict"') < told.index("Metrics per step")
-    assert "<code>compute/matmul</code>" in told
-    assert '<td class="good" style="text-align:right">-28.2 ms</td>' in told
-    assert "category matmul, matched by role, range forward" in told
+    page = comparison_to_page(comparison())
+    assert page.index('<svg class="pic wide"') < page.index('<svg class="pic narrow"')
+    assert page.index("<svg") < page.index('class="verdict"') < page.index("Metrics per step")
+    assert "<code>compute/matmul</code>" in page
+    assert '<td class="good" style="text-align:right">-28.2 ms</td>' in page
+    assert "category matmul, matched by role, range forward" in page
 
 
 def test_a_notebook_gets_the_picture_as_an_image() -> None:
-    told = comparison_fragment(comparison(), limit=None)
-    assert 'src="data:image/svg+xml;base64,' in told
-    assert "<style" not in told
+    page = comparison_fragment(comparison(), limit=None)
+    assert 'src="data:image/svg+xml;base64,' in page
+    assert "<style" not in page
 
 
 def test_csv_has_a_line_for_each_thing() -> None:

@@ -59,10 +59,10 @@ def test_json_is_safe_to_print() -> None:
 
 def test_json_of_names_that_are_not_utf8() -> None:
     name = b"x\xff.sqlite".decode("utf-8", "surrogateescape")
-    told = encode_json({name: [name, {"path": Path(name), "ns": math.nan, "µ": (1, None)}]})
+    text = encode_json({name: [name, {"path": Path(name), "ns": math.nan, "µ": (1, None)}]})
     escaped = "x\\udcff.sqlite"
-    assert json.loads(told) == {escaped: [escaped, {"path": escaped, "ns": None, "µ": [1, None]}]}
-    told.encode()
+    assert json.loads(text) == {escaped: [escaped, {"path": escaped, "ns": None, "µ": [1, None]}]}
+    text.encode()
 
 
 def test_json_has_no_nan() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
@@ -16,13 +17,17 @@ from gpusight.analysis.steps.step_list import TraceStep
 from gpusight.analysis.steps.step_window import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
-from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, screen_lines
-from gpusight.render.diagnosis_summary import timeline_gain
+from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, _fitted_kernel, screen_lines
+from gpusight.render.diagnosis_summary import language, timeline_gain
+from gpusight.render.html import diagnosis_page
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
 from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
-from gpusight.rules.rule import FindingLocation
+from gpusight.rules.frameworks import Framework
+from gpusight.rules.process_sections import DiagnosisSection, GpuOwner
+from gpusight.rules.registry import timeline_rules
+from gpusight.rules.rule import FindingLocation, TimelineRule
 from tests.render.hostile import HOSTILE
 
 MS = 1e6
@@ -88,22 +93,22 @@ def diagnosis(
 
 
 def text(
-    found: TimelineDiagnosis,
+    result: TimelineDiagnosis,
     *,
     details: bool = True,
     width: int | None = 80,
     limit: int | None = None,
 ) -> str:
     look = TableOptions(width, limit)
-    return DiagnosisView(found).to_text(look, details=details)
+    return DiagnosisView(result).to_text(look, details=details)
 
 
 def test_the_first_screen_is_the_plan() -> None:
-    found = diagnosis(
+    result = diagnosis(
         finding("input-starved", 80.0, title="Data loading stalls the GPU"),
         finding("launch-bound", 6.0, saved_ns=2.0 * MS, robust=False),
     )
-    assert text(found, details=False, width=100).splitlines() == [
+    assert text(result, details=False, width=100).splitlines() == [
         (
             "train.nsys-rep: NVIDIA H200, 10 steps of 10.0 ms (2 warm-up steps excluded), "
             "GPU busy 19.4%"
@@ -123,12 +128,12 @@ def test_the_first_screen_is_the_plan() -> None:
 
 
 def test_what_rests_on_an_upper_bound_says_up_to() -> None:
-    found = diagnosis(
+    result = diagnosis(
         finding("host-sync", 20.0, saved_ns=20.0 * MS),
         finding("host-bound", 70.0, saved_ns=70.0 * MS, confidence=Confidence.LOW),
         finding("launch-bound", 5.0, saved_ns=5.0 * MS),
     )
-    lines = text(found, details=False, width=120).splitlines()
+    lines = text(result, details=False, width=120).splitlines()
     rows = [line for line in lines if re.match(r" \d\. ", line)]
     assert [re.findall(r"(?:up to )?[\d.]+x", row) for row in rows] == [
         ["1.25x"],
@@ -137,29 +142,57 @@ def test_what_rests_on_an_upper_bound_says_up_to() -> None:
     ]
     total = "all 3 fixes: 10.0 ms -> down to 500 µs/step (up to 20x)"
     assert any(line.startswith(total) for line in lines)
-    markdown = diagnosis_view.diagnosis_to_markdown(found)
+    markdown = diagnosis_view.diagnosis_to_markdown(result)
     assert total.replace(">", r"\>") in markdown
-    assert found.document()["plan"]["upper_bound"] is True
+    assert result.document()["plan"]["upper_bound"] is True
 
 
 def test_the_first_screen_has_fifteen_lines_at_most() -> None:
     many = [finding(f"rule-{number}", 5.0, saved_ns=1.0 * MS) for number in range(30)]
-    found = diagnosis(*many, notes=tuple("abc" * 50 for _ in range(9)))
+    result = diagnosis(*many, notes=tuple("abc" * 50 for _ in range(9)))
     for width in (60, 80, 100):
         for bars in (False, True):
-            lines = screen_lines(found, TableOptions(width, bars=bars))
+            lines = screen_lines(result, TableOptions(width, bars=bars))
             assert len(lines) <= MAX_LINES
             assert max(len(line.text) for line in lines) <= width
     assert any("more: --details" in line.text for line in lines)
     assert "all 30 fixes: 10.0 -> 7.00 ms/step (1.43x)" in [line.text for line in lines]
 
 
+@pytest.mark.parametrize("fixes", [1, 2, 9])
+@pytest.mark.parametrize("others", [1, 3, 9])
+def test_fixes_come_before_other_processes(fixes: int, others: int) -> None:
+    titled = finding("other", 80.0, title="Host waits (`gloo:all_reduce`): GPU idle 40 ms/step")
+    sections = tuple(
+        DiagnosisSection(
+            f"process {pid} (python), GPU 0",
+            f"--process {pid}",
+            GpuOwner(pid, "python", (0,), 9),
+            0.025,
+            diagnosis(titled),
+        )
+        for pid in range(700, 700 + others)
+    )
+    plan = [finding(f"rule-{n}", 5.0 - n / 2, saved_ns=(5 - n / 2) * MS) for n in range(fixes)]
+    aside = finding("profiler-overhead", 5.0, is_fix=False, saved_ns=None)
+    long = "3 of 15 steps excluded as warm-up: " + "; a reason that is long " * 4
+    found = diagnosis(*plan, aside, sections=sections, notes=(long, "another"))
+    lines = [line.text for line in screen_lines(found, TableOptions(100))]
+    assert len(lines) <= MAX_LINES
+    assert sum(bool(re.match(r" \d\. ", line)) for line in lines) >= min(fixes, 3)
+    processes = [line for line in lines if line.startswith("process 7")]
+    rest = [line for line in lines if re.fullmatch(r"… \d more processes: --details", line)]
+    assert len(processes) + sum(int(line.split()[1]) for line in rest) == others
+    for line in processes:
+        assert line.endswith(f"busy 2.5%; Host waits (--process {line.split()[1]})")
+
+
 def test_details_have_everything_else() -> None:
-    found = diagnosis(
+    result = diagnosis(
         finding("input-starved", 80.0),
         finding("launch-bound", 6.0, saved_ns=2.0 * MS, robust=False),
     )
-    lines = text(found).splitlines()
+    lines = text(result).splitlines()
     for expected in (
         "   gain    saves 8.00 ms/step (80.0%)",
         "           Replay without it (high confidence: all was measured)",
@@ -187,8 +220,8 @@ def test_a_next_command_that_is_too_wide_is_broken_between_words() -> None:
     typed = ["--steps", "10-20", "--device", "1"]
 
     def following(path: str, width: int) -> list[str]:
-        found = diagnosis(meta={"path": path, "gpu": "H200", "device": 0})
-        shown = DiagnosisView(found).to_text(TableOptions(width), typed=typed)
+        result = diagnosis(meta={"path": path, "gpu": "H200", "device": 0})
+        shown = DiagnosisView(result).to_text(TableOptions(width), typed=typed)
         return shown[shown.index("next: ") :].splitlines()
 
     whole = f"next: gpusight ledger {long} --steps 10-20 --device 1"
@@ -226,32 +259,32 @@ def test_nothing_found_on_an_idle_gpu_does_not_sound_like_praise() -> None:
 
 
 def test_what_another_finding_covers_is_not_called_unjudged() -> None:
-    found = diagnosis(
+    result = diagnosis(
         finding("input-starved", 80.0),
         not_applicable={"host-sync": "the same cause as it", "exposed-copy": "no copies"},
         covered={"host-sync": "input-starved"},
     )
-    shown = text(found)
+    shown = text(result)
     assert "\ncovered by input-starved: host-sync\n" in shown
     assert "not evaluated: exposed-copy: no copies" in shown
     assert "same cause" not in shown
-    markdown = diagnosis_view.diagnosis_to_markdown(found, limit=0, details=True)
+    markdown = diagnosis_view.diagnosis_to_markdown(result, limit=0, details=True)
     assert "\nCovered by `input-starved`: host-sync.\n" in markdown
     assert "same cause" not in markdown
-    page = diagnosis_view.diagnosis_to_page(found, limit=0, details=0)
+    page = diagnosis_page.diagnosis_to_page(result, limit=0, details=0)
     assert "Covered by input-starved: host-sync" in page
     assert "1 rule not evaluated" in page
-    assert [one["rule"] for one in found.document()["not_applicable"]] == [
+    assert [row["rule"] for row in result.document()["not_applicable"]] == [
         "host-sync",
         "exposed-copy",
     ]
 
 
 def test_what_is_no_matter_of_time() -> None:
-    found = diagnosis(finding("capture-incomplete", None))
-    assert "no time estimate" in text(found)
-    assert found.fixes == ()
-    assert found.document()["findings"][0]["recoverable_ns"] is None
+    result = diagnosis(finding("capture-incomplete", None))
+    assert "no time estimate" in text(result)
+    assert result.fixes == ()
+    assert result.document()["findings"][0]["recoverable_ns"] is None
 
 
 def test_the_overhead_of_the_profiler_has_one_number() -> None:
@@ -276,8 +309,8 @@ def test_the_overhead_of_the_profiler_has_one_number() -> None:
 def test_the_total_names_the_rows_with_a_time_estimate(
     ms: tuple[float | None, ...], total: str
 ) -> None:
-    found = diagnosis(*(finding(f"rule-{n}", value) for n, value in enumerate(ms)))
-    assert any(line.startswith(total) for line in text(found, details=False).splitlines())
+    result = diagnosis(*(finding(f"rule-{n}", value) for n, value in enumerate(ms)))
+    assert any(line.startswith(total) for line in text(result, details=False).splitlines())
 
 
 def uncovering() -> TimelineDiagnosis:
@@ -307,7 +340,7 @@ def test_what_fixes_save_alone_is_listed_where_it_differs(width: int) -> None:
     rows = diagnosis_view.diagnosis_to_markdown(uncovering()).splitlines()
     alone = [re.split(r" *\| *", row)[6] for row in rows if re.match(r"\| +\d", row)]
     assert alone[2:] == ["1.00 ms", "nothing"]
-    assert ">nothing</td>" in diagnosis_view.diagnosis_to_page(uncovering())
+    assert ">nothing</td>" in diagnosis_page.diagnosis_to_page(uncovering())
 
 
 def test_nothing_is_listed_where_fixes_save_the_same_alone() -> None:
@@ -316,32 +349,40 @@ def test_nothing_is_listed_where_fixes_save_the_same_alone() -> None:
 
 def test_a_fix_that_needs_another_says_so() -> None:
     first = finding("launch-bound", 60.0, needs=("host-sync", "absent"))
-    found = diagnosis(first, finding("host-sync", 5.0))
-    assert "apply fix 2 (host-sync) before fix 1" in text(found, details=False).splitlines()
-    assert "saves 6.00 ms/step (60.0%); apply it after fix 2 (host-sync)" in text(found, width=100)
-    assert "apply fix 2 (host-sync) before fix 1" in diagnosis_view.diagnosis_to_markdown(found)
-    assert "apply fix 2 (host-sync) before fix 1" in diagnosis_view.diagnosis_to_page(found)
-    assert found.document()["findings"][0]["needs"] == ["host-sync", "absent"]
+    result = diagnosis(first, finding("host-sync", 5.0))
+    assert "apply fix 2 (host-sync) before fix 1" in text(result, details=False).splitlines()
+    assert "saves 6.00 ms/step (60.0%); apply it after fix 2 (host-sync)" in text(result, width=100)
+    assert "apply fix 2 (host-sync) before fix 1" in diagnosis_view.diagnosis_to_markdown(result)
+    assert "apply fix 2 (host-sync) before fix 1" in diagnosis_page.diagnosis_to_page(result)
+    assert result.document()["findings"][0]["needs"] == ["host-sync", "absent"]
+
+
+def test_a_plan_in_the_order_to_apply_needs_no_note() -> None:
+    found = diagnosis(
+        finding("host-sync", 5.0), finding("launch-bound", 60.0, needs=("host-sync",))
+    )
+    assert "apply fix" not in text(found, details=False)
+    assert "apply it after fix 1 (host-sync)" in text(found, width=100)
 
 
 def test_what_is_not_in_the_plan_follows_it() -> None:
     twin = finding("host-sync", 70.0, title="Twin", saved_ns=None, instead_of="input-starved")
     small = finding("fp32-no-tensor-cores", 0.1, title="Small", saved_ns=None)
     note = finding("profiler-overhead", 5.0, title="Overhead", saved_ns=None, is_fix=False)
-    found = diagnosis(finding("input-starved", 80.0), twin, small, note)
-    assert [f.rule for f in found.plan] == ["input-starved"]
-    lines = text(found, details=False, width=100).splitlines()
+    result = diagnosis(finding("input-starved", 80.0), twin, small, note)
+    assert [f.rule for f in result.plan] == ["input-starved"]
+    lines = text(result, details=False, width=100).splitlines()
     assert lines[-5:-1] == [
         "this fix: 10.0 -> 2.00 ms/step (5.0x)",
         "or, instead of fix 1: Twin, saves 7.00 ms",
         "also: Small, saves under 0.5%",
         "note: Overhead, not a fix (explain profiler-overhead)",
     ]
-    details = text(found, width=100)
+    details = text(result, width=100)
     assert "saves 7.00 ms/step (70.0%) instead of fix 1 (input-starved)" in details
     assert "note: profiler-overhead: Overhead\n   gain    not a fix: 500 µs/step (5.0%)" in details
-    assert "or, instead of fix 1: Twin" in diagnosis_view.diagnosis_to_markdown(found)
-    assert "or, instead of fix 1: Twin" in diagnosis_view.diagnosis_to_page(found)
+    assert "or, instead of fix 1: Twin" in diagnosis_view.diagnosis_to_markdown(result)
+    assert "or, instead of fix 1: Twin" in diagnosis_page.diagnosis_to_page(result)
     many = diagnosis(*[finding(f"rule-{n}", 4.0) for n in range(9)], twin, small, note)
     many = replace(many, findings=tuple(replace(f, instead_of="") for f in many.findings))
     lines = text(many, details=False, width=100).splitlines()
@@ -369,8 +410,8 @@ def test_a_note_is_never_cut_in_the_middle_of_a_sentence(width: int) -> None:
     ]
 
 
-def note_of(found: TimelineDiagnosis, width: int) -> list[str]:
-    lines = [line.text for line in screen_lines(found, TableOptions(width))]
+def note_of(result: TimelineDiagnosis, width: int) -> list[str]:
+    lines = [line.text for line in screen_lines(result, TableOptions(width))]
     first = next(number for number, line in enumerate(lines) if line.startswith("note"))
     return lines[first : lines.index("")]
 
@@ -378,12 +419,12 @@ def note_of(found: TimelineDiagnosis, width: int) -> list[str]:
 def test_times_of_locations_that_are_not_saved_say_what_they_are() -> None:
     where = (FindingLocation("range", "data", 80.0 * MS, 10),)
     timed = finding("launch-bound", 6.0, where_time="host time of launches", where=where)
-    found = diagnosis(timed)
-    assert "   where   host time of launches:\n           8.000 ms  range data" in text(found)
-    markdown = diagnosis_view.diagnosis_to_markdown(found, details=True)
+    result = diagnosis(timed)
+    assert "   where   host time of launches:\n           8.000 ms  range data" in text(result)
+    markdown = diagnosis_view.diagnosis_to_markdown(result, details=True)
     assert "\nWhere (host time of launches):\n\n- range" in markdown
-    assert "<caption>Host time of launches</caption>" in diagnosis_view.diagnosis_to_page(found)
-    assert found.document()["findings"][0]["where_time"] == "host time of launches"
+    assert "<caption>Host time of launches</caption>" in diagnosis_page.diagnosis_to_page(result)
+    assert result.document()["findings"][0]["where_time"] == "host time of launches"
 
 
 HIDDEN = "the time that it saves is hidden behind other work now"
@@ -416,22 +457,30 @@ def test_notes_start_with_what_matters_most() -> None:
     assert warned.with_warnings(("later",)).notes[:2] == (lost, "later")
 
 
+@pytest.mark.parametrize(("count", "shown"), [(1, "range data, once"), (2, "range data, 2 times")])
+def test_how_often_a_location_occurs_without_steps(count: int, shown: str) -> None:
+    where = (FindingLocation("range", "data", 80.0 * MS, count),)
+    window = StepWindow(20_000_000, 120_000_000, (), (), "no steps")
+    found = diagnosis(finding("input-starved", 80.0, where=where), focus=window)
+    assert f"80.00 ms  {shown}" in text(found)
+
+
 def test_a_finding_without_locations_says_how_to_get_them() -> None:
-    found = diagnosis(finding("launch-bound", 6.0, where_time="host time of launches", where=()))
-    told = " ".join(text(found).split())
+    result = diagnosis(finding("launch-bound", 6.0, where_time="host time of launches", where=()))
+    shown_text = " ".join(text(result).split())
     assert (
         "where host time of launches: the capture has no ranges or operators there (gpusight "
-        "record adds NVTX ranges; with --with torch, operators) why" in told
+        "record adds NVTX ranges; with --with torch, operators) why" in shown_text
     )
-    page = diagnosis_view.diagnosis_to_page(found)
+    page = diagnosis_page.diagnosis_to_page(result)
     assert "no ranges or operators there" in page
 
 
 def test_without_steps_times_are_of_the_window() -> None:
     whole = StepWindow(20_000_000, 120_000_000)
-    found = diagnosis(finding("input-starved", 80.0), focus=whole)
-    found = replace(found, replay=ReplayFacts(0.004, 0, 100_000_000))
-    shown = text(found)
+    result = diagnosis(finding("input-starved", 80.0), focus=whole)
+    result = replace(result, replay=ReplayFacts(0.004, 0, 100_000_000))
+    shown = text(result)
     assert "no steps found" in shown
     assert "this fix: 100 -> 20.0 ms (5.0x)" in shown
     assert "step" not in shown.replace("Time in `data` per step", "").replace(
@@ -449,15 +498,15 @@ def test_a_replay_that_misses_is_not_praised() -> None:
 
 def test_several_gpus() -> None:
     ledger = Ledger(0, 100_000_000, (DeviceLedger(0, BUSY), DeviceLedger(3, STARVED)))
-    found = diagnosis(finding("input-starved", 80.0), ledger=BUSY)
-    found = replace(found, ledger=ledger, meta={**found.meta, "device": 3})
-    shown = text(found)
+    result = diagnosis(finding("input-starved", 80.0), ledger=BUSY)
+    result = replace(result, ledger=ledger, meta={**result.meta, "device": 3})
+    shown = text(result)
     assert "GPU 3 busy 19.4% (all 2: 19.4% to 97.0%)" in shown.replace("\n", " ")
     assert "idle 80.6% (input 80.6%) · compute 19.0% (matmul 15.0%)" in shown
-    page = diagnosis_view.diagnosis_to_page(found)
+    page = diagnosis_page.diagnosis_to_page(result)
     assert page.count('class="bar"') == 2
     assert "GPU 0: compute 97.0%" in diagnosis_view.diagnosis_to_markdown(
-        found, limit=0, details=True
+        result, limit=0, details=True
     )
 
 
@@ -470,8 +519,8 @@ def test_the_bar_is_as_wide_as_the_screen() -> None:
 
 
 def test_markdown() -> None:
-    found = diagnosis(finding("input-starved", 80.0, code="```\nx = `1`"))
-    shown = diagnosis_view.diagnosis_to_markdown(found, limit=0, details=True)
+    result = diagnosis(finding("input-starved", 80.0, code="```\nx = `1`"))
+    shown = diagnosis_view.diagnosis_to_markdown(result, limit=0, details=True)
     assert "> 2 of 12 steps left out as warm-up: step\\_0, step\\_1" in shown
     assert "| 1 | `data` holds the launching thread, says input-starved | `input-starved`" in shown
     assert "### 1. input-starved: `data` holds" in shown
@@ -484,7 +533,7 @@ def test_markdown() -> None:
 
 
 def test_the_page_needs_nothing_else() -> None:
-    page = diagnosis_view.diagnosis_to_page(
+    page = diagnosis_page.diagnosis_to_page(
         diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
     )
     assert page.startswith("<!DOCTYPE html>")
@@ -497,11 +546,11 @@ def test_the_page_needs_nothing_else() -> None:
 
 
 def test_csv_and_json() -> None:
-    found = diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
-    rows = list(csv.DictReader(io.StringIO(to_csv(diagnosis_view.diagnosis_table(found)))))
+    result = diagnosis(finding("input-starved", 80.0), finding("launch-bound", 6.0))
+    rows = list(csv.DictReader(io.StringIO(to_csv(diagnosis_view.diagnosis_table(result)))))
     assert [row["rule"] for row in rows] == ["input-starved", "launch-bound"]
     assert (rows[0]["rank"], float(rows[0]["recoverable_ns"])) == ("1", 80e6)
-    document = json.loads(json.dumps(DiagnosisView(found).to_dict(limit=1)))
+    document = json.loads(json.dumps(DiagnosisView(result).to_dict(limit=1)))
     assert [one["rule"] for one in document["findings"]] == ["input-starved"]
     assert set(document) >= {"findings", "clean", "not_applicable", "ledger", "window", "meta"}
     assert set(document["findings"][0]) >= {
@@ -532,16 +581,16 @@ def test_names_of_others_are_only_shown(name: str) -> None:
         where=(FindingLocation("range", name, 1.0, 1),),
     )
     meta = {"path": f"/tmp/{name}", "gpu": name, "device": 0}
-    found = diagnosis(hostile, notes=(name,), not_applicable={"x": name}, meta=meta)
-    page = diagnosis_view.diagnosis_to_page(found)
+    result = diagnosis(hostile, notes=(name,), not_applicable={"x": name}, meta=meta)
+    page = diagnosis_page.diagnosis_to_page(result)
     shown = [
-        text(found),
+        text(result),
         page,
-        diagnosis_view.diagnosis_to_markdown(found, limit=0, details=True),
+        diagnosis_view.diagnosis_to_markdown(result, limit=0, details=True),
     ]
-    shown.append(diagnosis_view.diagnosis_to_fragment(found, limit=0, details=0))
-    for one in shown:
-        assert not {"\x1b", "\x9b", "\u202e", "\r", "\t"} & set(one)
+    shown.append(diagnosis_page.diagnosis_to_fragment(result, limit=0, details=0))
+    for row in shown:
+        assert not {"\x1b", "\x9b", "\u202e", "\r", "\t"} & set(row)
     assert "</script>" not in page
     assert "<b>bold" not in page
     pasted = ("# ", "next: ")
@@ -579,8 +628,42 @@ def test_the_view_shows_itself() -> None:
         ("Data loading (`next`) stalls the GPU 4 ms", 33, "Data loading (`next`)"),
         ("GPU idle waiting for other streams: 4 ms", 33, "GPU idle waiting for other…"),
         ("my_kernel: Uncoalesced loads and stores", 30, "my_kernel: Uncoalesced loads…"),
+        ("Warm-up: first step 5.01 s, later 103 ms", 36, "Warm-up: first step 5.01 s"),
+        ("Stall Long Scoreboard 86% (of all)", 24, "Stall Long Scoreboard"),
+        ("Latency-bound: no unit above 15%", 31, "Latency-bound"),
         ("name_without_any_space", 12, "name_withou…"),
     ],
 )  # fmt: skip
 def test_titles_lose_their_numbers_or_whole_words(text: str, width: int, fitted: str) -> None:
     assert _fitted(text, width) == fitted
+
+
+@pytest.mark.parametrize(
+    ("label", "title", "width", "fitted"),
+    [
+        ("gemm", "Small grid: 32 blocks on 132 SMs", 40, "gemm: Small grid: 32 blocks on 132 SMs"),
+        ("gemm", "Small grid: 32 blocks on 132 SMs", 30, "gemm: Small grid"),
+        ("gemm", "Tail effect: 1.5 waves, 2 needed", 32, "gemm: Tail effect: 1.5 waves"),
+        ("batch_norm inference", "Stall Wait 86%", 32, "batch_norm inference: Stall Wait"),
+        ("batch_norm inference", "Stall Wait 86%", 24, "batch_…rence: Stall Wait"),
+        ("batch_norm inference", "Atomics keep L2 busy", 30, "batch_norm inference: Atomics…"),
+    ],
+)  # fmt: skip
+def test_a_kernel_keeps_the_phrase_of_its_finding(
+    label: str, title: str, width: int, fitted: str
+) -> None:
+    assert _fitted_kernel(label, title, width) == fitted
+
+
+def test_a_group_of_the_ledger_does_not_repeat_its_name() -> None:
+    ledger = entries(compute__matmul=0.9, communication=0.06, idle__queued=0.04)
+    shown = text(diagnosis(ledger=ledger), details=False).splitlines()
+    assert "compute 90.0% (matmul 90.0%) · communication 6.0% · idle 4.0% (queued 4.0%)" in shown
+
+
+@pytest.mark.parametrize("rule", timeline_rules().values(), ids=lambda rule: rule.id)
+def test_lines_to_paste_that_are_called_python_are_python(rule: TimelineRule) -> None:
+    for framework in (Framework.TORCH, Framework.JAX, Framework.CUDA):
+        code = rule.snippet(framework)
+        if language(code) == "python":
+            ast.parse(code)

@@ -27,9 +27,9 @@ from tests.render.test_comparison_text import comparison
 MS = 1e6
 
 
-def to_text(found: Gate, width: int | None, **options: Any) -> str:
+def to_text(result: Gate, width: int | None, **options: Any) -> str:
     """Write a verdict as plain text, as the command line does."""
-    return GateView(found).to_text(TableOptions(width), **{"words": COMMAND_LINE, **options})
+    return GateView(result).to_text(TableOptions(width), **{"words": COMMAND_LINE, **options})
 
 
 def check(
@@ -91,8 +91,8 @@ def test_the_verdict_comes_first_and_everything_fits_the_screen() -> None:
     ]
     assert rows["memory_peak"][1:] == ["-", "-", "-", "+5%", "-", "INCONCLUSIVE"]
     reasons = " ".join(text.split())
-    told = "step_time FAIL: 700 µs over the limit of 10.3 ms (+3%); interval from repeats"
-    assert told in reasons
+    sentence = "step_time FAIL: 700 µs over the limit of 10.3 ms (+3%); interval from repeats"
+    assert sentence in reasons
     assert "; interval from repeats; about 6 captures per side would settle it" in reasons
     assert "memory_peak INCONCLUSIVE: new.sqlite: no memory was recorded" in text
     assert "note: few steps" in text
@@ -106,8 +106,8 @@ def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
         check(CheckStatus.INCONCLUSIVE, doubt=Doubt.NOISE, repeats=6),
     ]
     command = "gpusight compare old.sqlite --vs new.sqlite"
-    for found in (gate(*many, notes=("a note",) * 9), gate(check(CheckStatus.FAILED)), EVERY):
-        lines = to_text(found, 100, next_command=command).splitlines()
+    for result in (gate(*many, notes=("a note",) * 9), gate(check(CheckStatus.FAILED)), EVERY):
+        lines = to_text(result, 100, next_command=command).splitlines()
         assert len(lines) <= 15
         assert lines[-1] == f"next: {command}"
         heading = next(n for n, line in enumerate(lines) if line.startswith("Metric"))
@@ -117,15 +117,15 @@ def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
     text = to_text(replace(gate(check(CheckStatus.FAILED)), comparison=comparison()), 100)
     assert "Significant changes per step: compute/matmul -28.2 ms, idle/framework +20.7 ms" in text
     other = Difference("kernels", "kernels per step 9 -> 7")
-    found = gate(
+    result = gate(
         check(CheckStatus.INCONCLUSIVE, reason=other.text, doubt=Doubt.NOT_COMPARABLE),
         differences=(other,),
         notes=(f"different on the two sides: {other.text}", "few steps"),
     )
     for details in (False, True):
-        assert to_text(found, None, details=details).count(other.text) == 1
-    assert to_markdown(found).count("few steps") == 1
-    assert "note: few steps" in to_text(found, None, details=True)
+        assert to_text(result, None, details=details).count(other.text) == 1
+    assert to_markdown(result).count("few steps") == 1
+    assert "note: few steps" in to_text(result, None, details=True)
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100])
@@ -136,9 +136,9 @@ def test_a_hint_is_shown_whole_or_not_at_all(width: int) -> None:
               doubt=Doubt.NOT_COMPARABLE)
         for n in range(4)
     ]  # fmt: skip
-    found = gate(*checks, differences=(other,))
+    result = gate(*checks, differences=(other,))
     command = "gpusight compare old.sqlite --vs new.sqlite"
-    shown = " ".join(to_text(found, width, next_command=command).split())
+    shown = " ".join(to_text(result, width, next_command=command).split())
     for first, last in (
         ("If intended:", "same GPUs, steps and input."),
         ("--inconclusive pass", "exit code 0 or 1."),
@@ -161,7 +161,7 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checks", "options", "told"),
+    ("checks", "options", "expected"),
     [
         ((CheckStatus.PASSED,), {}, "Gate PASS (exit code 0): 1 within the limit"),
         (
@@ -193,16 +193,16 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
     ],
 )
 def test_the_first_line(
-    checks: tuple[CheckStatus, ...], options: dict[str, Any], told: str
+    checks: tuple[CheckStatus, ...], options: dict[str, Any], expected: str
 ) -> None:
-    found = gate(*map(check, checks), **options)
-    assert to_text(found, 100).splitlines()[0] == told
-    escaped = told.replace("step_time", "step\\_time")
-    assert to_markdown(found).startswith(f"## {escaped}\n")
+    result = gate(*map(check, checks), **options)
+    assert to_text(result, 100).splitlines()[0] == expected
+    escaped = expected.replace("step_time", "step\\_time")
+    assert to_markdown(result).startswith(f"## {escaped}\n")
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"doubt": Doubt.NOISE, "repeats": 12}, "+3%; about 12 captures per side would settle it"),
         ({"doubt": Doubt.NOISE}, "+3%; more than 100 captures per side would settle it"),
@@ -214,18 +214,18 @@ def test_the_first_line(
         ),
     ],
 )
-def test_the_first_line_says_what_would_settle_it(options: dict[str, Any], told: str) -> None:
+def test_the_first_line_says_what_would_settle_it(options: dict[str, Any], expected: str) -> None:
     line = to_text(gate(check(CheckStatus.INCONCLUSIVE, **options)), None).splitlines()[0]
     assert line.startswith("Gate INCONCLUSIVE (exit code 3): step_time ")
-    assert line.endswith(told)
+    assert line.endswith(expected)
     value = check(CheckStatus.FAILED, "10.5ms", low=10.6 * MS, high=11.4 * MS)
     assert "step_time 11.0 ms ± 400 µs against 10.5ms" in to_text(gate(value), None)
 
 
 def test_the_first_lines_of_a_failure_say_that_the_sides_differ() -> None:
     text = "kernels per step 412 -> 520 (+26%); no kernels are lost: the program launches more"
-    found = gate(check(CheckStatus.FAILED), differences=(Difference("kernels", text, data=True),))
-    line = to_text(found, None).splitlines()[0]
+    result = gate(check(CheckStatus.FAILED), differences=(Difference("kernels", text, data=True),))
+    line = to_text(result, None).splitlines()[0]
     assert line.endswith("step_time +10.0% ± 5.0% against +3%; kernels per step 412 -> 520 (+26%)")
     assert "412 -> 520" not in to_text(gate(check(CheckStatus.PASSED)), None)
 
@@ -238,8 +238,8 @@ def test_a_ceiling_shows_the_interval_of_the_value() -> None:
 
 def test_without_a_baseline_there_are_no_empty_columns() -> None:
     change = MeasuredChange(None, 11 * MS, None, None, ChangeVerdict.UNCLEAR, Basis.STEPS)
-    one = check(CheckStatus.PASSED, "12ms", change=change, low=10.6 * MS, high=11.4 * MS)
-    lines = to_text(gate(one, baseline=()), 80).splitlines()
+    passed = check(CheckStatus.PASSED, "12ms", change=change, low=10.6 * MS, high=11.4 * MS)
+    lines = to_text(gate(passed, baseline=()), 80).splitlines()
     assert lines[3].split() == ["Metric", "Now", "Limit", "Value", "interval", "Status"]
     assert lines[4].split()[:4] == ["step_time", "11.0", "ms", "12ms"]
 
@@ -262,8 +262,10 @@ def test_an_improvement_that_may_be_chance() -> None:
 def test_one_sample_per_side_has_no_interval() -> None:
     single = check(CheckStatus.INCONCLUSIVE, low=None, high=None, doubt=Doubt.NOISE, repeats=3)
     text = to_text(gate(single), None)
-    told = "over the limit of 10.3 ms (+3%); one sample per side: noise unknown; record 3 or more"
-    assert told in text
+    sentence = (
+        "over the limit of 10.3 ms (+3%); one sample per side: noise unknown; record 3 or more"
+    )
+    assert sentence in text
     assert "within noise" not in text
     assert "--inconclusive pass or fail makes the exit code 0 or 1." in text
 
@@ -287,17 +289,17 @@ def test_markdown_for_a_pull_request() -> None:
 
 @pytest.mark.parametrize("status", [CheckStatus.FAILED, CheckStatus.PASSED])
 def test_why_is_in_sight_only_where_it_failed(status: CheckStatus) -> None:
-    found = replace(gate(check(status, "+3%")), comparison=comparison())
+    result = replace(gate(check(status, "+3%")), comparison=comparison())
     why = "GPU work fell by 31.5 ms per step"
-    text = to_markdown(found)
+    text = to_markdown(result)
     assert (text.index(why) < text.index("<details>")) is (status is CheckStatus.FAILED)
-    told = suite_of(found).find("system-out")
-    assert told is not None
-    assert why in (told.text or "")
+    output = suite_of(result).find("system-out")
+    assert output is not None
+    assert why in (output.text or "")
 
 
-def suite_of(found: Gate) -> ET.Element:
-    root = ET.fromstring(to_junit(found))
+def suite_of(result: Gate) -> ET.Element:
+    root = ET.fromstring(to_junit(result))
     assert root.tag == "testsuites"
     (suite,) = root
     assert suite.tag == "testsuite"
@@ -328,17 +330,17 @@ NAMES = (*HOSTILE, "\x00\x01\x0b\ud800\ufffe", "]]><!--&quot;", "'\"><script>")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_that_attack(name: str) -> None:
-    found = gate(
+    result = gate(
         check(CheckStatus.FAILED, metric=f"kernel:{name}"),
         check(CheckStatus.INCONCLUSIVE, metric="memory_peak", reason=f"{name}: nothing"),
         baseline=(name,) * 5,
         captures=(name,),
         notes=(f"a note on {name}",),
     )
-    cases = suite_of(found).findall("testcase")
+    cases = suite_of(result).findall("testcase")
     assert len(cases) == 2
-    text, markdown = to_text(found, 80), to_markdown(found)
-    fragment = GateView(found)._repr_html_()
+    text, markdown = to_text(result, 80), to_markdown(result)
+    fragment = GateView(result)._repr_html_()
     assert all(char == "\n" or char.isprintable() for char in fragment)
     assert not re.search(r"<(?!/?(?:p|b|i|table|thead|tbody|tr|t[hd]|ul|li|code)\b)", fragment)
     assert fragment.count("<b>") == 1
@@ -357,8 +359,8 @@ def test_captures_that_cannot_be_compared() -> None:
         )
         for metric in ("step_time", "busy")
     ]
-    found = gate(*checks, differences=(other,))
-    text = to_text(found, 100)
+    result = gate(*checks, differences=(other,))
+    text = to_text(result, 100)
     assert f"step_time, busy INCONCLUSIVE: {other.text}" in text
     assert "--allow-changed gpu-model" in text
     assert "Noise: record more captures" not in text
@@ -407,8 +409,10 @@ def test_one_capture_per_side_is_on_the_first_screen() -> None:
     )
     note = "one capture per side: run-to-run variation is not measured; record 3 or more per side"
     text = " ".join(to_text(gate(noisy, notes=(note,)), 100).split())
-    told = "one capture per side: run-to-run variation is not measured and may be 2.00 ms; record 3"
-    assert told in text
+    sentence = (
+        "one capture per side: run-to-run variation is not measured and may be 2.00 ms; record 3"
+    )
+    assert sentence in text
     assert note not in text
     assert note in to_text(gate(check(CheckStatus.PASSED, "+20%"), notes=(note,)), 100)
 
@@ -452,28 +456,28 @@ def test_every_form_agrees_with_the_exit_code() -> None:
         (CheckStatus.SKIPPED, Doubt.NOT_RECORDED),
         *((CheckStatus.INCONCLUSIVE, doubt) for doubt in Doubt),
     ]
-    for one, two, policy in product(statuses, statuses, (None, "pass", "fail")):
-        checks = [check(status, doubt=doubt) for status, doubt in (one, two)]
-        found = gate(*checks, inconclusive=policy)
-        suite = suite_of(found)
+    for first, second, policy in product(statuses, statuses, (None, "pass", "fail")):
+        checks = [check(status, doubt=doubt) for status, doubt in (first, second)]
+        result = gate(*checks, inconclusive=policy)
+        suite = suite_of(result)
         blocking = len(suite.findall("testcase/failure")) + len(suite.findall("testcase/error"))
         assert int(suite.get("failures", "")) + int(suite.get("errors", "")) == blocking
-        nothing_measured = {one[0], two[0]} == {CheckStatus.SKIPPED}
-        assert (blocking == 0 and not nothing_measured) is found.passed
-        told = found.document()
-        assert told["passed"] is found.passed is (told["exit_code"] == 0)
-        accepted = ", accepted" if found.passed and told["outcome"] == "inconclusive" else ""
-        word = f"Gate {told['outcome'].upper()} (exit code {told['exit_code']}"
-        assert to_markdown(found).startswith(f"## {word}{accepted}")
-        assert to_text(found, 80).startswith(f"{word}{accepted}")
-        assert GateView(found)._repr_html_().startswith(f"<p><b>{word}{accepted}")
-        assert (told["outcome"] == "fail") is (CheckStatus.FAILED in (one[0], two[0]))
+        nothing_measured = {first[0], second[0]} == {CheckStatus.SKIPPED}
+        assert (blocking == 0 and not nothing_measured) is result.passed
+        document = result.document()
+        assert document["passed"] is result.passed is (document["exit_code"] == 0)
+        accepted = ", accepted" if result.passed and document["outcome"] == "inconclusive" else ""
+        word = f"Gate {document['outcome'].upper()} (exit code {document['exit_code']}"
+        assert to_markdown(result).startswith(f"## {word}{accepted}")
+        assert to_text(result, 80).startswith(f"{word}{accepted}")
+        assert GateView(result)._repr_html_().startswith(f"<p><b>{word}{accepted}")
+        assert (document["outcome"] == "fail") is (CheckStatus.FAILED in (first[0], second[0]))
         # Missing data never passes, whatever the policy.
-        for status, doubt in (one, two):
+        for status, doubt in (first, second):
             without_data = doubt in (Doubt.NOT_RECORDED, Doubt.LOST_DATA)
-            assert not (status is CheckStatus.INCONCLUSIVE and without_data and found.passed)
+            assert not (status is CheckStatus.INCONCLUSIVE and without_data and result.passed)
         codes = {"pass": 0, "fail": 1, "inconclusive": {None: 3, "fail": 1, "pass": 3}[policy]}
-        assert found.exit_code == (0 if accepted else codes[told["outcome"]])
+        assert result.exit_code == (0 if accepted else codes[document["outcome"]])
 
 
 def test_what_could_not_be_evaluated_is_an_error() -> None:
@@ -483,12 +487,12 @@ def test_what_could_not_be_evaluated_is_an_error() -> None:
 
 
 def test_what_is_to_be_known_of_a_check_that_passed_is_in_every_form() -> None:
-    told = "50% of the time is between steps"
-    found = gate(check(CheckStatus.PASSED, "+20%", reason=told))
-    assert f"step_time PASS: {told}" in " ".join(to_text(found, 80).split())
-    assert f"**PASS**: {told}" in to_markdown(found)
-    assert told in (suite_of(found).findtext("testcase/system-out") or "")
-    assert f"step_time PASS: {told}" in GateView(found)._repr_html_()
+    text = "50% of the time is between steps"
+    result = gate(check(CheckStatus.PASSED, "+20%", reason=text))
+    assert f"step_time PASS: {text}" in " ".join(to_text(result, 80).split())
+    assert f"**PASS**: {text}" in to_markdown(result)
+    assert text in (suite_of(result).findtext("testcase/system-out") or "")
+    assert f"step_time PASS: {text}" in GateView(result)._repr_html_()
 
 
 def test_the_view_shows_itself() -> None:
@@ -498,14 +502,14 @@ def test_the_view_shows_itself() -> None:
     assert fragment.count("<tr>") == 5
     assert (view.passed, len(view.checks), view.comparison) == (False, 4, None)
     assert repr(view).startswith("Gate FAIL")
-    told = json.loads(view.to_json())
-    assert [(one["status"], one["cause"]) for one in told["checks"]] == [
+    document = json.loads(view.to_json())
+    assert [(check["status"], check["cause"]) for check in document["checks"]] == [
         ("pass", None),
         ("fail", None),
         ("inconclusive", "noise"),
         ("inconclusive", "not-recorded"),
     ]
     assert (view.outcome, view.exit_code) == ("fail", 1)
-    assert told["meta"]["notes"] == ["few steps"]
+    assert document["meta"]["notes"] == ["few steps"]
     assert view.to_markdown() == to_markdown(EVERY)
     assert view.to_junit() == to_junit(EVERY)

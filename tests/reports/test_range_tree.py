@@ -17,19 +17,19 @@ def ranges(*rows: tuple[str, int, int], thread: int = 11) -> list[dict[str, obje
 
 
 def tree(trace: Trace, **options: object) -> RangeTree:
-    found = range_tree(trace, **options)  # type: ignore[arg-type]
-    assert isinstance(found, RangeTree)
-    return found
+    nodes = range_tree(trace, **options)  # type: ignore[arg-type]
+    assert isinstance(nodes, RangeTree)
+    return nodes
 
 
-def listed(found: RangeTree) -> list[tuple[str, int, int]]:
+def listed(nodes: RangeTree) -> list[tuple[str, int, int]]:
     """Give path, times and host time of every node, in order."""
     paths: list[str] = []
-    for node, parent in enumerate(found.parent.tolist()):
-        number = int(found.name[node])
-        name = found.names[number] if number >= 0 else f"{found.smaller[node]} smaller"
+    for node, parent in enumerate(nodes.parent.tolist()):
+        number = int(nodes.name[node])
+        name = nodes.names[number] if number >= 0 else f"{nodes.smaller[node]} smaller"
         paths.append(name if parent < 0 else f"{paths[parent]}/{name}")
-    return list(zip(paths, found.calls.tolist(), found.host_ns.tolist(), strict=True))
+    return list(zip(paths, nodes.calls.tolist(), nodes.host_ns.tolist(), strict=True))
 
 
 STEPS: Rows = ranges(
@@ -44,17 +44,17 @@ STEPS: Rows = ranges(
 
 
 def test_ranges_of_one_name_in_one_place_are_one_node() -> None:
-    found = tree(build_trace(ranges=STEPS), steps=["step_0", "step_1"])
-    assert listed(found) == [
+    nodes = tree(build_trace(ranges=STEPS), steps=["step_0", "step_1"])
+    assert listed(nodes) == [
         ("step_#", 2, 190),
         ("step_#/forward", 2, 90),
         ("step_#/backward", 1, 50),
         ("step_#/backward/attn", 1, 30),
         ("step_#/forward/attn", 1, 10),
     ]
-    assert (found.ranges, found.threads, found.host_total_ns) == (7, 1, 190)
-    assert found.gpu_ns is None
-    assert "GPU times of ranges are unknown" in found.notes[0]
+    assert (nodes.ranges, nodes.threads, nodes.host_total_ns) == (7, 1, 190)
+    assert nodes.gpu_ns is None
+    assert "GPU times of ranges are unknown" in nodes.notes[0]
 
 
 def test_names_that_differ_by_numbers_stay_apart_while_they_are_few() -> None:
@@ -77,8 +77,8 @@ def test_several_threads_are_the_outermost_nodes() -> None:
         {"thread": 11, "tid": 71, "name": "python3"},
         {"thread": 12, "tid": 72, "name": None},
     ]
-    found = tree(build_trace(ranges=rows, threads=names))
-    assert listed(found) == [
+    nodes = tree(build_trace(ranges=rows, threads=names))
+    assert listed(nodes) == [
         ("python3 (71)", 1, 10),
         ("thread (72)", 1, 7),
         ("python3 (71)/a", 1, 10),
@@ -96,18 +96,18 @@ def test_gpu_work_is_what_any_thread_launched_while_a_range_was_open() -> None:
         {"start_ns": 20, "end_ns": 27, "name": "k", "correlation": 1},
         {"start_ns": 50, "end_ns": 80, "name": "k", "correlation": 2},
     ]
-    found = tree(build_trace(ranges=STEPS, api_calls=calls, kernels=kernels), steps=["step_0"])
-    assert found.gpu_ns is not None
-    work = dict(zip((path for path, _, _ in listed(found)), found.gpu_ns.tolist(), strict=True))
-    assert work["step_#"] == found.gpu_total_ns == 37
+    nodes = tree(build_trace(ranges=STEPS, api_calls=calls, kernels=kernels), steps=["step_0"])
+    assert nodes.gpu_ns is not None
+    work = dict(zip((path for path, _, _ in listed(nodes)), nodes.gpu_ns.tolist(), strict=True))
+    assert work["step_#"] == nodes.gpu_total_ns == 37
     assert work["step_#/forward"] == work["step_#/forward/attn"] == 7
     assert work["step_#/backward"] == 30
     assert work["step_#/backward/attn"] == 0
 
 
 def test_what_lies_in_a_range_that_is_not_selected_is_outermost() -> None:
-    found = tree(build_trace(ranges=STEPS), selection=Selection(within="forward"))
-    assert listed(found) == [("forward", 2, 90), ("forward/attn", 1, 10)]
+    nodes = tree(build_trace(ranges=STEPS), selection=Selection(within="forward"))
+    assert listed(nodes) == [("forward", 2, 90), ("forward/attn", 1, 10)]
 
 
 def test_a_large_tree_keeps_the_largest_and_sums_the_rest_up(
@@ -118,8 +118,8 @@ def test_a_large_tree_keeps_the_largest_and_sums_the_rest_up(
     letters = "abcdefgh"
     inner = ((f"in_{x}", 100 * n + 1, 100 * n + 50 - n) for n, x in enumerate(letters))
     rows = ranges(*inner, *((x, 100 * n, 100 * n + 60 - n) for n, x in enumerate(letters)))
-    found = tree(build_trace(ranges=rows))
-    assert listed(found) == [
+    nodes = tree(build_trace(ranges=rows))
+    assert listed(nodes) == [
         ("a", 1, 60),
         ("b", 1, 59),
         ("c", 1, 58),
@@ -128,24 +128,24 @@ def test_a_large_tree_keeps_the_largest_and_sums_the_rest_up(
         ("b/1 smaller", 1, 48),
         ("c/1 smaller", 1, 47),
     ]
-    assert found.host_total_ns == sum(60 - n for n in range(8))
-    assert found.notes[-1] == "the 3 largest ranges are shown, 8 smaller ones aggregated"
+    assert nodes.host_total_ns == sum(60 - n for n in range(8))
+    assert nodes.notes[-1] == "the 3 largest ranges are shown, 8 smaller ones aggregated"
 
 
 def test_no_tree_is_larger_than_a_page_can_bear() -> None:
     letters = [chr(97 + n % 26) * (1 + n // 26) for n in range(6_000)]
     rows = ranges(*((name, 10 * n, 10 * n + 9) for n, name in enumerate(letters)))
-    found = tree(build_trace(ranges=rows))
-    assert len(found) <= MAX_NODES
-    assert found.host_total_ns == 6_000 * 9
-    assert int(found.calls[found.parent < 0].sum()) == 6_000
+    nodes = tree(build_trace(ranges=rows))
+    assert len(nodes) <= MAX_NODES
+    assert nodes.host_total_ns == 6_000 * 9
+    assert int(nodes.calls[nodes.parent < 0].sum()) == 6_000
 
 
 def test_ranges_deeper_than_anyone_looks_are_said_not_shown() -> None:
     rows = ranges(*((f"d{'x' * n}", n, 1_000 - n) for n in range(130)))
-    found = tree(build_trace(ranges=rows))
-    assert len(found) == 100
-    assert found.notes[-1] == "30 ranges nested deeper than 100 levels are not shown"
+    nodes = tree(build_trace(ranges=rows))
+    assert len(nodes) == 100
+    assert nodes.notes[-1] == "30 ranges nested deeper than 100 levels are not shown"
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,6 @@ def test_ranges_deeper_than_anyone_looks_are_said_not_shown() -> None:
     ],
 )
 def test_without_ranges_there_is_a_reason(rows: Rows, reason: str) -> None:
-    found = range_tree(build_trace(ranges=rows))
-    assert isinstance(found, NotApplicable)
-    assert found.reason == reason
+    nodes = range_tree(build_trace(ranges=rows))
+    assert isinstance(nodes, NotApplicable)
+    assert nodes.reason == reason

@@ -40,43 +40,43 @@ def program(report: Report) -> ProgramReport:
 
 
 def numbers(report: Report) -> dict[str, tuple[float | None, str]]:
-    return {one.key: (one.value, one.detail) for one in report.headline.numbers}
+    return {number.key: (number.value, number.detail) for number in report.headline.numbers}
 
 
 def test_it_holds_what_the_commands_answer() -> None:
     trace = training()
-    found = program(build_report([trace]))
+    content = program(build_report([trace]))
     account, table, judged = ledger_report(trace), kernels(trace), diagnose_timeline(trace)
     assert isinstance(account, LedgerReport)
-    assert isinstance(found.ledger, LedgerReport)
-    assert found.ledger.document() == account.document()
+    assert isinstance(content.ledger, LedgerReport)
+    assert content.ledger.document() == account.document()
     assert isinstance(table, TableResult)
-    assert isinstance(found.kernels, TableResult)
-    assert found.kernels.frame.equals(table.frame)
+    assert isinstance(content.kernels, TableResult)
+    assert content.kernels.frame.equals(table.frame)
     assert isinstance(judged, TimelineDiagnosis)
-    assert isinstance(found.diagnosis, TimelineDiagnosis)
-    assert found.diagnosis.document() == judged.document()
+    assert isinstance(content.diagnosis, TimelineDiagnosis)
+    assert content.diagnosis.document() == judged.document()
 
 
 def test_the_headline_has_four_numbers_and_says_how_sure_they_are() -> None:
     report = build_report([training(4)])
-    found = numbers(report)
-    step, spread = found["step_ns"]
+    headline = numbers(report)
+    step, spread = headline["step_ns"]
     assert step == pytest.approx(3980e3 / 4)
     assert spread.startswith("4 steps, ")
-    share, idle = found["busy_share"]
+    share, idle = headline["busy_share"]
     assert share == pytest.approx(4 * 350 / 3980)
     assert idle == "idle 64.8%, mostly input"
-    assert found["kernels_per_step"] == (2.0, "8 total, 2 kernel names")
-    assert found["peak_bytes"] == (1e9, "0.7% of GPU memory")
+    assert headline["kernels_per_step"] == (2.0, "8 total, 2 kernel names")
+    assert headline["peak_bytes"] == (1e9, "0.7% of GPU memory")
 
 
 def test_what_a_capture_cannot_tell_is_a_number_without_a_value() -> None:
     report = build_report([opened(DATA / "memory_snapshot.pickle")])
-    found = numbers(report)
-    assert found["busy_share"] == (None, "the capture shows no GPU work")
-    assert found["peak_bytes"][0] is not None
-    assert {one.part for one in report.limitations.absent} >= {"Findings", "Ledger", "Kernels"}
+    headline = numbers(report)
+    assert headline["busy_share"] == (None, "the capture shows no GPU work")
+    assert headline["peak_bytes"][0] is not None
+    assert {part.part for part in report.limitations.absent} >= {"Findings", "Ledger", "Kernels"}
 
 
 def test_the_step_after_the_fixes_is_less_by_what_they_save() -> None:
@@ -113,9 +113,9 @@ def test_it_names_the_file_but_no_folder_machine_or_person() -> None:
 
 def test_time_and_selection_are_those_asked_for() -> None:
     trace = training(6)
-    found = program(build_report([trace], ReportRequest(steps="1-3")))
-    assert isinstance(found.ledger, LedgerReport)
-    assert [step.number for step in found.ledger.focus.steps] == [1, 2, 3]
+    content = program(build_report([trace], ReportRequest(steps="1-3")))
+    assert isinstance(content.ledger, LedgerReport)
+    assert [step.number for step in content.ledger.focus.steps] == [1, 2, 3]
     selected = program(build_report([trace], ReportRequest(Selection(within="forward"))))
     assert isinstance(selected.kernels, TableResult)
     assert selected.kernels.frame.height == 1
@@ -181,18 +181,18 @@ def test_an_empty_capture_gives_a_report_that_says_so() -> None:
 def test_with_a_known_step_time_all_numbers_are_those_of_diagnose() -> None:
     trace = profiled_loop(overhead_us=5)
     trace.pace = step_ns(profiled_loop())
-    said = gs.diagnose(trace).timeline
-    assert said is not None
-    assert said.correction is not None
+    view = gs.diagnose(trace).timeline
+    assert view is not None
+    assert view.correction is not None
     report = build_report([trace])
-    found = program(report)
-    assert isinstance(found.diagnosis, TimelineDiagnosis)
-    assert found.diagnosis.document() == said.document()
-    assert found.diagnosis.correction is not None
+    content = program(report)
+    assert isinstance(content.diagnosis, TimelineDiagnosis)
+    assert content.diagnosis.document() == view.document()
+    assert content.diagnosis.correction is not None
     (step, busy, *_) = report.headline.numbers
-    assert step.value == said.step_ns < said.correction.recorded_ns
-    assert report.headline.then_ns == pytest.approx(said.predicted_step_ns)
-    assert busy.value == said.ledger.devices[0].busy_share
+    assert step.value == view.step_ns < view.correction.recorded_ns
+    assert report.headline.then_ns == pytest.approx(view.predicted_step_ns)
+    assert busy.value == view.ledger.devices[0].busy_share
     ledger = gs.ledger(trace).answer.document()["devices"][0]["entries"]
-    assert isinstance(found.ledger, LedgerReport)
-    assert found.ledger.document()["devices"][0]["entries"] == ledger
+    assert isinstance(content.ledger, LedgerReport)
+    assert content.ledger.document()["devices"][0]["entries"] == ledger

@@ -54,12 +54,12 @@ class Says(TimelineRule):
     estimate: str = ""  # type: ignore[misc]
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        said: RuleVerdict = self.verdict(context) if callable(self.verdict) else self.verdict
-        return said
+        verdict: RuleVerdict = self.verdict(context) if callable(self.verdict) else self.verdict
+        return verdict
 
 
-def finding(**told: Any) -> RuleMatch:
-    return RuleMatch("seen", (), Confidence.HIGH, "measured", **told)
+def finding(**fields: Any) -> RuleMatch:
+    return RuleMatch("seen", (), Confidence.HIGH, "measured", **fields)
 
 
 def faster(timeline: RuleContext) -> RuleMatch:
@@ -128,6 +128,20 @@ def test_what_a_fix_needs_is_in_the_plan() -> None:
     assert results.findings[0].needs == ("small", "absent")
 
 
+def test_what_a_fix_needs_comes_before_it() -> None:
+    shown = timeline()
+    needs = replace(graphs(shown), needs=("syncs",))
+    syncs = finding(recoverable_ns=0.01 * shown.length_ns)
+    results = run_rules(
+        shown, [Says("graphs", needs), Says("syncs", syncs), Says("faster", faster)]
+    )
+    order = [f.rule for f in results.findings]
+    assert order.index("syncs") == order.index("graphs") - 1
+    alone = {f.rule: f.recoverable_ns or 0 for f in results.findings}
+    assert alone["syncs"] < alone["graphs"]
+    assert next(f.robust for f in results.findings if f.rule == "syncs")
+
+
 def test_of_fixes_that_save_as_much_the_one_that_removes_work_comes_first() -> None:
     class Removes(Says):
         removes_work = True
@@ -140,14 +154,14 @@ def test_of_fixes_that_save_as_much_the_one_that_removes_work_comes_first() -> N
 
 
 @pytest.mark.parametrize(
-    ("told", "gain"),
+    ("estimate", "gain"),
     [(0.25, 0.25), (10.0, 1.0), (-5.0, None), (None, None)],
 )
-def test_told_gains_stay_inside_the_judged_part(told: float | None, gain: float | None) -> None:
+def test_told_gains_stay_inside_the_judged_part(estimate: float | None, gain: float | None) -> None:
     shown = timeline()
-    ns = None if told is None else told * shown.length_ns
+    ns = None if estimate is None else estimate * shown.length_ns
     findings = run_rules(shown, [Says("told", finding(recoverable_ns=ns))]).findings
-    assert [f.share for f in findings] == ([gain] if gain or told is None else [])
+    assert [f.share for f in findings] == ([gain] if gain or estimate is None else [])
 
 
 def test_a_fix_gives_no_more_than_it_may() -> None:
@@ -198,9 +212,9 @@ def test_clean_and_not_judged_are_told_apart() -> None:
 def test_a_replay_that_misses_lowers_the_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = timeline()
     monkeypatch.setattr(type(shown.replay), "error", property(lambda _: 0.2))
-    found = run_rules(shown, [Says("graphs", graphs, None)]).findings[0]
-    assert found.confidence is Confidence.MEDIUM
-    assert found.confidence_reason.endswith("simulation error 20%")
+    finding = run_rules(shown, [Says("graphs", graphs, None)]).findings[0]
+    assert finding.confidence is Confidence.MEDIUM
+    assert finding.confidence_reason.endswith("simulation error 20%")
 
 
 def test_one_step_is_not_enough_for_high_confidence() -> None:
@@ -208,26 +222,26 @@ def test_one_step_is_not_enough_for_high_confidence() -> None:
     capture.range("ProfilerStep#1", 0, 400)
     for n in range(10):
         capture.launch((n * 35, n * 35 + 5), (n * 35 + 7, n * 35 + 37))
-    found = run_rules(capture.timeline(), [Says("graphs", graphs, None)]).findings[0]
-    assert found.confidence is Confidence.MEDIUM
-    assert found.confidence_reason == "measured; only one step was evaluated"
+    finding = run_rules(capture.timeline(), [Says("graphs", graphs, None)]).findings[0]
+    assert finding.confidence is Confidence.MEDIUM
+    assert finding.confidence_reason == "measured; only one step was evaluated"
 
 
 def test_a_small_sample_is_not_enough_for_high_confidence() -> None:
     shown = timeline()
     shown.focus = replace(shown.focus, end_ns=shown.focus.start_ns + 20 * shown.length_ns)
-    found, untimed = run_rules(
+    result, untimed = run_rules(
         shown, [Says("graphs", graphs, None), Says("memory", finding())]
     ).findings
-    assert found.confidence is Confidence.MEDIUM
-    assert found.confidence_reason == "measured; only 5.0% of the window was evaluated"
+    assert result.confidence is Confidence.MEDIUM
+    assert result.confidence_reason == "measured; only 5.0% of the window was evaluated"
     # It has no time estimate, which would come from the sample.
     assert untimed.confidence is Confidence.HIGH
 
 
 def test_a_finding_of_all_steps_keeps_its_confidence() -> None:
-    found = run_rules(timeline(), [Says("graphs", graphs, None)]).findings[0]
-    assert found.confidence is Confidence.HIGH
+    finding = run_rules(timeline(), [Says("graphs", graphs, None)]).findings[0]
+    assert finding.confidence is Confidence.HIGH
 
 
 def prompt(shown: RuleContext) -> RuleMatch:
@@ -239,10 +253,10 @@ def prompt(shown: RuleContext) -> RuleMatch:
 def test_the_order_of_an_incremental_plan_is_not_called_unsure() -> None:
     """Launches of 2 us have no profiler in them: nothing changes without it."""
     rules = [Says("graphs", graphs), Says("prompt", prompt), Says("faster", faster)]
-    found = run_rules(timeline(launch_us=2), rules).findings
-    alone = [f.recoverable_ns or 0 for f in found]
+    findings = run_rules(timeline(launch_us=2), rules).findings
+    alone = [f.recoverable_ns or 0 for f in findings]
     assert alone != sorted(alone, reverse=True)
-    assert all(f.robust for f in found)
+    assert all(f.robust for f in findings)
 
 
 def test_an_order_that_hangs_on_the_profiler_is_unsure() -> None:
@@ -259,8 +273,8 @@ def test_an_order_that_hangs_on_the_profiler_is_unsure() -> None:
     shown = capture.timeline()
     ops = np.flatnonzero(shown.ops["label"].to_numpy() == "long")
     half = finding(change=(set_duration(ops, np.full(len(ops), 5_000)),))
-    found = run_rules(shown, [Says("graphs", graphs), Says("shorter", half)]).findings
-    assert [(f.rule, f.robust) for f in found] == [("graphs", False), ("shorter", False)]
+    findings = run_rules(shown, [Says("graphs", graphs), Says("shorter", half)]).findings
+    assert [(f.rule, f.robust) for f in findings] == [("graphs", False), ("shorter", False)]
 
 
 def test_a_large_problem_is_listed_even_if_the_replay_shows_no_gain() -> None:
@@ -297,6 +311,25 @@ def test_general_rules_get_what_the_others_found() -> None:
     assert {f.rule: f.recoverable_ns for f in findings}["rest"] == 2.0
 
 
+def test_what_a_general_fix_may_not_save_is_no_saving_of_the_next() -> None:
+    """Its replay has no host time at all; it is limited to a twentieth of the time."""
+    shown = timeline()
+    everything = (as_graphs(), set_duration(np.arange(len(shown.schedule.ops)), np.zeros(30, int)))
+    limited = finding(change=everything, min_ns=0.95 * shown.length_ns)
+
+    class Rest(Says):
+        is_general = True
+
+        def check_rest(self, context: RuleContext, _: Sequence[RuleMatch]) -> RuleVerdict:
+            return self.check(context)
+
+    small = finding(change=(without_host_time(np.arange(3), np.full(3, 2_000)),))
+    results = run_rules(shown, [Says("small", small, None), Rest("rest", limited)])
+    alone = {f.rule: f.recoverable_ns or 0.0 for f in results.findings}
+    assert alone["rest"] > alone["small"]
+    assert sum(f.saved_ns or 0.0 for f in results.findings) <= sum(alone.values()) + 1
+
+
 def test_no_plan_takes_less_than_the_gpu_is_busy() -> None:
     """What an estimate and a replay both save counts once: the GPU's work remains."""
     shown = timeline()
@@ -320,15 +353,15 @@ def test_an_estimate_of_gpu_work_lowers_what_remains() -> None:
 
 
 def test_each_set_of_fixes_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, seen = timeline(), []
+    shown, scenarios = timeline(), []
     run = type(shown.replay).run
 
     def counted(replay: Any, *changes: Any) -> Any:
-        seen.append(frozenset(map(id, changes)))
+        scenarios.append(frozenset(map(id, changes)))
         return run(replay, *changes)
 
     rules = [Says("graphs", graphs(shown)), Says("faster", faster(shown))]
     monkeypatch.setattr(type(shown.replay), "run", counted)
     monkeypatch.setattr("gpusight.rules.engine._with_robustness", lambda _, cases: cases)
     run_rules(shown, rules)
-    assert len(seen) == len(set(seen)) == 3
+    assert len(scenarios) == len(set(scenarios)) == 3

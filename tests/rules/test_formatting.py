@@ -35,10 +35,10 @@ def steps(*sequences: str) -> LaunchRepetition:
     ],
 )
 def test_repetition(sequences: tuple[str, ...], repeated: float, alike: float) -> None:
-    found = steps(*sequences)
-    assert found.kernels == 9
-    assert found.repeated == pytest.approx(repeated)
-    assert found.alike == pytest.approx(alike)
+    result = steps(*sequences)
+    assert result.kernels == 9
+    assert result.repeated == pytest.approx(repeated)
+    assert result.alike == pytest.approx(alike)
 
 
 def test_one_step_has_nothing_to_be_compared_with() -> None:

@@ -45,6 +45,15 @@ def test_operators_tell_pytorch() -> None:
     assert framework_of(build_trace(cpu_ops=[{"name": "aten::mm"}])) is Framework.TORCH
 
 
+@pytest.mark.parametrize(
+    ("process", "expected"), [("/usr/bin/python3.11", "TORCH"), ("/opt/solver", "CUDA")]
+)
+def test_kernels_hidden_in_graphs_of_a_python_program(process: str, expected: str) -> None:
+    graphs = [{"start_ns": 1_000, "end_ns": 2_000}]
+    trace = build_trace(graph_launches=graphs, processes=[{"name": process}])
+    assert framework_of(trace) is Framework[expected]
+
+
 def test_jax_takes_the_words_for_cuda_where_it_has_none() -> None:
     assert Framework.JAX.choose(torch="t", cuda="c") == "c"
     assert Framework.JAX.choose(torch="t", cuda="c", jax="j") == "j"

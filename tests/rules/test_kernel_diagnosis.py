@@ -20,8 +20,9 @@ from gpusight.analysis.kernel_summary import kernel_launches
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.cli.main import main
 from gpusight.errors import UsageError
-from gpusight.render.diagnosis_view import diagnosis_to_markdown, diagnosis_to_page
+from gpusight.render.diagnosis_view import diagnosis_to_markdown
 from gpusight.render.explanation import kernel_finding_table, kernel_overview
+from gpusight.render.html.diagnosis_page import diagnosis_to_page
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import NotApplicable, TableResult
@@ -50,9 +51,9 @@ SMALL = {**FOUND["small-grid"], "name": "tiny(float*)", "duration_ns": 20_000.0}
 
 
 def diagnosed(trace: Trace, **options: Any) -> KernelReportDiagnosis:
-    found = diagnose_kernels(trace, **options)
-    assert isinstance(found, KernelReportDiagnosis)
-    return found
+    result = diagnose_kernels(trace, **options)
+    assert isinstance(result, KernelReportDiagnosis)
+    return result
 
 
 @pytest.fixture
@@ -84,9 +85,9 @@ def test_one_finding_for_each_cause(diagnosis: KernelReportDiagnosis) -> None:
 
 def test_every_rule_is_accounted_for(diagnosis: KernelReportDiagnosis) -> None:
     for kernel in diagnosis.kernels:
-        found = {f.rule for f in kernel.findings} | {r for f in kernel.findings for r in f.also}
-        assert found.isdisjoint(kernel.clean)
-        assert len(found | set(kernel.clean) | set(kernel.not_applicable)) == 16
+        rules = {f.rule for f in kernel.findings} | {r for f in kernel.findings for r in f.also}
+        assert rules.isdisjoint(kernel.clean)
+        assert len(rules | set(kernel.clean) | set(kernel.not_applicable)) == 16
 
 
 def test_the_document(diagnosis: KernelReportDiagnosis) -> None:
@@ -155,24 +156,24 @@ def test_a_timeline_says_what_it_is_for() -> None:
 
 
 def test_a_launch_without_a_duration_is_diagnosed_too() -> None:
-    found = diagnosed(trace_of({**UNCOALESCED, "duration_ns": None}))
-    finding = found.groups[0].findings[0]
+    result = diagnosed(trace_of({**UNCOALESCED, "duration_ns": None}))
+    finding = result.groups[0].findings[0]
     assert finding.speedup is not None
     assert finding.speedup > 2
     assert finding.saved_ns is None
-    assert "strided" in DiagnosisView(found).to_text(TableOptions(80), details=True)
+    assert "strided" in DiagnosisView(result).to_text(TableOptions(80), details=True)
 
 
 def test_a_gain_that_is_not_known_is_null_and_said() -> None:
     units = ("throughput", "pipe_", "issue", "l1tex2xbar", "stalled", "cycles_active")
-    found = diagnosed(
+    result = diagnosed(
         trace_of({"counters": {f"{SECTORS}_ideal": 125_000}, "name": "k(float*)"}, without=units)
     )
-    finding = found.groups[0].findings[0]
+    finding = result.groups[0].findings[0]
     assert (finding.rule, finding.speedup) == ("uncoalesced-access", None)
-    text = " ".join(DiagnosisView(found).to_text(TableOptions(80), details=True).split())
+    text = " ".join(DiagnosisView(result).to_text(TableOptions(80), details=True).split())
     assert "speedup unknown" in text
-    assert found.document()["kernels"][0]["findings"][0]["speedup"] is None
+    assert result.document()["kernels"][0]["findings"][0]["speedup"] is None
 
 
 def test_text_fits_the_screen_and_answers_first(diagnosis: KernelReportDiagnosis) -> None:
@@ -287,8 +288,8 @@ def test_idle_kernels_wait() -> None:
 
 
 def test_numbers_of_the_profilers_own_sentences_stand_in_for_counters() -> None:
-    said = "a total of 875000 excessive sectors (88% of the total 1000000 sectors)."
-    rules = [{"launch": 0, "rule": "UncoalescedGlobalAccess", "message": said}]
+    text = "a total of 875000 excessive sectors (88% of the total 1000000 sectors)."
+    rules = [{"launch": 0, "rule": "UncoalescedGlobalAccess", "message": text}]
     trace = trace_of(UNCOALESCED, without=("sectors",), rule_results=rules)
     finding = diagnosed(trace).groups[0].findings[0]
     assert finding.rule == "uncoalesced-access"
@@ -333,9 +334,9 @@ def test_the_first_finding_is_the_planted_character(
 
 @needs_shared
 def test_kernels_at_their_roof_say_so(planted: list[LaunchDiagnosis]) -> None:
-    found = [k for k in planted if k.name.startswith(("copy_coalesced", "fma_heavy"))]
-    assert len(found) == 4
-    for kernel in found:
+    result = [k for k in planted if k.name.startswith(("copy_coalesced", "fma_heavy"))]
+    assert len(result) == 4
+    for kernel in result:
         (finding,) = kernel.findings
         assert finding.speedup == 1.0
         assert finding.at_roofline
@@ -440,9 +441,9 @@ def test_library_gemms_should_use_tensor_cores() -> None:
 def test_the_limit_is_the_one_that_the_occupancy_names() -> None:
     """A carve-out that is just large enough for what registers allow is no limit of its own."""
     trace = opened(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz")
-    found = gs.diagnose(trace, launches=[8, 29]).kernels
-    assert {k.launch for k in found} == {8, 29}
-    for kernel in found:
+    view = gs.diagnose(trace, launches=[8, 29]).kernels
+    assert {k.launch for k in view} == {8, 29}
+    for kernel in view:
         assert "low-occupancy-registers" in {f.rule for f in kernel.findings}
 
 
@@ -485,9 +486,9 @@ def test_every_rule_answers(
         },
         without=[metric for metric in lacking if metric not in counters],
     )
-    found = diagnose_kernels(trace)
-    assert isinstance(found, KernelReportDiagnosis)
-    (kernel,) = found.kernels
+    result = diagnose_kernels(trace)
+    assert isinstance(result, KernelReportDiagnosis)
+    (kernel,) = result.kernels
     also = [rule for f in kernel.findings for rule in f.also]
     rules = [f.rule for f in kernel.findings]
     assert sorted([*rules, *also, *kernel.clean, *kernel.not_applicable]) == sorted(KERNEL_RULES)
@@ -529,9 +530,9 @@ def test_limits_name_targets_that_follow_from_the_launch(planted: list[LaunchDia
 
 def test_a_summed_finding_counts_the_launches_without_it() -> None:
     without = {**COPY, "name": UNCOALESCED["name"]}
-    found = diagnose_kernels(trace_of(UNCOALESCED, UNCOALESCED, without))
-    assert isinstance(found, KernelReportDiagnosis)
-    (group,) = found.groups
+    result = diagnose_kernels(trace_of(UNCOALESCED, UNCOALESCED, without))
+    assert isinstance(result, KernelReportDiagnosis)
+    (group,) = result.groups
     finding = group.findings[0]
     assert (len(group.kernels), finding.launches) == (3, 2)
     assert finding.launch in {0, 1}

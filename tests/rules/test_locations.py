@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import gpusight as gs
 from gpusight.analysis.selection import Selection
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.finding import TimelineFinding
@@ -41,14 +42,15 @@ def built(capture: Capture) -> Trace:
 
 
 def diagnosed(trace: Trace) -> TimelineDiagnosis:
-    found = diagnose_timeline(trace)
-    assert isinstance(found, TimelineDiagnosis)
-    return found
+    locations = diagnose_timeline(trace)
+    assert isinstance(locations, TimelineDiagnosis)
+    return locations
 
 
 @cache
 def dataload() -> tuple[Trace, TimelineDiagnosis]:
-    trace = opened(DATA / "dataload.sqlite")
+    """Diagnose a capture at its recorded times, which are those of the locations."""
+    trace = gs.open(DATA / "dataload.sqlite", pace="off")
     return trace, diagnosed(trace)
 
 
@@ -63,13 +65,13 @@ def named(diagnosis: TimelineDiagnosis, *where: FindingLocation) -> TimelineFind
     return replace(diagnosis.findings[0], rule="a-rule-of-a-user", where=where)
 
 
-def _spans(found: tuple[TimelineLocation, ...]) -> list[tuple[int, int]]:
-    return [(place.start_ns, place.end_ns) for place in found]
+def _spans(locations: tuple[TimelineLocation, ...]) -> list[tuple[int, int]]:
+    return [(place.start_ns, place.end_ns) for place in locations]
 
 
-def spans_in_step_us(found: tuple[TimelineLocation, ...]) -> set[tuple[float, float]]:
+def spans_in_step_us(locations: tuple[TimelineLocation, ...]) -> set[tuple[float, float]]:
     """Give when places begin and end, from the start of their step of a millisecond."""
-    return {(start / US % 1_000, end / US % 1_000) for start, end in _spans(found)}
+    return {(start / US % 1_000, end / US % 1_000) for start, end in _spans(locations)}
 
 
 # Idle time ----------------------------------------------------------------------------------------
@@ -95,21 +97,21 @@ def test_nothing_runs_on_the_gpu_where_input_is_shown() -> None:
     work = [trace.table(t, ["start_ns", "end_ns"]) for t in ("kernels", "copies", "memsets")]
     times = pl.concat(work)
     busy = Intervals.from_arrays(times["start_ns"].to_numpy(), times["end_ns"].to_numpy())
-    found = FindingLocator(trace, diagnosis).of(diagnosis.findings[0])
-    starts, ends = (np.array(times) for times in zip(*_spans(found), strict=True))
-    assert len(found) == 8
+    locations = FindingLocator(trace, diagnosis).of(diagnosis.findings[0])
+    starts, ends = (np.array(times) for times in zip(*_spans(locations), strict=True))
+    assert len(locations) == 8
     assert coverage(busy, starts, ends).tolist() == [0] * 8
     assert (ends - starts).min() > 9_000 * US
 
 
 def test_places_are_of_different_steps_the_longest_first() -> None:
     trace, diagnosis = dataload()
-    found = FindingLocator(trace, diagnosis).of(diagnosis.findings[0], most=5)
-    steps = [place.label.split(":")[0] for place in found]
-    assert len(found) == 5
+    locations = FindingLocator(trace, diagnosis).of(diagnosis.findings[0], most=5)
+    steps = [place.label.split(":")[0] for place in locations]
+    assert len(locations) == 5
     assert len(set(steps)) == 5
     longest = FindingLocator(trace, diagnosis).of(diagnosis.findings[0], most=1)
-    assert longest == found[:1]
+    assert longest == locations[:1]
 
 
 def waiting_steps() -> Capture:
@@ -131,9 +133,9 @@ def waiting_steps() -> Capture:
 
 def test_a_wait_is_shown_with_the_hole_after_it() -> None:
     trace = built(waiting_steps())
-    found = of(trace, "host-sync")
+    locations = of(trace, "host-sync")
     calls = trace.table("api_calls", ["start_ns", "end_ns", "name"])
-    for place in found:
+    for place in locations:
         assert place.table == "api_calls"
         start, end, name = calls.row(place.row)
         assert name in ("cudaMemcpyAsync", "cudaStreamSynchronize")
@@ -144,10 +146,10 @@ def test_a_wait_is_shown_with_the_hole_after_it() -> None:
 
 def test_work_that_is_held_up_is_shown_by_the_hole_before_it() -> None:
     trace = built(held_up())
-    found = of(trace, "dependency-stall")
+    locations = of(trace, "dependency-stall")
     names = trace.table("kernels", ["name"])["name"]
-    assert spans_in_step_us(found) == {(120, 320)}
-    assert all(names[place.row] == "consume" for place in found if place.row is not None)
+    assert spans_in_step_us(locations) == {(120, 320)}
+    assert all(names[place.row] == "consume" for place in locations if place.row is not None)
 
 
 # Work ---------------------------------------------------------------------------------------------
@@ -161,9 +163,9 @@ def test_copies_are_shown_themselves() -> None:
         capture.range("fetch", at + 1, at + 500)
         capture.copy((at + 10, at + 480), (at + 20, at + 470), size=64_000_000, name="cudaMemcpy")
         capture.launch((at + 500, at + 505), (at + 510, at + 900))
-    found = of(built(capture), "pageable-copy")
-    assert spans_in_step_us(found) == {(20, 470)}
-    assert all(place.table == "copies" for place in found)
+    locations = of(built(capture), "pageable-copy")
+    assert spans_in_step_us(locations) == {(20, 470)}
+    assert all(place.table == "copies" for place in locations)
 
 
 @needs_shared
@@ -171,12 +173,12 @@ def test_copies_are_shown_themselves() -> None:
 def test_kernels_of_an_optimizer_are_shown_as_one_stretch_of_each_step() -> None:
     trace = opened(SHARED / "nsys" / "gpt_small_train.sqlite")
     diagnosis = diagnosed(trace)
-    found = FindingLocator(trace, diagnosis).of(diagnosis.findings[0])
+    locations = FindingLocator(trace, diagnosis).of(diagnosis.findings[0])
     ranges = trace.table("ranges", ["start_ns", "name"])
     begun = ranges.filter(pl.col("name") == "optimizer")["start_ns"].to_list()
     assert diagnosis.findings[0].rule == "unfused-optimizer"
-    assert len(found) == len(diagnosis.focus.steps) == 3
-    for place, start in zip(sorted(found, key=lambda p: p.start_ns), begun, strict=True):
+    assert len(locations) == len(diagnosis.focus.steps) == 3
+    for place, start in zip(sorted(locations, key=lambda p: p.start_ns), begun, strict=True):
         assert start < place.start_ns
         assert "more" in place.label
         assert place.row is None
@@ -205,20 +207,20 @@ def test_findings_of_any_rule_are_shown_by_what_they_name(
 
 def test_names_that_differ_by_numbers_are_found() -> None:
     trace, diagnosis = dataload()
-    found = FindingLocator(trace, diagnosis).of(
+    locations = FindingLocator(trace, diagnosis).of(
         named(diagnosis, FindingLocation("range", "step_#"))
     )
-    assert len({place.start_ns for place in found}) == 8
+    assert len({place.start_ns for place in locations}) == 8
 
 
 def test_a_step_is_found_by_its_name() -> None:
     trace, diagnosis = dataload()
     step = diagnosis.focus.steps[2]
-    found = FindingLocator(trace, diagnosis).of(
+    locations = FindingLocator(trace, diagnosis).of(
         named(diagnosis, FindingLocation("step", step.name))
     )
-    assert [(p.start_ns, p.end_ns) for p in found] == [(step.start_ns, step.end_ns)]
-    assert found[0].label.startswith(f"{step.name} ")
+    assert [(p.start_ns, p.end_ns) for p in locations] == [(step.start_ns, step.end_ns)]
+    assert locations[0].label.startswith(f"{step.name} ")
 
 
 def test_memory_that_grows_is_shown_over_all_steps() -> None:
@@ -245,9 +247,9 @@ def test_every_finding_has_a_place_in_the_capture(path: Path) -> None:
     diagnosis = diagnosed_file(path)
     if not isinstance(diagnosis, TimelineDiagnosis):
         return
-    found = FindingLocator(trace, diagnosis)
+    locations = FindingLocator(trace, diagnosis)
     for finding in diagnosis.findings:
-        shown = found.of(finding)
+        shown = locations.of(finding)
         assert 1 <= len(shown) <= 8
         for place in shown:
             assert place.start_ns < place.end_ns
@@ -264,17 +266,17 @@ def test_launches_of_a_measured_kernel_are_found_however_it_is_spelled() -> None
         for n in range(3)
     ]
     trace = build_trace(kernels=[*rows, {"start_ns": 500, "end_ns": 900, "name": "other"}])
-    found = locations_of_kernels(trace, "gemm<float, 4>(float*)")
-    assert [(p.row, p.end_ns - p.start_ns) for p in found] == [(2, 12), (1, 11), (0, 10)]
+    locations = locations_of_kernels(trace, "gemm<float, 4>(float*)")
+    assert [(p.row, p.end_ns - p.start_ns) for p in locations] == [(2, 12), (1, 11), (0, 10)]
     assert locations_of_kernels(trace, "not_there") == ()
 
 
 def test_launches_of_a_kernel_are_those_of_the_window() -> None:
     trace, diagnosis = dataload()
     names = trace.table("kernels", ["name"])["name"].cast(str)
-    found = locations_of_kernels(trace, names[0], diagnosis.focus, most=3)
-    assert len({place.label.split(":")[0] for place in found}) == 3
-    assert all(diagnosis.focus.start_ns <= place.start_ns for place in found)
+    locations = locations_of_kernels(trace, names[0], diagnosis.focus, most=3)
+    assert len({place.label.split(":")[0] for place in locations}) == 3
+    assert all(diagnosis.focus.start_ns <= place.start_ns for place in locations)
 
 
 def test_places_are_those_of_the_selected_gpu() -> None:
@@ -286,10 +288,10 @@ def test_places_are_those_of_the_selected_gpu() -> None:
         for kernel in capture.tables["kernels"]:
             kernel.setdefault("device", 1)
     devices = [{"device": 0}, {"device": 1}]
-    found = []
+    locations = []
     for capture in (alone, both):
         trace = build_trace({"source": "nsys-sqlite"}, **{**capture.tables, "devices": devices})
         diagnosis = diagnose_timeline(trace, Selection(device=1), rules=["launch-bound"])
         assert isinstance(diagnosis, TimelineDiagnosis)
-        found.append(FindingLocator(trace, diagnosis).of(diagnosis.findings[0]))
-    assert found[0] == found[1]
+        locations.append(FindingLocator(trace, diagnosis).of(diagnosis.findings[0]))
+    assert locations[0] == locations[1]

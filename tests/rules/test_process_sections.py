@@ -114,6 +114,9 @@ def test_every_command_is_about_the_process_that_diagnose_shows(two: TimelineDia
         assert window in page.to_text(), page.title
     assert gs.kernels(trace).frame["calls"].sum() == STEPS * KERNELS
     assert gs.steps(trace, process=100).to_text().splitlines()[0].count("process") == 0
+    note = "steps are those of process 200, the worst of 2; --process selects another"
+    assert note in gs.drill(trace).notes
+    assert note not in gs.drill(trace, process=100).notes
     # A window of time has the rows of all processes.
     assert gs.kernels(trace, window=(None, None)).frame["calls"].sum() == 2 * STEPS * KERNELS
     program = gs.report(trace).answer.program

@@ -50,7 +50,7 @@ def checking(body: str) -> str:
 COMPLETE = checking("return gs.Clean()")
 
 
-def found(**given: str) -> str:
+def match_text(**given: str) -> str:
     """Write a check that finds something, with some fields as given."""
     fields = {
         "title": "'t'",
@@ -139,13 +139,13 @@ def test_the_documented_kernel_rule_finds_what_it_says(tmp_path: Path) -> None:
 
 WRONG_OF_KERNELS = {
     "raises": ("launch.nothing_there", r"rule 'mine' failed at .*mine\.py:\d+: AttributeError"),
-    "of a timeline": (found(), r"check returned a RuleMatch, not a KernelRuleMatch"),
+    "of a timeline": (match_text(), r"check returned a RuleMatch, not a KernelRuleMatch"),
     "its time": (
-        found(time_share="2.0").replace("RuleMatch", "KernelRuleMatch"),
+        match_text(time_share="2.0").replace("RuleMatch", "KernelRuleMatch"),
         r"time_share is 2.0, not a share from 0 to 1",
     ),
     "no time": (
-        found(time_share="0").replace("RuleMatch", "KernelRuleMatch"),
+        match_text(time_share="0").replace("RuleMatch", "KernelRuleMatch"),
         r"time_share is 0: a launch always takes some time",
     ),
 }
@@ -162,7 +162,7 @@ def test_a_kernel_rule_that_fails_is_told_with_its_line(mistake: str, tmp_path: 
 def located(body: str, folder: Path) -> tuple[TimelineLocation, ...]:
     """Say where a finding of a rule with this method is."""
     where = "(gs.FindingLocation('range', 'lengths'),)"
-    text = checking(found(where=where, recoverable_ns="9e4"))
+    text = checking(match_text(where=where, recoverable_ns="9e4"))
     text += f"    def locate(self, context, finding):\n        {body}\n"
     rules = [r for r in user_rules([written(folder, text)]) if isinstance(r, gs.TimelineRule)]
     capture = trace()
@@ -300,63 +300,75 @@ WRONG = {
     ),
     "much to say": ("raise ValueError('x ' * 9999)", r"mine\.py:11: ValueError: [x ]{,300} …$"),
     "exits in its change": (
-        found(change="(lambda p: exit(1),)"),
+        match_text(change="(lambda p: exit(1),)"),
         r"failed at .*mine\.py:11: SystemExit: 1",
     ),
     "a change of gpusight": (
-        found(change="(gs.changes.remove([10**9]),)"),
+        match_text(change="(gs.changes.remove([10**9]),)"),
         r"rule 'mine' failed at .*mine\.py:10: IndexError",
     ),
     "a reason": (
         "return gs.RuleNotApplicable(5)",
         r"mine\.py:10 cannot be used: reason is 5, not text",
     ),
-    "title": (found(title="None"), r"title is None, not text"),
-    "empty title": (found(title="''"), r"title is empty"),
-    "confidence": (found(confidence="'high'"), r"confidence is 'high', not a gpusight.Confidence"),
-    "no evidence": (found(evidence="5"), r"evidence is 5, not a tuple"),
-    "evidence": (found(evidence="('x',)"), r"evidence\[0\] is 'x', not a gpusight.Evidence"),
+    "title": (match_text(title="None"), r"title is None, not text"),
+    "empty title": (match_text(title="''"), r"title is empty"),
+    "confidence": (
+        match_text(confidence="'high'"),
+        r"confidence is 'high', not a gpusight.Confidence",
+    ),
+    "no evidence": (match_text(evidence="5"), r"evidence is 5, not a tuple"),
+    "evidence": (match_text(evidence="('x',)"), r"evidence\[0\] is 'x', not a gpusight.Evidence"),
     "its value": (
-        found(evidence="(gs.Evidence('m', float('nan'), '', 'w'),)"),
+        match_text(evidence="(gs.Evidence('m', float('nan'), '', 'w'),)"),
         r"evidence\[0\].value is nan, not a finite number",
     ),
     "its unit": (
-        found(evidence="(gs.Evidence('m', 1, 'ms', 'w'),)"),
+        match_text(evidence="(gs.Evidence('m', 1, 'ms', 'w'),)"),
         r"evidence\[0\].unit is 'ms', not one of share, byte",
     ),
-    "where": (found(where="(gs.FindingLocation('range', 5),)"), r"where\[0\].name is 5, not text"),
+    "where": (
+        match_text(where="(gs.FindingLocation('range', 5),)"),
+        r"where\[0\].name is 5, not text",
+    ),
     "its time": (
-        found(where="[gs.FindingLocation('range', 'a', -1)]"),
+        match_text(where="[gs.FindingLocation('range', 'a', -1)]"),
         r"where\[0\].ns is -1, not 0 or more",
     ),
-    "recoverable": (found(recoverable_ns="-1.0"), r"recoverable_ns is -1.0, not 0 or more"),
-    "text for time": (found(recoverable_ns="'1'"), r"recoverable_ns is '1', not a number"),
-    "too much": (found(recoverable_ns="10**5000"), r"recoverable_ns is int, not a finite number"),
-    "also": (found(also="'launch-bound'"), r"also is 'launch-bound', not a tuple"),
-    "no change": (found(change="(5,)"), r"change\[0\] is 5, not a change"),
-    "one change": (found(change="gs.changes.as_graphs()"), r"change is GraphLaunches, not a tuple"),
+    "recoverable": (match_text(recoverable_ns="-1.0"), r"recoverable_ns is -1.0, not 0 or more"),
+    "text for time": (match_text(recoverable_ns="'1'"), r"recoverable_ns is '1', not a number"),
+    "too much": (
+        match_text(recoverable_ns="10**5000"),
+        r"recoverable_ns is int, not a finite number",
+    ),
+    "also": (match_text(also="'launch-bound'"), r"also is 'launch-bound', not a tuple"),
+    "no change": (match_text(change="(5,)"), r"change\[0\] is 5, not a change"),
+    "one change": (
+        match_text(change="gs.changes.as_graphs()"),
+        r"change is GraphLaunches, not a tuple",
+    ),
     "no program": (
-        found(change="(lambda p: None,)"),
+        match_text(change="(lambda p: None,)"),
         r"a change returned NoneType, not the changed program",
     ),
     "fewer calls": (
-        found(change="(lambda p: p.changed(gap_ns=p.gap_ns[:1]),)"),
+        match_text(change="(lambda p: p.changed(gap_ns=p.gap_ns[:1]),)"),
         r"a change returned 1 values of gap_ns, not \d+",
     ),
     "no number": (
-        found(change="(lambda p: p.changed(gap_ns=p.gap_ns * float('nan')),)"),
+        match_text(change="(lambda p: p.changed(gap_ns=p.gap_ns * float('nan')),)"),
         r"a value of gap_ns that is not finite",
     ),
     "no flags": (
-        found(change="(lambda p: p.changed(gone=p.gap_ns),)"),
+        match_text(change="(lambda p: p.changed(gone=p.gap_ns),)"),
         r"a change returned \d+ values of gone",
     ),
     "back in time": (
-        found(change="(lambda p: p.changed(own_ns=p.own_ns - 10**6),)"),
+        match_text(change="(lambda p: p.changed(own_ns=p.own_ns - 10**6),)"),
         r"a value of own_ns below 0",
     ),
     "for ever": (
-        found(change="(lambda p: p.changed(gap_ns=p.gap_ns + 10**17),)"),
+        match_text(change="(lambda p: p.changed(gap_ns=p.gap_ns + 10**17),)"),
         r"gap_ns with a sum that is too large",
     ),
 }
@@ -380,29 +392,29 @@ def test_an_interrupt_stays_one(tmp_path: Path) -> None:
 
 
 def test_lists_and_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
-    body = found(
+    body = match_text(
         evidence="[gs.Evidence('n', numpy.int64(3), '', 'w')]",
         where="[gs.FindingLocation('range', 'a', numpy.float32(2), numpy.int32(1))]",
         change="[lambda p: p.changed(own_ns=p.own_ns * 0.5)]",
     )
     path = written(tmp_path, checking(body).replace("import", "import numpy\nimport", 1))
     view = gs.diagnose(trace(), extra_rules=[path], rules=["mine"])
-    told = json.loads(view.to_json())["findings"][0]
-    assert told["evidence"][0]["value"] == 3
-    assert told["where"][0] == {"kind": "range", "name": "a", "ns": 2.0, "count": 1}
-    assert told["recoverable_ns"] > 0
+    document = json.loads(view.to_json())["findings"][0]
+    assert document["evidence"][0]["value"] == 3
+    assert document["where"][0] == {"kind": "range", "name": "a", "ns": 2.0, "count": 1}
+    assert document["recoverable_ns"] > 0
 
 
 def test_more_than_there_is_is_cut(tmp_path: Path) -> None:
-    path = written(tmp_path, checking(found(recoverable_ns="1e18")))
+    path = written(tmp_path, checking(match_text(recoverable_ns="1e18")))
     view = gs.diagnose(trace(), extra_rules=[path], rules=["mine"])
     assert view.timeline is not None
     assert view.timeline.findings[0].share == pytest.approx(1, rel=0.01)
 
 
 def test_a_cause_that_another_rule_names_is_covered_by_it(tmp_path: Path) -> None:
-    path = written(tmp_path, checking(found(recoverable_ns="9e4", also="('other',)")))
-    text = checking(found(recoverable_ns="9e4")).replace("'mine'", "'other'")
+    path = written(tmp_path, checking(match_text(recoverable_ns="9e4", also="('other',)")))
+    text = checking(match_text(recoverable_ns="9e4")).replace("'mine'", "'other'")
     other = written(tmp_path, text, "other.py")
     view = gs.diagnose(trace(), extra_rules=[path, other], rules=["mine", "other"])
     assert view.timeline is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tests.sharing.spelled import found, secret, spellings
+from tests.sharing.spelled import secret, secrets_in, spellings
 
 
 class Planted:
@@ -27,7 +27,7 @@ class Planted:
 
     def found_in(self, copy: Path) -> set[str]:
         """Name the places whose secrets are in a copy, however they are spelled."""
-        return {self.places[text] for text in found(contents(copy), self.places)}
+        return {self.places[text] for text in secrets_in(contents(copy), self.places)}
 
 
 def plant(original: Path, path: Path) -> Planted:

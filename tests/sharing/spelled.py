@@ -32,7 +32,7 @@ def spellings(text: str) -> list[bytes]:
     ]
 
 
-def found(data: bytes, secrets: Iterable[str]) -> set[str]:
+def secrets_in(data: bytes, secrets: Iterable[str]) -> set[str]:
     """The secrets that stand in the bytes of a file, packed or not.
 
     Thousands of spellings are searched in one pass; bytes are taken for Latin letters, one a byte.

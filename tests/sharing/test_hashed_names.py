@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.ledger import idle_causes as inputs
 from gpusight.analysis.questions import forward_passes as questions
 from gpusight.analysis.steps import step_list as steps
+from gpusight.naming import host_names
 from gpusight.naming.kernel_names import classify
 from gpusight.naming.kernel_patterns import CATEGORIES
 from gpusight.readers.open import open_trace
@@ -93,27 +93,33 @@ def test_every_category_has_a_name_to_fall_back_to() -> None:
 
 def test_hashes_are_no_words() -> None:
     for number in range(2000):
-        told = hash_text(str(number), SALT)
-        assert re.fullmatch(HASH, told)
-        assert classify(told).category == "custom"
-        assert steps.read_name(told) is None
-        assert steps.phase_of(told) is None
-        assert not inputs.is_input(told)
+        hashed = hash_text(str(number), SALT)
+        assert re.fullmatch(HASH, hashed)
+        assert classify(hashed).category == "custom"
+        assert steps.read_name(hashed) is None
+        assert steps.phase_of(hashed) is None
+        assert not host_names.is_input(hashed)
 
 
 def test_the_vocabulary_has_the_words_for_forward_passes_and_attention() -> None:
-    found: set[str] = set()
+    names: set[str] = set()
     for name, value in vars(questions).items():
         if isinstance(value, frozenset) and name != "_NETWORK":  # these are categories of kernels
-            found |= {word for word in value if isinstance(word, str) and len(word) > 1}
-    assert found
-    assert found <= kept_words(), found - kept_words()
+            names |= {word for word in value if isinstance(word, str) and len(word) > 1}
+    assert names
+    assert names <= kept_words(), names - kept_words()
 
 
 def test_the_vocabulary_has_the_words_for_input() -> None:
-    sets = (inputs._CERTAIN, inputs._ACTIONS, inputs._THINGS, inputs._ALONE, inputs._FILLERS)
-    for some in (*sets, inputs._OTHERWISE, inputs._ARRIVALS, inputs._REQUESTS):
-        assert some <= kept_words(), some - kept_words()
+    sets = (
+        host_names._CERTAIN,
+        host_names._ACTIONS,
+        host_names._THINGS,
+        host_names._ALONE,
+        host_names._FILLERS,
+    )
+    for words in (*sets, host_names._OTHERWISE, host_names._ARRIVALS, host_names._REQUESTS):
+        assert words <= kept_words(), words - kept_words()
 
 
 @pytest.mark.parametrize(
@@ -136,9 +142,15 @@ def _check_meaning(name: str) -> None:
     hashed = hash_range(name, SALT)
     before, after = steps.read_name(name), steps.read_name(hashed)
     assert (before and before[1]) == (after and after[1]), name
-    for told in (steps.phase_of, inputs.is_input, inputs.is_compiling, inputs.is_loading,
-                 questions.forward_rank, questions.attention_part):  # fmt: skip
-        assert told(hashed) == told(name), (name, hashed)
+    for function in (
+        steps.phase_of,
+        host_names.is_input,
+        host_names.is_compiling,
+        host_names.is_loading,
+        questions.forward_rank,
+        questions.attention_part,
+    ):
+        assert function(hashed) == function(name), (name, hashed)
 
 
 def _check_capture(path: Path) -> None:

@@ -156,7 +156,7 @@ def test_home_folders_are_cut_in_annotations_of_traces_too(tmp_path: Path) -> No
     ],
 )
 def test_names_that_look_like_more_are_told(name: str, category: Category) -> None:
-    assert category in [found for found, _ in suspicions(name)]
+    assert category in [result for result, _ in suspicions(name)]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_tables_of_many_pieces_become_one_file(
 
 
 @pytest.mark.parametrize(
-    ("capture", "output", "said"),
+    ("capture", "output", "message"),
     [
         (CAPTURE, "taken.sqlite", "exists already"),
         (CAPTURE, "copy.nsys-rep", "has the wrong extension"),
@@ -78,12 +78,12 @@ def test_tables_of_many_pieces_become_one_file(
     ],
 )
 def test_what_cannot_be_written_is_refused(
-    tmp_path: Path, capture: Path, output: str, said: str
+    tmp_path: Path, capture: Path, output: str, message: str
 ) -> None:
     (tmp_path / "taken.sqlite").write_text("mine")
     with pytest.raises(GpusightError) as raised:
         share(capture, tmp_path / output, options_of())
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
     assert [p.name for p in tmp_path.iterdir()] == ["taken.sqlite"]
     assert (tmp_path / "taken.sqlite").read_text() == "mine"
@@ -162,7 +162,7 @@ def test_salts_make_copies_comparable(tmp_path: Path) -> None:
         names.append(set(kernels.cast(str).to_list()))
         assert b"one" not in view.path.read_bytes()[:100]
     assert names[0] == names[1]
-    assert len({frozenset(some) for some in names}) == 3
+    assert len({frozenset(own_names) for own_names in names}) == 3
 
 
 def _with_user_in_a_range(path: Path) -> Path:
@@ -192,15 +192,15 @@ def test_what_lies_across_two_pieces_of_a_copy_is_found(
     monkeypatch.setattr(sharing, "_BLOCKS_AT_ONCE", 1)
     copy = tmp_path / "copy.json"
     copy.write_bytes(b"x" * (BLOCK_BYTES - 3) + b"node7.acme" + b"x" * BLOCK_BYTES)
-    found = LeakScan((), hidden=((Category.HOST_NAMES, "node7.acme"),))
-    assert [leak.where for leak in sharing._leftovers(found, copy)] == ["names that are kept"]
+    result = LeakScan((), hidden=((Category.HOST_NAMES, "node7.acme"),))
+    assert [leak.where for leak in sharing._leftovers(result, copy)] == ["names that are kept"]
 
 
 def test_a_look_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = check(CAPTURE, options_of())
-    assert found.path is None
-    assert gs.share_check(CAPTURE).leaks == found.leaks
+    result = check(CAPTURE, options_of())
+    assert result.path is None
+    assert gs.share_check(CAPTURE).leaks == result.leaks
     assert not list(tmp_path.iterdir())
 
 

@@ -19,7 +19,7 @@ from gpusight.sharing.share_ncu import NcuCleaner, fields_of, sized_block
 from gpusight.trace.schema import TABLES
 from tests.readers.ncu.ncu_reports import Parts, launch, report, rule, text, whole
 from tests.shared import DATA, EVERY_NCU_REPORT, name, needs_shared, tool
-from tests.sharing.spelled import found, secret
+from tests.sharing.spelled import secret, secrets_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_every_copy_has_the_same_tables(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [SHARE, HASHED])
 def test_looking_and_writing_count_the_same(options: ShareOptions, tmp_path: Path) -> None:
     cleaner = NcuCleaner(REPORTS[0])
-    assert cleaner.look(options) == cleaner.write(tmp_path / "copy.ncu-rep", options)
+    assert cleaner.scan(options) == cleaner.write(tmp_path / "copy.ncu-rep", options)
 
 
 # As NVIDIA's own program reads it -----------------------------------------------------------------
@@ -122,9 +122,9 @@ def check_raw_page(path: Path, folder: Path) -> None:
     NcuCleaner(path).write(folder / "copy.ncu-rep", SHARE)
     after = raw_page(folder / "copy.ncu-rep")
     removed = {title for title in before if "attribute_pci_" in title or "uuid" in title.lower()}
-    gone = {"Process Name", "Host Name", "Process ID"}
+    absent = {"Process Name", "Host Name", "Process ID"}
     assert before.keys() - after.keys() <= removed | {t for t in before if "_Range:" in t}
-    for title in before.keys() & after.keys() - gone:
+    for title in before.keys() & after.keys() - absent:
         assert before[title] == after[title], title
 
 
@@ -249,7 +249,7 @@ def test_no_secret_is_in_the_copy(path: Path, options: ShareOptions, tmp_path: P
     assert len(planting.secrets) > 1500
     NcuCleaner(tmp_path / "report.ncu-rep").write(tmp_path / "copy.ncu-rep", options)
     copy = (tmp_path / "copy.ncu-rep").read_bytes()
-    left = found(copy, planting.secrets)
+    left = secrets_in(copy, planting.secrets)
     if options.hash_names:
         assert left == set()
     else:
@@ -286,7 +286,7 @@ def test_what_is_kept_is_listed(tmp_path: Path) -> None:
         + sized_block(8, sized_block(1, text(1, "a.cu") + text(2, "x")))
     )
     path.write_bytes(report(one, session=session, sources=(source,)))
-    leaks = {(x.category, x.fate) for x in NcuCleaner(path).look(SHARE).leaks}
+    leaks = {(x.category, x.treatment) for x in NcuCleaner(path).scan(SHARE).leaks}
     assert leaks >= {
         (Category.ENVIRONMENT, Treatment.REMOVED),
         (Category.HOST_NAMES, Treatment.REMOVED),
@@ -334,18 +334,18 @@ def test_texts_of_counters_are_kept_where_they_are_the_profilers(tmp_path: Path)
 def test_a_report_that_is_cut_off_gives_what_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "cut.ncu-rep"
     path.write_bytes(report(launch("one"), launch("two"))[:-5])
-    told = NcuCleaner(path).write(tmp_path / "copy.ncu-rep", SHARE)
+    scan = NcuCleaner(path).write(tmp_path / "copy.ncu-rep", SHARE)
     trace = open_trace(tmp_path / "copy.ncu-rep", cache=False)
     assert trace.table("profiles", ["name"])["name"].to_list() == ["one"]
-    assert "damaged" in told.notes[0]
+    assert "damaged" in scan.notes[0]
     assert trace.meta.warnings == ()
 
 
 def test_a_launch_that_cannot_be_decoded_is_left_behind(tmp_path: Path) -> None:
     path = tmp_path / "odd.ncu-rep"
     path.write_bytes(report(launch("one"), launch("two", extra=b"\x0a\xff\xff\xff")))
-    told = NcuCleaner(path).write(tmp_path / "copy.ncu-rep", SHARE)
-    assert "not copied: 1" in told.notes[0]
+    scan = NcuCleaner(path).write(tmp_path / "copy.ncu-rep", SHARE)
+    assert "not copied: 1" in scan.notes[0]
 
 
 @pytest.mark.parametrize("data", [b"NVR\0", b"NVR\0\xff\xff\xff\xff", b"NVR\0" + b"\0" * 64])

@@ -203,7 +203,7 @@ def test_copies_with_hashed_names_give_the_same_numbers(capture: Path, tmp_path:
 
 def test_a_copy_has_nothing_more_to_lose(tiny_copy: Path, tmp_path: Path) -> None:
     leaks = check(tiny_copy, options_of()).leaks
-    removed = {leak.category for leak in leaks if leak.fate is Treatment.REMOVED}
+    removed = {leak.category for leak in leaks if leak.treatment is Treatment.REMOVED}
     assert removed <= {Category.PROCESSES, Category.THREAD_NAMES}  # `process 1`, `thread`
     again = _copy(tiny_copy, tmp_path / "again.sqlite")
     assert _ask("summary", again) == _ask("summary", tiny_copy)
@@ -285,7 +285,7 @@ def test_home_folders_in_names_of_ranges_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("expected", "kept"),
     [
         ("Number of CUDA events dropped: 12.", "Number of CUDA events dropped: 12."),
         ("see /tmp/nvidia/log of alice", "see … of …"),
@@ -295,8 +295,8 @@ def test_home_folders_in_names_of_ranges_are_cut(tmp_path: Path) -> None:
         ("CUDA library 12.9 is not supported", "CUDA library 12.9 is not supported"),
     ],
 )
-def test_messages_keep_the_words_of_the_profiler_only(said: str, kept: str) -> None:
-    assert diagnosis(said) == kept
+def test_messages_keep_the_words_of_the_profiler_only(expected: str, kept: str) -> None:
+    assert diagnosis(expected) == kept
 
 
 def test_threads_keep_names_that_everybody_has() -> None:

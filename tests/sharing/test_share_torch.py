@@ -18,7 +18,7 @@ from gpusight.sharing.share_torch import TorchCleaner
 from gpusight.sharing.torch_values import hide_frame, short_frame
 from gpusight.trace.schema import TABLES
 from tests.shared import DATA, EVERY_TORCH_TRACE, name, needs_shared
-from tests.sharing.spelled import found, secret
+from tests.sharing.spelled import secret, secrets_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -172,8 +172,8 @@ def test_the_date_is_taken_out_of_the_clock(tmp_path: Path) -> None:
     shown = [event["ts"] for event in copy["traceEvents"]]
     assert [round(t - shown[0], 3) for t in shown] == [0, 0.5, -1123456.499]
     assert all(abs(t) < 1e12 for t in shown)
-    leaks = TorchCleaner(path).look(SHARE).leaks
-    assert [(x.where, x.fate) for x in leaks if x.category is Category.CAPTURE_TIME] == [
+    leaks = TorchCleaner(path).scan(SHARE).leaks
+    assert [(x.where, x.treatment) for x in leaks if x.category is Category.CAPTURE_TIME] == [
         ("ts", Treatment.REMOVED)
     ]
 
@@ -192,7 +192,7 @@ def test_names_of_processes_and_threads_are_kept_where_everyone_has_them(tmp_pat
     left = [named("process_name", "acme_server"), named("thread_name", "thread 1 (acme)")]
     path = write_trace(tmp_path / "trace.json", [*kept, *left, OPERATOR])
     assert copied(path)["traceEvents"] == [*kept, OPERATOR]
-    leaks = {(x.category, x.count, x.fate) for x in TorchCleaner(path).look(SHARE).leaks}
+    leaks = {(x.category, x.count, x.treatment) for x in TorchCleaner(path).scan(SHARE).leaks}
     assert (Category.PROCESSES, 1, Treatment.REMOVED) in leaks
     assert (Category.THREAD_NAMES, 1, Treatment.REMOVED) in leaks
 
@@ -241,7 +241,7 @@ def test_names_of_python_functions_are_the_programs_own_words(tmp_path: Path) ->
         *names[1:],
     ]
     view = gs.share_check(path)
-    assert {(x.category, x.count, x.fate) for x in view.leaks} >= {
+    assert {(x.category, x.count, x.treatment) for x in view.leaks} >= {
         (Category.PYTHON_FUNCTIONS, 1, Treatment.SHORTENED),
         (Category.PYTHON_FUNCTIONS, 2, Treatment.KEPT),
     }
@@ -275,13 +275,14 @@ def test_groups_of_processes_keep_no_name_that_someone_chose(
     config = [{"pg_name": group, "pg_desc": group}]
     path = write_trace(tmp_path / "t.json", [event], distributedInfo={"pg_config": config})
     copy = copied(path)
-    told = {*copy["traceEvents"][0]["args"].values()}
-    told |= {*copy["distributedInfo"]["pg_config"][0].values()}
-    assert len(told) == 1, "equal names stay equal"
-    assert (told == {group}) is kept
-    leaks = TorchCleaner(path).look(SHARE).leaks
+    values = {*copy["traceEvents"][0]["args"].values()}
+    values |= {*copy["distributedInfo"]["pg_config"][0].values()}
+    assert len(values) == 1, "equal names stay equal"
+    assert (values == {group}) is kept
+    leaks = TorchCleaner(path).scan(SHARE).leaks
     assert (
-        any(x.where == f"args: {keys[0]}" and x.fate is Treatment.HASHED for x in leaks) is not kept
+        any(x.where == f"args: {keys[0]}" and x.treatment is Treatment.HASHED for x in leaks)
+        is not kept
     )
 
 
@@ -300,14 +301,14 @@ def test_unknown_kinds_of_events_are_left_behind(tmp_path: Path) -> None:
     ]
     path = write_trace(tmp_path / "trace.json", [*unknown, OPERATOR])
     assert copied(path)["traceEvents"] == [OPERATOR]
-    unknowns = [x for x in TorchCleaner(path).look(SHARE).leaks if x.category is Category.UNKNOWN]
+    unknowns = [x for x in TorchCleaner(path).scan(SHARE).leaks if x.category is Category.UNKNOWN]
     assert [(x.where, x.count) for x in unknowns] == [("kinds of events", 4)]
 
 
 @pytest.mark.parametrize("options", [SHARE, HASHED])
 def test_looking_and_writing_count_the_same(options: ShareOptions, tmp_path: Path) -> None:
     cleaner = TorchCleaner(TRACES[0])
-    assert cleaner.look(options) == cleaner.write(tmp_path / "copy.json.gz", options)
+    assert cleaner.scan(options) == cleaner.write(tmp_path / "copy.json.gz", options)
 
 
 def test_copies_with_equal_salt_can_be_compared(tmp_path: Path) -> None:
@@ -354,7 +355,7 @@ class Planting:
         if isinstance(value, str):
             return self.text(value, kept=key in kept)
         if isinstance(value, list):
-            return [self.anywhere(one, key, kept) for one in value]
+            return [self.anywhere(item, key, kept) for item in value]
         if isinstance(value, dict):
             planted = {k: self.anywhere(v, k, kept) for k, v in value.items()}
             return {**planted, self.text(""): self.text("")}
@@ -375,12 +376,12 @@ class Planting:
 def sample(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A few events of every kind that the trace has, and what stands beside them."""
     document = read(path)
-    seen: Counter[Any] = Counter()
+    counts: Counter[Any] = Counter()
     events = []
     for event in document.pop("traceEvents"):
         kind = (event["ph"], event.get("cat"), *event, *event.get("args", {}))
-        seen[kind] += 1
-        if seen[kind] <= 2:
+        counts[kind] += 1
+        if counts[kind] <= 2:
             events.append(event)
     return document, events
 
@@ -406,7 +407,7 @@ def test_no_secret_is_in_the_copy(way: str, output: str, hashed: bool, tmp_path:
     path.write_text(json.dumps({**document, "traceEvents": [*planted, *strange, *odd]}))
     assert len(planting.secrets) > 400
     TorchCleaner(path).write(tmp_path / output, HASHED if hashed else SHARE)
-    left = found((tmp_path / output).read_bytes(), planting.secrets)
+    left = secrets_in((tmp_path / output).read_bytes(), planting.secrets)
     assert left <= (set() if hashed else planting.kept)
     if not hashed and way == "behind":
         assert left, "names are kept, so the test can find what is there"
@@ -421,7 +422,7 @@ def test_long_numbers_written_as_text_are_secrets_too(tmp_path: Path) -> None:
             numbers.append(f"4111{len(numbers):012d}")
             return numbers[-1]
         if isinstance(value, list):
-            return [plant(one, key) for one in value]
+            return [plant(item, key) for item in value]
         return {k: plant(v, k) for k, v in value.items()} if isinstance(value, dict) else value
 
     planted = [
@@ -432,7 +433,7 @@ def test_long_numbers_written_as_text_are_secrets_too(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "trace.json", planted)
     TorchCleaner(path).write(tmp_path / "copy.json", HASHED)
     assert len(numbers) > 100
-    assert found((tmp_path / "copy.json").read_bytes(), numbers) == set()
+    assert secrets_in((tmp_path / "copy.json").read_bytes(), numbers) == set()
 
 
 # Other files --------------------------------------------------------------------------------------
@@ -442,9 +443,9 @@ def test_a_trace_that_is_cut_off_gives_a_whole_copy(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     whole = gzip.decompress(TRACES[0].read_bytes())
     path.write_bytes(whole[: len(whole) // 2])
-    told = TorchCleaner(path).write(tmp_path / "copy.json", SHARE)
+    scan = TorchCleaner(path).write(tmp_path / "copy.json", SHARE)
     assert len(read(tmp_path / "copy.json")["traceEvents"]) > 100
-    assert "cut off" in told.notes[0]
+    assert "cut off" in scan.notes[0]
 
 
 def test_texts_that_are_not_utf8_are_cleaned_too(tmp_path: Path) -> None:
@@ -479,14 +480,14 @@ def test_a_list_of_something_else_is_not_called_a_trace(text: str, tmp_path: Pat
     path = tmp_path / "list.json"
     path.write_text(text)
     with pytest.raises(NotACaptureError, match=r"is not a trace: it holds no events; share takes"):
-        TorchCleaner(path).look(SHARE)
+        TorchCleaner(path).scan(SHARE)
 
 
 def test_an_event_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(b'{"traceEvents":[' + b"[" * 9_000_000)
     with pytest.raises(DamagedCaptureError):
-        TorchCleaner(path).look(SHARE)
+        TorchCleaner(path).scan(SHARE)
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

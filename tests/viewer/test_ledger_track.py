@@ -40,7 +40,7 @@ def sums(line: LedgerLine, start_ns: int, end_ns: int) -> dict[str, int]:
     return {COLORS[code]: int(ns[code]) for code in np.flatnonzero(ns)}
 
 
-def told(line: LedgerLine) -> list[tuple[int, int, str]]:
+def entries_of(line: LedgerLine) -> list[tuple[int, int, str]]:
     rows = zip(line.start_ns.tolist(), line.end_ns.tolist(), line.color.tolist(), strict=True)
     return [(start, end, COLORS[code]) for start, end, code in rows]
 
@@ -100,7 +100,7 @@ def test_causes_lie_where_the_host_spent_them() -> None:
             {"start_ns": 100 * US, "end_ns": 106 * US, "correlation": 3},
         ],
     )
-    assert told(ledger_lines(trace)[0]) == [
+    assert entries_of(ledger_lines(trace)[0]) == [
         (0, 10 * US, "idle/launching"),
         (10 * US, 20 * US, "compute/matmul"),
         (20 * US, 40 * US, "idle/synchronizing"),
@@ -114,7 +114,7 @@ def test_causes_lie_where_the_host_spent_them() -> None:
 
 def test_without_calls_a_pause_is_unknown() -> None:
     kernels = [{"start_ns": at, "end_ns": at + 10, "name": "sgemm"} for at in (0, 50)]
-    assert told(ledger_lines(build_trace(kernels=kernels))[0]) == [
+    assert entries_of(ledger_lines(build_trace(kernels=kernels))[0]) == [
         (0, 10, "compute/matmul"),
         (10, 50, "idle/unknown"),
         (50, 60, "compute/matmul"),
@@ -125,7 +125,7 @@ def test_each_gpu_has_a_line_from_the_first_activity_to_the_last() -> None:
     copies = [{"start_ns": 70, "end_ns": 80, "device": 5}]
     kernels = [{"start_ns": 0, "end_ns": 10, "device": 2, "name": "sgemm"}]
     lines = ledger_lines(build_trace(kernels=kernels, copies=copies))
-    assert {device: told(line) for device, line in lines.items()} == {
+    assert {device: entries_of(line) for device, line in lines.items()} == {
         2: [(0, 10, "compute/matmul"), (10, 80, "idle/unknown")],
         5: [(0, 70, "idle/unknown"), (70, 80, "copy/h2d")],
     }

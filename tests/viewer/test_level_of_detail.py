@@ -81,8 +81,8 @@ def bin_row(events: list[Event], start: int, end: int) -> tuple[int, int, int]:
 
 
 def bins_of(line: EventLine, edges: list[int], least: int) -> list[Row]:
-    found = line.bins(np.array(edges, np.int64), least)
-    columns = (found.bin, found.busy_ns, found.count, found.color)
+    bins = line.bins(np.array(edges, np.int64), least)
+    columns = (bins.bin, bins.busy_ns, bins.count, bins.color)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -107,8 +107,8 @@ def test_bins(
     rows = [bin_row(narrow, *edges[k : k + 2]) for k in range(bins)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(level_of_detail, "_LEAST_BLOCK", block)
-        found = bins_of(line_of(events), edges, least)
-    assert found == [(k, *row) for k, row in enumerate(rows) if row[:2] != (0, 0)]
+        answer = bins_of(line_of(events), edges, least)
+    assert answer == [(k, *row) for k, row in enumerate(rows) if row[:2] != (0, 0)]
 
 
 @settings(deadline=None)
@@ -135,15 +135,15 @@ def test_sums(events: list[Event], window: tuple[int, int]) -> None:
 @settings(deadline=None)
 @given(lines(), st.integers(-40, 200), st.integers(0, 30))
 def test_at(events: list[Event], time: int, within: int) -> None:
-    found = line_of(events).at(time, within)
+    result = line_of(events).at(time, within)
     away = [max(event.start - time, time - event.end, 0) for event in events]
     if min(away, default=within + 1) > within:
-        assert found is None
+        assert result is None
         return
-    assert found is not None
-    assert away[found] == min(away)
+    assert result is not None
+    assert away[result] == min(away)
     holds = [position for position, event in enumerate(events) if event.touches(time, time + 1)]
-    assert not holds or found in holds
+    assert not holds or result in holds
 
 
 @pytest.mark.parametrize("colors", [1, 3, 40])
@@ -235,7 +235,9 @@ def sample_edges(window: tuple[int, int, int]) -> list[int]:
     return [start + part * width // bins for part in range(bins + 1)]
 
 
-def found(samples: Taken, window: tuple[int, int, int], how: tuple[int, int], holds: bool) -> Any:
+def sampled_bins(
+    samples: Taken, window: tuple[int, int, int], how: tuple[int, int], holds: bool
+) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(level_of_detail, "_BLOCK", how[0])
         patch.setattr(level_of_detail, "_MAX_DIRECT_VALUES", how[1])
@@ -246,9 +248,9 @@ def found(samples: Taken, window: tuple[int, int, int], how: tuple[int, int], ho
     return list(zip(*(column.tolist() for column in bins), strict=True))
 
 
-def row(number: int, seen: list[float], mean: float) -> Any:
+def row(number: int, values: list[float], mean: float) -> Any:
     exact = pytest.approx(mean, rel=1e-12, abs=1e-9)
-    return (number, min(seen), max(seen), exact)
+    return (number, min(values), max(values), exact)
 
 
 @settings(deadline=None)
@@ -262,7 +264,7 @@ def test_sampled(samples: Taken, window: tuple[int, int, int], how: tuple[int, i
             inside = before[-1:]
         if inside:
             expected.append(row(number, inside, math.fsum(inside) / len(inside)))
-    assert found(samples, window, how, holds=False) == expected
+    assert sampled_bins(samples, window, how, holds=False) == expected
 
 
 @settings(deadline=None)
@@ -272,16 +274,16 @@ def test_held(samples: Taken, window: tuple[int, int, int], how: tuple[int, int]
     for number, (start, end) in enumerate(pairwise(edges)):
         at_start = [value for time, value in samples if time <= start]
         taken_in = [value for time, value in samples if time == start or start < time < end]
-        seen = [*at_start[-1:], *taken_in]
+        values = [*at_start[-1:], *taken_in]
         held = [
             [value for time, value in samples if time <= moment][-1]
             for moment in range(start, end)
             if samples and moment >= samples[0][0]
         ]
-        if seen:
-            mean = math.fsum(held) / len(held) if held else seen[0]
-            expected.append(row(number, seen, mean))
-    assert found(samples, window, how, holds=True) == expected
+        if values:
+            mean = math.fsum(held) / len(held) if held else values[0]
+            expected.append(row(number, values, mean))
+    assert sampled_bins(samples, window, how, holds=True) == expected
 
 
 def test_all_that_was_taken_at_the_start_of_a_bin_counts() -> None:

@@ -11,7 +11,7 @@ from tests.traces import Rows, build_trace
 MIB = 1 << 20
 
 
-def told(timeline: ViewerTimeline, *fields: str) -> list[tuple[object, ...]]:
+def fields_of(timeline: ViewerTimeline, *fields: str) -> list[tuple[object, ...]]:
     return [tuple(getattr(track, field) for field in fields) for track in timeline.tracks]
 
 
@@ -42,7 +42,7 @@ def test_gpus_come_first_then_processes_each_with_its_threads() -> None:
     )
     gpu, host = ("GPU 0 · NVIDIA H200", ""), ("python3 (pid 4711)", "python3 (4711)")
     loader = ("python3 (pid 4711)", "loader (4712)")
-    assert told(ViewerTimeline(trace), "key", "kind", "name", "group", "thread") == [
+    assert fields_of(ViewerTimeline(trace), "key", "kind", "name", "group", "thread") == [
         ("gpu0/ledger", "ledger", "Ledger", *gpu),
         ("gpu0/stream7", "stream", "Stream 7", *gpu),
         ("gpu0/ranges", "ranges", "Annotations", *gpu),
@@ -71,7 +71,7 @@ def test_the_stream_with_most_gpu_time_and_the_thread_with_most_calls_come_first
         api_calls=[{"thread": 1}, {"thread": 2}, {"thread": 2, "start_ns": 1}],
         ranges=[{"thread": 1, "name": "r", "start_ns": n} for n in range(5)],
     )
-    assert told(ViewerTimeline(trace), "key", "thread", "events") == [
+    assert fields_of(ViewerTimeline(trace), "key", "thread", "events") == [
         ("gpu0/ledger", "", 0),
         ("gpu0/stream13", "", 1),
         ("gpu0/stream7", "", 1),
@@ -115,14 +115,14 @@ def test_work_whose_table_does_not_tell_its_context_stands_with_the_other_work_o
         kernels=[{"name": "k", "end_ns": 9}],
         memsets=[{"context": None, "process": None, "start_ns": 10, "end_ns": 12}],
     )
-    assert told(ViewerTimeline(trace), "key", "events")[1:] == [("gpu0/stream7", 2)]
+    assert fields_of(ViewerTimeline(trace), "key", "events")[1:] == [("gpu0/stream7", 2)]
 
 
 def test_migrations_of_unified_memory_have_a_track_of_their_own() -> None:
     trace = build_trace(
         copies=[{"kind": "Unified Host-to-Device", "end_ns": 5}, {"start_ns": 9, "end_ns": 10}]
     )
-    assert told(ViewerTimeline(trace), "key", "name")[1:] == [
+    assert fields_of(ViewerTimeline(trace), "key", "name")[1:] == [
         ("gpu0/unified", "Unified memory"),
         ("gpu0/stream7", "Stream 7"),
     ]
@@ -147,7 +147,7 @@ def test_what_waited_stands_on_the_thread_of_the_call_that_waited() -> None:
         api_calls=[{"name": "cudaStreamSynchronize", "correlation": 8, "thread": 12}],
         syncs=[{"correlation": 8}, {"correlation": 9}],
     )
-    assert told(ViewerTimeline(trace), "kind", "thread", "events") == [
+    assert fields_of(ViewerTimeline(trace), "kind", "thread", "events") == [
         ("api", "Thread 12", 1),
         ("syncs", "Thread 12", 1),
         ("syncs", "thread not recorded", 1),
@@ -162,7 +162,7 @@ def test_the_gpu_side_of_a_collective_is_a_kernel_already() -> None:
         ]
     )
     timeline = ViewerTimeline(trace)
-    assert told(timeline, "kind", "events") == [("collectives", 1)]
+    assert fields_of(timeline, "kind", "events") == [("collectives", 1)]
     assert timeline.spot("collectives", 1) is None
 
 
@@ -177,7 +177,7 @@ def test_a_series_tells_its_unit_and_where_its_scale_ends() -> None:
             {"bytes": MIB, "allocated_bytes": MIB, "device": None, "time_ns": 3},
         ],
     )
-    assert told(ViewerTimeline(trace), "key", "lines", "events", "series", "unit", "high") == [
+    assert fields_of(ViewerTimeline(trace), "key", "lines", "events", "series", "unit", "high") == [
         ("gpu0/metric", 1, 9, True, "%", 100.0),
         ("gpu0/metric.2", 1, 3, True, "", 2.0),
         ("gpu0/memory", 2, 1, True, "bytes", 8.0 * MIB),
@@ -191,7 +191,7 @@ def test_a_clock_is_in_what_it_was_sampled_in_whatever_its_name_says(
 ) -> None:
     name = "GPC Clock Frequency [MHz]"
     trace = build_trace(gpu_metrics=[{"time_ns": 1, "metric": name, "value": sampled}])
-    [track] = told(ViewerTimeline(trace), "name", "unit", "high")
+    [track] = fields_of(ViewerTimeline(trace), "name", "unit", "high")
     assert track == ("GPC Clock Frequency", unit, sampled)
 
 

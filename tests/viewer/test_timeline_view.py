@@ -318,8 +318,8 @@ def test_picking_finds_what_is_there_or_near() -> None:
     timeline = ViewerTimeline(
         build_trace(kernels=rows, memory_events=[{"bytes": 1, "address": 1, "time_ns": 3}])
     )
-    found = [timeline.pick("gpu0/stream7", 0, time, 5) for time in (10, 24, 30, 46)]
-    assert [spot and (spot.table, spot.row, spot.name, spot.line) for spot in found] == [
+    result = [timeline.pick("gpu0/stream7", 0, time, 5) for time in (10, 24, 30, 46)]
+    assert [spot and (spot.table, spot.row, spot.name, spot.line) for spot in result] == [
         ("kernels", 0, "k", 0),
         ("kernels", 0, "k", 0),
         None,
@@ -419,10 +419,12 @@ def test_lines_are_let_go_of_beyond_the_budget_and_built_again() -> None:
 def test_several_threads_may_ask_at_once() -> None:
     timeline = captured("odd_cpu.sqlite")
     windows = random_windows(timeline) * 4
-    asked = keys(timeline)
+    requested = keys(timeline)
     with ThreadPoolExecutor(8) as pool:
-        shown = list(pool.map(lambda w: timeline.window(asked, *w).slices.row.tolist(), windows))
-    assert shown == [timeline.window(asked, *w).slices.row.tolist() for w in windows]
+        shown = list(
+            pool.map(lambda w: timeline.window(requested, *w).slices.row.tolist(), windows)
+        )
+    assert shown == [timeline.window(requested, *w).slices.row.tolist() for w in windows]
 
 
 def test_more_lines_than_can_be_shown_are_refused_before_they_are_built(

@@ -1,7 +1,7 @@
-// Ranges as a flame chart: click or Enter zooms into one, Escape goes back out.
+// Ranges or stacks as a flame chart: click or Enter zooms into a node, Escape goes back out.
 
-import { el, fill, svg } from "../shared/dom";
-import { formatCount, formatShare, formatTime } from "../shared/format";
+import { copyText, el, fill, svg } from "../shared/dom";
+import { formatBytes, formatCount, formatShare, formatTime } from "../shared/format";
 import { Tree, WHOLE, type Columns, type Measure, type Placed } from "./nodes";
 
 const ROW = 22;
@@ -9,7 +9,7 @@ const LETTER = 6.7;
 const PAD = 6;
 const LEAST_PIXELS = 0.6;
 const COLORS = 8;
-const LABEL = "Flame chart of ranges. Arrow keys move, Enter zooms in, Escape goes back.";
+const COPIED_MS = 1500;
 
 /** Draw every flame chart that the page has data for. */
 export function startFlames(): void {
@@ -25,12 +25,21 @@ class Flame {
   private measure: Measure = "host";
   private readonly pointed = el("p", { class: "pointed", "aria-live": "polite" });
   private readonly back = el("button", { type: "button", class: "back" }, "Back");
-  private readonly drawing = svg("svg", { role: "application", tabindex: 0, "aria-label": LABEL });
+  private readonly drawing = svg("svg", { role: "application", tabindex: 0 });
   private readonly chart = el("div", { class: "chart" }, this.drawing);
+  private readonly count = el("output", { "aria-live": "polite" });
+  private found: ReadonlySet<number> | null = null;
 
   constructor(place: HTMLElement, private readonly tree: Tree) {
-    const top = el("div", { class: "bar-top" }, tree.columns.gpu && this.switch(), this.back, this.pointed);
-    const hint = "Width is time. Click a range to zoom in, click its parent to zoom out.";
+    const noun = tree.columns.noun ?? "range";
+    const label = `Flame chart of ${noun}s. Arrow keys move, Enter zooms in, Escape goes back.`;
+    this.drawing.setAttribute("aria-label", label);
+    const top = el(
+      "div", { class: "bar-top" },
+      tree.columns.gpu && this.switch(), this.back, ...this.finding(noun), this.pointed,
+    );
+    const width = { ns: "time", bytes: "memory", count: "how many" }[tree.columns.unit ?? "ns"];
+    const hint = `Width is ${width}. Click a ${noun} to zoom in, click its parent to zoom out.`;
     place.append(top, this.chart, el("p", { class: "hint" }, hint));
     place.hidden = false;
     this.back.addEventListener("click", () => this.zoom(this.tree.parent(this.root)));
@@ -55,6 +64,33 @@ class Flame {
     const group = el("div", { class: "switch", role: "group", "aria-label": "Width shows" });
     group.append(make("host", "Host time"), make("gpu", "GPU work"));
     return group;
+  }
+
+  /** A field that marks nodes by name, and a button that copies what is shown as text. */
+  private finding(noun: string): HTMLElement[] {
+    const field = el("input", { type: "search", placeholder: `Search ${noun}s`, "aria-label": `Search ${noun}s` });
+    field.addEventListener("input", () => {
+      const hits = field.value.trim() ? this.tree.search(field.value.trim(), this.measure) : null;
+      this.found = hits?.found ?? null;
+      const share = (hits?.sum ?? 0) / Math.max(1, this.tree.value(WHOLE, this.measure));
+      this.count.textContent = hits ? `${formatCount(hits.found.size)} found, ${formatShare(share)}` : "";
+      this.draw();
+    });
+    const copy = el("button", { type: "button", class: "back" }, "Copy as text");
+    copy.addEventListener("click", () => {
+      const text = this.tree.outline(this.root, this.measure, (value) => this.write(value));
+      void copyText(text).then((copied) => {
+        copy.textContent = copied ? "Copied" : "Not allowed";
+        setTimeout(() => { copy.textContent = "Copy as text"; }, COPIED_MS);
+      });
+    });
+    return [field, this.count, copy];
+  }
+
+  private write(value: number): string {
+    const { unit } = this.tree.columns;
+    if (unit === "bytes") return formatBytes(value);
+    return unit === "count" ? formatCount(value) : formatTime(value);
   }
 
   private zoom(node: number): void {
@@ -109,11 +145,13 @@ class Flame {
 
   private tell(node: number): void {
     const { tree } = this;
-    const { host, gpu, calls } = tree.columns;
-    const parts = node === WHOLE ? [formatTime(tree.value(WHOLE, this.measure))] : [
-      `host ${formatTime(host[node])}`,
-      ...(gpu ? [`GPU ${formatTime(gpu[node])}`] : []),
-      `${formatCount(calls[node])} calls`,
+    const { host, gpu, calls, noun, before } = tree.columns;
+    const ranges = [
+      `host ${formatTime(host[node])}`, ...(gpu ? [`GPU ${formatTime(gpu[node])}`] : []), `${formatCount(calls[node])} calls`,
+    ];
+    const frames = [this.write(host[node] ?? 0), ...(before ? [`before ${this.write(before[node] ?? 0)}`] : [])];
+    const parts = node === WHOLE ? [this.write(tree.value(WHOLE, this.measure))] : [
+      ...(noun ? frames : ranges),
       `${formatShare(tree.value(node, this.measure) / Math.max(1, tree.value(WHOLE, this.measure)))} of total`,
     ];
     fill(this.pointed, el("b", {}, tree.name(node)), ` ${parts.join(" · ")}`);
@@ -133,8 +171,16 @@ class Flame {
     const x = one.left * width;
     const wide = one.width * width;
     const box = svg("rect", { x, y: one.row * ROW, width: Math.max(wide, 1), height: ROW - 1, rx: 2 });
-    box.style.setProperty("fill", `var(--host-${colorOf(name)})`);
-    const kind = [one.above ? "above" : "", one.node === this.current ? "current" : ""].join(" ").trim();
+    const change = this.tree.change(one.node);
+    box.style.setProperty("fill", change === null ? `var(--host-${colorOf(name)})` : changeColor(change));
+    const kinds = {
+      above: one.above,
+      current: one.node === this.current,
+      library: this.tree.columns.library?.[one.node] ?? false,
+      found: this.found?.has(one.node) ?? false,
+      other: this.found !== null && !this.found.has(one.node),
+    };
+    const kind = Object.entries(kinds).filter(([, is]) => is).map(([word]) => word).join(" ");
     const group = svg("g", { "data-node": one.node, class: kind }, box);
     const letters = Math.floor((wide - 2 * PAD) / LETTER);
     if (letters >= 3) {
@@ -150,4 +196,11 @@ function colorOf(name: string): number {
   let hash = 0;
   for (const letter of name) hash = (hash * 31 + (letter.codePointAt(0) ?? 0)) >>> 0;
   return hash % COLORS;
+}
+
+/** Red where it grew, blue where it shrank, gray where little changed. */
+function changeColor(change: number): string {
+  const part = Math.round(Math.min(1, Math.abs(change)) * 100);
+  const color = change > 0 ? "var(--idle-synchronizing)" : "var(--compute-matmul)";
+  return `color-mix(in srgb, ${color} ${part}%, var(--quiet))`;
 }

@@ -9,6 +9,11 @@ export interface Columns {
   readonly host: readonly number[];
   readonly gpu: readonly number[] | null;
   readonly smaller: readonly number[];
+  /** Of a flame graph of stacks: what its values are, what a node is called, and more of each node. */
+  readonly unit?: "ns" | "bytes" | "count";
+  readonly noun?: string;
+  readonly library?: readonly boolean[];
+  readonly before?: readonly number[] | null;
 }
 
 export type Measure = "host" | "gpu";
@@ -57,6 +62,43 @@ export class Tree {
     if (node === WHOLE) return "everything";
     const number = this.columns.name[node] ?? -1;
     return this.columns.names[number] ?? `${this.columns.smaller[node] ?? 0} smaller`;
+  }
+
+  /** How much a node grew since the other capture, from -1 to 1; null where there is none. */
+  change(node: number): number | null {
+    const before = this.columns.before?.[node];
+    if (before === undefined) return null;
+    const now = this.value(node, "host");
+    return (now - before) / Math.max(now, before, 1);
+  }
+
+  /** The nodes whose names hold a text, and the sum of the outermost of them. */
+  search(text: string, measure: Measure): { readonly found: ReadonlySet<number>; readonly sum: number } {
+    const wanted = text.toLowerCase();
+    const found = new Set<number>();
+    const covered = new Set<number>();
+    let sum = 0;
+    for (let node = 0; node < this.size; node += 1) {
+      const inside = covered.has(this.parent(node));
+      if (inside) covered.add(node);
+      if (!this.name(node).toLowerCase().includes(wanted)) continue;
+      found.add(node);
+      if (!inside) sum += this.value(node, measure);
+      covered.add(node);
+    }
+    return { found, sum };
+  }
+
+  /** A node and what is inside it as indented lines, the largest first. */
+  outline(root: number, measure: Measure, write: (value: number) => string): string {
+    const lines: string[] = [];
+    const enter = (node: number, depth: number): void => {
+      if (node !== WHOLE) lines.push(`${"  ".repeat(depth)}${write(this.value(node, measure))}  ${this.name(node)}`);
+      const next = node === WHOLE ? depth : depth + 1;
+      for (const child of this.children(node, measure)) if (this.value(child, measure) > 0) enter(child, next);
+    };
+    enter(root, 0);
+    return `${lines.join("\n")}\n`;
   }
 
   /** From the outermost to the node itself. */

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.aggregates import table_of
+from gpusight.analysis.hotspots.host_stacks import SOURCES, stack_sources
 from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.steps.step_list import known_pace
 from gpusight.hardware.gpu_lookup import listed_gpu, table_name
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.schema import TABLES
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,12 +80,13 @@ _LAST_SECOND = 253_402_300_799
 
 
 def info(trace: Trace) -> Composite:
-    """Describe a capture; of its events only the process columns are read."""
+    """Describe a capture; of its events only the process columns and names of ranges are read."""
     sections = [_devices(trace), _processes(trace), *_groups(trace), *_rules(trace)]
     contents = [
         {"table": name, "rows": trace.row_count(name), "meaning": table.meaning}
         for name, table in sorted(TABLES.items(), key=lambda item: not trace.has(item[0]))
     ]
+    facts = (*_facts(trace.meta), *_measured_facts(trace), _pace_fact(trace), _stacks_fact(trace))
     sections.append(table_of("contents", "Contents", CONTENT_FIELDS, contents))
     sections.append(_missing(trace))
     messages = serious_messages(trace)
@@ -91,7 +95,7 @@ def info(trace: Trace) -> Composite:
     return Composite(
         "info",
         "About this capture",
-        tuple(f for f in (*_facts(trace.meta), *_measured_facts(trace)) if f.value is not None),
+        tuple(f for f in facts if f.value is not None),
         tuple(sections),
         notes=trace.meta.notes,
     )
@@ -119,6 +123,19 @@ def _facts(meta: Meta) -> tuple[Fact, ...]:
         Fact("world_size", "World size", meta.world_size, Fmt.COUNT, "Processes of that job"),
         Fact("backend", "Backend", meta.backend, Fmt.TEXT, "Library they communicate through"),
     )
+
+
+def _pace_fact(trace: Trace) -> Fact:
+    """Return the step time without the profiler that was stored with the capture."""
+    pace = known_pace(trace)
+    step = None if pace is None else f"{format_time(pace.mean_ns, digits=3)}/step, {pace.text}"
+    return Fact("pace", "Without profiler", step, Fmt.TEXT, "Step time without the profiler")
+
+
+def _stacks_fact(trace: Trace) -> Fact:
+    """Name what recorded stacks of host threads."""
+    sources = [SOURCES[source] for source in stack_sources(trace)]
+    return Fact("stacks", "Stacks", ", ".join(sources) or None, Fmt.TEXT, "Stacks of the host")
 
 
 def _measured_facts(trace: Trace) -> list[Fact]:

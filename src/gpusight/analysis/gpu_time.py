@@ -153,6 +153,8 @@ def _ratio(part: int, whole: int) -> float | None:
 _MIN_OVERHEAD_SHARE = 0.01
 """Share of the window above which the profiler's overhead is worth a note."""
 _MAX_STEPS_NAMED = 3
+RECORDED_OVERHEAD = "recorded profiler overhead (without the cost of each event)"
+"""Such as flushed buffers. What recording the events took is in no capture."""
 
 
 def overhead_note(
@@ -183,7 +185,7 @@ def overhead_note(
     if lost.length_ns <= min_ns:
         return ()
     gpu = f"GPU {row['device']}" if times.frame.height > 1 else "the GPU"
-    text = f"profiler overhead: {format_time(lost.length_ns)} of {gpu}'s idle time"
+    text = f"{RECORDED_OVERHEAD}: {format_time(lost.length_ns)} of {gpu}'s idle time"
     text += _inside(lost, steps)
     rest_ns = window.length_ns - lost.length_ns
     if rest_ns:

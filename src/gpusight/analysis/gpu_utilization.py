@@ -24,14 +24,13 @@ from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection,
 from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
+from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage, gaps, union
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Ints
@@ -112,9 +111,7 @@ _UNIT = re.compile(r"\s*\[[^\]]*%[^\]]*\]\s*$")
 _SECTION = "metrics"
 
 
-def sampled(
-    trace: Trace, devices: Sequence[int], edges: NDArray[np.int64]
-) -> list[TableResult | NotApplicable]:
+def sampled(trace: Trace, devices: Sequence[int], edges: Ints) -> list[TableResult | NotApplicable]:
     """Return `_BUSY_METRICS` of these GPUs: the mean of all, and between the edges of bins."""
     if not trace.has("gpu_metrics"):
         wanted = (w for w in advice_for(trace.meta).wanted if w.table == "gpu_metrics")
@@ -151,7 +148,7 @@ def _label(name: str) -> str | None:
     return label if percentages and shown else None
 
 
-def _binned(samples: pl.DataFrame, edges: NDArray[np.int64]) -> pl.DataFrame:
+def _binned(samples: pl.DataFrame, edges: Ints) -> pl.DataFrame:
     """Average samples bin by bin; from the first to the last sample no bin is left out."""
     ordered = samples.sort("time_ns")
     times, values = ordered["time_ns"].to_numpy(), ordered["value"].to_numpy()
@@ -312,7 +309,7 @@ def _report(
         tuple(_facts(chosen, gpus, edges)),
         tuple(sections),
         meta={"path": trace.meta.path, "start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
-        notes=(*chosen.notes, *graph_notes(trace)),
+        notes=(*chosen.notes, *graph_notes(trace), AS_RECORDED),
         window=chosen.text,
     )
 

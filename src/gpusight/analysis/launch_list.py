@@ -16,9 +16,9 @@ from gpusight.analysis.attribution.work_causes import (
     selected_work,
     short_labels,
 )
-from gpusight.analysis.counters.counter_selection import kernel_codes
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.launch_index import tables_with_rows
+from gpusight.analysis.name_patterns import kernel_codes
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.results import Field, Fmt, NotApplicable, TableResult

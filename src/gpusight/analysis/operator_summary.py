@@ -304,15 +304,15 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
         calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy(), calls["thread"]
     )
     # The place of each caller, a row of `python_calls`; -1 where it is not among these calls.
-    rows, wanted = calls["row"].to_numpy(), callers.fill_null(NONE).to_numpy()
-    place = np.full(len(wanted), NONE, dtype=np.int64)
+    rows, caller_rows = calls["row"].to_numpy(), callers.fill_null(NONE).to_numpy()
+    places = np.full(len(caller_rows), NONE, dtype=np.int64)
     if len(rows):
-        at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
-        place = np.where(rows[at] == wanted, nested.places()[at], NONE)
-    known = place >= 0
+        at = np.minimum(np.searchsorted(rows, caller_rows), len(rows) - 1)
+        places = np.where(rows[at] == caller_rows, nested.places()[at], NONE)
+    known = places >= 0
     gpu, count = (np.zeros(calls.height, dtype=np.int64) for _ in range(2))
-    np.add.at(gpu, place[known], work.frame.select(DURATION).to_series().to_numpy()[known])
-    np.add.at(count, place[known], 1)
+    np.add.at(gpu, places[known], work.frame.select(DURATION).to_series().to_numpy()[known])
+    np.add.at(count, places[known], 1)
     duration_ns = nested.ends - nested.starts
     counted = calls["selected"].to_numpy()[nested.rows].astype(np.int64)
     codes = calls["name"].to_physical().cast(pl.Int64).gather(nested.rows)
@@ -331,7 +331,7 @@ def _by_calls(scope: WorkSelection, work: SelectedWork, by: str) -> tuple[pl.Dat
             "work": count,
         }
     )
-    groups = codes.gather(optional(place))
+    groups = codes.gather(optional(places))
     sums = by_place.group_by("group").sum()
     if tree is None:
         of_group = pl.Series(names, dtype=pl.String).gather(sums["group"])

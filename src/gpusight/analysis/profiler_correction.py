@@ -23,6 +23,7 @@ from gpusight.analysis.profiler_costs import (
     COSTS,
     Overhead,
     estimate_overhead,
+    hidden_overhead,
     known_overhead,
     recorded_events,
     replayed_length,
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.gpu_schedule import GpuSchedule, ScheduleTiming
-    from gpusight.analysis.profiler_costs import EstimatedOverhead, Floats
+    from gpusight.analysis.profiler_costs import EstimatedOverhead
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import Bounds, StepWindow
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
 
 
 MAX_SOLVED_OPS = 24_000
@@ -86,7 +87,10 @@ class Correction:
     estimate: tuple[float, float] | None = None
     """Lowest and highest step time of an estimate, relative to the corrected one."""
     tool: str = ""
-    """Whose overhead was estimated."""
+    """Whose overhead was estimated: of the step, or where the step time does not show it."""
+    is_hidden: bool = False
+    """The host's launches do not set the pace: what was taken off hardly changes the step, but
+    where a fix makes the GPU or the input faster, they would."""
     slower: Pace | None = None
     """Steps that were timed, and not used: they were slower than the profiler explains."""
 
@@ -118,26 +122,14 @@ class Correction:
     @property
     def text(self) -> str:
         """Say what was taken off, and how the step time is known."""
-        if self.estimate is not None and not self.overhead.event_ns:
-            return "the profiler hardly slows the steps down (estimate)"
         if self.estimate is not None:
-            taken = f"about {format_time(round(self.overhead.event_ns), digits=2)} per event"
-            if weight := COSTS[self.tool].weights.get("cpu_ops"):
-                operator = format_time(round(weight * self.overhead.event_ns), digits=2)
-                taken += f", {operator} per operator"
-            low, high = (s * self.step_ns for s in self.estimate)
-            limits = in_one_unit(format_time(low, digits=3), format_time(high, digits=3), " to ")
-            text = (
-                f"estimate: {limits}/step without the profiler, {taken} of "
-                f"{self.tool} subtracted (recorded times: --pace off)"
-            )
-            if self.slower is not None:
-                timed = format_time(self.slower.mean_ns, digits=3)
-                text += f"; steps timed before the recording were slower ({timed}), not used"
-            return text
+            return self._estimate_text(self.estimate)
         known = f"{format_time(self.pace.mean_ns, digits=3)}/step {self.pace.text}"
+        unslowed = f"the profiler did not slow the steps down ({known})"
+        if self.is_hidden:
+            return f"{unslowed}; {self._usual_text} subtracted from host time (estimate)"
         if not self.overhead.event_ns:
-            return f"the profiler did not slow the steps down ({known})"
+            return unslowed
         taken = f"{format_time(round(self.overhead.event_ns), digits=3)} per recorded event"
         if self.overhead.share:
             taken += f" and {format_share(self.overhead.share)} of the host time between events"
@@ -145,6 +137,32 @@ class Correction:
         if abs(self.step_ns / self.pace.mean_ns - 1) > MAX_MISSED:
             text += f"; the GPU alone takes {format_time(self.step_ns, digits=3)}/step"
         return text
+
+    def _estimate_text(self, estimate: tuple[float, float]) -> str:
+        hardly = "the profiler hardly slows the steps down (estimate)"
+        if not self.overhead.event_ns:
+            return hardly
+        if self.is_hidden:
+            return f"{hardly}; {self._usual_text} subtracted from host time"
+        low, high = (s * self.step_ns for s in estimate)
+        limits = in_one_unit(format_time(low, digits=3), format_time(high, digits=3), " to ")
+        text = (
+            f"estimate: {limits}/step without the profiler, {self._usual_text} subtracted "
+            "(recorded times: --pace off)"
+        )
+        if self.slower is not None:
+            timed = format_time(self.slower.mean_ns, digits=3)
+            text += f"; steps timed before the recording were slower ({timed}), not used"
+        return text
+
+    @property
+    def _usual_text(self) -> str:
+        """Say what the tool usually takes: `about 1.8 µs per event … of torch.profiler`."""
+        taken = f"about {format_time(round(self.overhead.event_ns), digits=2)} per event"
+        if weight := COSTS[self.tool].weights.get("cpu_ops"):
+            operator = format_time(round(weight * self.overhead.event_ns), digits=2)
+            taken += f", {operator} per operator"
+        return f"{taken} of {self.tool}"
 
 
 OFF = "off"
@@ -227,10 +245,14 @@ def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Tr
         return NotApplicable("pace", reason, "")
     schedule = _schedule(trace, focus, focus.steps)
     part = _schedule(trace, focus, _middle(focus.steps, len(schedule.ops), MAX_SOLVED_OPS))
-    overhead = known_overhead(part, pace.mean_ns / focus.step_ns)
-    events = recorded_events(schedule)
-    timing = run_program(overhead.taken_off(calibrate(schedule).program, events))
-    return _moved(overhead, events, schedule, timing, focus, pace)
+    overhead, weights, tool = known_overhead(part, pace.mean_ns / focus.step_ns), None, ""
+    if hidden := hidden_overhead(part, overhead):
+        overhead, weights, tool = hidden[0], hidden[1].weights, hidden[1].tool
+    events = recorded_events(schedule, weights)
+    timing = run_program(overhead.removed_from(calibrate(schedule).program, events))
+    moved = _moved(overhead, events, schedule, timing, focus, pace)
+    moved.correction = replace(moved.correction, tool=tool, is_hidden=bool(hidden))
+    return moved
 
 
 @dataclass(frozen=True)
@@ -242,7 +264,7 @@ class _Estimate:
     sample: GpuSchedule
     steps: int
     """In the sample."""
-    events: Floats
+    events: Reals
     recorded_ns: int
     low_ns: int
     middle_ns: int
@@ -286,7 +308,7 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
     """
     trace, focus, cost = estimate.sample.trace, estimate.focus, estimate.cost
     recorded_ns, middle_ns = estimate.recorded_ns, estimate.middle_ns
-    if estimate.is_little:
+    if estimate.is_little and not cost.is_used:
         return _RecordedTrace(
             trace,
             correction=Correction(
@@ -296,7 +318,6 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
                 overhead=Overhead(0.0),
                 events=float(estimate.events.sum()) / estimate.steps,
                 estimate=(estimate.low_ns / recorded_ns, 1.0),
-                tool=cost.tool,
             ),
         )
     if not cost.is_used:
@@ -307,16 +328,22 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
         schedule = _schedule(trace, focus, focus.steps)
         events = recorded_events(schedule, cost.weights)
     pace = Pace.estimated(focus.step_ns * middle_ns / recorded_ns)
-    timing = run_program(cost.middle.taken_off(calibrate(schedule).program, events))
+    timing = run_program(cost.middle.removed_from(calibrate(schedule).program, events))
     moved = _moved(cost.middle, events, schedule, timing, focus, pace)
     limits = estimate.low_ns / middle_ns, estimate.high_ns / middle_ns
-    moved.correction = replace(moved.correction, estimate=limits, tool=cost.tool, slower=slower)
+    moved.correction = replace(
+        moved.correction,
+        estimate=limits,
+        tool=cost.tool,
+        slower=slower,
+        is_hidden=estimate.is_little,
+    )
     return moved
 
 
 def _moved(
     overhead: Overhead,
-    events: Floats,
+    events: Reals,
     schedule: GpuSchedule,
     timing: ScheduleTiming,
     focus: StepWindow,
@@ -503,7 +530,9 @@ class _MovedTimes:
         recorded = self._schedule.trace.table(table, ["start_ns", "end_ns"])
         start = self.moments(NONE, recorded["start_ns"].to_numpy())
         length = (recorded["end_ns"] - recorded["start_ns"]).to_numpy()
-        own = np.flatnonzero((ops.kind == _OPS_OF[table]) & ~ops.carried)
+        # What ran before the window stays; what waited for the GPU at its start runs as replayed.
+        inside = ops.start_ns >= self._schedule.start_ns
+        own = np.flatnonzero((ops.kind == _OPS_OF[table]) & inside)
         start[ops.row[own]] = self._timing.op_start_ns[own]
         return pl.DataFrame({"start_ns": start, "end_ns": start + length})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.name_patterns import MAX_NAME_CHARS, matcher, near_matches
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.errors import MissingDataError, UnknownProcessError, UsageError
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gpusight.trace.intervals import Intervals
     from gpusight.trace.trace import Trace
@@ -356,10 +356,6 @@ def _match_processes(trace: Trace, wanted: str | None) -> list[int] | None:
     return matching
 
 
-_LONGEST_NAME = 2_000
-"""Characters that patterns are applied to: a regex could take hours on a megabyte."""
-
-
 def _match_names(pattern: str, names: pl.Series) -> list[int]:
     """Find the codes of the names that a pattern matches: exact, then glob, or as a regex."""
     known = names_of(names)
@@ -368,7 +364,7 @@ def _match_names(pattern: str, names: pl.Series) -> list[int]:
     matching = [code for code, name in candidates if name == pattern]
     if not matching:
         matches = matcher(pattern)
-        matching = [code for code, name in candidates if matches(name[:_LONGEST_NAME])]
+        matching = [code for code, name in candidates if matches(name[:MAX_NAME_CHARS])]
     if not matching:
         raise UsageError(
             f"no range matches {pattern!r}",
@@ -376,34 +372,3 @@ def _match_names(pattern: str, names: pl.Series) -> list[int]:
             hint="see: gpusight ranges FILE",
         )
     return matching
-
-
-def matcher(pattern: str) -> Callable[[str], object]:
-    """Compile the user's pattern; regular expressions match anywhere in the name."""
-    regex = None
-    if pattern.startswith("regex:"):
-        regex = pattern.removeprefix("regex:")
-    elif len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/"):
-        regex = pattern[1:-1]
-    if regex is None:
-        return re.compile(fnmatch.translate(pattern)).match
-    try:
-        return re.compile(regex).search
-    except re.error as error:
-        raise UsageError(f"{regex!r} is not a regular expression", why=str(error)) from error
-
-
-def near_matches(pattern: str, names: list[str]) -> str:
-    """List names that look like the pattern, ignoring case and punctuation."""
-    import difflib
-
-    plain = {_plain(name): name for name in reversed(names)}
-    wanted = _plain(pattern)
-    near = [plain[key] for key in plain if wanted and wanted in key]
-    near += [plain[key] for key in difflib.get_close_matches(wanted, list(plain)[:5000], 3, 0.6)]
-    shown = list(dict.fromkeys(near))[:5] or names[:5]
-    return ", ".join(repr(name) for name in shown)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name).lower()

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import difflib
 import os
+import re
 import sys
 import textwrap
 from itertools import pairwise, takewhile
@@ -93,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions to the screen, but no lists of commands and examples, and no URLs."""
+    """Wraps descriptions to the screen, but no examples and no URLs."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         *lists, last = text.split("\n\n")
@@ -107,7 +108,19 @@ class _HelpFormatter(argparse.HelpFormatter):
             break_on_hyphens=False,
             break_long_words=False,
         )
-        return "\n\n".join((*lists, "\n".join(lines)))
+        commands = "\n\n".join(lists).splitlines()
+        listed = "\n".join(row for line in commands for row in self._wrapped_row(line, width))
+        return "\n\n".join(filter(None, (listed, "\n".join(lines))))
+
+    @staticmethod
+    def _wrapped_row(line: str, width: int) -> list[str]:
+        """Wrap a command and its summary, so that the summary stays in its column."""
+        row = re.match(r"  \S+ +", line)
+        if row is None or len(line) <= width:
+            return [line]
+        indent = " " * row.end()
+        lines = textwrap.wrap(line[row.end() :], width - row.end(), break_on_hyphens=False)
+        return [f"{row.group() if n == 0 else indent}{text}" for n, text in enumerate(lines)]
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)

@@ -135,7 +135,7 @@ class CopyChange:
     """Their number, tested."""
 
 
-class FindingFate(enum.Enum):
+class FindingStatus(enum.Enum):
     """How a finding changed."""
 
     FIXED = "fixed"
@@ -155,7 +155,7 @@ class FindingChange:
     rule: str
     title: str
     """Title on the later side, where that has the finding."""
-    fate: FindingFate
+    status: FindingStatus
     before_ns: float | None
     """Time per step that its fix would save; None where it is absent or has no estimate."""
     after_ns: float | None
@@ -336,7 +336,7 @@ def _finding(row: FindingChange) -> dict[str, Any]:
     return {
         "rule": row.rule,
         "title": row.title,
-        "fate": row.fate.value,
+        "fate": row.status.value,
         "before_ns": row.before_ns,
         "after_ns": row.after_ns,
         "captures_before": row.captures_before,

@@ -37,8 +37,8 @@ _BLOCK_BYTES = 1 << 16
 _SAMPLES = 32
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_500_000_000
 """How far apart two changes surely differ in time; coarse where a disk keeps whole seconds."""
-_LOGS = ("-wal", "-journal")
-"""Endings of files next to a SQLite database that hold a part of it."""
+_LOGS = ("-wal", "-journal", ".stacks")
+"""Endings of files next to a capture that hold a part of it: of SQLite, and sampled stacks."""
 
 
 class FileStatus(NamedTuple):

@@ -15,6 +15,9 @@ from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
+from gpusight.readers.stacks.imported_stacks import is_folded, is_speedscope
+from gpusight.recording.collect_stacks import stacks_path
+from gpusight.recording.inside.stack_sampler import MAGIC
 from gpusight.sniff import (
     ARROW_STREAM,
     BOM,
@@ -86,7 +89,8 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     with reading(location):
         protect_capture(location)
         files = file_status(location)
-        source = GuardedSource(_source(location, cache=cache), location, files)
+        inner = _with_stacks(_source(location, cache=cache), location)
+        source = GuardedSource(inner, location, files)
         if cache:
             cached = CachedSource(source, location, capture_identity(location, files))
             source.check()
@@ -96,6 +100,21 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         # The step time without a profiler, where the recorder wrote it next to the capture.
         trace.stored_pace = read_sidecar(location)
         return trace
+
+
+def _with_stacks(source: TraceSource, capture: Path) -> TraceSource:
+    """Add the stacks that the recorder sampled, where they are next to the capture."""
+    path = stacks_path(capture)
+    try:
+        with path.open("rb") as file:
+            is_ours = path.is_file() and file.read(len(MAGIC)) == MAGIC
+    except OSError:  # there is none, or it cannot be read
+        return source
+    if not is_ours:
+        return source
+    from gpusight.readers.stacks.sampled_stacks import StackedSource
+
+    return StackedSource(source, path)
 
 
 def _source(path: Path, *, cache: bool) -> TraceSource:
@@ -170,6 +189,10 @@ class FileStart(NamedTuple):
         start = self.text.removeprefix(BOM).lstrip()[:1]
         return start in (b"{", b"[") and not JAX_PLANE.match(self.text)
 
+    def is_speedscope(self) -> bool:
+        """Find JSON that names speedscope's format, or has its shared frames."""
+        return self.is_json() and is_speedscope(self.text)
+
     def is_ncu_table(self) -> bool:
         """Look for the heading of a table that ncu prints."""
         return not JAX_PLANE.match(self.text) and bool(NCU_PRINTED.search(self.letters))
@@ -198,12 +221,14 @@ _NCU_TEXT = "ncu.text_source:ncu_csv_source"
 READERS: tuple[tuple[Callable[[FileStart], object], str], ...] = (
     (lambda start: start.text.startswith(NCU_REPORT), "ncu.ncu_report:NcuSource"),
     (lambda start: _NCU_PAGE.match(start.letters), _NCU_TEXT),
+    (FileStart.is_speedscope, "stacks.imported_stacks:speedscope_source"),
     (FileStart.is_json, "chrome_source:ChromeSource"),
     (lambda start: start.text.startswith(PICKLE), "torch.memory_snapshot:snapshot_source"),
     (FileStart.is_ncu_table, _NCU_TEXT),
     (FileStart.is_key_averages, "torch.key_averages:key_averages_source"),
     (FileStart.is_ncu_log, _NCU_TEXT),
     (lambda start: start.text.startswith(_PROTOBUF_FIELD_1), "jax.jax_profile:xplane_source"),
+    (lambda start: is_folded(start.text), "stacks.imported_stacks:folded_source"),
 )
 """How files are recognized, in this order, and their reader: a module of `readers` and what is
 called with the path. The forms of Nsight Systems are recognized before and share one reader."""

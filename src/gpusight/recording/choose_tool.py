@@ -17,8 +17,8 @@ from gpusight.recording.programs import (
     OLDEST_PYTHON,
     ProgramInfo,
     ProgramKind,
-    ask_interpreter,
     find_cupti,
+    query_interpreter,
 )
 from gpusight.recording.request import NcuLevel, RecordRequest, Tool, stop_without_end
 from gpusight.recording.tools import find_tool, recent_tool, require_tool, why_not_found
@@ -36,6 +36,7 @@ _SUPPORTED_BY = {
     "gpu_metrics": ("--gpu-metrics", (Tool.NSYS,)),
     "memory": ("--memory", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "python_stacks": ("--python-stacks", (Tool.NSYS, Tool.TORCH)),
+    "stacks_hz": ("--stacks", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "graph_nodes": ("--graph-nodes", (Tool.NSYS, Tool.CUPTI, Tool.TORCH)),
     "delay_s": ("--delay", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "duration_s": ("--duration", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
@@ -133,7 +134,7 @@ def _is_windowed(
     several = program.is_launcher or program.word in CONTAINERS
     if several or not is_surely_python or any(o.among(request.extra) for o in timing):
         return False
-    python = ask_interpreter(str(program.interpreter), environ)
+    python = query_interpreter(str(program.interpreter), environ)
     return python is not None and python.version >= OLDEST_PYTHON and "torch" in python.packages
 
 
@@ -154,9 +155,21 @@ def _unlisted(request: RecordRequest, choice: ToolChoice) -> tuple[str, ...]:
     return tuple(f"{tool} --help does not list {name}" for name in unknown)
 
 
-def is_injected(request: RecordRequest, choice: ToolChoice) -> bool:
-    """Return whether something of ours runs in the program: a recorder, or what counts steps."""
+def is_recorder_injected(request: RecordRequest, choice: ToolChoice) -> bool:
+    """Return whether a recorder of ours, or what counts steps, runs in the program."""
     return choice.is_inside or request.steps is not None or choice.windowed
+
+
+def chosen_stacks_hz(request: RecordRequest, program: ProgramInfo) -> float | None:
+    """Return how often stacks are sampled in the program; None: never."""
+    if not request.stacks_hz:
+        return None
+    if program.kind is ProgramKind.BINARY or program.deaf_flag is not None:
+        hint = "remove --stacks"
+        if program.deaf_flag is not None:
+            hint = f"remove {program.deaf_flag}, which ignores PYTHONPATH and sitecustomize"
+        raise RecordError(f"--stacks cannot sample {program.word}", hint=hint)
+    return request.stacks_hz
 
 
 def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:
@@ -174,7 +187,9 @@ def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, st
             hint="see: gpusight doctor",
         )
     absent = why_not_found(Tool.NSYS)
-    python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
+    python = (
+        None if program.interpreter is None else query_interpreter(program.interpreter, environ)
+    )
     if python is None:
         why = f"{absent}; the packages of the program's Python are unknown"
         return ToolChoice(Tool.TORCH, None, why)
@@ -226,7 +241,9 @@ def _checked_python(
             why="that option ignores PYTHONPATH and sitecustomize",
             hint=f"remove {program.deaf_flag}",
         )
-    python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
+    python = (
+        None if program.interpreter is None else query_interpreter(program.interpreter, environ)
+    )
     if python is None:
         unsure = f"{needed_for} works if {program.word} runs Python {oldest} or later"
         return replace(choice, notes=(*choice.notes, unsure))

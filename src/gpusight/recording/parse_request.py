@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpusight.errors import UsageError
 from gpusight.recording.capture_names import output_path
+from gpusight.recording.inside.stack_sampler import DEFAULT_HZ, LAUNCHING, THREADS
 from gpusight.recording.request import NcuLevel, Ranks, RecordedSteps, RecordRequest, Tool
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def make_request(
     gpu_metrics: bool = False,
     python_stacks: bool = False,
     graph_nodes: bool = False,
+    stacks: float | None = None,
+    stacks_threads: str = LAUNCHING,
     rank: str | int = "all",
     stop: bool = False,
     overwrite: bool = False,
@@ -71,6 +74,8 @@ def make_request(
         gpu_metrics=gpu_metrics,
         python_stacks=python_stacks,
         graph_nodes=graph_nodes,
+        stacks_hz=float(DEFAULT_HZ) if stacks is True else stacks,
+        stacks_threads=_threads(stacks_threads),
         ranks=Ranks.read(str(rank)),
         stop=stop,
         overwrite=overwrite,
@@ -80,6 +85,12 @@ def make_request(
         level=enum_value(NcuLevel, level, "level"),
         extra=tuple(tool_options),
     )
+
+
+def _threads(text: str) -> str:
+    if text not in THREADS:
+        raise UsageError(f"no threads {text!r}", hint=f"there is {', '.join(THREADS)}")
+    return text
 
 
 def _refuse_words(tool_options: Sequence[str]) -> None:

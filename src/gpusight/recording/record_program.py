@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shlex
 import signal
 import tempfile
@@ -19,12 +20,15 @@ from gpusight.output_files import write_file
 from gpusight.pace import SECOND_RUN, WHOLE_PROGRAM, Pace, sidecar_path
 from gpusight.recording import capture_names
 from gpusight.recording.capture_names import family, name_lock
-from gpusight.recording.choose_tool import ToolChoice, choose, is_injected
-from gpusight.recording.doctor.environment_checks import (
-    CounterAccess,
-    counters,
-    debug_settings,
+from gpusight.recording.choose_tool import (
+    ToolChoice,
+    choose,
+    chosen_stacks_hz,
+    is_recorder_injected,
 )
+from gpusight.recording.collect_stacks import StackFiles, collect_stacks
+from gpusight.recording.debug_settings import debug_settings
+from gpusight.recording.doctor.environment_checks import CounterAccess, counters
 from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.inside.environment import (
     CUPTI,
@@ -32,6 +36,7 @@ from gpusight.recording.inside.environment import (
     PROFILER_API,
     REPORT_VARIABLE,
     STARTED_VARIABLE,
+    SURROUNDED,
     TORCH,
     VARIABLE,
     ProcessRank,
@@ -39,6 +44,7 @@ from gpusight.recording.inside.environment import (
     current_rank,
     disagreement,
 )
+from gpusight.recording.inside.stack_sampler import SESSION_VARIABLE
 from gpusight.recording.launch_program import SIGNALLED, ProgramExit, run_program
 from gpusight.recording.ncu_command import filter_for, ncu_command
 from gpusight.recording.nsys_command import nsys_command
@@ -270,6 +276,8 @@ class Recording:
     """How many steps were recorded; None: not counted."""
     missed_window: bool = False
     """Nothing or little was recorded because the program had no steps, or too few."""
+    stacks: StackFiles = field(default_factory=StackFiles)
+    """What was sampled of its Python stacks."""
 
     @property
     def memory_snapshots(self) -> tuple[Path, ...]:
@@ -378,9 +386,19 @@ def _command(
         return ToolCommand(per_rank(request, program, tool, produces), produces)
     else:
         command = _tool_command(request, choice, output)
-    if not is_injected(request, choice):
-        return command
-    injected = _injection(_recorder_plan(request, choice, output), environ)
+    hz = chosen_stacks_hz(request, program)
+    plan = _recorder_plan(request, choice, output, hz)
+    if not is_recorder_injected(request, choice):
+        if hz is None:
+            return command
+        plan = RecorderPlan(
+            SURROUNDED,
+            plan.output,
+            ranks=plan.ranks,
+            stacks_hz=hz,
+            stacks_threads=request.stacks_threads,
+        )
+    injected = _injection(plan, environ)
     return replace(command, environment={**command.environment, **injected})
 
 
@@ -418,7 +436,9 @@ def _tool_command(request: RecordRequest, choice: ToolChoice, output: Path) -> T
     )
 
 
-def _recorder_plan(request: RecordRequest, choice: ToolChoice, output: Path) -> RecorderPlan:
+def _recorder_plan(
+    request: RecordRequest, choice: ToolChoice, output: Path, stacks_hz: float | None
+) -> RecorderPlan:
     steps, ranks = request.steps, request.ranks.chosen
     return RecorderPlan(
         recorder=_RECORDERS[choice.tool],
@@ -435,6 +455,8 @@ def _recorder_plan(request: RecordRequest, choice: ToolChoice, output: Path) -> 
         ranks=None if ranks is None else tuple(sorted(ranks)),
         memory=request.memory,
         python_stacks=request.python_stacks,
+        stacks_hz=stacks_hz,
+        stacks_threads=request.stacks_threads,
         stop=request.stop and choice.tool is not Tool.NSYS,  # nsys ends the program itself
         overwrite=request.overwrite,
     )
@@ -517,13 +539,14 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
             notes += filter(None, [why_none])
             command = _with_pace(command, pace)
         before = _times_and_sizes(plan.own, plan.suffix)
-        report = Path(folder) / "report"
+        report, session = Path(folder) / "report", secrets.token_hex(8)
         ended = run_command(
             command,
             plan.request.program,
             environ,
             may_outlive=outlives and not plan.request.stop,
             report=report,
+            session=session,
         )
         after = _times_and_sizes(plan.own, plan.suffix)
         faults = {
@@ -540,7 +563,13 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
     missed = nothing is not None and not damaged and _window_missed(ended, window)
     missed |= window is not None and window.mostly_missed
     code = 0 if paths and _was_stopped(plan, ended) else ended.code
-    if pace is not None and VARIABLE not in command.environment:
+    injected = None
+    if VARIABLE in command.environment:
+        injected = RecorderPlan.from_text(command.environment[VARIABLE])
+    stacks = StackFiles()
+    if injected is not None and injected.stacks_hz is not None:
+        stacks = collect_stacks(Path(injected.output), session, paths)
+    if pace is not None and (injected is None or injected.recorder == SURROUNDED):
         for path in paths:
             write_file(sidecar_path(path), f"{pace.to_text()}\n".encode())
     return Recording(
@@ -556,6 +585,7 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
         pace or (None if best is None else best.pace),
         None if best is None or best.whole_because is not None else best.recorded_steps,
         missed,
+        stacks,
     )
 
 
@@ -602,14 +632,18 @@ def run_command(
     may_outlive: bool = False,
     report: Path | None = None,
     limit_s: float | None = None,
+    session: str | None = None,
 ) -> ProgramExit:
     """Run a command in the foreground; signals that reach us go to `program` within it.
 
-    `report`: where recorders in the program note what became of their windows.
+    `report`: where recorders in the program note what became of their windows. `session`: what
+    ties captures to the stacks of the same run.
     """
     environ = {**(os.environ if environ is None else environ), **command.environment}
     if VARIABLE in command.environment:
         environ[STARTED_VARIABLE] = str(time.time_ns())
         if report is not None:
             environ[REPORT_VARIABLE] = str(report)
+        if session is not None:
+            environ[SESSION_VARIABLE] = session
     return run_program(command.argv, environ, program, may_outlive=may_outlive, limit_s=limit_s)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusight.errors import UsageError
+from gpusight.recording.inside.stack_sampler import LAUNCHING, MAX_HZ, MIN_HZ
 from gpusight.units import parse_step_range
 
 if TYPE_CHECKING:
@@ -123,6 +124,9 @@ class RecordRequest:
     gpu_metrics: bool = False
     python_stacks: bool = False
     graph_nodes: bool = False
+    stacks_hz: float | None = None
+    """How often Python stacks are sampled inside the program; None or 0: never."""
+    stacks_threads: str = LAUNCHING
     ranks: Ranks = Ranks()
     stop: bool = False
     """End the program when everything requested is recorded."""
@@ -166,6 +170,10 @@ class RecordRequest:
             "--timed": (self.timed, 0, "0 or more"),
             "--recorded": (self.recorded, 1, "1 or more"),
         }
+        if self.stacks_hz and not MIN_HZ <= self.stacks_hz <= MAX_HZ:
+            raise UsageError(
+                f"--stacks {self.stacks_hz:g} is not valid", hint=f"use {MIN_HZ} to {MAX_HZ} Hz"
+            )
         for option, (value, smallest, wanted) in least.items():
             if value is not None and not smallest <= value < math.inf:
                 raise UsageError(f"{option} {value} is not valid", hint=f"use {wanted}")

@@ -225,7 +225,7 @@ def every_tool(tool: Tool) -> list[InstalledTool | BrokenTool]:
             broken.append(BrokenTool(path, version))
         else:
             running.append(InstalledTool(tool, path, version))
-    return [*sorted(running, key=lambda found: found.version, reverse=True), *broken]
+    return [*sorted(running, key=lambda tool: tool.version, reverse=True), *broken]
 
 
 def override_of(tool: Tool) -> Path | None:

@@ -13,6 +13,7 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
 from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.sniff import OWN_TIMELINE
+from gpusight.trace.trace import RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,23 +62,40 @@ TIMELINE = (*ACTIVITY, "os_calls", "python_calls", "gpu_metrics", "memory_events
 """Tables that a timeline is drawn from."""
 
 
+@dataclass(frozen=True, slots=True)
+class RankFlows:
+    """What the timeline of several ranks has beyond that of one."""
+
+    about: Mapping[str, Any]
+    """Metadata of the file: how clocks were aligned."""
+    instances: pl.DataFrame
+    """`at`, `rank`, `start_ns` and `end_ns` of each collective on each rank."""
+
+
 def write_chrome_trace(
-    trace: Trace, out: BinaryIO, selection: Selection = EVERYTHING
+    trace: Trace,
+    out: BinaryIO,
+    selection: Selection = EVERYTHING,
+    links: RankFlows | None = None,
 ) -> ExportSummary:
     """Write the selected part of a trace as one JSON object; `out` may compress."""
     scope = ResolvedSelection(trace, selection)
     scope.prepare(*TIMELINE)
     events = _Events(out)
     tracks = _Tracks(trace)
-    events.raw(
-        b'{"displayTimeUnit":"ns","otherData":{%b},"traceEvents":[\n' % OWN_TIMELINE.encode()
-    )
+    about = OWN_TIMELINE
+    if links is not None:
+        about += "," + msgspec.json.encode(links.about).decode()[1:-1]
+    events.raw(b'{"displayTimeUnit":"ns","otherData":{%b},"traceEvents":[\n' % about.encode())
     calls = _write_host(scope, events, tracks, "api_calls", "api")
     _write_host(scope, events, tracks, "os_calls", "os")
     _write_host(scope, events, tracks, "cpu_ops", "op")
     _write_host(scope, events, tracks, "python_calls", "python")
     _write_ranges(scope, events, tracks)
-    _write_gpu(scope, events, tracks, calls)
+    placed = _write_gpu(scope, events, tracks, calls)
+    if links is not None:
+        placed = pl.concat([placed, _write_collectives(scope, events, tracks)])
+        _write_collective_flows(events, links, placed)
     _write_counters(scope, events)
     names = pl.DataFrame({"text": tracks.metadata()}, schema={"text": pl.String})
     events.write("metadata", names, pl.col("text"))
@@ -111,9 +129,14 @@ class _Tracks:
     def __init__(self, trace: Trace) -> None:
         processes = trace.table("processes", ["process", "pid", "name"])
         pids = Counter(processes["pid"])
+        of_ranks = trace.meta.source == RANKS
+        self._of_ranks = of_ranks
         self._processes = {
             # Two machines of one capture may use one number: then our own keeps them apart.
-            key: (pid if pids[pid] == 1 else _OWN_TID + row, f"{name or 'process'} {pid}")
+            key: (
+                key if of_ranks else pid if pids[pid] == 1 else _OWN_TID + row,
+                f"{name or 'process'} {pid}",
+            )
             for row, (key, pid, name) in enumerate(processes.iter_rows())
         }
         threads = trace.table("threads", ["thread", "tid", "name"])
@@ -128,7 +151,8 @@ class _Tracks:
     def process(self, process: int | None) -> int:
         """Give the number of a process."""
         pid, name = self._processes.get(process or 0, (process or 0, "process"))
-        self._named_pids.setdefault(pid, (name, len(self._named_pids)))
+        order = pid if self._of_ranks else len(self._named_pids)
+        self._named_pids.setdefault(pid, (name, order))
         return pid
 
     def host(self, process: int | None, thread: int | None, kind: str, line: int) -> dict[str, int]:
@@ -148,7 +172,8 @@ class _Tracks:
         """Give the track of a CUDA stream."""
         device, process, context, stream = key
         pid = _GPU_PID + device
-        name = f"GPU {device} {self._devices.get(device) or ''}".strip()
+        word = "Rank" if self._of_ranks else "GPU"
+        name = f"{word} {device} {self._devices.get(device) or ''}".strip()
         self._named_pids.setdefault(pid, (name, 100_000 + device))
         owner = self._processes.get(process, (0, "process"))[1]
         title = self._streams.get((process, context, stream)) or f"stream {stream}"
@@ -257,10 +282,12 @@ def _write_free_ranges(frame: pl.DataFrame, events: _Events, tracks: _Tracks) ->
 
 def _write_gpu(
     scope: ResolvedSelection, events: _Events, tracks: _Tracks, calls: pl.DataFrame
-) -> None:
+) -> pl.DataFrame:
+    """Write GPU work; gives where kernels were drawn, by rank for the timeline of a job."""
+    nowhere = pl.DataFrame(schema=dict.fromkeys(_DRAWN_COLUMNS, pl.Int64))
     present = [table for table in GPU_WORK if scope.trace.has(table)]
     if not present:
-        return
+        return nowhere
     # Lanes are shared by all kinds of work on a stream, so they are found for all at once.
     everything = pl.concat(
         scope.gpu(table, _GPU_COLUMNS).with_row_index("row").with_columns(table=pl.lit(table))
@@ -278,6 +305,44 @@ def _write_gpu(
         events.write(table, *_gpu_slice(table, rows.hstack(extra.get_columns())))
         linked = rows.filter(pl.col("call_ns").is_not_null())
         events.write("flow_ends", linked, _flow(), each=2)
+    kernels = placed.filter(pl.col("table") == "kernels").rename({"device": "rank"})
+    return kernels.select(_DRAWN_COLUMNS)
+
+
+_DRAWN_COLUMNS = ("rank", "start_ns", "end_ns", "pid", "tid")
+
+
+def _write_collectives(scope: ResolvedSelection, events: _Events, tracks: _Tracks) -> pl.DataFrame:
+    """Write collectives that hosts run (gloo, MPI); gives where they were drawn, by rank."""
+    if not scope.trace.has("collectives"):
+        return pl.DataFrame(schema=dict.fromkeys(_DRAWN_COLUMNS, pl.Int64))
+    columns = ["start_ns", "end_ns", "name", "side", "process", "thread", "group", "in_bytes"]
+    frame = scope.host("collectives", columns).filter(pl.col("side").cast(pl.String) == "host")
+    frame = _on_host_tracks(frame, tracks, "collectives")
+    frame = frame.with_columns(_encoded(frame["name"], "label"))
+    args = {"group": _text("group"), "bytes": _number("in_bytes")}
+    events.write("collectives", frame, _slice("collective", pl.col("label"), args))
+    return frame.rename({"process": "rank"}).select(_DRAWN_COLUMNS)
+
+
+def _write_collective_flows(events: _Events, links: RankFlows, placed: pl.DataFrame) -> None:
+    """Draw arrows from the rank that is first in a collective to the next, up to the last."""
+    keys = ["rank", "start_ns", "end_ns"]
+    ends = links.instances.join(placed.unique(keys, keep="first"), on=keys, how="inner")
+    ends = ends.unique(["at", "rank"], keep="first").sort("at", "start_ns", "rank")
+    ends = ends.with_columns(
+        first=pl.col("rank").cum_count().over("at") == 1,
+        last=pl.col("rank").cum_count(reverse=True).over("at") == 1,
+    ).filter(~(pl.col("first") & pl.col("last")))
+    phase = pl.when("first").then(pl.lit('"s"')).when("last").then(pl.lit('"f"'))
+    about = {
+        "ph": phase.otherwise(pl.lit('"t"')),
+        "bp": pl.lit('"e"'),
+        "cat": pl.lit('"collective"'),
+        "name": pl.lit('"collective"'),
+        "id": pl.col("at").cast(pl.String),
+    }
+    events.write("collective_flows", ends, _object({**about, **_place(), "ts": _micros()}))
 
 
 def _gpu_slice(table: str, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Expr]:

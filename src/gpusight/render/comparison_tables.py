@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpusight import units
-from gpusight.comparison.comparison_result import FindingFate, KernelMatch
+from gpusight.comparison.comparison_result import FindingStatus, KernelMatch
 from gpusight.comparison.explain_change import time_name
 from gpusight.comparison.phrases import (
     HOST,
@@ -469,27 +469,27 @@ def _findings(comparison: Comparison) -> ComparisonSection:
 
 
 _TONES = {
-    FindingFate.FIXED: ChangeTone.GOOD,
-    FindingFate.NEW: ChangeTone.BAD,
-    FindingFate.STAYED: ChangeTone.PLAIN,
-    FindingFate.NOT_EVALUATED_AFTER: ChangeTone.UNSURE,
-    FindingFate.NOT_EVALUATED_BEFORE: ChangeTone.UNSURE,
+    FindingStatus.FIXED: ChangeTone.GOOD,
+    FindingStatus.NEW: ChangeTone.BAD,
+    FindingStatus.STAYED: ChangeTone.PLAIN,
+    FindingStatus.NOT_EVALUATED_AFTER: ChangeTone.UNSURE,
+    FindingStatus.NOT_EVALUATED_BEFORE: ChangeTone.UNSURE,
 }
 
 
 _STATUS = {
-    FindingFate.FIXED: "resolved",
-    FindingFate.NEW: "new",
-    FindingFate.STAYED: "remaining",
-    FindingFate.NOT_EVALUATED_AFTER: "not evaluated in after",
-    FindingFate.NOT_EVALUATED_BEFORE: "not evaluated in before",
+    FindingStatus.FIXED: "resolved",
+    FindingStatus.NEW: "new",
+    FindingStatus.STAYED: "remaining",
+    FindingStatus.NOT_EVALUATED_AFTER: "not evaluated in after",
+    FindingStatus.NOT_EVALUATED_BEFORE: "not evaluated in before",
 }
 
 
 def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterator[ComparisonRow]:
     """Give findings by status; of several captures, how many have it and the first of them."""
-    for fate in FindingFate:
-        for finding in (f for f in findings if f.fate is fate):
+    for status in FindingStatus:
+        for finding in (f for f in findings if f.status is status):
             times = (
                 side_value(finding.before_ns, Fmt.TIME),
                 side_value(finding.after_ns, Fmt.TIME),
@@ -501,21 +501,21 @@ def _finding_rows(findings: Iterable[FindingChange], *, several: bool) -> Iterat
                 else finding.title
             )
             if finding.not_evaluated is not None:
-                title += f"; {_STATUS[fate]}: {finding.not_evaluated}"
+                title += f"; {_STATUS[status]}: {finding.not_evaluated}"
             yield ComparisonRow(
-                (_STATUS[fate], *times, *by, finding.rule, title), _TONES[fate], None
+                (_STATUS[status], *times, *by, finding.rule, title), _TONES[status], None
             )
 
 
 def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTone]]:
     """Name the findings of each status, the largest saving first: label, text, tone."""
     per = "/step" if comparison.has_steps else ""
-    only_before = (FindingFate.FIXED, FindingFate.NOT_EVALUATED_AFTER)
-    for fate in FindingFate:
+    only_before = (FindingStatus.FIXED, FindingStatus.NOT_EVALUATED_AFTER)
+    for status in FindingStatus:
         rows = [
-            (row.rule, (row.before_ns if fate in only_before else row.after_ns) or 0.0)
+            (row.rule, (row.before_ns if status in only_before else row.after_ns) or 0.0)
             for row in comparison.findings
-            if row.fate is fate
+            if row.status is status
         ]
         named = (
             f"{rule} {shown(saving)}{per}" if saving else rule
@@ -523,4 +523,4 @@ def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTo
         )
         predicted = ", predicted gain" if any(saving for _, saving in rows) else ""
         if rows:
-            yield f"Findings {_STATUS[fate]}{predicted}", listed(named), _TONES[fate]
+            yield f"Findings {_STATUS[status]}{predicted}", listed(named), _TONES[status]

@@ -67,7 +67,7 @@ def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
         yield _row("copies", copy_name(copy), copy.ns, **calls)
     for finding in comparison.findings:
         times = {"before": finding.before_ns, "after": finding.after_ns, "unit": "ns"}
-        yield {"section": "findings", "name": finding.rule, "verdict": finding.fate.value} | times
+        yield {"section": "findings", "name": finding.rule, "verdict": finding.status.value} | times
 
 
 def _timed(section: str, calls: tuple[CallChange, ...]) -> Iterator[dict[str, Any]]:

@@ -43,14 +43,22 @@ if TYPE_CHECKING:
 MAX_LINES = 15
 _MAX_HEAD_LINES = 2
 _MAX_NOTE_LINES = 2
-_DETAIL = re.compile(r": (?=\d|about |GPU idle )| (?=stalls the GPU )| \(")
+_DETAIL = re.compile(
+    r": (?=\d|about |GPU idle )| (?=stalls the GPU )| \(|(?<!above) \d[\d.]*%(?=$| \()"
+)
 """Where the numbers of a title start: `explain` and `--details` have them too."""
-_MIN_FITTED_SHARE = 0.4
-"""Share of a column that a shortened text must fill: less would say too little."""
+_CLAUSE = re.compile(rf"{_DETAIL.pattern}|[:,;] ")
+"""Where a title can end without reading cut."""
+_MIN_LABEL_WIDTH = 10
+"""Columns that the name of a kernel needs to be recognized."""
+_MIN_FITTED_SHARE, _MIN_CLAUSE_SHARE = 0.3, 0.4
+"""Share of a column that a text without its numbers, or without clauses, must fill."""
 _MAX_KERNELS = 3
 """Profiled kernels that are listed below the plan of a timeline."""
 _MAX_SECTIONS = 4
 """Lines for the other processes and GPUs of a timeline."""
+_MIN_PLAN_ROWS = 3
+"""Fixes that are listed before further lines for other processes."""
 _MIN_SAVED_SHARE = 0.005
 """Below it, the time before and after the fixes reads the same."""
 _WORK_STYLES = {"compute": "green", "copies": "blue", "communication": "cyan"}
@@ -86,7 +94,8 @@ def screen_lines(
     if isinstance(diagnosis, JoinedDiagnosis):  # the screen has room for one of the two
         below = _joined_rows(diagnosis, look.width, None if details else _MAX_KERNELS)
     else:
-        below = _section_rows(timeline, look.width)
+        others = max_lines - len(head) - 2 - _min_plan_lines(timeline)
+        below = _section_rows(timeline, look.width, min(_MAX_SECTIONS, max(1, others)))
     plan = list(_plan_lines(timeline, look, max_lines - len(head) - len(below) - 2))
     return [*head, StyledLine(""), *plan, *below, *next_lines]
 
@@ -146,15 +155,25 @@ def _style(group: str) -> str:
     return _WORK_STYLES.get(group, "yellow" if group.startswith("idle") else "dim")
 
 
+def _min_plan_lines(timeline: TimelineDiagnosis) -> int:
+    """Return how many lines the first fixes need, with their heading and what stands below them."""
+    rows = min(len(timeline.plan), _MIN_PLAN_ROWS)
+    more = len(timeline.plan) > rows
+    notes = bool(timeline.outside_plan) or bool(summary.needs_notes(timeline))
+    return 1 + rows + more + bool(timeline.fixes) + bool(summary.alone_note(timeline)) + notes
+
+
 def _plan_lines(
     timeline: TimelineDiagnosis, look: TableOptions, max_lines: int
 ) -> Iterator[StyledLine]:
     """List the fixes in their order, what all of them save, and what is not in the plan."""
-    beside = [_line(text, look.width) for text in summary.needs_notes(timeline)]
-    beside += [_beside_line(timeline, finding, look.width) for finding in timeline.beside_plan]
+    outside = [_line(text, look.width) for text in summary.needs_notes(timeline)]
+    outside += [
+        _outside_plan_line(timeline, finding, look.width) for finding in timeline.outside_plan
+    ]
     if not timeline.plan:
         yield from list(wrapped_lines(summary.timeline_verdict(timeline), look.width, ""))[:3]
-        yield from beside[: max_lines - 3]
+        yield from outside[: max_lines - 3]
         return
     total = summary.plan_total(timeline) if timeline.fixes else ""
     note = summary.alone_note(timeline)
@@ -162,9 +181,9 @@ def _plan_lines(
     if look.width is None or display_width(one_line) <= look.width:
         total, note = one_line.rstrip(), ""
     room = max_lines - 1 - bool(total) - bool(note)
-    if len(beside) > max(1, room - len(timeline.plan)):
-        beside = [StyledLine(f"below the plan: {len(beside)} more notes (--details)", "dim")]
-    room -= len(beside)
+    if len(outside) > max(1, room - len(timeline.plan)):
+        outside = [StyledLine(f"below the plan: {len(outside)} more notes (--details)", "dim")]
+    room -= len(outside)
     shown = timeline.plan if len(timeline.plan) <= room else timeline.plan[: room - 1]
     yield from _plan_table(timeline, shown, look.width)
     if len(shown) < len(timeline.plan):
@@ -174,18 +193,18 @@ def _plan_lines(
         yield _line(total, look.width, "bold green")
     if note:
         yield StyledLine(cut_line(note, look.width), "dim")
-    yield from beside
+    yield from outside
 
 
-def _beside_line(
+def _outside_plan_line(
     timeline: TimelineDiagnosis, finding: TimelineFinding, width: int | None
 ) -> StyledLine:
     """Give a finding that is not in the plan; its title loses what is too much for the line."""
-    text = summary.beside_text(timeline, finding)
+    text = summary.outside_plan_text(timeline, finding)
     over = 0 if width is None else display_width(text) - width
     if over > 0:
         title = _fitted(finding.title, max(1, display_width(finding.title) - over))
-        text = summary.beside_text(timeline, replace(finding, title=title))
+        text = summary.outside_plan_text(timeline, replace(finding, title=title))
     return _line(text, width)
 
 
@@ -218,12 +237,18 @@ def brief_title(title: str) -> str:
 
 
 def _fitted(text: str, width: int) -> str:
-    """Shorten a text to a width: without its details where much is left, else between words."""
+    """Shorten a text to a width: whole clauses where much is left, else whole words."""
     if display_width(text) <= width:
         return text
-    ends = [end.start() for end in _DETAIL.finditer(text) if end.start() <= width]
-    if ends and ends[-1] >= _MIN_FITTED_SHARE * width:
-        return text[: ends[-1]]
+    for pattern, share in ((_DETAIL, _MIN_FITTED_SHARE), (_CLAUSE, _MIN_CLAUSE_SHARE)):
+        ends = [end.start() for end in pattern.finditer(text) if end.start() <= width]
+        if ends and ends[-1] >= share * width:
+            return text[: ends[-1]]
+    return _whole_words(text, width)
+
+
+def _whole_words(text: str, width: int) -> str:
+    """Shorten a text to a width, between words where that leaves much of it."""
     cut = shorten_end(text, width)
     if text[len(cut) - 1 :].startswith(" "):  # between two words
         return cut
@@ -231,14 +256,42 @@ def _fitted(text: str, width: int) -> str:
     return f"{words}…" if len(words) >= _MIN_FITTED_SHARE * width else cut
 
 
+def _fitted_kernel(label: str, title: str, width: int) -> str:
+    """Shorten a kernel and its finding: clauses of the finding go, then the name's middle."""
+    ends = [end.start() for end in _CLAUSE.finditer(title)]
+    forms = [title, *(title[:end] for end in reversed(ends))]
+    room = width - display_width(": ")
+    for form in forms:
+        if display_width(label + form) <= room:
+            return f"{label}: {form}"
+    room -= display_width(forms[-1])
+    if room < min(_MIN_LABEL_WIDTH, display_width(label)):
+        return _whole_words(f"{label}: {title}", width)
+    return f"{shorten_middle(label, room)}: {forms[-1]}"
+
+
 def _numbered_table(
-    columns: Sequence[TextColumn], styles: Sequence[str], width: int | None, first_number: int = 1
+    columns: Sequence[TextColumn],
+    styles: Sequence[str],
+    width: int | None,
+    *,
+    first_number: int = 1,
+    labels: Sequence[str] = (),
 ) -> Iterator[StyledLine]:
-    """Lay rows out behind their numbers; texts that are too long lose details, then words."""
-    texts = columns[0].cells
+    """Lay rows out behind their numbers; texts that are too long lose details, then words.
+
+    `labels` are the names of kernels, where the texts begin with these.
+    """
+    texts = [safe_text(text) for text in columns[0].cells]
     layout = fit_columns(columns, None if width is None else width - _LEAD)
     first, *others = layout.columns
-    cells = tuple(_fitted(safe_text(text), first.width) for text in texts)
+    names = [safe_text(label) for label in labels]
+    if names:
+        titles = [text.removeprefix(f"{n}: ") for n, text in zip(names, texts, strict=True)]
+        pairs = zip(names, titles, strict=True)
+        cells = tuple(_fitted_kernel(name, title, first.width) for name, title in pairs)
+    else:
+        cells = tuple(_fitted(text, first.width) for text in texts)
     fitted = (replace(first, cells=cells), *others)
     gap = " " * layout.gap
     heading = gap.join(c.padded_heading for c in fitted)
@@ -279,7 +332,8 @@ def _kernel_report_rows(
         ),
         TextColumn.natural("Confidence", [f.confidence.value for f in firsts], priority=1),
     )
-    yield from _numbered_table(columns, ["cyan"] * len(shown), width)
+    labels = [group.label for group in shown]
+    yield from _numbered_table(columns, ["cyan"] * len(shown), width, labels=labels)
     if len(shown) < len(groups):
         yield StyledLine(f"{'':{_LEAD}}… {len(groups) - len(shown)} more: --details", "dim")
     if diagnosis.saved_ns > _MIN_SAVED_SHARE * diagnosis.duration_ns:
@@ -307,20 +361,28 @@ def _joined_rows(
             "Speedup", [gain_text(f) or MISSING for f in firsts], right=True, priority=2
         ),
     )
-    first = len(diagnosis.timeline.findings) + 1
-    return [*_numbered_table(columns, ["cyan"] * len(shown), width, first)]
+    first, styles = len(diagnosis.timeline.findings) + 1, ["cyan"] * len(shown)
+    labels = [kernel.group.label for kernel in shown]
+    return [*_numbered_table(columns, styles, width, first_number=first, labels=labels)]
 
 
-def _section_rows(timeline: TimelineDiagnosis, width: int | None) -> list[StyledLine]:
+def _section_rows(
+    timeline: TimelineDiagnosis, width: int | None, max_lines: int
+) -> list[StyledLine]:
     """List the other processes and GPUs, a line each; the option to see one is never cut."""
     sections = timeline.sections
-    shown = sections if len(sections) <= _MAX_SECTIONS else sections[: _MAX_SECTIONS - 1]
+    shown = sections if len(sections) <= max_lines else sections[: max_lines - 1]
     lines = []
     for section in shown:
         option = f" ({section.option})"
         text = safe_text(section.summary())
         room = None if width is None else width - len(option)
-        lines.append(StyledLine((text if room is None else shorten_end(text, room)) + option))
+        if room is not None and display_width(text) > room:
+            title = safe_text(section.first_title)
+            over = display_width(text) - room
+            text = safe_text(section.summary(_fitted(title, max(1, display_width(title) - over))))
+            text = shorten_end(text, room)
+        lines.append(StyledLine(text + option))
     if len(shown) < len(sections):
         what = "processes" if sections[-1].owner is not None else "GPUs"
         lines.append(StyledLine(f"… {len(sections) - len(shown)} more {what}: --details", "dim"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +72,8 @@ class LedgerGroup:
 
     def text(self, causes: int) -> str:
         """Write `idle 14.7% (launching 9.1%, sync 5.6%)` with so many parts."""
-        shown = [part for part in self.parts if part.share >= _MIN_SLICE_SHARE][: max(0, causes)]
+        named = [part for part in self.parts if part.name != self.name]
+        shown = [part for part in named if part.share >= _MIN_SLICE_SHARE][: max(0, causes)]
         parts = ", ".join(f"{part.name} {units.format_share(part.share)}" for part in shown)
         return f"{self.name} {units.format_share(self.share)}" + (f" ({parts})" if parts else "")
 
@@ -314,7 +316,7 @@ def _differs_alone(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> bo
     return is_more and more_ns - less_ns >= _MIN_ALONE_SHARE * diagnosis.focus.length_ns
 
 
-def beside_text(
+def outside_plan_text(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, *, explained: bool = False
 ) -> str:
     """Write a finding that is not in the plan, in one line; `explained` where that is below it."""
@@ -338,11 +340,13 @@ def needed_first(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
 
 
 def needs_notes(diagnosis: TimelineDiagnosis) -> list[str]:
-    """Say which fixes are only possible after others: `apply fix 2 (host-sync) before fix 1`.
+    """Say which fixes need one that comes after them: `apply fix 2 (host-sync) before fix 1`.
 
-    The plan ranks by time saved, which is not the order to apply them.
+    What is needed comes first in the plan, but for a fix that saves nothing itself.
     """
-    needs = [(f, needed_first(diagnosis, f)) for f in diagnosis.plan]
+    plan = [f.rule for f in diagnosis.plan]
+    late = [f for at, f in enumerate(diagnosis.plan) if not set(plan[:at]).issuperset(f.needs)]
+    needs = [(f, needed_first(diagnosis, f)) for f in late]
     return [f"apply {first} before {_fix_named(diagnosis, f.rule)}" for f, first in needs if first]
 
 
@@ -400,7 +404,9 @@ def location_amounts(diagnosis: TimelineDiagnosis, where: FindingLocation) -> tu
     if where.count < diagnosis.steps:
         return time, f"{where.count:,} in {diagnosis.steps:,} steps"
     count = units.format_mean(where.count / steps)
-    return time, f"{count} per step" if diagnosis.steps else f"{count} times"
+    if diagnosis.steps:
+        return time, f"{count} per step"
+    return time, "once" if where.count == 1 else f"{count} times"
 
 
 def where_heading(finding: TimelineFinding) -> str:
@@ -413,7 +419,7 @@ def where_heading(finding: TimelineFinding) -> str:
             f"{finding.where_time}: the capture has no ranges or operators there "
             "(gpusight record adds NVTX ranges; with --with torch, operators)"
         )
-    kinds = list(dict.fromkeys(place.kind for place in finding.where))
+    kinds = list(dict.fromkeys(location.kind for location in finding.where))
     if len(kinds) < 2:
         return finding.where_time
     views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (same time)"
@@ -437,11 +443,17 @@ def covered(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
     return [(", ".join(rules), by) for by, rules in by_rule.items()]
 
 
+_SHELL = re.compile(r"(?:gpusight|export|unset) |[A-Z_]+=\S+ \w")
+"""How lines for a shell begin: a command, or a variable of the environment."""
+_CUDA = re.compile(r"^//|[;{]\s*(?://|$)")
+"""A comment or the end of a statement of CUDA C++."""
+
+
 def language(code: str) -> str:
     """Return in which language lines to paste are written."""
-    if code.startswith("gpusight "):
+    if _SHELL.match(code):
         return "bash"
-    is_cuda = any(line.rstrip().endswith((";", "{")) for line in code.splitlines())
+    is_cuda = any(map(_CUDA.search, code.splitlines()))
     return "cuda" if is_cuda else "python"
 
 

@@ -121,10 +121,9 @@ def kernel_lines(kernel: ExplainedKernel, number: int, width: int | None) -> Ite
         yield from wrapped_lines(_headline(finding), width, "   ", "bold yellow")
         yield from labeled_lines("gain", confidence_sentence(finding), width)
         yield from evidence_lines(finding.evidence, width)
-        for place in finding.places:
-            text = safe_text(
-                f"{units.format_share(place.share):>6}  {place.path}:{place.line}  {place.text}"
-            )
+        for location in finding.places:
+            share = units.format_share(location.share)
+            text = safe_text(f"{share:>6}  {location.path}:{location.line}  {location.text}")
             line = f"   {'line'.ljust(LABEL)}  {text}"
             yield StyledLine(cut_line(line, width))
         yield from labeled_lines("why", finding.why, width)
@@ -180,10 +179,10 @@ def kernel_markdown(kernel: ExplainedKernel, number: int) -> Iterator[str]:
         )
         yield f"Gain: {escape_markdown(confidence_sentence(finding))}."
         yield from evidence_markdown(finding.evidence)
-        for place in finding.places:
-            share = units.format_share(place.share)
-            where = markdown_code(f"{place.path}:{place.line}")
-            yield from ("", f"- {share} {where} {markdown_code(place.text)}")
+        for location in finding.places:
+            share = units.format_share(location.share)
+            where = markdown_code(f"{location.path}:{location.line}")
+            yield from ("", f"- {share} {where} {markdown_code(location.text)}")
         yield from ("", f"{escape_markdown(finding.why)} {escape_markdown(finding.fix)}")
         yield from fenced(finding.code, "cuda")
         yield from ("", f"Caveats: {escape_markdown(finding.caveats)}")
@@ -285,8 +284,8 @@ def timeline_to_markdown(
         yield from ("", f"**{escape_markdown(parts.plan_total(diagnosis))}**")
     for note in parts.needs_notes(diagnosis):
         yield from ("", escape_markdown(note))
-    for finding in diagnosis.beside_plan:
-        yield from ("", markdown_prose(parts.beside_text(diagnosis, finding)))
+    for finding in diagnosis.outside_plan:
+        yield from ("", markdown_prose(parts.outside_plan_text(diagnosis, finding)))
     for position, section in enumerate(diagnosis.sections):
         lead = ("",) if position == 0 else ()
         text = f"{markdown_prose(section.summary())} (`{section.option}`)"

@@ -84,8 +84,8 @@ def _profiled_table(drilled: MeasuredDrill) -> TableResult | None:
 
 def _explained(drilled: MeasuredDrill) -> list[ExplainedKernel]:
     """Explain the first kernels of the table."""
-    found = [pair for pair in _profiled(drilled) if pair[1].finding is not None]
-    return [diagnosis_text.explain_in_timeline(*pair) for pair in found[:_MAX_EXPLAINED]]
+    with_finding = [pair for pair in _profiled(drilled) if pair[1].finding is not None]
+    return [diagnosis_text.explain_in_timeline(*pair) for pair in with_finding[:_MAX_EXPLAINED]]
 
 
 def _page(drilled: MeasuredDrill) -> Composite:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight import units
-from gpusight.analysis.counters.launch_quantities import SHARE
 from gpusight.render.cell_text import display_width, safe_text
 from gpusight.render.terminal_text import (
     StyledLine,
@@ -163,8 +162,10 @@ def explain_kernel(diagnosis: KernelReportDiagnosis, group: KernelGroup) -> Expl
         parts.append(f"grid {_dims(shape.grid)}, block {_dims(shape.block)}")
     if len(numbers) > 1 and group.findings and group.findings[0].launch is not None:
         first = group.findings[0]
-        some = "" if first.launches == len(numbers) else f" {first.launches} with the finding, of"
-        parts.append(f"data of launch {first.launch}, the longest of{some} {len(numbers)}")
+        matching = (
+            "" if first.launches == len(numbers) else f" {first.launches} with the finding, of"
+        )
+        parts.append(f"data of launch {first.launch}, the longest of{matching} {len(numbers)}")
     return ExplainedKernel(
         title=safe_text(group.label),
         subtitle="; ".join(parts),
@@ -198,7 +199,7 @@ def confidence_sentence(finding: KernelFinding | TimelineFinding) -> str:
 
 def evidence_value(evidence: Evidence) -> str:
     """Show a number of the evidence in its unit."""
-    if evidence.unit == SHARE:
+    if evidence.unit == "share":
         return units.format_share(evidence.value)
     if evidence.unit == "byte":
         return units.format_bytes(evidence.value)

@@ -17,6 +17,7 @@ from gpusight.units import format_share, format_time, in_one_unit
 if TYPE_CHECKING:
     from gpusight.analysis.ranks.job_ranks import RankSummary
     from gpusight.analysis.ranks.straggler_causes import Straggler
+    from gpusight.render.charts.figure import StripChart
 
 
 RANK_FIELDS = (
@@ -56,10 +57,11 @@ def ranks_table(job: JobRanks) -> TableResult:
     """Return one row per rank; of a trace of operations, what slows the job down."""
     if job.slowdown is not None:
         return slowdown_table(job.slowdown)
-    return _rank_table(job, job.ranks)
+    return rank_table(job, job.ranks)
 
 
-def _rank_table(job: JobRanks, ranks: tuple[RankSummary, ...]) -> TableResult:
+def rank_table(job: JobRanks, ranks: tuple[RankSummary, ...]) -> TableResult:
+    """Return a row for each of these ranks."""
     rows = [{**rank.document(), "mostly": next(iter(rank.idle), None)} for rank in ranks]
     keys = [field.key for field in RANK_FIELDS]
     kinds = {Fmt.TIME: pl.Float64, Fmt.ID: pl.Int64, Fmt.COUNT: pl.Int64}
@@ -68,7 +70,8 @@ def _rank_table(job: JobRanks, ranks: tuple[RankSummary, ...]) -> TableResult:
     return TableResult("ranks", "By rank, per step", RANK_FIELDS, frame, meta=job.meta)
 
 
-def _stragglers(stragglers: tuple[Straggler, ...]) -> TableResult:
+def straggler_table(stragglers: tuple[Straggler, ...]) -> TableResult:
+    """Return a row for each straggler."""
     rows = [
         (s.rank, s.cause, s.recoverable_ns, s.share, s.late_ns, s.pattern, _mostly(s.evidence))
         for s in stragglers
@@ -90,9 +93,9 @@ def ranks_page(job: JobRanks) -> Composite:
     """Lay the answer out for a screen: the verdict, stragglers, ranks."""
     sections: list[TableResult] = []
     if job.stragglers:
-        sections.append(_stragglers(job.stragglers))
+        sections.append(straggler_table(job.stragglers))
     if job.slowdown is None:
-        sections.append(_rank_table(job, _shown(job)))
+        sections.append(rank_table(job, _shown(job)))
     else:
         sections.append(slowdown_table(job.slowdown))
     return Composite(
@@ -174,12 +177,31 @@ def _change(before_ns: float, after_ns: float) -> str:
 
 def _page(job: JobRanks, *, limit: int | None) -> str:
     """Write an HTML page with all ranks."""
-    from gpusight.render.html.html_templates import html_page, markup, to_html
+    from gpusight.render.html.ranks_page import ranks_to_page
 
-    page = ranks_page(job)
-    return html_page("Ranks", page.title, markup(str(to_html(page, limit=limit))))
+    del limit  # a page has everything
+    return ranks_to_page(job)
+
+
+def _figure(job: JobRanks) -> StripChart:
+    from gpusight.render.charts.rank_charts import rank_heat_map
+
+    return rank_heat_map(job)
+
+
+def _draw(job: JobRanks, form: str) -> bytes:
+    """Draw the heat map."""
+    from gpusight.render.charts.draw_chart import draw
+
+    return draw(_figure(job), form)
 
 
 RANKS_RENDERER = Renderer(
-    tables=ranks_page, rows=ranks_table, document=JobRanks.document, page=_page, look=_LOOK
+    tables=ranks_page,
+    rows=ranks_table,
+    document=JobRanks.document,
+    page=_page,
+    figure=_figure,
+    draw=_draw,
+    look=_LOOK,
 )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.analysis.drill.drill_kernels import DrillKernel
+    from gpusight.analysis.hotspots.stack_times import Hotspots
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
     from gpusight.analysis.ranks.job_ranks import JobRanks, RankSummary, UnreadRank
@@ -92,10 +93,13 @@ class Renderer:
     """How tables look in a Python shell and, as for their rows, in a notebook."""
 
 
+CHART_FORMATS = ("svg", "html", "png", "pdf")
+"""Formats of pictures, which is also how the names of such files end."""
 _RENDERERS = {
     "TableResult": "result_view:TABLE_RENDERER",
     "Composite": "result_view:COMPOSITE_RENDERER",
     "LedgerReport": "ledger_view:LEDGER_RENDERER",
+    "Hotspots": "hotspots_view:HOTSPOTS_RENDERER",
     "WhatIf": "ledger_view:WHATIF_RENDERER",
     "TimelineDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
     "KernelReportDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
@@ -425,6 +429,33 @@ class LedgerView(Result):
     def devices(self) -> tuple[DeviceLedgerReport, ...]:
         """Each GPU with its entries, steps, overlaps and contributors to idle time."""
         return self.answer.devices
+
+
+class HotspotsView(Result):
+    """Time by line of code; printing it shows the table, `save` also writes flame graphs.
+
+    `.svg`, `.html`, `.png` and `.pdf` are flame graphs; `.folded`, `.speedscope.json` and
+    `.pb.gz` are stacks for other tools.
+    """
+
+    answer: Hotspots
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give all rows as plain dictionaries, most idle time first."""
+        return self.answer.table().rows()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as `Result.save` does, or as stacks for another tool."""
+        from gpusight.output_files import write_file
+        from gpusight.render.hotspots_view import stack_format
+        from gpusight.sniff import refuse_capture
+
+        form = stack_format(Path(path))
+        if form is None:
+            return super().save(path)
+        refuse_capture(Path(path), None)
+        write_file(Path(path), self.draw(form))
+        return Path(path)
 
 
 class WhatIfView(Result):

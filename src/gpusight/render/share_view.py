@@ -67,12 +67,14 @@ _SALT = (
 
 def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = True) -> Composite:
     """Give facts and, as requested, what there is by category and by place."""
-    leaks = sorted(shared.leaks, key=lambda leak: _TREATMENTS.index(leak.fate))
+    leaks = sorted(shared.leaks, key=lambda leak: _TREATMENTS.index(leak.treatment))
     sections = []
     if categories:
         sections.append(_categories(leaks))
     if places:
-        rows = [(leak.category.value, leak.where, leak.count, leak.fate.value) for leak in leaks]
+        rows = [
+            (leak.category.value, leak.where, leak.count, leak.treatment.value) for leak in leaks
+        ]
         sections.append(_table("places", "Where", PLACE_FIELDS, rows))
     if shared.suspects:
         sections.append(_leak_table("suspects", "Names to check before sharing", shared.suspects))
@@ -87,7 +89,7 @@ def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = Tr
 def closing_sentences(shared: SharedCopy) -> list[str]:
     """Summarize what a copy lacks, and which names of the program it keeps."""
     done = shared.path is not None
-    removed = sum(leak.count for leak in shared.leaks if leak.fate is Treatment.REMOVED)
+    removed = sum(leak.count for leak in shared.leaks if leak.treatment is Treatment.REMOVED)
     sentences = [
         f"Removed: {removed:,} values."
         if done
@@ -108,8 +110,8 @@ def closing_sentences(shared: SharedCopy) -> list[str]:
 
 def _named(leaks: Iterable[Leak], category: Category) -> int:
     """Count the names of a category; several places spell the same kernels."""
-    seen = (Treatment.KEPT, Treatment.SHORTENED)
-    counts = [k.count for k in leaks if k.category is category and k.fate in seen]
+    readable = (Treatment.KEPT, Treatment.SHORTENED)
+    counts = [k.count for k in leaks if k.category is category and k.treatment in readable]
     return max(counts, default=0) if category is Category.KERNEL_NAMES else sum(counts)
 
 
@@ -142,10 +144,15 @@ def _categories(leaks: Iterable[Leak]) -> TableResult:
     """Add the places of a category up."""
     groups: dict[tuple[str, str], list[Leak]] = {}
     for leak in leaks:
-        groups.setdefault((leak.category.value, leak.fate.value), []).append(leak)
+        groups.setdefault((leak.category.value, leak.treatment.value), []).append(leak)
     rows = [
-        (category, fate, sum(leak.count for leak in leaks), ", ".join(leak.where for leak in leaks))
-        for (category, fate), leaks in groups.items()
+        (
+            category,
+            treatment,
+            sum(leak.count for leak in leaks),
+            ", ".join(leak.where for leak in leaks),
+        )
+        for (category, treatment), leaks in groups.items()
     ]
     return _table("categories", "Data in the capture", CATEGORY_FIELDS, rows)
 

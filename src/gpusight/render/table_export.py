@@ -96,8 +96,9 @@ def export_chrome(
     trace: Trace, out: Path, selection: Selection | None = None, *, force: bool = False
 ) -> list[Path]:
     """Write a timeline for Perfetto or chrome://tracing; compressed when the name ends in .gz."""
+    from gpusight.analysis.ranks.aligned_ranks import AlignedTrace, collective_instances
     from gpusight.analysis.selection import EVERYTHING
-    from gpusight.render.chrome_export import TIMELINE, write_chrome_trace
+    from gpusight.render.chrome_export import TIMELINE, RankFlows, write_chrome_trace
 
     if not any(trace.has(table) for table in TIMELINE):
         raise MissingDataError(
@@ -108,14 +109,17 @@ def export_chrome(
     chosen = EVERYTHING if selection is None else selection
     check_target(out, trace.meta.path, force=force)
     _make_parents(out)
+    links = None
+    if isinstance(trace, AlignedTrace):
+        links = RankFlows(trace.source.clock_metadata(), collective_instances(trace.source))
     with replacing(out) as stream:
         if out.suffix == ".gz":
             with gzip.GzipFile(
                 filename="", mode="wb", fileobj=stream, compresslevel=5, mtime=0
             ) as z:
-                write_chrome_trace(trace, cast("BinaryIO", z), chosen)
+                write_chrome_trace(trace, cast("BinaryIO", z), chosen, links)
         else:
-            write_chrome_trace(trace, stream, chosen)
+            write_chrome_trace(trace, stream, chosen, links)
     return [out]
 
 
@@ -152,10 +156,10 @@ def _targets(out: Path, form: str, tables: Sequence[str], *, requested: bool) ->
             return {tables[0]: out}
         raise UsageError(
             f"{out} names one file, but there are {len(tables)} tables",
-            hint="give -o a folder, or one table with --tables",
+            hint="pass a folder to -o, or one table with --tables",
         )
     if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file", hint="give -o a folder")
+        raise UsageError(f"{out} is a file", hint="pass a folder to -o")
     return {name: out / f"{name}{suffix}" for name in tables}
 
 

@@ -99,8 +99,8 @@ def wrapped_lines(text: str, width: int | None, lead: str, style: str = "") -> I
     yield from (StyledLine(line, style) for line in lines or [lead])
 
 
-_CLAUSE_END = re.compile(r"(?<! with)[.;:](?= )")
-"""Not before a command: `capture again with: gpusight record …`."""
+_CLAUSE_END = re.compile(r"(?<! with)[.;:](?= (?!--))")
+"""Not before what to type: `capture again with: gpusight record …`, `analyze a part: --steps 3`."""
 
 
 def note_lines(notes: Sequence[str], width: int | None, max_lines: int) -> list[StyledLine]:
@@ -115,7 +115,8 @@ def note_lines(notes: Sequence[str], width: int | None, max_lines: int) -> list[
     lines = list(wrapped_lines(f"{notes[0]}{more}", width, "note: ", "yellow"))
     ends = [end.start() for end in _CLAUSE_END.finditer(notes[0])]
     while len(lines) > max_lines and ends:
-        text = f"{notes[0][: ends.pop()]} (more{more and f', +{count} notes'}: --details)"
+        notes_left = f", +{count} note{'s' if count > 1 else ''}" if count else ""
+        text = f"{notes[0][: ends.pop()]} (more{notes_left}: --details)"
         lines = list(wrapped_lines(text, width, "note: ", "yellow"))
     if len(lines) > max_lines:
         return [StyledLine(f"notes: {len(notes)} (--details)", "yellow")]

@@ -42,6 +42,41 @@ class SourceLocation:
 
 
 @dataclass(frozen=True, slots=True)
+class StackLine:
+    """A line of the program that a finding is about, from recorded stacks."""
+
+    file: str | None
+    line: int | None
+    """The line that ran; the function's first line where only functions were recorded."""
+    function: str | None
+    ns: float
+    """Time of the finding that it has: of idle time, calls or host work."""
+    share: float
+    """The same as a share of all of it."""
+    ran: bool
+    """The line itself was sampled, not only its function."""
+
+    @property
+    def text(self) -> str:
+        """Write it as `train.py:88 collate`."""
+        if self.file is None:
+            return self.function or "?"
+        name = self.file.rpartition("/")[2]
+        line = "" if self.line is None else f":{self.line}"
+        return f"{name}{line} {self.function or ''}".strip()
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "function": self.function,
+            "ns": self.ns,
+            "share": self.share,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFinding:
     """One cause of lost time of a kernel."""
 
@@ -106,7 +141,7 @@ class KernelFinding:
             "code": self.code,
             "misleads": self.caveats,
             "sections": list(self.sections),
-            "places": [asdict(place) for place in self.places],
+            "places": [asdict(location) for location in self.places],
             "also": list(self.also),
         }
 
@@ -190,6 +225,8 @@ class TimelineFinding:
     """Rules whose findings must be fixed first for this fix to be possible."""
     effort: str = ""
     """`one line`, `config` or `rewrite`."""
+    lines: tuple[StackLine, ...] = ()
+    """Lines of the program behind it, the largest first, where stacks were recorded."""
 
     @property
     def is_upper_bound(self) -> bool:
@@ -233,4 +270,5 @@ class TimelineFinding:
             "misleads": self.caveats,
             "where": [asdict(location) for location in self.where],
             "where_time": self.where_time,
+            "lines": [line.document() for line in self.lines],
         }

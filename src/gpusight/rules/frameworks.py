@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
 from gpusight.analysis.aggregates import names_of
@@ -80,7 +81,14 @@ def framework_of(trace: Trace) -> Framework:
     for framework, names in _KERNEL_NAMES.items():
         if any(names.search(name) for name in kernels):
             return framework
-    return Framework.CUDA
+    # Kernels of a program are not visible where its CUDA graphs were traced as one event.
+    hidden = not kernels and trace.has("graph_launches")
+    return Framework.TORCH if hidden and _runs_python(trace) else Framework.CUDA
+
+
+def _runs_python(trace: Trace) -> bool:
+    processes = _names(trace, "processes")
+    return any(PurePath(name).name.startswith("python") for name in processes if name)
 
 
 def _names(trace: Trace, table: str) -> list[str]:

@@ -58,7 +58,7 @@ def events_named(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame
     if steps.height:
         return steps
     events = host_events(context, finding.where)
-    if any(place.kind == "kernel" for place in finding.where) or events.is_empty():
+    if any(location.kind == "kernel" for location in finding.where) or events.is_empty():
         activities = runs_named(context, pl.lit(value=True), finding.where)
         return activities if activities.height else events
     return events
@@ -66,7 +66,7 @@ def events_named(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame
 
 def steps_named(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
     """Find the steps that a finding names, also those outside the window."""
-    names = {place.name for place in finding.where if place.kind == "step"}
+    names = {location.name for location in finding.where if location.kind == "step"}
     focus = context.focus
     return of_steps([s for s in (*focus.left_out, *focus.steps) if called(s) in names])
 
@@ -77,7 +77,7 @@ def of_steps(steps: Sequence[TraceStep]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=CANDIDATES, orient="row")
 
 
-def one_stretch(start_ns: int, end_ns: int, name: str) -> pl.DataFrame:
+def single_span(start_ns: int, end_ns: int, name: str) -> pl.DataFrame:
     """Return a span that is not an event."""
     row = (start_ns, end_ns, end_ns - start_ns, name, None, None)
     return pl.DataFrame([row], schema=CANDIDATES, orient="row")
@@ -97,14 +97,14 @@ def host_events(
     processes = sorted({process for process, _ in schedule.threads})
     own = pl.col("process").is_null() | pl.col("process").is_in(processes)
     parts = [no_candidates()]
-    for place in where:
-        for table in _TABLES.get(place.kind, ()):
-            events = _events_named(context.trace, table, place.name, start_ns, end_ns)
+    for location in where:
+        for table in _TABLES.get(location.kind, ()):
+            events = _events_named(context.trace, table, location.name, start_ns, end_ns)
             # The profiler's own overhead belongs to no process that ran.
             if processes and table != "overheads":
                 events = events.filter(own)
             parts.append(events.select(list(CANDIDATES)))
-    sites = [place.name for place in where if place.kind == "site"]
+    sites = [location.name for location in where if location.kind == "site"]
     if sites and context.trace.has("api_calls") and not context.trace.has("python_calls"):
         parts.append(of_calls(context, context.calls.filter(pl.col("site").is_in(sites)), "site"))
     return pl.concat(parts)
@@ -186,7 +186,7 @@ def launch_gaps(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         return events
     if not context.steps:
         sample = context.schedule
-        return with_idle(gaps, one_stretch(sample.start_ns, sample.end_ns, IDLE))
+        return with_idle(gaps, single_span(sample.start_ns, sample.end_ns, IDLE))
     steps = of_steps(context.focus.steps)
     return with_idle(gaps, steps.with_columns(pl.lit(IDLE).alias("name")))
 
@@ -364,15 +364,15 @@ def _in_queues(context: RuleContext, condition: pl.Expr) -> pl.DataFrame:
 def _score(ops: pl.DataFrame, where: Iterable[FindingLocation]) -> Ints:
     """Count for each activity the kinds of locations that it matches."""
     names: dict[str, set[str]] = {}
-    for place in where:
-        if place.kind in _COLUMNS:
+    for location in where:
+        if location.kind in _COLUMNS:
             # A chain stands for each of its kernels.
-            kernels = place.name.split(_CHAIN) if place.kind == "kernel" else []
+            kernels = location.name.split(_CHAIN) if location.kind == "kernel" else []
             if len(kernels) > 1:
                 parts = [*kernels, *(f"elementwise {kernel}" for kernel in kernels)]
             else:
-                parts = [place.name]
-            names.setdefault(place.kind, set()).update(parts)
+                parts = [location.name]
+            names.setdefault(location.kind, set()).update(parts)
     score = np.zeros(ops.height, np.int64)
     for kind, wanted in names.items():
         forms = spellings(ops[_COLUMNS[kind]].cast(pl.String))

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analysis.ledger.idle_causes import is_sleeping
-from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.naming.host_names import is_sleeping
 from gpusight.results import NotApplicable
 from gpusight.units import format_share, format_time
 
@@ -63,8 +62,14 @@ class DiagnosisSection:
     """None for a GPU of a process that is diagnosed above, and where there is a `reason`."""
     reason: str = ""
 
-    def summary(self) -> str:
-        """Say it in one line: window, GPU busy, first finding."""
+    @property
+    def first_title(self) -> str:
+        """The title of the first finding; empty where nothing was diagnosed or found."""
+        findings = () if self.diagnosis is None else self.diagnosis.findings
+        return findings[0].title if findings else ""
+
+    def summary(self, title: str | None = None) -> str:
+        """Say it in one line: window, GPU busy, first finding, whose `title` may be shorter."""
         facts = []
         if self.diagnosis is not None:
             unit = "/step" if self.diagnosis.steps else ""
@@ -75,8 +80,8 @@ class DiagnosisSection:
             facts.append(self.reason)
         finding = ""
         if self.diagnosis is not None:
-            first = next(iter(self.diagnosis.findings), None)
-            finding = f"; {first.title if first else 'no finding'}"
+            first = self.first_title if title is None else title
+            finding = f"; {first or 'no finding'}"
         return f"{self.label}: {', '.join(facts)}{finding}"
 
     def document(self) -> dict[str, Any]:
@@ -197,6 +202,8 @@ def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, f
     Idle time in which the host waits does not count: another process may be what it waits for. A
     process that sleeps waits for none.
     """
+    from gpusight.analysis.ledger.ledger_entries import IdleCause  # not for a list of processes
+
     gpu_ns = section.owner.gpu_ns if section.owner is not None else 0
     diagnosis = section.diagnosis
     if diagnosis is None:
@@ -205,7 +212,7 @@ def _badness(section: DiagnosisSection, most_gpu_ns: int) -> tuple[bool, bool, f
     idle_ns = (1.0 - (section.busy_share or 0.0)) * length_ns
     evaluated = _evaluated(diagnosis)
     waiting_ns = 0.0 if evaluated is None else evaluated.ns(IdleCause.WAITING.entry)
-    places = (place for finding in diagnosis.fixes for place in finding.where)
+    places = (location for finding in diagnosis.fixes for location in finding.where)
     asleep_ns = max((p.ns or 0.0 for p in places if is_sleeping(p.name)), default=0.0)
     waiting_ns = max(0.0, waiting_ns - asleep_ns)
     saved_ns = sum(finding.saved_ns or 0.0 for finding in diagnosis.fixes)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.ledger_entries import IdleCause
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
-    from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
+    from gpusight.rules.finding import Confidence, Evidence, StackLine, TimelineFinding
     from gpusight.rules.frameworks import Framework
 
 
@@ -88,6 +88,8 @@ class RuleMatch:
     """What the fix takes in this case; replaces that of the rule."""
     where: tuple[FindingLocation, ...] = ()
     """The most relevant locations, the largest first."""
+    lines: tuple[StackLine, ...] = ()
+    """Lines of the program behind it, where stacks were recorded."""
     where_time: str = ""
     """What the times of the locations are (`host time of launches`), if not what is saved."""
     also: tuple[str, ...] = ()

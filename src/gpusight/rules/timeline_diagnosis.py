@@ -97,6 +97,7 @@ def diagnose_timeline(
         incomplete=incomplete,
         # What matters most for the result first: the screen has room for one.
         notes=(
+            *(f"the environment of the capture has {text}" for text in trace.meta.debug_settings),
             *graph_notes(trace),
             *sample_notes(context, selection),
             *focus.notes,
@@ -186,9 +187,9 @@ class FindingLocator:
 
     def of_kernel(self, kernel: str, most: int = MAX_LOCATIONS) -> tuple[TimelineLocation, ...]:
         """Return the longest launches of a kernel in the window; the window where it has none."""
-        found = locations_of_kernels(self._trace, kernel, self._focus, most)
+        launches = locations_of_kernels(self._trace, kernel, self._focus, most)
         window = TimelineLocation(self._focus.start_ns, self._focus.end_ns, "the evaluated window")
-        return tuple(map(self._recorded, found or (window,)))
+        return tuple(map(self._recorded, launches or (window,)))
 
     def _recorded(self, location: TimelineLocation) -> TimelineLocation:
         """Return a location as the capture shows it, with the times of the profiler."""

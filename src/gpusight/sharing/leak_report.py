@@ -80,7 +80,7 @@ class Leak:
     """The place, in the words of the format: a table and column, a field, a key."""
     count: int
     """Values that differ from each other; entries where only these can be counted."""
-    fate: Treatment
+    treatment: Treatment
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Cleaner(Protocol):
         """What copies may be called; the first is the default."""
         ...
 
-    def look(self, options: ShareOptions) -> LeakScan:
+    def scan(self, options: ShareOptions) -> LeakScan:
         """Count what the capture holds, and how a copy would treat it."""
         ...
 
@@ -303,17 +303,17 @@ class LeakTally:
         self._suspects: _Counts = {}
         self._hidden: list[tuple[Category, str]] = []
 
-    def add(self, category: Category, where: str, fate: Treatment, value: Hashable) -> None:
+    def add(self, category: Category, where: str, treatment: Treatment, value: Hashable) -> None:
         """Count a value unless the same was counted there before."""
-        self.add_all(category, where, fate, (value,))
+        self.add_all(category, where, treatment, (value,))
 
     def add_all(
-        self, category: Category, where: str, fate: Treatment, values: Iterable[Hashable]
+        self, category: Category, where: str, treatment: Treatment, values: Iterable[Hashable]
     ) -> None:
         """Count values, each once."""
-        seen = self._seen.setdefault((category, where, fate), set())
-        if len(seen) < _MAX_DISTINCT:
-            seen.update(map(hash, values))
+        hashes = self._seen.setdefault((category, where, treatment), set())
+        if len(hashes) < _MAX_DISTINCT:
+            hashes.update(map(hash, values))
 
     def hide(self, category: Category, text: str) -> None:
         """Note what must not be in the copy: a text, or the users that it names."""
@@ -333,7 +333,7 @@ class LeakTally:
             key = (category, _KEPT_NAMES + like, Treatment.KEPT)
             self._suspects.setdefault(key, set()).add(hash(name))
 
-    def found(self, notes: Iterable[str] = ()) -> LeakScan:
+    def scan(self, notes: Iterable[str] = ()) -> LeakScan:
         """Return the counts, in the order of the categories."""
         return LeakScan(
             _leaks(self._seen), _leaks(self._suspects), tuple(self._hidden), tuple(notes)
@@ -342,6 +342,10 @@ class LeakTally:
 
 def _leaks(counts: _Counts) -> tuple[Leak, ...]:
     order = list(Category)
-    leaks = [Leak(c, where, len(seen), fate) for (c, where, fate), seen in counts.items() if seen]
-    leaks.sort(key=lambda leak: (order.index(leak.category), leak.where, leak.fate.value))
+    leaks = [
+        Leak(c, where, len(values), treatment)
+        for (c, where, treatment), values in counts.items()
+        if values
+    ]
+    leaks.sort(key=lambda leak: (order.index(leak.category), leak.where, leak.treatment.value))
     return tuple(leaks)

@@ -200,10 +200,10 @@ class MessageWriter:
         """Write the name of a metric: the profiler's own, unless someone defined one."""
         if is_metric_text(name):
             return name
-        self._tally.add(Category.PROGRAM_TEXTS, "names of metrics", self._fate(), name)
+        self._tally.add(Category.PROGRAM_TEXTS, "names of metrics", self._name_treatment(), name)
         return hash_text(name, self._salt) if self._hashed else name
 
-    def _fate(self) -> Treatment:
+    def _name_treatment(self) -> Treatment:
         return Treatment.HASHED if self._hashed else Treatment.KEPT
 
     # Texts ----------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class MessageWriter:
         if not name or (name == _DEFAULT_DOMAIN and not is_kernel):
             return raw
         category = Category.KERNEL_NAMES if is_kernel else Category.PROGRAM_TEXTS
-        self._tally.add(category, kind.value, self._fate(), name)
+        self._tally.add(category, kind.value, self._name_treatment(), name)
         if self._hashed:
             return (hash_kernel if is_kernel else hash_range)(name, self._salt).encode()
         kept = without_homes(name)
@@ -225,8 +225,8 @@ class MessageWriter:
     def _machine(self, raw: bytes) -> bytes:
         text = _text(raw)
         kept = described(text)
-        fate = Treatment.KEPT if kept == text else Treatment.SHORTENED
-        self._tally.add(Category.MACHINE, FieldKind.MACHINE.value, fate, text)
+        treatment = Treatment.KEPT if kept == text else Treatment.SHORTENED
+        self._tally.add(Category.MACHINE, FieldKind.MACHINE.value, treatment, text)
         return kept.encode()
 
     def _mention(self, raw: bytes) -> bytes:
@@ -329,7 +329,7 @@ class NcuCleaner:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def look(self, options: ShareOptions) -> LeakScan:
+    def scan(self, options: ShareOptions) -> LeakScan:
         """Count what the report holds, and how a copy would treat it."""
         return self._walk(options, lambda _data: None)
 
@@ -366,7 +366,7 @@ class NcuCleaner:
             notes.append(
                 f"launches that cannot be decoded and were not copied: {writing.undecoded:,}"
             )
-        return tally.found(notes)
+        return tally.scan(notes)
 
 
 class _Writing:

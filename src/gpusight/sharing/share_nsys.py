@@ -167,8 +167,8 @@ class MachineTables:
         rows = self._threads
         names = self._strings.texts(rows.get_column("nameId")).fill_null("")
         for name in filter(None, names.unique().to_list()):
-            fate = Treatment.KEPT if THREADS.fullmatch(name) else Treatment.REMOVED
-            self._tally.add(Category.THREAD_NAMES, "ThreadNames.nameId", fate, name)
+            treatment = Treatment.KEPT if THREADS.fullmatch(name) else Treatment.REMOVED
+            self._tally.add(Category.THREAD_NAMES, "ThreadNames.nameId", treatment, name)
         rows = rows.with_columns(name=pl.Series([thread_name(n) for n in names], dtype=pl.String))
         rows = rows.filter(self._survey.own(rows.get_column("globalTid")))
         texts = rows.select(value=pl.col("name").unique(maintain_order=True)).with_row_index("id")
@@ -319,7 +319,7 @@ class NsysCleaner:
         """What copies may be called."""
         return (f".{self._to}",)
 
-    def look(self, options: ShareOptions) -> LeakScan:
+    def scan(self, options: ShareOptions) -> LeakScan:
         """Count what the capture holds, and how a copy would treat it."""
         return _Copy(self._raw, options).counted()
 
@@ -352,7 +352,7 @@ class _Copy:
         if sink is not None:
             self._write_known(sink)
             sink.close()
-        return self._tally.found(self._raw.notes())
+        return self._tally.scan(self._raw.notes())
 
     def _named(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Return the texts that are referred to, and the threads, whose names are texts too."""

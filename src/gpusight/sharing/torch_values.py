@@ -416,8 +416,8 @@ class ValueWriter:
             return _NULL
         cleaned = naming.clean(text, self._salt if self._hashed else None)
         changed = Treatment.HASHED if self._hashed else Treatment.SHORTENED
-        fate = Treatment.KEPT if cleaned == text else changed
-        self._tally.add(naming.category, where, fate, text)
+        treatment = Treatment.KEPT if cleaned == text else changed
+        self._tally.add(naming.category, where, treatment, text)
         self._tally.hide(naming.category, text)
         if not self._hashed:
             self._tally.keep(cleaned)

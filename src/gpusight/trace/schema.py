@@ -240,6 +240,40 @@ CALLCHAINS = TraceTable(
     ),
 )
 
+STACK_SAMPLES = TraceTable(
+    "stack_samples",
+    "The stack of a host thread at one time, sampled or recorded with an event",
+    (
+        time_column("time_ns", "Time of the sample, on the clock of the capture"),
+        PROCESS,
+        THREAD,
+        int_column("stack", "Key into `stack_frames`", required=True),
+        int_column("weight_ns", "Time it stands for; 0 for an event", "ns"),
+        int_column("late_ns", "How much later than planned it was taken", "ns"),
+        name_column(
+            "source",
+            "`gpusight`, `nsys-cpu`, `nsys-cuda-backtrace`, `nsys-osrt-backtrace`, `nsys-python`, "
+            "`torch-stack`, `folded` or `speedscope`",
+            required=True,
+        ),
+    ),
+)
+
+STACK_FRAMES = TraceTable(
+    "stack_frames",
+    "One frame of a stack of `stack_samples`, innermost first",
+    (
+        int_column("stack", "Which stack", required=True),
+        int_column("depth", "0 is the innermost frame", required=True),
+        name_column("file", "Source file as recorded, home directories as `~`"),
+        int_column("line", "Line that runs, in that file"),
+        name_column("function", "Function, with its class where known"),
+        name_column("module", "Python module (`torch.nn.modules.linear`), or binary, name only"),
+        name_column("kind", "`python` or `native`"),
+        TraceColumn("is_library", ColumnKind.FLAG, "Of a library, not of the program itself"),
+    ),
+)
+
 OVERHEADS = TraceTable(
     "overheads",
     "Profiler overhead on a thread",
@@ -431,6 +465,8 @@ TABLES: dict[str, TraceTable] = {
         CPU_SAMPLES,
         THREAD_SWITCHES,
         CALLCHAINS,
+        STACK_SAMPLES,
+        STACK_FRAMES,
         MEMORY_EVENTS,
         MEMORY_BLOCKS,
         PAGE_FAULTS,

@@ -32,8 +32,18 @@ _KEPT_BYTES_A_SECOND = 200_000_000
 """Nor need what is computed faster than it is written."""
 
 
+RANKS = "ranks"
+"""`Meta.source` of the captures of several ranks as one: GPUs and processes have the numbers of
+ranks."""
+NO_RANK = "not of one rank"
+"""What the name of a GPU there ends in that no rank has alone."""
+
+
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a capture as a whole. Holds no environment, command line or host name."""
+    """What is known about a capture as a whole. Holds no command line or host name.
+
+    Of its environment, it holds settings for debugging alone.
+    """
 
     path: str
     source: str
@@ -56,6 +66,10 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Library its processes communicate through, such as `nccl`."""
     pace: Pace | None = None
     """Step time without a profiler, where the recorder measured it."""
+    debug_settings: tuple[str, ...] = ()
+    """Settings that make programs slow, such as `CUDA_LAUNCH_BLOCKING=1`, each with its effect."""
+    session: str | None = None
+    """Which run of `gpusight record` made it."""
     notes: tuple[str, ...] = ()
     """What of the file was not decoded, or was read by other means."""
     warnings: tuple[str, ...] = ()

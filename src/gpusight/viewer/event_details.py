@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,12 +11,13 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.call_sites import sites_of
+from gpusight.analysis.kernel_behavior import kinds_of
 from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.occupancy.launch_occupancy import timeline_launches, with_answers
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.errors import UsageError
-from gpusight.naming.kernel_names import classify, unique_short_names
-from gpusight.results import Fact, Fmt
+from gpusight.naming.kernel_names import unique_short_names
+from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.trace.schema import TABLES
 from gpusight.viewer.event_facts import (
     PLACE,
@@ -307,11 +309,13 @@ def work_links(trace: Trace, table: str, row: int, causes: EventCauses) -> Itera
 
 
 def _kernel_facts(trace: Trace, row: int, values: dict[str, Any]) -> Iterator[Fact]:
-    name = classify(values["name"])
+    (name,) = kinds_of(trace, [values["name"]])
     labels = unique_short_names(names_of(trace.table("kernels", ["name"])["name"]))
     short_name = labels.get(name.raw, name.short)
     yield Fact("short_name", "Kernel", short_name, Fmt.NAME, "Short name, unique in the capture")
-    yield Fact("category", "Category", name.category, Fmt.TEXT, "What it computes, by its name")
+    yield Fact(
+        "category", "Category", name.category, Fmt.TEXT, "What it computes, by its name or behavior"
+    )
     precision = None if name.precision == "unknown" else name.precision
     yield Fact("precision", "Precision", precision, Fmt.TEXT, "What the arithmetic runs in")
     yield Fact("tensor_core", "Tensor Cores", name.tensor_core, Fmt.FLAG, "From the kernel name")
@@ -445,3 +449,44 @@ def event_details(
         (*times, *host_sections(trace, table, row, made_for, launched)),
         tuple(host_links(trace, table, row, made_for, launched)),
     )
+
+
+_LINK_FIELDS = (
+    Field("relation", "Relation", Fmt.TEXT, "What the event is to this one"),
+    Field("id", "Event", Fmt.TEXT, "Table and row, as `gpusight explain FILE` takes it"),
+    Field("name", "Name", Fmt.NAME, "Name of the event"),
+)
+_EVENT_ID = re.compile(r"([a-z_]{1,40}):(\d{1,12})")
+
+
+def event_of_id(text: str) -> tuple[str, int] | None:
+    """Read the id of an event, such as `kernels:17`; None for anything else."""
+    match = _EVENT_ID.fullmatch(text)
+    return (match[1], int(match[2])) if match and match[1] in KINDS else None
+
+
+def event_page(trace: Trace, table: str, row: int) -> Composite:
+    """Lay out an event for a screen: facts, and the events that belong to it."""
+    event = event_details(trace, table, row)
+    links = [
+        {
+            "relation": link.relation,
+            "id": f"{link.table}:{link.row}",
+            "name": _title(trace, link.table, link.row),
+        }
+        for link in event.links
+    ]
+    schema = {field.key: pl.String for field in _LINK_FIELDS}
+    related = TableResult("related", "Related", _LINK_FIELDS, pl.DataFrame(links, schema=schema))
+    facts = tuple(
+        replace(fact, key=f"{section.title}_{fact.key}".lower().replace(" ", "_"))
+        for section in event.sections
+        for fact in section.facts
+    )
+    return Composite("explain", f"{event.kind} {table}:{row}, {event.title}", facts, (related,))
+
+
+def _title(trace: Trace, table: str, row: int) -> str:
+    if table in GPU_WORK:
+        return work_title(trace, table, row)
+    return host_title(trace, table, row)

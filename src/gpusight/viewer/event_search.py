@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.selection import matcher
+from gpusight.analysis.name_patterns import matcher
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import unique_short_names
 from gpusight.viewer.event_details import KINDS

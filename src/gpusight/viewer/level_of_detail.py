@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.trace.intervals import Ints
-    from gpusight.viewer.track_data import Reals
+    from gpusight.trace.intervals import Ints, Reals
 
 
 _COLORS = 256
@@ -49,9 +48,9 @@ class ColorTotals:
     def of(cls, start_ns: Ints, end_ns: Ints, color: NDArray[np.uint8]) -> ColorTotals:
         """Sum up events block by block."""
         # The colors that occur, rising.
-        seen = np.zeros(_COLORS, np.bool_)
-        seen[color] = True
-        codes = np.flatnonzero(seen)
+        occurs = np.zeros(_COLORS, np.bool_)
+        occurs[color] = True
+        codes = np.flatnonzero(occurs)
         column = np.zeros(_COLORS, np.int64)
         column[codes] = np.arange(len(codes))
         # Blocks of two events for each color keep the sums at 8 / 2 bytes an event.

@@ -13,6 +13,7 @@ from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.ledger.ledger_entries import GRAPH
 from gpusight.errors import UsageError
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.trace.intervals import Intervals
 from gpusight.viewer.track_style import CODES, COLORS, MEMSET, by_entry
 
@@ -158,3 +159,44 @@ def _most(ns: Ints, count: Ints) -> Ints:
     """Return the codes that occur, those with most time first, then those with most events."""
     used = np.flatnonzero(count)
     return used[np.lexsort((-count[used], -ns[used]))]
+
+
+class TimedEvent(NamedTuple):
+    """An event of the timeline that touches a stretch of time."""
+
+    table: str
+    row: int
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+_NAMED_BY = {"kernels": "name", "copies": "kind", "api_calls": "name", "ranges": "name"}
+_NAMED_BY |= {"cpu_ops": "name", "syncs": "kind", "os_calls": "name"}
+"""Tables whose events `longest_events` lists, and the columns that name them."""
+
+
+def longest_events(trace: Trace, start_ns: int, end_ns: int, most: int) -> list[TimedEvent]:
+    """Give the events that cover most of a stretch of time, on the GPU or the host."""
+    events: list[tuple[int, TimedEvent]] = []
+    for table, column in _NAMED_BY.items():
+        if not trace.has(table):
+            continue
+        names = names_of(trace.table(table, [column])[column]) if table == "kernels" else ()
+        shown = unique_short_names(names)
+        touching = (
+            trace.table(table, ["start_ns", "end_ns", column])
+            .with_row_index("row")
+            .filter((pl.col("start_ns") < end_ns) & (pl.col("end_ns") > start_ns))
+            .with_columns(
+                inside=pl.min_horizontal("end_ns", pl.lit(end_ns))
+                - pl.max_horizontal("start_ns", pl.lit(start_ns))
+            )
+            .top_k(most, by="inside")
+        )
+        events += [
+            (inside, TimedEvent(table, row, shown.get(name, name or ""), start, end))
+            for row, start, end, name, inside in touching.iter_rows()
+        ]
+    events.sort(key=lambda pair: (-pair[0], pair[1].table, pair[1].row))
+    return [event for _, event in events[:most]]

@@ -16,6 +16,7 @@ from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_list import called, shortened
 from gpusight.analysis.steps.step_window import step_spans, step_window, work_end
 from gpusight.errors import MissingDataError, UsageError
+from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage
 from gpusight.viewer.timeline_view import BinnedStretch, ViewerTimeline
@@ -266,7 +267,11 @@ class _Snapshot:
         drawn = self._drawn(active)
         keys = [track.key for track in drawn]
         fine = next(
-            (seen for bins in _BINS[:-1] if (seen := self._seen(keys, bins)).items <= _MAX_EVENTS),
+            (
+                tables
+                for bins in _BINS[:-1]
+                if (tables := self._seen(keys, bins)).items <= _MAX_EVENTS
+            ),
             None,
         ) or self._seen(keys, _BINS[-1])
         rows = list(self._track_rows(totals, {*keys}))
@@ -283,7 +288,12 @@ class _Snapshot:
             tuple(self._facts(frame.height, fine)),
             (table, *fine.sections()),
             meta={"path": self.timeline.trace.meta.path, **ends, "steps": steps},
-            notes=(*self.stretch.notes, *self.timeline.notes, *self._left_out(drawn, active)),
+            notes=(
+                *self.stretch.notes,
+                *self.timeline.notes,
+                *self._left_out(drawn, active),
+                AS_RECORDED,
+            ),
             window=self.stretch.window,
         )
 
@@ -316,7 +326,7 @@ class _Snapshot:
             unit = track.unit if track.series else None
             yield (*about, *numbers, track.key in drawn, track.lines, track.kind, unit, track.key)
 
-    def _facts(self, tracks: int, seen: SnapshotTables) -> Iterator[Fact]:
+    def _facts(self, tracks: int, tables: SnapshotTables) -> Iterator[Fact]:
         length = self.end_ns - self.start_ns
         values = {
             "what": self.stretch.what or None,
@@ -325,7 +335,7 @@ class _Snapshot:
             "start_ns": self.start_ns,
             "length_ns": length,
             "tracks": tracks,
-            "narrow_ns": -(-length // seen.window.bins),
+            "narrow_ns": -(-length // tables.window.bins),
         }
         for field in FACTS:
             if values[field.key] is not None:

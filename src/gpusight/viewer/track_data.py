@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
     from gpusight.viewer.gpu_tracks import CounterSeries, MemorySeries
     from gpusight.viewer.timeline_tracks import LedgerSpans
     from gpusight.viewer.track_events import TrackEvents
-
-
-Reals: TypeAlias = "NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,8 @@ class TimelineTrack:
     high: float | None = None
     """Of a series: the largest value, which its scale ends at."""
     thread: str = ""
-    """Of a thread's track: what to call the thread, such as `python (4711)`; empty otherwise."""
+    """Heading within the group: of a thread's track the thread, such as `python (4711)`; of a rank
+    what its less busy streams stand under; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +147,9 @@ class TrackSource:
 
 def distinct_keys(keys: Iterable[str]) -> list[str]:
     """Number equal keys: the second `gpu0/stream7` is `gpu0/stream7.2`."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     apart = []
     for key in keys:
-        seen[key] += 1
-        apart.append(key if seen[key] == 1 else f"{key}.{seen[key]}")
+        counts[key] += 1
+        apart.append(key if counts[key] == 1 else f"{key}.{counts[key]}")
     return apart

@@ -23,6 +23,7 @@ from gpusight.analysis.ledger.ledger_entries import (
 )
 from gpusight.naming.kernel_names import unique_short_names
 from gpusight.naming.kernel_patterns import CATEGORIES
+from gpusight.trace.trace import NO_RANK, RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,7 +87,7 @@ def by_entry(trace: Trace, kind: OpKind, column: str) -> ColorCodes:
     return colors
 
 
-def _single_rows(trace: Trace, kind: OpKind, rows: NDArray[np.int64]) -> GpuSchedule:
+def _single_rows(trace: Trace, kind: OpKind, rows: Ints) -> GpuSchedule:
     """Lay out single rows of GPU work for the ledger to label; when they ran does not matter."""
     zeros, none = np.zeros_like(rows), np.empty(0, np.int64)
     ops = GpuOps(zeros, zeros, zeros, zeros, zeros, zeros + int(kind), rows, zeros > 0)
@@ -227,15 +228,18 @@ NO_THREAD = "thread not recorded"
 
 
 class TrackTitles:
-    """The names that a capture gives to what it saw."""
+    """The names of events in a capture."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
 
     def gpu(self, device: int | None) -> str:
-        """Name a GPU: `GPU 0 · NVIDIA H200`."""
-        number = "GPU" if device is None else f"GPU {device}"
+        """Name a GPU: `GPU 0 · NVIDIA H200`; of several captures, `Rank 2 · NVIDIA H200`."""
+        word = "Rank" if self._trace.meta.source == RANKS else "GPU"
+        number = "GPU" if device is None else f"{word} {device}"
         name = None if device is None else self._gpus.get(device)
+        if name and name.endswith(NO_RANK):
+            return one_line(name)
         return one_line(f"{number} · {name}") if name else number
 
     def process(self, process: int | None) -> str:

@@ -23,6 +23,7 @@ OWN_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _HTTP_PORT = 80
 """Browsers leave this one out of the name of a host."""
 _METHODS = ("GET", "HEAD")
+"""Those of a server that only answers questions in addresses."""
 _OWN_SITE = (b"same-origin", b"none")
 """`none`: typed, or opened from another program."""
 MAX_QUERY_BYTES = 1 << 16
@@ -52,8 +53,11 @@ class _Refused(NamedTuple):
 class Guard:
     """Lets requests through to the application that are ours; its paths have no token."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str, port: int, methods: Sequence[str] = _METHODS
+    ) -> None:
         self._app = app
+        self._methods = methods
         self._token = token.encode()
         hosts = [f"{host}:{port}" for host in OWN_HOSTS]
         hosts += OWN_HOSTS if port == _HTTP_PORT else ()
@@ -62,6 +66,9 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
         if scope["type"] != "http":  # a web socket, which nothing here speaks
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -88,8 +95,8 @@ class Guard:
             return _Refused(404, "not found")
         if self._is_foreign_page(scope, headers):
             return _Refused(403, "cross-origin request")
-        if scope["method"] not in _METHODS:
-            allow = ", ".join(_METHODS).encode()
+        if scope["method"] not in self._methods:
+            allow = ", ".join(self._methods).encode()
             return _Refused(405, "method not allowed", [(b"allow", allow)])
         if len(scope["query_string"]) > MAX_QUERY_BYTES:
             return _Refused(414, f"a query has at most {MAX_QUERY_BYTES:,} bytes")

@@ -29,21 +29,21 @@ def laid_out(intervals: list[Interval]) -> NestedIntervals:
     return NestedIntervals.of(starts, ends, pl.Series([i[2] for i in intervals], dtype=pl.Int64))
 
 
-def parents(found: NestedIntervals) -> list[int]:
+def parents(nested: NestedIntervals) -> list[int]:
     """Give the row around each row."""
-    outer = found.rows_at(found.outer)
+    outer = nested.rows_at(nested.outer)
     rows = np.empty(len(outer), dtype=np.int64)
-    rows[found.rows] = outer
+    rows[nested.rows] = outer
     return [int(row) for row in rows]
 
 
-def with_a_stack(found: NestedIntervals) -> list[int]:
+def with_a_stack(nested: NestedIntervals) -> list[int]:
     """Do what PyTorch does: push each interval, after taking off what cannot hold it."""
     out, stacks = [], dict[int, list[int]]()
-    for at in range(len(found.rows)):
-        stack = stacks.setdefault(int(found.threads[at]), [])
-        start, end = found.starts[at], found.ends[at]
-        while stack and (start >= found.ends[stack[-1]] or end > found.ends[stack[-1]]):
+    for at in range(len(nested.rows)):
+        stack = stacks.setdefault(int(nested.threads[at]), [])
+        start, end = nested.starts[at], nested.ends[at]
+        while stack and (start >= nested.ends[stack[-1]] or end > nested.ends[stack[-1]]):
             stack.pop()
         out.append(stack[-1] if stack else NONE)
         stack.append(at)
@@ -59,14 +59,14 @@ def test_it_is_what_a_stack_gives(
     """However the intervals lie; without any steps outwards, all is found by halving."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nested_intervals, "_MAX_STEPS", steps)
-        found = laid_out(intervals)
-        outer = with_a_stack(found)
-        assert found.outer.tolist() == outer
-        places = found.innermost(
+        nested = laid_out(intervals)
+        outer = with_a_stack(nested)
+        assert nested.outer.tolist() == outer
+        places = nested.innermost(
             np.array([time for time, _ in queries]),
             pl.Series([t for _, t in queries], dtype=pl.Int64),
         )
-        rows = found.rows_at(places)
+        rows = nested.rows_at(places)
     for (time, thread), row in zip(queries, rows, strict=True):
         open_ = [i for i in intervals if i[2] == thread and i[0] <= time < i[1]]
         if thread is None or not open_:
@@ -79,8 +79,8 @@ def test_it_is_what_a_stack_gives(
 @settings(max_examples=50, deadline=None)
 @given(intervals=INTERVALS, seed=st.integers(0, 100))
 def test_sums_and_marks_follow_the_tree(intervals: list[Interval], seed: int) -> None:
-    found = laid_out(intervals)
-    outer = with_a_stack(found)
+    nested = laid_out(intervals)
+    outer = with_a_stack(nested)
     random = np.random.default_rng(seed)
     values = random.integers(0, 9, len(outer))
     marked = random.random(len(outer)) < 0.4
@@ -96,9 +96,9 @@ def test_sums_and_marks_follow_the_tree(intervals: list[Interval], seed: int) ->
         while here >= 0 and not marked[here]:
             here = outer[here]
         nearest.append(here)
-    assert found.totals(values).tolist() == totals.tolist()
-    assert found.inside(values).tolist() == inside.tolist()
-    assert found.nearest(marked).tolist() == nearest
+    assert nested.totals(values).tolist() == totals.tolist()
+    assert nested.inside(values).tolist() == inside.tolist()
+    assert nested.nearest(marked).tolist() == nearest
 
 
 def test_one_that_outlives_another_is_not_inside_it() -> None:
@@ -120,12 +120,12 @@ def test_a_stack_of_a_million_is_no_matter() -> None:
     down = np.arange(n)
     starts = np.concatenate([down, [n], n + 1 + down])
     ends = np.concatenate([4 * n - down, [5 * n], np.full(n, 4 * n)])
-    found = NestedIntervals.of(starts, ends, pl.Series(np.zeros(len(starts), dtype=np.int64)))
-    assert found.outer[n - 1] == n - 2
-    assert found.outer[n] == NONE
-    assert found.last[0] == n - 1
-    assert found.totals(np.ones(len(starts), dtype=np.int64))[n] == n + 1
-    assert found.innermost(np.array([4 * n - 1, 5 * n - 1]), pl.Series([0, 0])).tolist() == [
+    nested = NestedIntervals.of(starts, ends, pl.Series(np.zeros(len(starts), dtype=np.int64)))
+    assert nested.outer[n - 1] == n - 2
+    assert nested.outer[n] == NONE
+    assert nested.last[0] == n - 1
+    assert nested.totals(np.ones(len(starts), dtype=np.int64))[n] == n + 1
+    assert nested.innermost(np.array([4 * n - 1, 5 * n - 1]), pl.Series([0, 0])).tolist() == [
         2 * n,
         n,
     ]
@@ -133,16 +133,16 @@ def test_a_stack_of_a_million_is_no_matter() -> None:
 
 def test_times_at_both_ends_of_the_clock() -> None:
     far = 1 << 61
-    found = laid_out([(-far, far, 1), (0, 5, 1), (-far, 3, 2), (1, 2, 2)])
-    assert parents(found) == [-1, 0, -1, 2]
+    nested = laid_out([(-far, far, 1), (0, 5, 1), (-far, 3, 2), (1, 2, 2)])
+    assert parents(nested) == [-1, 0, -1, 2]
     threads = pl.Series([1, 1, 2, 2])
-    places = found.innermost(np.array([far - 1, 4, 1, 3]), threads)
-    assert found.rows_at(places).tolist() == [0, 1, 3, NONE]
+    places = nested.innermost(np.array([far - 1, 4, 1, 3]), threads)
+    assert nested.rows_at(places).tolist() == [0, 1, 3, NONE]
 
 
 def test_nothing_is_nothing() -> None:
-    found = laid_out([])
+    nested = laid_out([])
     empty = np.array([], dtype=np.int64)
-    assert found.totals(empty).tolist() == found.inside(empty).tolist() == []
-    assert found.nearest(empty.astype(np.bool_)).tolist() == []
-    assert found.innermost(np.array([3]), pl.Series([1])).tolist() == [NONE]
+    assert nested.totals(empty).tolist() == nested.inside(empty).tolist() == []
+    assert nested.nearest(empty.astype(np.bool_)).tolist() == []
+    assert nested.innermost(np.array([3]), pl.Series([1])).tolist() == [NONE]

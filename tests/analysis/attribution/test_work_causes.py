@@ -72,8 +72,8 @@ def test_the_operator_by_id_by_call_by_time_or_not_at_all() -> None:
             kernel(64, 999),
         ],
     )
-    found = [(c["op"], c["found"], c["call"]) for c in causes(trace)]
-    assert found == [
+    work_causes = [(c["op"], c["found"], c["call"]) for c in causes(trace)]
+    assert work_causes == [
         ("linear", "op id", "cudaLaunchKernel"),
         ("mm", "call", "cudaLaunchKernel"),
         ("mm", "time", "cudaLaunchKernel"),
@@ -124,8 +124,8 @@ def test_copies_fills_and_whole_graphs_have_causes_too() -> None:
         cpu_ops=OPS, api_calls=CALLS, copies=[work], memsets=[work], graph_launches=[work]
     )
     for table in ("copies", "memsets", "graph_launches"):
-        (found,) = causes(trace, table)
-        assert (found["op"], found["in_graph"]) == ("mm", False)
+        (result,) = causes(trace, table)
+        assert (result["op"], result["in_graph"]) == ("mm", False)
     assert attribute(trace).frames["kernels"].height == 0
 
 
@@ -170,9 +170,9 @@ SHOWN = ("op", "forward_op", "range", "module", "call_site", "from_forward")
 
 
 def test_a_backward_kernel_has_the_module_and_the_line_of_its_forward_operator() -> None:
-    found = [tuple(c[key] for key in SHOWN) for c in causes(build_trace(None, **STEP))]
+    work_causes = [tuple(c[key] for key in SHOWN) for c in causes(build_trace(None, **STEP))]
     there = ("step", "nn.Module: Linear_0", "model.py(9): forward")
-    assert found == [
+    assert work_causes == [
         ("aten::addmm", None, *there, False),
         ("aten::mm", "aten::addmm", *there, True),
         ("AccumulateGrad", None, "step", None, None, False),
@@ -224,8 +224,8 @@ def test_sequence_numbers_that_two_threads_used_are_told_apart() -> None:
         ],
         kernels=[kernel(60 + op, 100 + op, op=op) for op in range(1, 6)],
     )
-    found = [c["forward_op"] for c in causes(trace)]
-    assert found == ["more", "again", "second", "first", None]
+    work_causes = [c["forward_op"] for c in causes(trace)]
+    assert work_causes == ["more", "again", "second", "first", None]
 
 
 def test_without_a_known_main_thread_any_range_of_the_process_counts() -> None:
@@ -249,8 +249,8 @@ def test_kernels_inside_a_graph_belong_to_its_launch(launch: str) -> None:
         api_calls=[{"start_ns": 15, "end_ns": 16, "correlation": 5, "name": launch}],
         kernels=[kernel(20, 5, op=1), kernel(25, 5), kernel(30, 6, graph_node=3)],
     )
-    found = [(c["op"], c["range"], c["in_graph"]) for c in causes(trace)]
-    assert found == [("mm", "replay", True), ("mm", "replay", True), (None, None, True)]
+    work_causes = [(c["op"], c["range"], c["in_graph"]) for c in causes(trace)]
+    assert work_causes == [("mm", "replay", True), ("mm", "replay", True), (None, None, True)]
     (note,) = selected_work(WorkSelection(trace)).notes
     assert note.startswith("3 GPU activities ran inside CUDA graphs: only the launch of the")
 
@@ -265,8 +265,8 @@ def test_older_traces_have_stacks_on_operators() -> None:
         {"start_ns": 40, "end_ns": 50, "name": "MmBackward", "op": 3, **SERVING_7},
     ]
     trace = build_trace(cpu_ops=ops, kernels=[kernel(60, 1, op=2), kernel(70, 2, op=3)])
-    found = [(c["call_site"], c["from_forward"]) for c in causes(trace)]
-    assert found == [("model.py(9): forward", False), ("model.py(9): forward", True)]
+    work_causes = [(c["call_site"], c["from_forward"]) for c in causes(trace)]
+    assert work_causes == [("model.py(9): forward", False), ("model.py(9): forward", True)]
 
 
 @pytest.mark.parametrize(
@@ -314,8 +314,8 @@ def test_the_call_site_of_a_stack() -> None:
 def test_compiled_code_is_called_from_a_line_of_the_user() -> None:
     trace = opened(DATA / "torch_odd.json.gz")
     fused = trace.table("kernels", ["name"])["name"].cast(pl.String).str.starts_with("triton_")
-    found = [c["call_site"] for c, ours in zip(causes(trace), fused, strict=True) if ours]
-    assert found == ["torch_odd.py(43): fused"] * 3
+    work_causes = [c["call_site"] for c, ours in zip(causes(trace), fused, strict=True) if ours]
+    assert work_causes == ["torch_odd.py(43): fused"] * 3
 
 
 def test_odd_rows_are_survived() -> None:
@@ -405,23 +405,23 @@ def test_backward_operators_are_led_back_as_pytorch_itself_does(path: Path) -> N
     drawn = arrows(path, origin=int(ops["start_ns"][0]))
     assert len(drawn) > 50
     backward = np.array([rows[back] for back in drawn])
-    found = FrameworkOperators(trace).forward(backward)
-    assert found.tolist() == [rows[there] for there in drawn.values()]
+    forward = FrameworkOperators(trace).forward(backward)
+    assert forward.tolist() == [rows[there] for there in drawn.values()]
 
 
 def test_every_kernel_of_a_torch_trace_has_its_operator_and_line() -> None:
     trace = opened(DATA / "torch_odd.json.gz")
-    found = causes(trace)
-    outside = [c for c in found if not c["in_graph"]]
+    work_causes = causes(trace)
+    outside = [c for c in work_causes if not c["in_graph"]]
     assert all(c["op"] and c["call"] and c["range"] and c["call_site"] for c in outside)
     assert {c["found"] for c in outside} == {"op id"}
-    assert {c["call"] for c in found if c["in_graph"]} == {"cudaGraphLaunch"}
+    assert {c["call"] for c in work_causes if c["in_graph"]} == {"cudaGraphLaunch"}
 
 
 def test_an_nsys_capture_has_calls_and_ranges() -> None:
     trace = opened(DATA / "graph_node.sqlite")
-    found = causes(trace)
-    assert {(c["call"], c["range"], c["op"]) for c in found} == {
+    work_causes = causes(trace)
+    assert {(c["call"], c["range"], c["op"]) for c in work_causes} == {
         ("cudaGraphLaunch", "replay", None)
     }
 

@@ -12,12 +12,7 @@ from gpusight.analysis.api_summary import api_calls
 from gpusight.analysis.capture_info import info
 from gpusight.analysis.capture_summary import summary
 from gpusight.analysis.copy_summary import copies
-from gpusight.analysis.counters.counter_selection import (
-    chosen_metrics,
-    kernel_codes,
-    matching,
-    range_names,
-)
+from gpusight.analysis.counters.counter_selection import chosen_metrics, range_names
 from gpusight.analysis.counters.counter_tables import FORMS, brief_counters, counters
 from gpusight.analysis.counters.launch_quantities import (
     LaunchQuantity,
@@ -108,60 +103,16 @@ def rows(result: object, *keys: str) -> list[tuple[Any, ...]]:
 # Choosing
 
 
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        ("sm__a.sum", ["sm__a.sum"]),
-        ("sm__a", ["sm__a.sum", "sm__a.sum.per_second"]),
-        ("A.SUM", ["sm__a.sum", "sm__a.sum.per_second", "breakdown:sm__a.sum"]),
-        ("*second", ["sm__a.sum.per_second"]),
-        ("/^b/", ["breakdown:sm__a.sum"]),
-        ("regex:a.sum$", ["sm__a.sum", "breakdown:sm__a.sum"]),
-        ("nothing", []),
-    ],
-)
-def test_a_pattern_is_a_name_a_glob_a_regex_or_a_part_of_a_name(
-    pattern: str, found: list[str]
-) -> None:
-    names = ["sm__a.sum", "sm__a.sum.per_second", "breakdown:sm__a.sum"]
-    assert matching(pattern, names) == found
-
-
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        ("gemm", [0]),
-        ("sgemm 128", [1]),
-        ("gem", [0, 1, 2]),
-        ("GEMM_", [1, 2]),
-        ("*GEMM", [0]),
-        ("/^v.*gemm/", [2]),
-        ("regex:SGEMM", []),
-        ("nope", []),
-    ],
-)
-def test_a_kernel_is_meant_by_its_name_a_glob_a_regex_or_any_part(
-    pattern: str, found: list[int]
-) -> None:
-    labels = [("gemm", "gemm"), ("ampere_sgemm_128", "sgemm 128"), ("void gemm_x<4>(int)", "x")]
-    known = dict(enumerate(labels))
-    if found:
-        assert kernel_codes(known, pattern) == found
-        return
-    with pytest.raises(UsageError, match=r"no work matches .*'sgemm 128'"):
-        kernel_codes(known, pattern, "work")
-
-
 def test_a_formula_that_comes_to_no_number_gives_way_to_the_next() -> None:
     quotient = QuantityFormula(("a", "b"), lambda values: values[0] / values[1])
-    told = LaunchQuantity("q", "", "A quotient", (quotient, metric("c")), "Section")
+    quantity = LaunchQuantity("q", "", "A quotient", (quotient, metric("c")), "Section")
     rows = [(0, "a", 1.0), (0, "b", 0.0), (0, "c", 7.0), (1, "a", 0.0), (1, "b", 0.0)]
     rows += [(2, "a", 6.0), (2, "b", 2.0), (2, "c", 7.0)]
     counted = [{"launch": n, "metric": m, "value": v} for n, m, v in rows]
     times = (1.0, float("inf"), float("nan"))
     bare = {"kind": "kernel", "name": "k"}
     launched = [{"launch": n, "duration_ns": t, **bare} for n, t in enumerate(times)]
-    frame = measured(build_trace(profiles=launched, counters=counted), [told])
+    frame = measured(build_trace(profiles=launched, counters=counted), [quantity])
     assert frame["q"].to_list() == [7.0, None, 3.0]
     assert frame["duration_ns"].to_list() == [1.0, None, None]
 
@@ -174,14 +125,14 @@ def test_ranges_are_found_by_each_name_and_by_paths_with_or_without_domain() -> 
 
 
 @pytest.mark.parametrize(
-    ("within", "found"),
+    ("within", "expected"),
     [("step_0", {0, 1}), ("step_*", {0, 1, 2}), ("forward", {0, 2}), ("/all|loss/", {1})],
 )
 def test_launches_are_selected_by_the_ranges_they_were_made_in(
-    within: str, found: set[int]
+    within: str, expected: set[int]
 ) -> None:
     result = table(counters(trace(), Selection(within=within), metrics=[TIME]))
-    assert set(result.frame["launch"]) == found
+    assert set(result.frame["launch"]) == expected
 
 
 def test_what_matches_nothing_is_said_with_what_there_is() -> None:

@@ -53,15 +53,15 @@ BACKWARD = Launch("void lib::gemm_bwd<float>(float*)", took_ns=950, thread=AUTOG
 
 
 def picked(trace: Trace, top: int = 3) -> DrillSelection:
-    found = pick_kernels(trace, top=top)
-    assert not isinstance(found, NotApplicable)
-    return found
+    picked = pick_kernels(trace, top=top)
+    assert not isinstance(picked, NotApplicable)
+    return picked
 
 
 def planned(trace: Trace, means: AnchorSupport | None = None, top: int = 3) -> LaunchPlan:
-    found = plan_launches(picked(trace, top), means)
-    assert found is not None
-    return found
+    plan = plan_launches(picked(trace, top), means)
+    assert plan is not None
+    return plan
 
 
 def steps(
@@ -86,11 +86,11 @@ def test_inside_a_range_the_shortest_run_is_hit(
 ) -> None:
     program = Program([*before, *steps(bodies, kind=kind)])
     chosen = picked(program.trace(), top)
-    found = plan_launches(chosen)
-    if found is None or found.anchor is not LaunchAnchor.RANGE:
+    plan = plan_launches(chosen)
+    if plan is None or plan.anchor is not LaunchAnchor.RANGE:
         return  # no step holds all of them, or the steps are of another kind
     wanted = {k.group: (k.name, k.shape[0] or 0) for k in chosen.chosen}
-    for run in found.runs:
+    for run in plan.runs:
         keys = program.keys(program.measured(run))
         assert len(keys) == run.count
         assert {wanted[group] for group in run.covers} <= set(keys)
@@ -121,9 +121,9 @@ def _brute(
 def test_a_step_that_is_a_range_is_counted_inside() -> None:
     body = [SUM, GEMM, ADD, GEMM_WIDE, SUM]
     program = Program([GEMM, GEMM, *steps([body] * 4)])
-    found = planned(program.trace(), top=2)
-    assert found.anchor is LaunchAnchor.RANGE
-    (run,) = found.runs
+    plan = planned(program.trace(), top=2)
+    assert plan.anchor is LaunchAnchor.RANGE
+    (run,) = plan.runs
     assert (run.include, run.skip, run.count) == (("step_0/", "step_0"), 0, 2)
     assert run.process_scope
     assert program.keys(program.measured(run)) == [GEMM.key, GEMM_WIDE.key]
@@ -143,8 +143,8 @@ def test_without_process_scope_kernels_of_other_threads_are_not_counted_in_a_ran
 
 def test_start_end_ranges_hold_for_all_threads_in_every_version() -> None:
     program = Program(steps([[GEMM, BACKWARD]] * 4, kind="start_end", domain="mine"))
-    found = planned(program.trace(), AnchorSupport(process_scope=False), top=2)
-    (run,) = found.runs
+    plan = planned(program.trace(), AnchorSupport(process_scope=False), top=2)
+    (run,) = plan.runs
     assert (run.include, run.process_scope) == (("mine@step_0/", "mine@step_0"), False)
     assert set(program.keys(program.measured(run))) == {GEMM.key, BACKWARD.key}
 
@@ -160,9 +160,9 @@ def test_of_two_kinds_of_range_with_one_name_the_step_s_own_is_meant() -> None:
 def test_ranges_of_one_name_are_skipped_by_what_each_launches() -> None:
     body = [SUM, GEMM, ADD]
     program = Program([Range("train_step", body) for _ in range(8)])
-    found = planned(program.trace(), top=1)
-    assert found.anchor is LaunchAnchor.RANGES
-    (run,) = found.runs
+    plan = planned(program.trace(), top=1)
+    assert plan.anchor is LaunchAnchor.RANGES
+    (run,) = plan.runs
     assert (run.include, run.skip, run.count) == (("train_step/", "train_step"), 2, 1)
     assert program.keys(program.measured(run)) == [GEMM.key]
 
@@ -171,27 +171,27 @@ def test_ranges_of_one_name_are_counted_exactly_from_the_start_of_the_program() 
     other = Launch(GEMM.name, grid=2, took_ns=1)
     bodies = [[GEMM] * 5, *[[other, GEMM, GEMM_WIDE]] * 3]
     program = Program([Range("train_step", body) for body in bodies], calls=["cuInit"])
-    found = planned(program.trace(), top=2)
-    (run,) = found.runs
-    assert found.anchor is LaunchAnchor.RANGES
+    plan = planned(program.trace(), top=2)
+    (run,) = plan.runs
+    assert plan.anchor is LaunchAnchor.RANGES
     assert program.keys(program.measured(run)) == [GEMM.key, GEMM_WIDE.key]
 
 
 def test_a_capture_from_the_start_is_counted_from_the_start() -> None:
     launches = [SUM, ADD, SUM, GEMM, SUM, GEMM_WIDE]
     program = Program(launches, calls=["cuInit", "cuModuleGetLoadingMode"])
-    found = planned(program.trace(), top=2)
-    assert found.anchor is LaunchAnchor.PROGRAM
-    (run,) = found.runs
+    plan = planned(program.trace(), top=2)
+    assert plan.anchor is LaunchAnchor.PROGRAM
+    (run,) = plan.runs
     assert run.from_start
     assert program.keys(program.measured(run)) == [GEMM.key, GEMM_WIDE.key]
 
 
 def test_a_capture_from_the_programs_own_start_of_the_profiler_is_counted_from_there() -> None:
     program = Program([SUM, GEMM], calls=["cuProfilerStart"])
-    found = planned(program.trace(), top=1)
-    assert found.anchor is LaunchAnchor.PROFILER
-    assert not found.runs[0].from_start
+    plan = planned(program.trace(), top=1)
+    assert plan.anchor is LaunchAnchor.PROFILER
+    assert not plan.runs[0].from_start
     in_ranges = Program(steps([[GEMM, ADD]] * 4), calls=["cuProfilerStart"])
     assert not planned(in_ranges.trace()).runs[0].from_start
 
@@ -201,9 +201,9 @@ def test_steps_that_gpusight_marked_need_gpusight_again() -> None:
         [Range(f"step {n}", [ADD, GEMM], "start_end", "gpusight") for n in range(4)],
         calls=["cuProfilerStart"],
     )
-    found = planned(program.trace(), AnchorSupport(injectable=True), top=1)
-    assert found.anchor is LaunchAnchor.STEP
-    (run,) = found.runs
+    plan = planned(program.trace(), AnchorSupport(injectable=True), top=1)
+    assert plan.anchor is LaunchAnchor.STEP
+    (run,) = plan.runs
     assert (run.step, run.include, run.from_start) == (0, (), False)
     assert planned(program.trace(), AnchorSupport(), top=1).anchor is LaunchAnchor.UNSURE
 
@@ -212,11 +212,11 @@ def test_steps_that_the_program_tells_are_counted_as_it_does() -> None:
     """`gs.step` in a torch trace: annotations, numbered as inside the program."""
     other = Launch(GEMM.name, grid=2, took_ns=1)
     program = Program([Range(f"step {n}", [other, GEMM, ADD]) for n in range(5, 9)])
-    for one in program.ranges:
-        one["domain_key"] = None
-    found = planned(program.trace(), AnchorSupport(injectable=True), top=1)
-    (run,) = found.runs
-    assert found.anchor is LaunchAnchor.STEP
+    for nvtx_range in program.ranges:
+        nvtx_range["domain_key"] = None
+    plan = planned(program.trace(), AnchorSupport(injectable=True), top=1)
+    (run,) = plan.runs
+    assert plan.anchor is LaunchAnchor.STEP
     assert (run.step, run.skip, run.count) == (5, 1, 1)
 
 
@@ -226,11 +226,11 @@ def test_steps_of_an_optimizer_are_counted_from_its_end() -> None:
     for _ in range(4):
         parts += [ADD, GEMM, Range("Optimizer.step#AdamW.step", [SUM])]
     program = Program(parts)
-    for one in program.ranges:
-        one["domain_key"] = None
-    found = planned(program.trace(), AnchorSupport(injectable=True), top=1)
-    assert found.anchor is LaunchAnchor.STEP
-    (run,) = found.runs
+    for nvtx_range in program.ranges:
+        nvtx_range["domain_key"] = None
+    plan = planned(program.trace(), AnchorSupport(injectable=True), top=1)
+    assert plan.anchor is LaunchAnchor.STEP
+    (run,) = plan.runs
     assert run.step is not None
     assert run.step > 0
     assert (run.skip, run.count) == (0, 1)
@@ -244,12 +244,12 @@ def test_an_approximate_run_holds_the_kernels_wherever_it_begins(
 ) -> None:
     shown = Program([launch for _ in range(6) for launch in [*body, GEMM]])
     chosen = picked(shown.trace(), 2)
-    found = plan_launches(chosen)
-    if found is None or not chosen.focus.steps:
+    plan = plan_launches(chosen)
+    if plan is None or not chosen.focus.steps:
         return  # nothing repeats
-    assert found.anchor is LaunchAnchor.UNSURE
+    assert plan.anchor is LaunchAnchor.UNSURE
     real = Program([launch for _ in range(40) for launch in [*body, GEMM]][shift:])
-    for run in found.runs:
+    for run in plan.runs:
         wanted = {(k.name, k.shape[0]) for k in chosen.chosen if k.group in run.covers}
         assert wanted <= set(real.keys(real.measured(run)))
 
@@ -258,30 +258,30 @@ def test_kernels_that_lie_far_apart_get_runs_of_their_own() -> None:
     filler = Launch("void lib::gemm<float>(float*)", grid=2, took_ns=1)
     apart = [GEMM, *[filler] * (MAX_LAUNCHES_PER_RUN + 5), GEMM_WIDE]
     program = Program(steps([apart] * 3))
-    found = planned(program.trace(), top=2)
-    assert [run.count for run in found.runs] == [1, 1]
-    assert [program.keys(program.measured(run)) for run in found.runs] == [
+    plan = planned(program.trace(), top=2)
+    assert [run.count for run in plan.runs] == [1, 1]
+    assert [program.keys(program.measured(run)) for run in plan.runs] == [
         [GEMM.key],
         [GEMM_WIDE.key],
     ]
-    assert any("2 runs" in note for note in found.notes)
+    assert any("2 runs" in note for note in plan.notes)
 
 
 def test_kernels_between_steps_are_counted_from_the_start() -> None:
     parts = [part for step in steps([[ADD]] * 4) for part in (step, GEMM)]
     program = Program(parts, calls=["cuInit"])
-    found = planned(program.trace(), top=1)
-    assert found.anchor is LaunchAnchor.PROGRAM
-    assert program.keys(program.measured(found.runs[0])) == [GEMM.key]
+    plan = planned(program.trace(), top=1)
+    assert plan.anchor is LaunchAnchor.PROGRAM
+    assert program.keys(program.measured(plan.runs[0])) == [GEMM.key]
 
 
 def test_launches_outside_the_selection_count_but_are_not_wanted() -> None:
     """The same kernel runs before and inside `attention`: the one inside is hit."""
     step: list[Launch | Range] = [GEMM, ADD, Range("attention", [SUM, GEMM]), GEMM]
     program = Program([part for _ in range(4) for part in step], calls=["cuInit"])
-    found = pick_kernels(program.trace(), Selection(within="attention"), top=1)
-    assert isinstance(found, DrillSelection)
-    counted = plan_launches(found)
+    picked = pick_kernels(program.trace(), Selection(within="attention"), top=1)
+    assert isinstance(picked, DrillSelection)
+    counted = plan_launches(picked)
     assert counted is not None
     (run,) = counted.runs
     (measured,) = program.measured(run)
@@ -293,9 +293,9 @@ def test_from_the_start_only_launches_inside_the_selection_are_hit() -> None:
     inner = Range("inner", [GEMM])
     program = Program([GEMM, GEMM, inner, GEMM], calls=["cuInit"])
     trace = program.trace()
-    found = pick_kernels(trace, Selection(within="inner"), top=1)
-    assert isinstance(found, DrillSelection)
-    whole = replace(found, focus=replace(found.focus, start_ns=0, steps=()))
+    picked = pick_kernels(trace, Selection(within="inner"), top=1)
+    assert isinstance(picked, DrillSelection)
+    whole = replace(picked, focus=replace(picked.focus, start_ns=0, steps=()))
     counted = plan_launches(whole)
     assert counted is not None
     assert counted.anchor is LaunchAnchor.PROGRAM
@@ -320,20 +320,20 @@ SEQUENCES = st.lists(st.integers(-1, 2), max_size=24)
 def test_shortest_window_is_the_shortest(keys: list[int], wanted: int, middle: int) -> None:
     cut = min(middle, len(keys))
     parts = [(0, cut), (cut, len(keys))]
-    found = shortest_window(np.array(keys, dtype=np.int64), wanted, parts)
+    window = shortest_window(np.array(keys, dtype=np.int64), wanted, parts)
     expected = brute(keys, wanted, parts)
-    assert (None if found is None else found.count) == expected
-    if found is not None:
-        first, after = parts[found.part]
-        assert first <= found.first
-        assert found.first + found.count <= after
-        assert set(range(wanted)) <= set(keys[found.first : found.first + found.count])
+    assert (None if window is None else window.count) == expected
+    if window is not None:
+        first, after = parts[window.part]
+        assert first <= window.first
+        assert window.first + window.count <= after
+        assert set(range(wanted)) <= set(keys[window.first : window.first + window.count])
 
 
 def test_of_equal_windows_the_first_is_taken() -> None:
-    found = shortest_window(np.array([0, 1, -1, 1, 0]), 2, [(0, 5)])
-    assert found is not None
-    assert (found.first, found.count) == (0, 2)
+    window = shortest_window(np.array([0, 1, -1, 1, 0]), 2, [(0, 5)])
+    assert window is not None
+    assert (window.first, window.count) == (0, 2)
 
 
 def test_a_window_does_not_cross_from_one_part_into_the_next() -> None:
@@ -368,28 +368,28 @@ _FROM_FIRST = {LaunchAnchor.PROGRAM, LaunchAnchor.PROFILER}
 
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE, *JAX], ids=name)
 def test_every_capture_is_answered(path: Path) -> None:
-    found = pick_kernels(opened(path))
-    if isinstance(found, NotApplicable):
-        assert found.reason
+    picked = pick_kernels(opened(path))
+    if isinstance(picked, NotApplicable):
+        assert picked.reason
         return
-    planned = plan_launches(found)
+    planned = plan_launches(picked)
     if planned is None:
-        assert not found.chosen
+        assert not picked.chosen
         return
     covered = [group for run in planned.runs for group in run.covers]
-    assert sorted(covered) == [kernel.group for kernel in found.chosen]
+    assert sorted(covered) == [kernel.group for kernel in picked.chosen]
     for run in planned.runs:
         assert run.count >= len(run.covers)
         if planned.anchor in _FROM_FIRST:
-            assert set(run.covers) <= _hit(found, run)
+            assert set(run.covers) <= _hit(picked, run)
 
 
-def _hit(found: DrillSelection, run: PlannedRun) -> set[int | None]:
+def _hit(picked: DrillSelection, run: PlannedRun) -> set[int | None]:
     """Give the groups of the launches that a run measures, counted from the first."""
     column = "function" if run.base == FUNCTION else "mangled_name"
-    names = found.launches[column].cast(pl.String)
+    names = picked.launches[column].cast(pl.String)
     matching = names.str.contains(run.pattern).fill_null(value=False)
-    rows = found.launches.filter(matching)[run.skip : run.skip + run.count]
+    rows = picked.launches.filter(matching)[run.skip : run.skip + run.count]
     return set(rows["group"].to_list())
 
 
@@ -403,12 +403,12 @@ def _hit(found: DrillSelection, run: PlannedRun) -> set[int | None]:
 )
 def test_ncu_recorded_the_launches_where_they_are_looked_for(timeline: str, report: str) -> None:
     """These reports hold the launches from the beginning of the step on, unfiltered."""
-    found = pick_kernels(opened(SHARED / timeline))
-    assert not isinstance(found, NotApplicable)
-    planned = plan_launches(found)
+    picked = pick_kernels(opened(SHARED / timeline))
+    assert not isinstance(picked, NotApplicable)
+    planned = plan_launches(picked)
     assert planned is not None
     assert planned.exact
-    wanted = {k.group: (k.function, *k.shape) for k in found.chosen}
+    wanted = {k.group: (k.function, *k.shape) for k in picked.chosen}
     shape = [f"{part}_{axis}" for part in ("grid", "block") for axis in "xyz"]
     measured = opened(SHARED / report).table("profiles", ["launch", "base_name", *shape])
     rows = measured.sort("launch").with_columns(pl.col("base_name").cast(pl.String))
@@ -420,11 +420,11 @@ def test_ncu_recorded_the_launches_where_they_are_looked_for(timeline: str, repo
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*averages.txt")), ids=name)
 def test_totals_are_answered(path: Path) -> None:
-    found = pick_totals(opened(path))
-    if isinstance(found, NotApplicable):
-        assert found.command == "drill"
+    picked = pick_totals(opened(path))
+    if isinstance(picked, NotApplicable):
+        assert picked.command == "drill"
         return
-    kernels, _ = found
+    kernels, _ = picked
     planned = plan_totals(kernels)
     assert planned is not None
     assert not planned.exact
@@ -437,9 +437,9 @@ def test_totals_are_answered(path: Path) -> None:
 
 
 def test_names_that_a_table_cut_short_are_matched_by_their_beginning() -> None:
-    found = pick_totals(opened(DATA / "gpt_small_train_key_averages.txt"))
-    assert not isinstance(found, NotApplicable)
-    kernels, _ = found
+    picked = pick_totals(opened(DATA / "gpt_small_train_key_averages.txt"))
+    assert not isinstance(picked, NotApplicable)
+    kernels, _ = picked
     planned = plan_totals(kernels)
     assert planned is not None
     whole = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1"

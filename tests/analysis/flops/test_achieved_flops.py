@@ -11,6 +11,7 @@ import pytest
 import gpusight as gs
 from gpusight.analysis.flops.achieved_flops import FLOPS_FACTS, flops
 from gpusight.analysis.flops.flops_tables import OPERATOR_FIELDS, REST_FIELDS, STEP_FIELDS
+from gpusight.analysis.gpu_time import RECORDED_OVERHEAD
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
@@ -66,9 +67,9 @@ def page(trace: Trace, *args: Any, **options: Any) -> Composite:
 
 
 def section(result: Composite, name: str) -> list[dict[str, Any]]:
-    found = next(s for s in result.sections if s.command == name)
-    assert isinstance(found, TableResult), found
-    return found.rows()
+    section = next(s for s in result.sections if s.command == name)
+    assert isinstance(section, TableResult), section
+    return section.rows()
 
 
 def operators(trace: Trace, **options: Any) -> list[dict[str, Any]]:
@@ -451,8 +452,8 @@ def test_the_profilers_own_time_is_told_with_the_steps_it_fell_into() -> None:
     own: Row = {"start_ns": 12, "end_ns": 19, "name": "Buffer Request"}
     (note,) = [n for n in page(built(**STEPPED, overheads=[own])).notes if "profiler" in n]
     assert note == (
-        "profiler overhead: 7 ns of the GPU's idle time (in ProfilerStep#4); without it the GPU is "
-        "busy 70.5% of the window"
+        f"{RECORDED_OVERHEAD}: 7 ns of the GPU's idle time (in ProfilerStep#4); "
+        "without it the GPU is busy 70.5% of the window"
     )
     recorded = page(opened(DATA / "healthy.json.gz")).notes
     assert any("2.753 ms of the GPU's idle time (in train_step 0); without" in n for n in recorded)
@@ -503,8 +504,8 @@ def test_a_capture_of_nsys_says_where_sizes_come_from() -> None:
 def torch_mflops(path: Any) -> dict[str, float]:
     """Read "Total MFLOPs" of the operators, as torch.profiler printed them."""
     lines = path.read_text().splitlines()
-    found = (re.match(r"\s*(aten::\w+) .*\s([\d.]+)\s*$", line) for line in lines)
-    return {line[1]: float(line[2]) for line in found if line}
+    matches = (re.match(r"\s*(aten::\w+) .*\s([\d.]+)\s*$", line) for line in lines)
+    return {line[1]: float(line[2]) for line in matches if line}
 
 
 @pytest.mark.parametrize(

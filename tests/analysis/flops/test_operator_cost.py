@@ -41,9 +41,9 @@ def count(
 
 
 def cost(name: str, args: list[Any], types: str = BF16, **more: Any) -> OperatorCost:
-    found = count(name, args, types, **more)
-    assert isinstance(found, OperatorCost), found
-    return found
+    operator_cost = count(name, args, types, **more)
+    assert isinstance(operator_cost, OperatorCost), operator_cost
+    return operator_cost
 
 
 # Matrix products ----------------------------------------------------------------------------------
@@ -77,9 +77,17 @@ def cost(name: str, args: list[Any], types: str = BF16, **more: Any) -> Operator
 def test_matrix_products(
     name: str, args: list[Any], flops: int, read: int, written: int, sizes: str
 ) -> None:
-    found = cost(name, args)
-    assert (found.family, found.precision, found.sizes) == ("matmul", "bf16", sizes)
-    assert (found.flops, found.read_bytes, found.written_bytes) == (flops, read, written)
+    operator_cost = cost(name, args)
+    assert (operator_cost.family, operator_cost.precision, operator_cost.sizes) == (
+        "matmul",
+        "bf16",
+        sizes,
+    )
+    assert (operator_cost.flops, operator_cost.read_bytes, operator_cost.written_bytes) == (
+        flops,
+        read,
+        written,
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,13 +116,17 @@ def test_matrix_products(
 def test_types_of_products(
     name: str, args: list[Any], types: str, precision: str, written: int
 ) -> None:
-    found = cost(name, args, types)
-    assert (found.flops, found.precision, found.written_bytes) == (2147483648, precision, written)
+    operator_cost = cost(name, args, types)
+    assert (operator_cost.flops, operator_cost.precision, operator_cost.written_bytes) == (
+        2147483648,
+        precision,
+        written,
+    )
 
 
 def test_a_complex_multiply_add_is_eight_operations() -> None:
-    found = cost("aten::mm", [[2048, 1024], [1024, 512]], COMPLEX)
-    assert (found.flops, found.precision) == (4 * 2147483648, "complex")
+    operator_cost = cost("aten::mm", [[2048, 1024], [1024, 512]], COMPLEX)
+    assert (operator_cost.flops, operator_cost.precision) == (4 * 2147483648, "complex")
 
 
 @pytest.mark.parametrize(
@@ -127,9 +139,9 @@ def test_a_complex_multiply_add_is_eight_operations() -> None:
     ],
 )
 def test_products_by_group(a: list[int], b: list[int], flops: int, written: int) -> None:
-    found = cost("aten::_grouped_mm", [a, b, ("int", [4]), None, None])
-    assert (found.flops, found.written_bytes) == (flops, 2 * written)
-    assert "every row" in found.assumed
+    operator_cost = cost("aten::_grouped_mm", [a, b, ("int", [4]), None, None])
+    assert (operator_cost.flops, operator_cost.written_bytes) == (flops, 2 * written)
+    assert "every row" in operator_cost.assumed
 
 
 def test_an_expanded_input_is_read_once() -> None:
@@ -189,9 +201,13 @@ STRIDE = ["[2, 2]", "[1, 1]", "[1, 1]"]
     ],
 )  # fmt: skip
 def test_convolutions(name: str, args: list[Any], flops: int, read: int, written: int) -> None:
-    found = cost(name, args)
-    assert (found.family, found.precision) == ("convolution", "bf16")
-    assert (found.flops, found.read_bytes, found.written_bytes) == (flops, read, written)
+    operator_cost = cost(name, args)
+    assert (operator_cost.family, operator_cost.precision) == ("convolution", "bf16")
+    assert (operator_cost.flops, operator_cost.read_bytes, operator_cost.written_bytes) == (
+        flops,
+        read,
+        written,
+    )
 
 
 def test_the_sizes_of_a_convolution_name_input_weight_and_stride() -> None:
@@ -347,8 +363,11 @@ def packed(total_q: int, total_k: int, longest_q: int, longest_k: int, causal: s
 def test_packed_sequences(
     sizes: tuple[int, int, int, int], causal: str, pairs: float, assumed: bool
 ) -> None:
-    found = cost("aten::_flash_attention_forward", packed(*sizes, causal))
-    assert (found.flops, "least it can be" in found.assumed) == (4 * 8 * 64 * pairs, assumed)
+    operator_cost = cost("aten::_flash_attention_forward", packed(*sizes, causal))
+    assert (operator_cost.flops, "least it can be" in operator_cost.assumed) == (
+        4 * 8 * 64 * pairs,
+        assumed,
+    )
 
 
 @pytest.mark.parametrize(
@@ -361,14 +380,14 @@ def test_packed_sequences(
     ],
 )  # fmt: skip
 def test_what_depends_on_unrecorded_lengths_is_not_guessed(name: str, args: list[Any]) -> None:
-    found = count(name, args)
-    assert isinstance(found, UnknownCost)
-    assert "not recorded" in found.reason
+    operator_cost = count(name, args)
+    assert isinstance(operator_cost, UnknownCost)
+    assert "not recorded" in operator_cost.reason
 
 
 def test_without_values_all_pairs_are_counted_and_it_is_said() -> None:
-    found = cost("aten::_flash_attention_forward", [SEQUENCE_FIRST] * 3)
-    assert (found.flops, "causal or not" in found.assumed) == (FULL, True)
+    operator_cost = cost("aten::_flash_attention_forward", [SEQUENCE_FIRST] * 3)
+    assert (operator_cost.flops, "causal or not" in operator_cost.assumed) == (FULL, True)
 
 
 # Embeddings ---------------------------------------------------------------------------------------
@@ -393,9 +412,9 @@ def test_without_values_all_pairs_are_counted_and_it_is_said() -> None:
     ],
 )  # fmt: skip
 def test_embeddings_only_move_bytes(name: str, args: list[Any], read: int, written: int) -> None:
-    found = cost(name, args)
-    assert (found.family, found.flops) == ("embedding", 0)
-    assert (found.read_bytes, found.written_bytes) == (read, written)
+    operator_cost = cost(name, args)
+    assert (operator_cost.family, operator_cost.flops) == ("embedding", 0)
+    assert (operator_cost.read_bytes, operator_cost.written_bytes) == (read, written)
 
 
 # What is not known --------------------------------------------------------------------------------
@@ -408,17 +427,17 @@ def test_other_operators_are_not_counted() -> None:
 
 
 def test_without_types_the_bytes_are_unknown_but_not_the_flops() -> None:
-    found = cost_of("aten::mm", "[[32,1000],[1000,2048]]", "[]")
-    assert isinstance(found, OperatorCost)
-    assert (found.flops, found.precision) == (2 * 32 * 1000 * 2048, None)
-    assert (found.read_bytes, found.written_bytes) == (None, None)
+    operator_cost = cost_of("aten::mm", "[[32,1000],[1000,2048]]", "[]")
+    assert isinstance(operator_cost, OperatorCost)
+    assert (operator_cost.flops, operator_cost.precision) == (2 * 32 * 1000 * 2048, None)
+    assert (operator_cost.read_bytes, operator_cost.written_bytes) == (None, None)
 
 
 @pytest.mark.parametrize("shapes", [None, "", "[]", "[[]", "{}", "null"])
 def test_missing_sizes_are_a_reason(shapes: str | None) -> None:
-    found = cost_of("aten::mm", shapes)
-    assert isinstance(found, UnknownCost)
-    assert "no sizes" in found.reason
+    operator_cost = cost_of("aten::mm", shapes)
+    assert isinstance(operator_cost, UnknownCost)
+    assert "no sizes" in operator_cost.reason
 
 
 @pytest.mark.parametrize(
@@ -427,16 +446,16 @@ def test_missing_sizes_are_a_reason(shapes: str | None) -> None:
      "[[[2,3]],[3,4]]", "[[2.5,3],[3,4]]"],
 )  # fmt: skip
 def test_sizes_that_do_not_fit_are_a_reason(shapes: str) -> None:
-    found = cost_of("aten::mm", shapes, '["float","float"]')
-    assert isinstance(found, UnknownCost)
-    assert "do not fit" in found.reason
+    operator_cost = cost_of("aten::mm", shapes, '["float","float"]')
+    assert isinstance(operator_cost, UnknownCost)
+    assert "do not fit" in operator_cost.reason
 
 
 def test_sizes_beyond_any_gpu_are_a_reason() -> None:
     huge = json.dumps([[1 << 40, 1 << 40], [1 << 40, 1 << 40]])
-    found = cost_of("aten::mm", huge, '["float","float"]')
-    assert isinstance(found, UnknownCost)
-    assert "no sense" in found.reason
+    operator_cost = cost_of("aten::mm", huge, '["float","float"]')
+    assert isinstance(operator_cost, UnknownCost)
+    assert "no sense" in operator_cost.reason
 
 
 ANYTHING: st.SearchStrategy[object] = st.sampled_from(
@@ -455,12 +474,19 @@ VALUES = st.lists(
 def test_no_input_breaks_a_formula(
     name: str, shapes: object, types: object, concrete: object, strides: object
 ) -> None:
-    found = cost_of(name, *(json.dumps(part) for part in (shapes, types, concrete, strides)))
-    if isinstance(found, OperatorCost):
-        assert found.family in FAMILIES
-        assert min(found.flops, found.read_bytes or 0, found.written_bytes or 0) >= 0
+    operator_cost = cost_of(
+        name, *(json.dumps(part) for part in (shapes, types, concrete, strides))
+    )
+    if isinstance(operator_cost, OperatorCost):
+        assert operator_cost.family in FAMILIES
+        assert (
+            min(
+                operator_cost.flops, operator_cost.read_bytes or 0, operator_cost.written_bytes or 0
+            )
+            >= 0
+        )
     else:
-        assert isinstance(found, UnknownCost)
+        assert isinstance(operator_cost, UnknownCost)
 
 
 def test_every_formula_is_documented() -> None:

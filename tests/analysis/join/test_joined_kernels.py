@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analysis.join.joined_kernels import join
+from gpusight.analysis.join.joined_kernels import _sentence, join
 from gpusight.analysis.join.launch_matching import (
     NEEDS,
     base_name,
@@ -55,36 +55,36 @@ def test_equal_sequences_are_paired_one_by_one() -> None:
 
 
 def test_a_missing_launch_shifts_nothing() -> None:
-    found = match(frame("a", "b", "a", "c", "a"), frame("a", "a", "c", "x", "a"))
-    assert found.pairs == [(0, 0), (2, 1), (3, 2), (4, 4)]
-    assert found.left_only.tolist() == [1]
-    assert found.right_only.tolist() == [3]
-    assert (found.left_why, found.right_why) == (("name",), ("name",))
-    assert found.in_order
+    matched = match(frame("a", "b", "a", "c", "a"), frame("a", "a", "c", "x", "a"))
+    assert matched.pairs == [(0, 0), (2, 1), (3, 2), (4, 4)]
+    assert matched.left_only.tolist() == [1]
+    assert matched.right_only.tolist() == [3]
+    assert (matched.left_why, matched.right_why) == (("name",), ("name",))
+    assert matched.in_order
 
 
 def test_a_capture_of_some_launches_is_found_within_one_of_all() -> None:
     chance = random.Random(1)
     names = [chance.choice("abcdefgh") for _ in range(400)]
-    found = match(frame(*names), frame(*names[1::3]))
-    assert len(found.right) == len(names[1::3])
-    assert len(found.right_only) == 0
+    matched = match(frame(*names), frame(*names[1::3]))
+    assert len(matched.right) == len(names[1::3])
+    assert len(matched.right_only) == 0
 
 
 def test_why_a_launch_has_no_partner() -> None:
-    found = match(frame(("a", 1), ("a", 2), "b", "b"), frame(("a", 3), "b"))
-    assert found.left_why == ("shape", "shape", "place")
-    assert found.right_why == ("shape",)
+    matched = match(frame(("a", 1), ("a", 2), "b", "b"), frame(("a", 3), "b"))
+    assert matched.left_why == ("shape", "shape", "place")
+    assert matched.right_why == ("shape",)
 
 
 def test_long_sequences_that_differ_throughout_are_paired_by_order_within_a_kernel() -> None:
     left = frame("x", *["a", "b"] * 3_000)
     right = frame(*["b", "b", "a"] * 2_000, "y")
-    found = match(left, right)
-    assert not found.in_order
-    keys = found.keys
-    assert (keys.left.gather(found.left) == keys.right.gather(found.right)).all()
-    assert len(found.left) == 5_000
+    matched = match(left, right)
+    assert not matched.in_order
+    keys = matched.keys
+    assert (keys.left.gather(matched.left) == keys.right.gather(matched.right)).all()
+    assert len(matched.left) == 5_000
 
 
 def test_pairs_agree_and_add_up_whatever_is_lost() -> None:
@@ -93,39 +93,39 @@ def test_pairs_agree_and_add_up_whatever_is_lost() -> None:
         whole = [chance.choice("abcd") for _ in range(30)]
         sides = [[x for x in whole if chance.random() > 0.2] for _ in range(2)]
         left, right = (frame(*side) for side in sides)
-        found = match(left, right)
-        assert all(sides[0][i] == sides[1][j] for i, j in found.pairs)
-        assert len(found.left) + len(found.left_only) == left.height
-        assert len(found.right) + len(found.right_only) == right.height
-        assert (np.diff(found.left) > 0).all()
-        assert (np.diff(found.right) > 0).all()
+        matched = match(left, right)
+        assert all(sides[0][i] == sides[1][j] for i, j in matched.pairs)
+        assert len(matched.left) + len(matched.left_only) == left.height
+        assert len(matched.right) + len(matched.right_only) == right.height
+        assert (np.diff(matched.left) > 0).all()
+        assert (np.diff(matched.right) > 0).all()
 
 
 def test_a_run_of_measured_launches_is_found_wherever_it_occurs() -> None:
-    found = cover(frame("x", "a", "b", "a", "x", "a", "b", "a", "b"), frame("a", "b", "a"))
-    assert found.runs == 2
-    assert found.right.tolist() == [-1, 0, 1, 2, -1, 0, 1, 2, 1]
-    assert found.in_sequence.tolist() == [False, True, True, True, False, True, True, True, False]
-    assert found.left_why.to_list() == ["name", "", "", "", "name", "", "", "", ""]
+    covered = cover(frame("x", "a", "b", "a", "x", "a", "b", "a", "b"), frame("a", "b", "a"))
+    assert covered.runs == 2
+    assert covered.right.tolist() == [-1, 0, 1, 2, -1, 0, 1, 2, 1]
+    assert covered.in_sequence.tolist() == [False, True, True, True, False, True, True, True, False]
+    assert covered.left_why.to_list() == ["name", "", "", "", "name", "", "", "", ""]
 
 
 def test_launches_that_are_no_run_go_by_order_within_a_kernel_and_around() -> None:
-    found = cover(frame("a", "b", "a", "a", "b", "a"), frame("b", "a", "a", "c"))
-    assert found.runs == 0
-    assert found.right.tolist() == [1, 0, 2, 1, 0, 2]
-    assert found.right_why.to_list() == ["", "", "", "name"]
+    covered = cover(frame("a", "b", "a", "a", "b", "a"), frame("b", "a", "a", "c"))
+    assert covered.runs == 0
+    assert covered.right.tolist() == [1, 0, 2, 1, 0, 2]
+    assert covered.right_why.to_list() == ["", "", "", "name"]
 
 
 def test_another_grid_is_another_launch() -> None:
-    found = cover(frame(("a", 4), ("a", 5)), frame(("a", 4)))
-    assert found.right.tolist() == [0, -1]
-    assert found.left_why.to_list() == ["", "shape"]
+    covered = cover(frame(("a", 4), ("a", 5)), frame(("a", 4)))
+    assert covered.right.tolist() == [0, -1]
+    assert covered.left_why.to_list() == ["", "shape"]
 
 
 def test_runs_are_found_in_repetitive_sequences() -> None:
-    found = cover(frame(*["a"] * 1_000), frame(*["a"] * 7))
-    assert found.runs == 142
-    assert (found.right >= 0).all()
+    covered = cover(frame(*["a"] * 1_000), frame(*["a"] * 7))
+    assert covered.runs == 142
+    assert (covered.right >= 0).all()
 
 
 def test_names_are_compared_as_written_or_as_demangled() -> None:
@@ -207,9 +207,9 @@ def joined(*arguments: Any) -> Composite:
 
 
 def section(page: Composite, name: str) -> TableResult:
-    found = next(s for s in page.sections if s.command == name)
-    assert isinstance(found, TableResult)
-    return found
+    section = next(s for s in page.sections if s.command == name)
+    assert isinstance(section, TableResult)
+    return section
 
 
 def facts(page: Composite) -> dict[str, Any]:
@@ -221,11 +221,11 @@ def test_measured_shares_are_weighed_by_the_time_of_the_timeline() -> None:
         timeline(("a", 0, 300), ("b", 300, 400), ("c", 400, 1000)),
         report(("a", 600.0, 10.0, 20.0), ("b", 200.0, 50.0, 60.0)),
     )
-    told = facts(page)
-    assert (told["kernels"], told["covered"], told["launches"]) == (3, 2, 2)
-    assert told["covered_share"] == pytest.approx(0.4)
-    assert told["sm_share"] == pytest.approx((0.1 * 300 + 0.5 * 100) / 400)
-    assert told["dram_share"] == pytest.approx((0.2 * 300 + 0.6 * 100) / 400)
+    values = facts(page)
+    assert (values["kernels"], values["covered"], values["launches"]) == (3, 2, 2)
+    assert values["covered_share"] == pytest.approx(0.4)
+    assert values["sm_share"] == pytest.approx((0.1 * 300 + 0.5 * 100) / 400)
+    assert values["dram_share"] == pytest.approx((0.2 * 300 + 0.6 * 100) / 400)
     notes = " ".join(page.notes)
     assert "2.00x their time" in notes
     assert "1 kernel was not profiled: 1 with a name" in notes
@@ -248,6 +248,23 @@ def test_kernels_are_ranked_by_time_above_their_roof() -> None:
     assert rows[1]["sentence"].endswith("(memory-bound: DRAM 95%)")
     assert page.notes[-1] == "bottlenecks and fixes: gpusight diagnose TIMELINE REPORT"
     assert facts(page)["roof_share"] == pytest.approx((0.95 * 500 + 0.5 * 500) / 1000)
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "says"),
+    [
+        ("memory", "dram", "(memory-bound: DRAM 88%)"),
+        ("memory", "l1", "(limited by L1 88%)"),
+        ("memory", "l2", "(limited by L2 88%)"),
+        ("compute", "fp32", "(compute-bound: fp32 88%)"),
+        ("latency", None, "(latency-bound)"),
+    ],
+)
+def test_only_what_dram_limits_is_memory_bound(bound: str, limit: str | None, says: str) -> None:
+    row = {"short_name": "gemm", "share": 0.5, "roof_share": 0.6, "bound": bound, "limit": limit}
+    name = {"dram": "DRAM", "l1": "L1", "l2": "L2"}.get(str(limit), limit)
+    sentence = _sentence("the window", row, bound if limit is None else f"{name} 88%")
+    assert sentence == f"gemm is 50% of the window and at 60% of the roofline {says}"
 
 
 def test_what_has_no_partner_is_listed_on_both_sides_with_why() -> None:
@@ -279,9 +296,9 @@ def test_what_has_no_partner_is_listed_on_both_sides_with_why() -> None:
 def test_a_report_of_whole_graphs_has_no_kernels_to_join() -> None:
     whole = {"kind": "graph", "launch": 0, "name": "(graph)", "duration_ns": 10.0}
     counters: Rows = [{"launch": 0, "metric": SM, "value": 50.0}]
-    found = join(timeline(("a", 0, 10)), build_trace(META, profiles=[whole], counters=counters))
-    assert isinstance(found, NotApplicable)
-    assert "graphs as a whole" in found.reason
+    result = join(timeline(("a", 0, 10)), build_trace(META, profiles=[whole], counters=counters))
+    assert isinstance(result, NotApplicable)
+    assert "graphs as a whole" in result.reason
 
 
 def test_a_range_selects_the_timeline() -> None:
@@ -296,9 +313,9 @@ def test_a_range_selects_the_timeline() -> None:
         ranges=[{"start_ns": 40, "end_ns": 90, "name": "step_1"}],
     )
     page = joined(marked, report(("a", 40.0, 30.0, 30.0)), Selection(within="step_1"))
-    told = facts(page)
-    assert (told["kernels"], told["window_ns"]) == (1, 60)
-    assert "of step_1" in told["first"]
+    values = facts(page)
+    assert (values["kernels"], values["window_ns"]) == (1, 60)
+    assert "of step_1" in values["first"]
 
 
 def test_the_window_is_that_of_every_command() -> None:
@@ -343,9 +360,9 @@ def test_a_scheduler_sees_launches_in_the_same_order() -> None:
         {"name": "a", "process": p, "correlation": c, "start_ns": s, "end_ns": s + 5, **SHAPE}
         for p, c, s in rows
     ]
-    found = timeline_launches(build_trace(kernels=kernels), Selection())
-    assert isinstance(found, pl.DataFrame)
-    assert found["start_ns"].to_list() == [10, 20, 0]
+    result = timeline_launches(build_trace(kernels=kernels), Selection())
+    assert isinstance(result, pl.DataFrame)
+    assert result["start_ns"].to_list() == [10, 20, 0]
 
 
 def test_kernels_are_compared_in_order_of_launch_not_of_start() -> None:
@@ -399,9 +416,9 @@ def ncu(name: str) -> Trace:
 @needs_shared
 def test_an_inference_of_which_everything_was_measured() -> None:
     page = joined(opened(DATA / "resnet18_infer.sqlite"), ncu("resnet18"))
-    told = facts(page)
-    assert (told["kernels"], told["covered"], told["launches"]) == (114, 114, 114)
-    assert told["covered_share"] == 1
+    values = facts(page)
+    assert (values["kernels"], values["covered"], values["launches"]) == (114, 114, 114)
+    assert values["covered_share"] == 1
     assert sum(row["exact"] for row in section(page, "kernels").rows()) == 114
     assert [s.command for s in page.sections] == ["kernels"]
 
@@ -410,10 +427,10 @@ def test_an_inference_of_which_everything_was_measured() -> None:
 @pytest.mark.parametrize("capture", ["gpt_small_forward.sqlite", "gpt_small_forward.json.gz"])
 def test_two_blocks_of_a_model_tell_of_all_its_steps(capture: str) -> None:
     page = joined(opened(DATA / capture), ncu("gpt_fwd"))
-    told = facts(page)
-    assert (told["kernels"], told["covered"], told["launches"]) == (774, 771, 45)
-    assert told["covered_share"] == pytest.approx(0.949, abs=0.002)
+    values = facts(page)
+    assert (values["kernels"], values["covered"], values["launches"]) == (774, 771, 45)
+    assert values["covered_share"] == pytest.approx(0.949, abs=0.002)
     missing = section(page, "unmeasured").rows()
     assert [(r["calls"], r["why"]) for r in missing] == [(3, "other grid or block")]
     # 100.8 M parameters, 2048 tokens, 3 steps: what is not measured is the last matrix product.
-    assert 1.0 < told["tflop"] < 1.3
+    assert 1.0 < values["tflop"] < 1.3

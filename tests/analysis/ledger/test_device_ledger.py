@@ -36,13 +36,13 @@ SOFTMAX = "softmax_warp_forward<float, float, float, 8, false, false>"
 
 
 def test_kernels_come_before_copies_before_communication() -> None:
-    found = entries(
+    ledger = entries(
         0,
         50,
         kernels=[kernel(10, 20), kernel(0, 40, name=NCCL, stream=8)],
         copies=[us(15, 30, stream=9)],
     )
-    assert found == {
+    assert ledger == {
         "compute/matmul": 10.0,
         "copy/h2d": 10.0,
         "communication": 20.0,
@@ -69,8 +69,8 @@ def test_copies_by_direction() -> None:
         "Unknown": "other",
     }
     copies = [us(i, i + 1, kind=kind) for i, kind in enumerate(kinds)]
-    found = entries(0, 7, copies=copies, memsets=[us(6, 7)])
-    assert found == {f"copy/{short}": 1.0 for short in (*kinds.values(), "memset")}
+    ledger = entries(0, 7, copies=copies, memsets=[us(6, 7)])
+    assert ledger == {f"copy/{short}": 1.0 for short in (*kinds.values(), "memset")}
 
 
 def test_a_whole_graph_is_an_entry_of_its_own() -> None:
@@ -105,10 +105,10 @@ def test_overlap_stands_beside_the_ledger() -> None:
         copies=[us(5, 30, stream=10)],
     )
     schedule = build_schedule(trace, 0, 50 * US)
-    found = device_overlap(schedule, label_work(schedule), 0)
-    assert found.kernels_ns == 15 * US
-    assert (found.copy_ns, found.copy_hidden_ns) == (25 * US, 20 * US)
-    assert (found.communication_ns, found.communication_hidden_ns) == (22 * US, 7 * US)
+    result = device_overlap(schedule, label_work(schedule), 0)
+    assert result.kernels_ns == 15 * US
+    assert (result.copy_ns, result.copy_hidden_ns) == (25 * US, 20 * US)
+    assert (result.communication_ns, result.communication_hidden_ns) == (22 * US, 7 * US)
 
 
 def test_steps_split_the_same_time() -> None:
@@ -150,7 +150,7 @@ def _row(drawn: dict[str, Any]) -> dict[str, Any]:
 def tables(draw: st.DrawFn) -> Tables:
     """Draw the tables of a capture; each piece of work has one call at most."""
     places = {"device": (0, 1), "stream": (7, 8)}
-    found: Tables = {
+    drawn: Tables = {
         "kernels": draw(_spans(_KERNELS, "name", 8, **places)),
         "copies": draw(_spans(_COPIES, "kind", 3, **places)),
         "memsets": draw(_spans(("Device",), "memory_kind", 2, **places)),
@@ -162,19 +162,19 @@ def tables(draw: st.DrawFn) -> Tables:
         "threads": [{"thread": 11}, {"thread": 12}],
     }
     ids = draw(st.permutations(range(1, 14)))
-    work = [*found["kernels"], *found["copies"], *found["memsets"]]
+    work = [*drawn["kernels"], *drawn["copies"], *drawn["memsets"]]
     for row, number in zip(work, ids, strict=False):
         row["correlation"] = number
     # Calls of one thread that begin at the same moment have no order that a capture could tell.
-    distinct = {(row["thread"], row["start_ns"]): row for row in found["api_calls"]}
-    found["api_calls"] = list(distinct.values())
-    for number, row in enumerate(found["api_calls"], 1):
+    distinct = {(row["thread"], row["start_ns"]): row for row in drawn["api_calls"]}
+    drawn["api_calls"] = list(distinct.values())
+    for number, row in enumerate(drawn["api_calls"], 1):
         row["correlation"] = number
-    return found
+    return drawn
 
 
-def _ledger(found: Tables, start: int, end: int) -> dict[int, dict[str, int]]:
-    trace = build_trace(**found)
+def _ledger(rows: Tables, start: int, end: int) -> dict[int, dict[str, int]]:
+    trace = build_trace(**rows)
     schedule = build_schedule(trace, start, end)
     made = build_ledger(schedule, host_time(trace, schedule))
     return {d.device: {e.entry: e.ns for e in d.entries} for d in made.devices}
@@ -186,18 +186,18 @@ windows = st.tuples(st.integers(0, _LONG), st.integers(1, _LONG)).map(lambda w: 
 @given(tables(), windows)
 @settings(max_examples=30, deadline=None)
 def test_entries_sum_to_the_window_and_none_is_negative(
-    found: Tables, window: tuple[int, int]
+    rows: Tables, window: tuple[int, int]
 ) -> None:
-    for ledger in _ledger(found, *window).values():
+    for ledger in _ledger(rows, *window).values():
         assert sum(ledger.values()) == window[1] - window[0]
         assert all(ns > 0 for ns in ledger.values())
 
 
 @given(tables(), windows, st.integers(-(10**12), 10**12))
 @settings(max_examples=15, deadline=None)
-def test_shifting_time_changes_nothing(found: Tables, window: tuple[int, int], shift: int) -> None:
-    moved = {name: [_shifted(row, shift) for row in rows] for name, rows in found.items()}
-    assert _ledger(moved, window[0] + shift, window[1] + shift) == _ledger(found, *window)
+def test_shifting_time_changes_nothing(drawn: Tables, window: tuple[int, int], shift: int) -> None:
+    moved = {name: [_shifted(row, shift) for row in rows] for name, rows in drawn.items()}
+    assert _ledger(moved, window[0] + shift, window[1] + shift) == _ledger(drawn, *window)
 
 
 def _shifted(row: dict[str, Any], shift: int) -> dict[str, Any]:
@@ -207,18 +207,18 @@ def _shifted(row: dict[str, Any], shift: int) -> dict[str, Any]:
 @given(tables(), windows, st.randoms(use_true_random=False))
 @settings(max_examples=15, deadline=None)
 def test_the_order_of_rows_means_nothing(
-    found: Tables, window: tuple[int, int], order: random.Random
+    drawn: Tables, window: tuple[int, int], order: random.Random
 ) -> None:
-    shuffled = {name: order.sample(rows, len(rows)) for name, rows in found.items()}
-    assert _ledger(shuffled, *window) == _ledger(found, *window)
+    shuffled = {name: order.sample(rows, len(rows)) for name, rows in drawn.items()}
+    assert _ledger(shuffled, *window) == _ledger(drawn, *window)
 
 
 @given(tables(), windows, st.lists(st.integers(0, 2 * _LONG), max_size=4))
 @settings(max_examples=25, deadline=None)
 def test_parts_of_the_window_add_up_to_it(
-    found: Tables, window: tuple[int, int], cuts: list[int]
+    rows: Tables, window: tuple[int, int], cuts: list[int]
 ) -> None:
-    trace = build_trace(**found)
+    trace = build_trace(**rows)
     schedule = build_schedule(trace, *window)
     inside = sorted({cut for cut in cuts if window[0] < cut < window[1]})
     bounds = np.array([window[0], *inside, window[1]], np.int64)
@@ -239,7 +239,7 @@ def test_parts_of_the_window_add_up_to_it(
 )
 @settings(max_examples=40, deadline=None)
 def test_host_time_that_is_moved_still_sums_to_the_time(
-    stretches: list[tuple[int, int]], lengths: list[int], asked: list[int]
+    stretches: list[tuple[int, int]], lengths: list[int], requested: list[int]
 ) -> None:
     """A replay moves moments: whatever it asks, the causes sum to what it asked about."""
     length = np.array([n for n, _ in stretches], np.int64)
@@ -252,7 +252,7 @@ def test_host_time_that_is_moved_still_sums_to_the_time(
     before = np.unique(np.append(0, ends[1::2]))
     after = np.cumsum(np.array(lengths[: len(before)], np.int64))
     moved = hosts.moved(np.zeros(len(before), np.int64), before, after)
-    times = np.array(sorted(asked), np.int64)
+    times = np.array(sorted(requested), np.int64)
     for one in (hosts, moved):
         spent = one.spent(np.zeros(len(times) - 1, np.int64), times[:-1], times[1:])
         assert (spent >= 0).all()

@@ -31,8 +31,8 @@ def idle_ms(
             row = {"kind": D2H, "bytes": returned, "correlation": first + 2}
             copies += [us(at + 4_910, at + 4_980, **row)]
     end = steps * STEP
-    found = entries(0, end, api_calls=calls, kernels=kernels, copies=copies, **tables)
-    return {name: us_ / 1_000 for name, us_ in found.items() if name.startswith("idle/")}
+    ledger = entries(0, end, api_calls=calls, kernels=kernels, copies=copies, **tables)
+    return {name: us_ / 1_000 for name, us_ in ledger.items() if name.startswith("idle/")}
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_labels_may_be_copied_before_the_data() -> None:
             copies += [us(start + 6, start + 9, **row)]
         calls += [launch(at + 4_070, at + 4_075, first + 2)]
         kernels += [kernel(at + 4_080, at + 4_900, first + 2)]
-    found = entries(0, 4 * STEP, api_calls=calls, kernels=kernels, copies=copies)
-    assert found["idle/input"] == 4_000 + 3 * 4_100
+    ledger = entries(0, 4 * STEP, api_calls=calls, kernels=kernels, copies=copies)
+    assert ledger["idle/input"] == 4_000 + 3 * 4_100
 
 
 def test_ranks_bring_back_what_they_copied_themselves() -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusight.analysis.ledger.idle_causes import is_compiling, is_input, is_reading, is_waiting
 from tests.analysis.ledger.windows import AUTOGRAD, MAIN, accounts, entries, kernel, launch, us
 
 if TYPE_CHECKING:
@@ -23,10 +22,10 @@ COMPUTE, LAUNCHING, GAP = 27.0, 13.0, 30.0
 
 def idle(calls: Rows = (), **tables: Rows) -> dict[str, float]:
     """Give the idle entries of the window, but for what both launches take."""
-    found = entries(0, 70, api_calls=[*LAUNCHES, *calls], kernels=KERNELS, **tables)
-    assert found.pop("compute/matmul") == COMPUTE
-    assert found.pop("idle/launching") == LAUNCHING
-    return found
+    ledger = entries(0, 70, api_calls=[*LAUNCHES, *calls], kernels=KERNELS, **tables)
+    assert ledger.pop("compute/matmul") == COMPUTE
+    assert ledger.pop("idle/launching") == LAUNCHING
+    return ledger
 
 
 def test_between_launches_is_the_framework() -> None:
@@ -45,9 +44,9 @@ def test_taking_and_giving_memory_is_allocating() -> None:
 
 def test_copies_and_fills_are_launched_too() -> None:
     calls = [us(25, 28, name="cudaMemsetAsync")]
-    found = entries(0, 70, api_calls=[*LAUNCHES, *calls], kernels=KERNELS)
-    assert found["idle/launching"] == LAUNCHING + 3
-    assert found["idle/framework"] == GAP - 3
+    ledger = entries(0, 70, api_calls=[*LAUNCHES, *calls], kernels=KERNELS)
+    assert ledger["idle/launching"] == LAUNCHING + 3
+    assert ledger["idle/framework"] == GAP - 3
 
 
 @pytest.mark.parametrize(
@@ -70,14 +69,14 @@ def test_other_calls_set_something_up_if_they_take_long(
 
 def test_the_first_allocation_of_a_process_makes_its_context() -> None:
     calls = [us(0, 200_000, name="cudaMalloc"), us(200_010, 200_020, name="cudaMalloc")]
-    found = entries(
+    ledger = entries(
         0,
         200_050,
         api_calls=[*calls, launch(200_030, 200_035, 2)],
         kernels=[kernel(200_036, 200_050, 2)],
     )
-    assert found["idle/setup"] == 200_000
-    assert found["idle/allocating"] == 10
+    assert ledger["idle/setup"] == 200_000
+    assert ledger["idle/allocating"] == 10
 
 
 def test_ranges_that_speak_of_data_are_input() -> None:
@@ -97,8 +96,8 @@ def test_python_that_fetches_data_is_input() -> None:
 
 
 def test_a_call_inside_input_is_what_it_is() -> None:
-    found = idle([us(30, 33, name="cudaMalloc")], ranges=[us(22, 48, name="data")])
-    assert found == {"idle/input": 23.0, "idle/allocating": 3.0, "idle/framework": 4.0}
+    causes = idle([us(30, 33, name="cudaMalloc")], ranges=[us(22, 48, name="data")])
+    assert causes == {"idle/input": 23.0, "idle/allocating": 3.0, "idle/framework": 4.0}
 
 
 def test_a_step_called_batch_is_not_input() -> None:
@@ -114,19 +113,19 @@ def test_reading_is_input(name: str) -> None:
     "name", ["pthread_cond_wait", "nanosleep", "poll", "epoll_wait", "recvmsg", "select"]
 )
 def test_waits_and_sleeps_are_not_input_without_evidence(name: str) -> None:
-    found = idle(os_calls=[us(22, 48, name=name)])
-    assert found == {"idle/waiting": 26.0, "idle/framework": 4.0}
+    causes = idle(os_calls=[us(22, 48, name=name)])
+    assert causes == {"idle/waiting": 26.0, "idle/framework": 4.0}
 
 
 @pytest.mark.parametrize("table", ["ranges", "cpu_ops"])
 def test_a_collective_on_the_cpu_waits_for_other_processes(table: str) -> None:
-    found = idle(**{table: [us(22, 48, name="gloo:all_reduce")]})
-    assert found == {"idle/waiting": 26.0, "idle/framework": 4.0}
+    causes = idle(**{table: [us(22, 48, name="gloo:all_reduce")]})
+    assert causes == {"idle/waiting": 26.0, "idle/framework": 4.0}
 
 
 def test_waiting_for_a_thread_inside_input_is_input() -> None:
-    found = idle(os_calls=[us(22, 48, name="sem_wait")], ranges=[us(21, 49, name="next batch")])
-    assert found == {"idle/input": 28.0, "idle/framework": 2.0}
+    causes = idle(os_calls=[us(22, 48, name="sem_wait")], ranges=[us(21, 49, name="next batch")])
+    assert causes == {"idle/input": 28.0, "idle/framework": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -148,11 +147,11 @@ def test_what_is_prepared_for_a_copy_is_input(
     calls = [launch(0, 5, 1), us(3_000, 3_010, name="cudaMemcpyAsync", correlation=2)]
     copies = [us(3_011, 3_020, kind=kind, bytes=size, correlation=2)]
     os_calls = [us(500, 500 + took, name=os_call)]
-    found = entries(
+    ledger = entries(
         0, 3_020, api_calls=calls, kernels=[kernel(6, 20, 1)], copies=copies, os_calls=os_calls
     )
     read = took if os_call == "read" else 0.0
-    assert found.get("idle/input", 0.0) == (2_980.0 if prepared else read)
+    assert ledger.get("idle/input", 0.0) == (2_980.0 if prepared else read)
 
 
 def test_compiling_in_a_range_is_setup() -> None:
@@ -176,9 +175,9 @@ def test_the_first_launch_of_a_kernel_loads_its_code() -> None:
         kernel(4_101, 4_110, 2, name="b"),
         kernel(6_201, 6_210, 3, name="a"),
     ]
-    found = entries(0, 6_210, api_calls=calls, kernels=kernels)
-    assert found["idle/setup"] == 4_000.0
-    assert found["idle/launching"] == 2_003.0
+    ledger = entries(0, 6_210, api_calls=calls, kernels=kernels)
+    assert ledger["idle/setup"] == 4_000.0
+    assert ledger["idle/launching"] == 2_003.0
 
 
 def test_a_handover_between_threads_is_no_wait() -> None:
@@ -193,28 +192,28 @@ def test_a_handover_between_threads_is_no_wait() -> None:
         kernel(316, 320, 30),
     ]
     waits = [us(0, 99, name="pthread_cond_wait", thread=AUTOGRAD)]
-    found = entries(0, 320, api_calls=handed, kernels=kernels, os_calls=waits)
-    assert "idle/waiting" not in found
+    ledger = entries(0, 320, api_calls=handed, kernels=kernels, os_calls=waits)
+    assert "idle/waiting" not in ledger
 
 
 def test_a_thread_without_ranges_is_in_that_of_the_steps_thread() -> None:
     calls = [launch(0, 5, 1, thread=AUTOGRAD), launch(50, 55, 2, thread=AUTOGRAD)]
     ranges = [us(22, 48, name="data", thread=MAIN)]
-    found = entries(0, 70, api_calls=calls, kernels=KERNELS, ranges=ranges)
-    assert found["idle/input"] == 26.0
+    ledger = entries(0, 70, api_calls=calls, kernels=KERNELS, ranges=ranges)
+    assert ledger["idle/input"] == 26.0
 
 
 def test_what_the_profiler_did_is_its_own() -> None:
     overheads = [us(30, 40, name="CUPTI Buffer flush")]
     threads = [{"thread": MAIN}]
-    found = idle(overheads=overheads, threads=threads)
-    assert found == {"idle/profiler": 10.0, "idle/framework": 20.0}
+    causes = idle(overheads=overheads, threads=threads)
+    assert causes == {"idle/profiler": 10.0, "idle/framework": 20.0}
 
 
 def test_an_overhead_on_no_thread_holds_every_one_up() -> None:
     overheads = [us(30, 40, name="Activity Buffer Request", thread=-1)]
-    found = idle(overheads=overheads, threads=[{"thread": MAIN}])
-    assert found == {"idle/profiler": 10.0, "idle/framework": 20.0}
+    causes = idle(overheads=overheads, threads=[{"thread": MAIN}])
+    assert causes == {"idle/profiler": 10.0, "idle/framework": 20.0}
 
 
 def test_loading_code_is_not_the_profilers() -> None:
@@ -230,39 +229,39 @@ def test_the_first_launch_of_a_kernel_that_takes_long_loads_code() -> None:
 
 def test_work_launched_before_the_gap_is_queued() -> None:
     calls = [launch(0, 5, 1), launch(7, 9, 2)]
-    found = entries(0, 70, api_calls=calls, kernels=KERNELS)
-    assert found == {"compute/matmul": COMPUTE, "idle/launching": 6.0, "idle/queued": 37.0}
+    ledger = entries(0, 70, api_calls=calls, kernels=KERNELS)
+    assert ledger == {"compute/matmul": COMPUTE, "idle/launching": 6.0, "idle/queued": 37.0}
 
 
 def test_between_the_kernels_of_a_graph_nobody_launches() -> None:
     calls = [launch(0, 60, 1, name="cudaGraphLaunch")]
     kernels = [kernel(6, 20, 1, graph_node=1), kernel(24, 50, 1, graph_node=2)]
-    found = entries(0, 50, api_calls=calls, kernels=kernels)
-    assert found == {"compute/matmul": 40.0, "idle/launching": 6.0, "idle/queued": 4.0}
+    ledger = entries(0, 50, api_calls=calls, kernels=kernels)
+    assert ledger == {"compute/matmul": 40.0, "idle/launching": 6.0, "idle/queued": 4.0}
 
 
 def test_a_short_wait_for_a_launch_just_made_is_launching() -> None:
     calls = [launch(0, 5, 1), launch(17, 19, 2)]
-    found = entries(0, 36, api_calls=calls, kernels=[kernel(6, 20, 1), kernel(22, 36, 2)])
-    assert found == {"compute/matmul": 28.0, "idle/launching": 8.0}
+    ledger = entries(0, 36, api_calls=calls, kernels=[kernel(6, 20, 1), kernel(22, 36, 2)])
+    assert ledger == {"compute/matmul": 28.0, "idle/launching": 8.0}
 
 
 def test_work_launched_late_that_still_waits_is_queued_from_then_on() -> None:
     calls = [*LAUNCHES, launch(100, 105, 3), launch(112, 117, 4)]
     kernels = [kernel(6, 20, 1), kernel(90, 100, 2), kernel(106, 110, 3), kernel(118, 120, 4)]
-    found = entries(0, 120, api_calls=calls, kernels=kernels)
-    assert found["idle/queued"] == 35.0
-    assert found["idle/framework"] == GAP + 2
+    ledger = entries(0, 120, api_calls=calls, kernels=kernels)
+    assert ledger["idle/queued"] == 35.0
+    assert ledger["idle/framework"] == GAP + 2
 
 
 def test_work_carried_in_was_launched_before_the_window() -> None:
-    found = entries(10, 70, api_calls=[launch(0, 5, 1)], kernels=[kernel(57, 70, 1)])
-    assert found == {"compute/matmul": 13.0, "idle/queued": 47.0}
+    ledger = entries(10, 70, api_calls=[launch(0, 5, 1)], kernels=[kernel(57, 70, 1)])
+    assert ledger == {"compute/matmul": 13.0, "idle/queued": 47.0}
 
 
 def test_work_of_no_call_is_unknown() -> None:
-    found = entries(0, 70, api_calls=LAUNCHES[:1], kernels=[kernel(6, 20, 1), kernel(57, 70)])
-    assert found == {"compute/matmul": COMPUTE, "idle/launching": 6.0, "idle/unknown": 37.0}
+    ledger = entries(0, 70, api_calls=LAUNCHES[:1], kernels=[kernel(6, 20, 1), kernel(57, 70)])
+    assert ledger == {"compute/matmul": COMPUTE, "idle/launching": 6.0, "idle/unknown": 37.0}
 
 
 def test_without_any_calls_all_is_unknown() -> None:
@@ -271,16 +270,16 @@ def test_without_any_calls_all_is_unknown() -> None:
 
 def test_after_the_last_work_the_lane_that_launched_it_tells() -> None:
     calls = [*LAUNCHES, us(56, 90, name="cudaDeviceSynchronize")]
-    found = entries(0, 100, api_calls=calls, kernels=KERNELS)
-    assert found["idle/synchronizing"] == 20.0
-    assert found["idle/framework"] == GAP + 10.0
+    ledger = entries(0, 100, api_calls=calls, kernels=KERNELS)
+    assert ledger["idle/synchronizing"] == 20.0
+    assert ledger["idle/framework"] == GAP + 10.0
 
 
 def test_migrated_memory_is_awaited_by_the_thread_that_launched_last() -> None:
     copies = [us(57, 70, kind="Unified Device-to-Host", bytes=4_096)]
-    found = entries(0, 70, api_calls=LAUNCHES[:1], kernels=KERNELS[:1], copies=copies)
-    assert found["idle/framework"] == 37.0
-    assert "idle/unknown" not in found
+    ledger = entries(0, 70, api_calls=LAUNCHES[:1], kernels=KERNELS[:1], copies=copies)
+    assert ledger["idle/framework"] == 37.0
+    assert "idle/unknown" not in ledger
 
 
 def test_one_long_silence_is_the_hosts_own_code() -> None:
@@ -291,27 +290,27 @@ def test_one_long_silence_is_the_hosts_own_code() -> None:
     around_all = {"ranges": [us(0, 5_060, name="step 3")]}
     assert entries(0, 5_060, api_calls=calls, kernels=kernels, **around_all)["idle/host"] == 5_000.0
     around_it = {"ranges": [us(50, 5_050, name="evaluate")]}
-    found = entries(0, 5_060, api_calls=calls, kernels=kernels, **around_it)
-    assert found["idle/framework"] == 5_020.0
-    assert "idle/host" not in found
+    ledger = entries(0, 5_060, api_calls=calls, kernels=kernels, **around_it)
+    assert ledger["idle/framework"] == 5_020.0
+    assert "idle/host" not in ledger
 
 
 def test_the_end_of_a_copy_that_blocks_is_synchronizing() -> None:
     calls = [launch(0, 40, 1, name="cudaMemcpyAsync"), launch(50, 55, 2)]
     copies = [us(6, 20, correlation=1, kind="Device-to-Host", dst_kind="Pageable", bytes=8)]
-    found = entries(0, 70, api_calls=calls, copies=copies, kernels=KERNELS[1:])
-    assert found["idle/synchronizing"] == 20.0
-    assert found["idle/framework"] == 10.0
+    ledger = entries(0, 70, api_calls=calls, copies=copies, kernels=KERNELS[1:])
+    assert ledger["idle/synchronizing"] == 20.0
+    assert ledger["idle/framework"] == 10.0
 
 
 def test_rows_that_name_no_thread_explain_nothing() -> None:
     nobody = {"thread": None}
-    found = idle(
+    causes = idle(
         ranges=[us(22, 48, name="data", **nobody)],
         os_calls=[us(22, 48, name="read", **nobody)],
         cpu_ops=[us(22, 48, name="DataLoader", **nobody)],
     )
-    assert found == {"idle/framework": GAP}
+    assert causes == {"idle/framework": GAP}
 
 
 def test_each_gpu_has_its_own_ledger() -> None:
@@ -334,98 +333,6 @@ def test_ranks_that_each_launch_a_little_in_their_input_still_read_input() -> No
             row = {**kernel(at + 4, at + 6, correlation), "process": rank + 1, "device": rank}
             kernels.append(row)
     for account in accounts(0, 150, api_calls=calls, kernels=kernels, ranges=ranges):
-        found = {entry.entry: entry.ns for entry in account.ledger.entries}
+        ns_of = {entry.entry: entry.ns for entry in account.ledger.entries}
         # Until the first launch, and from the end of its kernel until the range ends.
-        assert found["idle/input"] == 94_000
-
-
-# Names of input -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "data",
-        "Data 3",
-        "data_loading",
-        "DataLoader",
-        "dataloader.next",
-        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-        "torch/utils/data/dataloader.py(701): __next__",
-        "load_batch",
-        "next batch",
-        "get_batch",
-        "fetch",
-        "wait_for_data",
-        "## wait_for_training_batch ##",
-        "Iterator::Next",
-        "IteratorGetNextOp::DoCompute",
-        "tokenize",
-        "image_decode",
-        "jpeg decode",
-        "read_h5",
-        "hdf5 load",
-        "parquet",
-        "collate_fn",
-        "augment",
-        "preprocess",
-        "train_data",
-        "input pipeline",
-        "<built-in function sleep>",
-        "recv_requests",
-    ],
-)
-def test_input(name: str) -> None:
-    assert is_input(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "metadata",
-        "update",
-        "spread",
-        "thread_pool",
-        "forward",
-        "train_batch_3",
-        "batch_norm",
-        "aten::set_data",
-        "aten::data",
-        "DistributedDataParallel.forward",
-        "data_parallel",
-        "decode",
-        "prefill",
-        "detokenize",
-        "sample_next_token",
-        "prepare_inputs",
-        "input_layernorm",
-        "get_input_embeddings",
-        "FSDP::pre_forward_prefetch",
-        "## Request wait() ##",
-        "## all2all_data:recat_permute_gen ##",
-        "home/data/train.py(12): main",
-        "torch/nn/modules/module.py(1773): _call_impl",
-        "<built-in function next>",
-        "<built-in method _get_tracing_state of pybind11_builtins.record object at 0x7f8c7df0a390>",
-        "load_checkpoint",
-        "vae.decode_image",
-        "1234",
-    ],
-)
-def test_no_input(name: str) -> None:
-    assert not is_input(name)
-
-
-def test_calls_of_the_operating_system() -> None:
-    assert all(map(is_reading, ("read", "pread64", "fread", "__read_chk", "getline")))
-    assert not any(map(is_reading, ("write", "nanosleep", "ioctl", "readahead_x", "open")))
-    assert all(map(is_waiting, ("futex", "pthread_cond_timedwait", "sem_wait", "pthread_join")))
-    assert all(map(is_waiting, ("nanosleep", "clock_nanosleep", "select", "epoll_pwait", "recv")))
-    assert not any(map(is_waiting, ("read", "mmap", "ioctl")))
-
-
-def test_compiling() -> None:
-    assert is_compiling("_compile.compile_inner (dynamo_timed)")
-    assert is_compiling("nvrtcCompileProgram")
-    assert not is_compiling("Torch-Compiled Region: 0/0")
+        assert ns_of["idle/input"] == 94_000

@@ -43,9 +43,9 @@ TABLES: dict[str, Any] = {
 
 
 def report(within: str | None = None, **tables: Any) -> LedgerReport:
-    found = ledger_report(build_trace(**{**TABLES, **tables}), Selection(within=within))
-    assert isinstance(found, LedgerReport), found
-    return found
+    result = ledger_report(build_trace(**{**TABLES, **tables}), Selection(within=within))
+    assert isinstance(result, LedgerReport), result
+    return result
 
 
 def contributors(entry: str, **tables: Any) -> list[IdleContributor]:
@@ -54,14 +54,14 @@ def contributors(entry: str, **tables: Any) -> list[IdleContributor]:
 
 
 def test_contributors_of_each_kind() -> None:
-    found = contributors(
+    result = contributors(
         "idle/framework",
         ranges=[us(0, 70, name="forward"), us(22, 40, name="layer 1"), us(40, 48, name="layer 2")],
         cpu_ops=[us(22, 48, name="aten::mm")],
         os_calls=[us(22, 48, name="ioctl")],
         python_calls=[us(10, 60, name="train.py(7): step")],
     )
-    assert {c.kind: (c.name, c.ns, c.count) for c in found} == {
+    assert {c.kind: (c.name, c.ns, c.count) for c in result} == {
         "range": ("layer 1", 30 * US, 1),
         "op": ("aten::mm", 30 * US, 1),
         "os call": ("ioctl", 30 * US, 1),
@@ -74,13 +74,13 @@ def test_ranges_that_only_differ_by_numbers_are_one() -> None:
     calls = [launch(50 * i, 50 * i + 5, i + 1) for i in range(4)]
     kernels = [kernel(50 * i + 6, 50 * i + 20, i + 1) for i in range(4)]
     ranges = [us(50 * i, 50 * i + 49, name=f"layer.{i}") for i in range(4)]
-    found = contributors("idle/framework", api_calls=calls, kernels=kernels, ranges=ranges)
-    assert (found[0].name, found[0].ns, found[0].count) == ("layer.#", 119 * US, 4)
+    result = contributors("idle/framework", api_calls=calls, kernels=kernels, ranges=ranges)
+    assert (result[0].name, result[0].ns, result[0].count) == ("layer.#", 119 * US, 4)
 
 
 def test_call_sites_of_native_code() -> None:
     chain = {"source": "api_calls", "callchain": 4, "module": "app"}
-    found = contributors(
+    result = contributors(
         "idle/synchronizing",
         api_calls=[*TABLES["api_calls"], us(21, 30, name="cudaDeviceSynchronize", callchain=4)],
         callchains=[
@@ -89,18 +89,18 @@ def test_call_sites_of_native_code() -> None:
             {**chain, "depth": 2, "symbol": "main"},
         ],
     )
-    names = {c.kind: c.name for c in found}
+    names = {c.kind: c.name for c in result}
     assert names["api call"] == "cudaDeviceSynchronize"
     assert names["call site"] == "wait_for_all (solver.cu:42)"
 
 
 def test_queued_work_is_explained_by_its_own_launch() -> None:
-    found = contributors(
+    result = contributors(
         "idle/queued",
         api_calls=[launch(0, 5, 1), launch(7, 9, 2)],
         ranges=[us(6, 10, name="launched here"), us(21, 60, name="later")],
     )
-    assert {c.kind: c.name for c in found}["range"] == "launched here"
+    assert {c.kind: c.name for c in result}["range"] == "launched here"
 
 
 def test_the_document_has_the_promised_form() -> None:
@@ -150,8 +150,8 @@ def test_lines_and_documents_of_steps_say_the_same() -> None:
 
 
 def test_lines_of_the_window_come_before_those_of_steps() -> None:
-    found = report(ranges=[us(0, 35, name="step_0"), us(35, 70, name="step_1")])
-    rows = ledger_lines_table(found).frame.select("step", "number", "entry", "ns").rows()
+    result = report(ranges=[us(0, 35, name="step_0"), us(35, 70, name="step_1")])
+    rows = ledger_lines_table(result).frame.select("step", "number", "entry", "ns").rows()
     assert [row[0] for row in rows] == [None] * 3 + ["step_0"] * 3 + ["step_1"] * 3
     assert rows[0] == (None, None, "compute/matmul", 27 * US)
     assert rows[3] == ("step_0", 0, "compute/matmul", 14 * US)
@@ -165,49 +165,49 @@ def test_names_of_operators_are_told_without_what_pytorch_appends() -> None:
 
 
 def test_no_calls_are_said() -> None:
-    found = ledger_report(build_trace(kernels=TABLES["kernels"]))
-    assert isinstance(found, LedgerReport)
-    assert any("no API calls" in note for note in found.notes)
+    result = ledger_report(build_trace(kernels=TABLES["kernels"]))
+    assert isinstance(result, LedgerReport)
+    assert any("no API calls" in note for note in result.notes)
 
 
 def test_whole_graphs_are_said() -> None:
-    found = report(graph_launches=[us(30, 40)])
-    assert any("traced per graph" in note for note in found.notes)
+    result = report(graph_launches=[us(30, 40)])
+    assert any("traced per graph" in note for note in result.notes)
 
 
 def test_much_unknown_time_is_said() -> None:
-    found = report(kernels=[kernel(6, 20, 1), kernel(57, 70)])
-    assert any("unknown causes" in note for note in found.notes)
+    result = report(kernels=[kernel(6, 20, 1), kernel(57, 70)])
+    assert any("unknown causes" in note for note in result.notes)
 
 
 def test_several_gpus_are_compared() -> None:
     kernels = [kernel(6, 20, 1, device=0), kernel(57, 70, 2, device=1)]
-    found = ledger_page(report(kernels=kernels), by_step=True)
-    assert [s.command for s in found.sections] == [
+    result = ledger_page(report(kernels=kernels), by_step=True)
+    assert [s.command for s in result.sections] == [
         "gpus",
         "entries_0",
         "entries_1",
         "idle",
         "steps",
     ]
-    assert any(note.startswith("idle causes: ") for note in found.notes)
+    assert any(note.startswith("idle causes: ") for note in result.notes)
 
 
 def test_steps_of_another_process_are_not_those_of_a_gpu() -> None:
-    found = report(
+    result = report(
         api_calls=[*TABLES["api_calls"], launch(1, 2, 1, process=2, thread=AUTOGRAD)],
         kernels=[*TABLES["kernels"], kernel(3, 60, 1, device=1, process=2)],
         ranges=[us(0, 35, name="step_0"), us(35, 70, name="step_1")],
     )
-    first, second = found.devices
+    first, second = result.devices
     assert len(first.steps.steps) == 2
     assert len(second.steps.steps) == 0
 
 
 def test_without_gpu_work_there_is_no_ledger() -> None:
-    found = ledger_report(build_trace(api_calls=[launch(0, 5, 1)]))
-    assert isinstance(found, NotApplicable)
-    assert found.command == "ledger"
+    result = ledger_report(build_trace(api_calls=[launch(0, 5, 1)]))
+    assert isinstance(result, NotApplicable)
+    assert result.command == "ledger"
     with pytest.raises(MissingDataError):
         gs.ledger(build_trace(api_calls=[launch(0, 5, 1)]))
 
@@ -242,15 +242,16 @@ def test_the_command_writes_json_and_csv(capsys: pytest.CaptureFixture[str]) -> 
     assert {row["step"] for row in rows} - {""} == {s["step"] for s in document["steps"]}
 
 
+@pytest.mark.usefixtures("recorded_times")
 def test_the_command_takes_steps_ranges_and_windows(capsys: pytest.CaptureFixture[str]) -> None:
-    def asked(*chosen: str) -> dict[str, int]:
+    def ledger_ns(*chosen: str) -> dict[str, int]:
         assert main(["ledger", CAPTURE, "--format", "json", *chosen]) == 0
         window: dict[str, int] = json.loads(capsys.readouterr().out)["window"]
         return window
 
-    whole, steps, data = asked(), asked("--steps", "3-4"), asked("--in", "data")
+    whole, steps, data = ledger_ns(), ledger_ns("--steps", "3-4"), ledger_ns("--in", "data")
     middle = (whole["start_ns"] + whole["end_ns"]) // 2
-    half = asked("--window", f"{middle}ns-")
+    half = ledger_ns("--window", f"{middle}ns-")
     assert whole["start_ns"] < steps["start_ns"] < steps["end_ns"] < whole["end_ns"]
     assert whole["start_ns"] <= data["start_ns"] < data["end_ns"] < whole["end_ns"]
     assert half["start_ns"] == middle
@@ -264,12 +265,12 @@ def test_no_gpu_work_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[s
 
 
 def test_the_function_shows_itself() -> None:
-    found = gs.ledger(CAPTURE)
-    assert "idle/input" in repr(found)
-    assert "idle/input" in found._repr_html_()
-    assert json.loads(found.to_json()) == json.loads(json.dumps(found.to_dict()))
-    assert found.to_csv().startswith("device,step,number,entry,ns,share")
-    assert "| idle/input" in found.to_markdown()
+    view = gs.ledger(CAPTURE)
+    assert "idle/input" in repr(view)
+    assert "idle/input" in view._repr_html_()
+    assert json.loads(view.to_json()) == json.loads(json.dumps(view.to_dict()))
+    assert view.to_csv().startswith("device,step,number,entry,ns,share")
+    assert "| idle/input" in view.to_markdown()
 
 
 # The ledgers of real captures.
@@ -284,20 +285,20 @@ def report_of(path: Path) -> LedgerReport | NotApplicable:
 
 
 def only_device(path: Path) -> DeviceLedgerReport:
-    found = report_of(path)
-    assert isinstance(found, LedgerReport), found
-    (device,) = found.devices
+    result = report_of(path)
+    assert isinstance(result, LedgerReport), result
+    (device,) = result.devices
     return device
 
 
 @pytest.mark.parametrize("path", EVERY, ids=name)
 def test_every_capture_is_accounted_for_to_the_nanosecond(path: Path) -> None:
-    found = report_of(path)
-    if isinstance(found, NotApplicable):
-        assert "no GPU work" in found.reason or "no activity" in found.reason
+    result = report_of(path)
+    if isinstance(result, NotApplicable):
+        assert "no GPU work" in result.reason or "no activity" in result.reason
         return
-    start, end = found.ledger.start_ns, found.ledger.end_ns
-    for device in found.devices:
+    start, end = result.ledger.start_ns, result.ledger.end_ns
+    for device in result.devices:
         assert sum(entry.ns for entry in device.ledger.entries) == end - start
         assert all(entry.ns > 0 for entry in device.ledger.entries)
         if device.steps.steps:
@@ -305,8 +306,8 @@ def test_every_capture_is_accounted_for_to_the_nanosecond(path: Path) -> None:
         assert (device.steps.ns >= 0).all()
         for entry, contributors in device.contributors.items():
             for kind in {c.kind for c in contributors}:
-                told = sum(c.ns for c in contributors if c.kind == kind)
-                assert 0 < told <= device.ledger.ns(entry)
+                named_ns = sum(c.ns for c in contributors if c.kind == kind)
+                assert 0 < named_ns <= device.ledger.ns(entry)
 
 
 def test_a_starved_gpu_waits_for_input() -> None:

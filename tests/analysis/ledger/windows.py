@@ -39,5 +39,5 @@ def accounts(start: float, end: float, **tables: Any) -> list[DeviceAccount]:
 
 def entries(start: float, end: float, **tables: Any) -> dict[str, float]:
     """Give the entries of the only GPU of such a trace, in microseconds."""
-    (one,) = accounts(start, end, **tables)
-    return {entry.entry: entry.ns / US for entry in one.ledger.entries}
+    (account,) = accounts(start, end, **tables)
+    return {entry.entry: entry.ns / US for entry in account.ledger.entries}

@@ -45,9 +45,9 @@ def facts(result: Composite) -> dict[str, Any]:
 
 
 def section(result: Composite, command: str) -> TableResult:
-    found = next(s for s in result.sections if s.command == command)
-    assert isinstance(found, TableResult), found
-    return found
+    section = next(s for s in result.sections if s.command == command)
+    assert isinstance(section, TableResult), section
+    return section
 
 
 def peak(result: Composite) -> list[tuple[str, int, int | None]]:
@@ -89,16 +89,16 @@ def torch_trace(events: Rows = EVENTS, **tables: Rows) -> Trace:
 
 
 def test_levels_are_what_the_framework_counted() -> None:
-    found = facts(page(torch_trace()))
-    assert found["peak_bytes"] == 300
-    assert found["peak_ns"] == 40
-    assert (found["start_bytes"], found["end_bytes"]) == (100, 70)
-    assert (found["reserved_at_peak_bytes"], found["reserved_max_bytes"]) == (1000, 1000)
-    assert found["fragmentation_at_peak"] == pytest.approx(0.7)
-    assert found["fragmentation_worst"] == pytest.approx(0.93)
-    assert found["fragmentation_worst_ns"] == 60
-    assert (found["allocations"], found["allocated_total_bytes"]) == (3, 240)
-    assert found["growth_per_step_bytes"] is None
+    values = facts(page(torch_trace()))
+    assert values["peak_bytes"] == 300
+    assert values["peak_ns"] == 40
+    assert (values["start_bytes"], values["end_bytes"]) == (100, 70)
+    assert (values["reserved_at_peak_bytes"], values["reserved_max_bytes"]) == (1000, 1000)
+    assert values["fragmentation_at_peak"] == pytest.approx(0.7)
+    assert values["fragmentation_worst"] == pytest.approx(0.93)
+    assert values["fragmentation_worst_ns"] == 60
+    assert (values["allocations"], values["allocated_total_bytes"]) == (3, 240)
+    assert values["growth_per_step_bytes"] is None
 
 
 def test_every_byte_of_the_peak_has_a_holder() -> None:
@@ -154,9 +154,9 @@ def test_two_processes_on_one_gpu_add_up() -> None:
 def test_only_the_selected_time_counts() -> None:
     ranges = [{"start_ns": 35, "end_ns": 45, "name": "here"}, {"start_ns": 55, "name": "instant"}]
     result = page(torch_trace(ranges=ranges), within="here")
-    found = facts(result)
-    assert (found["peak_bytes"], found["start_bytes"], found["end_bytes"]) == (300, 290, 300)
-    assert found["allocations"] == 1
+    values = facts(result)
+    assert (values["peak_bytes"], values["start_bytes"], values["end_bytes"]) == (300, 290, 300)
+    assert values["allocations"] == 1
     assert result.title.endswith("in here")
     before = page(
         torch_trace(ranges=[{"start_ns": 0, "end_ns": 25, "name": "early"}]), within="early"
@@ -300,8 +300,8 @@ def test_growth_is_what_stays_from_step_to_step() -> None:
 def test_one_odd_step_does_not_make_growth_but_a_slow_leak_does(
     levels: list[int], expected: float | None
 ) -> None:
-    found = slope(np.array(levels))
-    assert found == (expected if expected is None else pytest.approx(expected, abs=1.0))
+    result = slope(np.array(levels))
+    assert result == (expected if expected is None else pytest.approx(expected, abs=1.0))
 
 
 def test_without_steps_growth_is_not_known() -> None:
@@ -428,9 +428,9 @@ def test_a_history_that_lost_its_beginning_is_walked_back_from_the_end() -> None
     ]
     chains = [frame("memory_blocks", 3, 0, "<module>", "app/train.py", 8)]
     result = page(snapshot(events, blocks, chains))
-    found = facts(result)
-    assert (found["start_bytes"], found["peak_bytes"], found["end_bytes"]) == (270, 370, 70)
-    assert (found["reserved_at_peak_bytes"], found["reserved_max_bytes"]) == (4096, 5096)
+    values = facts(result)
+    assert (values["start_bytes"], values["peak_bytes"], values["end_bytes"]) == (270, 370, 70)
+    assert (values["reserved_at_peak_bytes"], values["reserved_max_bytes"]) == (4096, 5096)
     assert peak(result) == [(UNKNOWN, 300, 1), ("app/train.py(8): <module>", 70, 1)]
     oldest = section(result, "blocks").rows()[1]
     assert (oldest["allocated_ns"], oldest["freed_ns"], oldest["address"]) == (None, None, 0)
@@ -508,17 +508,17 @@ def test_unused_memory_is_not_measured_before_or_inside_an_allocation() -> None:
         block(0, 1000, "inactive", segment_bytes=1000),
         block(9000, 8400, segment=9000, segment_bytes=9000),
     ]
-    found = facts(page(snapshot(events, final)))
-    assert (found["fragmentation_worst_ns"], found["reserved_max_bytes"]) == (10, 10_000)
-    assert found["fragmentation_worst"] == pytest.approx(0.4)
+    values = facts(page(snapshot(events, final)))
+    assert (values["fragmentation_worst_ns"], values["reserved_max_bytes"]) == (10, 10_000)
+    assert values["fragmentation_worst"] == pytest.approx(0.4)
 
 
 def test_unused_memory_is_unknown_where_nothing_was_ever_in_use() -> None:
     events = [step(0, "segment_allocation", 0, 4096)]
-    found = facts(page(snapshot(events, [block(0, 4096, "inactive")])))
-    assert found["reserved_max_bytes"] == 4096
-    assert "fragmentation_worst" not in found
-    assert "fragmentation_worst_ns" not in found
+    values = facts(page(snapshot(events, [block(0, 4096, "inactive")])))
+    assert values["reserved_max_bytes"] == 4096
+    assert "fragmentation_worst" not in values
+    assert "fragmentation_worst_ns" not in values
 
 
 def test_all_memory_freed_is_all_unused() -> None:
@@ -527,14 +527,14 @@ def test_all_memory_freed_is_all_unused() -> None:
         step(10, "allocation", 0, 600),
         step(20, "deallocation", 0, 600),
     ]
-    found = facts(page(snapshot(events, [block(0, 4096, "inactive")])))
-    assert (found["fragmentation_worst"], found["fragmentation_worst_ns"]) == (1.0, 20)
+    values = facts(page(snapshot(events, [block(0, 4096, "inactive")])))
+    assert (values["fragmentation_worst"], values["fragmentation_worst_ns"]) == (1.0, 20)
 
 
 def test_the_recorded_snapshot_is_not_all_unused_when_it_begins() -> None:
-    found = facts(page(opened(DATA / "memory_snapshot.pickle")))
-    assert found["fragmentation_worst_ns"] > 0
-    assert found["fragmentation_at_peak"] <= found["fragmentation_worst"] < 0.5
+    values = facts(page(opened(DATA / "memory_snapshot.pickle")))
+    assert values["fragmentation_worst_ns"] > 0
+    assert values["fragmentation_at_peak"] <= values["fragmentation_worst"] < 0.5
 
 
 def test_a_snapshot_without_history_shows_what_is_held() -> None:
@@ -611,14 +611,14 @@ def test_holders_sum_to_the_peak_of_every_capture(path: Path) -> None:
         assert isinstance(memory(trace), NotApplicable)
         return
     result = page(trace)
-    found = facts(result)
+    values = facts(result)
     line = section(result, "timeline").frame
     assert line.height <= POINTS
-    assert line["allocated_bytes"].max() == found["peak_bytes"]
+    assert line["allocated_bytes"].max() == values["peak_bytes"]
     held = next(s for s in result.sections if s.command == "peak")
     if trace.has("memory_events", "address") or trace.has("memory_blocks"):
         assert isinstance(held, TableResult)
-        assert held.frame["bytes"].sum() == found["peak_bytes"]
+        assert held.frame["bytes"].sum() == values["peak_bytes"]
         assert NOT_RECORDED not in held.frame["holder"].to_list()
         assert line["held_bytes"].list.sum().to_list() == line["allocated_bytes"].to_list()
     else:
@@ -700,7 +700,7 @@ def test_steps_without_names_are_those_of_the_window() -> None:
     ]
     events = [event(n * 10**6 + 10, 10, n + 1, 110 + 10 * n) for n in range(24)]
     result = page(build_trace(TORCH, kernels=kernels, memory_events=events))
-    found = window_steps(build_trace(TORCH, kernels=kernels))
-    assert isinstance(found, TraceSteps)
-    assert len(section(result, "steps").rows()) == len(found.steps)
+    second = window_steps(build_trace(TORCH, kernels=kernels))
+    assert isinstance(second, TraceSteps)
+    assert len(section(result, "steps").rows()) == len(second.steps)
     assert facts(result)["growth_per_step_bytes"] == 40

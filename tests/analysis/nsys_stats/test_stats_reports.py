@@ -392,18 +392,18 @@ def ours(capture: Path, report: str) -> tuple[list[str], PrintedRows]:
     return [c.header for c in result.columns], result.csv_rows()
 
 
-def assert_same(report: str, header: list[str], mine: PrintedRows, theirs: PrintedRows) -> None:
+def assert_same(report: str, header: list[str], ours: PrintedRows, theirs: PrintedRows) -> None:
     """Equal in every row and value; rows that tie in what they are sorted by may swap."""
-    left, right = Counter(mine), Counter(theirs)
+    left, right = Counter(ours), Counter(theirs)
     assert not list((left - right).elements())[:3]
     assert not list((right - left).elements())[:3]
     leading = _sort_column(report, header)
-    assert [row[leading] for row in mine] == [row[leading] for row in theirs]
+    assert [row[leading] for row in ours] == [row[leading] for row in theirs]
 
 
-def round_ties_alike(mine: PrintedRows, theirs: PrintedRows) -> PrintedRows:
+def round_ties_alike(ours: PrintedRows, theirs: PrintedRows) -> PrintedRows:
     """Take over a tenth that nsys before 2025 rounded up where the exact value is below the tie."""
-    left, right = Counter(mine), Counter(theirs)
+    left, right = Counter(ours), Counter(theirs)
     ours_only, theirs_only = (
         sorted(d.elements(), key=_whole) for d in (left - right, right - left)
     )
@@ -412,16 +412,16 @@ def round_ties_alike(mine: PrintedRows, theirs: PrintedRows) -> PrintedRows:
         for row, other in zip(ours_only, theirs_only, strict=False)
         if all(a == b or _next_tenth(a, b) for a, b in zip(row, other, strict=True))
     }
-    return [alike.get(row, row) for row in mine]
+    return [alike.get(row, row) for row in ours]
 
 
 def _whole(row: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(re.sub(r"\.\d$", "", cell) for cell in row)
 
 
-def _next_tenth(mine: str, theirs: str) -> bool:
-    tenths = re.fullmatch(r"\d+\.\d", mine) and re.fullmatch(r"\d+\.\d", theirs)
-    return bool(tenths) and Decimal(theirs) - Decimal(mine) == Decimal("0.1")
+def _next_tenth(ours: str, theirs: str) -> bool:
+    tenths = re.fullmatch(r"\d+\.\d", ours) and re.fullmatch(r"\d+\.\d", theirs)
+    return bool(tenths) and Decimal(theirs) - Decimal(ours) == Decimal("0.1")
 
 
 def _sort_column(report: str, header: list[str]) -> int:
@@ -529,5 +529,5 @@ def test_nsys_prints_the_same(capture: Path, tmp_path: Path) -> None:
             header, rows = header[:2], [row[:2] for row in rows]
         assert header == expected_header, report
         theirs = newest_form(base, header, expected)
-        mine = round_ties_alike(newest_form(base, header, rows), theirs)
-        assert_same(base, header, mine, theirs)
+        rounded = round_ties_alike(newest_form(base, header, rows), theirs)
+        assert_same(base, header, rounded, theirs)

@@ -113,16 +113,16 @@ def timeline(**columns: Any) -> Trace:
     return build_trace(kernels=[kernel], devices=[H200])
 
 
-def asked(trace: Trace, **options: Any) -> Composite:
-    found = occupancy(trace, **options)
-    assert isinstance(found, Composite)
-    return found
+def table_page(trace: Trace, **options: Any) -> Composite:
+    result = occupancy(trace, **options)
+    assert isinstance(result, Composite)
+    return result
 
 
 def rows(result: Composite, section: str = "kernels") -> list[dict[str, Any]]:
-    found = next(s for s in result.sections if s.command == section)
-    assert isinstance(found, TableResult)
-    return found.rows()
+    table = next(s for s in result.sections if s.command == section)
+    assert isinstance(table, TableResult)
+    return table.rows()
 
 
 def facts(result: Composite) -> Mapping[str, Any]:
@@ -133,7 +133,7 @@ def facts(result: Composite) -> Mapping[str, Any]:
 
 
 def test_a_kernel_limited_by_registers() -> None:
-    result = asked(report(launch(registers_per_thread=249, achieved=12.4)))
+    result = table_page(report(launch(registers_per_thread=249, achieved=12.4)))
     (row,) = rows(result)
     assert (row["theoretical"], row["achieved"]) == (0.125, pytest.approx(0.124))
     assert (row["blocks"], row["warps"], row["limiters"]) == (2, 8, "registers")
@@ -146,7 +146,7 @@ def test_a_kernel_limited_by_registers() -> None:
 
 
 def test_a_full_kernel_needs_no_change() -> None:
-    result = asked(report(launch(achieved=97.0)))
+    result = table_page(report(launch(achieved=97.0)))
     (row,) = rows(result)
     assert (row["theoretical"], row["limiters"], row["change"]) == (1.0, "none", None)
     assert rows(result, "advice") == []
@@ -157,15 +157,15 @@ def test_launches_of_one_shape_are_averaged_by_time() -> None:
         launch(duration_ns=3000.0, achieved=90.0),
         launch(duration_ns=1000.0, achieved=50.0),
     )
-    (row,) = rows(asked(trace))
+    (row,) = rows(table_page(trace))
     assert (row["calls"], row["total_ns"]) == (2, 4000)
     assert row["achieved"] == pytest.approx(0.8)
 
 
 def test_launches_without_a_duration_are_averaged_plainly() -> None:
-    one = launch(duration_ns=None, achieved=90.0)
+    profiled = launch(duration_ns=None, achieved=90.0)
     two = launch(duration_ns=None, achieved=50.0)
-    result = asked(report(one, two))
+    result = table_page(report(profiled, two))
     (row,) = rows(result)
     assert (row["total_ns"], row["share"]) == (None, None)
     assert row["achieved"] == pytest.approx(0.7)
@@ -178,7 +178,7 @@ def test_each_shape_of_a_kernel_has_its_row_and_time_is_summed_by_limit() -> Non
         launch(duration_ns=3000.0, registers_per_thread=249),
         launch(duration_ns=1000.0, shared_mem_per_block_dynamic=163840),
     )
-    result = asked(trace)
+    result = table_page(trace)
     assert [row["limiters"] for row in rows(result)] == ["none", "registers", "shared memory"]
     assert [row["share"] for row in rows(result, "limiters")] == [0.6, 0.3, 0.1]
     assert facts(result)["theoretical"] == pytest.approx(0.6 + 0.3 * 0.125 + 0.1 * 0.0625)
@@ -186,7 +186,7 @@ def test_each_shape_of_a_kernel_has_its_row_and_time_is_summed_by_limit() -> Non
 
 def test_each_grid_of_a_kernel_has_its_row() -> None:
     full, partial = launch(grid=132 * 16 * 2), launch(grid=132 * 8)
-    result = asked(report(full, full, partial))
+    result = table_page(report(full, full, partial))
     listed = [(row["short_name"], row["calls"], row["grid"], row["waves"]) for row in rows(result)]
     assert listed == [("k grid 4224", 2, "4224x1x1", 2.0), ("k grid 1056", 1, "1056x1x1", 0.5)]
     remarks = {row["short_name"]: row["advice"] for row in rows(result, "advice")}
@@ -203,19 +203,19 @@ def test_each_grid_of_a_kernel_has_its_row() -> None:
     ],
 )
 def test_why_less_was_achieved(grid: int, achieved: float, remark: str | None) -> None:
-    (row,) = rows(asked(report(launch(grid=grid, achieved=achieved))))
+    (row,) = rows(table_page(report(launch(grid=grid, achieved=achieved))))
     assert row["remark"] == remark
 
 
 def test_a_low_theoretical_occupancy_may_be_missed_too() -> None:
     for achieved, remark in ((12.0, None), (6.0, "short or imbalanced blocks")):
-        (row,) = rows(asked(report(launch(registers_per_thread=249, achieved=achieved))))
+        (row,) = rows(table_page(report(launch(registers_per_thread=249, achieved=achieved))))
         assert row["remark"] == remark
 
 
 def test_a_kernel_at_its_roof_gains_little() -> None:
     busy = launch(registers_per_thread=249, achieved=12.5, busy=93.0)
-    (row,) = rows(asked(report(busy)))
+    (row,) = rows(table_page(report(busy)))
     assert row["remark"] == "SMs already 93.0% busy"
 
 
@@ -229,7 +229,7 @@ def test_a_kernel_at_its_roof_gains_little() -> None:
     ],
 )
 def test_kernels_of_libraries_get_no_advice_to_change_them(name: str, own: bool) -> None:
-    result = asked(report(launch(name=name, registers_per_thread=249, achieved=12.4)))
+    result = table_page(report(launch(name=name, registers_per_thread=249, achieved=12.4)))
     changes = [row for row in rows(result, "advice") if row["kind"] == "change"]
     assert bool(changes) is own
     notes = " ".join(result.notes)
@@ -241,20 +241,20 @@ def test_kernels_of_libraries_get_no_advice_to_change_them(name: str, own: bool)
 def test_a_busy_kernel_is_not_blamed_for_its_blocks(registers: int) -> None:
     grid = 132 * 16 * 8
     for busy, remark in ((93.5, "SMs already 93.5% busy"), (40.0, "short or imbalanced blocks")):
-        one = launch(grid=grid, busy=busy, registers_per_thread=registers, achieved=15.0)
-        (row,) = rows(asked(report(one)))
+        profiled = launch(grid=grid, busy=busy, registers_per_thread=registers, achieved=15.0)
+        (row,) = rows(table_page(report(profiled)))
         assert row["remark"] == remark
 
 
 def test_clusters_that_leave_places_empty_are_named() -> None:
     clustered = launch(registers_per_thread=128, cluster_size=8, cluster_max_active=60)
-    (row,) = rows(asked(report(clustered)))
+    (row,) = rows(table_page(report(clustered)))
     assert "clusters of 8 fill 90.9%" in row["remark"]
 
 
 def test_what_limits_together_is_changed_together() -> None:
     both = launch(block=384, registers_per_thread=168, shared_mem_per_block_dynamic=231424)
-    result = asked(report(both))
+    result = table_page(report(both))
     (row,) = rows(result)
     assert row["limiters"] == "registers, shared memory"
     (advice,) = [r for r in rows(result, "advice") if r["kind"] == "change"]
@@ -262,14 +262,14 @@ def test_what_limits_together_is_changed_together() -> None:
 
 
 def test_a_launch_that_cannot_run_says_why() -> None:
-    (row,) = rows(asked(report(launch(block=1024, registers_per_thread=72))))
+    (row,) = rows(table_page(report(launch(block=1024, registers_per_thread=72))))
     assert row["theoretical"] == 0
     assert "73728 registers per block (max. 65536)" in row["remark"]
 
 
 def test_a_closer_look_at_one_kernel() -> None:
     trace = report(launch("gemm", registers_per_thread=249), launch("copy"))
-    result = asked(trace, kernel="ge*")
+    result = table_page(trace, kernel="ge*")
     assert [row["name"] for row in rows(result)] == ["gemm"]
     limiting = {row["limit"]: row["limiting"] for row in rows(result, "limits")}
     assert limiting["registers"]
@@ -289,45 +289,45 @@ def test_the_carve_out_counts_as_the_report_counts_it() -> None:
     by_config = launch(occupancy_limit_shared_mem=4, **shape)
     by_whole = launch(occupancy_limit_shared_mem=9, **shape)
     unsaid = launch(**shape)
-    found = [rows(asked(report(each)))[0] for each in (by_config, by_whole, unsaid)]
-    assert [row["limit_shared_memory"] for row in found] == [4, 9, 4]
+    result = [rows(table_page(report(each)))[0] for each in (by_config, by_whole, unsaid)]
+    assert [row["limit_shared_memory"] for row in result] == [4, 9, 4]
 
 
 def test_sizes_that_a_printed_report_rounded_are_restored() -> None:
     printed = launch(block=1024, shared_mem_per_block_dynamic=13060, shared_mem_config_size=65540)
     exact = launch(block=1024, shared_mem_per_block_dynamic=13056, shared_mem_config_size=65536)
-    a, b = (rows(asked(report(each)))[0]["limit_shared_memory"] for each in (printed, exact))
+    a, b = (rows(table_page(report(each)))[0]["limit_shared_memory"] for each in (printed, exact))
     assert (a, b) == (4, 4)
     tiny = launch(cc=(8, 6), shared_mem_config_size=8190)
-    assert rows(asked(report(tiny)))[0]["limit_shared_memory"] == 8
+    assert rows(table_page(report(tiny)))[0]["limit_shared_memory"] == 8
 
 
 def test_a_report_that_says_otherwise_is_named() -> None:
-    result = asked(report(launch(reported=50.0)))
+    result = table_page(report(launch(reported=50.0)))
     assert any("the report has 50.0%, computed 100.0%" in note for note in result.notes)
-    agreeing = asked(report(launch(reported=100.0)))
+    agreeing = table_page(report(launch(reported=100.0)))
     assert not any("these rules" in note for note in agreeing.notes)
 
 
 def test_without_registers_the_reports_own_number_stands() -> None:
-    result = asked(report(launch(registers_per_thread=None, reported=75.0)))
+    result = table_page(report(launch(registers_per_thread=None, reported=75.0)))
     (row,) = rows(result)
     assert (row["theoretical"], row["limiters"], row["change"]) == (0.75, None, None)
 
 
 def test_a_launch_without_metrics_is_counted_and_named() -> None:
     bare = without_launch_stats("bare")
-    result = asked(report(launch(), bare))
+    result = table_page(report(launch(), bare))
     assert rows(result)[1]["theoretical"] is None
     assert any("1 of 2 launches without recorded block resources" in note for note in result.notes)
 
 
 def test_a_report_without_the_section_says_which_to_collect() -> None:
     bare = without_launch_stats()
-    found = occupancy(report(bare))
-    assert isinstance(found, NotApplicable)
-    assert "no register counts" in found.reason
-    assert "--section LaunchStats" in found.hint
+    result = occupancy(report(bare))
+    assert isinstance(result, NotApplicable)
+    assert "no register counts" in result.reason
+    assert "--section LaunchStats" in result.hint
 
 
 @pytest.mark.parametrize(
@@ -340,30 +340,30 @@ def test_a_report_without_the_section_says_which_to_collect() -> None:
     ],
 )
 def test_nonsense_in_a_report_is_not_known(nonsense: dict[str, Any]) -> None:
-    result = asked(report(launch(), launch("broken", **nonsense)))
+    result = table_page(report(launch(), launch("broken", **nonsense)))
     assert [row["theoretical"] for row in rows(result)] == [1.0, None]
 
 
 @pytest.mark.parametrize("block", [0, -32, 10**9])
 def test_nonsense_blocks(block: int) -> None:
-    result = asked(report(launch(), launch("broken", block=block)))
+    result = table_page(report(launch(), launch("broken", block=block)))
     assert [row["theoretical"] for row in rows(result)] == [1.0, 0.0 if block > 0 else None]
 
 
 def test_achieved_occupancy_alone_is_shown() -> None:
     bare = without_launch_stats()
-    result = asked(report({**bare, "metrics": {ACHIEVED: 40.0}}))
+    result = table_page(report({**bare, "metrics": {ACHIEVED: 40.0}}))
     (row,) = rows(result)
     assert (row["theoretical"], row["achieved"]) == (None, pytest.approx(0.4))
     assert any("no launch has its block resources recorded" in note for note in result.notes)
 
 
 def test_a_gpu_that_nobody_knows() -> None:
-    found = occupancy(report(launch(cc=None), devices=[{"name": "Unheard Of 1"}]))
-    assert isinstance(found, NotApplicable)
-    assert "Unheard Of 1" in found.reason
-    assert "--gpu" in found.hint
-    (row,) = rows(asked(report(launch(cc=None), devices=[{"name": "x"}]), gpu="sm_90"))
+    result = occupancy(report(launch(cc=None), devices=[{"name": "Unheard Of 1"}]))
+    assert isinstance(result, NotApplicable)
+    assert "Unheard Of 1" in result.reason
+    assert "--gpu" in result.hint
+    (row,) = rows(table_page(report(launch(cc=None), devices=[{"name": "x"}]), gpu="sm_90"))
     assert row["theoretical"] == 1.0
 
 
@@ -372,7 +372,7 @@ def test_a_gpu_that_nobody_knows() -> None:
 
 def test_another_gpu_hides_what_was_measured_on_this_one() -> None:
     trace = report(launch(block=1024, achieved=90.0))
-    here, there = asked(trace, gpu="H100"), asked(trace, gpu="RTX 4090")
+    here, there = table_page(trace, gpu="H100"), table_page(trace, gpu="RTX 4090")
     assert (rows(here)[0]["theoretical"], rows(here)[0]["achieved"]) == (1.0, 0.9)
     assert rows(there)[0]["theoretical"] == pytest.approx(2 / 3)
     assert rows(there)[0]["achieved"] is None
@@ -384,7 +384,7 @@ def test_another_gpu_hides_what_was_measured_on_this_one() -> None:
 
 
 def test_a_timeline_gives_the_theoretical_part() -> None:
-    result = asked(timeline())
+    result = table_page(timeline())
     (row,) = rows(result)
     assert (row["theoretical"], row["achieved"]) == (0.125, None)
     assert any("a timeline has no achieved occupancy" in note for note in result.notes)
@@ -392,27 +392,27 @@ def test_a_timeline_gives_the_theoretical_part() -> None:
 
 
 def test_shared_memory_of_a_timeline_may_be_given_as_one_number() -> None:
-    one = {"static_shared_bytes": None, "dynamic_shared_bytes": None, "shared_bytes": 163840}
-    (row,) = rows(asked(timeline(registers_per_thread=32, **one)))
+    profiled = {"static_shared_bytes": None, "dynamic_shared_bytes": None, "shared_bytes": 163840}
+    (row,) = rows(table_page(timeline(registers_per_thread=32, **profiled)))
     assert (row["theoretical"], row["shared_bytes"]) == (0.0625, 163840)
 
 
 def test_a_timeline_without_registers_cannot_tell() -> None:
-    found = occupancy(timeline(registers_per_thread=None))
-    assert isinstance(found, NotApplicable)
+    result = occupancy(timeline(registers_per_thread=None))
+    assert isinstance(result, NotApplicable)
 
 
 def test_no_kernels_no_answer() -> None:
     assert isinstance(occupancy(build_trace(devices=[H200])), NotApplicable)
-    found = occupancy(timeline(), Selection(device=0), kernel="k")
-    assert isinstance(found, Composite)
+    result = occupancy(timeline(), Selection(device=0), kernel="k")
+    assert isinstance(result, Composite)
 
 
 def test_kernels_of_other_vendors_cannot_be_told() -> None:
     kernel = {"start_ns": 0, "end_ns": 9, "name": "k", "block_x": 64, "block_y": 1, "block_z": 1}
-    found = occupancy(build_trace(kernels=[kernel], devices=[{"name": "AMD Instinct MI300X"}]))
-    assert isinstance(found, NotApplicable)
-    assert "MI300X" in found.reason
+    result = occupancy(build_trace(kernels=[kernel], devices=[{"name": "AMD Instinct MI300X"}]))
+    assert isinstance(result, NotApplicable)
+    assert "MI300X" in result.reason
 
 
 # Limits
@@ -543,14 +543,14 @@ def test_the_calculator_explains_what_a_block_size_wastes() -> None:
 
 
 def test_a_partial_warp_is_remarked() -> None:
-    (row,) = rows(asked(report(launch(block=100, grid=132 * 16, achieved=99.0))))
+    (row,) = rows(table_page(report(launch(block=100, grid=132 * 16, achieved=99.0))))
     assert row["remark"] == "last warp: 4 of 32 threads"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("A100", 0, 32), "a block cannot have 0 threads; give a number from 1 to 1024"),
+        (("A100", 0, 32), "a block cannot have 0 threads; pass a number from 1 to 1024"),
         (("A100", 2000, 32), "cannot have 2000 threads"),
         (("A100", 256, 300), "a thread cannot have 300 registers"),
         (("A100", 256, 32, -1), "-1 bytes of shared memory"),
@@ -593,8 +593,8 @@ def test_every_launch_of_every_printed_report_agrees(tmp_path: Path) -> None:
     for path in PRINTED:
         trace = open_trace(_unpacked(path, tmp_path), cache=False)
         launches = profiled_launches(trace, EVERYTHING, None)
-        found = with_answers(launches).with_columns(_limits_printed(trace))
-        known = found.filter(pl.col("computed").is_not_null() & pl.col("reported").is_not_null())
+        result = with_answers(launches).with_columns(_limits_printed(trace))
+        known = result.filter(pl.col("computed").is_not_null() & pl.col("reported").is_not_null())
         assert ((known["computed"] - known["reported"]).abs() < 1e-4).all(), path.name
         for name in LIMITS:
             both = known.select(f"limit_{name}", f"printed_{name}").drop_nulls()
@@ -639,12 +639,12 @@ def test_torch_estimates_the_same() -> None:
         trace = opened(path)
         if not trace.has("kernels", "occupancy") or not trace.has("kernels", "blocks_per_sm"):
             continue
-        found = _estimates(trace)
+        result = _estimates(trace)
         ran = (pl.col("estimated") == 0) & (pl.col("shared") > 48 * 1024)
-        wrong = found.filter(~ran & ((pl.col("here") - pl.col("estimated")).abs() > 0.0051))
+        wrong = result.filter(~ran & ((pl.col("here") - pl.col("estimated")).abs() > 0.0051))
         assert wrong.is_empty(), (path.name, wrong)
-        checked += found.filter(~ran).height
-        refused += found.filter(ran).height
+        checked += result.filter(~ran).height
+        refused += result.filter(ran).height
     assert checked > 20_000
     assert refused < checked / 5
 

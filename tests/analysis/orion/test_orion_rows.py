@@ -155,9 +155,9 @@ def test_split_k_is_merged_for_transformers_and_left_out_else() -> None:
 @pytest.mark.parametrize("helpers", ["next", "own"])
 def test_no_launch_is_lost(model_type: str, helpers: str) -> None:
     names = [TO_NCHW, SPLIT_K, "[CUDA memset]", GEMM, SPLIT_K, TO_NHWC, GEMM, BN, CONV, TO_NCHW]
-    found = group(names, model_type, helpers)
-    placed = [at for row in found.rows for at in row.launches]
-    assert sorted([*placed, *found.left_out]) == list(range(len(names)))
+    result = group(names, model_type, helpers)
+    placed = [at for row in result.rows for at in row.launches]
+    assert sorted([*placed, *result.left_out]) == list(range(len(names)))
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,14 @@ def test_a_merged_row_has_the_most_sms_and_all_of_the_time() -> None:
     )
     assert result.text.splitlines()[0] == "Name,Profile,Memory_footprint,SM_usage,Duration"
     assert lines(result) == [["Conv", "-1", "0", "800", "40.5"], ["f", "-1", "0", "125", "1"]]
-    told = facts(result.summary)
-    assert (told["rows"], told["launches"], told["merged"], told["left_out"]) == (2, 4, 1, 1)
-    assert told["total_ns"] + told["left_out_ns"] == 46.5
+    values = facts(result.summary)
+    assert (values["rows"], values["launches"], values["merged"], values["left_out"]) == (
+        2,
+        4,
+        1,
+        1,
+    )
+    assert values["total_ns"] + values["left_out_ns"] == 46.5
     assert section(result.summary, "launches")["row"].to_list() == [0, 0, None, 1]
 
 

@@ -34,11 +34,11 @@ def test_averages_count_idle_time_as_idle() -> None:
     nsys = timeline((CONV, 100, 200), (CONV, 400, 500), grid=400)
     result = orion_utilization(report(used(400, 80, 20)), nsys, OrionOptions())
     assert isinstance(result, Composite)
-    told = facts(result)
-    assert (told["window_ns"], told["busy_ns"]) == (400, 200)
-    assert told["sm_share_average"] == pytest.approx(0.25)
-    assert told["compute_share_average"] == pytest.approx(0.4)
-    assert told["memory_share_average"] == pytest.approx(0.1)
+    values = facts(result)
+    assert (values["window_ns"], values["busy_ns"]) == (400, 200)
+    assert values["sm_share_average"] == pytest.approx(0.25)
+    assert values["compute_share_average"] == pytest.approx(0.4)
+    assert values["memory_share_average"] == pytest.approx(0.1)
     series = section(result, "series")
     assert series["start_ns"].to_list() == [100, 200, 400]
     assert series["kernels"].to_list() == [1, 0, 1]
@@ -60,8 +60,8 @@ def test_what_the_report_does_not_tell_is_not_zero() -> None:
     counters = {SM: 80, "launch__sm_count": 100}
     result = orion_utilization(report(launch(CONV, counters, grid=400)), nsys, OrionOptions())
     assert isinstance(result, Composite)
-    told = facts(result)
-    assert (told["compute_share_average"], told["memory_share_average"]) == (0.8, None)
+    values = facts(result)
+    assert (values["compute_share_average"], values["memory_share_average"]) == (0.8, None)
     assert section(result, "series")["memory_share"].to_list() == [None, None]
     (note,) = [note for note in result.notes if "throughput of DRAM for 2 kernels" in note]
     assert "--section SpeedOfLight" in note
@@ -72,9 +72,9 @@ def test_a_share_that_one_launch_lacks_has_no_average() -> None:
     nsys = timeline((CONV, 0, 100), (RELU, 200, 300), grid=400)
     result = orion_utilization(report(known, bare), nsys, OrionOptions())
     assert isinstance(result, Composite)
-    told = facts(result)
-    assert (told["compute_share_average"], told["memory_share_average"]) == (None, None)
-    assert told["sm_share_average"] is not None
+    values = facts(result)
+    assert (values["compute_share_average"], values["memory_share_average"]) == (None, None)
+    assert values["sm_share_average"] is not None
     assert section(result, "series")["compute_share"].to_list() == [0.8, 0.0, None]
     assert any("the SMs and DRAM for one kernel" in note for note in result.notes)
 

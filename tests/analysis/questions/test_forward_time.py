@@ -33,9 +33,9 @@ MEASURED_NS = 14e6
     ],
 )
 def test_times_units_and_rows(text: str, mean_ns: float, repeats: int) -> None:
-    found, _ = read_timings(text, "t.csv").near(MEASURED_NS)
-    assert found["mean_ns"] == pytest.approx(mean_ns)
-    assert found["repeats"] == repeats
+    result, _ = read_timings(text, "t.csv").near(MEASURED_NS)
+    assert result["mean_ns"] == pytest.approx(mean_ns)
+    assert result["repeats"] == repeats
 
 
 def test_deviation_is_of_the_repeats_or_as_given() -> None:
@@ -108,10 +108,10 @@ def test_a_comma_that_may_separate_thousands_is_told() -> None:
     ],
 )
 def test_what_cannot_be_read_is_one_short_line(text: str, what: str) -> None:
-    with pytest.raises(UsageError, match=what) as told:
+    with pytest.raises(UsageError, match=what) as error:
         read_timings(text, "t.csv")
-    assert len(str(told.value)) < 600
-    assert "\n" not in str(told.value)
+    assert len(str(error.value)) < 600
+    assert "\n" not in str(error.value)
 
 
 def test_files_of_old_spreadsheets_have_their_micro(tmp_path: Path) -> None:

@@ -97,14 +97,14 @@ def page(trace: Trace, *args: Any, **options: Any) -> Composite:
 
 
 def answers(trace: Trace, *args: Any, **options: Any) -> dict[str, Any]:
-    found: dict[str, Any] = page(trace, *args, **options).meta["answers"]
-    return found
+    answer: dict[str, Any] = page(trace, *args, **options).meta["answers"]
+    return answer
 
 
 def section(result: Composite, name: str) -> list[dict[str, Any]]:
-    found = next(s for s in result.sections if s.command == name)
-    assert isinstance(found, TableResult), found
-    return found.rows()
+    section = next(s for s in result.sections if s.command == name)
+    assert isinstance(section, TableResult), section
+    return section.rows()
 
 
 # (a) ----------------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ def test_forward_time_is_of_passes_outside_warmup() -> None:
     assert [row["complete_ns"] for row in rows] == [190, 190]
     assert [row["gpu_ns"] for row in rows] == [170, 170]
     assert [row["kernel_ns"] for row in rows] == [160, 160]
-    told = result.meta["answers"]["a"]
-    assert (told["host_ns"], told["complete_ns"], told["passes"]) == (115, 190, 2)
-    assert told["host_stddev_ns"] == pytest.approx(50**0.5)
+    answer = result.meta["answers"]["a"]
+    assert (answer["host_ns"], answer["complete_ns"], answer["passes"]) == (115, 190, 2)
+    assert answer["host_stddev_ns"] == pytest.approx(50**0.5)
 
 
 def test_warmup_counts_when_asked_for() -> None:
@@ -138,11 +138,11 @@ def test_all_passes_in_warmup_are_no_answer() -> None:
 def test_wall_clock_is_compared() -> None:
     timings = read_timings("forward_ns\n200\n180\n", "t.csv")
     result = page(training().trace(), timings=timings)
-    told = result.meta["answers"]["a"]
-    assert told["wall_clock_ns"] == 190
-    assert told["wall_clock_against_complete"] == 0
-    assert told["wall_clock_against_host"] == pytest.approx(190 / 115 - 1)
-    assert "it agrees" in told["answer"]
+    answer = result.meta["answers"]["a"]
+    assert answer["wall_clock_ns"] == 190
+    assert answer["wall_clock_against_complete"] == 0
+    assert answer["wall_clock_against_host"] == pytest.approx(190 / 115 - 1)
+    assert "it agrees" in answer["answer"]
     far = answers(training().trace(), timings=read_timings("forward_ns\n400\n", "t.csv"))
     assert "110.5% more" in far["a"]["answer"]
     assert "does not agree" in far["a"]["answer"]
@@ -152,8 +152,8 @@ def test_copies_of_a_pass_count_until_it_is_done() -> None:
     made = Recorded().range("forward", 0, 50).launch(GEMM, 10, (20, 60))
     copy = {"start_ns": 60, "end_ns": 95, "correlation": 9}
     made.calls.append({"start_ns": 20, "end_ns": 21, "correlation": 9, "name": "cudaMemcpyAsync"})
-    told = answers(made.trace(copies=[copy]))["a"]
-    assert (told["complete_ns"], told["kernel_ns"]) == (95, 40)
+    answer = answers(made.trace(copies=[copy]))["a"]
+    assert (answer["complete_ns"], answer["kernel_ns"]) == (95, 40)
 
 
 def test_a_capture_without_kernels_tells_host_time_only() -> None:
@@ -171,8 +171,8 @@ def test_a_capture_without_kernels_tells_host_time_only() -> None:
 
 
 def test_top_kernels_are_per_pass() -> None:
-    told = answers(training().trace())["b"]
-    forward, both, step = told["forward"], told["forward+backward"], told["step"]
+    answer = answers(training().trace())["b"]
+    forward, both, step = answer["forward"], answer["forward+backward"], answer["step"]
     assert (forward["name"], forward["pass_ns"], forward["launches"]) == (GEMM, 140, 2)
     assert forward["share"] == pytest.approx(140 / 160)
     assert (both["name"], both["pass_ns"], both["launches"]) == (GEMM_2, 180, 1)
@@ -222,13 +222,13 @@ def test_inner_forward_ranges_are_no_passes_of_their_own() -> None:
 
 
 def test_shares_of_one_capture() -> None:
-    told = answers(training().trace())["d"]
-    assert told["inference"]["matmul"] == pytest.approx(140 / 160)
-    assert told["training"]["matmul"] == pytest.approx(320 / 360)
+    answer = answers(training().trace())["d"]
+    assert answer["inference"]["matmul"] == pytest.approx(140 / 160)
+    assert answer["training"]["matmul"] == pytest.approx(320 / 360)
     # The optimizer's kernels are the optimizer's, whatever they do.
-    assert told["training"]["optimizer"] == pytest.approx(20 / 360)
-    assert sum(told["training"].values()) == pytest.approx(1)
-    assert sum(told["inference"].values()) == pytest.approx(1)
+    assert answer["training"]["optimizer"] == pytest.approx(20 / 360)
+    assert sum(answer["training"].values()) == pytest.approx(1)
+    assert sum(answer["inference"].values()) == pytest.approx(1)
 
 
 def inference() -> Recorded:
@@ -240,21 +240,21 @@ def inference() -> Recorded:
 def test_of_two_captures_the_one_that_trains_is_training(*, trained_first: bool) -> None:
     captures = [training().trace(), inference().trace()]
     first, second = captures if trained_first else captures[::-1]
-    told = answers(first, compare=second)["d"]
-    assert told["inference"]["softmax and normalization"] == pytest.approx(10 / 40)
-    assert told["training"]["matmul"] == pytest.approx(320 / 360)
+    answer = answers(first, compare=second)["d"]
+    assert answer["inference"]["softmax and normalization"] == pytest.approx(10 / 40)
+    assert answer["training"]["matmul"] == pytest.approx(320 / 360)
 
 
 def test_a_forward_pass_takes_the_rest_from_the_other_capture() -> None:
-    told = answers(inference().trace(), compare=training().trace())["b"]
-    assert told["forward"]["pass_ns"] == 30
-    assert told["forward+backward"]["name"] == GEMM_2
+    answer = answers(inference().trace(), compare=training().trace())["b"]
+    assert answer["forward"]["pass_ns"] == 30
+    assert answer["forward+backward"]["name"] == GEMM_2
 
 
 def test_inference_alone_cannot_be_compared() -> None:
-    told = answers(inference().trace())["d"]
-    assert told["answer"] is None
-    assert "--compare" in told["hint"]
+    answer = answers(inference().trace())["d"]
+    assert answer["answer"] is None
+    assert "--compare" in answer["hint"]
 
 
 # (e) ----------------------------------------------------------------------------------------------
@@ -295,10 +295,10 @@ def test_attention_by_ranges_or_by_the_order_of_kernels(names: tuple[str, ...]) 
     assert {part: row["calls"] for part, row in rows.items()}["scores"] == 2
     assert rows["scores"]["flops"] == rows["final"]["flops"] == 1_610_612_736
     assert rows["softmax"]["flops"] == 62_914_560
-    told = result.meta["answers"]["e"]
-    assert told["time_ratio"] == 1
-    assert told["flops_ratio"] == pytest.approx(1 / 25.6)
-    assert "1/25.6" in told["answer"]
+    answer = result.meta["answers"]["e"]
+    assert answer["time_ratio"] == 1
+    assert answer["flops_ratio"] == pytest.approx(1 / 25.6)
+    assert "1/25.6" in answer["answer"]
 
 
 def test_without_sizes_flops_are_not_known() -> None:
@@ -329,9 +329,9 @@ def test_sizes_that_were_recorded_count() -> None:
     for key, name in enumerate((GEMM, SOFTMAX, GEMM_2)):
         runs = (100 + 10 * key, 110 + 10 * key)
         made.launch(name, 10 * key + 1, runs, op=key)
-    told = answers(made.trace(cpu_ops=ops), model=AttentionSizes.of("4,12,512,64"))["e"]
-    assert told["scores_flops"] == told["final_flops"] == 2 * 8 * 128 * 128 * 64
-    assert told["softmax_flops"] == 5 * 2 * 4 * 128 * 128
+    answer = answers(made.trace(cpu_ops=ops), model=AttentionSizes.of("4,12,512,64"))["e"]
+    assert answer["scores_flops"] == answer["final_flops"] == 2 * 8 * 128 * 128 * 64
+    assert answer["softmax_flops"] == 5 * 2 * 4 * 128 * 128
 
 
 def test_a_loss_is_no_attention() -> None:
@@ -345,18 +345,18 @@ def test_norms_end_attention() -> None:
     made = Recorded().range("forward", 0, 100)
     for at, name in enumerate((GEMM, LAYER_NORM, SOFTMAX, GEMM)):
         made.launch(name, at, (10 * at + 10, 10 * at + 20))
-    told = answers(made.trace())["e"]
-    assert told["answer"] is None
-    assert "computing attention scores" in told["hint"]
+    answer = answers(made.trace())["e"]
+    assert answer["answer"] is None
+    assert "computing attention scores" in answer["hint"]
 
 
 def test_fused_attention_is_one_kernel() -> None:
     made = Recorded().range("forward", 0, 100)
     made.launch(FLASH, 1, (10, 30)).launch(FLASH, 2, (30, 50)).launch(GEMM, 3, (50, 60))
-    told = answers(made.trace(), model=AttentionSizes.of("1,2,16,8"))["e"]
-    assert (told["part"], told["calls"], told["call_ns"]) == ("fused", 2, 20)
-    assert told["flops"] == 4 * 1 * 2 * 16 * 16 * 8
-    assert "one fused kernel" in told["answer"]
+    answer = answers(made.trace(), model=AttentionSizes.of("1,2,16,8"))["e"]
+    assert (answer["part"], answer["calls"], answer["call_ns"]) == ("fused", 2, 20)
+    assert answer["flops"] == 4 * 1 * 2 * 16 * 16 * 8
+    assert "one fused kernel" in answer["answer"]
 
 
 @pytest.mark.parametrize("text", ["4,12,512", "a,b,c,d", "0,1,1,1", "", "1,2,3,4,5"])
@@ -374,9 +374,9 @@ def test_steps_of_inference_are_passes() -> None:
         begin = 1000 * number
         made.range(f"step_{number}", begin, begin + 500)
         made.launch(GEMM, begin + 10, (begin + 20, begin + 50))
-    told = answers(made.trace())
-    assert told["a"]["passes"] == 3
-    assert told["b"]["forward"]["launches"] == 1
+    all_answers = answers(made.trace())
+    assert all_answers["a"]["passes"] == 3
+    assert all_answers["b"]["forward"]["launches"] == 1
 
 
 def test_a_range_asked_for_is_a_pass() -> None:
@@ -384,8 +384,8 @@ def test_a_range_asked_for_is_a_pass() -> None:
         Recorded().range("start", 0, 100).launch(GEMM, 10, (20, 50)).launch(GEMM, 200, (210, 300))
     )
     assert isinstance(questions(made.trace()), NotApplicable)
-    told = answers(made.trace(), Selection(within="start"))
-    assert (told["a"]["passes"], told["b"]["forward"]["pass_ns"]) == (1, 30)
+    all_answers = answers(made.trace(), Selection(within="start"))
+    assert (all_answers["a"]["passes"], all_answers["b"]["forward"]["pass_ns"]) == (1, 30)
 
 
 def test_programs_without_a_network_have_no_passes() -> None:
@@ -415,9 +415,9 @@ def test_of_several_processes_the_one_looked_at_counts() -> None:
         api_calls=[*made.calls, *calls],
         kernels=[*made.kernels, *kernels],
     )
-    told = answers(trace)
-    assert told["a"]["passes"] == 2
-    assert told["b"]["forward+backward"]["launches"] == 1
+    all_answers = answers(trace)
+    assert all_answers["a"]["passes"] == 2
+    assert all_answers["b"]["forward+backward"]["launches"] == 1
 
 
 def test_a_range_that_launches_nothing_leaves_attention_untold() -> None:
@@ -425,18 +425,18 @@ def test_a_range_that_launches_nothing_leaves_attention_untold() -> None:
     trace = Recorded().range("forward", 0, 10).launch(GEMM, 20, (25, 30)).trace()
     page = questions(trace)
     assert isinstance(page, Composite)
-    told = page.meta["answers"]["e"]
-    assert told["answer"] is None
-    assert told["why"] == "not applicable: no kernel was launched inside a forward pass"
+    answer = page.meta["answers"]["e"]
+    assert answer["answer"] is None
+    assert answer["why"] == "not applicable: no kernel was launched inside a forward pass"
     absent = questions(Recorded().launch(GEMM, 20, (25, 30)).trace(), window=(26, 28))
     assert isinstance(absent, NotApplicable)
     assert absent.command == "questions"
 
 
 def test_a_capture_where_nothing_takes_time_is_told_by_the_command_asked() -> None:
-    found = questions(build_trace(kernels=[{"start_ns": 0, "end_ns": 0, "name": "k"}]))
-    assert isinstance(found, NotApplicable)
-    assert found.command == "questions"
+    result = questions(build_trace(kernels=[{"start_ns": 0, "end_ns": 0, "name": "k"}]))
+    assert isinstance(result, NotApplicable)
+    assert result.command == "questions"
 
 
 @pytest.mark.parametrize("text", ["1099511627775," * 3 + "1099511627775", "1,1,2000000000,1"])
@@ -485,10 +485,10 @@ def answers_about(path: Path, **options: Any) -> dict[str, Any]:
     other = options.pop("compare", None)
     if other is not None:
         options["compare"] = open_trace(other, cache=False)
-    found = questions(opened(path), **options)
-    assert isinstance(found, Composite), found
-    told: dict[str, Any] = found.meta["answers"]
-    return told
+    result = questions(opened(path), **options)
+    assert isinstance(result, Composite), result
+    answer: dict[str, Any] = result.meta["answers"]
+    return answer
 
 
 def recorded(path: Path) -> tuple[dict[str, list[tuple[int, int]]], list[Kernel]]:
@@ -532,29 +532,31 @@ def top(kernels: list[Kernel], count: int) -> tuple[str, float, float]:
 
 
 def check_forward(path: Path) -> None:
-    told = answers_about(path, model=GPT)
+    all_answers = answers_about(path, model=GPT)
     ranges, kernels = recorded(path)
     passes = ranges["forward"]
     each = inside(kernels, passes)
     host = [end - start for start, end in passes]
     done = [max(e, max(k[1] for k in p)) - s for (s, e), p in zip(passes, each, strict=True)]
-    assert told["a"]["passes"] == len(passes)
-    assert told["a"]["host_ns"] == pytest.approx(fmean(host))
-    assert told["a"]["host_stddev_ns"] == pytest.approx(stdev(host))
-    assert told["a"]["complete_ns"] == pytest.approx(fmean(done))
+    assert all_answers["a"]["passes"] == len(passes)
+    assert all_answers["a"]["host_ns"] == pytest.approx(fmean(host))
+    assert all_answers["a"]["host_stddev_ns"] == pytest.approx(stdev(host))
+    assert all_answers["a"]["complete_ns"] == pytest.approx(fmean(done))
     name, time, launches = top(flat(each), len(passes))
-    forward = told["b"]["forward"]
+    forward = all_answers["b"]["forward"]
     assert forward["name"] == name
     assert (forward["pass_ns"], forward["launches"]) == pytest.approx((time, launches))
     products = [k for k in flat(each) if "gemm" in k[2] or "splitK" in k[2]]
-    assert told["c"]["matmul_share"] == pytest.approx(spent(products) / spent(flat(each)))
+    assert all_answers["c"]["matmul_share"] == pytest.approx(spent(products) / spent(flat(each)))
     for part, range_ in (("softmax", "computing_softmax"), ("final", "final_matmul")):
         of_part = flat(inside(kernels, ranges[range_]))
         own = [k for k in of_part if part == "softmax" or "gemm" in k[2]]
-        assert told["e"][f"{part}_calls"] == len(ranges[range_]) / len(passes)
-        assert told["e"][f"{part}_call_ns"] == pytest.approx(spent(own) / len(ranges[range_]))
-    assert told["e"]["scores_flops"] == 1_610_612_736
-    assert told["e"]["flops_ratio"] == pytest.approx(1 / 25.6)
+        assert all_answers["e"][f"{part}_calls"] == len(ranges[range_]) / len(passes)
+        assert all_answers["e"][f"{part}_call_ns"] == pytest.approx(
+            spent(own) / len(ranges[range_])
+        )
+    assert all_answers["e"]["scores_flops"] == 1_610_612_736
+    assert all_answers["e"]["flops_ratio"] == pytest.approx(1 / 25.6)
 
 
 def test_a_forward_capture_equals_what_sql_says() -> None:
@@ -566,17 +568,19 @@ def test_a_forward_capture_equals_what_sql_says() -> None:
 def test_training_captures_equal_what_sql_says(name: str) -> None:
     path = SHARED / "nsys" / f"{name}.sqlite"
     check_forward(path)
-    told = answers_about(path)
+    all_answers = answers_about(path)
     ranges, kernels = recorded(path)
     passes = len(ranges["forward"])
     both = flat(inside(kernels, [*ranges["forward"], *ranges["backward"]]))
     name_, time, launches = top(both, passes)
-    found = told["b"]["forward+backward"]
-    assert found["name"] == name_
-    assert (found["pass_ns"], found["launches"]) == pytest.approx((time, launches))
+    result = all_answers["b"]["forward+backward"]
+    assert result["name"] == name_
+    assert (result["pass_ns"], result["launches"]) == pytest.approx((time, launches))
     steps = flat(inside(kernels, [ranges[n][0] for n in ranges if n.startswith("step_")]))
     optimizer = flat(inside(kernels, ranges.get("optimizer", [])))
-    assert told["d"]["training"]["optimizer"] == pytest.approx(spent(optimizer) / spent(steps))
+    assert all_answers["d"]["training"]["optimizer"] == pytest.approx(
+        spent(optimizer) / spent(steps)
+    )
 
 
 def test_the_trace_of_the_same_program_says_the_same() -> None:
@@ -609,20 +613,20 @@ def test_training_without_ranges_is_told_by_autograd() -> None:
 def test_what_autograd_launches_is_no_forward_pass() -> None:
     """An old trace, whose operators on autograd's thread are numbered like forward ones."""
     (path,) = (SHARED / "public" / "torch").glob("kineto__tb_plugin*num_workers_0*")
-    told = answers_about(path, steps="all")
-    assert told["a"]["passes"] == 6
-    assert told["b"]["forward+backward"]["name"] != told["b"]["forward"]["name"]
+    all_answers = answers_about(path, steps="all")
+    assert all_answers["a"]["passes"] == 6
+    assert all_answers["b"]["forward+backward"]["name"] != all_answers["b"]["forward"]["name"]
 
 
 @needs_shared
 def test_forward_against_training() -> None:
     folder = SHARED / "nsys"
     forward, train = folder / "gpt_small_forward.sqlite", folder / "gpt_small_train.sqlite"
-    told = answers_about(forward, compare=train)["d"]
-    assert told == answers_about(train, compare=forward)["d"]
-    assert told["inference"]["matmul"] == pytest.approx(0.8371, abs=1e-4)
-    assert told["training"]["matmul"] == pytest.approx(0.7872, abs=1e-4)
-    assert (told["inference"]["optimizer"], told["training"]["optimizer"]) == (
+    answer = answers_about(forward, compare=train)["d"]
+    assert answer == answers_about(train, compare=forward)["d"]
+    assert answer["inference"]["matmul"] == pytest.approx(0.8371, abs=1e-4)
+    assert answer["training"]["matmul"] == pytest.approx(0.7872, abs=1e-4)
+    assert (answer["inference"]["optimizer"], answer["training"]["optimizer"]) == (
         0,
         pytest.approx(0.0714, abs=1e-4),
     )
@@ -632,17 +636,17 @@ def test_forward_against_training() -> None:
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE], ids=capture)
 def test_every_capture_answers_or_says_why(path: Path) -> None:
     try:
-        found = questions(opened(path))
+        result = questions(opened(path))
     except GpusightError:
         return
-    text = to_plain(found, TableOptions(width=80, limit=20))
+    text = to_plain(result, TableOptions(width=80, limit=20))
     assert max(map(len, text.splitlines())) <= 80
-    if isinstance(found, NotApplicable):
-        assert found.reason
+    if isinstance(result, NotApplicable):
+        assert result.reason
         return
-    shares = found.meta["answers"]["d"]
+    shares = result.meta["answers"]["d"]
     for side in ("inference", "training"):
         if shares["answer"]:
             assert sum(shares[side].values()) == pytest.approx(1)
-    for told in found.meta["answers"].values():
-        assert told["answer"] or told["why"]
+    for answer in result.meta["answers"].values():
+        assert answer["answer"] or answer["why"]

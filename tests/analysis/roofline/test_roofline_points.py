@@ -102,9 +102,9 @@ def test_flops_are_counted_from_whatever_the_capture_has(
 
 
 def test_a_pair_of_halves_is_two_operations_and_an_fma_four() -> None:
-    found = point(**ops(), **ops("h", add=1, mul=1, fma=1e6))
-    assert found["flops_fp16"] == 4e6 + 4
-    assert found["arithmetic"] == "fp16"
+    result = point(**ops(), **ops("h", add=1, mul=1, fma=1e6))
+    assert result["flops_fp16"] == 4e6 + 4
+    assert result["arithmetic"] == "fp16"
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_a_pair_of_halves_is_two_operations_and_an_fma_four() -> None:
 def test_constants_that_compilers_load_by_an_fma_are_no_arithmetic(
     counters: dict[str, float], profile: dict[str, Any], fp16: float
 ) -> None:
-    found = roofline_points(trace_of(counters, **profile)).row(0, named=True)
-    assert found["flops_fp16"] == fp16
-    assert found["flops"] == fp16 + found["flops_fp32"]
+    result = roofline_points(trace_of(counters, **profile)).row(0, named=True)
+    assert result["flops_fp16"] == fp16
+    assert result["flops"] == fp16 + result["flops_fp32"]
 
 
 def path(source: str, form: str = "sum") -> str:
@@ -170,9 +170,9 @@ def path(source: str, form: str = "sum") -> str:
 def test_operations_of_tensor_cores_are_counted_once(
     counters: dict[str, float], expected: dict[str, float]
 ) -> None:
-    found = point(**counters)
-    assert {k: found[f"flops_{k}"] for k in expected} == expected
-    assert found["flops"] == sum(expected.values())
+    result = point(**counters)
+    assert {k: result[f"flops_{k}"] for k in expected} == expected
+    assert result["flops"] == sum(expected.values())
 
 
 def test_names_of_tensor_counters_are_taken_apart_and_put_together() -> None:
@@ -260,12 +260,12 @@ def test_instructions_tell_flops_where_no_counter_does() -> None:
         (THREADS, "HMMA.16816.F32.BF16", 3200),
         (THREADS, "DADD", 5),
     ]
-    found = roofline_points(opcode_trace(rows)).row(0, named=True)
-    assert found["flops_tensor_bf16"] == 409_600
-    assert found["flops_fp32"] == 64
-    assert found["flops_fp64"] == 5
-    assert found["flops"] == 409_669
-    assert not found["estimated"]
+    result = roofline_points(opcode_trace(rows)).row(0, named=True)
+    assert result["flops_tensor_bf16"] == 409_600
+    assert result["flops_fp32"] == 64
+    assert result["flops_fp64"] == 5
+    assert result["flops"] == 409_669
+    assert not result["estimated"]
 
 
 def test_counters_go_before_instructions_unless_they_miss_what_was_done() -> None:
@@ -278,10 +278,10 @@ def test_counters_go_before_instructions_unless_they_miss_what_was_done() -> Non
 
 def test_instructions_without_a_size_leave_the_total_unknown() -> None:
     rows = [(WARPS, "UTCHMMA", 100), (THREADS, "FFMA", 32)]
-    found = roofline_points(opcode_trace(rows, **{TENSOR: 40})).row(0, named=True)
-    assert found["flops"] is None
-    assert found["compute_share"] == pytest.approx(0.4)
-    assert found["arithmetic"] == "tensor"
+    result = roofline_points(opcode_trace(rows, **{TENSOR: 40})).row(0, named=True)
+    assert result["flops"] is None
+    assert result["compute_share"] == pytest.approx(0.4)
+    assert result["arithmetic"] == "tensor"
 
 
 def h200_trace(name: str, **counters: float) -> Trace:
@@ -293,25 +293,25 @@ def h200_trace(name: str, **counters: float) -> Trace:
 
 
 def test_busy_tensor_cores_give_an_estimate_when_the_name_tells_the_format() -> None:
-    found = roofline_points(h200_trace("nvjet_tst_128x64_64x6", **{TENSOR: 50})).row(0, named=True)
-    assert found["estimated"]
-    assert found["arithmetic"] == "tensor bf16"
-    assert found["compute_share"] == pytest.approx(0.5)
-    assert found["flops"] == pytest.approx(0.5 * found["peak_tensor_bf16"] * 1e-6)
+    result = roofline_points(h200_trace("nvjet_tst_128x64_64x6", **{TENSOR: 50})).row(0, named=True)
+    assert result["estimated"]
+    assert result["arithmetic"] == "tensor bf16"
+    assert result["compute_share"] == pytest.approx(0.5)
+    assert result["flops"] == pytest.approx(0.5 * result["peak_tensor_bf16"] * 1e-6)
     untold = roofline_points(h200_trace("mystery", **{TENSOR: 50})).row(0, named=True)
     assert (untold["flops"], untold["estimated"]) == (None, False)
 
 
 def test_the_busiest_of_old_and_new_tensor_units_counts() -> None:
     aside = "sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_elapsed"
-    found = roofline_points(h200_trace("mystery", **{TENSOR: 3, aside: 35})).row(0, named=True)
-    assert found["compute_share"] == pytest.approx(0.35)
+    result = roofline_points(h200_trace("mystery", **{TENSOR: 3, aside: 35})).row(0, named=True)
+    assert result["compute_share"] == pytest.approx(0.35)
 
 
 @pytest.mark.parametrize("counted", [{}, {path("src_fp16"): 0.0}])
 def test_constants_that_pass_through_tensor_cores_are_no_work(counted: dict[str, float]) -> None:
-    found = point(**ops(fma=5), **counted, **{TENSOR: 6})
-    assert (found["flops"], found["arithmetic"]) == (10, "fp32")
+    result = point(**ops(fma=5), **counted, **{TENSOR: 6})
+    assert (result["flops"], result["arithmetic"]) == (10, "fp32")
     matrices = TENSOR.replace("tensor", "tensor_type_hmma_hgmma_qgmma_imma_igmma_bmma_bgmma")
     assert point(**ops(fma=5), **{TENSOR: 30, matrices: 0})["flops"] == 10
     doubles = {TENSOR.replace("tensor", "tensor_op_dmma"): 0.0}
@@ -319,10 +319,10 @@ def test_constants_that_pass_through_tensor_cores_are_no_work(counted: dict[str,
 
 
 def test_what_was_not_counted_is_not_nothing() -> None:
-    found = point(**{SM: 50, MEMORY: 50})
-    assert found["flops"] is None
-    assert found["flop_per_s"] is None
-    assert found["roof_share"] is None
+    result = point(**{SM: 50, MEMORY: 50})
+    assert result["flops"] is None
+    assert result["flop_per_s"] is None
+    assert result["roof_share"] is None
 
 
 def test_busy_fp16_units_that_nobody_counted_leave_the_total_unknown() -> None:
@@ -358,37 +358,37 @@ def test_busy_fp16_units_that_nobody_counted_leave_the_total_unknown() -> None:
     ],
 )
 def test_bytes_of_each_level(counters: dict[str, float], level: str, amount: float | None) -> None:
-    found = point(**counters, **ops(fma=100))
-    assert found[f"{level}_bytes"] == amount
-    assert found[f"{level}_intensity"] == (None if amount is None else 200 / amount)
+    result = point(**counters, **ops(fma=100))
+    assert result[f"{level}_bytes"] == amount
+    assert result[f"{level}_intensity"] == (None if amount is None else 200 / amount)
 
 
 # Roofs --------------------------------------------------------------------------------------------
 
 
 def test_the_report_knows_its_roofs() -> None:
-    found = point(**FP32_ROOF, **DRAM_ROOF, **ops(fma=25e6), **{"dram__bytes.sum": 2e6})
-    assert found["compute_roof"] == 1e13
-    assert found["memory_roof"] == 1e12
-    assert found["knee"] == 10
-    assert found["flop_per_s"] == pytest.approx(5e12)
-    assert found["compute_share"] == pytest.approx(0.5)
-    assert found["memory_share"] == pytest.approx(0.2)
-    assert found["roof_share"] == pytest.approx(0.5)
-    assert found["roofs_from"] == "report"
+    result = point(**FP32_ROOF, **DRAM_ROOF, **ops(fma=25e6), **{"dram__bytes.sum": 2e6})
+    assert result["compute_roof"] == 1e13
+    assert result["memory_roof"] == 1e12
+    assert result["knee"] == 10
+    assert result["flop_per_s"] == pytest.approx(5e12)
+    assert result["compute_share"] == pytest.approx(0.5)
+    assert result["memory_share"] == pytest.approx(0.2)
+    assert result["roof_share"] == pytest.approx(0.5)
+    assert result["roofs_from"] == "report"
 
 
 def test_a_peak_of_nothing_is_not_known() -> None:
     nothing = dict.fromkeys((*FP32_ROOF, *DRAM_ROOF), 0.0)
-    found = point(**nothing, **ops(fma=25e6), **{"dram__bytes.sum": 0.0})
+    result = point(**nothing, **ops(fma=25e6), **{"dram__bytes.sum": 0.0})
     keys = ("compute_roof", "memory_roof", "compute_share", "memory_share", "roof_share", "knee")
-    assert [found[key] for key in keys] == [None] * len(keys)
+    assert [result[key] for key in keys] == [None] * len(keys)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300])
 def test_what_nothing_can_count_is_not_known(value: float) -> None:
-    found = point(**ROOFS, **ops(), **{"dram__bytes.sum": value})
-    assert (found["dram_bytes"], found["memory_share"]) == (None, None)
+    result = point(**ROOFS, **ops(), **{"dram__bytes.sum": value})
+    assert (result["dram_bytes"], result["memory_share"]) == (None, None)
 
 
 def test_a_peak_without_a_word_on_sparsity_is_halved_where_sparsity_exists() -> None:
@@ -429,9 +429,9 @@ def test_a_share_of_the_peak_tells_the_peak() -> None:
     whole = "dram__bytes.sum.pct_of_peak_sustained_elapsed"
     busy = {"dram__bytes.sum": 5e6, whole: 50.0}
     idle = {"dram__bytes.sum": 4e3, whole: 0.03}
-    found = roofline_points(trace_of(busy, idle))
-    assert found["memory_roof"].to_list() == pytest.approx([1e12, 1e12])
-    assert found["memory_share"].to_list() == pytest.approx([0.5, 0.0004])
+    result = roofline_points(trace_of(busy, idle))
+    assert result["memory_roof"].to_list() == pytest.approx([1e12, 1e12])
+    assert result["memory_share"].to_list() == pytest.approx([0.5, 0.0004])
 
 
 def test_a_named_gpu_gives_roofs_and_an_unknown_name_is_refused() -> None:
@@ -490,21 +490,21 @@ ROOFS = {**FP32_ROOF, **DRAM_ROOF}
     ],
 )
 def test_bound(counters: dict[str, float], bound: str | None, limit: str | None) -> None:
-    found = point(**ROOFS, **counters)
-    assert (found["bound"], found["limit"]) == (bound, limit)
+    result = point(**ROOFS, **counters)
+    assert (result["bound"], result["limit"]) == (bound, limit)
 
 
 def test_the_kind_nearest_to_its_own_peak_counts_not_the_most_flops() -> None:
     peaks = {PEAK.format("dfma"): 100, **ROOFS}
-    found = point(**peaks, **ops(fma=5e6), **ops("d", fma=9e5))
-    assert found["arithmetic"] == "fp64"
-    assert found["compute_share"] == pytest.approx(0.9)
+    result = point(**peaks, **ops(fma=5e6), **ops("d", fma=9e5))
+    assert result["arithmetic"] == "fp64"
+    assert result["compute_share"] == pytest.approx(0.9)
 
 
 def test_without_flops_bandwidth_is_the_distance() -> None:
-    found = point(**ROOFS, **ops(), **{"dram__bytes.sum": 8e6})
-    assert found["roof_share"] == pytest.approx(0.8)
-    assert found["arithmetic"] is None
+    result = point(**ROOFS, **ops(), **{"dram__bytes.sum": 8e6})
+    assert result["roof_share"] == pytest.approx(0.8)
+    assert result["arithmetic"] is None
 
 
 def test_without_durations_rates_still_place_a_launch() -> None:
@@ -514,11 +514,11 @@ def test_without_durations_rates_still_place_a_launch() -> None:
         "dram__bytes.sum.per_second": 1e11,
         "lts__t_bytes.sum": 5,
     }
-    found = roofline_points(trace_of(rates, duration_ns=None)).row(0, named=True)
-    assert found["flop_per_s"] == 5e12
-    assert found["dram_intensity"] == 50
-    assert found["roof_share"] == 0.5
-    assert (found["flops"], found["dram_bytes"], found["l2_bytes"]) == (None, None, None)
+    result = roofline_points(trace_of(rates, duration_ns=None)).row(0, named=True)
+    assert result["flop_per_s"] == 5e12
+    assert result["dram_intensity"] == 50
+    assert result["roof_share"] == 0.5
+    assert (result["flops"], result["dram_bytes"], result["l2_bytes"]) == (None, None, None)
 
 
 # The answer ---------------------------------------------------------------------------------------
@@ -531,9 +531,9 @@ def answer(trace: Trace, **options: Any) -> Composite:
 
 
 def rows(result: Composite, section: str = "kernels") -> pl.DataFrame:
-    found = next(s for s in result.sections if s.command == section)
-    assert isinstance(found, TableResult)
-    return found.frame
+    table = next(s for s in result.sections if s.command == section)
+    assert isinstance(table, TableResult)
+    return table.frame
 
 
 def two_shapes() -> Trace:
@@ -639,32 +639,38 @@ FP64_THREADS = 132 * 8 * 256
 def test_flops_of_planted_kernels_are_what_their_source_says() -> None:
     trace = opened(SHARED / "ncu" / "kernels_full.ncu-rep.xz")
     names = trace.table("profiles", ["launch", "name"])
-    found = {
+    measured = {
         str(row["name"]).partition("(")[0]: row
         for row in roofline_points(trace).join(names, on="launch").iter_rows(named=True)
     }
     # Loops alone; what is left are additions at the ends.
-    assert found["fma_heavy"]["flops_fp32"] == pytest.approx(2 * 4096 * 8 * FMA_THREADS, rel=1e-3)
-    assert found["fp64_heavy"]["flops_fp64"] == pytest.approx(2 * 2048 * 4 * FP64_THREADS, rel=1e-3)
-    assert found["copy_coalesced"]["l1_bytes"] == found["copy_coalesced"]["l2_bytes"] == 2 << 28
-    assert found["copy_strided"]["flops"] == 0  # its FP16 FMAs load constants
-    bounds = {name: (row["bound"], row["limit"]) for name, row in found.items()}
+    assert measured["fma_heavy"]["flops_fp32"] == pytest.approx(
+        2 * 4096 * 8 * FMA_THREADS, rel=1e-3
+    )
+    assert measured["fp64_heavy"]["flops_fp64"] == pytest.approx(
+        2 * 2048 * 4 * FP64_THREADS, rel=1e-3
+    )
+    assert (
+        measured["copy_coalesced"]["l1_bytes"] == measured["copy_coalesced"]["l2_bytes"] == 2 << 28
+    )
+    assert measured["copy_strided"]["flops"] == 0  # its FP16 FMAs load constants
+    bounds = {name: (row["bound"], row["limit"]) for name, row in measured.items()}
     assert bounds["copy_coalesced"] == ("memory", "dram")
     assert bounds["fma_heavy"] == ("compute", "fp32")
     assert bounds["fp64_heavy"] == ("compute", "fp64")
     assert bounds["pointer_chase"] == bounds["tiny_grid"] == ("latency", None)
-    assert found["fma_heavy"]["roof_share"] > 0.8 < found["copy_coalesced"]["roof_share"]
+    assert measured["fma_heavy"]["roof_share"] > 0.8 < measured["copy_coalesced"]["roof_share"]
 
 
 @needs_shared
 def test_convolutions_are_counted_from_their_instructions() -> None:
     trace = opened(SHARED / "ncu" / "resnet18.ncu-rep.xz")
-    found = roofline_points(trace)
+    result = roofline_points(trace)
     three_by_three = 2 * 4 * 56 * 56 * 64 * 64 * 9
     # By mma.sync (HMMA) and by warp groups (HGMMA) alike.
-    exact = found.filter(pl.col("flops_tensor_tf32") == three_by_three)
+    exact = result.filter(pl.col("flops_tensor_tf32") == three_by_three)
     assert exact.height >= 4
-    assert not found["estimated"].any()
+    assert not result["estimated"].any()
 
 
 _PEAKS = re.compile(
@@ -687,16 +693,16 @@ _PEAKS = re.compile(
 )
 def test_shares_of_the_peak_are_those_that_ncu_states(name: str) -> None:
     trace = opened(SHARED / name)
-    said = {
+    ncu_shares = {
         launch: tuple(map(int, match.groups()))
         for launch, message in trace.table("rule_results", ["launch", "message"]).iter_rows()
         if (match := _PEAKS.search(message or ""))
     }
-    assert said
+    assert ncu_shares
     for row in roofline_points(trace).iter_rows(named=True):
         seconds = row["duration_ns"] * 1e-9
         reached = tuple(
             round(100 * row[f"flops_{kind}"] / seconds / row[f"peak_{kind}"])
             for kind in ("fp32", "fp64")
         )
-        assert reached == said[row["launch"]], row["launch"]
+        assert reached == ncu_shares[row["launch"]], row["launch"]

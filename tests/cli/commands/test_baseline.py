@@ -69,7 +69,7 @@ def test_steps_can_be_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["save", str(DATA / "thrice.ncu-rep.xz")],
@@ -87,12 +87,12 @@ def test_bad_requests_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    told: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["baseline", *arguments]) == 2
     shown = capsys.readouterr()
-    assert told in shown.err
+    assert message in shown.err
     assert shown.err.count("\n") == 1
     assert not shown.out
     assert not (tmp_path / "baseline.json").exists()

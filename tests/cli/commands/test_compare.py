@@ -24,7 +24,7 @@ OTHER = str(DATA / "healthy.json.gz")
 """As users have it: most tests see recorded times."""
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Run it; gives what it wrote to standard output."""
     assert main(["compare", *arguments]) == 0
     out, err = capsys.readouterr()
@@ -38,14 +38,14 @@ def in_one_line(text: str) -> str:
 
 
 def test_a_capture_against_itself_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, RUN, RUN)
+    out = output_of(capsys, RUN, RUN)
     assert max(map(len, out.splitlines())) <= 80
     *lines, last = in_one_line(out).splitlines()
     assert any(
         line.startswith("Step time is unchanged") or ": not significant" in line for line in lines
     )
     assert last == f"next: gpusight compare {RUN} {RUN} --details"
-    *lines, last = told(capsys, RUN, RUN, "--details").splitlines()
+    *lines, last = output_of(capsys, RUN, RUN, "--details").splitlines()
     step = next(line for line in lines if line.startswith("Step time  "))
     assert "same" in step or "unclear" in step
     assert max(map(len, lines)) <= 80
@@ -53,18 +53,18 @@ def test_a_capture_against_itself_is_the_same(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_next_command_keeps_the_options(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, RUN, "--vs", RUN, "--steps", "1-2", "--device", "0")
+    out = output_of(capsys, RUN, "--vs", RUN, "--steps", "1-2", "--device", "0")
     assert in_one_line(out).endswith(
         f"next: gpusight compare {RUN} --vs {RUN} --device=0 --steps=1-2 --details\n"
     )
 
 
 def test_forms_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(told(capsys, RUN, OTHER, "--format", "json"))
-    rows = list(csv.DictReader(io.StringIO(told(capsys, RUN, OTHER, "--format", "csv"))))
+    document = json.loads(output_of(capsys, RUN, OTHER, "--format", "json"))
+    rows = list(csv.DictReader(io.StringIO(output_of(capsys, RUN, OTHER, "--format", "csv"))))
     step = rows[0]
     assert step["name"] == "step_time"
-    metric = next(one for one in document["metrics"] if one["metric"] == "step_time")
+    metric = next(item for item in document["metrics"] if item["metric"] == "step_time")
     assert float(step["before"]) == pytest.approx(metric["before"])
     assert float(step["after"]) == pytest.approx(metric["after"])
     ledger = [row for row in rows if row["section"] == "ledger"]
@@ -77,16 +77,16 @@ def test_every_key_of_the_document_is_described(capsys: pytest.CaptureFixture[st
     page = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
     described = next(line for line in page.splitlines() if line.startswith("`compare`: "))
     meant = {"command", "title", "step_time", "verdict"}  # of every document, and in a path
-    keys = set(_keys(json.loads(told(capsys, RUN, OTHER, "--format", "json"))))
+    keys = set(_keys(json.loads(output_of(capsys, RUN, OTHER, "--format", "json"))))
     assert {key for key in keys - meant if f"`{key}`" not in described} == set()
 
 
 def _keys(value: Any) -> Iterator[str]:
-    for key, one in value.items() if isinstance(value, dict) else ():
+    for key, item in value.items() if isinstance(value, dict) else ():
         yield key
-        yield from _keys(one)
-    for one in value if isinstance(value, list) else ():
-        yield from _keys(one)
+        yield from _keys(item)
+    for item in value if isinstance(value, list) else ():
+        yield from _keys(item)
 
 
 @pytest.mark.parametrize(
@@ -109,37 +109,37 @@ def test_the_name_of_the_file_chooses_what_it_holds(
     if name.endswith(("png", "pdf")):
         pytest.importorskip("vl_convert")
     target = tmp_path / name
-    assert told(capsys, RUN, OTHER, "--quiet", "-o", str(target)) == ""
+    assert output_of(capsys, RUN, OTHER, "--quiet", "-o", str(target)) == ""
     assert target.read_bytes().startswith(start)
 
 
 def test_top_cuts_every_form(capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(told(capsys, RUN, OTHER, "--format", "json", "--top", "1"))
+    document = json.loads(output_of(capsys, RUN, OTHER, "--format", "json", "--top", "1"))
     assert len(document["kernels"]) == len(document["ledger"]) == 1
-    assert len(told(capsys, RUN, OTHER, "--format", "csv", "--top", "1").splitlines()) == 2
+    assert len(output_of(capsys, RUN, OTHER, "--format", "csv", "--top", "1").splitlines()) == 2
 
 
 def test_several_captures_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     second = str(DATA / "gpt_tiny_osrt.sqlite")
     named = {"r1.sqlite": RUN, "r2.sqlite": second, "r10.json.gz": OTHER}
     runs = [shutil.copy(run, tmp_path / name) for name, run in named.items()]
-    document = json.loads(told(capsys, *map(str, runs), "--vs", RUN, "--format", "json"))
+    document = json.loads(output_of(capsys, *map(str, runs), "--vs", RUN, "--format", "json"))
     assert document["meta"]["before"]["labels"] == list(named)
     assert "r1.sqlite is on both sides" in document["meta"]["notes"]
-    by_glob = json.loads(told(capsys, str(tmp_path / "r*"), RUN, "--format", "json"))
+    by_glob = json.loads(output_of(capsys, str(tmp_path / "r*"), RUN, "--format", "json"))
     assert by_glob["metrics"] == document["metrics"]
 
 
 @pytest.mark.usefixtures("recorded_times")
 def test_options_reach_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--least-effect", "7%", "--confidence", "80%", "--format", "json")
-    meta = json.loads(told(capsys, RUN, OTHER, *options))["meta"]
+    meta = json.loads(output_of(capsys, RUN, OTHER, *options))["meta"]
     assert (meta["least_effect"], meta["confidence"]) == (0.07, 0.8)
-    assert "80% interval" in told(capsys, RUN, OTHER, "--confidence", "80%")
+    assert "80% interval" in output_of(capsys, RUN, OTHER, "--confidence", "80%")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "two sides are needed; gpusight compare BEFORE AFTER"),
         ((RUN,), "two sides are needed"),
@@ -155,13 +155,13 @@ def test_options_reach_the_comparison(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_what_makes_no_sense_is_one_line(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = Path(RUN).read_bytes()
     assert main(["compare", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
     assert Path(RUN).read_bytes() == before
 
@@ -185,8 +185,8 @@ def test_a_baseline_is_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     saved = str(tmp_path / "base.json")
     assert main(["baseline", "save", RUN, "-o", saved]) == 0
     capsys.readouterr()
-    from_capture = json.loads(told(capsys, RUN, OTHER, "--format", "json"))
-    from_baseline = json.loads(told(capsys, saved, OTHER, "--format", "json"))
+    from_capture = json.loads(output_of(capsys, RUN, OTHER, "--format", "json"))
+    from_baseline = json.loads(output_of(capsys, saved, OTHER, "--format", "json"))
     assert from_baseline["metrics"] == from_capture["metrics"]
     assert from_baseline["ledger"] == from_capture["ledger"]
     assert main(["compare", saved, OTHER, "-o", saved]) == 2
@@ -199,7 +199,7 @@ def test_a_baseline_is_a_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.usefixtures("recorded_times")
 def test_faster_kernels_that_the_host_hides(capsys: pytest.CaptureFixture[str]) -> None:
     runs = (SHARED / "nsys" / f"gpt_small_train{end}.sqlite" for end in ("", "_bf16_fused"))
-    out = told(capsys, *map(str, runs), "--details")
+    out = output_of(capsys, *map(str, runs), "--details")
     assert max(map(len, out.splitlines()[:-1])) <= 80
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("compute/")}
     assert "-28.2" in lines["compute/matmul"]
@@ -210,7 +210,7 @@ def test_faster_kernels_that_the_host_hides(capsys: pytest.CaptureFixture[str]) 
 @needs_shared
 def test_noise_is_not_claimed(capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (str(SHARED / f"nsys/gpt_tiny_train{end}_r*.sqlite") for end in ("", "_tf32"))
-    rows = csv.DictReader(io.StringIO(told(capsys, old, new, "--format", "csv")))
+    rows = csv.DictReader(io.StringIO(output_of(capsys, old, new, "--format", "csv")))
     verdicts = {row["name"]: row["verdict"] for row in rows if row["section"] == "metrics"}
     assert verdicts["step_time"] == "unclear"
     assert verdicts["kernel_time"] == "lower"
@@ -226,7 +226,7 @@ def test_the_page_shows_what_is_printed(
     monkeypatch.setenv("COLUMNS", "100")
     # Copies: answers about captures are kept, and other tests had those of recorded times.
     copies = [shutil.copy(SHARED / "nsys" / name, tmp_path) for name in marker.split()]
-    out = told(capsys, *map(str, copies))
+    out = output_of(capsys, *map(str, copies))
     assert shown
     assert out.startswith(shown), "paste what `COLUMNS=100 gpusight compare …` prints"
 

@@ -54,8 +54,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     code, out, _ = run(capsys, *arguments, "--format", "json")
     assert code == 0
-    found: dict[str, Any] = json.loads(out)
-    return found
+    document: dict[str, Any] = json.loads(out)
+    return document
 
 
 def test_json_rows_are_tidy_and_a_value_is_a_number_or_a_text(

@@ -52,14 +52,14 @@ def starved(*kernels: str) -> gs.Trace:
     return build_trace(None, devices=devices, ranges=ranges, api_calls=calls, kernels=launched)
 
 
-def asked(*args: str) -> int:
+def run_diagnose(*args: str) -> int:
     return main(["diagnose", *args])
 
 
 def document(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
-    assert asked(*args, "--format", "json") in {0, 1}
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    assert run_diagnose(*args, "--format", "json") in {0, 1}
+    output: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return output
 
 
 def test_a_starved_program() -> None:
@@ -74,60 +74,60 @@ def test_a_starved_program() -> None:
 
 
 def test_every_rule_is_accounted_for_once() -> None:
-    found = gs.diagnose(starved("k")).timeline
-    assert found is not None
-    told = [*(f.rule for f in found.findings), *found.clean, *found.not_applicable]
-    assert sorted(told) == sorted(TIMELINE_RULES)
+    view = gs.diagnose(starved("k")).timeline
+    assert view is not None
+    rules = [*(f.rule for f in view.findings), *view.clean, *view.not_applicable]
+    assert sorted(rules) == sorted(TIMELINE_RULES)
 
 
 @pytest.mark.usefixtures("recorded_times")
 def test_the_demo_in_every_form(
     train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert asked(train) == 0
+    assert run_diagnose(train) == 0
     out = capsys.readouterr().out
     assert "GPU busy" in out.splitlines()[0]
-    found = document(capsys, train)
-    assert set(found) >= {"meta", "window", "findings", "clean", "not_applicable", "ledger"}
-    assert found["window"]["inner_loop"] is None  # its steps are ranges
-    alone = [f["recoverable_ns"] or 0 for f in found["findings"]]
+    result = document(capsys, train)
+    assert set(result) >= {"meta", "window", "findings", "clean", "not_applicable", "ledger"}
+    assert result["window"]["inner_loop"] is None  # its steps are ranges
+    alone = [f["recoverable_ns"] or 0 for f in result["findings"]]
     assert alone[0] == max(alone)  # the fix that saves most comes first
-    saved_ns = sum(f["after_above_ns"] or 0 for f in found["findings"])
-    predicted_ns = found["plan"]["predicted_step_ns"] * found["window"]["steps"]
-    window_ns = found["window"]["end_ns"] - found["window"]["start_ns"]
+    saved_ns = sum(f["after_above_ns"] or 0 for f in result["findings"])
+    predicted_ns = result["plan"]["predicted_step_ns"] * result["window"]["steps"]
+    window_ns = result["window"]["end_ns"] - result["window"]["start_ns"]
     assert saved_ns + predicted_ns == pytest.approx(window_ns)
     for form, start in (("markdown", "## "), ("csv", "rank,rule"), ("html", "<!DOCTYPE")):
-        assert asked(train, "--format", form) == 0
+        assert run_diagnose(train, "--format", form) == 0
         assert capsys.readouterr().out.startswith(start)
     page = tmp_path / "page.html"
-    assert asked(train, "-o", str(page)) == 0
+    assert run_diagnose(train, "-o", str(page)) == 0
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_the_ledger_in_it_sums_to_the_window(
     train: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = document(capsys, train)
-    window = found["window"]["end_ns"] - found["window"]["start_ns"]
-    for device in found["ledger"]["devices"]:
+    result = document(capsys, train)
+    window = result["window"]["end_ns"] - result["window"]["start_ns"]
+    for device in result["ledger"]["devices"]:
         assert sum(entry["ns"] for entry in device["entries"]) == window
 
 
 def test_rules_and_steps_are_chosen(train: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, train, "--rule", "launch-bound,host-sync")
-    told = {f["rule"] for f in found["findings"]} | set(found["clean"])
-    told |= {one["rule"] for one in found["not_applicable"]}
-    assert told == {"launch-bound", "host-sync"}
+    result = document(capsys, train, "--rule", "launch-bound,host-sync")
+    rules = {f["rule"] for f in result["findings"]} | set(result["clean"])
+    rules |= {row["rule"] for row in result["not_applicable"]}
+    assert rules == {"launch-bound", "host-sync"}
     assert document(capsys, train, "--steps", "1")["window"]["steps"] == 1
-    assert asked(train, "--rule", "nope") == 2
+    assert run_diagnose(train, "--rule", "nope") == 2
     assert "no rule 'nope'" in capsys.readouterr().err
 
 
 def test_the_gate(train: str, capsys: pytest.CaptureFixture[str]) -> None:
     best = max(f["share"] or 0 for f in document(capsys, train)["findings"])
-    assert asked(train, "--fail-over", f"{best * 100 + 0.1:.3f}%") == 0
+    assert run_diagnose(train, "--fail-over", f"{best * 100 + 0.1:.3f}%") == 0
     assert capsys.readouterr().err == ""
-    assert asked(train, "--fail-over", "0.1%", "--format", "json") == 1
+    assert run_diagnose(train, "--fail-over", "0.1%", "--format", "json") == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["findings"]
     assert "limit 0.1%" in err
@@ -135,7 +135,7 @@ def test_the_gate(train: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("text", ["5", "0.05", "-1%", "101%", "five%", "%", "nan%"])
 def test_a_gate_is_a_percentage(text: str, train: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(train, f"--fail-over={text}") == 2
+    assert run_diagnose(train, f"--fail-over={text}") == 2
     assert "is not a percentage such as 5%" in capsys.readouterr().err
 
 
@@ -161,13 +161,13 @@ def test_rules_are_listed_without_a_capture(
         "    def check(self, timeline): return gs.Clean()\n",
         encoding="utf-8",
     )
-    assert asked("--list-rules", "--rules", str(own), "--format", "json") == 0
+    assert run_diagnose("--list-rules", "--rules", str(own), "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     kinds = {row["rule"]: row["of"] for row in rows}
     assert (kinds["launch-bound"], kinds["bank-conflict"]) == ("timeline", "kernels")
     assert kinds["mine"] == "yours"
     assert len(rows) == len(TIMELINE_RULES) + 16 + 1
-    assert asked("--list-rules") == 0
+    assert run_diagnose("--list-rules") == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
@@ -180,7 +180,10 @@ def test_a_rule_is_not_written_over(
     link.hardlink_to(rule)
     for output in (rule, tmp_path / "." / "mine.py", link):
         assert (
-            asked(train, "--rules", str(rule), "-o", str(output), "--format", "json", *options) == 2
+            run_diagnose(
+                train, "--rules", str(rule), "-o", str(output), "--format", "json", *options
+            )
+            == 2
         )
         assert "is a file of --rules" in capsys.readouterr().err
     assert rule.read_text(encoding="utf-8").startswith("raise")
@@ -189,7 +192,7 @@ def test_a_rule_is_not_written_over(
 def test_rules_of_a_user(train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0\n", encoding="utf-8")
-    assert asked(train, "--rules", str(broken)) == 2
+    assert run_diagnose(train, "--rules", str(broken)) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "broken.py:1: ZeroDivisionError" in err
@@ -204,7 +207,7 @@ def test_mistakes_are_one_line(train: str, capsys: pytest.CaptureFixture[str]) -
         ([train, "--lines"], "--lines does not apply"),
         ([train, "-o", train], "is the capture itself"),
     ):
-        assert asked(*args) == 2
+        assert run_diagnose(*args) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert message in err
@@ -215,24 +218,24 @@ def test_steps_of_a_report_are_refused() -> None:
         gs.diagnose(trace_of(MEASURED), steps="1")
 
 
-def joined(timeline: gs.Trace, *launches: dict[str, Any], **asked: Any) -> JoinedDiagnosis:
-    found = diagnose_captures([timeline, trace_of(*launches)], DiagnoseOptions(**asked))
-    assert isinstance(found, JoinedDiagnosis)
-    return found
+def joined(timeline: gs.Trace, *launches: dict[str, Any], **options: Any) -> JoinedDiagnosis:
+    result = diagnose_captures([timeline, trace_of(*launches)], DiagnoseOptions(**options))
+    assert isinstance(result, JoinedDiagnosis)
+    return result
 
 
 def test_kernels_of_a_report_are_weighed_by_their_time_in_the_timeline() -> None:
     timeline = starved("strided(float*)", "strided(float*)", "other(int*)")
-    found = joined(timeline, MEASURED, {**QUICK, "name": "unused(float*)"})
-    (kernel,) = found.kernels
+    result = joined(timeline, MEASURED, {**QUICK, "name": "unused(float*)"})
+    (kernel,) = result.kernels
     assert (kernel.group.label, kernel.calls, kernel.time_ns) == ("strided", 8, 40 * US)
     assert kernel.finding is not None
     speedup = kernel.finding.speedup
     assert speedup is not None
     assert kernel.saved_ns == pytest.approx(40 * US * (1 - 1 / speedup))
-    assert "the report: it covers 66.7% of the kernel time in the window" in found.notes
-    assert "the report: 1 of its kernels do not run in the window: not shown" in found.notes
-    assert found.timeline.findings[0].rule == "input-starved"
+    assert "the report: it covers 66.7% of the kernel time in the window" in result.notes
+    assert "the report: 1 of its kernels do not run in the window: not shown" in result.notes
+    assert result.timeline.findings[0].rule == "input-starved"
 
 
 def test_only_the_judged_gpu_weighs_the_kernels_of_a_report() -> None:
@@ -259,10 +262,10 @@ def test_both_are_shown() -> None:
     details = view.to_text(details=True)
     assert "uncoalesced-access" in details
     assert "5.00 µs/step (5.0% of the step); profiled: launch 0" in details
-    told = json.loads(view.to_json())
-    assert told["kernels"][0]["time_ns_per_step"] == 5 * US
-    assert told["kernels"][0]["findings"][0]["rule"] == "uncoalesced-access"
-    assert told["findings"][0]["rule"] == "input-starved"
+    document = json.loads(view.to_json())
+    assert document["kernels"][0]["time_ns_per_step"] == 5 * US
+    assert document["kernels"][0]["findings"][0]["rule"] == "uncoalesced-access"
+    assert document["findings"][0]["rule"] == "input-starved"
     assert [k.launch for k in view.kernels] == [0]
     assert f"### {number}. `strided`" in view.to_markdown(details=True)
     assert view.to_html().count('<section class="kernel">') > 1
@@ -270,10 +273,10 @@ def test_both_are_shown() -> None:
 
 
 def test_a_report_of_another_program_is_said_on_the_first_screen() -> None:
-    found = joined(starved("k"), MEASURED)
-    assert found.kernels == ()
+    result = joined(starved("k"), MEASURED)
+    assert result.kernels == ()
     lead = "the report: none of its kernels runs in the window"
-    assert found.notes[0] == f"{lead}: is it of the same program?"
+    assert result.notes[0] == f"{lead}: is it of the same program?"
     assert f"note: {lead}" in repr(gs.diagnose([starved("k"), trace_of(MEASURED)]))
     few = joined(starved("strided(float*)", *["other(int*)"] * 10), MEASURED)
     assert len(few.kernels) == 1
@@ -285,8 +288,8 @@ def test_names_of_rules_are_divided_among_the_two() -> None:
     timeline = starved("strided(float*)")
     only = joined(timeline, MEASURED, rules=["uncoalesced-access", "launch-bound"])
     assert {f.rule for k in only.kernels for f in k.group.findings} == {"uncoalesced-access"}
-    told = [*(f.rule for f in only.timeline.findings), *only.timeline.clean]
-    assert [*told, *only.timeline.not_applicable] == ["launch-bound"]
+    rules = [*(f.rule for f in only.timeline.findings), *only.timeline.clean]
+    assert [*rules, *only.timeline.not_applicable] == ["launch-bound"]
     with pytest.raises(UsageError, match="no rule 'nope'"):
         joined(timeline, MEASURED, rules=["nope"])
 
@@ -295,16 +298,16 @@ def test_names_of_rules_are_divided_among_the_two() -> None:
 def test_real_captures_are_joined(capsys: pytest.CaptureFixture[str]) -> None:
     timeline = SHARED / "nsys" / "gpt_small_forward.sqlite"
     report = SHARED / "ncu" / "gpt_fwd.ncu-rep.xz"
-    found = document(capsys, str(timeline), str(report))
-    first = found["kernels"][0]
+    result = document(capsys, str(timeline), str(report))
+    first = result["kernels"][0]
     assert first["findings"][0]["rule"] == "tensor-cores-idle"
     assert 2e6 < first["time_ns_per_step"] < 4e6
-    assert sum(k["share"] for k in found["kernels"]) < 1
+    assert sum(k["share"] for k in result["kernels"]) < 1
 
 
 @needs_shared
 def test_a_healthy_program_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(str(SHARED / "nsys" / "healthy.sqlite"), "--fail-over", "4%") == 0
+    assert run_diagnose(str(SHARED / "nsys" / "healthy.sqlite"), "--fail-over", "4%") == 0
     out = capsys.readouterr().out
     assert "No fix" in out
     assert "matmul" in out

@@ -46,8 +46,8 @@ def test_verdicts_come_first_and_fixes_last(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(("tools", "code"), [("nsys", 0), ("nsys,torch", 0), ("nsys,ncu", 1)])
 def test_a_gate_trips(tools: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--require", tools]) == code
-    said = capsys.readouterr().err
-    assert ("ncu can record here: no; GPU performance counters" in said) == bool(code)
+    error = capsys.readouterr().err
+    assert ("ncu can record here: no; GPU performance counters" in error) == bool(code)
 
 
 @pytest.mark.usefixtures("machine")

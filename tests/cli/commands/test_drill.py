@@ -35,8 +35,8 @@ def _no_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["drill", *arguments, "--format", "json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    output: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return output
 
 
 def test_it_fits_the_screen_but_for_what_is_pasted(
@@ -63,11 +63,11 @@ def test_the_command_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_has_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, RESNET, "--level", "full")
-    assert found["anchor"] == "profiler"
-    assert found["exact"] is True
-    assert found["installed"] is False
-    (run,) = found["runs"]
+    result = document(capsys, RESNET, "--level", "full")
+    assert result["anchor"] == "profiler"
+    assert result["exact"] is True
+    assert result["installed"] is False
+    (run,) = result["runs"]
     command = run["command"]
     assert command[command.index("--launch-skip") + 1] == str(run["launch_skip"])
     assert command[command.index("--launch-count") + 1] == str(run["launch_count"])
@@ -75,7 +75,7 @@ def test_json_has_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert command[command.index("--profile-from-start") + 1] == "off"
     assert command[command.index("--set") + 1] == "full"
     assert "--kernel-name-base" not in command
-    times = [kernel["time_ns"] for kernel in found["kernels"]]
+    times = [kernel["time_ns"] for kernel in result["kernels"]]
     assert times == sorted(times, reverse=True)
 
 
@@ -87,18 +87,18 @@ def test_other_formats(form: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ranges_of_the_program_become_filters(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, str(DATA / "gpt_small_forward.sqlite"))
-    assert found["anchor"] == "range"
-    (run,) = found["runs"]
+    result = document(capsys, str(DATA / "gpt_small_forward.sqlite"))
+    assert result["anchor"] == "range"
+    (run,) = result["runs"]
     command = run["command"]
-    told = [after for word, after in pairwise(command) if word == "--nvtx-include"]
-    assert told == run["nvtx_include"] == ["step_0/", "step_0"]
+    ranges = [after for word, after in pairwise(command) if word == "--nvtx-include"]
+    assert ranges == run["nvtx_include"] == ["step_0/", "step_0"]
     assert command[command.index("--nvtx-push-pop-scope") + 1] == "process"
 
 
 def test_a_kernel_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, RESNET, "--kernel", "relu|pool", "--top", "0")
-    labels = [kernel["label"] for kernel in found["kernels"]]
+    result = document(capsys, RESNET, "--kernel", "relu|pool", "--top", "0")
+    labels = [kernel["label"] for kernel in result["kernels"]]
     assert labels
     assert all("relu" in label or "pool" in label for label in labels)
 
@@ -116,7 +116,7 @@ def test_whole_graphs_cannot_be_drilled(graph: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--run"], "needs a program"),
         (["--run", "--"], "needs a program"),
@@ -127,10 +127,10 @@ def test_whole_graphs_cannot_be_drilled(graph: str, capsys: pytest.CaptureFixtur
     ],
 )
 def test_requests_that_make_no_sense(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["drill", RESNET, *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_without_ncu_nothing_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_run_measures_and_joins(
     assert f"{label.split()[0]} " in first
     assert "Command, for" not in out
     assert (tmp_path / "train.ncu-rep").exists()
-    seen = options_seen(tmp_path, "ncu")
-    assert seen[seen.index("--kill") + 1] == "yes"
-    assert seen[seen.index("--profile-from-start") + 1] == "off"
+    options = options_seen(tmp_path, "ncu")
+    assert options[options.index("--kill") + 1] == "yes"
+    assert options[options.index("--profile-from-start") + 1] == "off"
 
 
 TOTALS = str(DATA / "gpt_small_train_key_averages.txt")
@@ -217,10 +217,10 @@ def test_a_report_s_folder_is_kept_for_another_machine(
 
 @needs_shared
 def test_a_report_made_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, RESNET, str(REPORT))
-    chosen = [k for k in found["kernels"] if k["verdict"] == "chosen"]
+    result = document(capsys, RESNET, str(REPORT))
+    chosen = [k for k in result["kernels"] if k["verdict"] == "chosen"]
     assert all(kernel["measured"] > 0 for kernel in chosen)
-    assert len(found["diagnoses"]) == 1
+    assert len(result["diagnoses"]) == 1
 
 
 def test_kernels_that_no_report_holds_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,10 +252,10 @@ def test_steps_of_a_torch_trace_are_counted_inside_the_program(
     script = _script(tmp_path, "")
     words = ["--format", "json", "--", sys.executable, script, "--format", "table"]
     assert main(["drill", str(TORCH), *words]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["program"] == [sys.executable, script, "--format", "table"]
-    assert found["anchor"] == "step"
-    (run,) = found["runs"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["program"] == [sys.executable, script, "--format", "table"]
+    assert output["anchor"] == "step"
+    (run,) = output["runs"]
     plan = json.loads(run["environment"]["GPUSIGHT_RECORD"])
     assert plan["recorder"] == "profiler-api"
     assert plan["first_step"] == plan["last_step"] == run["step"]
@@ -266,9 +266,9 @@ def test_an_older_ncu_gets_what_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(tmp_path, "ncu", monkeypatch, version="2022.3.0.0")
-    found = document(capsys, str(DATA / "gpt_small_forward.sqlite"))
-    assert found["tool"] == "ncu 2022.3.0"
-    (run,) = found["runs"]
+    result = document(capsys, str(DATA / "gpt_small_forward.sqlite"))
+    assert result["tool"] == "ncu 2022.3.0"
+    (run,) = result["runs"]
     assert run["nvtx_process_scope"] is False
     assert "--nvtx-push-pop-scope" not in run["command"]
 

@@ -15,6 +15,7 @@ from gpusight.errors import NotApplicableError, UsageError
 from gpusight.rules.diagnosis import KernelReportDiagnosis
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
 from tests.cli.captures import NAMED, SOURCE
+from tests.shared import DATA
 
 DEMO = str(NAMED["demo"])
 REPORT = str(SOURCE / "data" / "demo.ncu-repz")
@@ -179,3 +180,14 @@ def test_rules_of_one_name_are_both_described(capsys: pytest.CaptureFixture[str]
     out = explained(capsys, "small-grid")
     assert "small-grid (timeline): Looks for kernels of 10 µs or more" in out
     assert "small-grid (Nsight Compute): The grid has fewer blocks" in out
+
+
+def test_an_id_of_the_ledger_or_of_an_event(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = str(DATA / "dataload.sqlite")
+    assert main(["explain", capture, "ledger:idle/input"]) == 0
+    assert "random normal" in capsys.readouterr().out
+    assert main(["explain", capture, "kernels:17", "--format", "json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert {row["id"] for row in page["rows"]} >= {"ranges:3", "kernels:16"}
+    assert main(["explain", capture, "kernels:99999"]) == 2
+    assert "it has 370 rows" in capsys.readouterr().err

@@ -54,32 +54,32 @@ def noisy() -> str:
     return saved("noisy.json", runs(*NOISY))
 
 
-def asked(*args: str) -> int:
+def run_gate(*args: str) -> int:
     return main(["gate", *args])
 
 
 def document(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
-    assert asked("--format", "json", *args) in {0, 1, 3}
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    assert run_gate("--format", "json", *args) in {0, 1, 3}
+    output: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return output
 
 
 def test_exit_codes(base: str, slower: str, noisy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked("--baseline", base, "--max", "step_time=+3%", "--", base) == 0
-    assert asked("--baseline", base, "--max", "step_time=+3%", slower) == 1
+    assert run_gate("--baseline", base, "--max", "step_time=+3%", "--", base) == 0
+    assert run_gate("--baseline", base, "--max", "step_time=+3%", slower) == 1
     unsettled = ("--baseline", base, "--max", "step_time=-1%", noisy)
-    assert asked(*unsettled) == 3
+    assert run_gate(*unsettled) == 3
     assert re.search(
         r"INCONCLUSIVE \(exit code 3\): step_time \S+ ± \S+% against -1%; .* captures per side",
         " ".join(capsys.readouterr().out.split()),
     )
-    assert asked("--inconclusive", "fail", *unsettled) == 1
-    assert asked("--inconclusive", "pass", *unsettled) == 0
+    assert run_gate("--inconclusive", "fail", *unsettled) == 1
+    assert run_gate("--inconclusive", "pass", *unsettled) == 0
     assert "Gate INCONCLUSIVE (exit code 0, accepted): step_time " in capsys.readouterr().out
-    assert asked("--baseline", base, "--max", "kernel:gemm=+3%", slower) == 1
-    assert asked("--max", "step_time=50ms", slower) == 0
-    assert asked("--max", "step_time=5ms", slower) == 1
-    assert asked("--baseline", base, "--max", "step_time=+3", slower) == 2
+    assert run_gate("--baseline", base, "--max", "kernel:gemm=+3%", slower) == 1
+    assert run_gate("--max", "step_time=50ms", slower) == 0
+    assert run_gate("--max", "step_time=5ms", slower) == 1
+    assert run_gate("--baseline", base, "--max", "step_time=+3", slower) == 2
 
 
 def test_without_limits_it_is_the_step_time(
@@ -102,10 +102,10 @@ def test_files_stand_where_people_write_them(
     words: str, base: str, slower: str, noisy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (base, slower, noisy) == ("base.json", "slower.json", "noisy.json")
-    found = document(capsys, *words.split())
-    assert len(found["meta"]["baseline"]) == 6
-    assert len(found["meta"]["captures"]) == 3
-    assert [check["metric"] for check in found["checks"]] == ["step_time", "launches"]
+    result = document(capsys, *words.split())
+    assert len(result["meta"]["baseline"]) == 6
+    assert len(result["meta"]["captures"]) == 3
+    assert [check["metric"] for check in result["checks"]] == ["step_time", "launches"]
 
 
 def test_every_key_of_the_document_is_described(
@@ -113,8 +113,8 @@ def test_every_key_of_the_document_is_described(
 ) -> None:
     page = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
     described = next(line for line in page.splitlines() if line.startswith("`gate`: "))
-    found = document(capsys, slower, "--baseline", base)
-    keys = {*found, *found["meta"], *found["checks"][0]} - {"command", "title"}
+    result = document(capsys, slower, "--baseline", base)
+    keys = {*result, *result["meta"], *result["checks"][0]} - {"command", "title"}
     assert {key for key in keys if f"`{key}`" not in described} == set()
 
 
@@ -122,11 +122,11 @@ def test_captures_that_follow_baselines_are_judged(
     base: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = str(DATA / "dataload.sqlite"), str(DATA / "healthy.json.gz")
-    found = document(capsys, "--max", "step_time=100s", "--baseline", base, *runs)
-    assert len(found["meta"]["baseline"]) == 3
-    assert found["meta"]["captures"] == ["dataload.sqlite", "healthy.json.gz"]
+    result = document(capsys, "--max", "step_time=100s", "--baseline", base, *runs)
+    assert len(result["meta"]["baseline"]) == 3
+    assert result["meta"]["captures"] == ["dataload.sqlite", "healthy.json.gz"]
     for unclear in ([runs[0], runs[1]], [runs[0], base], [base, runs[0], base]):
-        assert asked("--max", "step_time=100s", "--baseline", *unclear) == 2
+        assert run_gate("--max", "step_time=100s", "--baseline", *unclear) == 2
         assert "--baseline took all files; write: gpusight gate" in capsys.readouterr().err
 
 
@@ -134,10 +134,10 @@ def test_a_file_that_is_no_baseline_is_named(base: str, capsys: pytest.CaptureFi
     Path("bad.json").write_text("{}", encoding="utf-8")
     for words in (["bad.json", "new.sqlite"], ["bad.json", "--", base]):
         Path("new.sqlite").touch()
-        assert asked("--baseline", *words) == 2
-        told = "gpusight gate: bad.json is not a baseline, nor a trace; create a baseline: "
-        assert capsys.readouterr().err.startswith(told)
-    assert asked("--baseline", base, "--", base, "--steps", "2-5") == 2
+        assert run_gate("--baseline", *words) == 2
+        text = "gpusight gate: bad.json is not a baseline, nor a trace; create a baseline: "
+        assert capsys.readouterr().err.startswith(text)
+    assert run_gate("--baseline", base, "--", base, "--steps", "2-5") == 2
     assert "write options before --" in capsys.readouterr().err
 
 
@@ -145,16 +145,16 @@ def test_reports_are_written_beside_the_answer(
     base: str, slower: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--baseline", base, "--junit", "gate.xml", "--markdown", "gate.md", slower)
-    assert asked(*words) == 1
-    told = "Gate FAIL (exit code 1): step_time +10.0% ± 2.3% against +5%\n"
-    assert capsys.readouterr().out.startswith(told)
+    assert run_gate(*words) == 1
+    text = "Gate FAIL (exit code 1): step_time +10.0% ± 2.3% against +5%\n"
+    assert capsys.readouterr().out.startswith(text)
     assert ET.parse("gate.xml").getroot().get("failures") == "1"
     assert Path("gate.md").read_text(encoding="utf-8").startswith("## Gate FAIL")
     capsys.readouterr()
-    assert asked(*words, "-o", "answer.md") == 1
-    assert capsys.readouterr() == ("", f"gpusight gate: {told}")
+    assert run_gate(*words, "-o", "answer.md") == 1
+    assert capsys.readouterr() == ("", f"gpusight gate: {text}")
     assert Path("answer.md").read_bytes() == Path("gate.md").read_bytes()
-    assert asked(*words, "-o", "answer.json") == 1
+    assert run_gate(*words, "-o", "answer.json") == 1
     assert json.loads(Path("answer.json").read_text(encoding="utf-8"))["passed"] is False
 
 
@@ -168,8 +168,8 @@ def test_reports_are_written_beside_the_answer(
 )
 def test_a_green_report_does_not_outlive_an_error(base: str, words: str) -> None:
     reports = ["--junit", "gate.xml", "--markdown", "gate.md"]
-    assert asked("--baseline", base, "--max", "step_time=+3%", *reports, "--", base) == 0
-    assert asked(*reports, *shlex.split(words)) == 2
+    assert run_gate("--baseline", base, "--max", "step_time=+3%", *reports, "--", base) == 0
+    assert run_gate(*reports, *shlex.split(words)) == 2
     assert ET.parse("gate.xml").getroot().get("errors") == "1"
     assert Path("gate.md").read_text(encoding="utf-8").startswith("## Gate error")
 
@@ -180,8 +180,8 @@ def test_a_green_report_does_not_outlive_an_error(base: str, words: str) -> None
 )
 def test_a_green_answer_does_not_outlive_an_error(base: str, name: str, start: str) -> None:
     words = ("--baseline", base, "--max", "step_time=+3%", "-o", name)
-    assert asked(*words, "--", base) == 0
-    assert asked(*words, "--", "missing.sqlite") == 2
+    assert run_gate(*words, "--", base) == 0
+    assert run_gate(*words, "--", "missing.sqlite") == 2
     text = Path(name).read_text(encoding="utf-8")
     assert text.startswith(start)
     assert "missing.sqlite" in text
@@ -190,7 +190,7 @@ def test_a_green_answer_does_not_outlive_an_error(base: str, name: str, start: s
 
 
 def test_a_picture_as_output_hides_no_error(base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked("--baseline", base, "-o", "x.png") == 2
+    assert run_gate("--baseline", base, "-o", "x.png") == 2
     assert "no capture was given" in capsys.readouterr().err
 
 
@@ -198,9 +198,9 @@ def test_an_error_replaces_no_file_of_another_kind(base: str) -> None:
     before = Path(base).read_bytes()
     Path("notes.md").write_text("my notes", encoding="utf-8")
     words = ("--baseline", base, "--junit", base, "--markdown", "notes.md", "--", "missing.sqlite")
-    assert asked(*words) == 2
-    assert asked("--baseline", base, "-o", base, "--", "missing.sqlite") == 2
-    assert asked("--baseline", base, "-o", "notes.md", "--", "missing.sqlite") == 2
+    assert run_gate(*words) == 2
+    assert run_gate("--baseline", base, "-o", base, "--", "missing.sqlite") == 2
+    assert run_gate("--baseline", base, "-o", "notes.md", "--", "missing.sqlite") == 2
     assert Path(base).read_bytes() == before
     assert Path("notes.md").read_text(encoding="utf-8") == "my notes"
 
@@ -208,19 +208,19 @@ def test_an_error_replaces_no_file_of_another_kind(base: str) -> None:
 def test_what_was_made_of_other_captures_is_explained(
     base: str, slower: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert asked("--baseline", base, slower, slower) == 2
+    assert run_gate("--baseline", base, slower, slower) == 2
     capsys.readouterr()
-    assert asked(slower, "--baseline", base) == 1
+    assert run_gate(slower, "--baseline", base) == 1
     out = capsys.readouterr().out
     assert "Significant changes per step: compute/matmul +500 µs" in out
     assert out.endswith(f"next: gpusight compare {base} --vs {slower}\n")
-    assert asked(slower, "--baseline", base, "--details") == 1
+    assert run_gate(slower, "--baseline", base, "--details") == 1
     assert "- Kernel launches" in (out := capsys.readouterr().out) or "- GPU busy time" in out
     assert document(capsys, slower, "--baseline", base)["explanation"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("", "no capture was given; gpusight gate --baseline FILE -- CAPTURE"),
         ("--baseline base.json slower.json", "write: gpusight gate --baseline base.json -- sl"),
@@ -249,12 +249,14 @@ def test_what_was_made_of_other_captures_is_explained(
     ],
 )
 @pytest.mark.usefixtures("base", "slower")
-def test_mistakes_are_one_line(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = {path: path.read_bytes() for path in Path.cwd().glob("*.json")}
-    assert asked(*words.split()) == 2
+    assert run_gate(*words.split()) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert told in err
+    assert message in err
     assert {path: path.read_bytes() for path in Path.cwd().glob("*.json")} == before
 
 
@@ -268,19 +270,19 @@ def test_settings_are_found_and_overruled(
         "[gate.lax.max]\nstep_time = '+30%'\n",
         encoding="utf-8",
     )
-    assert asked(slower) == 1
+    assert run_gate(slower) == 1
     assert Path("gate.xml").is_file()
-    assert asked(slower, "--gate", "lax") == 0
-    assert asked(slower, "--max", "step_time=+20%") == 0
+    assert run_gate(slower, "--gate", "lax") == 0
+    assert run_gate(slower, "--max", "step_time=+20%") == 0
     capsys.readouterr()
-    found = document(capsys, slower, "--max", "step_time=+20%")
-    limits = [(check["metric"], check["limit"]) for check in found["checks"]]
+    result = document(capsys, slower, "--max", "step_time=+20%")
+    limits = [(check["metric"], check["limit"]) for check in result["checks"]]
     assert limits == [("launches", "+0"), ("step_time", "+20%")]
     Path("inner").mkdir()
     other = Path("inner/other.toml")
     other.write_text("[gate]\nbaseline = '../base.json'\ninconclusive = 'fail'\n", encoding="utf-8")
-    found = document(capsys, slower, "--config", str(other))
-    assert (found["meta"]["inconclusive"], len(found["checks"])) == ("fail", 1)
+    result = document(capsys, slower, "--config", str(other))
+    assert (result["meta"]["inconclusive"], len(result["checks"])) == ("fail", 1)
 
 
 def test_parts_of_captures_are_chosen(train: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,12 +299,12 @@ def test_a_baseline_of_a_part_is_held_against_the_same_part(
 ) -> None:
     assert main(["baseline", "save", train, "--steps", "1", "-o", "part.json"]) == 0
     capsys.readouterr()
-    assert asked("--baseline", "part.json", "--", train) == 2
+    assert run_gate("--baseline", "part.json", "--", train) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "uses --steps 1 and" in err
     assert "; add --steps 1, or save a new baseline" in err
-    assert asked("--baseline", "part.json", "--steps", "1", "--", train) == 0
+    assert run_gate("--baseline", "part.json", "--steps", "1", "--", train) == 0
     with pytest.raises(MissingDataError, match="cover different parts"):
         gs.gate(train, baseline="part.json")
     assert gs.gate(train, baseline="part.json", steps="1").passed
@@ -312,7 +314,7 @@ def test_a_request_that_fits_one_capture_only_names_it(
     train: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in ("--device 9", "--in nothing*", "--steps 900"):
-        assert asked(train, "--max", "step_time=1s", *option.split()) == 2
+        assert run_gate(train, "--max", "step_time=1s", *option.split()) == 2
         assert f"gpusight gate: {Path(train).name}: no " in capsys.readouterr().err
 
 
@@ -320,7 +322,7 @@ def test_a_capture_that_cannot_be_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = DATA / "thrice.ncu-rep.xz"
-    assert asked(str(report), "--max", "step_time=5ms", "--junit", "gate.xml") == 2
+    assert run_gate(str(report), "--max", "step_time=5ms", "--junit", "gate.xml") == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     (error,) = ET.parse(tmp_path / "gate.xml").getroot().findall("testsuite/testcase/error")
@@ -369,18 +371,18 @@ def commands() -> list[list[str]]:
     text = "\n".join(blocks("sh") + blocks("yaml")).replace("\\\n", " ")
     # A folded scalar of YAML is one line.
     text = re.sub(r">\n((?: {10,}.*\n)+)", lambda m: " ".join(m[1].split()) + "\n", text)
-    found = re.findall(
+    result = re.findall(
         r"(gpusight (?:gate|baseline|record|share) .*?)(?:;|#|$)", text, re.MULTILINE
     )
-    return [shlex.split(line) for line in found]
+    return [shlex.split(line) for line in result]
 
 
 def test_the_commands_of_the_page_are_understood() -> None:
-    found = commands()
-    assert len(found) >= 9
-    gates = [words for words in found if words[1] == "gate"]
+    result = commands()
+    assert len(result) >= 9
+    gates = [words for words in result if words[1] == "gate"]
     assert len(gates) >= 5
-    for words in found:
+    for words in result:
         args = build_parser().parse_args(words[1:])
         if words[1] == "gate":
             assert args.file or len(args.baseline) > 1
@@ -427,15 +429,15 @@ def test_the_noise_of_a_shared_machine_is_inconclusive() -> None:
         [str(SHARED / "nsys" / f"{name}_r{number}.sqlite") for number in (1, 2, 3)]
         for name in ("gpt_tiny_train", "gpt_tiny_train_tf32")
     )
-    found = gs.gate(now, baseline=base, limits=["step_time=+3%", "kernel_time=+3%"])
-    assert [check.status.value for check in found.checks] == ["inconclusive", "pass"]
-    assert (found.outcome, found.exit_code) == ("inconclusive", 3)
-    assert found.checks[0].repeats
+    view = gs.gate(now, baseline=base, limits=["step_time=+3%", "kernel_time=+3%"])
+    assert [check.status.value for check in view.checks] == ["inconclusive", "pass"]
+    assert (view.outcome, view.exit_code) == ("inconclusive", 3)
+    assert view.checks[0].repeats
     # The page shows this gate.
     page = PAGE.read_text(encoding="utf-8")
-    lines = found.to_text(words=COMMAND_LINE).splitlines()
+    lines = view.to_text(words=COMMAND_LINE).splitlines()
     assert "\n".join(lines[lines.index("") + 1 :]) in page
-    comparison = found.comparison
+    comparison = view.comparison
     assert comparison is not None
     times = [f"{ns / 1e6:.1f}" for ns in comparison.before.step_ns]
     assert f"{times[0]}, {times[1]} and {times[2]} ms" in " ".join(page.split())
@@ -444,9 +446,9 @@ def test_the_noise_of_a_shared_machine_is_inconclusive() -> None:
 @needs_shared
 def test_one_capture_per_side_is_no_regression() -> None:
     first, last = (SHARED / "nsys" / f"gpt_tiny_train_r{number}.sqlite" for number in (1, 3))
-    found = gs.gate(last, baseline=first, limits=["step_time=+3%", "launches=+0"])
-    assert [check.status.value for check in found.checks] == ["inconclusive", "pass"]
-    assert found.checks[0].repeats == 3
+    view = gs.gate(last, baseline=first, limits=["step_time=+3%", "launches=+0"])
+    assert [check.status.value for check in view.checks] == ["inconclusive", "pass"]
+    assert view.checks[0].repeats == 3
 
 
 @needs_shared

@@ -45,10 +45,10 @@ def test_the_calculator_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_people_see_the_usual_block_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     odd = ["occupancy", "--gpu", "A100", "--block", "352"]
-    for arguments, seen in ((CALCULATOR, False), (odd, True), ([*CALCULATOR, "--wide"], True)):
+    for arguments, is_shown in ((CALCULATOR, False), (odd, True), ([*CALCULATOR, "--wide"], True)):
         assert main([*arguments, "--top", "0"]) == 0
         table = capsys.readouterr().out.partition("Other block sizes")[2].partition("\n\n")[0]
-        assert any(line.split()[:1] == ["352"] for line in table.splitlines()) is seen
+        assert any(line.split()[:1] == ["352"] for line in table.splitlines()) is is_shown
 
 
 def test_kilobytes_are_those_of_cuda(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,8 +66,8 @@ def test_kilobytes_are_those_of_cuda(capsys: pytest.CaptureFixture[str]) -> None
         (["--gpu", "A100", "--shmem", "1.5"], "such as 16384 or 16K"),
         (["--gpu", "A100", "--over", "time"], "--over: invalid choice"),
         (["--gpu", "A100", "--block", "0"], "a block cannot have 0 threads"),
-        (["--gpu", "A100", "--block", "2000"], "give a number from 1 to 1024"),
-        (["--gpu", "A100", "--regs", "300"], "give a number from 1 to 255"),
+        (["--gpu", "A100", "--block", "2000"], "pass a number from 1 to 1024"),
+        (["--gpu", "A100", "--regs", "300"], "pass a number from 1 to 255"),
         (["--gpu", "A100", "--shmem", "200000"], "(max. 166912)"),
         (["--gpu", "RTX 4091"], "did you mean RTX 4090"),
         (["--gpu", "A100", "--kernel", "k"], "--kernel chooses from a capture"),

@@ -52,9 +52,9 @@ def test_other_formats(form: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert "softmax" in out
         return
     document = json.loads(out)
-    told = document["meta"]["answers"]
-    assert told["b"]["forward"]["launches"] == 24
-    assert told["d"]["answer"] is None
+    answer = document["meta"]["answers"]
+    assert answer["b"]["forward"]["launches"] == 24
+    assert answer["d"]["answer"] is None
     assert document["meta"]["not_applicable"]["shares"]["hint"]
     assert {row["section"] for row in document["rows"]} >= {"forward_time", "passes", "attention"}
 
@@ -159,12 +159,12 @@ def test_batch_goes_on_after_a_capture_that_fails(
     """A file that is cut off, and one that trips over something nobody foresaw."""
     whole = (folder / "gpt_small_forward.sqlite").read_bytes()
     (folder / "cut.sqlite").write_bytes(whole[:60_000])
-    asked = questions_module.questions
+    original = questions_module.questions
 
     def trips(trace: Trace, *given: Any, **more: Any) -> Any:
         if trace.meta.path.endswith("graph.sqlite"):
             raise ValueError("nobody foresaw\nthis")
-        return asked(trace, *given, **more)
+        return original(trace, *given, **more)
 
     monkeypatch.setattr(questions_module, "questions", trips)
     out = tmp_path / "answers"
@@ -222,6 +222,6 @@ def test_batch_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_report_of_kernels_is_no_timeline(capsys: pytest.CaptureFixture[str]) -> None:
     report = Path(demo.__file__).parents[2] / demo.CAPTURES["ncu"]
     assert main(["questions", str(report)]) == 2
-    told = capsys.readouterr().err
-    assert "the capture has no timeline" in told
-    assert "nsys profile" in told
+    error = capsys.readouterr().err
+    assert "the capture has no timeline" in error
+    assert "nsys profile" in error

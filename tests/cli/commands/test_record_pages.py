@@ -27,7 +27,7 @@ MODEL = (2025, 3, 1)
 
 def shell_lines(page: Path) -> list[str]:
     text = page.read_text(encoding="utf-8")
-    blocks = (found[2] for found in FENCED.finditer(text) if found[1] == "sh")
+    blocks = (result[2] for result in FENCED.finditer(text) if result[1] == "sh")
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
 
@@ -43,7 +43,7 @@ def gpusight_words(line: str) -> list[str] | None:
 
 def by_hand() -> list[tuple[str, str]]:
     pages = (page.read_text(encoding="utf-8") for page in PAGES)
-    return [(found[1], found[2]) for text in pages for found in BY_HAND.finditer(text)]
+    return [(result[1], result[2]) for text in pages for result in BY_HAND.finditer(text)]
 
 
 def built(line: str) -> ToolCommand:
@@ -65,9 +65,9 @@ def test_the_pages_are_there() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_line_is_taken_by_the_parser(page: Path) -> None:
     parser = build_parser()
-    found = [words for words in map(gpusight_words, shell_lines(page)) if words is not None]
-    assert found, "a page about capturing without a command"
-    for words in found:
+    result = [words for words in map(gpusight_words, shell_lines(page)) if words is not None]
+    assert result, "a page about capturing without a command"
+    for words in result:
         assert parser.parse_args(words).command == words[0]
 
 

@@ -68,7 +68,7 @@ def test_timeline_report_and_base_are_one_page(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([CAPTURE, CAPTURE], "2 timelines were given; a report takes one"),
         ([CAPTURE, "-o", "report.pdf"], "a report is HTML, not .pdf"),
@@ -81,12 +81,12 @@ def test_timeline_report_and_base_are_one_page(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_what_cannot_be_done_is_one_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 

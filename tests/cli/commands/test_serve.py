@@ -51,9 +51,9 @@ def serving(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 def address(process: subprocess.Popen[str]) -> str:
     """Read the line that says where it is."""
     assert process.stdout is not None
-    found = _LINE.fullmatch(process.stdout.readline())
-    assert found is not None
-    return found[1]
+    result = _LINE.fullmatch(process.stdout.readline())
+    assert result is not None
+    return result[1]
 
 
 def get(url: str) -> Any:
@@ -62,7 +62,7 @@ def get(url: str) -> Any:
 
 
 def states(url: str) -> list[str]:
-    return [one["state"] for one in get(f"{url}api/captures")["captures"]]
+    return [capture["state"] for capture in get(f"{url}api/captures")["captures"]]
 
 
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:

@@ -60,9 +60,9 @@ def test_nothing_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     output = tmp_path / "copy.sqlite"
     output.write_text("mine")
     assert main(["share", str(CAPTURE), "-o", str(output)]) == 2
-    said = capsys.readouterr().err
-    assert "exists already" in said
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "exists already" in error
+    assert error.count("\n") == 1
     assert output.read_text() == "mine"
 
 

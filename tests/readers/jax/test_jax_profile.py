@@ -491,13 +491,13 @@ def test_executions_are_told_by_scopes_or_else_by_runs(tmp_path: Path) -> None:
         ),
     )
     scopes = plane("/host:__ScopeRangeCallStack__", raw_stats={11: 1, 12: 1, 21: 2})
-    found = build(tmp_path, scopes, scoped).gpu_ranges
-    assert rows(found.filter(kind="module"), "start_ns", "end_ns") == [(0, 15), (20, 25)]
-    assert found.filter(kind="operator").height == 3
+    result = build(tmp_path, scopes, scoped).gpu_ranges
+    assert rows(result.filter(kind="module"), "start_ns", "end_ns") == [(0, 15), (20, 25)]
+    assert result.filter(kind="operator").height == 3
 
     plain = plane("/device:GPU:0", line("Stream #1", work(0, "m"), work(10, "m"), work(20, "n")))
-    found = build(tmp_path, plain).gpu_ranges
-    assert rows(found.filter(kind="module"), "name", "start_ns", "end_ns") == [
+    result = build(tmp_path, plain).gpu_ranges
+    assert rows(result.filter(kind="module"), "name", "start_ns", "end_ns") == [
         ("m", 0, 15),
         ("n", 20, 25),
     ]
@@ -648,7 +648,7 @@ def packet(*content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (
             packet(block(6, b"clocks"), whole(10, 1)) + packet(whole(8, 5), whole(10, 1)),
@@ -663,12 +663,12 @@ def packet(*content: bytes) -> bytes:
         (block(1, block(2, b"\xff\xfe")), "is not a capture"),
     ],
 )
-def test_other_files_are_named_or_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_other_files_are_named_or_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.pb"
     path.write_bytes(content)
     with pytest.raises(NotACaptureError, match=r"x\.pb is") as raised:
         xplane_source(path)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert raised.value.hint
 
 
@@ -682,17 +682,17 @@ def test_a_cut_profile_is_damaged_wherever_it_was_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         (line("Stream #1", b"\x0f"), "wire type"),
         (line("Stream #1", whole(1, 1) + b"\x22\x7f"), "beyond its event"),
         (line("Stream #1", event("k"), whole(1, 1) * 5000), "too many fields"),
     ],
 )
-def test_contradictions_are_one_line(tmp_path: Path, broken: Any, said: str) -> None:
+def test_contradictions_are_one_line(tmp_path: Path, broken: Any, message: str) -> None:
     path = tmp_path / "x.xplane.pb"
     path.write_bytes(space(plane("/device:GPU:0", line("Stream #2", event("k")), broken)))
-    with pytest.raises(DamagedCaptureError, match=said) as raised:
+    with pytest.raises(DamagedCaptureError, match=message) as raised:
         open_trace(path, cache=False).validate()
     assert "\n" not in str(raised.value)
 
@@ -712,8 +712,8 @@ def test_events_without_a_usable_time_are_left_out_and_counted(tmp_path: Path, o
     trace = open_trace(path, cache=False)
     trace.validate()
     assert trace.kernels.height == 1
-    said = "1 of 2 events of /device:GPU:0 left out: no usable time or duration"
-    assert trace.warnings == (said,)
+    text = "1 of 2 events of /device:GPU:0 left out: no usable time or duration"
+    assert trace.warnings == (text,)
     path.write_bytes(space(plane("/device:GPU:0", line("Stream #2", event("k")), odd, odd)))
     with pytest.raises(DamagedCaptureError, match="2 of 3 events of /device:GPU:0 have no usable"):
         open_trace(path, cache=False).has("kernels")

@@ -99,16 +99,16 @@ def report(*launches: Launch, session: bytes = b"", sources: tuple[bytes, ...] =
     strings: list[str] = []
     data = b"NVR\0" + _sized(whole(1, 7))
     data += _block(whole(1, len(sources)) + block(3, session), *sources)
-    for one in launches:
+    for encoded in launches:
         before = len(strings)
-        message = one.fields + b"".join(
-            block(_METRICS[one.kind], _metric(strings, name, content))
-            for name, content in one.metrics.items()
+        message = encoded.fields + b"".join(
+            block(_METRICS[encoded.kind], _metric(strings, name, content))
+            for name, content in encoded.metrics.items()
         )
-        header = whole(one.kind, 1)
+        header = whole(encoded.kind, 1)
         header += block(4, b"".join(text(1, s) for s in strings[before:]))
-        if one.process is not None:
-            pid, path = one.process
+        if encoded.process is not None:
+            pid, path = encoded.process
             header += block(6, whole(1, pid) + text(2, "127.0.0.1") + text(3, path))
         data += _block(header, message)
     return data

@@ -117,7 +117,7 @@ def test_a_launch_is_described(tmp_path: Path) -> None:
         "device__attribute_memory_clock_rate": 8_001_000,
         "device__attribute_global_memory_bus_width": 384,
     }
-    one = launch(
+    encoded = launch(
         "gemm",
         metrics,
         mangled="_Z4gemmPf",
@@ -127,7 +127,7 @@ def test_a_launch_is_described(tmp_path: Path) -> None:
         extra=whole(22, 1) + whole(23, 13),
         process=(41, "C:\\Users\\someone\\bin\\train.exe\0"),
     )
-    trace = opened(tmp_path, report(one))
+    trace = opened(tmp_path, report(encoded))
     (row,) = trace.profiles.to_dicts()
     assert row | {"address": None} == {
         "launch": 0, "kind": "kernel", "name": "gemm(float *)", "base_name": "gemm",
@@ -166,9 +166,9 @@ def test_the_best_name_there_is(tmp_path: Path, names: dict[str, Any], shown: st
 def test_grids_of_old_reports_are_in_threads(
     tmp_path: Path, grid: tuple[int, int, int], blocks: int, expected: tuple[int, int, int]
 ) -> None:
-    one = launch("k", {"launch__grid_size": blocks}, grid=grid, threads=(32, 32, 1))
+    encoded = launch("k", {"launch__grid_size": blocks}, grid=grid, threads=(32, 32, 1))
     assert (
-        opened(tmp_path, report(one)).profiles.select("grid_x", "grid_y", "grid_z").row(0)
+        opened(tmp_path, report(encoded)).profiles.select("grid_x", "grid_y", "grid_z").row(0)
         == expected
     )
 
@@ -244,8 +244,8 @@ def test_attributes_of_the_session_may_be_zero(tmp_path: Path, field: int) -> No
 def test_source_files_come_without_homes(tmp_path: Path) -> None:
     file = ncu.text(1, "/home/someone/src/kernels.cu") + ncu.text(2, "__global__ …")
     source = whole(1, 5) + whole(6, 8 << 16 | 9) + block(8, block(1, file))
-    one = launch("k", {"x": 1}, extra=block(15, whole(1, 5)))
-    trace = opened(tmp_path, report(one, sources=(source,)))
+    encoded = launch("k", {"x": 1}, extra=block(15, whole(1, 5)))
+    trace = opened(tmp_path, report(encoded, sources=(source,)))
     assert trace.source_files.rows() == [(0, "src/kernels.cu", "__global__ …")]
     assert trace.profiles.select("binary", "compute_major", "compute_minor").row(0) == (0, 8, 9)
 
@@ -254,8 +254,8 @@ def test_a_binary_whose_lines_cannot_be_read_is_said(tmp_path: Path) -> None:
     source = whole(1, 5) + block(4, b"\x7fELF\x02\x01" + b"\xff" * 90)
     trace = opened(tmp_path, report(launch("k", {"x": 1}), sources=(source,)))
     assert not trace.has("code_lines")
-    (said,) = trace.diagnostics["text"].to_list()
-    assert said.startswith("source lines of a binary cannot be read")
+    (diagnostic,) = trace.diagnostics["text"].to_list()
+    assert diagnostic.startswith("source lines of a binary cannot be read")
 
 
 # Packed, cut and hostile -------------------------------------------------------------------------
@@ -317,8 +317,8 @@ def test_what_is_no_block_ends_a_report(tmp_path: Path, tail: bytes) -> None:
     began = time.process_time()
     trace = opened(tmp_path, report(launch("k", {"x": 1})) + tail)
     assert trace.row_count("profiles") == 1
-    (said,) = trace.meta.warnings
-    assert said == (
+    (warning,) = trace.meta.warnings
+    assert warning == (
         "the report is damaged: it has data that is not a block; whole before that: one launch"
     )
     assert time.process_time() - began < 5
@@ -463,9 +463,9 @@ def test_lines_of_a_kernel_are_those_of_its_source() -> None:
 
 
 def kernel_of(mangled: str) -> str:
-    found = re.match(r"_Z\d+(\w+?)P", mangled)
-    assert found is not None
-    return found[1]
+    match = re.match(r"_Z\d+(\w+?)P", mangled)
+    assert match is not None
+    return match[1]
 
 
 @pytest.mark.parametrize("why", ["too large to copy", "no room for a copy"])

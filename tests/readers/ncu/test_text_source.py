@@ -82,8 +82,8 @@ def values(trace: Trace, launch: int = 0) -> dict[str, Any]:
 
 
 def only(frame: pl.DataFrame) -> dict[str, Any]:
-    (found,) = frame.to_dicts()
-    return found
+    (result,) = frame.to_dicts()
+    return result
 
 
 # Layouts -----------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ def test_labels_mean_different_things_in_different_sections(tmp_path: Path) -> N
 
 def test_a_label_may_have_the_name_behind_it(tmp_path: Path) -> None:
     trace = opened(tmp_path, long_table(long_row("0", f"My Time ({TIME})", "ns", "5")))
-    found = only(trace.counters)
-    assert (found["metric"], found["label"], found["value"]) == (TIME, "My Time", 5.0)
+    result = only(trace.counters)
+    assert (result["metric"], result["label"], result["value"]) == (TIME, "My Time", 5.0)
 
 
 WIDE = (*COLUMNS_15[:11], TIME, BYTES, "device__attribute_display_name", "launch__sm_count")
@@ -304,8 +304,8 @@ def test_parts_of_counters(tmp_path: Path) -> None:
     trace = opened(
         tmp_path, long_table(long_row("0", "launch__occupancy_per_block_size", "", listed))
     )
-    found = only(trace.counters)
-    assert (found["value"], found["text"], found["instances"]) == (2338.0, None, 3)
+    result = only(trace.counters)
+    assert (result["value"], result["text"], result["instances"]) == (2338.0, None, 3)
     assert trace.counter_instances.select("instance", "key", "value").rows() == [
         (1, None, 8.0),
         (16, None, 9.0),
@@ -367,9 +367,9 @@ def test_source_files_have_quotes_that_are_not_doubled(tmp_path: Path) -> None:
     lines = ['"File Name","/home/me/code/app.cu"', '"Line No","Source"']
     lines += ['"1","#include "common.h""', '"2",""', '"3","int a = b, c;"', ""]
     trace = opened(tmp_path, "\n".join(lines))
-    found = only(trace.source_files)
-    assert found["content"] == '#include "common.h"\n\nint a = b, c;'
-    assert "/home/me" not in found["path"]
+    result = only(trace.source_files)
+    assert result["content"] == '#include "common.h"\n\nint a = b, c;'
+    assert "/home/me" not in result["path"]
 
 
 def test_the_session_page(tmp_path: Path) -> None:
@@ -474,12 +474,12 @@ def test_a_page_of_text(tmp_path: Path) -> None:
         ("mul(int, int)", 1, 1, 9, 2e6, None),
     ]
     assert values(trace)[SM] == 6.19
-    said = ("section", "kind", "speedup_kind", "speedup_percent", "message")
+    messages = ("section", "kind", "speedup_kind", "speedup_percent", "message")
     advice = (
         "All compute pipelines are under-utilized. Either this workload is very small or it "
         "doesn't issue enough warps."
     )
-    assert trace.rule_results.select(said).rows() == [
+    assert trace.rule_results.select(messages).rows() == [
         ("GPU Speed Of Light Throughput", "optimization", "local", 93.81, advice),
         ("GPU Speed Of Light Throughput", "warning", None, None, "Something is missing."),
         ("Launch Statistics", "information", None, None, "It is fine."),
@@ -505,8 +505,8 @@ RAW_PAGE = """\
 
 
 def test_values_of_a_raw_page_go_over_several_lines(tmp_path: Path) -> None:
-    found = values(opened(tmp_path, RAW_PAGE))
-    assert found == {
+    result = values(opened(tmp_path, RAW_PAGE))
+    assert result == {
         "device__attribute_display_name": "NVIDIA GeForce RTX 4090",
         "sm__ops_path_tensor.sum": 690_442_000_000_000.0,
         TIME: 1500.0,
@@ -730,7 +730,7 @@ def test_zero_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (row(*COLUMNS_15) + "\n", "no rows"),
         ("==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n", "no kernels"),
@@ -740,8 +740,8 @@ def test_zero_bytes(tmp_path: Path) -> None:
         ("ID,Kernel Name," + ",".join(f"a__{n}.sum" for n in range(50_000)) + "\n", "20,000 cells"),
     ],
 )
-def test_files_without_launches_say_why(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(GpusightError, match=said) as error:
+def test_files_without_launches_say_why(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(GpusightError, match=expected) as error:
         opened(tmp_path, text)
     assert "\n" not in str(error.value)
     assert error.value.hint
@@ -888,10 +888,10 @@ def test_text_and_table_say_the_same_of_launches_and_rules(name: str) -> None:
     details, text = _printed(f"{name}.details.csv"), _printed(f"{name}.details.txt")
     raw = _printed(f"{name}.raw.csv")
     for column in ("name", "base_name", "grid_x", "grid_z", "block_y", "stream", "ranges"):
-        said = [
+        messages = [
             t.profiles.get_column(column).cast(pl.String).to_list() for t in (details, text, raw)
         ]
-        assert said[0] == said[1] == said[2]
+        assert messages[0] == messages[1] == messages[2]
     columns = ("launch", "kind", "speedup_kind", "speedup_percent")
     rules = [t.rule_results.select(columns).rows() for t in (details, text)]
     assert rules[0] == rules[1]

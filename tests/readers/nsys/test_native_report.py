@@ -18,9 +18,11 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import DamagedCaptureError, UsageError
+from gpusight.readers.nsys.native_info import system_env
 from gpusight.readers.nsys.native_report import RepTables
 from gpusight.readers.nsys.raw_tables import RowFilter
 from gpusight.readers.open import open_trace
+from gpusight.readers.protobuf_wire import parse
 from gpusight.trace.schema import TABLES
 from tests.shared import DATA, EVERY_REPORT, SHARED, name, tool
 
@@ -52,8 +54,8 @@ def exported_tables(path: Path) -> dict[str, list[str]]:
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
         listed = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in listed:
-            some = database.execute(f'SELECT EXISTS (SELECT 1 FROM "{table}")').fetchone()[0]
-            if some and not table.startswith("ENUM_"):
+            has_rows = database.execute(f'SELECT EXISTS (SELECT 1 FROM "{table}")').fetchone()[0]
+            if has_rows and not table.startswith("ENUM_"):
                 info = database.execute(f'PRAGMA table_info("{table}")').fetchall()
                 tables[table] = [column[1] for column in info]
     return tables
@@ -261,6 +263,17 @@ def test_environments_and_command_lines_are_not_decoded() -> None:
         assert set(numbers) <= set(PROPERTIES)
 
 
+def test_debug_settings_are_all_that_is_kept_of_an_environment() -> None:
+    def field(number: int, data: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    prop = b"\x08\xe2\x04" + field(2, b"TOKEN=secret;CUDA_LAUNCH_BLOCKING=1;HOME=/home/demo")
+    rows = system_env(parse(field(1, field(2, field(1, prop)))))
+    assert [(row["name"], row["value"]) for row in rows] == [
+        ("DeviceEnvironment", "CUDA_LAUNCH_BLOCKING=1")
+    ]
+
+
 def test_a_report_cut_off_says_so(tmp_path: Path) -> None:
     whole = (DATA / "graph.nsys-rep").read_bytes()
     cut = tmp_path / "cut.nsys-rep"
@@ -319,8 +332,8 @@ def test_the_same_ledger_and_findings(report: Path, export: Path) -> None:
         with open_trace(path, cache=False) as trace:
             diagnosis = gs.diagnose(trace).to_dict()
             answers.append((gs.ledger(trace).to_dict(), diagnosis["findings"], diagnosis["ledger"]))
-    (ledger, *found), (expected, *as_found) = answers
-    assert found == as_found
+    (ledger, *result), (expected, *as_found) = answers
+    assert result == as_found
     assert ledger["devices"] == expected["devices"]
 
 

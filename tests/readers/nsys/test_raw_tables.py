@@ -48,8 +48,8 @@ def test_every_answer_says_it(
     backwards: Path, command: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, str(backwards), "--format", form, "--no-cache"]) == 0
-    said = " ".join(capsys.readouterr().out.replace("\\", "").split())
-    assert LEFT_OUT in said
+    output = " ".join(capsys.readouterr().out.replace("\\", "").split())
+    assert LEFT_OUT in output
 
 
 @pytest.mark.parametrize(
@@ -336,11 +336,11 @@ def test_warnings_are_in_the_same_order_whichever_table_is_read_first(tmp_path: 
         f"UPDATE {CALLS} SET end = 'x' WHERE rowid = 1",
     )
     orders = (("kernels", "api_calls"), ("api_calls", "kernels"))
-    found = []
+    result = []
     for tables in orders:
         with open_trace(path, cache=False) as trace:
             for table in tables:
                 trace.table(table)
-            found.append(trace.warnings)
-    assert len(found[0]) == 2
-    assert found[0] == found[1]
+            result.append(trace.warnings)
+    assert len(result[0]) == 2
+    assert result[0] == result[1]

@@ -28,7 +28,7 @@ class Described(Machine):
     files: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, CommandResult] = field(default_factory=dict)
     """By the program's path, or by the name of the probe that Python is to run."""
-    found: Mapping[Tool, Sequence[InstalledTool | BrokenTool]] = field(default_factory=dict)
+    installed: Mapping[Tool, Sequence[InstalledTool | BrokenTool]] = field(default_factory=dict)
     read_only: frozenset[str] = frozenset()
     free: int | None = 500_000_000_000
     shared: int = 32_000_000_000
@@ -62,10 +62,10 @@ class Described(Machine):
         return self.shared if folder == "/dev/shm" else self.free
 
     def tools(self, tool: Tool) -> Sequence[InstalledTool | BrokenTool]:
-        return self.found.get(tool, ())
+        return self.installed.get(tool, ())
 
 
-def said(**answer: object) -> CommandResult:
+def json_result(**answer: object) -> CommandResult:
     return CommandResult(0, json.dumps(answer) + "\n")
 
 
@@ -81,7 +81,7 @@ def driver(
     name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0), cuda: int = 13000
 ) -> CommandResult:
     devices = [{"name": name, "capability": capability}]
-    return said(library=True, version=cuda, failed=0, devices=devices)
+    return json_result(library=True, version=cuda, failed=0, devices=devices)
 
 
 def smi(
@@ -90,19 +90,19 @@ def smi(
     return CommandResult(0, f"{name}, {version}, {capability}, Disabled\n")
 
 
-def packages(*version: int, **found: str) -> CommandResult:
-    named = {name.replace("_", "-"): number for name, number in found.items()}
-    return said(python=version or (3, 12, 3), packages=named)
+def packages(*version: int, **expected: str) -> CommandResult:
+    named = {name.replace("_", "-"): number for name, number in expected.items()}
+    return json_result(python=version or (3, 12, 3), packages=named)
 
 
-TORCH = said(
+TORCH = json_result(
     version="2.11.0+cu130", cuda="13.0", hip=None, available=True, activities=["CPU", "CUDA"]
 )
 PYTHON: dict[str, CommandResult] = {
     "/usr/bin/python": CommandResult(0, ""),
-    "ask_packages": packages(torch="2.11.0", nvtx="0.2.14"),
-    "ask_torch": TORCH,
-    "ask_cupti": said(library=CUPTI_13, unfit=None, works=True, why=None),
+    "probe_packages": packages(torch="2.11.0", nvtx="0.2.14"),
+    "probe_torch": TORCH,
+    "probe_cupti": json_result(library=CUPTI_13, unfit=None, works=True, why=None),
 }
 H200_FILES: dict[str, str] = {
     "/proc/self/status": status(),
@@ -119,7 +119,7 @@ H200_FILES: dict[str, str] = {
 H200_PROGRAMS: dict[str, CommandResult] = {
     **PYTHON,
     "/usr/bin/nvidia-smi": smi(),
-    "ask_driver": driver(),
+    "probe_driver": driver(),
     "/opt/nvidia/nsight-systems/2025.3.1/host-linux-x64/QdstrmImporter": CommandResult(
         0, "2025.3.1\n"
     ),
@@ -132,22 +132,24 @@ H200_TOOLS: dict[Tool, Sequence[InstalledTool | BrokenTool]] = {
 
 def bare() -> Described:
     """A machine without a GPU or a tool, on which most checks have something to say."""
-    cpu_only = said(version="2.11.0+cpu", cuda=None, hip=None, available=False, activities=["CPU"])
-    no_cupti = said(library=None, unfit=None, works=False, why=None)
-    return Described(programs={**PYTHON, "ask_torch": cpu_only, "ask_cupti": no_cupti})
+    cpu_only = json_result(
+        version="2.11.0+cpu", cuda=None, hip=None, available=False, activities=["CPU"]
+    )
+    no_cupti = json_result(library=None, unfit=None, works=False, why=None)
+    return Described(programs={**PYTHON, "probe_torch": cpu_only, "probe_cupti": no_cupti})
 
 
 def h200(
     *,
     files: Mapping[str, str] | None = None,
     programs: Mapping[str, CommandResult] | None = None,
-    found: Mapping[Tool, Sequence[InstalledTool | BrokenTool]] | None = None,
+    installed: Mapping[Tool, Sequence[InstalledTool | BrokenTool]] | None = None,
     **others: object,
 ) -> Described:
     """A machine on which everything works, with changes."""
     return Described(
         files={**H200_FILES, **(files or {})},
         programs={**H200_PROGRAMS, **(programs or {})},
-        found={**H200_TOOLS, **(found or {})},
+        installed={**H200_TOOLS, **(installed or {})},
         **others,  # type: ignore[arg-type]
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.errors import UsageError
+from gpusight.recording.debug_settings import debug_settings
 from gpusight.recording.doctor.checkup import checkup_page, examine
-from gpusight.recording.doctor.environment_checks import debug_settings
 from gpusight.recording.doctor.gpu_checks import generation
 from gpusight.recording.doctor.machine import (
     Ability,
@@ -33,8 +33,8 @@ from tests.recording.doctor.machines import (
     Described,
     driver,
     h200,
+    json_result,
     packages,
-    said,
     smi,
     status,
     tool,
@@ -75,8 +75,8 @@ def test_a_laptop_without_a_gpu() -> None:
         files={"/proc/sys/kernel/perf_event_paranoid": "4\n", "/proc/self/status": status()},
         programs={
             "/usr/bin/python3": CommandResult(0, ""),
-            "ask_packages": packages(),
-            "ask_driver": said(library=False),
+            "probe_packages": packages(),
+            "probe_driver": json_result(library=False),
         },
     )
     checkup = checked(machine)
@@ -89,7 +89,7 @@ def test_a_laptop_without_a_gpu() -> None:
 
 
 def test_a_mac_reads_captures() -> None:
-    programs = {**PYTHON, "ask_driver": said(library=False)}
+    programs = {**PYTHON, "probe_driver": json_result(library=False)}
     checkup = checked(Described(system="Darwin", kernel="24.1.0", programs=programs))
     assert abilities(checkup)["torch"] == "partly"
     assert checkup.record_uses is Tool.TORCH
@@ -170,8 +170,8 @@ def test_kinds_of_containers(files: dict[str, str], environment: dict[str, str],
 def test_a_container_without_its_gpu() -> None:
     machine = Described(
         files={"/.dockerenv": "", "/proc/self/status": status()},
-        programs={**PYTHON, "ask_driver": said(library=False)},
-        found={Tool.NSYS: [tool(Tool.NSYS, NSYS_2025, 2025, 3, 1)]},
+        programs={**PYTHON, "probe_driver": json_result(library=False)},
+        installed={Tool.NSYS: [tool(Tool.NSYS, NSYS_2025, 2025, 3, 1)]},
     )
     checkup = checked(machine)
     assert check(checkup, "container").commands == ("docker run --gpus all …",)
@@ -188,8 +188,8 @@ def test_wsl2(version: str, ncu: str) -> None:
         files={"/usr/lib/wsl/lib/libcuda.so.1": "", "/proc/driver/nvidia/params": ""},
         programs={
             "/usr/bin/nvidia-smi": smi("NVIDIA GeForce RTX 4090", "8.9", version),
-            "ask_driver": driver("NVIDIA GeForce RTX 4090", (8, 9), 12070),
-            "ask_cupti": said(library=None, unfit=CUPTI_13, works=False, why=""),
+            "probe_driver": driver("NVIDIA GeForce RTX 4090", (8, 9), 12070),
+            "probe_cupti": json_result(library=None, unfit=CUPTI_13, works=False, why=""),
         },
     )
     checkup = checked(machine)
@@ -205,43 +205,43 @@ def test_wsl_without_the_driver_of_windows_and_wsl1() -> None:
 
 
 def test_without_nsys_record_uses_cupti_then_torch() -> None:
-    checkup = checked(h200(found={Tool.NSYS: []}))
+    checkup = checked(h200(installed={Tool.NSYS: []}))
     assert checkup.record_uses is Tool.CUPTI
     assert check(checkup, "nsys").commands == ("export GPUSIGHT_NSYS=/path/to/nsys",)
-    lacking = {"ask_cupti": said(library=None, unfit=None, works=False, why="")}
-    assert checked(h200(found={Tool.NSYS: []}, programs=lacking)).record_uses is Tool.TORCH
+    lacking = {"probe_cupti": json_result(library=None, unfit=None, works=False, why="")}
+    assert checked(h200(installed={Tool.NSYS: []}, programs=lacking)).record_uses is Tool.TORCH
 
 
 def test_the_tool_that_is_used_is_the_one_that_counts() -> None:
     script = tool(Tool.NSYS, "/usr/local/cuda/bin/nsys", 2025, 3, 1)
     older = tool(Tool.NSYS, "/usr/bin/nsys", 2022, 4, 2)
     real = tool(Tool.NSYS, NSYS_2025, 2025, 3, 1)
-    checkup = checked(h200(found={Tool.NSYS: [script, real, older]}))
+    checkup = checked(h200(installed={Tool.NSYS: [script, real, older]}))
     assert checkup.verdict(Tool.NSYS).found.startswith("2025.3.1 (/usr/local/cuda/bin/nsys); also")
     assert check(checkup, "importer").found == "starts"
 
 
 def test_a_tool_that_does_not_start_is_named() -> None:
     broken = BrokenTool(path=Path("/opt/old/nsys"), why="does not run: libfoo.so.1 is missing")
-    both = h200(found={Tool.NSYS: [tool(Tool.NSYS, NSYS_2025, 2025, 3, 1), broken]})
+    both = h200(installed={Tool.NSYS: [tool(Tool.NSYS, NSYS_2025, 2025, 3, 1), broken]})
     assert "; also /opt/old/nsys does not run: libfoo" in check(checked(both), "nsys").found
-    only = checked(h200(found={Tool.NSYS: [broken]}))
+    only = checked(h200(installed={Tool.NSYS: [broken]}))
     assert only.verdict(Tool.NSYS).why == ("nsys does not start",)
 
 
-B200 = {"/usr/bin/nvidia-smi": smi("NVIDIA B200", "10.0"), "ask_driver": driver("B200", (10, 0))}
+B200 = {"/usr/bin/nvidia-smi": smi("NVIDIA B200", "10.0"), "probe_driver": driver("B200", (10, 0))}
 
 
 def test_an_old_ncu_does_not_measure_a_new_gpu() -> None:
     old = {Tool.NCU: [tool(Tool.NCU, NCU_2025, 2024, 3, 2)]}
-    verdict = checked(h200(programs=B200, found=old)).verdict(Tool.NCU)
+    verdict = checked(h200(programs=B200, installed=old)).verdict(Tool.NCU)
     assert verdict.can is Ability.NO
     assert verdict.why == ("ncu 2024.3.2: Blackwell GPUs need ncu 2025.1 or newer",)
     assert checked(h200(programs=B200)).verdict(Tool.NCU).can is Ability.YES
 
 
 def test_a_new_ncu_does_not_measure_an_old_gpu() -> None:
-    v100 = {"/usr/bin/nvidia-smi": smi("Tesla V100", "7.0"), "ask_driver": driver("V100", (7, 0))}
+    v100 = {"/usr/bin/nvidia-smi": smi("Tesla V100", "7.0"), "probe_driver": driver("V100", (7, 0))}
     verdict = checked(h200(programs=v100)).verdict(Tool.NCU)
     assert verdict.why == ("ncu 2025.3.1: Volta GPUs need ncu 2025.2 or older",)
 
@@ -260,7 +260,7 @@ def test_an_nsys_whose_cupti_is_older_than_the_gpu() -> None:
 
 def test_a_gpu_from_the_future_is_not_judged() -> None:
     assert generation((15, 0)) is None
-    future = {"/usr/bin/nvidia-smi": smi("X900", "15.0"), "ask_driver": driver("X900", (15, 0))}
+    future = {"/usr/bin/nvidia-smi": smi("X900", "15.0"), "probe_driver": driver("X900", (15, 0))}
     assert abilities(checked(h200(programs=future)))["ncu"] == "yes"
 
 
@@ -274,7 +274,7 @@ def test_an_importer_that_lacks_a_library() -> None:
 
 def test_an_importer_that_is_not_beside_nsys_is_unknown() -> None:
     wrapper = {Tool.NSYS: [tool(Tool.NSYS, "/usr/local/cuda/bin/nsys", 2025, 3, 1)]}
-    assert check(checked(h200(found=wrapper)), "importer").state is CheckState.UNKNOWN
+    assert check(checked(h200(installed=wrapper)), "importer").state is CheckState.UNKNOWN
 
 
 def test_without_nvidia_smi_the_driver_is_asked() -> None:
@@ -289,9 +289,9 @@ def test_an_nvidia_smi_that_fails_is_quoted() -> None:
     failed = CommandResult(
         9, "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n"
     )
-    broken = {"/usr/bin/nvidia-smi": failed, "ask_driver": said(library=False)}
-    found = check(checked(h200(programs=broken)), "gpu").found
-    assert found.startswith("nvidia-smi: NVIDIA-SMI has failed")
+    broken = {"/usr/bin/nvidia-smi": failed, "probe_driver": json_result(library=False)}
+    result = check(checked(h200(programs=broken)), "gpu").found
+    assert result.startswith("nvidia-smi: NVIDIA-SMI has failed")
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_an_nvidia_smi_that_fails_is_quoted() -> None:
 def test_gpus_that_cuda_does_not_show(
     environment: Mapping[str, str], failed: int, command: str
 ) -> None:
-    hidden = {"ask_driver": said(library=True, version=13000, failed=failed, devices=[])}
+    hidden = {"probe_driver": json_result(library=True, version=13000, failed=failed, devices=[])}
     checkup = checked(h200(programs=hidden, environment=environment))
     assert check(checkup, "gpu").commands == (command,)
     assert abilities(checkup) == {"nsys": "partly", "ncu": "no", "torch": "partly", "cupti": "no"}
@@ -334,7 +334,7 @@ def test_another_profiler_around_us() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "found"),
+    ("variables", "expected"),
     [
         (
             {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "TRACE"},
@@ -351,24 +351,26 @@ def test_another_profiler_around_us() -> None:
         ({"NVIDIA_TF32_OVERRIDE": "1", "CUDNN_LOGLEVEL_DBG": "1", "XLA_FLAGS": "--xla_x=1"}, []),
     ],
 )
-def test_debug_settings(variables: dict[str, str], found: list[str]) -> None:
-    assert list(debug_settings(variables)) == found
+def test_debug_settings(variables: dict[str, str], expected: list[str]) -> None:
+    assert list(debug_settings(variables)) == expected
     checkup = checked(h200(environment=variables))
-    if not found:
+    if not expected:
         assert "debug-variables" not in {check.key for check in checkup.checks}
         return
     settings = check(checkup, "debug-variables")
-    assert settings.found == ", ".join(found)
-    names = [setting.partition("=")[0] for setting in found]
+    assert settings.found == ", ".join(expected)
+    names = [setting.partition("=")[0] for setting in expected]
     assert settings.commands == (f"unset {' '.join(names)}",)
     assert set(abilities(checkup).values()) == {"yes"}
     assert "/secret" not in DoctorView(checkup).to_json()
 
 
 def test_torch_that_is_not_built_for_the_driver() -> None:
-    blind = said(version="2.11.0+cu130", cuda="13.0", hip=None, available=False, activities=["CPU"])
-    late = said(library=None, unfit=CUPTI_13, works=False, why="")
-    old = {"ask_torch": blind, "ask_driver": driver(cuda=12020), "ask_cupti": late}
+    blind = json_result(
+        version="2.11.0+cu130", cuda="13.0", hip=None, available=False, activities=["CPU"]
+    )
+    late = json_result(library=None, unfit=CUPTI_13, works=False, why="")
+    old = {"probe_torch": blind, "probe_driver": driver(cuda=12020), "probe_cupti": late}
     checkup = checked(h200(programs=old))
     assert "since the driver supports CUDA 12 only" in check(checkup, "torch").means
     assert abilities(checkup) == {"nsys": "yes", "ncu": "yes", "torch": "partly", "cupti": "no"}
@@ -376,38 +378,38 @@ def test_torch_that_is_not_built_for_the_driver() -> None:
 
 
 def test_torch_without_cupti_and_torch_that_cannot_be_imported() -> None:
-    plain = said(version="2.4", cuda="12.4", hip=None, available=True, activities=["CPU"])
-    assert "no kernels" in checked(h200(programs={"ask_torch": plain})).verdict(Tool.TORCH).why[0]
+    plain = json_result(version="2.4", cuda="12.4", hip=None, available=True, activities=["CPU"])
+    assert "no kernels" in checked(h200(programs={"probe_torch": plain})).verdict(Tool.TORCH).why[0]
     broken = CommandResult(
         1, "", "Traceback …\nImportError: libtorch.so: cannot open shared object file\n"
     )
-    verdict = checked(h200(programs={"ask_torch": broken})).verdict(Tool.TORCH)
+    verdict = checked(h200(programs={"probe_torch": broken})).verdict(Tool.TORCH)
     assert verdict.can is Ability.NO
     assert "ImportError: libtorch.so" in verdict.why[0]
-    slow = checked(h200(programs={"ask_torch": CommandResult(None, "")})).verdict(Tool.TORCH)
+    slow = checked(h200(programs={"probe_torch": CommandResult(None, "")})).verdict(Tool.TORCH)
     assert "timed out" in slow.why[0]
 
 
 def test_cupti_that_does_not_load() -> None:
-    refused = said(library=CUPTI_13, unfit=None, works=False, why="it needs a newer driver")
-    verdict = checked(h200(programs={"ask_cupti": refused})).verdict(Tool.CUPTI)
+    refused = json_result(library=CUPTI_13, unfit=None, works=False, why="it needs a newer driver")
+    verdict = checked(h200(programs={"probe_cupti": refused})).verdict(Tool.CUPTI)
     assert verdict.why == (f"{CUPTI_13} does not work: it needs a newer driver",)
-    mute = checked(h200(programs={"ask_cupti": CommandResult(1, "", "ImportError: no ctypes")}))
+    mute = checked(h200(programs={"probe_cupti": CommandResult(1, "", "ImportError: no ctypes")}))
     assert "no ctypes" in mute.verdict(Tool.CUPTI).why[0]
 
 
 def test_cupti_comes_with_whatever_the_program_s_python_finds() -> None:
     assert check(checked(h200()), "cupti").found == CUPTI_13
-    none = said(library=None, unfit=None, works=False, why="")
-    absent = checked(h200(programs={"ask_cupti": none}))
+    none = json_result(library=None, unfit=None, works=False, why="")
+    absent = checked(h200(programs={"probe_cupti": none}))
     assert absent.verdict(Tool.CUPTI).why == ("/usr/bin/python finds no libcupti",)
     assert "'cupti-python==13.*'" in check(absent, "cupti").commands[0]
 
 
 def test_pythons_that_are_old_mute_or_absent() -> None:
-    old = checked(h200(programs={"ask_packages": packages(3, 8, 10, torch="1.13")}))
+    old = checked(h200(programs={"probe_packages": packages(3, 8, 10, torch="1.13")}))
     assert abilities(old)["torch"] == abilities(old)["cupti"] == "no"
-    mute = checked(h200(programs={"ask_packages": CommandResult(1, "", "Illegal instruction")}))
+    mute = checked(h200(programs={"probe_packages": CommandResult(1, "", "Illegal instruction")}))
     assert "Illegal instruction" in check(mute, "python").found
     with pytest.raises(UsageError, match="no Python at /nowhere"):
         checked(h200(), python="/nowhere/python")
@@ -433,15 +435,15 @@ def test_the_lock_of_another_user() -> None:
 
 def test_ranks() -> None:
     job = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}
-    found = check(checked(h200(environment=job)), "rank").found
-    assert found == "this is rank 3 of 8 (OMPI_COMM_WORLD_RANK)"
+    result = check(checked(h200(environment=job)), "rank").found
+    assert result == "this is rank 3 of 8 (OMPI_COMM_WORLD_RANK)"
 
 
 def test_homes_are_not_shown() -> None:
     home = "/home/somebody"
     nsys = f"{home}/nsight/target-linux-x64/nsys"
     machine = h200(
-        environment={"HOME": home}, found={Tool.NSYS: [tool(Tool.NSYS, nsys, 2025, 3, 1)]}
+        environment={"HOME": home}, installed={Tool.NSYS: [tool(Tool.NSYS, nsys, 2025, 3, 1)]}
     )
     text = DoctorView(checked(machine)).to_json()
     assert "~/nsight/target-linux-x64/nsys" in text
@@ -451,16 +453,21 @@ def test_homes_are_not_shown() -> None:
 def test_every_limit_says_what_it_means_or_what_to_do() -> None:
     machines = [
         h200(files=CLOSED),
-        h200(found={Tool.NSYS: [], Tool.NCU: []}),
+        h200(installed={Tool.NSYS: [], Tool.NCU: []}),
         Described(kernel=WSL),
     ]
     for machine in machines:
-        for one in checked(machine).checks:
-            assert one.state is CheckState.OK or one.means or one.fix or one.key == "driver"
+        for result in checked(machine).checks:
+            assert (
+                result.state is CheckState.OK
+                or result.means
+                or result.fix
+                or result.key == "driver"
+            )
 
 
 def test_text_fits_and_json_is_whole() -> None:
-    checkup = checked(h200(files=CLOSED, found={Tool.NSYS: []}))
+    checkup = checked(h200(files=CLOSED, installed={Tool.NSYS: []}))
     view = DoctorView(checkup)
     text = view.to_text()
     assert "ncu    no " in text

@@ -60,14 +60,14 @@ def linear(color: str) -> NDArray[np.float64]:
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
-def seen(color: str, *, fewer: bool) -> NDArray[np.float64]:
+def perceived(color: str, *, fewer: bool) -> NDArray[np.float64]:
     light = np.clip(DEUTERANOPIA @ linear(color), 0, 1) if fewer else linear(color)
-    found: NDArray[np.float64] = OKLAB @ np.cbrt(CONES @ light)
-    return found
+    result: NDArray[np.float64] = OKLAB @ np.cbrt(CONES @ light)
+    return result
 
 
 def nearest(keys: list[str], theme: ChartTheme, *, fewer: bool) -> tuple[float, tuple[str, str]]:
-    places = {key: seen(theme.color(key), fewer=fewer) for key in keys}
+    places = {key: perceived(theme.color(key), fewer=fewer) for key in keys}
     return min(
         (float(np.linalg.norm(places[a] - places[b])), (a, b)) for a, b in combinations(keys, 2)
     )

@@ -19,7 +19,7 @@ from gpusight.analysis.memory.memory_usage import memory
 from gpusight.errors import GpusightError, UsageError
 from gpusight.render.cell_text import safe_text
 from gpusight.render.charts.chart_frame import NARROW, WIDE, axis_scale, lay_out_figure, unit_of
-from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import (
     ChartAxis,
     DotSeries,
@@ -34,6 +34,7 @@ from gpusight.render.charts.figure import (
     StripChart,
 )
 from gpusight.render.charts.usage_charts import memory_figure
+from gpusight.render.result_view import CHART_FORMATS
 from gpusight.results import Composite, Fmt
 from tests.render.hostile import HOSTILE
 from tests.shared import DATA, opened
@@ -113,9 +114,9 @@ def hostile_figure() -> Figure:
 def test_ticks_are_round_and_in_one_unit(
     axis: ChartAxis, low: float, high: float, labels: list[str]
 ) -> None:
-    found = [tick.label for tick in axis_scale(axis, low, high).ticks(5)]
-    assert found[: len(labels)] == labels
-    assert len(found) <= 7
+    result = [tick.label for tick in axis_scale(axis, low, high).ticks(5)]
+    assert result[: len(labels)] == labels
+    assert len(result) <= 7
 
 
 @pytest.mark.parametrize(

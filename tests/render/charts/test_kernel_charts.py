@@ -24,9 +24,10 @@ from gpusight.render.charts.chart_frame import (
     unit_of,
 )
 from gpusight.render.charts.chart_labels import LabelBox, dot_names, line_labels
-from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import ChartAxis, DotSeries, Figure, LineSeries
 from gpusight.render.charts.kernel_charts import roofline_figure
+from gpusight.render.result_view import CHART_FORMATS
 from gpusight.results import Composite, Fmt
 from gpusight.trace.trace import Trace
 from tests.render.charts.test_draw_chart import without_order
@@ -224,8 +225,8 @@ def test_dots_and_names_of_the_panel_cover_nothing(size: Any) -> None:
 
 def test_a_class_keeps_its_color_but_only_those_there_are_in_the_legend() -> None:
     frame = lay_out_figure(picture({"scale": launch(1e6, 8e6), "tiny": launch(1e6, 1e6)}), WIDE)
-    found = {key.text.partition(":")[0]: key.slot for key in frame.keys}
-    assert found == {"memory-bound": "0", "latency-bound": "2"}
+    slots = {key.text.partition(":")[0]: key.slot for key in frame.keys}
+    assert slots == {"memory-bound": "0", "latency-bound": "2"}
 
 
 def test_what_lies_far_to_the_right_stays_at_the_edge() -> None:

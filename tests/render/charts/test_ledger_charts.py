@@ -24,7 +24,7 @@ from gpusight.render.charts.chart_frame import (
     text_width,
 )
 from gpusight.render.charts.chart_labels import placed_bars
-from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import (
     BarSeries,
     ChartAxis,
@@ -36,7 +36,7 @@ from gpusight.render.charts.figure import (
 )
 from gpusight.render.charts.ledger_charts import ledger_figure, waterfall
 from gpusight.render.charts.strip_chart import lay_out_strip_chart
-from gpusight.render.result_view import ComparisonView
+from gpusight.render.result_view import CHART_FORMATS, ComparisonView
 from gpusight.results import Fmt
 from gpusight.units import format_share, format_time
 from tests.render.charts.boards import rows_of, svg_of, texts_of
@@ -51,9 +51,9 @@ US = 1_000
 
 
 def report(trace: Any, **options: Any) -> LedgerReport:
-    found = ledger_report(trace, **options)
-    assert isinstance(found, LedgerReport)
-    return found
+    result = ledger_report(trace, **options)
+    assert isinstance(result, LedgerReport)
+    return result
 
 
 def steps_of(*lengths: int, gpus: int = 1) -> LedgerReport:
@@ -82,9 +82,9 @@ def keys(board: StripChart) -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "healthy.json.gz", "graph.sqlite"])
 def test_numbers_are_those_of_the_document(name: str) -> None:
-    found = report(opened(DATA / name))
-    document = found.document()
-    shown = keys(ledger_figure(found))
+    result = report(opened(DATA / name))
+    document = result.document()
+    shown = keys(ledger_figure(result))
     for entry in document["devices"][0]["entries"]:
         a_step = entry["ns"] / document["meta"]["steps"]
         assert shown[entry["entry"]] == (format_time(a_step), format_share(entry["share"]))
@@ -92,15 +92,15 @@ def test_numbers_are_those_of_the_document(name: str) -> None:
 
 
 def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
-    found = report(opened(DATA / "dataload.sqlite"))
-    whole, *steps = rows_of(ledger_figure(found), ChartStrip)
-    window = found.ledger.end_ns - found.ledger.start_ns
+    result = report(opened(DATA / "dataload.sqlite"))
+    whole, *steps = rows_of(ledger_figure(result), ChartStrip)
+    window = result.ledger.end_ns - result.ledger.start_ns
     assert whole.cells.x[0] == 0
     assert whole.cells.ends[-1] == pytest.approx(window / 10)
     assert whole.cells.x[1:] == whole.cells.ends[:-1]
     assert "idle/input" in whole.cells.colors
     assert [strip.name for strip in steps] == [f"step {n}" for n in range(10)]
-    for strip, step in zip(steps, found.document()["steps"], strict=True):
+    for strip, step in zip(steps, result.document()["steps"], strict=True):
         ns = {e["entry"]: e["ns"] for e in step["devices"][0]["entries"]}
         lengths = {
             color: end - start
@@ -131,8 +131,8 @@ def test_groups_head_their_entries_and_stand_in_the_order_of_the_bar() -> None:
 
 
 def test_many_steps_are_averaged_and_none_is_lost() -> None:
-    found = steps_of(*([100, 200] * 125))
-    board = ledger_figure(found)
+    result = steps_of(*([100, 200] * 125))
+    board = ledger_figure(result)
     _, *steps = rows_of(board, ChartStrip)
     assert len(steps) == 100
     assert sum(strip.cells.ends[-1] for strip in steps) / 100 == pytest.approx(150 * US, rel=0.02)
@@ -181,18 +181,18 @@ def test_texts_stay_in_the_picture_at_any_width() -> None:
 
 def bars(figure: Figure) -> list[tuple[str, float, float, str]]:
     """Give row, start, end and label of each bar, from the top down."""
-    found: list[tuple[float, float, float, str]] = []
+    result: list[tuple[float, float, float, str]] = []
     for series in figure.series:
         assert isinstance(series, BarSeries)
         for n, y in enumerate(series.y):
-            found.append((y, series.x[n], series.ends[n], series.labels[n]))
-    ordered = sorted(found, key=lambda one: (-one[0], one[1]))
+            result.append((y, series.x[n], series.ends[n], series.labels[n]))
+    ordered = sorted(result, key=lambda bar: (-bar[0], bar[1]))
     return [(figure.y.names[round(y)], start, end, label) for y, start, end, label in ordered]
 
 
 def test_bars_lead_from_before_to_after() -> None:
     drawn = bars(waterfall(comparison()))
-    changes = [one for one in drawn if one[0] not in {"before", "after", "95% interval"}]
+    changes = [bar for bar in drawn if bar[0] not in {"before", "after", "95% interval"}]
     assert [name for name, *_ in changes] == [
         "compute/matmul",
         "compute/optimizer",
@@ -210,7 +210,7 @@ def test_bars_lead_from_before_to_after() -> None:
 
 @pytest.mark.parametrize(("side", "total"), [("before", 46.59e6), ("after", 42.42e6)])
 def test_either_step_is_made_of_its_kinds(side: str, total: float) -> None:
-    parts = [one for one in bars(waterfall(comparison())) if one[0] == side]
+    parts = [bar for bar in bars(waterfall(comparison())) if bar[0] == side]
     assert parts[0][1] == 0
     assert all(a[2] == pytest.approx(b[1]) for a, b in pairwise(parts))
     assert parts[-1][2] == pytest.approx(total)
@@ -219,8 +219,8 @@ def test_either_step_is_made_of_its_kinds(side: str, total: float) -> None:
 
 def test_kinds_keep_their_colors_when_others_are_missing() -> None:
     only = tuple(EntryChange(n, c, None) for n, c in LEDGER.items() if n.startswith("idle"))
-    found = slots(waterfall(comparison(ledger=only)))
-    assert found["idle"] == slots(waterfall(comparison()))["idle"] == "1"
+    result = slots(waterfall(comparison(ledger=only)))
+    assert result["idle"] == slots(waterfall(comparison()))["idle"] == "1"
 
 
 def test_many_entries_are_joined_and_the_sum_holds() -> None:
@@ -228,7 +228,7 @@ def test_many_entries_are_joined_and_the_sum_holds() -> None:
     step = change(40.0, 80.0)
     metrics = (replace(comparison().metrics[0], change=step),)
     drawn = bars(waterfall(comparison(ledger=many, metrics=metrics)))
-    other = next(one for one in drawn if one[0] == "other entries")
+    other = next(bar for bar in drawn if bar[0] == "other entries")
     assert other[3] == "+30.0 ms"
     assert other[2] == pytest.approx(80e6)
 
@@ -260,7 +260,7 @@ def test_labels_stay_in_the_picture(made: Comparison, size: ChartSize) -> None:
 def test_svg_is_sound_whatever_the_names() -> None:
     root = ET.fromstring(draw(waterfall(hostile()), "svg"))
     assert not root.findall(".//{http://www.w3.org/2000/svg}b")
-    titles = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
+    titles = [bar.text for bar in root.iter("{http://www.w3.org/2000/svg}title")]
     assert any("computing" in (title or "") for title in titles) or titles
 
 

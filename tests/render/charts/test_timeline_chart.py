@@ -34,9 +34,9 @@ def us(start: int, end: int, name: str, **more: Any) -> Row:
 
 
 def figure(trace: Any, selection: Selection | None = None, **options: Any) -> StripChart:
-    found = timeline(trace, selection or Selection(), **options)
-    assert isinstance(found, Composite), found
-    return timeline_figure(found)
+    result = timeline(trace, selection or Selection(), **options)
+    assert isinstance(result, Composite), result
+    return timeline_figure(result)
 
 
 def small() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.gpu_utilization import utilization
-from gpusight.render.charts.draw_chart import CHART_FORMATS, draw
+from gpusight.render.charts.draw_chart import draw
 from gpusight.render.charts.figure import (
     LineSeries,
     StackSeries,
@@ -17,6 +17,7 @@ from gpusight.render.charts.figure import (
     StripPlot,
 )
 from gpusight.render.charts.usage_charts import utilization_figure
+from gpusight.render.result_view import CHART_FORMATS
 from gpusight.results import Composite
 from tests.render.charts.boards import rows_of, texts_of
 from tests.render.charts.test_draw_chart import Page
@@ -41,9 +42,9 @@ SAMPLES = [
 
 def figure(gpus: int = 1, **tables: Any) -> StripChart:
     trace = build_trace({"path": "/home/me/run.sqlite"}, kernels=kernels(gpus), **tables)
-    found = utilization(trace, bins=8, steps="all" if "ranges" in tables else None)
-    assert isinstance(found, Composite)
-    return utilization_figure(found)
+    result = utilization(trace, bins=8, steps="all" if "ranges" in tables else None)
+    assert isinstance(result, Composite)
+    return utilization_figure(result)
 
 
 def test_areas_are_the_bins() -> None:

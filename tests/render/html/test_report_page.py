@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 import gpusight as gs
+from gpusight.analysis.ledger.ledger_report import LedgerReport
 from gpusight.errors import UsageError
-from gpusight.render.diagnosis_summary import beside_text
+from gpusight.render.diagnosis_summary import outside_plan_text
 from gpusight.render.html.html_templates import clipped_text, css_color
 from gpusight.render.html.report_page import to_page
 from gpusight.reports.report_builder import build_report
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.trace.trace import Trace
+from gpusight.units import format_time
 from tests.reports.training_programs import EVIL, training
 from tests.shared import DATA, opened
 from tests.traces import build_trace
@@ -99,10 +101,10 @@ def dataload() -> tuple[Trace, str]:
 
 def test_the_ledger_is_that_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.ledger(trace).to_dict()["devices"][0]["entries"]
+    document = gs.ledger(trace).to_dict()["devices"][0]["entries"]
     rows = [row for row in Document(page).rows if "data-entry" in row]
     shown = [(row["data-entry"], int(row["data-ns"])) for row in rows]
-    assert dict(shown) == {entry["entry"]: entry["ns"] for entry in told}
+    assert dict(shown) == {entry["entry"]: entry["ns"] for entry in document}
     groups = [entry.partition("/")[0] for entry, _ in shown]
     assert list(dict.fromkeys(groups)) == ["compute", "copy", "idle"]
     for group in set(groups):
@@ -113,10 +115,10 @@ def test_the_ledger_is_that_of_the_command(dataload: tuple[Trace, str]) -> None:
 
 def test_the_kernels_are_those_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.kernels(trace).rows()
+    view = gs.kernels(trace).rows()
     table = Document(page).tables["Kernels by GPU time"][1:]
-    assert len(table) == len(told)
-    for cells, row in zip(table, told, strict=True):
+    assert len(table) == len(view)
+    for cells, row in zip(table, view, strict=True):
         exact = [float(own["data-v"]) for own, _ in cells if "data-v" in own]
         keys = ("total_ns", "share", "calls", "mean_ns", "min_ns", "max_ns")
         assert exact == [row[key] for key in keys]
@@ -126,36 +128,36 @@ def test_the_kernels_are_those_of_the_command(dataload: tuple[Trace, str]) -> No
 
 def test_the_copies_are_those_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.copies(trace).rows()
+    view = gs.copies(trace).rows()
     table = Document(page).tables["Memcpys and memsets by GPU time"][1:]
     shown = [[float(own["data-v"]) for own, _ in cells if "data-v" in own] for cells in table]
     keys = ("total_ns", "share", "calls", "bytes", "bandwidth_bytes_s", "exposed_ns")
-    assert shown == [[row[key] for key in keys if row[key] is not None] for row in told]
+    assert shown == [[row[key] for key in keys if row[key] is not None] for row in view]
 
 
 def test_the_findings_are_those_of_the_command(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
-    told = gs.diagnose(trace).timeline
-    assert told is not None
+    view = gs.diagnose(trace).timeline
+    assert view is not None
     headings = Document(page).headings
-    for finding in told.findings:
+    for finding in view.findings:
         assert finding.title.replace("`", "") in (headings if finding.is_fix else page)
         assert html.escape(finding.code.splitlines()[0]) in page
         assert f"<code>{finding.rule}</code>" in page
     first = re.search(r'<ol class="gains">.*?data-v="([^"]+)"', page, re.DOTALL)
     assert first is not None
-    assert float(first[1]) == (told.findings[0].saved_ns or 0.0) / told.steps
+    assert float(first[1]) == (view.findings[0].saved_ns or 0.0) / view.steps
     left = re.search(r'class="together" data-now="([^"]+)" data-then="([^"]+)"', page)
     assert left is not None
-    assert float(left[2]) == pytest.approx(told.predicted_step_ns)
+    assert float(left[2]) == pytest.approx(view.predicted_step_ns)
 
 
 def test_the_numbers_at_the_top_are_those_of_the_sections(dataload: tuple[Trace, str]) -> None:
     trace, page = dataload
     shown = dict(re.findall(r'data-key="(\w+)"><dt>[^<]*</dt><dd data-v="([^"]+)"', page))
-    told = gs.diagnose(trace).timeline
-    assert told is not None
-    assert float(shown["step_ns"]) == told.step_ns
+    view = gs.diagnose(trace).timeline
+    assert view is not None
+    assert float(shown["step_ns"]) == view.step_ns
     assert float(shown["peak_bytes"]) == gs.memory(trace).facts["peak_bytes"]
     entries = gs.ledger(trace).to_dict()["devices"][0]["entries"]
     idle = sum(e["ns"] for e in entries if e["entry"].startswith("idle/"))
@@ -164,9 +166,9 @@ def test_the_numbers_at_the_top_are_those_of_the_sections(dataload: tuple[Trace,
 
 
 def test_the_flame_chart_has_the_tree_of_ranges() -> None:
-    found = re.search(r'class="flame-data">(.*?)</script>', page_of(training(4)))
-    assert found is not None
-    data = json.loads(found[1])
+    match = re.search(r'class="flame-data">(.*?)</script>', page_of(training(4)))
+    assert match is not None
+    data = json.loads(match[1])
     names = [data["names"][n] for n in data["name"]]
     assert names == ["step_#", "data", "forward", "backward"]
     assert data["parent"] == [-1, 0, 0, 0]
@@ -190,7 +192,7 @@ def test_a_capture_without_anything_gives_a_page_that_says_so() -> None:
     page = page_of(build_trace())
     assert ">Limitations<" in page
     assert page.count('class="absent"') == 1
-    assert "Fixes by time saved" not in page
+    assert "Plan: each fix" not in page
 
 
 def test_sections_that_have_nothing_to_say_are_left_out() -> None:
@@ -214,9 +216,9 @@ def test_before_and_after_is_what_compare_says() -> None:
     digests = gs.baseline(DATA / "dataload.sqlite").digests
     trace = opened(DATA / "dataload.sqlite")
     page = page_of(trace, base=digests)
-    told = gs.compare(digests, trace)
+    view = gs.compare(digests, trace)
     assert Document(page).sections[0] == "comparison"
-    assert html.escape(told.explanation[0]).replace("-&gt;", "") in re.sub(
+    assert html.escape(view.explanation[0]).replace("-&gt;", "") in re.sub(
         r'<span class="arrow">-&gt;</span>', "", page
     )
 
@@ -227,12 +229,12 @@ def test_notes_are_below_the_plan_and_have_no_number() -> None:
     assert report.program is not None
     diagnosis = report.program.diagnosis
     assert isinstance(diagnosis, TimelineDiagnosis)
-    (note,) = (f for f in diagnosis.beside_plan if not f.is_fix)
+    (note,) = (f for f in diagnosis.outside_plan if not f.is_fix)
     assert note.rule == "warmup-in-window"
     page = to_page(report)
     ranks = re.findall(r'<span class="rank">(\d+)</span>', page)
     assert ranks == [str(n) for n in range(1, len(diagnosis.plan) + 1)]
-    text = beside_text(diagnosis, note, explained=True)
+    text = outside_plan_text(diagnosis, note, explained=True)
     assert f'<li><a href="#finding-warmup-in-window">{html.escape(text)}</a></li>' in page
     assert f'id="finding-warmup-in-window"><summary><span>{html.escape(text)}' in page
 
@@ -244,10 +246,22 @@ def test_a_fix_leads_to_the_kernel_that_it_is_of() -> None:
     assert all(f'<details class="finding" id="{place}"' in page for place in places)
 
 
+def test_the_step_time_names_the_recorded_one_and_the_fixes_are_in_the_order_of_the_plan() -> None:
+    trace = opened(DATA / "gpt_small_forward.json.gz")
+    report = gs.report(trace)
+    program = report.answer.program
+    assert program is not None
+    assert isinstance(program.ledger, LedgerReport)
+    recorded = format_time(program.ledger.focus.recorded_step_ns, digits=3)
+    page = report.to_html()
+    assert f"without the profiler (estimate), {recorded} recorded" in page
+    assert "Plan: each fix after those before it" in page
+
+
 def test_a_program_that_waits_for_nothing_is_left_in_peace() -> None:
     page = page_of(opened(DATA / "healthy.json.gz"))
     assert "No significant bottleneck" in page
-    assert "Fixes by time saved" not in page
+    assert "Plan: each fix" not in page
 
 
 # What a page is -----------------------------------------------------------------------------------

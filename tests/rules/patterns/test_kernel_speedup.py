@@ -8,7 +8,7 @@ from gpusight.analysis.counters.kernel_limiter import (
     COMPUTE,
     LATENCY,
     MEMORY,
-    held_by_memory,
+    is_limited_by_memory,
     limiter,
     stall_share,
     steady,
@@ -30,23 +30,23 @@ def launch(busy: dict[str, float], stalls: dict[str, float] | None = None) -> Pr
 
 
 def test_a_saturated_launch_runs_into_the_next_unit() -> None:
-    one = launch({"l1_data": 0.8, "dram": 0.4})
-    assert time_left(one, {"l1_data": 0.1}) == pytest.approx(0.5)
-    assert time_left(one, {"dram": 0.1}) == pytest.approx(1.0)
-    assert time_left(one, {"unknown": 0.1}) == pytest.approx(1.0)
+    profiled = launch({"l1_data": 0.8, "dram": 0.4})
+    assert time_left(profiled, {"l1_data": 0.1}) == pytest.approx(0.5)
+    assert time_left(profiled, {"dram": 0.1}) == pytest.approx(1.0)
+    assert time_left(profiled, {"unknown": 0.1}) == pytest.approx(1.0)
 
 
 def test_waits_limit_what_units_would_allow() -> None:
-    one = launch({"l1_data": 0.8, "dram": 0.1}, {"short_scoreboard": 0.4, "wait": 0.6})
-    left = waits_left(one, {"short_scoreboard": 1.0})
+    profiled = launch({"l1_data": 0.8, "dram": 0.1}, {"short_scoreboard": 0.4, "wait": 0.6})
+    left = waits_left(profiled, {"short_scoreboard": 1.0})
     assert left == pytest.approx(0.6)
-    assert time_left(one, {"l1_data": 0.0}, waits_left=left) == pytest.approx(0.6)
+    assert time_left(profiled, {"l1_data": 0.0}, waits_left=left) == pytest.approx(0.6)
 
 
 def test_where_no_unit_is_saturated_the_roof_is_the_limit() -> None:
-    one = launch({"issue": 0.3, "dram": 0.45}, {"long_scoreboard": 0.9, "selected": 0.1})
-    left = waits_left(one, {"long_scoreboard": 1.0})
-    assert time_left(one, {}, waits_left=left) == pytest.approx(0.5)
+    profiled = launch({"issue": 0.3, "dram": 0.45}, {"long_scoreboard": 0.9, "selected": 0.1})
+    left = waits_left(profiled, {"long_scoreboard": 1.0})
+    assert time_left(profiled, {}, waits_left=left) == pytest.approx(0.5)
 
 
 def test_nothing_known_gives_nothing() -> None:
@@ -82,8 +82,8 @@ def test_what_a_launch_is_bound_by() -> None:
     # Half of DRAM is no bandwidth limit, though the GPU is full of warps that wait for it.
     half = launch_of({**IDLE, f"gpu__dram_throughput{ELAPSED}": 50})
     assert limiter(half) == LATENCY
-    assert held_by_memory(half)
-    assert not held_by_memory(idle)
+    assert is_limited_by_memory(half)
+    assert not is_limited_by_memory(idle)
     waiting = {STALLED.format("barrier"): 500.0, f"sm__issue_active{ELAPSED}": 65}
     assert limiter(launch_of({**IDLE, **waiting})) == LATENCY
     only_sm = launch_of(

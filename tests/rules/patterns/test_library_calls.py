@@ -6,7 +6,7 @@ import pytest
 
 from gpusight.rules.patterns.library_calls import library_of
 from gpusight.rules.timeline.host_sync import HostSync
-from tests.rules.timeline.rule_captures import Capture, found
+from tests.rules.timeline.rule_captures import Capture, match_of
 
 RULE = HostSync()
 
@@ -67,7 +67,7 @@ def test_library_of(name: str, library: str | None) -> None:
     ],
 )
 def test_syncs_of_a_library_are_said_to_be_its_own(capture: Capture, library: str) -> None:
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert f"inside {library}: library code" in verdict.fix
     assert "read them back once" not in verdict.fix
     assert "losses.append" not in verdict.code
@@ -82,6 +82,6 @@ def test_syncs_of_a_library_are_said_to_be_its_own(capture: Capture, library: st
     ],
 )
 def test_the_code_of_the_program_gets_the_usual_advice(frames: tuple[str, ...]) -> None:
-    verdict = found(RULE, reading(frames).timeline())
+    verdict = match_of(RULE, reading(frames).timeline())
     assert "library code" not in verdict.fix
     assert "read them back once" in verdict.fix

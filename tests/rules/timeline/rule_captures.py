@@ -40,21 +40,21 @@ def judged(meta: Mapping[str, Any] | None = None, **tables: Rows) -> RuleContext
     return sample_steps(trace, chosen)
 
 
-def found(rule: TimelineRule, timeline: RuleContext) -> RuleMatch:
-    """Ask a rule that must find something; with the code of a finding."""
+def match_of(rule: TimelineRule, timeline: RuleContext) -> RuleMatch:
+    """Return the match of a rule that must find something, with the code of a finding."""
     verdict = rule.check(timeline)
     assert isinstance(verdict, RuleMatch), verdict
     return replace(verdict, code=verdict.code or rule.snippet(timeline.framework))
 
 
-def saved_us(found: RuleMatch, timeline: RuleContext) -> float:
-    """Replay what a finding changes: microseconds that it gives back a step."""
-    return timeline.replay.run(*found.change).saved_ns / timeline.per_step / US
+def saved_us(match: RuleMatch, timeline: RuleContext) -> float:
+    """Replay what a finding changes: microseconds saved per step."""
+    return timeline.replay.run(*match.change).saved_ns / timeline.per_step / US
 
 
-def evidence(found: RuleMatch) -> dict[str, float]:
+def evidence(match: RuleMatch) -> dict[str, float]:
     """Give the numbers of a finding by name."""
-    return {e.metric: e.value for e in found.evidence}
+    return {e.metric: e.value for e in match.evidence}
 
 
 class Capture:

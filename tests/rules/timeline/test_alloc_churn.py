@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.rules.context import sample_steps
-from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.engine import run_timeline_rules
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
 from gpusight.rules.timeline.alloc_churn import AllocChurn
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from gpusight.rules.timeline.layout_transpose import LayoutTranspose
+from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.shared import needs_shared
 from tests.traces import build_trace
 
@@ -34,7 +39,7 @@ def loop(churning: range, steps: int = 6) -> Capture:
 
 def test_every_step() -> None:
     timeline = loop(range(6)).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {"calls": 2, "calls_ns": 400_000, "waited_ns": 100_000 - 3_000}
     assert [(w.kind, w.name, w.count) for w in verdict.where] == [
         ("call", "cudaFree", 6),
@@ -76,7 +81,7 @@ def test_a_single_step_after_others(pairs: int, *, listed: bool) -> None:
     timeline = sample_steps(trace, window)
     assert timeline.steps == 1
     if listed:
-        verdict = found(RULE, timeline)
+        verdict = match_of(RULE, timeline)
         assert verdict.title == "cudaMalloc/cudaFree: 8 per step"
         assert (verdict.measured_ns or 0) > 0.3 * timeline.length_ns
     else:
@@ -87,7 +92,7 @@ def test_pinned_memory_is_told_apart() -> None:
     capture = loop(range(6))
     for row in capture.tables["api_calls"]:
         row["name"] = row["name"].replace("cudaMalloc", "cudaHostAlloc")
-    assert "Keep pinned buffers" in found(RULE, capture.timeline()).fix
+    assert "Keep pinned buffers" in match_of(RULE, capture.timeline()).fix
 
 
 def test_a_pool_that_answers_at_once_is_no_churn() -> None:
@@ -116,7 +121,7 @@ def test_a_program_without_steps_that_takes_memory_again_and_again() -> None:
         capture.call("cudaMalloc", at, at + 100)
         capture.launch((at + 110, at + 115), (at + 117, at + 217 + number), f"kernel_{number}")
         capture.call("cudaFree", at + 120, at + 420)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     # Counted from the first free to the last allocation: five of each.
     assert evidence(verdict)["calls"] == 10
 
@@ -137,9 +142,21 @@ def test_clean_captures(capture: str) -> None:
 def test_an_allocator_without_a_cache() -> None:
     capture = loop(range(6))
     capture.source = "torch-trace"
-    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1: unset it" in found(RULE, capture.timeline()).fix
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1: unset it" in match_of(RULE, capture.timeline()).fix
     for step in range(6):
         for number in range(10):
             at = step * 500 + 431 + number * 5
             capture.launch((at, at + 4), (at + 5, at + 6))
-    assert "Remove torch.cuda.empty_cache()" in found(RULE, capture.timeline()).fix
+    assert "Remove torch.cuda.empty_cache()" in match_of(RULE, capture.timeline()).fix
+
+
+def test_allocations_come_before_a_fix_that_saves_about_as_much() -> None:
+    """Nobody needs them: `torch.cuda.empty_cache()` in a loop goes before a layout is changed."""
+    context = loop(range(6)).timeline()
+    (alone,) = run_timeline_rules(context, [RULE]).findings
+    layout = LayoutTranspose()
+    more_ns = 1.1 * (alone.recoverable_ns or 0.0)
+    match = RuleMatch("layout", (), Confidence.MEDIUM, "", recoverable_ns=more_ns)
+    with patch.object(layout, "check", lambda _: match):
+        results = run_timeline_rules(context, [layout, RULE])
+    assert [finding.rule for finding in results.findings] == ["alloc-churn", "layout-transpose"]

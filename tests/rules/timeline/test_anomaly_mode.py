@@ -9,7 +9,7 @@ from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.anomaly_mode import AnomalyMode
 from gpusight.rules.timeline.host_sync import HostSync
 from tests.rules.timeline.gpu_traces import ADD, GEMM_BF16, SOFTMAX_BWD
-from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, saved_us
 
 RULE = AnomalyMode()
 COMPARE = (
@@ -68,10 +68,10 @@ def training(
 
 def test_found() -> None:
     timeline = training(checks=True).timeline()
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["checks"] == 15
-    assert told["syncs"] == 15
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["checks"] == 15
+    assert numbers["syncs"] == 15
     assert verdict.title == "Anomaly detection: 15 NaN checks per step"
     # Two launches, a copy and a wait each: 40 us.
     assert saved_us(verdict, timeline) == pytest.approx(15 * 40, rel=0.2)
@@ -83,7 +83,7 @@ def test_tracebacks_of_the_forward_pass_count(query: bool) -> None:
     plain, traced = (
         training(checks=True, traceback_us=us, query=query).timeline() for us in (0.0, 200.0)
     )
-    saved = [saved_us(found(RULE, timeline), timeline) for timeline in (plain, traced)]
+    saved = [saved_us(match_of(RULE, timeline), timeline) for timeline in (plain, traced)]
     assert saved[1] - saved[0] == pytest.approx(15 * 200, rel=0.1)
 
 
@@ -97,4 +97,4 @@ def test_clean() -> None:
     # A program that checks its own results in the forward pass: host-sync says so.
     forward = training(checks=True, thread=11).timeline()
     assert RULE.check(forward) is CLEAN
-    assert evidence(found(HostSync(), forward))["waits"] == 15
+    assert evidence(match_of(HostSync(), forward))["waits"] == 15

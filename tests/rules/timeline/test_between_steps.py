@@ -6,7 +6,7 @@ import pytest
 
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.between_steps import BetweenSteps
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = BetweenSteps()
@@ -29,7 +29,7 @@ def loop(
 
 def test_work_between_steps() -> None:
     timeline = loop(100).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     # Four gaps between five steps.
     assert evidence(verdict) == {
         "idle_ns": 4 * 100_000 / 5,
@@ -49,7 +49,7 @@ def test_one_long_gap_is_told() -> None:
     capture.range("step_5", 1_500, 1_700)
     capture.launch((1_510, 1_515), (1_517, 1_667))
     capture.range("save checkpoint", 1_120, 1_490)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.where[0].name == "save checkpoint"
     assert evidence(verdict)["longest_ns"] == 380_000
 
@@ -95,7 +95,7 @@ def test_time_between_the_steps_that_the_profiler_marks_is_its_own(between_us: f
 
 
 def test_stalls_inside_the_steps_that_the_profiler_marks_count() -> None:
-    verdict = found(RULE, profiled(400, stall_us=3_000).timeline())
+    verdict = match_of(RULE, profiled(400, stall_us=3_000).timeline())
     assert evidence(verdict)["between_ns"] == 0
     assert evidence(verdict)["idle_ns"] == pytest.approx(3_000_000, rel=0.25)
 
@@ -113,7 +113,7 @@ def kernels_in_a_row(pause_us: float) -> Capture:
 
 def test_a_long_stretch_inside_steps_counts_as_well() -> None:
     timeline = kernels_in_a_row(2_000).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.title.startswith("Long host stalls inside steps: GPU idle 2.0")
     assert evidence(verdict)["between_ns"] == 0
     assert saved_us(verdict, timeline) == pytest.approx(2_000, rel=0.05)
@@ -149,14 +149,14 @@ def reading(kernel_us: float, host_us: float) -> Capture:
 
 
 @pytest.mark.parametrize(
-    ("kernel_us", "host_us", "told"),
+    ("kernel_us", "host_us", "reported"),
     [
         pytest.param(300, 2_000, False, id="hidden once nobody waits: that is host-sync"),
         pytest.param(20, 2_000, True, id="longer than the GPU works: it costs by itself"),
     ],
 )
-def test_work_on_what_was_read_back(kernel_us: float, host_us: float, *, told: bool) -> None:
-    assert (RULE.check(reading(kernel_us, host_us).timeline()) is not CLEAN) == told
+def test_work_on_what_was_read_back(kernel_us: float, host_us: float, *, reported: bool) -> None:
+    assert (RULE.check(reading(kernel_us, host_us).timeline()) is not CLEAN) == reported
 
 
 @pytest.mark.parametrize(
@@ -176,21 +176,21 @@ def test_copies_between_steps(kind: str, saved: float) -> None:
         capture.call("cudaDeviceSynchronize", at + 20, at + 170)
         capture.copy((at + 200, at + 400), (at + 205, at + 398), kind=kind, size=1_000)
     timeline = capture.timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     # Four times in five steps.
     assert saved_us(verdict, timeline) == pytest.approx(saved * 4 / 5, rel=0.15)
     assert ("copies" in evidence(verdict)) == (kind == "Device-to-Host")
 
 
 @pytest.mark.parametrize(
-    ("places", "told"),
+    ("places", "reported"),
     [
         pytest.param((20, 20, 20, 20, 20, 20), True, id="the same place in each step"),
         pytest.param((5, 12, 20, 27, 33, 38), False, id="another place each time: hiccups"),
         pytest.param((20, 12, 20, 27, 20, 38), True, id="the same in half of them"),
     ],
 )
-def test_stretches_inside_steps(places: tuple[int, ...], *, told: bool) -> None:
+def test_stretches_inside_steps(places: tuple[int, ...], *, reported: bool) -> None:
     """Six steps of 40 kernels, 100 us apart; the host pauses for 2.5 ms once in each."""
     capture, at = Capture(), 0.0
     for step, place in enumerate(places):
@@ -200,14 +200,14 @@ def test_stretches_inside_steps(places: tuple[int, ...], *, told: bool) -> None:
             capture.launch((at, at + 5), (at + 7, at + 95), f"kernel_{number}")
             at += 100
         capture.range(f"step_{step}", begun, at)
-    assert (RULE.check(capture.timeline()) is not CLEAN) == told
+    assert (RULE.check(capture.timeline()) is not CLEAN) == reported
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [("optimizer.step", False), ("AdamW", False), ("postprocess", True), ("forward", True)],
 )
-def test_an_optimizer_on_its_way_to_a_launch(name: str, *, told: bool) -> None:
+def test_an_optimizer_on_its_way_to_a_launch(name: str, *, reported: bool) -> None:
     """2 ms without a call in the same range in each step of 6 ms."""
     capture = Capture()
     for step in range(5):
@@ -217,7 +217,7 @@ def test_an_optimizer_on_its_way_to_a_launch(name: str, *, told: bool) -> None:
         for number in range(40):
             start = at + 100 * number if number < 39 else at + 5_900
             capture.launch((start, start + 5), (start + 7, start + 90), f"kernel_{number}")
-    assert (RULE.check(capture.timeline()) is not CLEAN) == told
+    assert (RULE.check(capture.timeline()) is not CLEAN) == reported
 
 
 def test_ranges_around_a_part_of_each_step_say_nothing_of_the_rest() -> None:
@@ -249,8 +249,8 @@ def test_clean_captures(capture: str) -> None:
 
 
 def test_the_snippet_fits_what_the_host_does() -> None:
-    logging = found(RULE, loop(100, source="torch-json").timeline())
-    unnamed = found(RULE, loop(100, None, source="torch-json").timeline())
+    logging = match_of(RULE, loop(100, source="torch-json").timeline())
+    unnamed = match_of(RULE, loop(100, None, source="torch-json").timeline())
     assert "write_log" in logging.code
     assert "write_log" not in unnamed.code
     assert "NVTX ranges" in unnamed.fix
@@ -262,7 +262,7 @@ def test_work_before_a_copy_to_the_gpu_loads_data() -> None:
         at = step * 300
         capture.copy((at + 1, at + 3), (at + 4, at + 6), kind="Host-to-Device", src_kind="Pinned")
         capture.tables["ranges"][step]["start_ns"] += 4_000
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert "An H2D copy follows this work" in verdict.fix
     assert "DataLoader" in verdict.code
     assert "write_log" not in verdict.code
@@ -289,7 +289,7 @@ def readback(stall_us: float, size: int) -> Capture:
     ],
 )
 def test_work_after_a_large_readback(size: int, text: str, code: str) -> None:
-    verdict = found(RULE, readback(6_000, size).timeline())
+    verdict = match_of(RULE, readback(6_000, size).timeline())
     assert text in verdict.fix
     assert code in verdict.code
     assert "putc" not in verdict.fix  # 5 µs in the middle of it
@@ -301,7 +301,7 @@ def test_many_short_calls_name_their_part() -> None:
         for call in range(100):
             at = step * 7_000 + 1_100 + 55 * call
             capture.event("os_calls", "fputs", at, at + 20)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert "Part of it is in `fputs`, the rest has no name. It follows a D2H copy" in verdict.fix
     # Nothing is launched after the last step, so that its stall is not known.
     assert [(w.kind, w.name, w.count) for w in verdict.where] == [("call", "fputs", 400)]
@@ -327,7 +327,7 @@ def test_a_name_stands_for_the_work_that_it_covers(
         capture.launch((at + 10, at + 15), (at + 20, at + 100), "first")
         capture.launch((at + 15_100, at + 15_105), (at + 15_110, at + 15_400), "second")
         capture.event(table, name, at + 15_501, at + 15_499 + between_us)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert text in verdict.fix
     assert "idle/host" in verdict.verify
 
@@ -346,7 +346,7 @@ def test_the_gpu_does_not_wait_for_the_host_once_work_is_launched() -> None:
 
 @needs_shared
 def test_work_next_to_a_large_readback_is_for_its_buffer() -> None:
-    verdict = found(RULE, opened("nsys/pageable.sqlite"))
+    verdict = match_of(RULE, opened("nsys/pageable.sqlite"))
     assert "Allocate one pinned buffer before the loop" in verdict.fix
     assert verdict.code.startswith("host = torch.empty_like")
     assert "gap between steps" not in verdict.verify

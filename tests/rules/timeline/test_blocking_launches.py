@@ -9,7 +9,7 @@ from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.blocking_launches import BlockingLaunches
 from gpusight.rules.timeline.launch_bound import LaunchBound
-from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, saved_us
 
 RULE = BlockingLaunches()
 
@@ -32,11 +32,11 @@ def launches(*, blocking: bool, kernel_us: float = 50.0, count: int = 20) -> Cap
 
 def test_found() -> None:
     timeline = launches(blocking=True).timeline()
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["blocked_share"] == 1.0
-    assert told["launches"] == 20
-    assert told["waited_ns"] == 20 * 54_000
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["blocked_share"] == 1.0
+    assert numbers["launches"] == 20
+    assert numbers["waited_ns"] == 20 * 54_000
     # Without blocking, kernels follow each other: 51 us instead of 70.
     assert saved_us(verdict, timeline) == pytest.approx(20 * 18, rel=0.15)
     assert "unset CUDA_LAUNCH_BLOCKING" in verdict.code

@@ -8,7 +8,7 @@ from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.capture_incomplete import CaptureIncomplete
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened
+from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened
 from tests.shared import needs_shared
 
 RULE = CaptureIncomplete()
@@ -44,7 +44,7 @@ def test_messages(severity: str, text: str, lost: bool) -> None:
     if not lost:
         assert RULE.check(timeline) is CLEAN
         return
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.title == "Profiler lost events"
     assert verdict.evidence[0].meaning == text
     assert verdict.recoverable_ns is None
@@ -66,13 +66,13 @@ def test_clocks_that_disagree() -> None:
 
 
 def test_warnings_of_the_reader() -> None:
-    verdict = found(RULE, loop().timeline(warnings=("the file ends in the middle of an event",)))
+    verdict = match_of(RULE, loop().timeline(warnings=("the file ends in the middle of an event",)))
     assert verdict.title == "Incomplete file: the file ends in the middle of an event"
 
 
 def test_work_without_launches() -> None:
     assert RULE.check(loop(unlinked=0).timeline()) is CLEAN
-    verdict = found(RULE, loop(unlinked=5).timeline())
+    verdict = match_of(RULE, loop(unlinked=5).timeline())
     assert verdict.title == "25.0% of GPU activities have no known launch"
     assert evidence(verdict)["unlinked"] == 0.25
 
@@ -81,7 +81,7 @@ def test_no_calls_and_no_names() -> None:
     kernels = [
         {"start_ns": 1_000 * i, "end_ns": 1_000 * i + 500, "name": f"k{i}"} for i in range(9)
     ]
-    verdict = found(RULE, judged(kernels=kernels))
+    verdict = match_of(RULE, judged(kernels=kernels))
     assert verdict.title == "No CUDA API calls in the capture (+1 more)"
     assert list(evidence(verdict)) == ["api_calls", "steps"]
     assert "nsys profile --trace=cuda,nvtx" in verdict.fix
@@ -94,7 +94,7 @@ def test_graphs_traced_as_a_whole() -> None:
         graph = capture.call("cudaGraphLaunch", at, at + 2)
         row = {"start_ns": (at + 3) * 1_000, "end_ns": (at + 13) * 1_000, "correlation": graph}
         capture.tables["graph_launches"].append(row)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.title == "CUDA graphs traced as one event: kernels not visible"
     assert evidence(verdict)["in_graphs"] == pytest.approx(40 / (40 + 20 * 68))
     assert "--cuda-graph-trace=node" in verdict.fix
@@ -118,4 +118,4 @@ def test_good_captures_lack_nothing(capture: str) -> None:
 
 @needs_shared
 def test_a_capture_of_whole_graphs() -> None:
-    assert "CUDA graphs" in found(RULE, opened("nsys/graph.sqlite")).title
+    assert "CUDA graphs" in match_of(RULE, opened("nsys/graph.sqlite")).title

@@ -19,7 +19,7 @@ from tests.rules.timeline.gpu_traces import (
     TURN,
     of,
 )
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = ConvAlgorithm()
@@ -27,7 +27,7 @@ RULE = ConvAlgorithm()
 
 def test_lanes_beside_tensor_cores() -> None:
     timeline = of([(CONV_TF32, 100.0), (CONV_FP32, 60.0), (ADD, 40.0)])
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "slow_ns": 60_000,
         "gpu_share": pytest.approx(0.3),
@@ -41,7 +41,7 @@ def test_lanes_beside_tensor_cores() -> None:
 
 
 def test_lowered_to_a_matrix() -> None:
-    assert evidence(found(RULE, of([(IM2COL, 50.0), (GEMM, 50.0)])))["slow_ns"] == 50_000
+    assert evidence(match_of(RULE, of([(IM2COL, 50.0), (GEMM, 50.0)])))["slow_ns"] == 50_000
 
 
 TENSOR = (CONV_TF32, 100.0)
@@ -58,8 +58,8 @@ BY_FFT = [(FFT_PAD, 20.0), (GEMM_COMPLEX, 50.0), (FFT_CLIP, 30.0)]
 )
 def test_slow_beside_tensor_cores(kernels: list[tuple[str, float]], slow_us: float) -> None:
     # One step: the last kernel of a step is not beside the first of the next.
-    told = evidence(found(RULE, of(kernels, steps=1)))
-    assert told["slow_ns"] == slow_us * 1_000
+    numbers = evidence(match_of(RULE, of(kernels, steps=1)))
+    assert numbers["slow_ns"] == slow_us * 1_000
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.dependency_stall import DependencyStall
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = DependencyStall()
@@ -45,7 +45,7 @@ def steps(*, idle_us: float = 200, recorded: bool = True) -> Capture:
 
 def test_who_waits_for_whom_is_named() -> None:
     timeline = steps().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     numbers = evidence(verdict)
     assert verdict.title == "GPU idle waiting for other streams: 200 µs/step"
     assert numbers["queued_share"] == pytest.approx(0.2)
@@ -97,7 +97,7 @@ def turns(*, blocks: int = 4, waits: bool = True, count: int = 6, **second: str)
 
 def test_streams_that_take_turns_with_small_kernels() -> None:
     timeline = turns().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     numbers = evidence(verdict)
     # The third to sixth wait for 60 us each; the first two of a step need nobody's turn before.
     assert verdict.title == ("Streams serialized instead of concurrent: 240 µs/step")
@@ -141,7 +141,7 @@ def functions(*, name: str = "cudaLaunchHostFunc", late_us: float = 200) -> Capt
 )
 def test_work_behind_a_host_function(name: str) -> None:
     timeline = functions(name=name).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.title == ("GPU idle waiting for host functions: 200 µs/step")
     assert evidence(verdict)["waits"] == 1
     assert (

@@ -21,7 +21,7 @@ from tests.rules.timeline.gpu_traces import (
     of,
     program,
 )
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = ElementwiseChain()
@@ -30,7 +30,7 @@ MODEL = (GEMM, 100.0)
 
 def test_found() -> None:
     timeline = of([MODEL, (MUL, 20.0), (ADD, 30.0), (SQRT, 20.0), (REDUCE, 5.0), (ADD, 9.0)])
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "chains": 1,
         "kernels": 3,
@@ -65,7 +65,7 @@ def test_half_precision_outside_is_half_the_traffic(
     timeline = of([MODEL, *kernels, (REDUCE, 5.0)])
     gaps = len(kernels) - 1
     saved = sum(us for _, us in kernels) - left + gaps
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
 
 
 def with_tensors(name: str, tensors: int) -> str:
@@ -79,13 +79,13 @@ def test_other_operands_are_still_read() -> None:
     timeline = of([MODEL, *kernels, (REDUCE, 5.0)])
     left = 2 + 30 * (2 / 3 + 1 / 3 + 2 / 3)
     saved = 3 * 32 - left + 2  # and two gaps
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
 
 
 def test_launches_go_too() -> None:
     timeline = of([(n, 1.0) for n in (MUL, ADD) * 50], host_us=20.0)
     # 100 launches 20 us apart become one.
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(99 * 20, rel=0.05)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(99 * 20, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_absent_without_kernels() -> None:
 @pytest.mark.parametrize("name", ["nsys/tiny.sqlite", "torch/tiny.json.gz"])
 def test_planted(name: str) -> None:
     timeline = opened(name)
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["kernels"] == 600
     # 11.9 ms a step -> well below 1 when all of them are one.
     step_us = timeline.length_ns / timeline.per_step / 1_000

@@ -7,7 +7,7 @@ import pytest
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.exposed_communication import ExposedCommunication
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = ExposedCommunication()
@@ -34,7 +34,7 @@ def steps(
 
 def test_only_what_no_kernel_hides_counts() -> None:
     timeline = steps().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     numbers = evidence(verdict)
     assert verdict.title == ("Exposed communication: 300 µs/step")
     assert numbers["exposed_share"] == pytest.approx(0.3)
@@ -57,7 +57,7 @@ def test_the_collective_itself_still_takes_its_time(after_us: float) -> None:
             capture.launch((at, at + 0.5), (n * 1_000 + 790 + m * 5, n * 1_000 + 794 + m * 5))
     timeline = capture.timeline()
     # It ends at 720 us of a step whatever happens; the 92 us of kernels behind it come earlier.
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(80, abs=15)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(80, abs=15)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_collective_itself_still_takes_its_time(after_us: float) -> None:
     ],
 )
 def test_advice_fits_the_program(capture: Capture, advice: str) -> None:
-    assert advice in found(RULE, capture.timeline()).fix
+    assert advice in match_of(RULE, capture.timeline()).fix
 
 
 def test_named_collectives_are_told() -> None:
@@ -76,7 +76,7 @@ def test_named_collectives_are_told() -> None:
     for n in range(4):
         at = n * 1_000 + 20
         capture.event("collectives", "allreduce", at, at + 5, side="host", in_bytes=1_000_000)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert evidence(verdict)["in_bytes"] == 1_000_000
     assert "called as allreduce" in verdict.fix
 
@@ -99,7 +99,7 @@ def test_graphs_traced_whole_hide_their_kernels() -> None:
 @needs_shared
 def test_a_server_that_waits_for_its_collectives() -> None:
     timeline = opened("public/nsys/2026.2.1.210__schema3.25.0__db4e199.sqlite")
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["exposed_share"] == pytest.approx(0.08, abs=0.03)
     assert saved_us(verdict, timeline) > 0
 
@@ -113,13 +113,13 @@ def test_a_server_that_waits_for_its_collectives() -> None:
     ],
 )
 def test_advice_follows_the_collectives(kernel: str, advice: str) -> None:
-    assert advice in found(RULE, steps(kernel).timeline()).fix
+    assert advice in match_of(RULE, steps(kernel).timeline()).fix
 
 
 def test_inference_gets_no_advice_for_training() -> None:
     capture = steps()
     for row in capture.tables["kernels"]:
         row["name"] = row["name"].replace("adam", "norm")
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert "tensor parallelism" in verdict.fix
     assert "DistributedDataParallel" not in verdict.fix + verdict.code

@@ -8,7 +8,7 @@ import pytest
 
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.exposed_copy import ExposedCopy
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = ExposedCopy()
@@ -34,7 +34,7 @@ def steps(
 
 def test_what_is_exposed_can_run_beside_the_kernel() -> None:
     timeline = steps().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     numbers = evidence(verdict)
     assert verdict.title == ("Exposed H2D copies: 400 µs/step without overlap")
     assert numbers["exposed_share"] == pytest.approx(0.4)
@@ -48,7 +48,7 @@ def test_what_is_exposed_can_run_beside_the_kernel() -> None:
 def test_a_copy_longer_than_the_kernel_still_takes_its_time() -> None:
     timeline = steps(copy_us=800, kernel_us=100).timeline()
     # The kernel's 100 us and the gap before it are all that is no longer waited for.
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(101, abs=4)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(101, abs=4)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_near_misses_do_not_trip(columns: dict[str, Any]) -> None:
 
 
 def test_unknown_memory_counts_as_it_may_be_pinned() -> None:
-    verdict = found(RULE, steps(src_kind=None, dst_kind=None).timeline())
+    verdict = match_of(RULE, steps(src_kind=None, dst_kind=None).timeline())
     assert verdict.title == "Exposed H2D copies: 400 µs/step without overlap"
 
 
@@ -77,7 +77,7 @@ def test_directions_are_told_apart_and_run_at_the_same_time() -> None:
         back = {"kind": "Device-to-Host", "src_kind": "Device", "dst_kind": "Pinned"}
         at = n * 1_000 + 935
         capture.copy((at, at + 3), (at + 5, at + 55), size=500_000, **back)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.title == "Exposed copies: 450 µs/step without overlap"
     assert evidence(verdict)["d2h_count"] == 1
     assert "1 H2D copy per step" in verdict.fix
@@ -110,12 +110,12 @@ def test_copies_of_both_directions_slow_each_other_down(back_us: int, left_us: i
     timeline = capture.timeline()
     # Nothing waits for them any more: a step is as long as its two copies to the GPU.
     expected = length - 2 * left_us
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(expected, abs=8)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(expected, abs=8)
 
 
 def test_managed_memory_gets_its_own_advice() -> None:
     capture = steps(kind="Unified Host-to-Device", src_kind=None, dst_kind=None)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert "cudaMemPrefetchAsync" in verdict.fix
     assert "cudaMemPrefetchAsync" in verdict.code
 
@@ -123,6 +123,6 @@ def test_managed_memory_gets_its_own_advice() -> None:
 @needs_shared
 def test_a_real_pipeline_of_two_directions() -> None:
     timeline = opened("public/nsys/2020.5.1.85__schemanone__f027880.sqlite")
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert {"h2d_count", "d2h_count"} <= set(evidence(verdict))
     assert 0 < saved_us(verdict, timeline) < evidence(verdict)["exposed_share"] * 1e6

@@ -24,7 +24,7 @@ from tests.rules.timeline.gpu_traces import (
     of,
     program,
 )
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = Fp32NoTensorCores()
@@ -33,30 +33,30 @@ PRODUCTS = [(GEMM, 200.0), (ADD, 20.0), (GEMM, 100.0)]
 
 def test_found() -> None:
     timeline = of(PRODUCTS)  # on an H200: 67 TFLOP/s in FP32, 494 in TF32
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["fp32_ns"] == 300_000
-    assert told["gpu_share"] == pytest.approx(300 / 320)
-    assert told["kernels"] == 2
-    assert told["ratio"] == pytest.approx(7.4, abs=0.1)
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["fp32_ns"] == 300_000
+    assert numbers["gpu_share"] == pytest.approx(300 / 320)
+    assert numbers["kernels"] == 2
+    assert numbers["ratio"] == pytest.approx(7.4, abs=0.1)
     # Each takes a part of its time, and 4 us.
-    left = 300 / told["ratio"] + 2 * 4
+    left = 300 / numbers["ratio"] + 2 * 4
     assert saved_us(verdict, timeline) == pytest.approx(300 - left, abs=1)
-    assert told["saved_tf32_ns"] == pytest.approx((300 - left) * 1_000, abs=1_000)
+    assert numbers["saved_tf32_ns"] == pytest.approx((300 - left) * 1_000, abs=1_000)
     assert 'set_float32_matmul_precision("high")' in verdict.code
     assert verdict.title == "FP32 GEMMs not on Tensor Cores (94% of kernel time)"
 
 
 def test_autocast_launches_casts() -> None:
-    told = evidence(found(RULE, of(PRODUCTS)))
+    numbers = evidence(match_of(RULE, of(PRODUCTS)))
     # BF16 is faster, but each product brings two casts of 5 us and 4 us of host time.
-    left = 300 / (2 * told["ratio"]) + 2 * 4 + 4 * 5
-    assert told["saved_bf16_ns"] == pytest.approx((300 - left) * 1_000, rel=0.05)
+    left = 300 / (2 * numbers["ratio"]) + 2 * 4 + 4 * 5
+    assert numbers["saved_bf16_ns"] == pytest.approx((300 - left) * 1_000, rel=0.05)
 
 
 def test_little_where_the_host_is_the_limit() -> None:
     timeline = of([(GEMM, 30.0)] * 10, host_us=200.0)
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert "That is little now" in verdict.fix
     assert saved_us(verdict, timeline) < 30
     assert RULE.min_share is None  # still a finding
@@ -64,7 +64,7 @@ def test_little_where_the_host_is_the_limit() -> None:
 
 def test_small_products_keep_their_fixed_time() -> None:
     timeline = of([(GEMM, 3.0)] * 10)
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(0, abs=1)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(0, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_advice_names_only_formats_of_the_gpu() -> None:
     capture = program(PRODUCTS)
     for row in capture.tables["devices"]:
         row["name"] = "Tesla V100-SXM2-16GB"
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.verify.startswith("`gpusight kernels` shows FP16 kernels.")
     assert "float16" in verdict.code
     for absent in ("TF32", "BF16", "bfloat16"):
@@ -108,7 +108,7 @@ def test_clean(kernels: list[tuple[str, float]]) -> None:
 
 
 def test_convolutions_where_none_uses_tensor_cores() -> None:
-    assert evidence(found(RULE, of([(CONV_FP32, 80.0), (ADD, 20.0)])))["gpu_share"] == 0.8
+    assert evidence(match_of(RULE, of([(CONV_FP32, 80.0), (ADD, 20.0)])))["gpu_share"] == 0.8
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_absent_without_kernels() -> None:
 
 def test_fusing_and_tensor_cores_compose_in_any_order() -> None:
     timeline = of([(GEMM, 100.0), (MUL, 20.0), (SOFTMAX, 20.0), (GEMM, 100.0)])
-    faster = found(RULE, timeline).change
-    fused = found(UnfusedAttention(), timeline).change
+    faster = match_of(RULE, timeline).change
+    fused = match_of(UnfusedAttention(), timeline).change
     one, other = (
         timeline.replay.run(*faster, *fused).total_ns,
         timeline.replay.run(*fused, *faster).total_ns,
@@ -179,7 +179,7 @@ def test_fusing_and_tensor_cores_compose_in_any_order() -> None:
 )
 def test_planted(name: str, before_ms: float, after_ms: float) -> None:
     timeline = opened(f"nsys/{name}.sqlite")
-    saved = saved_us(found(RULE, timeline), timeline) / 1_000
+    saved = saved_us(match_of(RULE, timeline), timeline) / 1_000
     assert timeline.length_ns / timeline.per_step / 1e6 == pytest.approx(before_ms, abs=0.1)
     assert before_ms - saved == pytest.approx(after_ms, abs=0.2)
 
@@ -191,7 +191,7 @@ def test_a_real_pair() -> None:
     gpu = timeline.gpu
     assert gpu is not None
     half = targets(gpu)[1].change(timeline, gemms_on_cuda_cores(timeline.kernels))
-    fused = found(UnfusedOptimizer(), timeline).change
+    fused = match_of(UnfusedOptimizer(), timeline).change
     predicted_ms = timeline.replay.run(*half, *fused).total_ns / timeline.per_step / 1e6
     assert predicted_ms == pytest.approx(42.7, rel=0.15)
 

@@ -8,7 +8,7 @@ from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.fp64_math import Fp64Math
 from tests.rules.timeline.gpu_traces import ADD, GEMM, of
-from tests.rules.timeline.rule_captures import evidence, found, saved_us
+from tests.rules.timeline.rule_captures import evidence, match_of, saved_us
 
 RULE = Fp64Math()
 DGEMM = "cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1"
@@ -18,15 +18,15 @@ OWN = "void stencil<double>(double *, const double *, int)"
 
 def test_gemms_by_the_ratio_of_peaks_and_others_by_their_bytes() -> None:
     timeline = of([(DGEMM, 400.0), (ADD_FP64, 100.0), (ADD, 50.0)])
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["fp64_ns"] == 500_000
-    assert told["fp64_gemm_ns"] == 400_000
-    assert told["gpu_share"] == pytest.approx(500 / 550)
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["fp64_ns"] == 500_000
+    assert numbers["fp64_gemm_ns"] == 400_000
+    assert numbers["gpu_share"] == pytest.approx(500 / 550)
     assert verdict.title == "FP64 GEMMs (91% of GPU time)"
     # H200: 67 TFLOP/s in FP64 on Tensor Cores, 67 in FP32, 494 in TF32; half the bytes.
     assert saved_us(verdict, timeline) == pytest.approx(400 * (1 - 67 / 494) - 4 + 50, abs=3)
-    assert told["saved_fp32_ns"] == pytest.approx(50_000, abs=3_000)
+    assert numbers["saved_fp32_ns"] == pytest.approx(50_000, abs=3_000)
     assert "model.float()" in verdict.code
     assert "TF32 saves" in verdict.fix
     assert verdict.confidence is Confidence.MEDIUM
@@ -34,7 +34,7 @@ def test_gemms_by_the_ratio_of_peaks_and_others_by_their_bytes() -> None:
 
 def test_a_small_kernel_keeps_its_time() -> None:
     timeline = of([(ADD_FP64, 2.0)] * 20, host_us=1.0)
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(0, abs=1)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(0, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_clean(kernels: list[tuple[str, float]]) -> None:
 
 
 def test_without_a_framework_only_where_fp64_is_slow() -> None:
-    verdict = found(RULE, of([(OWN, 100.0)], name="NVIDIA GeForce RTX 4090"))
+    verdict = match_of(RULE, of([(OWN, 100.0)], name="NVIDIA GeForce RTX 4090"))
     assert verdict.confidence is Confidence.LOW
     assert "1.5f" in verdict.code
 

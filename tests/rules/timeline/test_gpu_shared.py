@@ -7,7 +7,7 @@ import pytest
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.gpu_shared import GpuShared
 from tests.rules.timeline.gpu_traces import GEMM, program
-from tests.rules.timeline.rule_captures import US, Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import US, Capture, evidence, match_of, saved_us
 
 RULE = GpuShared()
 
@@ -30,11 +30,11 @@ def shared(other_us: float, *, device: int = 0) -> Capture:
 
 def test_found() -> None:
     timeline = shared(80.0).timeline()
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["shared_share"] == pytest.approx(0.8, abs=0.02)
-    assert told["processes"] == 1
-    assert told["other_ns"] == 800_000
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["shared_share"] == pytest.approx(0.8, abs=0.02)
+    assert numbers["processes"] == 1
+    assert numbers["other_ns"] == 800_000
     assert verdict.fix.startswith("server (200) also runs on GPU 0.")
     # While both run, each gets half of the GPU.
     assert saved_us(verdict, timeline) == pytest.approx(400, rel=0.02)

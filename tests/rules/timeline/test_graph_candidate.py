@@ -6,7 +6,7 @@ import pytest
 
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.graph_candidate import GraphCandidate
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = GraphCandidate()
@@ -29,7 +29,7 @@ def loop(*, kernels: int = 20, kernel_us: float = 10, steps: int = 4) -> Capture
 
 def test_gaps_between_short_kernels() -> None:
     timeline = loop().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "kernels": 20,
         "kernel_ns": 10_000,
@@ -45,12 +45,30 @@ def test_the_graph_of_a_training_step_has_the_whole_step() -> None:
     capture = loop()
     for row in capture.tables["kernels"]:
         row["name"] = f"void at::native::{row['name']}_bwd"
-    code = found(RULE, capture.timeline()).code
+    code = match_of(RULE, capture.timeline()).code
     ordered = ["capturable=True", "zero_grad(set_to_none=True)", "backward()", "optimizer.step()"]
     ordered += ["torch.cuda.stream(side)", "torch.cuda.graph(graph)", "inputs.copy_", "replay()"]
     places = [code.index(part) for part in ordered]
     assert places == sorted(places)
-    assert "cudaGraphLaunch(exec, stream)" in found(RULE, loop().timeline()).code
+    assert "cudaGraphLaunch(exec, stream)" in match_of(RULE, loop().timeline()).code
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "line"),
+    [
+        ("Adam", "optimizer = torch.optim.Adam(model.parameters(), capturable=True)"),
+        ("SGD", "def train_step():"),
+        ("Shampoo", "def train_step():"),
+    ],
+)
+def test_the_graph_has_the_optimizer_of_the_capture(optimizer: str, line: str) -> None:
+    capture = loop()
+    for row in capture.tables["kernels"]:
+        row["name"] = f"void at::native::{row['name']}_bwd"
+    capture.range(f"Optimizer.step#{optimizer}.step", 1, 2)
+    code = match_of(RULE, capture.timeline()).code
+    assert code.startswith(line)
+    assert ("torch.optim" in code) == line.startswith("optimizer")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +116,6 @@ def test_only_ranges_of_the_program_are_named() -> None:
         middle = (start + end) / 2
         capture.range("solve", start + 0.5, middle)
         capture.range("aten::mm, op_id = 3", middle + 0.1, end - 0.5)
-    fix = found(RULE, capture.timeline()).fix
+    fix = match_of(RULE, capture.timeline()).fix
     assert "Capture `solve` into a CUDA graph" in fix
     assert "aten" not in fix

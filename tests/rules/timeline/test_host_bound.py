@@ -15,8 +15,8 @@ from tests.rules.timeline.rule_captures import (
     MAIN,
     Capture,
     evidence,
-    found,
     judged,
+    match_of,
     opened,
     saved_us,
 )
@@ -58,7 +58,7 @@ def test_what_the_host_does_is_named(table: str | None, name: str, title: str) -
             at = step * 2_310
             capture.event(table, name, at + 100, at + 1_990)
     timeline = capture.timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.title == f"{title}: GPU idle 2.01 ms/step"
     assert evidence(verdict)["idle_ns"] == pytest.approx(2_010_000, rel=0.01)
     assert saved_us(verdict, timeline) == pytest.approx(1_950, rel=0.1)
@@ -80,7 +80,7 @@ def test_code_acts_on_what_the_host_does(table: str | None, name: str, to_paste:
     capture = waiting(idle_us=2_000, source="torch-json")
     for step in range(4 if table is not None else 0):
         capture.event(str(table), name, step * 2_310 + 100, step * 2_310 + 1_990)
-    change, verification = found(RULE, capture.timeline()).code.split("# to verify")
+    change, verification = match_of(RULE, capture.timeline()).code.split("# to verify")
     assert to_paste in change
     assert "nvtx.range" in verification
 
@@ -92,7 +92,7 @@ def test_host_work_before_an_h2d_copy_goes_to_workers() -> None:
         capture.copy((at + 2_000, at + 2_005), (at + 2_007, at + 2_020), kind="Host-to-Device")
         capture.launch((at + 2_030, at + 2_035), (at + 2_040, at + 2_290), "kernel")
         at += 2_300
-    assert "DataLoader(dataset, num_workers=8" in found(RULE, capture.timeline()).code
+    assert "DataLoader(dataset, num_workers=8" in match_of(RULE, capture.timeline()).code
 
 
 def test_a_busy_gpu_is_clean() -> None:
@@ -104,14 +104,14 @@ def test_a_busy_gpu_is_clean() -> None:
     [("nsys-sqlite", "NVTX ranges"), ("torch-json", "gpusight record --python-stacks")],
 )
 def test_how_to_learn_more_where_nothing_has_a_name(source: str, advice: str) -> None:
-    assert advice in found(RULE, waiting(idle_us=2_000, source=source).timeline()).fix
+    assert advice in match_of(RULE, waiting(idle_us=2_000, source=source).timeline()).fix
 
 
 def test_names_that_cover_the_time_need_no_other_capture() -> None:
     capture = waiting(idle_us=2_000, source="torch-json")
     for step in range(4):
         capture.range("solve on CPU", step * 2_310 + 10, step * 2_310 + 1_990)
-    assert "--python-stacks" not in found(RULE, capture.timeline()).fix
+    assert "--python-stacks" not in match_of(RULE, capture.timeline()).fix
 
 
 def test_samples_of_the_launching_thread_name_functions() -> None:
@@ -126,7 +126,7 @@ def test_samples_of_the_launching_thread_name_functions() -> None:
     timeline = judged(
         {"source": "nsys-sqlite"}, cpu_samples=samples, callchains=frames, **capture.tables
     )
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert ("site", "assemble_matrix", 12) in [(w.kind, w.name, w.count) for w in verdict.where]
     assert "`assemble_matrix`" in verdict.title
 
@@ -137,7 +137,7 @@ def test_what_other_findings_explain_is_not_repeated() -> None:
         capture.range("load batch", step * 2_310 + 10, step * 2_310 + 1_990)
     timeline = capture.timeline()
     loading = timeline_rules()["input-starved"]
-    match = found(loading, timeline)
+    match = match_of(loading, timeline)
     assert RULE.check_rest(timeline, [match]) is CLEAN
     assert isinstance(RULE.check(timeline), RuleMatch)
     results = run_timeline_rules(timeline, [loading, RULE])
@@ -160,7 +160,7 @@ def test_a_thread_that_waits_is_named_rather_than_its_lock() -> None:
         capture.event("os_calls", "pthread_cond_wait", step * 2_310 + 10, step * 2_310 + 1_990)
     threads = [{"thread": MAIN, "name": "pt_gloo_runloop"}]
     timeline = judged({"source": "nsys-sqlite"}, threads=threads, **capture.tables)
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.title.startswith("Host waits (`pt_gloo_runloop`): GPU idle ")
     assert "`pthread_cond_wait`" in verdict.fix
     assert "The thread `pt_gloo_runloop` then launches the next" in verdict.fix
@@ -186,7 +186,7 @@ def test_the_name_of_the_program_says_less_than_the_call(
         processes=[{"name": "/usr/bin/python3.11"}],
         **capture.tables,
     )
-    assert found(RULE, timeline).title.startswith(f"Host waits (`{named}`): GPU idle ")
+    assert match_of(RULE, timeline).title.startswith(f"Host waits (`{named}`): GPU idle ")
 
 
 def test_causes_are_those_measured_where_the_other_fixes_only_move_the_idle_time() -> None:
@@ -196,10 +196,23 @@ def test_causes_are_those_measured_where_the_other_fixes_only_move_the_idle_time
     def in_launches(program: ReplayProgram) -> ReplayProgram:
         return replace(program, own_ns=program.own_ns + program.gap_ns, gap_ns=0 * program.gap_ns)
 
-    moving = replace(found(RULE, timeline), change=(in_launches,), measured_ns=None)
+    moving = replace(match_of(RULE, timeline), change=(in_launches,), measured_ns=None)
     verdict = RULE.check_rest(timeline, [moving])
     assert isinstance(verdict, RuleMatch)
-    assert verdict.title.startswith("Other host code (no CUDA calls): GPU idle ")
+    assert verdict.title.startswith("Host code (no CUDA calls): GPU idle ")
+
+
+@pytest.mark.parametrize(("left", "begins"), [(0.9, "Host code"), (0.6, "Other host code")])
+def test_what_another_finding_has_a_part_of_is_called_other(left: float, begins: str) -> None:
+    timeline = waiting(idle_us=2_000).timeline()
+
+    def shorter(program: ReplayProgram) -> ReplayProgram:
+        return replace(program, gap_ns=(left * program.gap_ns).astype(int))
+
+    fixed = replace(match_of(RULE, timeline), change=(shorter,), measured_ns=None)
+    verdict = RULE.check_rest(timeline, [fixed])
+    assert isinstance(verdict, RuleMatch)
+    assert verdict.title.startswith(f"{begins} (no CUDA calls): GPU idle ")
 
 
 def test_a_short_call_does_not_name_the_idle_time() -> None:
@@ -207,7 +220,7 @@ def test_a_short_call_does_not_name_the_idle_time() -> None:
     capture = waiting(idle_us=2_000)
     for step in range(4):
         capture.event("os_calls", "writev", step * 2_310 + 10, step * 2_310 + 110)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.title.startswith("Host code (no CUDA calls): GPU idle ")
     assert "writev" not in verdict.fix
 
@@ -223,7 +236,7 @@ def test_the_end_of_the_program_is_no_cause_of_the_rest() -> None:
     results = run_timeline_rules(timeline, [timeline_rules()["startup-bound"], RULE])
     ending, rest = results.findings
     assert ending.title.startswith("Program end: 4.00 ms of 6.5")
-    assert rest.title == "Other host time in launch calls (`cudaLaunchKernel`): GPU idle 1.59 ms"
+    assert rest.title == "Host time in launch calls (`cudaLaunchKernel`): GPU idle 1.59 ms"
     assert "no CUDA call" not in rest.fix
 
 
@@ -233,11 +246,11 @@ def test_what_runs_first_may_wait_for_work_from_before_the_capture() -> None:
     for number in range(8):
         call = 10 * number, 10 * number + 5
         capture.launch(call, (2_000 + 100 * number, 2_099 + 100 * number), f"kernel_{number}")
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.title.startswith("Launched work starts late")
     assert "before the first GPU activity of the capture" in verdict.fix
     capture.launch((0, 5), (1, 50), "kernel_9")
-    assert "before the first GPU" not in found(RULE, capture.timeline()).fix
+    assert "before the first GPU" not in match_of(RULE, capture.timeline()).fix
 
 
 def test_most_of_little_idle_time_is_told_too() -> None:
@@ -245,7 +258,7 @@ def test_most_of_little_idle_time_is_told_too() -> None:
     capture = waiting(idle_us=40)
     timeline = capture.timeline()
     assert isinstance(RULE.check(timeline), RuleMatch)
-    a_third = replace(found(RULE, timeline), change=(), measured_ns=timeline.length_ns * 0.06)
+    a_third = replace(match_of(RULE, timeline), change=(), measured_ns=timeline.length_ns * 0.06)
     assert isinstance(RULE.check_rest(timeline, [a_third]), RuleMatch)
     most = replace(a_third, measured_ns=timeline.length_ns * 0.12)
     assert RULE.check_rest(timeline, [most]) is CLEAN
@@ -255,7 +268,7 @@ def test_page_faults_are_counted() -> None:
     capture = waiting(idle_us=2_000)
     faults = [{"start_ns": 50_000 + n, "end_ns": 50_001 + n, "side": "cpu"} for n in range(6)]
     timeline = judged({"source": "nsys-sqlite"}, page_faults=faults, **capture.tables)
-    assert evidence(found(RULE, timeline))["page_faults"] == 6 / 4
+    assert evidence(match_of(RULE, timeline))["page_faults"] == 6 / 4
 
 
 @pytest.mark.parametrize("idle_us", [60, 500, 20_000])
@@ -275,6 +288,6 @@ def test_an_idle_gpu_never_goes_without_a_finding(idle_us: float) -> None:
 def test_a_rank_that_waits_for_another(capture: str, name: str) -> None:
     timeline = opened(f"ranks/{capture}")
     assert timeline_rules()["input-starved"].check(timeline) is CLEAN
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert f"Host waits (`{name}" in verdict.title
     assert "straggler" in verdict.fix

@@ -8,7 +8,7 @@ from gpusight.analysis.replay.changes import without_waiting
 from gpusight.rules.patterns.host_gaps import waits
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.host_sync import HostSync
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = HostSync()
@@ -34,10 +34,10 @@ def loop(*, layers: int = 3, steps: int = 4, read_us: float = 10) -> Capture:
 
 def test_a_value_read_back_is_one_wait() -> None:
     timeline = loop().timeline()
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["waits"] == 3
-    assert told["read_back"] == 3
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["waits"] == 3
+    assert numbers["read_back"] == 3
     assert verdict.title == "3 blocking syncs per step"
     assert [w.name for w in verdict.where] == ["cudaStreamSynchronize"]
     # Without waiting, launches are ahead: between kernels only copies and gaps are left.
@@ -73,17 +73,17 @@ def checks(*names: str, size: int) -> Capture:
 def test_a_check_goes_with_its_kernels() -> None:
     """`if isnan(x).any()` is a comparison, a reduction and a copy: without it none of them runs."""
     flag = checks(_ISNAN, _ANY, size=1).timeline()
-    assert 100 < saved_us(found(RULE, flag), flag) < 135
+    assert 100 < saved_us(match_of(RULE, flag), flag) < 135
     # A sum may be needed for more than what is read of it, as may what is no check.
     for kernels, size in (((_SUM, "k"), 4), ((_ISNAN, "k"), 1)):
         value = checks(*kernels, size=size).timeline()
-        assert 10 < saved_us(found(RULE, value), value) < 40
+        assert 10 < saved_us(match_of(RULE, value), value) < 40
 
 
 def test_many_waits_are_told_even_when_they_cost_nothing() -> None:
     """A host that needs 1 ms between layers is slower than the GPU anyway."""
     timeline = loop(layers=8, read_us=1_000_000).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["waits"] == 8
     assert verdict.title == "8 blocking syncs per step"
     assert "It saves little alone" in verdict.fix
@@ -99,7 +99,7 @@ def test_syncs_that_return_late_are_listed_whatever_the_simulation_saves() -> No
             capture.launch((begun, begun + 5), (begun + 7, begun + 27))
             capture.call("cudaStreamSynchronize", begun + 6, begun + 127)
         capture.range(f"step_{step}", at, at + 1_000)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.measured_ns == pytest.approx(4 * 101_000, rel=0.05)
 
 
@@ -128,7 +128,7 @@ def synchronised(*, early: bool) -> Capture:
 
 
 def test_a_synchronisation_in_the_middle_counts() -> None:
-    verdict = found(RULE, synchronised(early=True).timeline())
+    verdict = match_of(RULE, synchronised(early=True).timeline())
     assert evidence(verdict)["waits"] == 1
 
 
@@ -153,7 +153,7 @@ def test_two_waits_without_work_in_between_are_one() -> None:
     rows = waits(capture.timeline())
     assert rows["calls"].list.len().to_list() == [2, 2, 2, 2]
     assert all(waited > 190_000 for waited in rows["waited_ns"])
-    assert evidence(found(RULE, capture.timeline()))["waits"] == 1
+    assert evidence(match_of(RULE, capture.timeline()))["waits"] == 1
 
 
 def read_back(kernel_us: float, copy_us: float, host_us: float) -> Capture:
@@ -184,7 +184,7 @@ def test_large_copies(kernel_us: float, copy_us: float, saved: float | None) -> 
     if saved is None:
         assert RULE.check(timeline) is CLEAN
     else:
-        verdict = found(RULE, timeline)
+        verdict = match_of(RULE, timeline)
         assert saved_us(verdict, timeline) == pytest.approx(saved, rel=0.05)
 
 
@@ -194,7 +194,7 @@ def test_places_are_named() -> None:
         if row["name"] == "cudaStreamSynchronize":
             start, end = row["start_ns"] / 1_000 - 1, row["end_ns"] / 1_000 + 1
             capture.event("cpu_ops", "aten::_local_scalar_dense", start, end)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert ("operator", "aten::_local_scalar_dense") in [(w.kind, w.name) for w in verdict.where]
     assert "aten::_local_scalar_dense" in verdict.fix
 
@@ -213,7 +213,7 @@ def test_without_calls_it_cannot_be_judged() -> None:
 @pytest.mark.parametrize("capture", ["nsys/item.sqlite", "torch/item.json.gz"])
 def test_item(capture: str) -> None:
     timeline = opened(capture)
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["waits"] == 16
     # Not the GPU's time, which is idle here, but what reading a value takes the host.
     assert 16 * 5 < saved_us(verdict, timeline) < 16 * 40
@@ -240,8 +240,8 @@ def test_the_snippet_speaks_of_losses_in_training_only() -> None:
                 capture.launch((begun + 62, begun + 65), (begun + 67, begun + 80), kernel)
         return capture
 
-    training = found(RULE, read_back("flash_bwd_kernel").timeline())
-    inference = found(RULE, read_back("flash_fwd_kernel").timeline())
+    training = match_of(RULE, read_back("flash_bwd_kernel").timeline())
+    inference = match_of(RULE, read_back("flash_fwd_kernel").timeline())
     assert "loss" in training.code
     assert "loss" not in inference.code
 
@@ -263,7 +263,7 @@ def jax_loop(*, read: bool) -> Capture:
 
 
 def test_jax_reads_back_without_a_synchronizing_call() -> None:
-    verdict = found(RULE, jax_loop(read=True).timeline())
+    verdict = match_of(RULE, jax_loop(read=True).timeline())
     assert verdict.title == "1 blocking readback per step"
     # The GPU works for 202 us between readbacks, the host for 318.
     assert evidence(verdict)["serialized_ns"] == pytest.approx(202_000 * 7 / 8, rel=0.1)

@@ -12,8 +12,8 @@ from tests.rules.timeline.rule_captures import (
     US,
     Capture,
     evidence,
-    found,
     judged,
+    match_of,
     opened,
     saved_us,
 )
@@ -39,7 +39,7 @@ def loop(name: str, load_us: float, kernel_us: float) -> Capture:
 
 def test_input_that_the_gpu_waits_for() -> None:
     timeline = loop("load batch", 800, 100).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "idle_input_ns": 800_000,
         "input_ns": 800_000,
@@ -84,7 +84,7 @@ def test_os_calls_name_input_where_no_range_does() -> None:
         capture.event("os_calls", "pread64", at + 50, at + 850)
         capture.launch((at + 900, at + 910), (at + 912, at + 990))
         capture.range(f"step_{step}", at, at + 995)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert evidence(verdict)["idle_input_ns"] == 800_000
     assert ("call", "pread64") in [(w.kind, w.name) for w in verdict.where]
 
@@ -117,7 +117,7 @@ def before_batches(*, ms: float = 8.0, size: int = 600_000, source: str = "torch
 
 def test_a_loader_without_workers_and_without_a_name() -> None:
     timeline = before_batches().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.title.startswith("Data loading (before H2D copies) stalls the GPU 8.")
     assert verdict.confidence is Confidence.MEDIUM
     assert "num_workers" in verdict.fix
@@ -140,7 +140,7 @@ def test_a_rare_wait_for_workers() -> None:
             capture.launch((start, start + 5), (start + 10, start + 100), f"kernel_{number}")
         at += 520
         capture.range(f"step_{step}", begun, at)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert "waits for batches in `sem_clockwait`" in verdict.fix
     assert "persistent_workers" in verdict.fix
     assert verdict.fix.endswith("Few stalls dominate: the longest takes 50.0 ms.")
@@ -157,7 +157,7 @@ def test_a_step_that_only_has_its_own_name_is_not_named() -> None:
         capture.event("os_calls", "read", at + 50, at + 850)
         capture.launch((at + 900, at + 910), (at + 912, at + 990))
         capture.range(f"step_{step}", at, at + 995)
-    assert all("step" not in w.name for w in found(RULE, capture.timeline()).where)
+    assert all("step" not in w.name for w in match_of(RULE, capture.timeline()).where)
 
 
 def test_without_calls_it_cannot_be_judged() -> None:
@@ -178,7 +178,7 @@ def test_without_calls_it_cannot_be_judged() -> None:
 )
 def test_dataload(capture: str, place: str) -> None:
     timeline = opened(capture)
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.where[0].name == place
     # A sleep is not data loading for sure, unless a range says so.
     assert (verdict.confidence is Confidence.HIGH) == (place == "data")
@@ -208,6 +208,6 @@ def test_a_thread_that_waits_for_the_loading_thread_waits_no_longer(lock: str, s
             capture.event("os_calls", lock, at + 1, at + 860)
         capture.launch((at + 870, at + 880), (at + 885, at + 985))
     timeline = capture.timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["idle_input_ns"] == pytest.approx(800_000, rel=0.05)
     assert saved_us(verdict, timeline) == pytest.approx(saved, rel=0.05, abs=20)

@@ -9,7 +9,7 @@ from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
 from gpusight.rules.timeline.launch_bound import LaunchBound
 from tests.rules.timeline.gpu_traces import ADAM, ADD, GEMM, of
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.rules.timeline.test_host_sync import loop as syncing
 from tests.shared import needs_shared
 
@@ -40,7 +40,7 @@ def loop(
 
 def test_short_kernels_with_a_slow_host() -> None:
     timeline = loop().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     # A step of 1,005 us: 20 kernels of 5 us, a synchronisation of 5 us, the rest is waiting.
     assert evidence(verdict) == {
         "idle_launching_ns": 900_000,
@@ -71,23 +71,23 @@ def test_launches_of_two_threads_take_no_more_host_time_than_there_is() -> None:
             capture.event(
                 "kernels", f"kernel_{number}", start + 8, start + 13, correlation=correlation
             )
-    verdict = found(RULE, capture.timeline())
-    told = evidence(verdict)
-    assert told["launches"] == 40
-    assert told["host_per_launch_ns"] == pytest.approx(50_000, rel=0.02)
+    verdict = match_of(RULE, capture.timeline())
+    numbers = evidence(verdict)
+    assert numbers["launches"] == 40
+    assert numbers["host_per_launch_ns"] == pytest.approx(50_000, rel=0.02)
 
 
 def test_syncs_between_launches_must_go_first() -> None:
-    verdict = found(RULE, syncing(layers=30, read_us=100).timeline())
+    verdict = match_of(RULE, syncing(layers=30, read_us=100).timeline())
     assert verdict.needs == ("host-sync",)
     assert verdict.confidence is Confidence.MEDIUM
     assert "Remove the 29 blocking syncs per step first (host-sync)" in verdict.fix
-    assert found(RULE, loop().timeline()).needs == ()
+    assert match_of(RULE, loop().timeline()).needs == ()
 
 
 def test_no_more_is_promised_than_the_gpu_waited() -> None:
     timeline = loop().timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.min_ns == timeline.replay.unchanged.total_ns - 4 * 900_000
 
 
@@ -106,7 +106,7 @@ def test_clean(capture: Capture) -> None:
 
 
 def test_steps_of_few_launches_share_a_graph() -> None:
-    few, many = (found(RULE, loop(launches=n, every_us=40).timeline()) for n in (5, 20))
+    few, many = (match_of(RULE, loop(launches=n, every_us=40).timeline()) for n in (5, 20))
     assert [verdict.change[0].spans_steps for verdict in (few, many)] == [True, False]  # type: ignore[attr-defined]
 
 
@@ -123,7 +123,7 @@ def test_other_host_work_is_not_launching() -> None:
             if row["name"].startswith(("step", "forward")):
                 row["end_ns"] += 3_000_000
     timeline = capture.timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert timeline.length_ns / 4 == 4_005_000
     assert evidence(verdict)["idle_launching_ns"] < 900_000
     assert evidence(verdict)["host_per_launch_ns"] < 50_000
@@ -151,7 +151,7 @@ def test_steps_that_differ_lower_the_confidence() -> None:
             at = step * 1_000 + number * 48
             capture.launch((at, at + 6), (at + 8, at + 12), f"kernel_{number * (step + 1) % 21}")
         capture.range(f"step_{step}", step * 1_000, step * 1_000 + 999)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.confidence is Confidence.MEDIUM
     assert "The steps differ" in verdict.fix
 
@@ -164,7 +164,7 @@ def test_no_graph_is_pasted_where_the_steps_differ() -> None:
             name = f"void at::native::kernel_{number * (step + 1) % 21}<float>()"
             capture.launch((at, at + 6), (at + 8, at + 12), name)
         capture.range(f"step_{step}", step * 1_000, step * 1_000 + 999)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert "make_graphed_callables" not in verdict.code + verdict.fix
     assert "dynamic=True" in verdict.code
 
@@ -173,7 +173,7 @@ def test_steps_of_ever_other_kernels_wait_for_launches_as_well() -> None:
     capture = loop()
     for number, kernel in enumerate(capture.tables["kernels"]):
         kernel["name"] = f"never_again_{number}"
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.confidence is Confidence.LOW
     assert "no graph fits" in verdict.confidence_reason
 
@@ -182,8 +182,8 @@ def test_advice_speaks_the_language_of_the_program() -> None:
     plain, torch = loop(), loop()
     for row in torch.tables["kernels"]:
         row["name"] = f"void at::native::{row['name']}<float>()"
-    assert "cudaStreamBeginCapture" in found(RULE, plain.timeline()).code
-    assert "torch.compile" in found(RULE, torch.timeline()).code
+    assert "cudaStreamBeginCapture" in match_of(RULE, plain.timeline()).code
+    assert "torch.compile" in match_of(RULE, torch.timeline()).code
 
 
 def test_without_calls_it_cannot_be_judged() -> None:
@@ -211,7 +211,7 @@ def test_without_calls_it_cannot_be_judged() -> None:
 )
 def test_planted(capture: str, least_ms: float, most_ms: float) -> None:
     timeline = opened(f"nsys/{capture}.sqlite")
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.min_ns is not None
     # Alone, no more than the GPU waited for launches.
     most_us = (timeline.replay.unchanged.total_ns - verdict.min_ns) / timeline.per_step / 1e3
@@ -233,7 +233,7 @@ def test_ranges_of_libraries_are_not_captured_into_graphs(name: str, domain: str
     for row in capture.tables["ranges"]:
         if row["name"] == "forward":
             row.update(name=name, domain=domain)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert "inside a library" in verdict.fix
     assert "Capture" not in verdict.fix
     assert "cudaStreamBeginCapture" not in verdict.code
@@ -241,23 +241,23 @@ def test_ranges_of_libraries_are_not_captured_into_graphs(name: str, domain: str
 
 
 def test_the_program_s_own_range_is_captured() -> None:
-    verdict = found(RULE, loop().timeline())
+    verdict = match_of(RULE, loop().timeline())
     assert "Capture `forward` with cudaStreamBeginCapture" in verdict.fix
 
 
 def test_the_optimizer_is_advised_where_one_is_seen() -> None:
-    inference = found(RULE, of([(ADD, 1)] * 40, host_us=20))
+    inference = match_of(RULE, of([(ADD, 1)] * 40, host_us=20))
     assert "optim" not in inference.code + inference.fix
     assert "make_graphed_callables" in inference.code
     adam = [(name, 1) for name in ADAM * 4]
-    mostly_model = found(RULE, of([(GEMM, 1)] * 3 * len(adam) + adam, host_us=20))
+    mostly_model = match_of(RULE, of([(GEMM, 1)] * 3 * len(adam) + adam, host_us=20))
     assert mostly_model.code.index("torch.compile") < mostly_model.code.index("fused=True")
     assert "The optimizer makes 25.0% of the launches: fuse it too." in mostly_model.fix
 
 
 def test_the_optimizer_comes_first_where_it_launches_most() -> None:
     adam = [(name, 1) for name in ADAM * 4]
-    verdict = found(RULE, of([(GEMM, 1)] * (len(adam) // 4) + adam, host_us=20))
+    verdict = match_of(RULE, of([(GEMM, 1)] * (len(adam) // 4) + adam, host_us=20))
     assert verdict.code.index("fused=True") < verdict.code.index("torch.compile")
     # Graphs of the model do not capture the optimizer.
     assert "make_graphed_callables" not in verdict.code + verdict.fix

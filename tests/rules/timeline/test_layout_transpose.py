@@ -7,7 +7,7 @@ import pytest
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.layout_transpose import LayoutTranspose
 from tests.rules.timeline.gpu_traces import ADD, BATCH_NORM, CONV_TF32, GEMM, TO_NCHW, TO_NHWC, of
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = LayoutTranspose()
@@ -16,7 +16,7 @@ LAYER = [(TO_NHWC, 10.0), (TO_NHWC, 2.0), (CONV_TF32, 60.0), (TO_NCHW, 8.0)]
 
 def test_found() -> None:
     timeline = of([*LAYER, (ADD, 20.0)])
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "transposes": 3,
         "transpose_ns": 20_000,
@@ -43,7 +43,7 @@ def test_batch_normalization_of_few_channels(
     norm: tuple[str, float], blocks: int, more: float
 ) -> None:
     timeline = of([*LAYER, norm], blocks=blocks, sm_count=132)
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert saved_us(verdict, timeline) == pytest.approx(18 + more, abs=3)
     assert ("norm_ns" in evidence(verdict)) == ("33 blocks" in verdict.fix) == bool(more)
 
@@ -57,7 +57,7 @@ def test_batch_normalization_alone_says_nothing_about_the_layout() -> None:
 def test_the_way_of_the_host_to_the_convolution_stays() -> None:
     # 20 us a launch, kernels of 1 us: what is gained is the launch calls of 3 us themselves.
     timeline = of([(TO_NHWC, 1.0), (CONV_TF32, 1.0), (TO_NCHW, 1.0)], host_us=20.0)
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(6, abs=2)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(6, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_absent_where_graphs_hide_the_kernels() -> None:
 @pytest.mark.parametrize(("name", "steps"), [("nsys/conv.sqlite", 10), ("torch/conv.json.gz", 2)])
 def test_planted(name: str, steps: int) -> None:
     timeline = opened(name)
-    told = evidence(found(RULE, timeline))
+    numbers = evidence(match_of(RULE, timeline))
     assert timeline.steps == steps
-    assert told["gpu_share"] == pytest.approx(0.18, abs=0.002)
-    assert told["transposes"] == 157
-    assert told["norm_ns"] > 1e6
+    assert numbers["gpu_share"] == pytest.approx(0.18, abs=0.002)
+    assert numbers["transposes"] == 157
+    assert numbers["norm_ns"] > 1e6
 
 
 @needs_shared

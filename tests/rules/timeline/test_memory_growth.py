@@ -9,7 +9,7 @@ import pytest
 from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.memory_growth import MemoryGrowth
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened
 from tests.shared import needs_shared
 
 RULE = MemoryGrowth()
@@ -47,7 +47,7 @@ def _event(capture: Capture, at: float, operation: str, size: int, address: int)
 def test_a_leak_is_found_with_the_steps_until_the_gpu_is_full() -> None:
     capture = steps([n * 20 * MB for n in range(10)])
     capture.event("cpu_ops", "aten::clone", 0, 11_000)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     numbers = evidence(verdict)
     assert numbers["growth_bytes"] == 20 * MB
     assert numbers["steps"] == 10
@@ -68,13 +68,13 @@ def test_it_is_a_finding_though_it_gives_back_no_time() -> None:
 
 
 def test_a_leak_of_every_other_step_is_found() -> None:
-    verdict = found(RULE, steps([n // 2 * 40 * MB for n in range(12)]).timeline())
+    verdict = match_of(RULE, steps([n // 2 * 40 * MB for n in range(12)]).timeline())
     assert evidence(verdict)["growth_bytes"] == pytest.approx(20 * MB, rel=0.2)
 
 
 def test_without_the_size_of_the_gpu_it_does_not_say_when() -> None:
     capture = steps([n * 20 * MB for n in range(10)], memory_bytes=None)
-    assert found(RULE, capture.timeline()).title == "GPU memory grows 20.00 MB/step"
+    assert match_of(RULE, capture.timeline()).title == "GPU memory grows 20.00 MB/step"
 
 
 @pytest.mark.parametrize(

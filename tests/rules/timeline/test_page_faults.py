@@ -6,7 +6,7 @@ import pytest
 
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.page_faults import PageFaults
-from tests.rules.timeline.rule_captures import US, Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import US, Capture, evidence, match_of, saved_us
 
 RULE = PageFaults()
 UNIFIED = {"src_kind": "Unknown", "dst_kind": "Unknown", "stream": 0}
@@ -44,11 +44,11 @@ def steps(*, faults: int = 20, back: bool = False, prefetch: bool = False) -> Ca
 
 def test_found() -> None:
     timeline = steps().timeline()
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["migrations"] == 20
-    assert told["bytes"] == 20 * 65_536
-    assert told["kernel_stall_ns"] == pytest.approx(960_000, rel=0.02)
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["migrations"] == 20
+    assert numbers["bytes"] == 20 * 65_536
+    assert numbers["kernel_stall_ns"] == pytest.approx(960_000, rel=0.02)
     # The same bytes take 26 us as a copy at 80% of PCIe 5.0.
     assert saved_us(verdict, timeline) == pytest.approx(960 - 26, rel=0.03)
     assert verdict.title.startswith("Unified memory page faults: ")
@@ -58,7 +58,7 @@ def test_found() -> None:
 
 def test_pages_that_go_back_and_forth() -> None:
     timeline = steps(back=True).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.title.startswith("Unified memory goes back and forth: ")
     assert evidence(verdict)["turns"] == 7
     assert evidence(verdict)["host_stall_ns"] > 700_000
@@ -70,9 +70,9 @@ def test_recorded_faults_count() -> None:
     for kernel in capture.tables["kernels"]:
         times = {"start_ns": kernel["start_ns"], "end_ns": kernel["end_ns"] - 20_000}
         capture.tables["page_faults"].append({"side": "gpu", "faults": 30, **times})
-    told = evidence(found(RULE, capture.timeline()))
-    assert told["faults"] == 30
-    assert told["kernel_stall_ns"] == 80_000
+    numbers = evidence(match_of(RULE, capture.timeline()))
+    assert numbers["faults"] == 30
+    assert numbers["kernel_stall_ns"] == 80_000
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.exposed_copy import ExposedCopy
 from gpusight.rules.timeline.pageable_copy import PageableCopy
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 MB = 1_000_000
@@ -34,9 +34,9 @@ def steps(size: int, copied_us: float, *, count: int = 4, **kinds: Any) -> Captu
 def test_the_copy_runs_at_the_rate_of_the_link_beside_the_kernels() -> None:
     # 50.4 MB in 5 ms are 10 GB/s; an H200's link does 0.8 x 63 GB/s, so 1 ms.
     timeline = steps(50_400_000, 5_000.0).timeline()
-    verdict = found(PageableCopy(), timeline)
+    verdict = match_of(PageableCopy(), timeline)
     numbers = evidence(verdict)
-    assert verdict.title == ("Pageable memory copies: 5.00 ms/step at 10.08 GB/s")
+    assert verdict.title == ("Pageable memory copies: 5.00 ms/step at 10.1 GB/s")
     assert numbers["h2d_count"] == 1
     assert numbers["h2d_bytes"] == 50_400_000
     assert numbers["h2d_ns"] == 5_000_000
@@ -57,7 +57,7 @@ def test_a_rate_measured_in_the_capture_is_taken() -> None:
     capture.copy(
         (30_000, 30_005), (30_006, 30_406), size=10 * MB, **{**TO_GPU, "src_kind": "Pinned"}
     )
-    verdict = found(PageableCopy(), capture.timeline())
+    verdict = match_of(PageableCopy(), capture.timeline())
     assert evidence(verdict)["h2d_pinned_rate"] == pytest.approx(25e9)
     assert "in this capture" in verdict.estimate
 
@@ -102,7 +102,7 @@ def test_a_program_without_copies_is_clean() -> None:
 @pytest.mark.parametrize("capture", ["nsys/pageable.sqlite", "torch/pageable.json.gz"])
 def test_the_planted_copies_leave_under_eight_milliseconds(capture: str) -> None:
     timeline = opened(capture)
-    verdict = found(PageableCopy(), timeline)
+    verdict = match_of(PageableCopy(), timeline)
     assert verdict.code.index("result.copy_") < verdict.code.index("DataLoader")  # D2H is slower
     step_ms = timeline.length_ns / timeline.steps / 1e6
     assert step_ms - saved_us(verdict, timeline) / 1e3 == pytest.approx(7.8, rel=0.05)

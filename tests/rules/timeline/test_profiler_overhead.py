@@ -7,7 +7,7 @@ import pytest
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.profiler_overhead import ProfilerOverhead
-from tests.rules.timeline.rule_captures import Capture, evidence, found, judged, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = ProfilerOverhead()
@@ -33,7 +33,7 @@ def test_recorded_work_of_the_profiler_before_and_inside_calls() -> None:
         capture.event("overheads", "CUPTI Buffer flush", at + 100, at + 160)
         capture.event("overheads", "CUPTI Buffer flush", at + 312, at + 317)
     timeline = capture.timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["recorded_ns"] == 65_000
     assert verdict.confidence is Confidence.HIGH
     assert [(w.name, w.ns, w.count) for w in verdict.where] == [("CUPTI Buffer flush", 260_000, 8)]
@@ -42,7 +42,7 @@ def test_recorded_work_of_the_profiler_before_and_inside_calls() -> None:
 
 def test_what_torch_profiler_usually_takes_for_operators() -> None:
     timeline = judged({"tool": "torch.profiler"}, **loop(operators=12).tables)
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     values = evidence(verdict)
     # In front of the launch: 12 operators of four events each, the call and the step's range.
     assert 35 * values["event_ns"] < 1_000 * saved_us(verdict, timeline) < 52 * values["event_ns"]
@@ -70,5 +70,5 @@ def test_programs_that_the_host_does_not_limit_are_clean(capture: str) -> None:
 @needs_shared
 def test_a_torch_trace_of_a_program_with_many_operators() -> None:
     timeline = opened("torch/gpt_small_train_bf16_fused.json.gz")
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert 0.25 < evidence(verdict)["share"] < 0.7

@@ -8,7 +8,7 @@ from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.between_steps import BetweenSteps
 from gpusight.rules.timeline.recompilation import Recompilation
-from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, saved_us
 
 RULE = Recompilation()
 COMPILE_US = 40_000
@@ -60,7 +60,7 @@ def steps(
 )
 def test_found(capture: Capture) -> None:
     timeline = capture.timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     compiled_us = evidence(verdict)["compile_ns"] / 1_000
     # The first step of a capture only has new kernels: whether it compiles is not known.
     assert compiled_us == pytest.approx(COMPILE_US, rel=0.15)
@@ -71,16 +71,18 @@ def test_found(capture: Capture) -> None:
 
 
 def test_every_second_step() -> None:
-    verdict = found(RULE, steps(1, 3, 5, 7).timeline())
-    told = evidence(verdict)
-    assert told["steps"] == 0.5
-    assert told["loads"] == 0.5
+    verdict = match_of(RULE, steps(1, 3, 5, 7).timeline())
+    numbers = evidence(verdict)
+    assert numbers["steps"] == 0.5
+    assert numbers["loads"] == 0.5
     assert verdict.title.startswith("Recompilation in 4 of 8 steps: 20.")
 
 
 def test_what_other_steps_wait_for_as_well_does_not_count() -> None:
     capture = steps(1, 3, 5, 7, read_us=10_000)
-    assert evidence(found(RULE, capture.timeline()))["compile_ns"] == pytest.approx(20e6, rel=0.03)
+    assert evidence(match_of(RULE, capture.timeline()))["compile_ns"] == pytest.approx(
+        20e6, rel=0.03
+    )
 
 
 def test_stalls_of_compilation_are_one_finding() -> None:
@@ -96,7 +98,7 @@ def test_a_compiler_in_a_thread_of_its_own() -> None:
         capture.launch((at, at + 5), (at + 7, at + 9), "tuned", stream=20)
         capture.tables["api_calls"][-1]["thread"] = 12
     timeline = capture.timeline()
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(COMPILE_US, rel=0.03)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(COMPILE_US, rel=0.03)
 
 
 @pytest.mark.parametrize(

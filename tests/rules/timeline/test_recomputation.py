@@ -9,7 +9,7 @@ import pytest
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.recomputation import Recomputation
 from tests.rules.timeline.gpu_traces import ADD, GEMM_BF16, MUL, SOFTMAX, SOFTMAX_BWD, TO_BF16
-from tests.rules.timeline.rule_captures import Capture, evidence, found, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, saved_us
 
 RULE = Recomputation()
 GEMM_NN = GEMM_BF16.replace("TNT", "NNT")
@@ -77,12 +77,12 @@ def training(
 
 def test_found() -> None:
     timeline = training(checkpoint=True).timeline()
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    assert told["kernels"] == 20
-    assert told["runs"] == 4
-    assert told["forward_share"] == pytest.approx(1.0)
-    assert told["gpu_share"] == pytest.approx(1 / 3)
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    assert numbers["kernels"] == 20
+    assert numbers["runs"] == 4
+    assert numbers["forward_share"] == pytest.approx(1.0)
+    assert numbers["gpu_share"] == pytest.approx(1 / 3)
     assert verdict.title == "Forward pass recomputed in backward (33% of GPU time)"
     assert saved_us(verdict, timeline) == pytest.approx(20 * 51, rel=0.02)
     assert "gpusight record --memory" in verdict.fix
@@ -94,7 +94,7 @@ def test_host_time_of_checkpointing_goes_too() -> None:
 
     def saves_us(**options: Any) -> float:
         timeline = training(checkpoint=True, kernel_us=0.1, **options).timeline()
-        return saved_us(found(RULE, timeline), timeline)
+        return saved_us(match_of(RULE, timeline), timeline)
 
     plain_us = saves_us()
     assert plain_us == pytest.approx(20 * 6 + 4, rel=0.05)
@@ -107,7 +107,7 @@ def test_host_time_of_checkpointing_goes_too() -> None:
     [(20_000_000_000, "there is room"), (120_000_000_000, "may be needed")],
 )
 def test_memory(reserved: int, advice: str) -> None:
-    verdict = found(RULE, training(checkpoint=True, reserved_bytes=reserved).timeline())
+    verdict = match_of(RULE, training(checkpoint=True, reserved_bytes=reserved).timeline())
     assert advice in verdict.fix
     assert evidence(verdict)["peak_bytes"] == reserved
 

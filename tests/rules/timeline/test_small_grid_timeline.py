@@ -19,7 +19,7 @@ from tests.rules.timeline.gpu_traces import (
     of,
     program,
 )
-from tests.rules.timeline.rule_captures import evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = SmallGridTimeline()
@@ -28,7 +28,7 @@ KERNELS = [("stencil", 210.0), ("update", 60.0)]
 
 def test_found() -> None:
     timeline = of(KERNELS, blocks=33, sm_count=132)
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "sm_count": 132,
         "blocks": 33,
@@ -55,18 +55,18 @@ def test_found() -> None:
 )
 def test_what_is_left(kernel: str, blocks: int, threads: int, left: float) -> None:
     timeline = of([(kernel, 1_010.0)], blocks=blocks, threads=threads, sm_count=132)
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(1_000 * (1 - left), abs=1)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(1_000 * (1 - left), abs=1)
 
 
 def test_batch_normalization_is_left_to_the_layout() -> None:
     kernels = [(CONV_TF32, 50.0), (BATCH_NORM, 300.0)]
-    assert evidence(found(RULE, of(kernels, blocks=64, sm_count=132)))["small_ns"] == 350_000
+    assert evidence(match_of(RULE, of(kernels, blocks=64, sm_count=132)))["small_ns"] == 350_000
     turned = of([(TO_NHWC, 60.0), *kernels], blocks=64, sm_count=132)
-    assert evidence(found(RULE, turned))["small_ns"] == 110_000
+    assert evidence(match_of(RULE, turned))["small_ns"] == 110_000
 
 
 def test_the_table_of_gpus_knows_the_number_of_sms() -> None:
-    verdict = found(RULE, of(KERNELS, blocks=1, name="NVIDIA H200"))
+    verdict = match_of(RULE, of(KERNELS, blocks=1, name="NVIDIA H200"))
     assert evidence(verdict)["sm_count"] == 132
 
 
@@ -109,8 +109,8 @@ def test_not_planted(name: str) -> None:
 
 
 def test_grids_of_library_kernels_are_not_the_program_s_to_set() -> None:
-    own = found(RULE, of([("stencil(float*)", 100)], blocks=33, sm_count=132))
-    library = found(RULE, of([(GEMM, 100)], blocks=33, sm_count=132))
+    own = match_of(RULE, of([("stencil(float*)", 100)], blocks=33, sm_count=132))
+    library = match_of(RULE, of([(GEMM, 100)], blocks=33, sm_count=132))
     assert "<<<" in own.code
     assert "<<<" not in library.code
     assert "Batch small library calls" in library.fix

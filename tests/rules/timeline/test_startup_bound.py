@@ -10,7 +10,7 @@ from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.startup_bound import StartupBound
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
-from tests.rules.timeline.rule_captures import Capture, evidence, found
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of
 from tests.traces import build_trace
 
 if TYPE_CHECKING:
@@ -64,6 +64,22 @@ def test_what_the_start_is_spent_on(name: str, group: str) -> None:
     assert (finding.recoverable_ns, finding.share) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("name", "helps"),
+    [
+        ("cuModuleLoadData", True),
+        ("cuInit", True),
+        ("cudaGraphInstantiate", False),
+        ("hipModuleLoad", False),
+    ],
+)
+def test_lazy_loading_is_advised_where_it_helps(name: str, helps: bool) -> None:
+    finding = first(program(None, **{name: 90.0}))
+    assert ("CUDA_MODULE_LOADING=LAZY" in finding.code) is helps
+    assert ("CUDA_MODULE_LOADING" in finding.fix) is (name == "cuModuleLoadData")
+    assert "gpusight record --delay 5" in finding.code
+
+
 def test_an_end_that_unloads_modules() -> None:
     finding = first(program(end=("cuModuleUnload", 1, 91)))
     assert finding.title == "Program end: 91.0 ms of 101 ms (90.1%), mostly unloading code"
@@ -79,7 +95,7 @@ def test_setup_calls_between_kernels() -> None:
         capture.call("cuModuleLoadData", at, at + 8 * MS)
         capture.launch((at + 8 * MS, at + 8_005), (at + 8_010, at + 10 * MS), f"kernel_{number}")
     timeline = capture.timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert verdict.title.startswith("Start-up and setup calls: 48.0 ms of 60.0 ms (80")
     assert verdict.leads
     assert evidence(verdict)["setup_ns"] == 40_000_000  # without the first, which is start-up
@@ -88,7 +104,7 @@ def test_setup_calls_between_kernels() -> None:
 def test_a_slow_first_launch_loads_code() -> None:
     capture = program()
     capture.launch((10_010, 60_010), (60_020, 60_900), "kernel_9")
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.title.startswith("Loading and compiling code: 50.0 ms of 60.9 ms")
 
 
@@ -99,7 +115,7 @@ def test_a_graph_capture_counts_with_what_it_launches() -> None:
         capture.call("cudaLaunchKernel", 11_100 + 1_000 * number, 11_110 + 1_000 * number)
     capture.call("cudaStreamEndCapture", 31 * MS, 31_010)
     capture.launch((31_020, 31_025), (31_030, 31_900), "kernel_9")
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert verdict.title.startswith("Capturing and instantiating graphs: 20.0 ms")
 
 

@@ -26,7 +26,7 @@ from tests.rules.timeline.gpu_traces import (
     of,
     program,
 )
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = UnfusedAttention()
@@ -38,7 +38,7 @@ BACKWARD = [*PRODUCTS, (MUL, 10.0), (SOFTMAX_BWD, 30.0), (MUL, 10.0), *GRADIENTS
 
 def test_forward() -> None:
     timeline = of([LINEAR, *FORWARD, (REDUCE, 5.0)])
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "attentions": 1,
         "kernels": 4,
@@ -54,7 +54,7 @@ def test_forward() -> None:
 
 def test_backward_has_two_products_on_each_side_and_computes_the_scores_again() -> None:
     timeline = of([LINEAR, (ADD, 3.0), *BACKWARD, (REDUCE, 5.0)])
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["kernels"] == 7
     # 180 us of products become 225; 50 us between them and six gaps go.
     assert saved_us(verdict, timeline) == pytest.approx(50 + 6 - 45, abs=1)
@@ -83,19 +83,19 @@ TENSOR_US = 335 * 67 / 989 + 4
 )
 def test_what_a_fused_kernel_takes(kernels: list[tuple[str, float]], left: float) -> None:
     timeline = of([LINEAR, *kernels], name="NVIDIA H200")
-    verdict = found(RULE, timeline)
-    told = evidence(verdict)
-    saved = told["attention_ns"] / 1_000 - left + told["kernels"] - 1
+    verdict = match_of(RULE, timeline)
+    numbers = evidence(verdict)
+    saved = numbers["attention_ns"] / 1_000 - left + numbers["kernels"] - 1
     assert saved_us(verdict, timeline) == pytest.approx(saved, abs=2)
     assert ("falls back" in verdict.fix) == (left == 2 * TENSOR_US)
 
 
 def test_fused_and_on_tensor_cores_is_counted_once() -> None:
     timeline = of([LINEAR, *FALLBACK, (TO_BF16, 2.0), END], name="NVIDIA H200")
-    faster = found(Fp32NoTensorCores(), timeline).change
-    both = timeline.replay.run(*faster, *found(RULE, timeline).change)
+    faster = match_of(Fp32NoTensorCores(), timeline).change
+    both = timeline.replay.run(*faster, *match_of(RULE, timeline).change)
     # The fused kernel takes what it takes alone; the linear layer gets TF32, 7.4 times the rate.
-    alone = timeline.replay.run(*found(RULE, timeline).change)
+    alone = timeline.replay.run(*match_of(RULE, timeline).change)
     linear_us = 100 - (100 * 67 / 495 + 4)
     saved_us_more = (both.saved_ns - alone.saved_ns) / 1_000 / timeline.per_step
     assert saved_us_more == pytest.approx(linear_us, abs=1)
@@ -103,7 +103,7 @@ def test_fused_and_on_tensor_cores_is_counted_once() -> None:
 
 def test_what_finishes_a_product_is_part_of_it() -> None:
     timeline = of([LINEAR, *FORWARD, (SPLIT_K, 4.0), (REDUCE, 5.0)])
-    assert evidence(found(RULE, timeline))["kernels"] == 5
+    assert evidence(match_of(RULE, timeline))["kernels"] == 5
 
 
 def test_a_copy_within_the_gpu_is_part_of_masking() -> None:
@@ -125,7 +125,7 @@ def test_a_copy_within_the_gpu_is_part_of_masking() -> None:
             capture.launch((at, at + 3), (at + 5, at + 5 + us), name)
             at += us + 10
         capture.range(f"step_{step}", begun, at)
-    assert evidence(found(RULE, capture.timeline()))["between_ns"] == 70_000
+    assert evidence(match_of(RULE, capture.timeline()))["between_ns"] == 70_000
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_product_with_weights_is_no_attention() -> None:
 def test_a_fused_call_that_falls_back_is_told_why() -> None:
     capture = program([LINEAR, *FORWARD, (REDUCE, 5.0)])
     capture.event("cpu_ops", "aten::_scaled_dot_product_attention_math", 0, 1)
-    assert "falls back" in found(RULE, capture.timeline()).fix
+    assert "falls back" in match_of(RULE, capture.timeline()).fix
 
 
 def test_absent_without_kernels() -> None:
@@ -176,7 +176,7 @@ def test_absent_without_kernels() -> None:
     ],
 )
 def test_planted(name: str, attentions: int) -> None:
-    assert evidence(found(RULE, opened(name)))["attentions"] == attentions
+    assert evidence(match_of(RULE, opened(name)))["attentions"] == attentions
 
 
 @needs_shared

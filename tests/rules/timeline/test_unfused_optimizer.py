@@ -19,7 +19,7 @@ from tests.rules.timeline.gpu_traces import (
     of,
     program,
 )
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened, saved_us
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened, saved_us
 from tests.shared import needs_shared
 
 RULE = UnfusedOptimizer()
@@ -30,7 +30,7 @@ LOOP = [(name, 10.0) for name in ADAM * 4]
 
 def test_a_loop_is_told_by_its_arithmetic() -> None:
     timeline = of([MODEL, *LOOP])
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "optimizer_kernels": 32,
         "kernels_fused": 1,
@@ -46,7 +46,7 @@ def test_the_host_still_goes_through_all_tensors() -> None:
     # Bound by the host: 32 launches of 20 us. What stays is a launch, and as long for 4 tensors.
     timeline = of([MODEL, *((name, 1.0) for name, _ in LOOP)], host_us=20.0)
     left = timeline.length_ns / timeline.per_step / 1_000 - saved_us(
-        found(RULE, timeline), timeline
+        match_of(RULE, timeline), timeline
     )
     assert left == pytest.approx(20 + 20 + 4 * 20, abs=20)
 
@@ -55,7 +55,7 @@ def test_foreach() -> None:
     # Two chunks of tensors, three passes: two kernels would do.
     passes = [(n, 10.0) for n in (FOREACH_MUL, FOREACH_ADD, FOREACH_ADDCDIV) for _ in range(2)]
     timeline = of([MODEL, *passes])
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert evidence(verdict)["kernels_fused"] == 2
     assert saved_us(verdict, timeline) == pytest.approx(60 * 0.65 + 4, abs=1)
 
@@ -64,19 +64,27 @@ def test_the_phase_tells_a_loop_that_arithmetic_does_not() -> None:
     capture = program([MODEL, *[(MUL, 5.0), (ADD, 5.0)] * 5])
     for start in [r["start_ns"] for r in capture.tables["ranges"]]:
         capture.range("optimizer", start / 1_000 + 3.5, start / 1_000 + 48)
-    verdict = found(RULE, capture.timeline())
+    verdict = match_of(RULE, capture.timeline())
     assert evidence(verdict)["optimizer_kernels"] == 10
     # Without averages: 0.6 of the time is left.
     assert saved_us(verdict, capture.timeline()) == pytest.approx(50 * 0.4 + 9, abs=1)
 
 
-def test_the_optimizer_is_named() -> None:
+@pytest.mark.parametrize(
+    ("name", "called", "code"),
+    [
+        ("Adam", "torch.optim.Adam", "torch.optim.Adam("),
+        ("LBFGS", "torch.optim.LBFGS", "torch.compile(optimizer.step)"),
+        ("Shampoo", "Shampoo", "torch.compile(optimizer.step)"),  # not in PyTorch
+    ],
+)
+def test_the_optimizer_is_named(name: str, called: str, code: str) -> None:
     capture = program([MODEL, *LOOP])
     for r in list(capture.tables["ranges"]):
-        capture.range("Optimizer.step#Adam.step", r["start_ns"] / 1_000 + 4, r["end_ns"] / 1_000)
-    verdict = found(RULE, capture.timeline())
-    assert "torch.optim.Adam(" in verdict.code
-    assert verdict.fix.startswith("torch.optim.Adam launches 32 kernels/step")
+        capture.range(f"Optimizer.step#{name}.step", r["start_ns"] / 1_000 + 4, r["end_ns"] / 1_000)
+    verdict = match_of(RULE, capture.timeline())
+    assert code in verdict.code
+    assert verdict.fix.startswith(f"{called} launches 32 kernels/step")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +116,7 @@ def test_absent_without_kernels() -> None:
     ],
 )
 def test_planted(name: str, kernels: int) -> None:
-    verdict = found(RULE, opened(name))
+    verdict = match_of(RULE, opened(name))
     assert verdict.title.startswith(f"Unfused optimizer: {kernels:,} kernels/step")
 
 
@@ -116,7 +124,7 @@ def test_planted(name: str, kernels: int) -> None:
 def test_what_it_gives_on_a_real_capture() -> None:
     timeline = opened("nsys/gpt_small_train.sqlite")
     # 46.9 ms a step -> 40.5 in the prototype's replay.
-    assert saved_us(found(RULE, timeline), timeline) == pytest.approx(6_300, abs=300)
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(6_300, abs=300)
 
 
 @needs_shared

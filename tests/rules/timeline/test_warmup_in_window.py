@@ -8,7 +8,7 @@ from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.rules.context import sample_steps
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.warmup_in_window import WarmupInWindow
-from tests.rules.timeline.rule_captures import Capture, evidence, found, opened
+from tests.rules.timeline.rule_captures import Capture, evidence, match_of, opened
 from tests.shared import needs_shared
 
 RULE = WarmupInWindow()
@@ -28,7 +28,7 @@ def steps(*lengths_us: float, prepares: str | None = None) -> Capture:
 
 
 def test_the_first_of_two_steps() -> None:
-    verdict = found(RULE, steps(900, 300).timeline())
+    verdict = match_of(RULE, steps(900, 300).timeline())
     assert verdict.title == "Warm-up in the window: first step 900 µs, later 300 µs"
     assert verdict.recoverable_ns == 600_000
     assert verdict.change == ()
@@ -37,12 +37,12 @@ def test_the_first_of_two_steps() -> None:
 
 def test_a_step_that_loads_code_need_not_be_much_longer() -> None:
     assert RULE.check(steps(400, 300).timeline()) is CLEAN
-    verdict = found(RULE, steps(400, 300, prepares="cuModuleLoadData").timeline())
+    verdict = match_of(RULE, steps(400, 300, prepares="cuModuleLoadData").timeline())
     assert verdict.recoverable_ns == 100_000
 
 
 def test_the_time_of_several_first_steps_is_their_mean() -> None:
-    verdict = found(RULE, steps(5_000, 3_000, 300, 300, 300).timeline())
+    verdict = match_of(RULE, steps(5_000, 3_000, 300, 300, 300).timeline())
     assert verdict.title.endswith("warm-up: mean of first 2 steps 4.00 ms, later 300 µs")
     assert evidence(verdict)["first_ns"] == 4_000_000
 
@@ -85,7 +85,7 @@ def test_work_that_the_step_before_left_is_not_the_first_steps(
 def test_a_capture_that_is_mostly_warm_up() -> None:
     """5 ms of 6.2 ms: left out of the window, so nothing is to be won there, but told."""
     timeline = steps(5_000, 300, 300, 300, 300).timeline()
-    verdict = found(RULE, timeline)
+    verdict = match_of(RULE, timeline)
     assert [step.name for step in timeline.focus.left_out] == ["step_0"]
     assert verdict.title == "Capture is mostly warm-up: first step 5.00 ms, later 300 µs"
     assert verdict.recoverable_ns is None
@@ -105,7 +105,7 @@ def test_the_start_of_a_program() -> None:
     trace = program(2_000, 8_000, 900).timeline().trace
     whole = step_window(trace, warmup=True)
     assert isinstance(whole, StepWindow)
-    verdict = found(RULE, sample_steps(trace, whole))
+    verdict = match_of(RULE, sample_steps(trace, whole))
     assert verdict.title == "Program start in the window: 2.00 ms (20.0%)"
     assert verdict.recoverable_ns == 2_000_000
     assert evidence(verdict)["preparing_ns"] == 901_000

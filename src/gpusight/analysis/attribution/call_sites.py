@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,13 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals, lookup
+from gpusight.naming.source_files import (
+    FRAMEWORKS,
+    is_generated,
+    is_installed,
+    is_standard_library,
+    top_level,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,13 +28,6 @@ if TYPE_CHECKING:
 MODULE_PREFIX = "nn.Module: "
 
 _FRAME = re.compile(r"(?P<path>[^()<>]+\.pyx?|<ipython-input[^()<>]*>)\(\d+\): ")
-_INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
-_STANDARD_LIBRARY = re.compile(r"^(?:.*/)?lib/python\d[\d.]*/")
-_FRAMEWORK = frozenset({"torch", "functorch", "torchgen", "triton", "numpy", "gpusight"})
-"""Packages that launch on behalf of their callers."""
-_GENERATED = re.compile(r"torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
-"""Files that torch.compile writes: in a folder of that name, or named by a hash in a folder of two
-letters where the path is cut."""
 _MAX_FRAME_CHARS = 4_000
 """No path is longer; bounds the regular expressions on hostile names."""
 
@@ -49,15 +48,9 @@ def is_own_code(name: str) -> bool:
     if match is None:
         return False
     path = match["path"].replace("\\", "/")
-    if _GENERATED.search(path):
+    if is_generated(path) or top_level(path) in FRAMEWORKS:
         return False
-    package, installed = _INSTALLED.subn("", path)
-    top_level = package.lstrip("/").partition("/")[0].removesuffix(".py")
-    if top_level in _FRAMEWORK:
-        return False
-    if installed:
-        return True
-    return top_level not in sys.stdlib_module_names and _STANDARD_LIBRARY.match(path) is None
+    return is_installed(path) or not is_standard_library(path)
 
 
 def site_of_stack(stack: str) -> str | None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.name_patterns import (
+    MAX_NAME_CHARS,
+    is_regex,
+    kernel_codes,
+    matcher,
+    matching,
+    near_matches,
+)
 from gpusight.analysis.selection import (
     EVERYTHING,
     ResolvedSelection,
     Selection,
-    matcher,
-    near_matches,
 )
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.naming.kernel_names import unique_short_names
@@ -25,14 +30,11 @@ from gpusight.results import NotApplicable
 from gpusight.trace.schema_gpu import BETWEEN_STACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpusight.trace.trace import Trace
 
 
-_WILDCARDS = frozenset("*?[")
-_MAX_NAME_CHARS = 2_000
-"""A pattern looks at no more: a hostile name of a megabyte could keep it busy for hours."""
 _MAX_RANGE_DEPTH = 64
 """Max. depth of nested ranges: a hostile name could consist of slashes only."""
 
@@ -85,53 +87,6 @@ class LaunchSelection(ResolvedSelection):
         return self.profiles(["launch"])["launch"]
 
 
-def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """Find the names that a pattern matches.
-
-    That is the name itself, else what a glob or regular expression matches; plain text matches the
-    names that start with it, else those that contain it.
-    """
-    known = list(names)
-    if pattern in known:
-        return [pattern]
-    if _WILDCARDS.intersection(pattern) or _is_regex(pattern):
-        matches = matcher(pattern)
-        return [name for name in known if matches(name[:_MAX_NAME_CHARS])]
-    wanted = pattern.lower()
-    prefixed = [name for name in known if name.lower().startswith(wanted)]
-    return prefixed or [name for name in known if wanted in name[:_MAX_NAME_CHARS].lower()]
-
-
-def kernel_codes(
-    names: Mapping[int, tuple[str, str]], pattern: str, what: str = "kernel"
-) -> list[int]:
-    """Find the kernels that a pattern matches; `names` are the full name and the readable label.
-
-    That is those of exactly that name, else what a glob, a regular expression or a part of the name
-    matches. Raises UsageError where none matches; `what` is what the message calls them.
-    """
-    exact = [code for code, texts in names.items() if pattern in texts]
-    if exact:
-        return exact
-    matches: Callable[[str], object]
-    if _is_regex(pattern):
-        matches = matcher(pattern)
-    else:  # unlike a regular expression, case-insensitive
-        glob = pattern if _WILDCARDS.intersection(pattern) else f"*{pattern}*"
-        matches = re.compile(fnmatch.translate(glob), re.IGNORECASE).match
-    codes = [c for c, texts in names.items() if any(matches(t[:_MAX_NAME_CHARS]) for t in texts)]
-    if not codes:
-        labels = list(dict.fromkeys(label for _, label in names.values()))
-        raise UsageError(
-            f"no {what} matches {pattern!r}",
-            why=f"the capture has {near_matches(pattern, labels)}"
-            if labels
-            else "no kernel is selected",
-            hint="see: gpusight kernels FILE",
-        )
-    return codes
-
-
 def of_kernel(names: pl.Series, pattern: str) -> pl.Series:
     """Mark the rows of a column of names whose kernel a pattern matches."""
     known = names_of(names)
@@ -182,7 +137,7 @@ def _nearest_metrics(pattern: str, names: Sequence[str]) -> str:
     labels: dict[str, str] = {}
     for label, metric in (pair for section in LABELS.values() for pair in section.items()):
         labels[metric] = f"{labels.get(metric, '')} {label}"
-    words_of = {name: _words(f"{name[:_MAX_NAME_CHARS]} {labels.get(name, '')}") for name in names}
+    words_of = {name: _words(f"{name[:MAX_NAME_CHARS]} {labels.get(name, '')}") for name in names}
     every = sorted({word for words in words_of.values() for word in words})
     likeness = {
         word: {
@@ -209,14 +164,9 @@ def _words(text: str) -> list[str]:
 def _single_patterns(patterns: Sequence[str], known: set[str]) -> Iterator[str]:
     """Split patterns at commas, which separate metrics as in ncu's own option."""
     for pattern in patterns:
-        is_single = pattern in known or _is_regex(pattern)
+        is_single = pattern in known or is_regex(pattern)
         parts = [] if is_single else [part.strip() for part in pattern.split(",")]
         yield from [part for part in parts if part] or [pattern]
-
-
-def _is_regex(pattern: str) -> bool:
-    enclosed = len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
-    return pattern.startswith("regex:") or enclosed
 
 
 def _check_launches(frame: pl.DataFrame, wanted: Sequence[int]) -> None:
@@ -243,7 +193,7 @@ def _inside(frame: pl.DataFrame, within: str) -> pl.DataFrame:
     every_name = sorted(set().union(*names.values()))
     matches = matcher(within)
     exact = within in every_name
-    chosen = {n for n in every_name if (n == within if exact else matches(n[:_MAX_NAME_CHARS]))}
+    chosen = {n for n in every_name if (n == within if exact else matches(n[:MAX_NAME_CHARS]))}
     if not chosen:
         raise UsageError(
             f"no range matches {within!r}",

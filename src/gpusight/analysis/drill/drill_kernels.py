@@ -15,11 +15,11 @@ from gpusight.analysis.attribution.work_causes import (
     WorkSelection,
     selected_work,
 )
-from gpusight.analysis.counters.counter_selection import kernel_codes
 from gpusight.analysis.flops.counted_operators import count_ops
 from gpusight.analysis.flops.flops_tables import CALL_CLASS, OperatorRoofline, roofs_of
 from gpusight.analysis.kernel_summary import SHAPE, no_kernels, short_names
 from gpusight.analysis.launch_index import launched, of_process
+from gpusight.analysis.name_patterns import kernel_codes
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_detection import busiest_process
 from gpusight.analysis.steps.step_list import TraceSteps

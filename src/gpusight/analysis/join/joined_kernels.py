@@ -221,6 +221,8 @@ def _sentence(window: str, row: Mapping[str, Any], limited_by: str | None) -> st
         return f"{row['short_name']} {of_time}; its roofline was not measured"
     unit = f": {limited_by}" if limited_by != bound else ""
     limit = f" ({bound}-bound{unit})" if bound else ""
+    if bound == "memory" and row["limit"] in {"l1", "l2"}:  # its roofline is that of DRAM
+        limit = f" (limited by {limited_by})"
     return f"{row['short_name']} {of_time} and at {_percent(roof)} of the roofline{limit}"
 
 

@@ -50,7 +50,7 @@ class IdleContributor:
 
 
 @dataclass(frozen=True)
-class _Stretches:
+class IdleStretches:
     """Idle time in stretches of one cause."""
 
     cause: Ints
@@ -75,7 +75,7 @@ class IdleContributors:
 
     def of(self, account: DeviceAccount) -> dict[str, tuple[IdleContributor, ...]]:
         """Return the largest contributors of each idle entry of a GPU, kind by kind."""
-        stretches = self._stretches(account)
+        stretches = self.stretches(account)
         by_entry: dict[str, list[IdleContributor]] = {}
         for kind, names in self._open_names(stretches):
             for cause, name, ns, count in _largest(stretches, names).iter_rows():
@@ -85,7 +85,7 @@ class IdleContributors:
 
     # Stretches --------------------------------------------------------------------------------
 
-    def _stretches(self, account: DeviceAccount) -> _Stretches:
+    def stretches(self, account: DeviceAccount) -> IdleStretches:
         """Cut idle time where the host went from one thing to another."""
         idle, gaps = account.spans.idle, account.gaps
         host_thread, until = gaps.host_thread[idle.gap], gaps.until(idle)
@@ -94,7 +94,7 @@ class IdleContributors:
         op = gaps.op[idle.gap][at]
         call = self._schedule.ops.call[op]
         launched = self._schedule.calls.start_ns[call] if len(self._schedule.calls) else until[at]
-        rest = _Stretches(
+        rest = IdleStretches(
             gaps.rest(idle)[at],
             host_thread[at],
             until[at],
@@ -102,14 +102,14 @@ class IdleContributors:
             op,
             np.where(call != NONE, launched, until[at]),
         )
-        return _Stretches(
+        return IdleStretches(
             *(
                 np.concatenate((getattr(host, field.name), getattr(rest, field.name)))
-                for field in fields(_Stretches)
+                for field in fields(IdleStretches)
             )
         )
 
-    def _host_stretches(self, host_thread: Ints, start: Ints, end: Ints, op: Ints) -> _Stretches:
+    def _host_stretches(self, host_thread: Ints, start: Ints, end: Ints, op: Ints) -> IdleStretches:
         """Cut what the host was late by into stretches of one cause."""
         piece_thread, piece_start, piece_end, cause = self._pieces
         axis, known = self._host_threads.axis, np.flatnonzero((host_thread != NONE) & (start < end))
@@ -122,7 +122,7 @@ class IdleContributors:
         lost = np.flatnonzero((host_thread == NONE) & (start < end))
         begun = np.append(np.maximum(piece_start[piece], start[at]), start[lost])
         ended = np.append(np.minimum(piece_end[piece], end[at]), end[lost])
-        return _Stretches(
+        return IdleStretches(
             np.append(cause[piece], np.full(len(lost), int(IdleCause.UNKNOWN))),
             np.append(host_thread[at], host_thread[lost]),
             begun,
@@ -133,14 +133,11 @@ class IdleContributors:
 
     # What was open ----------------------------------------------------------------------------
 
-    def _open_names(self, stretches: _Stretches) -> list[tuple[str, pl.Series]]:
+    def _open_names(self, stretches: IdleStretches) -> list[tuple[str, pl.Series]]:
         """Return the name of what was open in each stretch, by kind; null for nothing."""
         known = stretches.host_thread != NONE
-        host_thread = np.where(
-            known, stretches.host_thread, self._host_threads.numbers[0] if known.any() else 0
-        )
         times, trace = stretches.sample_ns, self._trace
-        position = self._host_threads.threads_at(host_thread, times) if known.any() else host_thread
+        position = self.positions(stretches)
         threads = self._threads(position, known, {})
         range_threads = self._threads(position, known, self._ranges.stand_in)
         ranges, call = self._ranges.frame, self._calls(stretches, known)
@@ -158,12 +155,23 @@ class IdleContributors:
             ("next", self._op_names(stretches.op)),
         ]
 
+    def positions(self, stretches: IdleStretches) -> Ints:
+        """Return the thread behind each stretch: a position in `GpuSchedule.threads`.
+
+        0 where none is known.
+        """
+        known = stretches.host_thread != NONE
+        if not known.any():
+            return np.zeros(len(known), np.int64)
+        host_thread = np.where(known, stretches.host_thread, self._host_threads.numbers[0])
+        return self._host_threads.threads_at(host_thread, stretches.sample_ns)
+
     def _threads(self, position: Ints, known: Any, stand_in: dict[int, int]) -> pl.Series:
         keys = [stand_in.get(at, thread) for at, (_, thread) in enumerate(self._schedule.threads)]
         column = pl.Series(keys, dtype=pl.Int64)
         return column.gather(optional(np.where(known, position, NONE)))
 
-    def _calls(self, stretches: _Stretches, known: Any) -> Ints:
+    def _calls(self, stretches: IdleStretches, known: Any) -> Ints:
         """Return the row of the API call that each stretch lies in; `NONE` for none."""
         calls, order, axis = self._schedule.calls, self._host_threads.order, self._host_threads.axis
         if not len(order):
@@ -195,7 +203,7 @@ class IdleContributors:
         return copied.zip_with(copied.is_not_null(), named)
 
 
-def _largest(stretches: _Stretches, names: pl.Series) -> pl.DataFrame:
+def _largest(stretches: IdleStretches, names: pl.Series) -> pl.DataFrame:
     """Add up by cause and name, and keep the most expensive names of each cause."""
     frame = pl.DataFrame(
         {"cause": stretches.cause, "name": names, "ns": stretches.end_ns - stretches.start_ns}

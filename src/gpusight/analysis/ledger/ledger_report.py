@@ -13,6 +13,7 @@ import polars as pl
 from gpusight.analysis.capture_completeness import lost_work_notes
 from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.gpu_schedule import NONE, OpKind
+from gpusight.analysis.gpu_time import RECORDED_OVERHEAD
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount, DeviceLedger, Ledger
 from gpusight.analysis.ledger.idle_contributors import IdleContributor, IdleContributors
@@ -83,7 +84,7 @@ _MIN_NOTED_SHARE = 0.05
 """The least part of the window that is worth a note."""
 _NOTED_CAUSES = {
     IdleCause.UNKNOWN: "for unknown causes",
-    IdleCause.PROFILER: "due to profiler overhead",
+    IdleCause.PROFILER: f"due to {RECORDED_OVERHEAD}",
 }
 
 
@@ -236,7 +237,7 @@ def accounting(trace: Trace, selection: Selection, chosen: StepWindow) -> Accoun
     processes = ResolvedSelection(trace, selection).processes
     if processes is not None and len(processes) > 1:
         why = f"{len(processes)} processes are called {selection.process!r}"
-        raise UsageError("a ledger covers one process or all", why=why, hint="give its number")
+        raise UsageError("a ledger covers one process or all", why=why, hint="pass its number")
     process = None if processes is None else processes[0]
     return Accounting(trace, chosen.start_ns, chosen.end_ns, process)
 

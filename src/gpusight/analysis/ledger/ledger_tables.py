@@ -11,6 +11,7 @@ from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.ledger.idle_contributors import IdleContributor, families
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IDLE, IdleCause
 from gpusight.analysis.steps.step_list import called
+from gpusight.errors import UsageError
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.units import format_share
 
@@ -267,6 +268,48 @@ def _mostly(device: DeviceLedgerReport, entry: LedgerEntry, steps: Collection[st
 
 def _with_share(words: str, share: float) -> str:
     return words if share == 1 else f"{words} {format_share(share)}"
+
+
+_PART_FIELDS = (
+    Field("device", "GPU", Fmt.ID, "Which GPU"),
+    Field("share", "Of cause", Fmt.SHARE, "Part of the time of this cause"),
+    Field("ns", "Total", Fmt.TIME, "Time in the window, of all steps"),
+    Field("count", "Gaps", Fmt.COUNT, "Idle gaps during which it is active"),
+    Field("kind", "Kind", Fmt.TEXT, "Kind of host activity, or what the kernels and copies use"),
+    Field("name", "Name", Fmt.NAME, "Host activity in the gap, or GPU activity that ends it"),
+)
+
+
+def ledger_entry_table(report: LedgerReport, name: str) -> TableResult:
+    """List what one entry of the ledger consists of: `idle/framework`, `compute/matmul`."""
+    entries = [(device, e) for device in report.devices for e in device.ledger.entries]
+    rows = [
+        {"device": device.ledger.device, "share": ns / max(1, entry.ns), "ns": ns, **part}
+        for device, entry in entries
+        if entry.entry == name
+        for ns, part in _parts(device, entry)
+    ]
+    if not rows:
+        known = ", ".join(dict.fromkeys(entry.entry for _, entry in entries))
+        raise UsageError(f"no entry {name!r} in the ledger", hint=f"entries are {known}")
+    total = {f"gpu{d.ledger.device}_ns": e.ns for d, e in entries if e.entry == name}
+    table = _table("explain", name, _PART_FIELDS, rows, device=len(report.devices) > 1)
+    return replace(table, meta=total)
+
+
+def _parts(device: DeviceLedgerReport, entry: LedgerEntry) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Give the parts of an entry with their time; an entry without parts is one itself."""
+    for contributor in device.contributors.get(entry.entry, ()):
+        kind = _KIND_TEXTS.get(contributor.kind, contributor.kind)
+        yield contributor.ns, {"count": contributor.count, "kind": kind, "name": contributor.name}
+    for part in entry.parts:
+        kind = part.memory or " ".join(filter(None, (part.precision, _UNITS[part.tensor_core])))
+        yield part.ns, {"count": None, "kind": kind, "name": None}
+    if not entry.parts and not device.contributors.get(entry.entry):
+        yield entry.ns, {"count": None, "kind": entry.entry, "name": None}
+
+
+_UNITS = {True: "Tensor Cores", False: "CUDA cores", None: ""}
 
 
 def _contributors(device: DeviceLedgerReport) -> Iterator[dict[str, Any]]:

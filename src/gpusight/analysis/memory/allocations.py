@@ -14,13 +14,7 @@ from gpusight.results import Field, Fmt, TableResult
 from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from numpy.typing import NDArray
-
-    from gpusight.trace.intervals import Ints
-
-    Flags: TypeAlias = NDArray[np.bool_]
+    from gpusight.trace.intervals import Flags, Ints
 
 
 BEFORE = -1
@@ -204,13 +198,13 @@ def from_snapshot(events: pl.DataFrame, final: pl.DataFrame) -> AllocationHistor
     in_use = final.filter(_IN_USE)
     # Blocks that no event mentions are older than the history.
     older = in_use.join(block_events, on="address", how="anti")
-    seen, count = _blocks(events, allocates, sizes), older.height
+    mentioned, count = _blocks(events, allocates, sizes), older.height
     blocks = MemoryBlocks(
-        np.append(seen.bytes, older.select(_REQUESTED).to_series().to_numpy()),
-        np.append(seen.began, np.full(count, BEFORE)),
-        np.append(seen.ended, np.full(count, len(times))),
-        np.append(seen.row, np.full(count, -1)),
-        np.append(seen.state, _numbers(older, ROW)),
+        np.append(mentioned.bytes, older.select(_REQUESTED).to_series().to_numpy()),
+        np.append(mentioned.began, np.full(count, BEFORE)),
+        np.append(mentioned.ended, np.full(count, len(times))),
+        np.append(mentioned.row, np.full(count, -1)),
+        np.append(mentioned.state, _numbers(older, ROW)),
     )
     # Blocks in use at the end, in the sizes of their events where there are any.
     last = block_events.unique("address", keep="last", maintain_order=True)

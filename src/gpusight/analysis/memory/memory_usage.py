@@ -320,7 +320,7 @@ def _report(trace: Trace, places: DeviceMemories, device: int | None) -> Composi
     sections += [*_by_kind(places, device), over_time]
     within = f" in {places.selection.within}" if places.selection.within else ""
     name = device_names(trace).get(-1 if device is None else device) or "unknown"
-    place = f"GPU {device}" + ("" if name.startswith("unknown") else f" ({name})")
+    gpu = f"GPU {device}" + ("" if name.startswith("unknown") else f" ({name})")
     # A memory snapshot has a long history of allocations and few annotations: where memory was
     # recorded for longer than the rest, that time is the window.
     length_ns = view.end_ns - view.start_ns
@@ -331,7 +331,7 @@ def _report(trace: Trace, places: DeviceMemories, device: int | None) -> Composi
         window = f"whole capture, {format_time(length_ns, digits=3)}{no_steps}"
     return Composite(
         "memory",
-        f"Memory of {'the host' if device is None else place}{within}",
+        f"Memory of {'the host' if device is None else gpu}{within}",
         _facts(trace, device, view, steps),
         tuple(sections),
         meta={"path": trace.meta.path, "device": device, **over_time.meta},

@@ -182,15 +182,15 @@ def cpu_faults(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
     """um_cpu_page_faults_sum."""
     del arguments
     faults = trace.table("page_faults", ["side", "symbol", "source_file", "source_line"])
-    place = {
+    columns = {
         "CPU Instruction Address": pl.col("symbol").cast(pl.String),
         "Source File": pl.col("source_file").cast(pl.String),
         "Source Line": pl.col("source_line"),
     }
     return (
         faults.filter(pl.col("side").cast(pl.String) == "cpu")
-        .group_by(expression.alias(header) for header, expression in place.items())
+        .group_by(expression.alias(header) for header, expression in columns.items())
         .agg(pl.len().alias("CPU Page Faults"))
-        .sort("CPU Page Faults", *place, descending=[True, False, False, False])
+        .sort("CPU Page Faults", *columns, descending=[True, False, False, False])
         .select(*CPU_FAULTS)
     )

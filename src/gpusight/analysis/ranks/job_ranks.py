@@ -17,7 +17,9 @@ from gpusight.analysis.ranks.parallelism import parallelism
 from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
 from gpusight.analysis.ranks.rank_identity import ORDER
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times, waits_of_host
+from gpusight.analysis.ranks.rank_steps import StepTimeline, step_timeline, steps_by_rank
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
+from gpusight.pace import AS_RECORDED
 from gpusight.results import NotApplicable
 from gpusight.units import format_share, format_time
 
@@ -111,6 +113,12 @@ class JobRanks:
     """Each rank's clock against that of the first rank; empty where no collective matches."""
     slowdown: JobSlowdown | None = None
     """Slowdown by cause and worker, of a trace with the operations of all workers."""
+    by_step: pl.DataFrame | None = None
+    """A row per rank and step, of `steps_by_rank`; None for a trace of operations."""
+    latest: StepTimeline | None = None
+    """The step in which a rank was latest, all ranks on one clock; None where nothing aligns."""
+    digests: tuple[RankDigest, ...] = ()
+    """What the answer was made of, in the order of `ranks`."""
     notes: tuple[str, ...] = ()
     title: str = "Ranks"
 
@@ -156,13 +164,17 @@ def job_ranks(
         for straggler in find_stragglers(ordered, numbers, waits, own)
     )
     meta = _meta(ordered, waits, own, step_ns, stragglers)
+    clocks = _clocks(ordered, matched)
     return JobRanks(
         meta,
         ranks,
         stragglers,
         _steps(own, numbers),
         unread,
-        clocks=_clocks(ordered, matched),
+        clocks=clocks,
+        by_step=steps_by_rank(ordered, numbers, waits, own),
+        latest=step_timeline(ordered, numbers, waits, own, clocks),
+        digests=tuple(ordered),
         notes=tuple(_notes(ordered, meta, unread, waits)),
     )
 
@@ -444,7 +456,7 @@ def _notes(
         notes.append(f"ranks were recorded with {tools}, whose overheads differ")
     if len(digests) > 1:
         notes += _match_notes(digests, meta, waits)
-        notes.append("times are as recorded, with the overhead of the profiler")
+        notes.append(AS_RECORDED)
     return notes
 
 

@@ -17,13 +17,13 @@ from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.clock_alignment import aligned
 from gpusight.analysis.launch_index import launched
 from gpusight.analysis.ledger.device_ledger import Accounting
-from gpusight.analysis.ledger.idle_causes import is_sleeping
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IdleCause
 from gpusight.analysis.ranks.collective_table import collectives
 from gpusight.analysis.ranks.rank_identity import RankUnit, rank_units
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.step_window import step_spans, step_window
+from gpusight.naming.host_names import is_sleeping
 from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
 from gpusight.trace.intervals import Intervals

@@ -13,9 +13,7 @@ from gpusight.analysis.gpu_schedule import NONE, ScheduleTiming
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.trace.intervals import Ints
-
-    Flags = NDArray[np.bool_]
+    from gpusight.trace.intervals import Flags, Ints, Reals
 
 
 class CallWait(enum.IntEnum):
@@ -80,7 +78,7 @@ class ReplayProgram:
     engine: Ints
     """Copy engine of its GPU and direction, one copy at a time; `NONE` for what is no copy."""
     duration_ns: Ints
-    inside: NDArray[np.float64]
+    inside: Reals
     """Part of its measured duration that lies in the window."""
     latency_base: Ints
     """`LatencyBase`."""
@@ -178,8 +176,8 @@ def _host_time(program: ReplayProgram) -> Ints:
 
 def _first_of_thread(thread: Ints) -> Ints:
     """Return for each call, in order of threads, the place of the first of its thread."""
-    place = np.arange(len(thread))
-    first: Ints = np.maximum.accumulate(np.where(np.diff(thread, prepend=-1) != 0, place, 0))
+    positions = np.arange(len(thread))
+    first: Ints = np.maximum.accumulate(np.where(np.diff(thread, prepend=-1) != 0, positions, 0))
     return first
 
 
@@ -190,8 +188,8 @@ def _call_times(
     order = np.argsort(program.host_thread, kind="stable")
     number = np.full(len(order), NONE, np.int64)
     number[waiting] = np.arange(len(waiting))
-    place = np.arange(len(order))
-    latest = np.maximum.accumulate(np.where(number[order] != NONE, place, NONE))
+    positions = np.arange(len(order))
+    latest = np.maximum.accumulate(np.where(number[order] != NONE, positions, NONE))
     earlier = np.append(NONE, latest)[: len(order)]
     known = earlier >= _first_of_thread(program.host_thread[order])
     before = np.full(len(order), NONE, np.int64)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import ApiCalls, GpuOps, GpuSchedule, ScheduleTiming
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import Flags
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 LATENCY_NS = 2_000
@@ -219,12 +218,12 @@ def _median(values: Ints, default: int) -> int:
     return int(np.median(values)) if len(values) else default
 
 
-def _group_medians(group: Ints | Flags, values: Ints, seen: Flags, overall: int) -> Ints:
+def _group_medians(group: Ints | Flags, values: Ints, observed: Flags, overall: int) -> Ints:
     """Return for each value the median of those seen of its group; `overall` where none was."""
     medians = np.full(len(values), overall, np.int64)
     for number in np.unique(group):
         members = group == number
-        medians[members] = _median(values[members & seen], overall)
+        medians[members] = _median(values[members & observed], overall)
     return medians
 
 

@@ -34,7 +34,7 @@ from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableRe
 from gpusight.units import format_rate, format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpusight.analysis.roofline.roofline_points import RooflinePoints
     from gpusight.trace.trace import Trace
@@ -269,7 +269,10 @@ _MIN_PEAK_RANGE = 1.1
 
 def _peak_ranges(rows: pl.DataFrame) -> Iterator[str]:
     """Note peaks that differ by launch: shares are of the launch's own, the table has the mean."""
-    peaks = {"DRAM": ("memory_roof", format_rate), "compute": ("compute_roof", _format_flops)}
+    peaks: dict[str, tuple[str, Callable[[float], str]]] = {
+        "DRAM": ("memory_roof", format_rate),
+        "compute": ("compute_roof", _format_flops),
+    }
     for name, (column, text) in peaks.items():
         by = ["device"] if name == "DRAM" else ["device", "arithmetic"]
         low, high = pl.col(column).min().alias("low"), pl.col(column).max().alias("high")

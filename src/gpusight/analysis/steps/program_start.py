@@ -10,7 +10,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.launch_index import launched
-from gpusight.analysis.ledger.idle_causes import is_compiling
+from gpusight.naming.host_names import is_compiling
 from gpusight.trace.intervals import Intervals, coverage, union
 
 if TYPE_CHECKING:

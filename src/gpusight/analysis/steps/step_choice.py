@@ -111,15 +111,15 @@ def choose_period(
 def _covering_most(
     codings: list[Activities], compared: Activities, min_kinds: int
 ) -> Period | None:
-    found = [
+    periods = [
         p for coding in codings for p in periods_of(coding) if _kinds_in(coding, p) >= min_kinds
     ]
     if min_kinds > 1:  # by chance a few parts have the same categories of kernels
-        found = [p for p in found if p.same_counts or len(p.starts) >= _MIN_VAGUE]
-    runs = [p for p in found if p.same_counts and len(p.starts) >= _MIN_RUNS]
+        periods = [p for p in periods if p.same_counts or len(p.starts) >= _MIN_VAGUE]
+    runs = [p for p in periods if p.same_counts and len(p.starts) >= _MIN_RUNS]
     if runs:
-        found += periods_around(compared, max(runs, key=lambda p: p.coverage))
-    loops = _apart([p for p in found if _is_loop(compared, p)])
+        periods += periods_around(compared, max(runs, key=lambda p: p.coverage))
+    loops = _apart([p for p in periods if _is_loop(compared, p)])
     if not loops:
         return None
     enough = _NEARLY_ALL * max(p.coverage for p in loops)
@@ -129,7 +129,7 @@ def _covering_most(
             step = inner
     inside = [
         p
-        for p in found
+        for p in periods
         if p.same_counts
         and p.length >= _MIN_REPETITIONS
         and step.length >= _MIN_REPETITIONS * p.length

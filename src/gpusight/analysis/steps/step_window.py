@@ -154,7 +154,9 @@ class StepWindow:
         if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
             step = format_time(self.step_ns, digits=3)
             recorded = format_time(self.recorded_step_ns or self.step_ns, digits=3)
-            if self.estimate_ns is not None and self.recorded_step_ns != self.step_ns:
+            if self.is_estimate and recorded == step:
+                pass  # the host's time changed, and the step hardly
+            elif self.estimate_ns is not None and self.recorded_step_ns != self.step_ns:
                 without = "without the profiler (estimate)"
                 if self.is_estimate:  # its limits are in the note on what was taken off
                     step = f"about {step} {without}, {recorded} recorded"
@@ -247,7 +249,7 @@ def _chosen_window(
     trace: Trace, selection: Selection, *, steps: str | None, window: Bounds | None, warmup: bool
 ) -> StepWindow | NotApplicable:
     if steps is not None and window is not None:
-        raise UsageError("--steps and --window exclude each other", hint="give one of them")
+        raise UsageError("--steps and --window exclude each other", hint="pass one of them")
     whole = ResolvedSelection(trace, replace(selection, within=None)).window
     if not whole.length_ns:
         nothing = "the capture shows no activity" + (" in the selection" if selection else "")
@@ -503,8 +505,8 @@ def _by_time(
         spans = f"activity is from {format_time(whole[0])} to {format_time(whole[1])}"
         raise UsageError("the window has no activity", why=spans)
     # What comes before or after everything that the capture saw is no idle time.
-    seen = ResolvedSelection(trace).window
-    first, last = max(start, seen.start_ns), min(end, seen.end_ns)
+    activity = ResolvedSelection(trace).window
+    first, last = max(start, activity.start_ns), min(end, activity.end_ns)
     notes = detected.notes
     if (first, last) != (start, end):
         spans = f"{format_time(first)} to {format_time(last)}"

@@ -48,12 +48,13 @@ GROUPS = {
         "flops",
         "steps",
         "ledger",
+        "hotspots",
         "utilization",
         "timeline",
     ),
     "Nsight Compute": ("counters", "roofline", "occupancy", "join"),
     "Data": ("info", "stats", "sql", "export", "share", "cache"),
-    "More": ("questions", "orion", "completion"),
+    "More": ("mcp", "questions", "orion", "completion"),
 }
 """Every command, in the groups and the order in which help lists them."""
 _MODULES = {"api": "api_calls"}

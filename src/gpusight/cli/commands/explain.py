@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from gpusight.render.result_view import DiagnosisView, Result
 
 SUMMARY = "one finding in full: evidence, locations, code, caveats"
+_LEDGER = "ledger:"
 DESCRIPTION = (
     "Show one finding of `gpusight diagnose` in full: what the fix saves alone and in the plan, "
     "how that is estimated, the evidence, the locations, the code to change, how to verify the "
-    "fix, and the caveats. Select the finding by its number or its rule. Without a capture: what "
-    "a rule detects."
+    "fix, and the caveats. Select the finding by its number or its rule. An entry of the ledger "
+    "(ledger:idle/framework) or an event by table and row (kernels:17) is explained too. Without "
+    "a capture: what a rule detects."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight explain run.nsys-rep 1",
     "gpusight explain run.nsys-rep launch-bound",
     "gpusight explain report.ncu-rep 2",
+    "gpusight explain run.nsys-rep ledger:idle/framework",
     "gpusight explain launch-bound",
 )
 
@@ -32,9 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "words",
-        metavar="FILE|N|RULE",
+        metavar="FILE|N|RULE|ID",
         nargs="+",
-        help="the captures, as for diagnose, then the number or rule of a finding (default: 1)",
+        help="the captures, as for diagnose, then the number or rule of a finding (default: 1), "
+        "or the id of a ledger entry or an event",
     )
     options.add_selection(parser)
     options.add_focus(parser)
@@ -44,11 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
+    from gpusight import api
+    from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
 
     files, selector = _split(args.words)
     if not files:
         return _explain_rule(selector, args)
+    if ":" in selector and "::" not in selector:  # else a C++ name
+        args.file = files[0]
+        chosen = {**options.selection(args), **options.focus(args)}
+        explained = analyze(api.explain, args, verb="reading", which=selector, **chosen)
+        return present(explained, args)
     arguments = options.arguments_of(diagnose, files, args)
     result = diagnose.run_diagnosis(arguments)
     args.file = files[0]
@@ -70,6 +81,8 @@ def _split(words: list[str]) -> tuple[list[str], str]:
 
 
 def _is_capture(word: str) -> bool:
+    if word.startswith(_LEDGER):
+        return False
     return Path(word).exists() or "/" in word or Path(word).suffix != ""
 
 
@@ -79,7 +92,7 @@ def _chosen(result: DiagnosisView, selector: str) -> Result:
 
 
 def _explain_rule(rule: str, args: argparse.Namespace) -> int:
-    from gpusight.cli.output import emit, look_of, present
+    from gpusight.cli.output import emit, present, table_options
     from gpusight.render.explanation import rule_description, rule_list
     from gpusight.render.result_view import View
     from gpusight.rules.registry import rules_named
@@ -88,6 +101,6 @@ def _explain_rule(rule: str, args: argparse.Namespace) -> int:
     known = rules_named(rule)
     if args.format not in {None, "table"}:
         return present(View(rule_list(only=known[0].id)), args)
-    width = look_of(args).width
+    width = table_options(args).width
     emit(["\n".join(rule_description(each, width) for each in known)], args)
     return 0

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 SUMMARY = "tables as CSV, Parquet, JSON or Arrow; timeline for Perfetto"
 DESCRIPTION = (
     "Write the tables of a capture, one file per table, or (--to chrome) a timeline that "
-    "ui.perfetto.dev and chrome://tracing open. The capture is not changed."
+    "ui.perfetto.dev and chrome://tracing open. The captures of all ranks of a job, in one folder, "
+    "become one timeline on one clock. The capture is not changed."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight export run.nsys-rep --to parquet -o run_tables/",
     "gpusight export run.nsys-rep --to csv --tables kernels -o kernels.csv",
     "gpusight export run.nsys-rep --to chrome -o run.json.gz",
+    "gpusight export traces/ --to chrome -o job.json.gz",
 )
 TO = ("csv", "parquet", "json", "arrow", "chrome")
 
@@ -46,24 +48,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
+    from pathlib import Path
+
     from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import warn_apart, write_out
+    from gpusight.cli.capture_input import analyze, keep_warnings, progress
+    from gpusight.cli.output import write_out, write_warnings
+    from gpusight.open_job import is_job_folder, open_job
     from gpusight.render.cell_text import safe_text
     from gpusight.units import format_bytes
 
-    written = analyze(
-        api.export,
-        args,
-        verb="exporting",
-        out=args.output,
-        to=args.to,
-        tables=args.tables,
-        force=args.force,
-        csv_raw=args.csv_raw,
+    what = {
+        "out": args.output,
+        "to": args.to,
+        "tables": args.tables,
+        "force": args.force,
+        "csv_raw": args.csv_raw,
         **options.selection(args),
-    )
+    }
+    if is_job_folder(Path(args.file)):
+        with progress(f"exporting {Path(args.file).name}", quiet=args.quiet):
+            trace = open_job([args.file], cache=not args.no_cache).trace
+            written = api.export(trace, **what)
+            keep_warnings(args, trace)
+    else:
+        written = analyze(api.export, args, verb="exporting", **what)
     for path in written:
         write_out(f"{format_bytes(path.stat().st_size):>9}  {safe_text(str(path))}\n")
-    warn_apart(args)
+    write_warnings(args)
     return 0

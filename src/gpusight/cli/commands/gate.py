@@ -29,8 +29,8 @@ DESCRIPTION = (
     f"Metrics: {DOCS_URL}/gate.md. Workflows for GitHub and GitLab: {DOCS_URL}/ci.md"
 )
 EXAMPLES: tuple[str, ...] = (
-    "gpusight gate --baseline baseline.json --max step_time=+3% run_1.nsys-rep run_2.nsys-rep",
-    "gpusight gate --baseline base.sqlite --max idle/input=+1ms --max memory_peak=+5% new.sqlite",
+    "gpusight gate --baseline old.json --max step_time=+3% r1.sqlite r2.sqlite",
+    "gpusight gate --baseline old.sqlite --max idle/input=+1ms new.sqlite",
     "gpusight gate --max step_time=50ms --max findings=0 run.nsys-rep",
     "gpusight gate --junit gate.xml --markdown gate.md 'runs/*.nsys-rep'",
 )
@@ -188,11 +188,15 @@ def _next_command(
     """Give the command that shows why a gate does not pass; empty where there is none."""
     from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
+    from gpusight.comparison.inputs import side_inputs
+    from gpusight.open_job import jobs_among
 
     if baseline:
         part = typed_part(args)
         return f"gpusight compare {shlex.join([*baseline, *part, '--vs', *args.file])}"
     part = typed_part(args, pace)
+    if any(len(captures) > 1 for captures in jobs_among(side_inputs(args.file).paths)):
+        return f"gpusight ranks {shlex.join(args.file)}"
     return "" if is_baseline(capture) else f"gpusight diagnose {shlex.join([str(capture), *part])}"
 
 

@@ -12,8 +12,7 @@ from gpusight.cli.options import TABLE_FORMATS
 from gpusight.cli.output import chosen_format, is_read, present, write_error, write_out
 from gpusight.errors import CaptureMismatchError
 from gpusight.render.cell_text import safe_text
-from gpusight.render.charts.draw_chart import CHART_FORMATS
-from gpusight.render.result_view import Page, View
+from gpusight.render.result_view import CHART_FORMATS, Page, View
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +44,7 @@ _CHECK = (
 _PLOT = (
     "Lay a report over an Nsight Systems timeline of the same program: SM, compute and memory "
     "utilization over time and their averages, idle time counted as idle. With -o and a name that "
-    "ends in .svg, .html, .png or .pdf it draws them; --format json or csv gives the series."
+    "ends in .svg, .html, .png or .pdf it draws them; --format json or csv has the series."
 )
 
 

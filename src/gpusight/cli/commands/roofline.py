@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
-from gpusight.render.charts.draw_chart import CHART_FORMATS
+from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from gpusight.cli import options
 from gpusight.errors import DOCS_URL
 
 if TYPE_CHECKING:
+    import argparse
     import threading
     from collections.abc import Iterator
 
@@ -20,7 +20,9 @@ DESCRIPTION = (
     "Show captures of any size as a timeline in the browser: streams, threads, ranges, operators, "
     "copies, GPU metrics, memory, and where the time goes. Click an event for its details, search, "
     "measure, jump from a finding to its location. Two captures are shown side by side and "
-    "compared; an Nsight Compute report adds its metrics to the kernels. The server listens on "
+    "compared; the captures of all ranks of a job, or a folder of them, are one timeline on one "
+    "clock, with a heat map of ranks and steps; an Nsight Compute report adds its metrics to the "
+    "kernels. The server listens on "
     "this machine only, at an address with a random token, until Ctrl-C. "
     f"Docs: {DOCS_URL}/serve.md"
 )
@@ -28,9 +30,9 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight serve run.nsys-rep",
     "gpusight serve trace.json.gz --open",
     "gpusight serve before.nsys-rep after.nsys-rep",
+    "gpusight serve traces/",
     "gpusight serve run.nsys-rep kernels.ncu-rep --port 8765",
 )
-_MOST_PORT = 65_535
 _TICK_S = 0.2
 
 
@@ -40,20 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument(
         "--port",
-        type=_port,
+        type=options.port,
         default=0,
         metavar="N",
         help="the local port to listen on (default: a free one)",
     )
     group.add_argument("--open", action="store_true", help="open the page in the browser")
     options.add_pace(parser)
-
-
-def _port(text: str) -> int:
-    value = options.number(text)
-    if value > _MOST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {_MOST_PORT}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ DESCRIPTION = (
     "and the others that --tables lists. Times are nanoseconds, sizes are bytes."
 )
 EXAMPLES: tuple[str, ...] = (
-    'gpusight sql run.nsys-rep "SELECT name, count(*) AS n FROM kernels GROUP BY name"',
+    'gpusight sql run.nsys-rep "SELECT name, count(*) FROM kernels GROUP BY name"',
     "gpusight sql run.nsys-rep --tables",
     "gpusight sql --columns kernels",
 )

@@ -46,8 +46,8 @@ DESCRIPTION = (
 EXAMPLES: tuple[str, ...] = (
     "gpusight stats run.nsys-rep",
     "gpusight stats -r cuda_gpu_kern_sum --format csv run.nsys-rep",
-    "gpusight stats -r cuda_gpu_trace,cuda_api_sum -f csv,column -o .,- run.nsys-rep",
-    "gpusight stats -r cuda_api_sum --timeunit msec -f csv -o '@sort -t, -k4' run.nsys-rep",
+    "gpusight stats -r cuda_gpu_trace,cuda_api_sum -f csv -o . run.nsys-rep",
+    "gpusight stats -r cuda_api_sum --timeunit msec -f csv run.nsys-rep",
     "gpusight stats captures/ --output reports/",
     "gpusight stats --list",
 )
@@ -244,7 +244,7 @@ SUMMARY_FIELDS = (
     Field("detail", "Why", Fmt.NAME, "Reason when nothing was written"),
 )
 LIST_FIELDS = (
-    Field("report", "Report", Fmt.TEXT, "Name to give to -r"),
+    Field("report", "Report", Fmt.TEXT, "Name for -r"),
     Field("title", "Title", Fmt.NAME, "What nsys calls it"),
     Field("arguments", "Arguments", Fmt.NAME, "What may follow the name", shown=False),
 )
@@ -387,8 +387,8 @@ def write_reports(
         if isinstance(answer.outcome, GpusightError) and len(captures) == 1:
             raise answer.outcome
         if not together:
-            place = sum(a.capture == answer.capture for a in made)
-            _write(answer, jobs[place], made, captures, args)
+            number = sum(a.capture == answer.capture for a in made)
+            _write(answer, jobs[number], made, captures, args)
         made.append(answer)
     if together:
         write_out(_json(made))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
-from gpusight.render.charts.draw_chart import CHART_FORMATS
+from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ DESCRIPTION = (
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight timeline run.nsys-rep -o step.svg",
-    "gpusight timeline run.nsys-rep --steps 5 --tracks ledger,stream,ranges -o step5.pdf",
+    "gpusight timeline run.nsys-rep --steps 5 --tracks ledger,stream -o step.pdf",
     "gpusight timeline trace.json.gz --window 1.20s-1.25s -o excerpt.html",
     "gpusight timeline run.sqlite --in forward",
 )

@@ -151,7 +151,7 @@ def _overlay_ranges(
     overlay: pl.DataFrame, words: Sequence[str], scopes: Mapping[int, int], drawn: set[str]
 ) -> Iterator[pl.DataFrame]:
     """Build ranges over the activities; `drawn` are the kinds that the profiler drew itself."""
-    paths = [place for place, word in enumerate(words) if "/" in word]
+    paths = [number for number, word in enumerate(words) if "/" in word]
     # A name without a path is that of a variable, or a mere filler.
     programs = [
         pl.when(pl.col(column).is_in(paths)).then(pl.col(column))

@@ -331,7 +331,7 @@ def _begins_with_plane(data: memoryview) -> bool:
 def _is_perfetto(data: memoryview) -> bool:
     packets = 0
     try:
-        for place, packet in enumerate(fields(data, 0, len(data))):
+        for number, packet in enumerate(fields(data, 0, len(data))):
             if packet.number != 1 or packet.kind != BYTES:
                 return False
             numbers = {
@@ -340,7 +340,7 @@ def _is_perfetto(data: memoryview) -> bool:
                 if part.kind == VARINT
             }
             packets += not numbers.isdisjoint((_TIMESTAMP, _SEQUENCE))
-            if place == _PACKETS:
+            if number == _PACKETS:
                 break
     except WireError:
         pass
@@ -418,7 +418,7 @@ def json_tables(path: Path, events: EventSorter, notes: Iterable[str]) -> Conten
 
 
 def _batch(plane: XPlane, part: pl.DataFrame) -> EventBatch:
-    lines = {line.id: place for place, line in enumerate(plane.lines)}
+    lines = {line.id: number for number, line in enumerate(plane.lines)}
     events = part.select(
         pl.col("tid").replace_strict(lines, return_dtype=pl.Int32).alias("line"),
         pl.Series("kind", plane.kinds.places(part["code"].cast(pl.Int64).to_numpy())),

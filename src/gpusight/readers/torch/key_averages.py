@@ -266,11 +266,11 @@ def _totals(table: PrintedTable) -> pl.DataFrame:
 def _amounts(headings: Sequence[str]) -> Iterator[tuple[str, _Amount]]:
     """Yield headings of amounts and their columns; the first device that is no CPU is the GPU."""
     gpu = next(iter(_gpus(headings)), None)
-    seen: set[str] = set()
+    columns: set[str] = set()
     for heading in headings:
         amount = _amount(heading, gpu)
-        if amount is not None and amount.column not in seen:
-            seen.add(amount.column)
+        if amount is not None and amount.column not in columns:
+            columns.add(amount.column)
             yield heading, amount
 
 

@@ -20,6 +20,7 @@ from gpusight.readers.tables import (
     within_limits,
 )
 from gpusight.readers.torch.torch_tables import PARTS, EventColumnRule, EventTablePart
+from gpusight.recording.inside.stack_sampler import METADATA_KEY as METADATA_OF_STACKS
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Meta, Outline, TraceSource
 
@@ -101,10 +102,10 @@ def _device(number: int, properties: dict[str, Any]) -> dict[str, Any]:
 
 def _processes(events: EventSorter) -> pl.DataFrame:
     labels = process_labels(events.settings)
-    seen = sorted({pid for kind in _HOST for pid in events.of(kind).pid.unique()})
-    executables = [re.split(r"[/\\]", labels.get(pid, "").strip())[-1] or None for pid in seen]
+    pids = sorted({pid for kind in _HOST for pid in events.of(kind).pid.unique()})
+    executables = [re.split(r"[/\\]", labels.get(pid, "").strip())[-1] or None for pid in pids]
     return pl.DataFrame(
-        {"process": seen, "pid": seen, "name": executables},
+        {"process": pids, "pid": pids, "name": executables},
         schema={"process": pl.Int64, "pid": pl.Int64, "name": pl.String},
     )
 
@@ -113,14 +114,14 @@ def _threads(events: EventSorter) -> pl.DataFrame:
     names = thread_labels(events.settings)
     host_events = [events.of(kind) for kind in _HOST]
     tracks = [pl.DataFrame({"pid": rows.pid, "tid": rows.tid}) for rows in host_events]
-    seen = pl.concat(tracks).unique().sort("pid", "tid")
-    labels = [names.get(key) for key in seen.iter_rows()]
+    pairs = pl.concat(tracks).unique().sort("pid", "tid")
+    labels = [names.get(key) for key in pairs.iter_rows()]
     labels = [_THREAD_LABEL.sub(r"\g<name>", text) if text else text for text in labels]
     return pl.DataFrame(
         {
-            "thread": thread_key(seen["pid"], seen["tid"]),
-            "process": seen["pid"],
-            "tid": seen["tid"],
+            "thread": thread_key(pairs["pid"], pairs["tid"]),
+            "process": pairs["pid"],
+            "tid": pairs["tid"],
             "name": pl.Series(labels, dtype=pl.String),
         }
     ).unique("thread", keep="first", maintain_order=True)
@@ -231,6 +232,7 @@ class TorchSource(TraceSource):
             world_size=_int(job.get("world_size")),
             backend=_text(job.get("backend")),
             pace=_pace(about.get(METADATA_KEY)),
+            session=_text(_dict(about.get(METADATA_OF_STACKS)).get("session")),
             notes=self._scanned.notes,
             warnings=warnings,
         )

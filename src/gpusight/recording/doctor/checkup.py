@@ -65,10 +65,10 @@ def _verdict(tool: Tool, checks: Sequence[MachineCheck]) -> ToolVerdict:
     effects = [effect for check in checks for effect in check.effects if effect.tool is tool]
     can = next((level for level in _WORST if any(e.can is level for e in effects)), Ability.YES)
     usable = (CheckState.OK, CheckState.LIMITED)
-    found = next((c.found for c in checks if c.key == tool.value and c.state in usable), "")
+    tool_text = next((c.found for c in checks if c.key == tool.value and c.state in usable), "")
     without = () if can is Ability.NO else _whys(effects, Ability.YES)
     why = () if can is Ability.YES else _whys(effects, can)
-    return ToolVerdict(tool, can, found, why, without)
+    return ToolVerdict(tool, can, tool_text, why, without)
 
 
 def _whys(effects: Sequence[CheckEffect], level: Ability) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from gpusight.errors import DOCS_URL
+from gpusight.recording.debug_settings import debug_settings
 from gpusight.recording.doctor.machine import Ability, CheckEffect, CheckState, MachineCheck, shown
 from gpusight.recording.inside.environment import (
     INJECTIONS,
@@ -19,7 +20,7 @@ from gpusight.recording.request import Tool
 from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from gpusight.recording.doctor.gpu_checks import InstalledHardware
     from gpusight.recording.doctor.machine import Machine
@@ -73,8 +74,8 @@ def container_checks(machine: Machine) -> Iterator[MachineCheck]:
         return
     names = machine.names("/dev")
     if "dxg" in names or any(re.fullmatch(r"nvidia\d+", name) for name in names):
-        found = f"looks like {kind}; GPUs are mounted"
-        yield MachineCheck("container", "Container", CheckState.OK, found)
+        text = f"looks like {kind}; GPUs are mounted"
+        yield MachineCheck("container", "Container", CheckState.OK, text)
     else:
         yield MachineCheck(
             "container",
@@ -276,12 +277,12 @@ def _unknown_counters(machine: Machine) -> MachineCheck:
             "On Windows: NVIDIA Control Panel, Desktop, Enable Developer Settings; then Developer, "
             "Manage GPU Performance Counters, Allow access to all users."
         )
-        found = "set on Windows; not visible from here"
+        text = "set on Windows; not visible from here"
     else:
         fix = f"If ncu reports ERR_NVGPUCTRPERM, see {DOCS_URL}/capture-containers.md"
-        found = "not in /proc/driver/nvidia/params"
+        text = "not in /proc/driver/nvidia/params"
     means = "ncu and --gpu-metrics need them. Access is only known once they run."
-    return MachineCheck("counters", "GPU counters", CheckState.UNKNOWN, found, means, fix)
+    return MachineCheck("counters", "GPU counters", CheckState.UNKNOWN, text, means, fix)
 
 
 def _cpu_samples(machine: Machine) -> MachineCheck:
@@ -294,29 +295,29 @@ def _cpu_samples(machine: Machine) -> MachineCheck:
     try:
         paranoid = int(level)
     except ValueError:
-        found, fix = "this kernel has no perf events support", ""
+        text, fix = "this kernel has no perf events support", ""
     else:
         if privileged:
-            found = f"allowed (perf_event_paranoid {paranoid}, privileged)"
-            return MachineCheck(key, title, CheckState.OK, found)
+            text = f"allowed (perf_event_paranoid {paranoid}, privileged)"
+            return MachineCheck(key, title, CheckState.OK, text)
         if paranoid > _MAX_PARANOID:
-            found = f"perf_event_paranoid is {paranoid}, 2 or less is required"
+            text = f"perf_event_paranoid is {paranoid}, 2 or less is required"
             fix, command = (
                 "Lower it (until the next boot):",
                 "sudo sysctl kernel.perf_event_paranoid=2",
             )
         elif seccomp and container is not None:
-            found = "system calls are filtered (seccomp)"
+            text = "system calls are filtered (seccomp)"
             fix = "Start the container with the capability, or a seccomp profile that allows perf:"
             command = with_capability(container)
         else:
-            found = f"allowed (perf_event_paranoid {paranoid})"
-            return MachineCheck(key, title, CheckState.OK, found)
+            text = f"allowed (perf_event_paranoid {paranoid})"
+            return MachineCheck(key, title, CheckState.OK, text)
     return MachineCheck(
         key,
         title,
         CheckState.LIMITED,
-        found,
+        text,
         "nsys cannot sample the CPU, which --python-stacks needs. Everything else works.",
         fix,
         (command,) if command else (),
@@ -352,10 +353,10 @@ def surrounding_checks(machine: Machine, folder: str) -> Iterator[MachineCheck]:
     rank = current_rank(machine.environment)
     if rank is not None:
         of = "" if rank.world is None else f" of {rank.world}"
-        found = f"this is rank {rank.rank}{of} ({rank.source})"
+        text = f"this is rank {rank.rank}{of} ({rank.source})"
         conflict = disagreement(machine.environment)
         state = CheckState.OK if conflict is None else CheckState.LIMITED
-        yield MachineCheck("rank", "Rank", state, found, conflict or "")
+        yield MachineCheck("rank", "Rank", state, text, conflict or "")
 
 
 def _system(machine: Machine) -> MachineCheck:
@@ -382,24 +383,31 @@ def _system(machine: Machine) -> MachineCheck:
 def _disk(
     machine: Machine, key: str, title: str, folder: str, tools: tuple[Tool, ...]
 ) -> MachineCheck:
-    free, place = machine.free_bytes(folder), shown(machine, folder)
+    free, shown_folder = machine.free_bytes(folder), shown(machine, folder)
     if not machine.writable(folder):
         why = f"the {title.lower()} cannot be written"
         effects = tuple(CheckEffect(tool, Ability.NO, why) for tool in tools)
         fix = "Record into another folder with -o." if key == "output-disk" else "Set TMPDIR."
         return MachineCheck(
-            key, title, CheckState.MISSING, f"{place} cannot be written", "", fix, (), effects
+            key,
+            title,
+            CheckState.MISSING,
+            f"{shown_folder} cannot be written",
+            "",
+            fix,
+            (),
+            effects,
         )
     if free is None:
-        return MachineCheck(key, title, CheckState.UNKNOWN, f"{place}: free space unknown")
-    found = f"{format_bytes(free)} free in {place}"
+        return MachineCheck(key, title, CheckState.UNKNOWN, f"{shown_folder}: free space unknown")
+    text = f"{format_bytes(free)} free in {shown_folder}"
     if free >= _MIN_DISK_BYTES:
-        return MachineCheck(key, title, CheckState.OK, found)
+        return MachineCheck(key, title, CheckState.OK, text)
     return MachineCheck(
         key,
         title,
         CheckState.LIMITED,
-        found,
+        text,
         "A recording of a few minutes can take several gigabytes.",
         "Record a few steps (--steps 3:7), or use another folder: "
         + ("-o FOLDER." if key == "output-disk" else "set TMPDIR."),
@@ -408,48 +416,6 @@ def _disk(
             for tool in tools
         ),
     )
-
-
-_OFF = frozenset({"", "0", "false", "off", "no", "none"})
-_ON = r"."
-_DEBUG_VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": (_ON, "every launch waits for its kernel"),
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": (_ON, "every tensor is a cudaMalloc and a cudaFree"),
-    "TORCH_LOGS": (r"\+|all|output_code|graph|trace", "torch.compile logs all that it does"),
-    "TORCH_COMPILE_DEBUG": (_ON, "torch.compile writes all that it does to files"),
-    "TORCH_COMPILE_DISABLE": (_ON, "torch.compile does nothing"),
-    "TORCHDYNAMO_DISABLE": (_ON, "torch.compile does nothing"),
-    "TORCH_DISTRIBUTED_DEBUG": (r"(?i)^detail$", "every collective is checked by another one"),
-    "TORCH_NCCL_BLOCKING_WAIT": (_ON, "the host waits for every collective"),
-    "NCCL_DEBUG": (r"(?i)^trace$", "NCCL logs every call"),
-    "CUDNN_LOGINFO_DBG": (_ON, "cuDNN logs every call"),
-    "CUDNN_LOGLEVEL_DBG": (r"^[23]", "cuDNN logs every call"),
-    "CUBLAS_LOGINFO_DBG": (_ON, "cuBLAS logs every call"),
-    "CUBLASLT_LOG_LEVEL": (r"^[2-5]", "cuBLASLt logs every call"),
-    "NVIDIA_TF32_OVERRIDE": (r"^0$", "no library uses TF32"),
-    "CUDA_FORCE_PTX_JIT": (_ON, "the driver compiles all kernels at the start"),
-    "CUDA_CACHE_DISABLE": (_ON, "the driver compiles PTX again in every run"),
-    "TRITON_INTERPRET": (_ON, "Triton kernels run on the CPU"),
-    "JAX_DEBUG_NANS": (_ON, "JAX checks every result for NaN"),
-    "JAX_DISABLE_JIT": (_ON, "JAX runs operators one by one"),
-    "XLA_PYTHON_CLIENT_ALLOCATOR": (r"^platform$", "every array is a cudaMalloc and a cudaFree"),
-    "XLA_FLAGS": (r"xla_dump_to", "XLA writes all that it compiles to files"),
-    "PYTHONDEVMODE": (_ON, "Python runs its debug checks"),
-}
-"""Variables that make programs slow, the values that do so, and why."""
-_SILENT = frozenset({"XLA_FLAGS"})
-"""Their values hold paths."""
-
-
-def debug_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the debug settings of an environment, as `NAME=VALUE`, and what each one does."""
-    settings = {}
-    for name, (values, effect) in _DEBUG_VARIABLES.items():
-        value = environ.get(name, "").strip()
-        off = value.lower() in _OFF and name != "NVIDIA_TF32_OVERRIDE"
-        if not off and re.search(values, value):
-            settings[name if name in _SILENT else f"{name}={value}"] = effect
-    return settings
 
 
 def _debug_check(machine: Machine) -> Iterator[MachineCheck]:

@@ -68,9 +68,9 @@ class InstalledHardware:
 
 def survey(machine: Machine) -> InstalledHardware:
     """List the GPUs of the machine; nothing is initialized in this process."""
-    answer = probe(machine, sys.executable, "ask_driver")
+    answer = probe(machine, sys.executable, "probe_driver")
     library = answer if isinstance(answer, dict) else {}
-    gpus, driver, complaint = _ask_smi(machine)
+    gpus, driver, complaint = _query_smi(machine)
     visible = tuple(
         InstalledGpu(str(d["name"]), (d["capability"][0], d["capability"][1]))
         for d in library.get("devices", ())
@@ -113,7 +113,7 @@ def last_line(ran: CommandResult | None) -> str:
     return lines[-1] if lines else f"it ended with code {ran.code}"
 
 
-def _ask_smi(machine: Machine) -> tuple[list[InstalledGpu], str | None, str]:
+def _query_smi(machine: Machine) -> tuple[list[InstalledGpu], str | None, str]:
     """Return the GPUs and the driver that nvidia-smi lists, and why it does not answer."""
     program = machine.which("nvidia-smi") or next(filter(machine.exists, _SMI_PATHS), None)
     if program is None:
@@ -169,12 +169,12 @@ def _gpus(machine: Machine, hardware: InstalledHardware) -> MachineCheck:
             "gpu", "GPU", CheckState.MISSING, _why_none(machine, hardware), *_NO_GPU
         )
     counts = Counter((gpu.name, gpu.capability) for gpu in hardware.gpus)
-    found = "; ".join(
+    text = "; ".join(
         f"{count} x {name}" + (f" (compute capability {cap[0]}.{cap[1]})" if cap else "")
         for (name, cap), count in counts.items()
     )
     if hardware.usable:
-        return MachineCheck("gpu", "GPU", CheckState.OK, found)
+        return MachineCheck("gpu", "GPU", CheckState.OK, text)
     means = "Programs started from this shell find no GPU."
     effects = _nothing_to_record("the GPU is hidden from CUDA")
     if "CUDA_VISIBLE_DEVICES" in machine.environment and hardware.failed in {0, 100}:
@@ -183,8 +183,8 @@ def _gpus(machine: Machine, hardware: InstalledHardware) -> MachineCheck:
         error = _DRIVER_ERRORS.get(hardware.failed, f"CUDA error {hardware.failed}")
         fix, command = f"CUDA error: {error}.", _DRIVER_FIXES.get(hardware.failed, "")
     commands = (command,) if command else ()
-    found = f"{found}, hidden from CUDA"
-    return MachineCheck("gpu", "GPU", CheckState.LIMITED, found, means, fix, commands, effects)
+    text = f"{text}, hidden from CUDA"
+    return MachineCheck("gpu", "GPU", CheckState.LIMITED, text, means, fix, commands, effects)
 
 
 def _why_none(machine: Machine, hardware: InstalledHardware) -> str:
@@ -217,22 +217,22 @@ _NO_GPU = (
 
 def _driver(hardware: InstalledHardware) -> MachineCheck:
     cuda = "" if hardware.cuda is None else f"CUDA up to {hardware.cuda[0]}.{hardware.cuda[1]}"
-    found = ", ".join(filter(None, (hardware.driver, cuda)))
+    text = ", ".join(filter(None, (hardware.driver, cuda)))
     if hardware.driver and hardware.cuda:
-        return MachineCheck("driver", "Driver", CheckState.OK, found)
+        return MachineCheck("driver", "Driver", CheckState.OK, text)
     if hardware.driver:
         return MachineCheck(
             "driver",
             "Driver",
             CheckState.LIMITED,
-            f"{found}, but libcuda was not found",
+            f"{text}, but libcuda was not found",
             "CUDA programs cannot start here.",
             "In a container, mount the driver (docker run --gpus all); elsewhere "
             "install the driver's user-space part.",
             effects=_nothing_to_record("no libcuda"),
         )
-    if found:
-        return MachineCheck("driver", "Driver", CheckState.OK, found)
+    if text:
+        return MachineCheck("driver", "Driver", CheckState.OK, text)
     fix = "Install the NVIDIA driver for the GPU." if hardware.gpus else ""
     return MachineCheck("driver", "Driver", CheckState.MISSING, "not found", fix=fix)
 

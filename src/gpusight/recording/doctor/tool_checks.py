@@ -38,34 +38,34 @@ _WITHOUT = {
 
 def tool_checks(machine: Machine, hardware: InstalledHardware) -> Iterator[MachineCheck]:
     """Look at nsys, its importer, and ncu."""
-    found = {tool: machine.tools(tool) for tool in (Tool.NSYS, Tool.NCU)}
+    installed = {tool: machine.tools(tool) for tool in (Tool.NSYS, Tool.NCU)}
     running = {
         tool: [candidate for candidate in candidates if isinstance(candidate, InstalledTool)]
-        for tool, candidates in found.items()
+        for tool, candidates in installed.items()
     }
     nsys = running[Tool.NSYS]
     # The one on the PATH can be a link, or a script elsewhere.
     paths = [str(tool.path) for tool in nsys if tool.version == nsys[0].version]
-    real_paths = (place for path in paths for place in (path, machine.real_path(path)))
+    real_paths = (both for path in paths for both in (path, machine.real_path(path)))
     folders = list(dict.fromkeys(PurePath(path).parent for path in real_paths))
     too_old = _nsys_too_old(machine, hardware, nsys[0], folders) if nsys else None
-    yield _tool(machine, Tool.NSYS, found[Tool.NSYS], too_old)
+    yield _tool(machine, Tool.NSYS, installed[Tool.NSYS], too_old)
     if folders and machine.system == "Linux":
         yield _importer(machine, folders)
     ncu = running[Tool.NCU]
     unsupported = _ncu_unsupported(hardware, ncu[0].version) if ncu else None
-    yield _tool(machine, Tool.NCU, found[Tool.NCU], unsupported)
+    yield _tool(machine, Tool.NCU, installed[Tool.NCU], unsupported)
 
 
 def _tool(
     machine: Machine,
     tool: Tool,
-    found: Sequence[InstalledTool | BrokenTool],
+    candidates: Sequence[InstalledTool | BrokenTool],
     unfit: str | None,
 ) -> MachineCheck:
     """List every candidate: the first that runs is the one that is used."""
     running, broken = [], []
-    for candidate in found:
+    for candidate in candidates:
         path = shown(machine, str(candidate.path))
         if isinstance(candidate, InstalledTool):
             running.append(f"{candidate.version} ({path})")
@@ -73,7 +73,7 @@ def _tool(
             broken.append(f"{path} {candidate.why}")
     export = (f"export GPUSIGHT_{tool.name}=/path/to/{tool.value}",)
     if not running:
-        why = f"{tool.value} does not start" if found else f"no {tool.value}"
+        why = f"{tool.value} does not start" if candidates else f"no {tool.value}"
         return MachineCheck(
             tool.value,
             tool.value,
@@ -192,7 +192,7 @@ def python_checks(
         raise UsageError(f"no Python at {python}", hint="--python takes the path of an interpreter")
     path = path or machine.which("python3") or sys.executable
     place = shown(machine, path)
-    answer = probe(machine, path, "ask_packages")
+    answer = probe(machine, path, "probe_packages")
     if not isinstance(answer, dict):
         yield MachineCheck(
             "python",
@@ -210,19 +210,19 @@ def python_checks(
     yield _cupti(machine, hardware, program)
     yield _torch(machine, hardware, program)
     nvtx = program.packages.get("nvtx")
-    found = "not installed; gs.annotate does not need it" if nvtx is None else f"nvtx {nvtx}"
-    yield MachineCheck("nvtx", "nvtx", CheckState.OK, found)
+    text = "not installed; gs.annotate does not need it" if nvtx is None else f"nvtx {nvtx}"
+    yield MachineCheck("nvtx", "nvtx", CheckState.OK, text)
 
 
 def _python_version(place: str, version: tuple[int, ...]) -> MachineCheck:
-    found = f"{'.'.join(map(str, version))} ({place})"
+    text = f"{'.'.join(map(str, version))} ({place})"
     if version >= OLDEST_PYTHON:
-        return MachineCheck("python", "Python", CheckState.OK, found)
+        return MachineCheck("python", "Python", CheckState.OK, text)
     return MachineCheck(
         "python",
         "Python",
         CheckState.LIMITED,
-        found,
+        text,
         "Recording inside a Python program (cupti, torch, --steps) needs Python 3.10.",
         "Pass another Python, or record the whole run with nsys:",
         ("gpusight doctor --python PATH",),
@@ -231,30 +231,30 @@ def _python_version(place: str, version: tuple[int, ...]) -> MachineCheck:
 
 
 def _cupti(machine: Machine, hardware: InstalledHardware, python: ProgramPython) -> MachineCheck:
-    answer = probe(machine, python.path, "ask_cupti")
+    answer = probe(machine, python.path, "probe_cupti")
     state = CheckState.LIMITED
     if not isinstance(answer, dict):
-        found = f"search failed: {last_line(answer)}"
+        text = f"search failed: {last_line(answer)}"
     elif answer["library"] is None and answer["unfit"] is None:
-        state, found = CheckState.MISSING, f"{python.place} finds no libcupti"
+        state, text = CheckState.MISSING, f"{python.place} finds no libcupti"
     elif answer["library"] is None:
-        found = f"{shown(machine, answer['unfit'])} needs a newer CUDA than the driver supports"
+        text = f"{shown(machine, answer['unfit'])} needs a newer CUDA than the driver supports"
     else:
-        found = shown(machine, answer["library"])
+        text = shown(machine, answer["library"])
         if answer["works"] or not hardware.usable:
-            return MachineCheck("cupti", "cupti", CheckState.OK, found)
-        found = f"{found} does not work: {answer['why']}"
+            return MachineCheck("cupti", "cupti", CheckState.OK, text)
+        text = f"{text} does not work: {answer['why']}"
     package = "cupti-python" if hardware.cuda is None else f"'cupti-python=={hardware.cuda[0]}.*'"
     return MachineCheck(
         "cupti",
         "cupti",
         state,
-        found,
+        text,
         "Without nsys, CUPTI records any CUDA program that runs in Python.",
         "Install a libcupti for the driver's CUDA (PyTorch's CUDA packages, Triton and CUDA "
         "toolkits bring one too; CUDA_HOME is the path of a toolkit):",
         (f"{python.place} -m pip install {package}",),
-        (CheckEffect(Tool.CUPTI, Ability.NO, found),),
+        (CheckEffect(Tool.CUPTI, Ability.NO, text),),
     )
 
 
@@ -270,12 +270,12 @@ def _torch(machine: Machine, hardware: InstalledHardware, python: ProgramPython)
             (f"{python.place} -m pip install torch",),
             (CheckEffect(Tool.TORCH, Ability.NO, "torch is not installed"),),
         )
-    answer = probe(machine, python.path, "ask_torch", _TORCH_TIMEOUT_S)
+    answer = probe(machine, python.path, "probe_torch", _TORCH_TIMEOUT_S)
     if not isinstance(answer, dict):
-        found = f"torch {python.packages['torch']} cannot be imported: {last_line(answer)}"
-        effects = (CheckEffect(Tool.TORCH, Ability.NO, found),)
+        text = f"torch {python.packages['torch']} cannot be imported: {last_line(answer)}"
+        effects = (CheckEffect(Tool.TORCH, Ability.NO, text),)
         return MachineCheck(
-            "torch", "torch", CheckState.MISSING, found, "It cannot record.", effects=effects
+            "torch", "torch", CheckState.MISSING, text, "It cannot record.", effects=effects
         )
     return _imported_torch(hardware, answer)
 
@@ -284,9 +284,9 @@ def _imported_torch(hardware: InstalledHardware, torch: dict[str, Any]) -> Machi
     build = f"ROCm {torch['hip']}" if torch["hip"] else "the CPU"
     if torch["cuda"]:
         build = f"CUDA {torch['cuda']}"
-    found = f"torch {torch['version']}, built for {build}"
+    text = f"torch {torch['version']}, built for {build}"
     if not hardware.usable:  # the check of the GPU reports it already
-        return MachineCheck("torch", "torch", CheckState.OK, found)
+        return MachineCheck("torch", "torch", CheckState.OK, text)
     if not torch["available"]:
         means = f"PyTorch sees no GPU{_cause(hardware, torch)}; it records operators on the CPU."
         fix = "Install a PyTorch build for the driver's CUDA version."
@@ -296,9 +296,9 @@ def _imported_torch(hardware: InstalledHardware, torch: dict[str, Any]) -> Machi
         fix = "Record with --with nsys, or install a PyTorch that is built with Kineto and CUPTI."
         why = "this PyTorch records no kernels"
     else:
-        return MachineCheck("torch", "torch", CheckState.OK, f"{found}, sees the GPU")
+        return MachineCheck("torch", "torch", CheckState.OK, f"{text}, sees the GPU")
     effects = (CheckEffect(Tool.TORCH, Ability.PARTLY, why),)
-    return MachineCheck("torch", "torch", CheckState.LIMITED, found, means, fix, effects=effects)
+    return MachineCheck("torch", "torch", CheckState.LIMITED, text, means, fix, effects=effects)
 
 
 def _cause(hardware: InstalledHardware, torch: dict[str, Any]) -> str:

@@ -163,6 +163,14 @@ class CuptiRecorder(NoRecorder):
         """Mark it."""
         mark_pace(text)
 
+    def mark_clock(self, text: str) -> None:
+        """Mark it."""
+        nvtx_backend.mark(text, domain=nvtx_backend.DOMAIN)
+
+    def capture_time_ns(self) -> int:
+        """Return CUPTI's time since the start."""
+        return self._cupti.time_ns() - self._start_ns
+
     def stop(self) -> None:
         """Record no more; wait for the GPUs, and have all buffers back."""
         try:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.errors import RecordError
+from gpusight.recording.inside.stack_sampler import LAUNCHING
 from gpusight.recording.programs import PYTHON_LAUNCHERS, base_name, read_python
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ TORCH = "torch"
 CUPTI = "cupti"
 PACE = "pace"
 """Nothing is recorded: steps are counted and timed, in a run without a profiler."""
+SURROUNDED = "surrounded"
+"""Another tool around us records everything, or what was requested; stacks are sampled inside."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class RecorderPlan:
     """What to record in this process, and when."""
 
     recorder: str
-    """`torch`, `cupti`, `profiler-api` for nsys and ncu, or `pace`."""
+    """`torch`, `cupti`, `profiler-api` for nsys and ncu, `surrounded` or `pace`."""
     output: str
     """Where to, absolute, without the suffix; ranks and further processes add to the name."""
     first_step: int | None = None
@@ -58,6 +61,9 @@ class RecorderPlan:
     """None: all."""
     memory: bool = False
     python_stacks: bool = False
+    stacks_hz: float | None = None
+    """How often stacks are sampled; None: never."""
+    stacks_threads: str = LAUNCHING
     stop: bool = False
     overwrite: bool = False
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpusight.recording.inside.environment import RecorderPlan
+    from gpusight.recording.inside.stack_sampler import StackSampler
 
 
 _POLL_S = 0.005
@@ -60,6 +61,12 @@ class Recorder(Protocol):
     def store_pace(self, text: str) -> None:
         """Store the pace with what is recorded; called after `start`, and again before `stop`."""
 
+    def mark_clock(self, text: str) -> None:
+        """Store a text that names this moment, as `store_pace` does; called as often."""
+
+    def capture_time_ns(self) -> int | None:
+        """Return what time it is in the capture, where that is known while recording."""
+
     def stop(self) -> None:
         """Record no more, and keep what was recorded."""
 
@@ -82,6 +89,8 @@ def recorder_for(plan: RecorderPlan) -> Recorder:
         return ProfilerApiRecorder()
     if plan.recorder == environment.PACE:
         return NoRecorder()
+    if plan.recorder == environment.SURROUNDED:
+        return SurroundingRecorder()
     if plan.recorder not in _RECORDERS:
         raise RecordError(f"unknown recorder {plan.recorder!r}")
     module, name = _RECORDERS[plan.recorder]
@@ -113,6 +122,13 @@ class NoRecorder:
     def store_pace(self, text: str) -> None:
         """Do nothing: the report has it."""
 
+    def mark_clock(self, text: str) -> None:
+        """Do nothing."""
+
+    def capture_time_ns(self) -> int | None:
+        """Return None: it is not known."""
+        return None
+
     def is_empty(self) -> bool:
         """Return False: nothing is missed."""
         return False
@@ -124,6 +140,14 @@ class NoRecorder:
     def write(self, path: Path) -> None:
         """Refuse: there is nothing."""
         raise RecordError(f"nothing was recorded for {path}")
+
+
+class SurroundingRecorder(NoRecorder):
+    """Leaves recording to the tool around this process."""
+
+    def mark_clock(self, text: str) -> None:
+        """Mark it, if the tool listens."""
+        nvtx_backend.mark(text, domain=nvtx_backend.DOMAIN)
 
 
 class ProfilerApiRecorder(NoRecorder):
@@ -150,6 +174,11 @@ class ProfilerApiRecorder(NoRecorder):
         """Mark it, if the tool records."""
         if self._started:
             mark_pace(text)
+
+    def mark_clock(self, text: str) -> None:
+        """Mark it, if the tool records."""
+        if self._started:
+            nvtx_backend.mark(text, domain=nvtx_backend.DOMAIN)
 
     def stop(self) -> None:
         """Switch it off, once the GPU has done what was launched."""
@@ -269,8 +298,9 @@ class RecordingWindow:
         opened: Callable[[], None],
         ended: Callable[[], None],
         allowed: Callable[[], bool],
+        stacks: StackSampler | None = None,
     ) -> None:
-        self._plan, self._recorder = plan, recorder
+        self._plan, self._recorder, self._stacks = plan, recorder, stacks
         self._opened, self._ended, self._allowed = opened, ended, allowed
         self._lock = threading.RLock()  # a signal may come while the main thread holds it
         self._state = WindowState.WAITING
@@ -344,6 +374,8 @@ class RecordingWindow:
 
     def step_began(self, number: int) -> None:
         """Follow the schedule: warm up, time, prepare, record."""
+        if self._stacks is not None:
+            self._stacks.launches()
         follows = self._plan.window or self.by_steps
         if follows and self._state in (WindowState.WAITING, WindowState.PREPARED):
             self._follow_schedule(number)
@@ -413,6 +445,9 @@ class RecordingWindow:
             if not self._guarded("starting the recording", self._recorder.start):
                 return
             self._store_pace()
+            if self._stacks is not None:
+                self._stacks.start()
+            self._mark_clock()
             self._started_s = time.monotonic()
         try:
             self._opened()
@@ -428,6 +463,9 @@ class RecordingWindow:
                 return
             self._state, self.is_ending = WindowState.OVER, True
             self._store_pace()
+            self._mark_clock()
+            if self._stacks is not None:
+                self._stacks.stop()
             stopped = self._guarded("ending the recording", self._recorder.stop)
         if stopped:
             self._ended()
@@ -495,6 +533,18 @@ class RecordingWindow:
                 self._recorder.store_pace(pace.to_text())
             except Exception as error:  # noqa: BLE001 - a capture without a pace is still one
                 log_line(f"the pace was not stored: {error}")
+
+    def _mark_clock(self) -> None:
+        """Have both the capture and the samples know this moment."""
+        if self._stacks is None:
+            return
+        try:
+            for _ in range(2):  # the first may wait for the tool's library to load
+                self._stacks.mark("mark", self._recorder.mark_clock)
+            if self._recorder.capture_time_ns() is not None:
+                self._stacks.mark("capture", lambda _: self._recorder.capture_time_ns())
+        except Exception as error:  # noqa: BLE001 - a capture without stacks is still one
+            log_line(f"stacks may not match the clock of the capture: {error}")
 
     def _is_allowed(self) -> bool:
         answers: list[bool] = []

@@ -34,6 +34,11 @@ from gpusight.recording.inside.recording_window import (
     ask_main_thread,
     recorder_for,
 )
+from gpusight.recording.inside.stack_sampler import (
+    SESSION_VARIABLE,
+    StackSampler,
+    append_capture,
+)
 from gpusight.recording.inside.step_hub import HUB, OptimizerSteps
 
 if TYPE_CHECKING:
@@ -92,12 +97,21 @@ def _report_missing_ranks(plan: RecorderPlan) -> None:
         )
 
 
+def _sampler(plan: RecorderPlan) -> StackSampler | None:
+    """Return what samples the stacks of this process, if it shall be sampled."""
+    if plan.stacks_hz is None:
+        return None
+    session = os.environ.setdefault(SESSION_VARIABLE, f"{os.getpid()}-{time.time_ns():x}")
+    return StackSampler(plan.output, session, plan.stacks_hz, plan.stacks_threads, log_line)
+
+
 def _forked() -> None:
     """Leave the recording to the parent; begin another where none had begun."""
     session = _CURRENT[0]
     try:
         if not session.is_left_to_parent():
-            _CURRENT[0] = ProcessRecording(session.plan, ProcessRole.CHILD)
+            stacks = session.stacks
+            _CURRENT[0] = ProcessRecording(session.plan, ProcessRole.CHILD, stacks=stacks)
             _CURRENT[0].begin()
     except Exception as error:  # noqa: BLE001 - the program must not feel that we failed
         log_error("recording a fork", error)
@@ -115,8 +129,11 @@ class ProcessRecording:
     the process uses the GPU and has not imported torch, or nothing shows up that can be counted.
     """
 
-    def __init__(self, plan: RecorderPlan, role: ProcessRole) -> None:
+    def __init__(
+        self, plan: RecorderPlan, role: ProcessRole, *, stacks: StackSampler | None = None
+    ) -> None:
         self.plan = plan
+        self.stacks = stacks or _sampler(plan)
         self._role = role
         self._rank: int | None = None
         self._has_worked = False
@@ -133,12 +150,17 @@ class ProcessRecording:
             opened=self._opened,
             ended=self._ended,
             allowed=self._is_allowed,
+            stacks=self.stacks,
         )
         if hasattr(self._recorder, "interrupted"):
             self._recorder.interrupted = self._window.stop
 
     def begin(self) -> None:
         """Listen, and record as soon as this process shows what it is."""
+        if self.plan.recorder == environment.SURROUNDED:
+            atexit.register(self._window.close)
+            self._window.start()
+            return
         HUB.listen(self._window)
         atexit.register(self._exit)
         when_imported("torch", self._torch_imported)
@@ -192,6 +214,8 @@ class ProcessRecording:
 
     def _report(self) -> None:
         """Report to `gpusight record` what became of the window."""
+        if self.plan.recorder == environment.SURROUNDED:
+            return
         pace = self._window.pace
         report_window(
             rank=self._rank,
@@ -350,7 +374,9 @@ class ProcessRecording:
             if why is not None and is_program:
                 log_line(f"nothing was recorded in process {os.getpid()}: {why}")
         elif self._recorder.suffix is not None:
-            written(self.plan, self._recorder.suffix, self._rank, self._recorder.write)
+            final = written(self.plan, self._recorder.suffix, self._rank, self._recorder.write)
+            if self.stacks is not None and self.stacks.path is not None:
+                append_capture(self.stacks.path, final.name)
 
     def _is_cut_off(self) -> bool:
         """Return whether the process goes on, or was ended early, perhaps within a step."""

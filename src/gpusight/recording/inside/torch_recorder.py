@@ -16,6 +16,8 @@ from gpusight.output_files import staged
 from gpusight.pace import METADATA_KEY
 from gpusight.recording.inside.cuda_driver import DEVICE_FILES, cuda_is_initialized
 from gpusight.recording.inside.environment import log_line
+from gpusight.recording.inside.stack_sampler import CLOCK_MESSAGE
+from gpusight.recording.inside.stack_sampler import METADATA_KEY as METADATA_OF_STACKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,6 +173,14 @@ class TorchRecorder:
     def store_pace(self, text: str) -> None:
         """Add it to the metadata of the trace."""
         self._profiler.add_metadata_json(METADATA_KEY, text)
+
+    def mark_clock(self, text: str) -> None:
+        """Add it to the metadata: the trace has the wall clock, so the session is what counts."""
+        self._profiler.add_metadata_json(METADATA_OF_STACKS, text.removeprefix(CLOCK_MESSAGE))
+
+    def capture_time_ns(self) -> int | None:
+        """Return None: torch has only the wall clock."""
+        return None
 
     def stop(self) -> None:
         """Wait for the GPU, and collect what was recorded."""

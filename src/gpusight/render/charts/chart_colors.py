@@ -80,8 +80,13 @@ COLORS: dict[str, Color] = {
     "api/copy": Color("#e67f01", "#e6932e"),
     "api/other": Color("#8a939e", "#7f8a97"),
     "overhead": Color("#b6a791", "#64615d"),
+    "heat/1": Color("#eda257", "#6f4c33"),
+    "heat/2": Color("#dd7f38", "#996138"),
+    "heat/3": Color("#c0562a", "#c47e42"),
+    "heat/4": Color("#97341f", "#e8a85c"),
+    "heat/5": Color("#651815", "#ffdca3"),
 }
-"""Entries of the ledger, and what else has a meaning of its own."""
+"""Entries of the ledger, what else has a meaning of its own, and levels of a heat map."""
 
 HOST_COLORS: tuple[Color, ...] = (
     Color("#5b7fa6", "#6f97c4"),

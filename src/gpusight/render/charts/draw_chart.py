@@ -11,14 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.errors import GpusightError, MissingDataError, UsageError
+from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
     from gpusight.render.charts.figure import Figure, StripChart
     from gpusight.results import Answer, Composite
-
-
-CHART_FORMATS = ("svg", "html", "png", "pdf")
-"""What `draw` can make, which is also how the names of such files end."""
 
 
 def draw(figure: Figure | StripChart, form: str, *, result: Answer | None = None) -> bytes:
@@ -36,13 +33,23 @@ def draw(figure: Figure | StripChart, form: str, *, result: Answer | None = None
     raise UsageError(f"no picture format {form!r}", hint=f"formats are {', '.join(CHART_FORMATS)}")
 
 
-_CONVERTER_FONT = "'Liberation Sans', sans-serif"
+CONVERTER_FONT = "'Liberation Sans', sans-serif"
 """Comes with vl-convert: letters are the same on every machine, also on one without fonts."""
 _PNG_SCALE = 2.0
 
 
 def _convert(figure: Figure | StripChart, form: str) -> bytes:
     """Turn the light SVG into `png` or `pdf`; the same chart gives the same bytes."""
+    from gpusight.render.charts.chart_frame import WIDE
+    from gpusight.render.charts.figure import StripChart
+    from gpusight.render.charts.svg_charts import to_svg
+
+    width = figure.width if isinstance(figure, StripChart) else WIDE.width
+    return convert_svg(to_svg(figure, converter_font=CONVERTER_FONT), form, width)
+
+
+def convert_svg(svg: str, form: str, width: float) -> bytes:
+    """Turn an SVG of one theme into `png` or `pdf`."""
     try:
         import vl_convert
     except ImportError as error:
@@ -51,14 +58,10 @@ def _convert(figure: Figure | StripChart, form: str) -> bytes:
             hint="install it with: pip install 'gpusight[pictures]'; svg and html need nothing",
         ) from error
     from gpusight.render.charts.chart_frame import WIDE
-    from gpusight.render.charts.figure import StripChart
-    from gpusight.render.charts.svg_charts import to_svg
 
-    svg = to_svg(figure, converter_font=_CONVERTER_FONT)
     if form == "pdf":
         return vl_convert.svg_to_pdf(svg)
     # A narrow chart is shown as large as a wide one, and must be as sharp then.
-    width = figure.width if isinstance(figure, StripChart) else WIDE.width
     return vl_convert.svg_to_png(svg, scale=_PNG_SCALE * max(1.0, WIDE.width / width))
 
 

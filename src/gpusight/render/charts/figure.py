@@ -295,6 +295,17 @@ class StripAxis:
     """The shared axis, marked and labeled; it is that of the strips and plots above it."""
 
 
+@dataclass(frozen=True, slots=True)
+class StripJoin:
+    """A line from a moment of one strip to a moment of a lower one."""
+
+    upper: int
+    lower: int
+    """Positions in the rows of the picture."""
+    x: float
+    lower_x: float
+
+
 StripChartRow: TypeAlias = "StripHeading | ChartStrip | StripPlot | StripAxis | StripLegend"
 
 
@@ -309,6 +320,7 @@ class StripChart:
     legend: tuple[tuple[str, str], ...] = ()
     """Colors that occur in several rows, and what they stand for; stands above them."""
     bands: tuple[ShadedBand, ...] = ()
+    joins: tuple[StripJoin, ...] = ()
     footnotes: tuple[str, ...] = ()
     """Sentences below the picture: how to read it, and what it leaves out."""
     width: float = STRIP_CHART_WIDTH

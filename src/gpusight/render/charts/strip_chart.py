@@ -351,6 +351,7 @@ class _StripChartLayout:
         self._ticks = self._across.scale.ticks(max(3, round((right - left) / _TICK_SPACING)))
         self._stretches: list[tuple[float, float]] = []
         self._open_at: float | None = None
+        self._strip_spans: dict[int, tuple[float, float]] = {}
 
     def painting(self) -> StripChartMarks:
         """Give everything, what lies behind first."""
@@ -414,9 +415,18 @@ class _StripChartLayout:
         for number, row in enumerate(self._board.rows):
             drawn, end = self._row(row, y, is_first=number == 0)
             ink += drawn
+            if isinstance(row, ChartStrip):
+                self._strip_spans[number] = (end - row.height, end)
             self._note_stretch(row, y)
             y = end
-        return ink, y
+        return [*ink, *self._joins()], y
+
+    def _joins(self) -> Iterator[ChartMark]:
+        """Draw lines between strips, from the lower edge of one to the upper edge of the other."""
+        for join in self._board.joins:
+            start, end = self._strip_spans[join.upper][1], self._strip_spans[join.lower][0]
+            across = (self._across.x(join.x), self._across.x(join.lower_x))
+            yield LineMark(((across[0], start), (across[1], end)), "quiet")
 
     def _note_stretch(self, row: StripChartRow, top: float) -> None:
         """Remember where the grid goes: from the first row that has values down to its axis."""

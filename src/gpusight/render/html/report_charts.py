@@ -40,14 +40,15 @@ _KEYS = (*COLORS, *(f"host/{number}" for number in range(len(HOST_COLORS))))
 """Every color of the palette that a picture may use."""
 
 
-class _DrawnChart(NamedTuple):
+class DrawnChart(NamedTuple):
     """A chart for wide screens and for narrow ones, and what pointing at it shows."""
 
     svg: Markup
     data: Markup
 
 
-def _draw(figure: Figure | StripChart) -> _DrawnChart:
+def draw_chart(figure: Figure | StripChart) -> DrawnChart:
+    """Draw a picture for a page that has `chart_styles`."""
     data = pointed_data(figure)
     series = [
         {**series, "name": shorten_middle(series["name"], _MAX_NAME_CHARACTERS)}
@@ -63,7 +64,7 @@ def _draw(figure: Figure | StripChart) -> _DrawnChart:
         }
         for mark in data["marks"]
     ]
-    return _DrawnChart(
+    return DrawnChart(
         markup(both_sizes(figure)), markup(safe_json({**data, "series": series, "marks": marks}))
     )
 
@@ -73,7 +74,7 @@ def _section(
     *,
     result: Composite | None = None,
     facts: Sequence[str] = (),
-    drawn: _DrawnChart | None = None,
+    drawn: DrawnChart | None = None,
     undrawn: str = "",
     notes: Sequence[str] = (),
     tables: Sequence[tuple[str, TableResult]] = (),
@@ -124,7 +125,9 @@ def timeline_section(page: Composite | NotApplicable) -> ReportSection | None:
         return None
     what = next((fact.value for fact in page.facts if fact.key == "what"), "")
     lead = f"GPU and host activity{f' in {what}' if what else ''}."
-    return ReportSection("timeline", "Timeline", _section(lead, drawn=_draw(timeline_figure(page))))
+    return ReportSection(
+        "timeline", "Timeline", _section(lead, drawn=draw_chart(timeline_figure(page)))
+    )
 
 
 def utilization_section(page: Composite | NotApplicable) -> ReportSection | None:
@@ -132,7 +135,7 @@ def utilization_section(page: Composite | NotApplicable) -> ReportSection | None
     if isinstance(page, NotApplicable):
         return None
     lead = "GPU utilization over time, by kind of work."
-    drawn = _draw(utilization_figure(page))
+    drawn = draw_chart(utilization_figure(page))
     body = _section(lead, result=page, facts=_TIMELINE_FACTS, drawn=drawn)
     return ReportSection("utilization", "Utilization", body)
 
@@ -158,7 +161,7 @@ def memory_section(page: Composite | NotApplicable) -> ReportSection | None:
         f"{page.title}.",
         result=page,
         facts=_MEMORY_FACTS,
-        drawn=_draw(memory_figure(page)),
+        drawn=draw_chart(memory_figure(page)),
         tables=[(table.title, table) for table in holders if not table.frame.is_empty()],
         rows=_HOLDERS,
     )
@@ -185,7 +188,7 @@ def roofline_section(
     shown, left_out = _top_kernels(page)
     drawn, undrawn, notes = None, "", []
     try:
-        drawn = _draw(roofline_figure(shown))
+        drawn = draw_chart(roofline_figure(shown))
     except MissingDataError as error:
         undrawn = str(error)
     if drawn is not None and left_out:

@@ -235,9 +235,9 @@ def _ordered(ledger: DeviceLedger) -> list[LedgerEntry]:
 def _steps(device: DeviceLedgerReport) -> StepTimes:
     """Put the entries of each step in the order of the whole."""
     times = device.steps
-    places = {entry: place for place, entry in enumerate(times.entries)}
+    places = {entry: number for number, entry in enumerate(times.entries)}
     order = [places[entry.entry] for entry in _ordered(device.ledger) if entry.entry in places]
-    entries = tuple(times.entries[place] for place in order)
+    entries = tuple(times.entries[number] for number in order)
     return replace(times, entries=entries, ns=times.ns[:, order])
 
 

@@ -101,8 +101,8 @@ def library_behind(context: RuleContext, calls: pl.DataFrame) -> LibrarySyncs | 
         nested = NestedIntervals.of_table(events)
         place = nested.innermost(times, threads)
         nearest = np.append(nested.nearest(nested.marked(events["name"], test)), -1)[place]
-        found = events["name"].gather(optional(nested.rows_at(nearest))).cast(pl.String)
-        names = pl.select(pl.coalesce(names, found)).to_series()
+        nearest_names = events["name"].gather(optional(nested.rows_at(nearest))).cast(pl.String)
+        names = pl.select(pl.coalesce(names, nearest_names)).to_series()
     libraries = {name: library_of(name) for name in names.drop_nulls().unique()}
     makers = [libraries[name] for name in names if name is not None]
     counts = {maker: makers.count(maker) for maker in makers if maker is not None}

@@ -12,9 +12,9 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
-from gpusight.analysis.ledger.idle_causes import is_input, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
+from gpusight.naming.host_names import is_input, is_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named
 from gpusight.rules.frameworks import Framework
@@ -32,19 +32,18 @@ from gpusight.rules.patterns.host_gaps import (
     waits,
 )
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
+from gpusight.rules.patterns.stack_lines import line_sites, lines_before
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage, gaps, intersect, union
 from gpusight.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.host_gaps import HostStalls
     from gpusight.rules.rule import FindingLocation, RuleVerdict
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 MIN_IDLE_SHARE = Threshold(
@@ -238,7 +237,7 @@ def _without_reading(context: RuleContext, read: pl.DataFrame) -> tuple[Change, 
     return free_calls(np.union1d(issued, waiting.to_numpy())), remove(read["op"].to_numpy())
 
 
-def _regular_stalls(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]:
+def _regular_stalls(context: RuleContext, work: HostStalls) -> Flags:
     """Choose the long stalls that come in most steps, or that are long for a step."""
     calls = context.schedule.calls
     marks = calls.start_ns[calls.kind == CallKind.MARK][::2]
@@ -271,10 +270,12 @@ def _regular_stalls(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]
 def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
     activity = activity_before(context, other.calls, other.ns)
     # A thread that waits while another one works has no part in the work.
-    calls = [place for place in activity["call"] if not is_waiting(place.name)]
-    where = largest(activity["range"], activity["operator"], activity["site"], calls)
+    calls = [location for location in activity["call"] if not is_waiting(location.name)]
+    lines = lines_before(context, other.calls, other.ns)
+    sites = activity["site"] or line_sites(lines)
+    where = largest(activity["range"], activity["operator"], sites, calls)
     min_named_ns = MIN_NAMED_SHARE.value * float(other.ns.sum())
-    where = tuple(place for place in where if (place.ns or 0.0) >= min_named_ns)
+    where = tuple(location for location in where if (location.ns or 0.0) >= min_named_ns)
     longest_ns = float(other.ns.max(initial=0))
     between = other.between_ns >= 0.9 * other.idle_ns
     loads_data = _loads_data(context, other, where)
@@ -305,6 +306,7 @@ def _match(context: RuleContext, other: _OtherWork) -> RuleMatch:
         code=_code(context, where, near, loads_data=loads_data),
         verify=BetweenSteps.verify if between else _VERIFY_INSIDE,
         where=where,
+        lines=lines,
     )
 
 
@@ -395,17 +397,21 @@ def _fix(
             jax="Load the next batch on another thread, and call jax.device_put there.",
         )
     elif near.buffer:
-        seen = "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
+        summary = (
+            "It is next to a large D2H copy: allocating or freeing the host buffer takes time."
+        )
         instead = context.framework.choose(
             torch="Allocate one pinned buffer before the loop, and copy into it.",
             cuda="Allocate the buffer once with cudaMallocHost, and reuse it.",
             jax="Read results back less often, or on another thread.",
             other="Allocate one pinned buffer before the loop, and copy into it.",
         )
-        way = f"{seen} {instead}"
+        way = f"{summary} {instead}"
     elif near.results and not source:
-        seen = f"It follows a D2H copy of {format_bytes(near.size)}, so that it probably works on "
-        way = f"{seen}results. Do that on the GPU, and copy only what the host has to have."
+        summary = (
+            f"It follows a D2H copy of {format_bytes(near.size)}, so that it probably works on "
+        )
+        way = f"{summary}results. Do that on the GPU, and copy only what the host has to have."
     elif not source:
         way = f"Put NVTX ranges around the parts of the loop to name it. {way}"
     return f"{what}{rare} {way}"

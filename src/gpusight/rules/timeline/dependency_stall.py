@@ -28,11 +28,11 @@ from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import Flags, ReplayProgram
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 MIN_STALL_NS = Threshold(
@@ -268,7 +268,7 @@ consume(y)
         """Find idle time in which launched kernels waited, those that are named if any."""
         idle = idle_gaps(context, (IdleCause.QUEUED,), any_gpu=True)
         gaps = named_by_work(context, idle)
-        labels = [place.name for place in finding.where if place.kind == "kernel"]
+        labels = [location.name for location in finding.where if location.kind == "kernel"]
         meant = gaps.filter(pl.col("name").is_in(labels))
         return meant if meant.height else gaps
 

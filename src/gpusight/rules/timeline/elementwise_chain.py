@@ -25,7 +25,7 @@ from gpusight.rules.patterns.kernel_groups import (
     locations_of,
     main_source_phrase,
     marked_work,
-    time_seen,
+    time_evidence,
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
@@ -128,12 +128,12 @@ def fused(x, y, out):                           # all operations per element
 
 def _match(context: RuleContext, chain: Ints) -> RuleMatch:
     rows = marked_work(context, chain >= 0)
-    chains, found = int(chain.max()) + 1, parts_of(context).chains
+    chains, all_chains = int(chain.max()) + 1, parts_of(context).chains
     kernels = context.count_per_step(rows.height, "unfused pointwise kernel")
     fused = format_mean(max(1, round(context.step_count(chains))))
     framework = context.framework
     size = format_mean(float(np.median(np.bincount(chain[chain >= 0]))))
-    seen = (
+    summary = (
         f"Chains of {size} kernels (median){main_source_phrase(context, rows)}: "
         f"{context.time_per_step(total_ns(rows))} of kernel time, "
         f"{context.count_per_step(rows.height, 'launch')}."
@@ -154,13 +154,13 @@ def _match(context: RuleContext, chain: Ints) -> RuleMatch:
         evidence=(
             context.evidence("chains", chains, "", "Chains"),
             context.evidence("kernels", rows.height, "", "Kernels in chains"),
-            *time_seen(context, rows, "chain_ns"),
+            *time_evidence(context, rows, "chain_ns"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; assumes that they depend on each "
         "other element by element only",
-        change=(fuse_chains(chain, found.part, found.traffic),),
-        fix=f"{seen} {way}",
+        change=(fuse_chains(chain, all_chains.part, all_chains.traffic),),
+        fix=f"{summary} {way}",
         code=framework.choose(
             torch=ElementwiseChain.code,
             cuda=_LIBRARY_CODE if library_kernels(rows) else ElementwiseChain.cuda_code,

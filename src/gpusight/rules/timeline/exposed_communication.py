@@ -107,7 +107,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
     hidden_share = 1 - int(rows["exposed_ns"].sum()) / max(1, took_ns)
     top = summed_locations(rows, "kernel", "label", "exposed_ns")[0]
     share = (top.ns or 0.0) / max(1, int(rows["exposed_ns"].sum()))
-    seen = f"{format_share(share)} of it is {top.name}"
+    summary = f"{format_share(share)} of it is {top.name}"
     called = f", called as {', '.join(names[:3])}" if names else ""
     advice = context.framework.choose(
         torch=torch_fix,
@@ -138,7 +138,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> Ru
         "which kernels need the results",
         measured_ns=exposed.ns,
         change=(own_stream(rows["op"].to_numpy()), memcpys.not_waiting_for(context, rows)),
-        fix=f"{seen}{called}. {advice} {late}",
+        fix=f"{summary}{called}. {advice} {late}",
         code=context.framework.choose(torch=torch_code, cuda=_CUDA, jax=_JAX),
         where=largest(
             summed_locations(rows, "kernel", "label", "exposed_ns"),

@@ -102,7 +102,7 @@ torch.cuda.current_stream().wait_stream(copying)
 
 
 def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
-    seen = "; ".join(totals.text(context) for totals in moved)
+    summary = "; ".join(totals.text(context) for totals in moved)
     advice = " ".join(_ADVICE[totals.way] for totals in moved)
     calls = context.framework.choose(
         torch="Use a separate torch.cuda.Stream and non_blocking=True.",
@@ -112,8 +112,8 @@ def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
         "data wait for an event.",
     )
     if all(totals.way == "unified" for totals in moved):
-        return f"{seen}. {advice}"
-    return f"{seen}. {advice} {calls}"
+        return f"{summary}. {advice}"
+    return f"{summary}. {advice} {calls}"
 
 
 _ADVICE = {

@@ -76,9 +76,12 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
 loss.backward()
 """
     scaled_half_code = """\
+scaler = torch.amp.GradScaler("cuda")          # once, before the loop
 with torch.autocast("cuda", dtype=torch.float16):
     loss = loss_of(model(inputs), targets)
-scaler.scale(loss).backward()                             # scaler = torch.amp.GradScaler("cuda")
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
 """
     half_inference_code = """\
 with torch.inference_mode(), torch.autocast("cuda", dtype=torch.{dtype}):

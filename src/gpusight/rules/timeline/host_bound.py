@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ledger.device_ledger import build_ledger
-from gpusight.analysis.ledger.idle_causes import is_sleeping, is_waiting
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.naming.host_names import is_sleeping, is_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
 from gpusight.rules.frameworks import Framework
@@ -26,6 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
     idle_ns,
     launching_threads,
 )
+from gpusight.rules.patterns.stack_lines import line_sites, lines_behind
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, contains, gaps
 from gpusight.units import format_share
@@ -58,6 +59,11 @@ MIN_KEPT_SHARE = Threshold(
 MIN_NAMED_SHARE = Threshold(
     0.5,
     "share of the idle time of a cause that has a name; below it, another capture can show more",
+)
+MIN_WHOLE_SHARE = Threshold(
+    0.75,
+    "share of the idle time of a cause that the other fixes leave; below it, the title begins with "
+    "`Other`",
 )
 _DOING = {
     IdleCause.QUEUED: "launched work starts late",
@@ -145,6 +151,7 @@ end
         "min_cause_share": MIN_CAUSE_SHARE,
         "min_kept_share": MIN_KEPT_SHARE,
         "min_named_share": MIN_NAMED_SHARE,
+        "min_whole_share": MIN_WHOLE_SHARE,
     }
     is_general = True
 
@@ -210,7 +217,9 @@ def _match(
     activity = {cause: _activity(context, cause) for cause in causes}
     threads = launching_threads(context)
     min_named_ns = MIN_CAUSE_SHARE.value * by_cause[causes[0]]
-    large = tuple(place for place in activity[causes[0]] if (place.ns or 0.0) >= min_named_ns)
+    large = tuple(
+        location for location in activity[causes[0]] if (location.ns or 0.0) >= min_named_ns
+    )
     source = named(large, *_NAMED, most=1, length=TITLE_NAME_LENGTH)
     if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
         # The name of a thread shows more than that of the lock it waits for.
@@ -228,7 +237,9 @@ def _match(
     ]
     cause = causes[0]
     what, meaning = _TITLES[cause]
-    what = f"Other {what}" if others else f"{what[0].upper()}{what[1:]}"
+    # Another finding has part of it: this is the rest.
+    is_rest = others and by_cause[cause] < MIN_WHOLE_SHARE.value * idle_ns(context, cause)
+    what = f"Other {what}" if is_rest else f"{what[0].upper()}{what[1:]}"
     detail = source or meaning
     what = f"{what} ({detail})" if detail else what
     return RuleMatch(
@@ -246,6 +257,7 @@ def _match(
         measured_ns=left_ns,
         fix=_fix(context, causes, by_cause, activity, threads, early=early),
         code=_code(context, causes[0], activity[causes[0]]),
+        lines=lines_behind(context, *causes),
         where_time="GPU idle time as measured, before the other fixes" if others else "",
         where=largest(
             *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
@@ -288,11 +300,12 @@ def _activity(context: RuleContext, cause: IdleCause) -> tuple[FindingLocation, 
     ends = places.pop("kernel")
     if cause in _OWN_CODE:
         # A thread that waits while another one works has no part in the work.
-        places["call"] = [place for place in places["call"] if not is_waiting(place.name)]
+        places["call"] = [location for location in places["call"] if not is_waiting(location.name)]
     if cause in _HOST_CODE and not places["site"]:
-        places["site"] = _sampled_functions(context, cause)
-    activity = [place for group in places.values() for place in group]
-    return (*sorted(activity, key=lambda place: -(place.ns or 0.0)), *ends[:1])
+        lines = line_sites(lines_behind(context, cause))
+        places["site"] = lines or _sampled_functions(context, cause)
+    activity = [location for group in places.values() for location in group]
+    return (*sorted(activity, key=lambda location: -(location.ns or 0.0)), *ends[:1])
 
 
 def _sampled_functions(context: RuleContext, cause: IdleCause) -> list[FindingLocation]:
@@ -383,7 +396,9 @@ def _fix(
         sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
     if threads:
         launched_by = named(tuple(threads), "thread")
-        sentences.append(f"The thread {launched_by} then launches the next GPU activity.")
+        is_one = launched_by.count("`") == 2
+        who, launch = ("The thread", "launches") if is_one else ("The threads", "launch")
+        sentences.append(f"{who} {launched_by} then {launch} the next GPU activity.")
     advice = _EARLY if early else _ADVICE[causes[0]]
     sentences += [advice, _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))
@@ -432,8 +447,8 @@ def _how_to_learn(
 def _code(context: RuleContext, cause: IdleCause, activity: tuple[FindingLocation, ...]) -> str:
     """Choose what to change by what the capture shows; then the ranges that verify it."""
     framework = context.framework
-    next_on_gpu = next((place.name for place in activity if place.kind == "kernel"), "")
-    if cause is IdleCause.WAITING and any("gloo" in place.name for place in activity):
+    next_on_gpu = next((location.name for location in activity if location.kind == "kernel"), "")
+    if cause is IdleCause.WAITING and any("gloo" in location.name for location in activity):
         change = framework.choose(torch=_TORCH_COLLECTIVES, cuda="", jax="")
     elif cause is IdleCause.INPUT or (cause in _OWN_CODE and next_on_gpu == _H2D_COPY):
         # Host work right before an H2D copy makes the input of the step.

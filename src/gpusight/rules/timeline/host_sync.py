@@ -26,6 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
 )
 from gpusight.rules.patterns.library_calls import library_behind
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
+from gpusight.rules.patterns.stack_lines import lines_in
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
 from gpusight.units import format_time
@@ -245,13 +246,13 @@ def _check_kernels(context: RuleContext, copies: pl.DataFrame) -> Ints:
     part = context.ops.select((is_check.fill_null(value=False) | memset).alias("part"))["part"]
     ops = context.schedule.ops
     order = np.lexsort((ops.start_ns, ops.stream_id))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
     # Nothing runs across from one stream to the next: the walk ends there.
     ends = ~part.to_numpy()[order]
     ends[np.flatnonzero(np.diff(ops.stream_id[order], prepend=-1))] = True
     last_end = np.maximum.accumulate(np.where(ends, np.arange(len(order)), -1))
-    chains = [order[last_end[at - 1] + 1 : at] for at in place[flags].tolist() if at > 0]
+    chains = [order[last_end[at - 1] + 1 : at] for at in positions[flags].tolist() if at > 0]
     return np.concatenate(chains) if chains else np.empty(0, np.int64)
 
 
@@ -296,6 +297,7 @@ def _match(
             torch=code, cuda=_CUDA if inside["copies"].any() else _CUDA_IN_ORDER, jax=_JAX
         ),
         where=where,
+        lines=lines_in(context, inside["calls"].explode().to_numpy()),
     )
 
 
@@ -310,12 +312,12 @@ def _fix(
     source = named(where, "site", "operator") or named(where, "range") or named(where, "call")
     blocked_ns = float(inside["waited_ns"].sum())
     mean = format_time(blocked_ns / max(1, inside.height), digits=3)
-    seen = f"The host is blocked {context.time_per_step(blocked_ns)}" + (
+    summary = f"The host is blocked {context.time_per_step(blocked_ns)}" + (
         f" in {source}" if source else ""
     )
     if library is not None:
         made = f"Most of these syncs are inside {library.name}: library code, not yours to change."
-        return f"{seen}, {mean} per sync. {made} {library.advice}"
+        return f"{summary}, {mean} per sync. {made} {library.advice}"
     compiled = " and torch.compile" * (not context.framework.is_array_language)
     now = f" It saves little alone, but CUDA graphs{compiled} need a step without syncs."
     way = context.framework.choose(
@@ -333,7 +335,7 @@ def _fix(
         if inside["copies"].any()
         else "Nothing is read back: delete these calls. Kernels of one stream run in order.",
     )
-    return f"{seen}, {mean} per sync. {way}{now * (not costly)}"
+    return f"{summary}, {mean} per sync. {way}{now * (not costly)}"
 
 
 def _by_item(context: RuleContext, inside: pl.DataFrame) -> pl.DataFrame:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpusight.analysis.ledger.idle_causes import is_locked
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
+from gpusight.naming.host_names import is_locked
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
 from gpusight.rules.frameworks import Framework
@@ -26,6 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
     input_functions,
     spent_before,
 )
+from gpusight.rules.patterns.stack_lines import line_sites, lines_behind
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_time
 
@@ -73,7 +74,11 @@ for batch in loader:
 """
     cuda_code = """\
 std::thread loader([&] {                       // fills buffers ahead of the launches
-  for (int i = 0; i < steps; ++i) { ring.wait_free(); read_batch(ring.slot(i)); ring.push(); }
+  for (int i = 0; i < steps; ++i) {
+    ring.wait_free();
+    read_batch(ring.slot(i));
+    ring.push();
+  }
 });
 for (int i = 0; i < steps; ++i) {
   float* host = ring.pop();                    // pinned, ready
@@ -140,7 +145,8 @@ end
         removed = input_before(context)
         calls = np.flatnonzero(removed)
         places = behind(context, IdleCause.INPUT)
-        places["site"] = input_functions(context) or places["site"]
+        lines = lines_behind(context, IdleCause.INPUT)
+        places["site"] = input_functions(context) or places["site"] or line_sites(lines)
         where = largest(places["range"], places["operator"], places["call"], places["site"])
         # The time for input of the thread that spends most on it.
         host_threads = context.schedule.calls.host_thread
@@ -182,6 +188,7 @@ end
             + _rare(context, spent),
             effort=framework.choose(torch="config", cuda="rewrite"),
             where=where,
+            lines=lines,
         )
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
@@ -204,14 +211,14 @@ def _fix(
     source = named(where, "range", "operator", "call", "site")
     what = f"Move {source}" if source else "Move data loading"
     time = context.time_per_step(worker_ns)
-    seen = f"{what} ({time}) off the launching thread. "
+    advice = f"{what} ({time}) off the launching thread. "
     if unnamed:
-        seen = (
+        advice = (
             f"The launching thread prepares {time} for H2D copies. If it loads data, move it off "
             "that thread. "
         )
     elif not certain:
-        seen = f"Remove the wait, unless it is for data. {seen}"
+        advice = f"Remove the wait, unless it is for data. {advice}"
     elif where and all(is_locked(w.name) for w in where):
         more = context.framework.choose(
             torch="Use more DataLoader workers or a larger prefetch_factor. "
@@ -221,7 +228,7 @@ def _fix(
         )
         return f"The launching thread waits for batches in {source} ({time}). {more}"
     return (
-        seen
+        advice
         + context.framework.choose(
             torch="Use DataLoader workers (num_workers > 0, pin_memory=True, persistent_workers, "
             "prefetch_factor), or a thread that fills a queue.",

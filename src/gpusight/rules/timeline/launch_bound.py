@@ -44,6 +44,8 @@ from gpusight.rules.patterns.kernel_groups import (
     graph_gap_ns,
     repetition,
 )
+from gpusight.rules.patterns.memcpys import not_in_graphs
+from gpusight.rules.patterns.stack_lines import lines_behind
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.unfused_optimizer import optimizer_code
 from gpusight.units import format_share, format_time
@@ -157,7 +159,7 @@ end
     estimate = (
         "Simulation in which all launches between two syncs become one graph launch of 20 µs, "
         "without framework time between them. Its kernels are 0.5 µs apart, 0.15 µs on Hopper and "
-        "later GPUs. Steps of few launches share a graph. Syncs, data "
+        "later GPUs. Steps of few launches share a graph. Syncs, copies of pageable memory, data "
         "loading, allocations and other host work remain. Alone, limited to the GPU idle time "
         "waiting for launches. After fixes that shorten kernels the GPU waits longer for launches, "
         "so that it can save more."
@@ -197,7 +199,7 @@ end
         calls = calls.with_columns(pl.Series("host_ns", _host_ns(context, calls, stalled)))
         launch_ns = float(calls["host_ns"].sum()) / max(1, calls.height)
         most_ns = (MAX_FEW_LAUNCH_NS if few else MAX_LAUNCH_NS).value
-        if launch_ns > most_ns or not (repeats.worth_it or context.steps > 1):
+        if launch_ns > most_ns or not (repeats.repeats_enough or context.steps > 1):
             return CLEAN
         places = called_from(context, calls, "host_ns")
         where = largest(places["range"], places["operator"], places["site"])
@@ -219,7 +221,14 @@ end
             measured_ns=waited_ns,
             confidence=confidence,
             confidence_reason=reason,
-            change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context), spans_steps=few),),
+            change=(
+                as_graphs(
+                    kept=stalled,
+                    gap_ns=graph_gap_ns(context),
+                    spans_steps=few,
+                    outside=not_in_graphs(context),
+                ),
+            ),
             min_ns=at_most(context, waited_ns),
             fix=_fix(context, calls, where, launch_ns, torch_way, same=same, syncs=syncs * split),
             # Corrected times have nothing of the profiler in them.
@@ -231,6 +240,7 @@ end
                 torch="rewrite" if split else "one line", cuda="rewrite"
             ),
             where=where,
+            lines=lines_behind(context, *_LAUNCHING),
             where_time="host time between launches (framework and launch call)",
             also=("graph-candidate",),
             needs=("host-sync",) * split,
@@ -297,7 +307,7 @@ def _evidence(
 
 def _confidence(repeats: LaunchRepetition, *, same: bool) -> tuple[Confidence, str]:
     """Rate how far a graph can replace the launches as in the replay."""
-    if not repeats.worth_it:
+    if not repeats.repeats_enough:
         few = "the estimate assumes as few launches as with graphs"
         return Confidence.LOW, f"few kernels repeat, so that no graph fits: {few}"
     if not same:
@@ -328,11 +338,11 @@ def _fix(
     main = tuple(w for w in where if (w.ns or 0.0) >= min_ns)
     places = named(main, "range", most=3) or named(main, "operator", most=3)
     most = f", mostly in {places}" if places else ""
-    seen = f"{count}, {format_time(launch_ns, digits=3)} of host time each{most}."
+    summary = f"{count}, {format_time(launch_ns, digits=3)} of host time each{most}."
     if mostly_in_libraries(context, calls) and not context.framework.is_ml:
         return (
-            f"{seen} The launches are inside a library: call it less often, on larger or batched "
-            "inputs, or use a function that handles all inputs in one call."
+            f"{summary} The launches are inside a library: call it less often, on larger or "
+            "batched inputs, or use a function that handles all inputs in one call."
         )
     own = named(own_locations(context, where), "range", most=3)
     capture = f"Capture {own}" if own else "Capture the step"
@@ -356,7 +366,7 @@ def _fix(
             f"Remove the {context.count_per_step(syncs, 'blocking sync')} first (host-sync): a "
             f"CUDA graph cannot contain them{breaks}."
         )
-    return f"{seen} {fitting} {way}"
+    return f"{summary} {fitting} {way}"
 
 
 def _optimizer_share(context: RuleContext, calls: pl.DataFrame) -> float:
@@ -376,10 +386,10 @@ def _torch_advice(context: RuleContext, calls: pl.DataFrame, *, same: bool) -> t
     if not same:
         way = "Or fuse kernels with torch.compile(dynamic=True)."
     if share >= MIN_OPTIMIZER_SHARE.value:
-        seen = f"The optimizer makes {format_share(share)} of the launches: fuse it"
-        way, code = f"{way} {seen} too.", code + optimizer_code(context)
+        summary = f"The optimizer makes {format_share(share)} of the launches: fuse it"
+        way, code = f"{way} {summary} too.", code + optimizer_code(context)
         if share > 0.5:
-            way = f"{seen} first. Then apply torch.compile to the model."
+            way = f"{summary} first. Then apply torch.compile to the model."
             code = optimizer_code(context) + compiled
     return f"{way} Larger batches help too.", code
 

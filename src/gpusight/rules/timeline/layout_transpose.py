@@ -116,11 +116,13 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
         title = f"NCHW transposes ({title_share(share)} of kernel time), batch norm ({norm_share})"
     convolutions = context.kernels.filter(pl.col("category") == "convolution")
     count = context.count_per_step(rows.height, "transpose")
-    seen = f"{count} take {context.time_per_step(total_ns(rows))}"
+    summary = f"{count} take {context.time_per_step(total_ns(rows))}"
     if norms.height:
         blocks = format_count(round(float(np.median(norms["blocks"].to_numpy()))))
         time = context.time_per_step(total_ns(norms))
-        seen += f". Batch normalization with {blocks} blocks (median, one per channel) takes {time}"
+        summary += (
+            f". Batch normalization with {blocks} blocks (median, one per channel) takes {time}"
+        )
     way = context.framework.choose(
         torch="Convert the model and its input to torch.channels_last once. Convolutions, batch "
         "normalization, activations and pooling keep the layout.",
@@ -142,7 +144,7 @@ def _match(context: RuleContext, rows: pl.DataFrame, share: float) -> RuleMatch:
         confidence=Confidence.MEDIUM,
         confidence_reason="the kernels were measured; assumes that no other kernel becomes slower",
         change=(without_kernels(rows["op"].to_numpy()), *_spread(context, norms)),
-        fix=f"{seen}. {way}",
+        fix=f"{summary}. {way}",
         where=locations_of(context, pl.concat((rows, norms))),
     )
 

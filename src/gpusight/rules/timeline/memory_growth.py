@@ -9,11 +9,10 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.memory.device_memory import DeviceMemories, slope
-from gpusight.analysis.memory.memory_peak import find_holders
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, is_training
-from gpusight.rules.locations import one_stretch
+from gpusight.rules.locations import single_span
 from gpusight.rules.rule import (
     CLEAN,
     FindingLocation,
@@ -108,7 +107,7 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
         """Show all steps: memory rises from one to the next."""
         focus = context.focus
         name = f"memory over {len(focus.steps)} steps,"
-        return one_stretch(focus.start_ns, focus.end_ns, name)
+        return single_span(focus.start_ns, focus.end_ns, name)
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
         full = f" (out of memory in {format_count(round(grown.steps_to_full))} steps)"
     torch_code = MemoryGrowth.code if is_training(context) else MemoryGrowth.inference_code
     rise = format_bytes(int(grown.levels[-1]) - int(grown.levels[0]))
-    seen = f"Allocated memory on GPU {grown.device} grew by {rise} in {len(grown.levels)} steps"
+    summary = f"Allocated memory on GPU {grown.device} grew by {rise} in {len(grown.levels)} steps"
     holder = f"; the largest source is {where[0].name}" if where else ""
     step_count = len(steps)
     first, last = int(grown.levels[0]), int(grown.levels[-1])
@@ -197,7 +196,7 @@ def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
         ),
         confidence=Confidence.HIGH,
         confidence_reason="memory was measured in every step",
-        fix=f"{seen}{holder}. {MemoryGrowth.fix}",
+        fix=f"{summary}{holder}. {MemoryGrowth.fix}",
         code=context.framework.choose(
             torch=torch_code,
             cuda="cudaFreeAsync(buffer, stream);  // for each cudaMallocAsync\n",
@@ -211,6 +210,8 @@ def _holders(
     trace: Trace, grown: _Growth, steps: tuple[TraceStep, ...]
 ) -> tuple[FindingLocation, ...]:
     """Return the operators that allocated what the steps did not free, the largest first."""
+    from gpusight.analysis.memory.memory_peak import find_holders  # few captures need it
+
     blocks, history = grown.history.blocks, grown.history
     if blocks is None:
         return ()

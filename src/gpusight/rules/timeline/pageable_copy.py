@@ -161,7 +161,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     moved = memcpys.by_way(rows)
     rates = {totals.way: pinned_rate(context, totals.way) for totals in moved}
     took_ns = sum(totals.ns for totals in moved)
-    rate = format_rate(sum(totals.bytes for totals in moved) * 1e9 / max(1, took_ns))
+    rate = format_rate(sum(totals.bytes for totals in moved) * 1e9 / max(1, took_ns), digits=3)
     calls = rows["call"].drop_nulls().unique().to_numpy()
     blocked_ns = int((context.schedule.calls.end_ns - context.schedule.calls.start_ns)[calls].sum())
     faster = _faster(rows, rates)
@@ -172,7 +172,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         for way, rate in rates.items()
     )
     known = "measured" if all(r.measured for r in rates.values()) else "assumed"
-    seen = "; ".join(totals.text(context) for totals in moved)
+    summary = "; ".join(totals.text(context) for totals in moved)
     advice = context.framework.choose(
         torch="Pin the host buffers once, outside the loop (DataLoader(pin_memory=True) or "
         "torch.empty(…, pin_memory=True)). Copy with non_blocking=True on a separate stream during "
@@ -204,7 +204,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
         measured_ns=took_ns,
         estimate=f"Simulation with these copies {at_rates}, overlapped with compute and not "
         "blocking the caller.",
-        fix=f"{seen}. {advice}",
+        fix=f"{summary}. {advice}",
         code=context.framework.choose(
             torch="".join(_TORCH_CODE[totals.way] for totals in moved),
             cuda=_CUDA,

@@ -10,24 +10,23 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
-from gpusight.analysis.ledger.idle_causes import is_compiling
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time
+from gpusight.naming.host_names import is_compiling
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named, summed_locations
 from gpusight.rules.locations import host_events, of_calls
 from gpusight.rules.patterns.host_gaps import host_unknown, host_work, launching_thread
+from gpusight.rules.patterns.stack_lines import lines_before
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, clip, contains, coverage, union
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 MIN_COMPILE_SHARE = Threshold(0.02, "share of the time in compilation; less is noise")
@@ -229,7 +228,7 @@ def _beyond_usual(certain_ns: Ints, apart_ns: Ints, long_ns: Ints, step: Ints, s
     return scaled
 
 
-def _before_load(context: RuleContext, loads: pl.DataFrame) -> NDArray[np.bool_]:
+def _before_load(context: RuleContext, loads: pl.DataFrame) -> Flags:
     """Return which calls load code, or come before a load with nothing launched in between."""
     calls = context.schedule.calls
     is_load = np.zeros(len(calls), np.bool_)
@@ -246,7 +245,7 @@ def _before_load(context: RuleContext, loads: pl.DataFrame) -> NDArray[np.bool_]
     return before
 
 
-def _after_named(context: RuleContext, by_name: Intervals, step: Ints) -> NDArray[np.bool_]:
+def _after_named(context: RuleContext, by_name: Intervals, step: Ints) -> Flags:
     """Return which calls come after compilation with a name began in their step.
 
     A compiled region still loads its kernels and compiles its backward pass when it first runs.
@@ -255,7 +254,7 @@ def _after_named(context: RuleContext, by_name: Intervals, step: Ints) -> NDArra
     begins = calls.start_ns[calls.kind == CallKind.MARK][::2]
     following = np.searchsorted(by_name.ends, begins, side="right")
     first_ns = np.append(by_name.starts, np.iinfo(np.int64).max)[following]
-    after: NDArray[np.bool_] = calls.start_ns >= np.append(first_ns, 0)[step]
+    after: Flags = calls.start_ns >= np.append(first_ns, 0)[step]
     return after
 
 
@@ -323,6 +322,7 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
     often = "every step" if per_step == 1 else f"{len(compiles.steps)} of {context.steps} steps"
     what = named(where, "range", "operator", "site", most=1) or "Module loads and host stalls"
     return RuleMatch(
+        lines=lines_before(context, calls, compiles.host_ns[calls]),
         title=f"Recompilation in {often}: {context.time_per_step(compiles.ns)}",
         evidence=(
             context.evidence("compile_ns", compiles.ns, "ns", "Time in compilation"),

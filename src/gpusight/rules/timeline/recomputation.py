@@ -153,8 +153,8 @@ def _windows(codes: Ints, size: int) -> Ints:
     base = np.int64(1_000_003)
     number = np.zeros(len(codes) - size + 1, np.int64)
     with np.errstate(over="ignore"):
-        for place in range(size):
-            number = number * base + codes[place : len(codes) - size + 1 + place]
+        for position in range(size):
+            number = number * base + codes[position : len(codes) - size + 1 + position]
     return number
 
 

@@ -14,12 +14,14 @@ from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations
-from gpusight.rules.locations import host_events, one_stretch
+from gpusight.rules.locations import host_events, single_span
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
@@ -61,6 +63,8 @@ _GROUPS = {
 }
 """What calls do at the start and the end of a program: the first that fits their name."""
 _MEMORY, _CODE, _CONTEXT, _GRAPHS = "memory_ns", "code_ns", "context_ns", "graphs_ns"
+_LOADING = {"unloading_ns", _CODE, _CONTEXT}
+"""Where loading code on demand saves time."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ gpusight record --delay 5 -- ./program         # record without the start
         """Find the start, the end, and the calls that the finding names."""
         spans = _spans(context)
         parts = [
-            one_stretch(first, last, name)
+            single_span(first, last, name)
             for first, last, name in (
                 (spans.start_ns, spans.window_ns, "program start,"),
                 (spans.last_ns, spans.end_ns, "program end,"),
@@ -204,12 +208,13 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
     what = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     inside_ns = spans.setup_ns + spans.ending_ns
     in_calls_ns = _union(calls).length_ns
-    sentences = []
-    for key, ns in list(groups.items())[:2]:
-        if ns >= MIN_SHARE.value * spans.total_ns:
-            sentences.append(
-                f"{format_time(ns, digits=3)} goes into {_GROUPS[key][0]}. {_ADVICE[key]}"
-            )
+    main = [k for k, ns in list(groups.items())[:2] if ns >= MIN_SHARE.value * spans.total_ns]
+    on_amd = calls["name"].str.starts_with("hip").any()
+    advice = _ADVICE | _ADVICE_AMD if on_amd else _ADVICE
+    sentences = [
+        f"{format_time(groups[key], digits=3)} goes into {_GROUPS[key][0]}. {advice[key]}"
+        for key in main
+    ]
     rest_ns = spans.total_ns - in_calls_ns
     if rest_ns >= MIN_FIRST_SHARE.value * spans.total_ns:
         sentences.append(
@@ -243,9 +248,16 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
         explained_ns=spans.explained_ns,
         leads=share >= MIN_FIRST_SHARE.value,
         fix=" ".join(sentences),
+        code=_code(main, on_amd=on_amd),
         where=largest(summed_locations(calls, "call", "name")),
         also=("warmup-in-window",),
     )
+
+
+def _code(groups: Sequence[str], *, on_amd: bool) -> str:
+    """Leave out lazy loading where it does not help: on AMD GPUs, or where no code is loaded."""
+    loading = not groups or not _LOADING.isdisjoint(groups)
+    return "" if loading and not on_amd else StartupBound.code.partition("\n")[2]
 
 
 def _calls(trace: Trace, spans: _Spans) -> pl.DataFrame:
@@ -317,4 +329,9 @@ _ADVICE = {
     "handles_ns": "Create handles once, and keep them.",
     _GRAPHS: "Capture each graph once, and launch it often.",
     _MEMORY: "Allocate once, from a pool; let the exit of the process free memory.",
+}
+_ADVICE_AMD = {
+    _CODE: "Build for this GPU, so that no code is compiled.",
+    "unloading_ns": "Let the exit of the process unload modules.",
+    _CONTEXT: "Keep the process alive for several runs.",
 }

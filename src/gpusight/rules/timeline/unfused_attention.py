@@ -28,10 +28,9 @@ from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, Timeli
 from gpusight.units import format_mean
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
+    from gpusight.trace.intervals import Reals
 
 
 MIN_KERNEL_TIME_SHARE = Threshold(
@@ -148,7 +147,7 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
         return groups(context, parts_of(context).attention.group)
 
 
-def _max_kernel_ns(context: RuleContext) -> NDArray[np.float64]:
+def _max_kernel_ns(context: RuleContext) -> Reals:
     """Return the most that each GEMM takes in a fused kernel: in half precision where it can."""
     attention, gpu = parts_of(context).attention, context.gpu
     max_ns = np.full(len(attention.kept), np.inf)
@@ -164,14 +163,14 @@ def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str
     count = len(parts_of(context).attention.backward)
     each = format_mean(round(rows.height / max(1, count)))
     forward = between.filter(pl.col("phase").cast(pl.String).fill_null("") != "backward")
-    seen = (
+    summary = (
         f"{context.count_per_step(count, 'attention call')} of about {each} kernels each"
         f"{main_source_phrase(context, forward)}. The kernels between the GEMMs take "
         f"{context.time_per_step(total_ns(between))}."
     )
     if context.framework is Framework.TORCH and _falls_back(context):
         return (
-            f"{seen} scaled_dot_product_attention falls back to its FP32 math backend. Use half "
+            f"{summary} scaled_dot_product_attention falls back to its FP32 math backend. Use half "
             "precision, contiguous q, k and v (heads before sequence), a boolean mask or "
             "is_causal, and head sizes that are multiples of 8. With "
             "`torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)` PyTorch reports what "
@@ -184,7 +183,7 @@ def _fix(context: RuleContext, rows: pl.DataFrame, between: pl.DataFrame) -> str
         jax="Use jax.nn.dot_product_attention, on Ampere and newer GPUs with implementation="
         '"cudnn" in half precision.',
     )
-    return f"{seen} {way}"
+    return f"{summary} {way}"
 
 
 def _falls_back(context: RuleContext) -> bool:

@@ -24,7 +24,7 @@ from gpusight.rules.patterns.kernel_groups import (
     locations_of,
     main_source_phrase,
     marked_work,
-    time_seen,
+    time_evidence,
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
@@ -49,6 +49,11 @@ REMAINING_SHARE_MOMENTUM = Threshold(
 _KEEPS_AVERAGES = r"addcdiv|addcmul|lerp"
 _NAMED = re.compile(r"Optimizer\.step#(\w+)\.step")
 _FUSED_IN_TORCH = ("Adam", "AdamW", "SGD", "Adagrad")
+CAPTURABLE_IN_TORCH = (
+    *("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"),
+)
+"""Optimizers of PyTorch with the argument `capturable`, for CUDA graphs."""
+_IN_TORCH = {*_FUSED_IN_TORCH, *CAPTURABLE_IN_TORCH, "Adafactor", "LBFGS", "Muon", "SparseAdam"}
 
 
 class UnfusedOptimizer(TimelineRule):
@@ -78,7 +83,8 @@ def update(params, grads, state):
     return optax.apply_updates(params, updates), state
 """
     verify = (
-        "`gpusight kernels` shows `adam multi-tensor` or similar, with a few launches per step. "
+        "`gpusight kernels` shows a few `multi-tensor` kernels per step, such as `adam "
+        "multi-tensor`. "
         "Results may differ in the last bits."
     )
     caveats = (
@@ -119,7 +125,7 @@ def update(params, grads, state):
             evidence=(
                 context.evidence("optimizer_kernels", rows.height, "", "Optimizer kernels"),
                 Evidence("kernels_fused", fused, "", "Kernels per fused optimizer step, about"),
-                *time_seen(context, rows, "optimizer_ns"),
+                *time_evidence(context, rows, "optimizer_ns"),
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="kernels and launches were measured; the time of the fused kernel is "
@@ -152,7 +158,7 @@ def _per(context: RuleContext) -> str:
     return "/step" if once else " per optimizer step"
 
 
-def _optimizer_name(context: RuleContext) -> str:
+def optimizer_name(context: RuleContext) -> str:
     """Name the optimizer, where operators or ranges do."""
     trace = context.trace
     for table in ("cpu_ops", "ranges"):
@@ -165,16 +171,16 @@ def _optimizer_name(context: RuleContext) -> str:
 
 def optimizer_code(context: RuleContext) -> str:
     """Return the line that fuses the optimizer of the capture."""
-    name = _optimizer_name(context)
+    name = optimizer_name(context)
     if name and name not in _FUSED_IN_TORCH:
         return "step = torch.compile(optimizer.step)            # it has no fused form\n"
     return UnfusedOptimizer.code.replace("AdamW", name or "AdamW")
 
 
 def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
-    name = _optimizer_name(context)
-    optimizer = f"torch.optim.{name}" if name else "The optimizer"
-    seen = (
+    name = optimizer_name(context)
+    optimizer = (f"torch.optim.{name}" if name in _IN_TORCH else name) or "The optimizer"
+    summary = (
         f"{optimizer} launches {format_count(round(kernels))} kernels"
         f"{_per(context)}{main_source_phrase(context, rows)}: "
         f"{context.time_per_step(total_ns(rows))} of kernel time."
@@ -191,4 +197,4 @@ def _fix(context: RuleContext, rows: pl.DataFrame, kernels: float) -> str:
         cuda="Update all parameters in one kernel that iterates over a table of tensors.",
         jax="Put the whole update under one jax.jit, so that XLA fuses it.",
     )
-    return f"{seen} {way}"
+    return f"{summary} {way}"

@@ -1,0 +1,1 @@
+"""GPU and host time by the stack of the program: lines, functions, flame graphs."""

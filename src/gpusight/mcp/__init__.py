@@ -1,0 +1,1 @@
+"""`gpusight mcp`: captures for coding agents, over the Model Context Protocol."""

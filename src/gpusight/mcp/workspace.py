@@ -1,0 +1,120 @@
+"""The captures that an agent may see: those in the folders that were given at start."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpusight import api
+from gpusight.errors import UsageError
+from gpusight.sniff import is_capture_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpusight.trace.trace import Trace
+
+MAX_LISTED = 2000
+"""Captures in a listing."""
+_MAX_ENTRIES = 50_000
+"""Files and folders that a listing looks at."""
+_MAX_OPEN = 4
+"""Captures that stay open."""
+_MAX_KEPT = 16
+"""Answers that are kept: `explain` follows `diagnose` of the same capture."""
+
+
+class Workspace:
+    """Opens captures by path; nothing outside the folders, no links out of them."""
+
+    def __init__(self, folders: Sequence[Path], *, allow_run: bool = False) -> None:
+        self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
+        for given, folder in zip(folders, self.folders, strict=True):
+            if not folder.is_dir():
+                raise UsageError(f"{given} is not a folder", hint="name folders with captures")
+        self.allow_run = allow_run
+        self._open: OrderedDict[tuple[str, int, int], Trace] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+
+    def path(self, name: str) -> Path:
+        """Find a file or folder by the path that a listing shows, or by any path inside."""
+        if "\0" in name:
+            raise UsageError("a path cannot hold a zero byte")
+        for folder in self.folders:
+            path = Path(os.path.realpath(folder / name))
+            if self._is_inside(path) and path.exists():
+                return path
+        raise UsageError(
+            "no such capture in the folders of this server",
+            hint="call open without a capture for a list",
+        )
+
+    def _is_inside(self, path: Path) -> bool:
+        return any(path == folder or path.is_relative_to(folder) for folder in self.folders)
+
+    def name(self, path: Path) -> str:
+        """Give the shortest path that finds a capture again."""
+        first = self.folders[0]
+        return str(path.relative_to(first) if path.is_relative_to(first) else path)
+
+    def captures(self) -> list[Path]:
+        """List what is named like a capture, newest first."""
+        found = [path for folder in self.folders for path in _files(folder)]
+        kept = [path for path in dict.fromkeys(found) if is_capture_name(path)]
+        return sorted(kept, key=lambda path: (-path.stat().st_mtime, str(path)))[:MAX_LISTED]
+
+    def trace(self, name: str) -> Trace:
+        """Open a capture, or give the one that is open; a changed file is opened anew."""
+        path = self.path(name)
+        key = _identity(path)
+        if key not in self._open:
+            while len(self._open) >= _MAX_OPEN:
+                self._close(next(iter(self._open)))
+            self._open[key] = api.open_captures(path)
+        self._open.move_to_end(key)
+        return self._open[key]
+
+    def kept(
+        self, question: tuple[object, ...], names: Sequence[str], ask: Callable[[], Any]
+    ) -> Any:
+        """Give an answer about captures, once for each question."""
+        key = (question, *(_identity(self.path(name)) for name in names))
+        if key not in self._kept:
+            while len(self._kept) >= _MAX_KEPT:
+                self._kept.popitem(last=False)
+            self._kept[key] = ask()
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def close(self) -> None:
+        """Close all captures."""
+        for key in list(self._open):
+            self._close(key)
+
+    def _close(self, key: tuple[str, int, int]) -> None:
+        """Close a capture, and forget the answers that may still read it."""
+        with closing(self._open.pop(key)):
+            for question in [kept for kept in self._kept if key in kept]:
+                del self._kept[question]
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    stat = path.stat()
+    return str(path), stat.st_mtime_ns, stat.st_size
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Give the files below a folder; hidden folders and links to folders are not followed."""
+    count = 0
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            count += 1
+            if count > _MAX_ENTRIES:
+                return
+            path = Path(parent, name)
+            if path.is_file() and not path.is_symlink():
+                yield path

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpusight as gs
+from gpusight.mcp.agent_tools import TOOLS, tools_of
+from gpusight.mcp.tool_answers import BUDGET_TOKENS, count_tokens, encoded
+from gpusight.mcp.workspace import Workspace
+from tests.mcp.agent_captures import ORDER, call, capture_with_orders, refused
+from tests.shared import DATA, SHARED
+
+TIMELINE = "dataload.sqlite"
+
+
+@pytest.fixture(scope="module")
+def workspace() -> Iterator[Workspace]:
+    with closing(Workspace([DATA])) as opened:
+        yield opened
+
+
+def test_open_lists_and_describes_captures(workspace: Workspace) -> None:
+    listed = {item["capture"] for item in call(workspace, "open")["captures"]}
+    assert {"`dataload.sqlite`", "`healthy.json.gz`"} <= listed
+    about = call(workspace, "open", capture=TIMELINE)
+    assert about["gpus"] == ["`NVIDIA H200`"]
+    assert about["rows"]["kernels"] == 370
+
+
+def test_diagnose_has_the_plan_of_the_command(workspace: Workspace) -> None:
+    answer = call(workspace, "diagnose", capture=TIMELINE)
+    timeline = gs.diagnose(DATA / TIMELINE).timeline
+    assert timeline is not None
+    assert [fix["id"] for fix in answer["fixes"]] == [finding.rule for finding in timeline.plan]
+    saved = sum(fix["saves_ms_per_step"] for fix in answer["fixes"])
+    predicted = answer["now_ms_per_step"] - answer["after_all_fixes_ms_per_step"]
+    assert saved == pytest.approx(predicted, rel=0.01)
+    assert sum(answer["ledger_percent"].values()) == pytest.approx(100, abs=1)
+
+
+def test_every_id_of_an_answer_is_explained(workspace: Workspace) -> None:
+    plan = call(workspace, "diagnose", capture=TIMELINE)
+    ids = [fix["id"] for fix in plan["fixes"]] + list(plan["ledger_percent"])
+    for which in ids:
+        answer = call(workspace, "explain", capture=TIMELINE, id=which)
+        assert answer["id"] == which
+    finding = call(workspace, "explain", capture=TIMELINE, id=plan["fixes"][0]["id"])
+    assert "gpusight compare" in finding["verify"]
+    for place in finding["locations"]:
+        event = call(workspace, "explain", capture=TIMELINE, id=place["id"])
+        assert place["id"] in event["in_serve"]
+        assert event["related"]
+
+
+def test_ids_are_those_of_the_command_line() -> None:
+    page = gs.explain(DATA / TIMELINE, "kernels:17")
+    assert page.meta is not None
+    assert "kernels:17" in page.title
+    entry = gs.explain(DATA / TIMELINE, "ledger:idle/input")
+    assert entry.frame["name"].to_list() == ["data", "random normal"]
+    with pytest.raises(gs.errors.UsageError, match="entries are compute/matmul"):
+        gs.explain(DATA / TIMELINE, "ledger:nothing")
+
+
+def test_kernels_of_a_report_are_numbered_as_explained(tmp_path: Path) -> None:
+    report = tmp_path / "thrice.ncu-rep.xz"
+    shutil.copyfile(DATA / "thrice.ncu-rep.xz", report)
+    with closing(Workspace([tmp_path])) as workspace:
+        plan = call(workspace, "diagnose", capture=report.name)
+        for kernel in plan["kernels"]:
+            if "id" in kernel:
+                answer = call(workspace, "explain", capture=report.name, id=kernel["id"])
+                assert answer["kernel"] == kernel["kernel"]
+                assert answer["title"] == kernel["title"]
+
+
+def test_whatif_predicts_as_the_command_does(workspace: Workspace) -> None:
+    answer = call(
+        workspace, "whatif", capture=TIMELINE, changes=["apply input-starved", "remove sync"]
+    )
+    made = gs.whatif(DATA / TIMELINE, changes=[("apply", "input-starved"), ("remove", "sync")])
+    predicted = made.to_dict()["changed_ns"] / 10
+    assert answer["then_ms_per_step"] == pytest.approx(predicted / 1e6, rel=0.01)
+    assert "changes are speedup" in refused(
+        workspace, "whatif", capture=TIMELINE, changes=["explode everything"]
+    )
+
+
+def test_compare_names_what_changed(workspace: Workspace) -> None:
+    answer = call(workspace, "compare", before=[TIMELINE], after=["gpt_small_forward.sqlite"])
+    assert answer["step_time"]["verdict"] == "higher"
+    assert {"rule": "input-starved", "fate": "fixed"}.items() <= next(
+        f for f in answer["findings"] if f["rule"] == "input-starved"
+    ).items()
+
+
+def test_query_has_a_limit_and_pages(workspace: Workspace) -> None:
+    sql = "SELECT name, start_ns FROM kernels ORDER BY start_ns"
+    first = call(workspace, "query", capture=TIMELINE, sql=sql, limit=300)
+    assert first["rows_of_query"] == 370
+    rows, cursor = first["rows"], first.get("cursor")
+    while cursor:
+        more = call(workspace, "query", capture=TIMELINE, sql=sql, limit=300, cursor=cursor)
+        rows += more["rows"]
+        cursor = more.get("cursor")
+    assert len(rows) == 300
+    assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+    assert "start_ns" in refused(
+        workspace, "query", capture=TIMELINE, sql="SELECT nothing FROM kernels"
+    )
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT * FROM read_csv('/etc/passwd')", "DROP TABLE kernels", "COPY kernels TO 'x'"]
+)
+def test_query_reads_the_capture_only(workspace: Workspace, sql: str) -> None:
+    refused(workspace, "query", capture=TIMELINE, sql=sql)
+
+
+def test_window_adds_up_what_runs(workspace: Workspace) -> None:
+    answer = call(workspace, "window", capture=TIMELINE, start_ms=20, end_ms=40)
+    [gpu] = answer["gpus"]
+    assert sum(gpu["kinds_ms"].values()) == pytest.approx(20 * gpu["busy_percent"] / 100, rel=0.01)
+    assert answer["longest_events"][0]["name"] == "`step_1`"
+    assert "end after it starts" in refused(
+        workspace, "window", capture=TIMELINE, start_ms=5, end_ms=5
+    )
+
+
+def test_programs_run_only_where_allowed(workspace: Workspace, tmp_path: Path) -> None:
+    assert "--allow-run" in refused(workspace, "record", program=["true"])
+    assert "record" not in {tool.name for tool in tools_of(workspace)}
+    allowed = Workspace([tmp_path], allow_run=True)
+    assert len(tools_of(allowed)) == 8
+    answer = call(allowed, "record", program=["/nothing/there"])
+    assert answer["exit_code"] == 2
+    assert "captures" not in answer
+
+
+def test_a_program_that_does_not_end(tmp_path: Path) -> None:
+    allowed = Workspace([tmp_path], allow_run=True)
+    error = refused(
+        allowed, "record", program=["python3", "-c", "import time; time.sleep(60)"], timeout_s=1
+    )
+    assert "within 1 s" in error
+
+
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("diagnose", {}),
+        ("diagnose", {"capture": 5}),
+        ("diagnose", {"capture": TIMELINE, "unknown": 1}),
+        ("diagnose", {"capture": TIMELINE, "cursor": "-1"}),
+        ("diagnose", {"capture": "nothing.sqlite"}),
+        ("diagnose", {"capture": "memory_snapshot.pickle"}),
+        ("explain", {"capture": TIMELINE, "id": "nonsense"}),
+        ("explain", {"capture": TIMELINE, "id": "kernels:999999"}),
+        ("nothing", {}),
+    ],
+)
+def test_bad_calls_get_one_line(workspace: Workspace, tool: str, given: dict[str, Any]) -> None:
+    assert refused(workspace, tool, **given)
+
+
+def test_the_list_of_tools_is_small() -> None:
+    described = [
+        {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
+        for tool in TOOLS.values()
+    ]
+    assert count_tokens(json.dumps(described)) < 3000
+
+
+# Text of captures -------------------------------------------------------------------------------
+
+
+def test_names_that_give_orders_stay_marked(tmp_path: Path) -> None:
+    name = capture_with_orders(tmp_path).name
+    with closing(Workspace([tmp_path])) as workspace:
+        plan = call(workspace, "diagnose", capture=name)
+        ids = [*(fix["id"] for fix in plan["fixes"]), *plan["ledger_percent"], "ranges:13"]
+        answers = [
+            plan,
+            call(workspace, "open", capture=name),
+            *(call(workspace, "explain", capture=name, id=which) for which in ids),
+            call(workspace, "whatif", capture=name, changes=["speedup kernel:*gemm*=2x"]),
+            call(workspace, "compare", before=[name], after=[name]),
+            call(workspace, "query", capture=name, sql="SELECT name FROM kernels LIMIT 3"),
+            call(workspace, "window", capture=name, start_ms=20, end_ms=40),
+        ]
+    texts = [text for answer in answers for text in _texts(answer)]
+    assert any(ORDER in text for text in texts)
+    for text in texts:
+        outside = re.sub(r"`[^`]*`", "", text)
+        assert not {"IGNORE", "rm -rf", "evil"} & set(re.findall(r"IGNORE|rm -rf|evil", outside))
+        assert text.isprintable() or "\n" in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+
+
+# A scripted agent -------------------------------------------------------------------------------
+
+PLANTED = {
+    "nsys/dataload.sqlite": {"input-starved"},
+    "nsys/pageable.sqlite": {"pageable-copy"},
+    "nsys/tiny.sqlite": {"elementwise-chain", "launch-bound"},
+    "nsys/item.sqlite": {"host-sync", "launch-bound"},  # the host is slower than the GPU anyway
+    "nsys/gpt_small_train.sqlite": {"fp32-no-tensor-cores"},
+    "nsys/gpt_small_train_bf16_fused.sqlite": {"launch-bound"},
+    "nsys/conv.sqlite": {"launch-bound", "layout-transpose"},
+    "nsys/gpt_tiny_train_r1.sqlite": {"launch-bound"},
+    "nsys/healthy.sqlite": set(),
+    "torch/dataload.json.gz": {"input-starved"},
+    "torch/healthy.json.gz": set(),
+}
+"""Captures of `shared/data` with what was planted; the first fix must be one of these."""
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("capture", PLANTED)
+def test_three_calls_find_the_cause(capture: str) -> None:
+    if not (SHARED / capture).exists():
+        pytest.skip("the shared captures are not here")
+    with closing(Workspace([SHARED])) as workspace:
+        answers = [call(workspace, "diagnose", capture=capture)]
+        fixes = answers[0]["fixes"]
+        if not PLANTED[capture]:
+            assert not fixes
+            return
+        answers.append(call(workspace, "explain", capture=capture, id=fixes[0]["id"]))
+        answers.append(
+            call(workspace, "whatif", capture=capture, changes=[f"apply {fixes[0]['id']}"])
+        )
+    assert fixes[0]["id"] in PLANTED[capture]
+    tokens = [count_tokens(encoded(answer)) for answer in answers]
+    assert max(tokens) <= BUDGET_TOKENS
+    assert sum(tokens) <= 6000
